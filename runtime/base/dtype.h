@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace dt {
+
+/// Values equal dt_dtype (asserted in runtime/capi).
+enum class Dtype : int32_t {
+  kI8 = 0,
+  kU8 = 1,
+  kI32 = 2,
+  kU32 = 3,
+  kI64 = 4,
+  kU64 = 5,
+  kF16 = 6,
+  kBf16 = 7,
+  kF32 = 8,
+  kF64 = 9,
+};
+inline constexpr int kDtypeCount = 10;
+
+/// Values equal dt_reduce_op (asserted in runtime/capi).
+enum class ReduceOp : int32_t { kSum = 0, kAvg = 1, kProd = 2, kMin = 3, kMax = 4 };
+inline constexpr int kReduceOpCount = 5;
+
+constexpr bool is_valid(Dtype dtype) {
+  return static_cast<uint32_t>(dtype) < static_cast<uint32_t>(kDtypeCount);
+}
+constexpr bool is_valid(ReduceOp op) {
+  return static_cast<uint32_t>(op) < static_cast<uint32_t>(kReduceOpCount);
+}
+
+constexpr int64_t dtype_bytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kI8:
+    case Dtype::kU8: return 1;
+    case Dtype::kF16:
+    case Dtype::kBf16: return 2;
+    case Dtype::kI32:
+    case Dtype::kU32:
+    case Dtype::kF32: return 4;
+    case Dtype::kI64:
+    case Dtype::kU64:
+    case Dtype::kF64: return 8;
+  }
+  return 0;
+}
+
+constexpr const char* dtype_name(Dtype dtype) {
+  constexpr const char* names[] = {"i8",  "u8",  "i32",  "u32", "i64",
+                                   "u64", "f16", "bf16", "f32", "f64"};
+  return is_valid(dtype) ? names[static_cast<int>(dtype)] : "?";
+}
+
+constexpr const char* reduce_op_name(ReduceOp op) {
+  constexpr const char* names[] = {"sum", "avg", "prod", "min", "max"};
+  return is_valid(op) ? names[static_cast<int>(op)] : "?";
+}
+
+}  // namespace dt

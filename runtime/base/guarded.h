@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <utility>
+
+namespace dt {
+
+/// A value that can be reached only while its mutex is held.
+///
+///     guarded.with([](State& state) { ... });
+///
+/// Lock order, outermost first (a thread that holds one may take only those to its right):
+///   handle table slot < job < communicator progress < communicator queue < reducer < arena < log.
+/// No lock is held while calling out: user callbacks, I/O, waits.
+template <class T>
+class Guarded {
+ public:
+  Guarded() = default;
+  explicit Guarded(T value) : value_(std::move(value)) {}
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+
+  template <class F>
+  decltype(auto) with(F&& function) {
+    std::lock_guard lock(mutex_);
+    return std::forward<F>(function)(value_);
+  }
+  template <class F>
+  decltype(auto) with(F&& function) const {
+    std::lock_guard lock(mutex_);
+    return std::forward<F>(function)(static_cast<const T&>(value_));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  T value_{};
+};
+
+}  // namespace dt

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/status.h"
+
+namespace dt {
+
+/// A point in time, computed once at the edge from a duration. Monotonic clock.
+class Deadline {
+ public:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  static Deadline never() { return Deadline(kNever); }
+  /// A negative duration means never.
+  static Deadline after_ms(int64_t timeout_ms);
+
+  bool passed() const { return remaining_ns() <= 0; }
+  bool is_never() const { return at_ns_ == kNever; }
+  int64_t remaining_ns() const;
+  /// Rounded up, so that a wait of this length does not wake before the deadline.
+  int64_t remaining_ms() const;
+  /// The sooner of two.
+  Deadline earlier(Deadline other) const {
+    return Deadline(at_ns_ < other.at_ns_ ? at_ns_ : other.at_ns_);
+  }
+
+ private:
+  explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
+  int64_t at_ns_;
+};
+
+/// Nanoseconds of the monotonic clock.
+int64_t monotonic_ns();
+
+/// A word to sleep on. Lives in the sleeper's own memory, which may be shared with other processes.
+///
+/// Sleeper: `ticket = prepare()`; look at the condition; `sleep(ticket, ...)` if it does not hold;
+/// `cancel()` if it does. Ringer: change the condition, then `ring()`. The condition is an atomic
+/// that both sides access sequentially consistent.
+///
+/// No wake-up is lost: prepare() counts the sleeper before the condition is read, ring() reads the
+/// count after the condition was written, all in the one total order, so at least one side sees the
+/// other; and wake() moves `bell_`, so a sleep with an old ticket returns at once.
+class Doorbell {
+ public:
+  uint32_t prepare() {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    return bell_.load(std::memory_order_seq_cst);
+  }
+  void cancel() { sleepers_.fetch_sub(1, std::memory_order_relaxed); }
+  /// Sleeps until rung or until the deadline, whichever is first; may return early. Ends what
+  /// prepare() began.
+  void sleep(uint32_t ticket, Deadline deadline);
+  /// Wakes every sleeper. Costs one load when nobody sleeps.
+  void ring() {
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) wake();
+  }
+
+ private:
+  void wake();
+
+  std::atomic<uint32_t> bell_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+static_assert(sizeof(Doorbell) == 8 && std::atomic<uint32_t>::is_always_lock_free);
+
+/// Fired at most once, by the control plane: whoever waits under it returns its status.
+/// Any thread may call any function.
+class Interrupt {
+ public:
+  /// Keeps the first status; later calls change nothing. Rings every attached doorbell.
+  void fire(Status status);
+  bool fired() const { return fired_.load(std::memory_order_seq_cst); }
+  /// Ok while not fired.
+  Status status() const;
+  /// `bell` is borrowed until detach() returns.
+  void attach(Doorbell* bell);
+  void detach(Doorbell* bell);
+
+ private:
+  struct State {
+    Status status;
+    std::vector<Doorbell*> bells;
+  };
+  std::atomic<bool> fired_{false};
+  mutable Guarded<State> state_;
+};
+
+/// Under what a blocking call waits. Every blocking wait of dt takes one.
+struct Wait {
+  Deadline deadline = Deadline::never();
+  const Interrupt* interrupt = nullptr;  ///< borrowed; may be null
+
+  bool interrupted() const { return interrupt != nullptr && interrupt->fired(); }
+};
+
+/// Set once by one thread, waited for by others.
+class Event {
+ public:
+  void set();
+  bool is_set() const { return set_.load(std::memory_order_seq_cst); }
+  /// True when set, false at the deadline or when interrupted.
+  bool wait(const Wait& wait);
+
+ private:
+  std::atomic<bool> set_{false};
+  Doorbell bell_;
+};
+
+}  // namespace dt

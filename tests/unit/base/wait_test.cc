@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/wait.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+using dt::Deadline;
+
+TEST_CASE("Deadline: a negative duration never passes, zero has passed") {
+  CHECK(Deadline::after_ms(-1).is_never());
+  CHECK(Deadline::after_ms(0).passed());
+  CHECK_FALSE(Deadline::after_ms(1'000'000).passed());
+  CHECK(Deadline::after_ms(INT64_MAX).is_never());
+}
+
+TEST_CASE("Event: wait returns at the deadline, when set, and when interrupted") {
+  dt::Event event;
+  CHECK_FALSE(event.wait({Deadline::after_ms(1)}));
+  dt::Interrupt interrupt;
+  std::thread firing([&] { interrupt.fire(dt::Status(dt::Code::kAborted, "stop")); });
+  CHECK_FALSE(event.wait({Deadline::never(), &interrupt}));
+  firing.join();
+  CHECK(interrupt.status().message() == "stop");
+  std::thread setting([&] { event.set(); });
+  CHECK(event.wait({Deadline::never()}));
+  setting.join();
+}
+
+TEST_CASE("Interrupt: keeps the first status") {
+  dt::Interrupt interrupt;
+  CHECK(interrupt.status().ok());
+  interrupt.fire(dt::Status(dt::Code::kPeerLost, "first"));
+  interrupt.fire(dt::Status(dt::Code::kAborted, "second"));
+  CHECK(interrupt.status().code() == dt::Code::kPeerLost);
+}
+
+TEST_CASE("Doorbell: two threads hand over 100,000 turns without losing one") {
+  constexpr int kTurns = 100'000;
+  dt::Doorbell bells[2];
+  std::atomic<int> turn{0};
+  auto play = [&](int me) {
+    for (int i = me; i < kTurns; i += 2) {
+      for (;;) {
+        const uint32_t ticket = bells[me].prepare();
+        if (turn.load(std::memory_order_seq_cst) == i) {
+          bells[me].cancel();
+          break;
+        }
+        bells[me].sleep(ticket, Deadline::after_ms(60'000));
+      }
+      turn.store(i + 1, std::memory_order_seq_cst);
+      bells[1 - me].ring();
+    }
+  };
+  std::thread other([&] { play(1); });
+  play(0);
+  other.join();
+  CHECK(turn.load() == kTurns);
+}
