@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace dt::kernels {
+
+/// What is done with each element.
+struct Reduction {
+  Dtype dtype = Dtype::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  /// For avg: each floating-point source is multiplied by 1/divisor before the sum (in f32 for f16
+  /// and bf16); the wrapped integer sum is divided, truncating. Ignored by the other reductions.
+  int32_t divisor = 1;
+};
+
+/// destination[i] = sources[0][i] op sources[1][i] op ... in this order, one rounding per step;
+/// f16 and bf16 accumulate in f32 and round once at the end. Integers wrap; NaN propagates through
+/// min and max. The destination may coincide with any source (same first byte), not overlap it
+/// otherwise. Any alignment, any count >= 0, source_count >= 1.
+///
+/// Every instruction set gives the same bits. Thread-safe, allocates nothing.
+/// @cost one pass: reads source_count streams, writes one.
+void reduce(const Reduction& reduction, void* destination, const void* const* sources,
+            int32_t source_count, int64_t count);
+
+/// The instruction sets this build and this processor can run, best first; each gives equal bits.
+enum class Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+const char* isa_name(Isa isa);
+/// The one that reduce() uses: chosen once from the processor.
+Isa chosen_isa();
+bool isa_available(Isa isa);
+/// reduce() with a given instruction set, for tests and benchmarks. `isa` must be available.
+void reduce_with(Isa isa, const Reduction& reduction, void* destination,
+                 const void* const* sources, int32_t source_count, int64_t count);
+
+/// Copies between memory that may be shared with other processes. Regions do not overlap.
+void copy(void* destination, const void* source, int64_t bytes);
+
+}  // namespace dt::kernels
