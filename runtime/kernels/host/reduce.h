@@ -33,8 +33,8 @@ const char* isa_name(Isa isa);
 Isa chosen_isa();
 bool isa_available(Isa isa);
 /// reduce() with a given instruction set, for tests and benchmarks. `isa` must be available.
-void reduce_with(Isa isa, const Reduction& reduction, void* destination,
-                 const void* const* sources, int32_t source_count, int64_t count);
+void reduce_with(Isa isa, const Reduction& reduction, void* destination, const void* const* sources,
+                 int32_t source_count, int64_t count);
 
 /// Copies between memory that may be shared with other processes. Regions do not overlap.
 void copy(void* destination, const void* source, int64_t bytes);

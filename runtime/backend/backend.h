@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/work.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/wait.h"
+
+namespace dt::backend {
+
+enum class Kind : int32_t {
+  kAllreduce = 0,
+  kReduce = 1,
+  kBroadcast = 2,
+  kAllgather = 3,
+  kReduceScatter = 4,
+  kBarrier = 5,
+  kSend = 6,
+  kRecv = 7,
+};
+inline constexpr int kKindCount = 8;
+const char* kind_name(Kind kind);
+
+/// One operation as the caller described it. Arguments are checked before a backend sees it.
+struct Collective {
+  Kind kind = Kind::kBarrier;
+  Dtype dtype = Dtype::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t root = 0;            ///< of reduce and broadcast; the peer of send and recv
+  const void* send = nullptr;  ///< borrowed until completion
+  void* recv = nullptr;        ///< borrowed until completion
+  /// Elements, as in dt.h: per rank's contribution for allgather, per rank's result for
+  /// reduce_scatter, of the whole buffer for the others.
+  int64_t count = 0;
+  Deadline deadline = Deadline::never();
+  std::string name;  ///< label for messages ("bucket 3"), may be empty
+  /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").
+  /// The operation then fails on every rank of the communicator with INVALID_STATE and the texts of
+  /// all withholding ranks, moves no data, and leaves the communicator usable.
+  std::shared_ptr<const std::string> withheld;
+};
+
+/// Implements collectives for one communicator. All ranks of the communicator issue the same
+/// operations in the same order; operations complete in issue order, except that adjacent sends and
+/// receives progress together.
+///
+/// Threads: any thread may call any function; calls are serialised inside. Once an operation failed
+/// with a communicator error (TIMEOUT, PEER_LOST, MISMATCH, ABORTED) or interrupt() was called,
+/// every queued and later operation fails with that first status.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const char* name() const = 0;
+  /// Enqueues and returns. A failed status: nothing was enqueued, `work` is not completed.
+  virtual Status submit(const Collective& collective, std::shared_ptr<Work> work) = 0;
+  /// Runs to completion on the calling thread when nothing is queued, else enqueues and waits.
+  virtual Status run(const Collective& collective) = 0;
+  /// Waits until `work` (of this backend) is done, helping it along. False: deadline or interrupt
+  /// of `wait` came first; nothing is cancelled.
+  virtual bool wait(Work& work, const Wait& wait) = 0;
+  /// An eventfd that is readable once operations completed; made at the first call, owned by the
+  /// backend. Each completion adds 1.
+  virtual Result<int> completion_fd() = 0;
+
+  /// Memory that this backend reduces fastest. Zeroed, aligned to 4096 bytes.
+  virtual Result<void*> allocate(int64_t bytes) = 0;
+  /// `pointer` is what allocate() gave, or null.
+  virtual Status release(void* pointer) = 0;
+
+  /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
+  /// blocked calls. Never blocks. The first status stays.
+  virtual void interrupt(Status status) = 0;
+  /// The status that broke it, ok while whole.
+  virtual Status broken() const = 0;
+
+  /// Collective over the parent: ranks with equal color >= 0 form a communicator, ordered by (key,
+  /// rank). Null on ranks whose color is negative. `name` is for messages.
+  struct Split {
+    std::shared_ptr<Backend> backend;
+    std::vector<int32_t> members;  ///< parent ranks, in the order of the new communicator
+  };
+  virtual Result<Split> split(int32_t color, int32_t key, const std::string& name,
+                              Deadline deadline) = 0;
+};
+
+}  // namespace dt::backend

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/status.h"
+#include "base/wait.h"
+
+namespace dt::backend {
+
+/// Completion of one asynchronous operation. Completed exactly once, by the backend; never changes
+/// afterwards. Any thread may read, wait and watch.
+class Work {
+ public:
+  bool done() const { return done_.load(std::memory_order_seq_cst); }
+  /// Ok while not done.
+  Status status() const {
+    return done() ? state_.with([](const State& state) { return state.status; }) : Status();
+  }
+
+  /// Backend only. Rings every watcher.
+  void complete(Status status) {
+    state_.with([&](State& state) {
+      state.status = std::move(status);
+      done_.store(true, std::memory_order_seq_cst);
+      for (Doorbell* watcher : state.watchers) watcher->ring();
+    });
+  }
+
+  /// Rings `bell` at completion. Borrowed until unwatch() returns.
+  void watch(Doorbell* bell) {
+    state_.with([&](State& state) { state.watchers.push_back(bell); });
+  }
+  void unwatch(Doorbell* bell) {
+    state_.with([&](State& state) { std::erase(state.watchers, bell); });
+  }
+
+ private:
+  struct State {
+    Status status;
+    std::vector<Doorbell*> watchers;
+  };
+  std::atomic<bool> done_{false};
+  Guarded<State> state_;
+};
+
+}  // namespace dt::backend
