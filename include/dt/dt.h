@@ -1,0 +1,1077 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DT_DT_H
+#define DT_DT_H
+/**
+ * @file
+ * dt: distributed training for programs that are linked, not scripted.
+ *
+ * Conventions, said once:
+ *
+ *  1. Status. Every function that can fail returns dt_status; 0 is success and every other value is
+ * an error ("not done yet" is an output, never a status). A call that fails did nothing: no handle
+ *     was made, nothing was enqueued, outputs are untouched.
+ *  2. Errors. dt_last_error() is the calling thread's message: what, where, why, what to do next.
+ *     dt_last_error_info() is the same as data. A failed work has its own: dt_work_error_info().
+ *  3. Handles are numbers in the shape of pointers, looked up in a table: a closed, foreign, racing
+ *     or NULL handle is DT_ERR_INVALID_ARGUMENT, never a crash. A handle keeps alive what it needs,
+ *     so any order of destruction is safe. Destroying NULL is allowed.
+ *  4. Ownership. *Borrows*: dt reads the memory during the call, or where said until completion.
+ *     *Gives*: the caller must destroy the handle. Strings in are UTF-8 and copied; strings out are
+ *     valid as long as the comment says.
+ *  5. Threads. Each function has a @thread line. Calls on one communicator are serialised inside,
+ *     but their order must match on all ranks: issue them from one thread per communicator.
+ *  6. Time. timeout_ms < 0 waits as long as the operation's own limits allow, 0 only looks.
+ *  7. Growth. A struct whose first field is struct_size may grow at its end; zero means "default".
+ *     Fill it with its *_init() function. Structs without struct_size are frozen.
+ *  8. Counts are elements, never bytes; what is in bytes says so in its name.
+ *  9. fork(): a forked child must not use dt; its handles are refused with DT_ERR_INVALID_STATE.
+ * 10. dt installs no signal handler, never exits, never writes to stdout, and writes to stderr only
+ *     through the log sink.
+ */
+
+#include <stdint.h>
+#include <string.h>
+
+#include "dt/version.h"
+
+#if defined(__GNUC__)
+/** Marks what libdt exports. */
+#define DT_API __attribute__((visibility("default")))
+#else
+#define DT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status -------------------------------------------------------------------------------- */
+
+/**
+ * What a failed call asks of the program.
+ *
+ * | group | codes |
+ * | --- | --- |
+ * | fix the call | INVALID_ARGUMENT, INVALID_STATE, UNSUPPORTED, VERSION |
+ * | fix the machine | CONFIG, OUT_OF_MEMORY, SYSTEM, CUDA, NCCL |
+ * | re-create the communicator | TIMEOUT, PEER_LOST, MISMATCH, ABORTED |
+ * | report a bug | INTERNAL |
+ *
+ * After an error of the third group from an operation its communicator is broken for good: later
+ * calls return that first error. Unknown future values are legal; treat them by dt_status_name().
+ */
+typedef enum dt_status {
+  DT_OK = 0,
+  DT_ERR_INVALID_ARGUMENT = 1,
+  DT_ERR_INVALID_STATE = 2,
+  DT_ERR_UNSUPPORTED = 3,
+  DT_ERR_VERSION = 4,
+  DT_ERR_CONFIG = 11,
+  DT_ERR_OUT_OF_MEMORY = 12,
+  DT_ERR_SYSTEM = 13,
+  DT_ERR_CUDA = 14,
+  DT_ERR_NCCL = 15,
+  DT_ERR_TIMEOUT = 21,
+  DT_ERR_PEER_LOST = 22,
+  DT_ERR_MISMATCH = 23,
+  DT_ERR_ABORTED = 24,
+  DT_ERR_INTERNAL = 31,
+  DT_STATUS_FORCE32 = 0x7fffffff
+} dt_status;
+
+/** An error as data. */
+typedef struct dt_error_info {
+  uint32_t struct_size;
+  dt_status status;
+  int32_t rank;       /**< world rank behind the failure, -1 unknown */
+  int32_t reserved;   /**< zero */
+  int64_t pid;        /**< that rank's process, 0 unknown */
+  int64_t sequence;   /**< of the operation on its communicator, -1 none */
+  char host[256];     /**< that rank's host, empty unknown */
+  char operation[64]; /**< "allreduce", empty none */
+  char message[2048]; /**< what dt_last_error() says, cut at the end if longer */
+} dt_error_info;
+
+/** Sets struct_size and zeroes the rest. @param info may not be NULL. @thread any */
+static inline void dt_error_info_init(dt_error_info* info) {
+  memset(info, 0, sizeof *info);
+  info->struct_size = (uint32_t)sizeof *info;
+}
+
+/**
+ * Name of a status: "DT_ERR_PEER_LOST"; "DT_ERR_UNKNOWN" for values this library does not know.
+ * @param status any value.
+ * @return static text.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API const char* dt_status_name(dt_status status);
+
+/**
+ * Message of the last failed call on the calling thread.
+ * @return text owned by the thread, valid until its next failed dt call; empty before the first.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API const char* dt_last_error(void);
+
+/**
+ * The last failed call on the calling thread, as data.
+ * @param out_info initialised by dt_error_info_init().
+ * @return DT_OK, or DT_ERR_INVALID_ARGUMENT for NULL or a struct_size that is no dt_error_info's;
+ *         status is DT_OK inside when no call failed yet.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_last_error_info(dt_error_info* out_info);
+
+/* ---- Version ------------------------------------------------------------------------------- */
+
+/**
+ * The ABI this library implements; compare with DT_ABI_VERSION of the header.
+ * @return DT_ABI_VERSION of the library's own build.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API int32_t dt_abi_version(void);
+
+/**
+ * Release of the library: "0.1.0".
+ * @return static text.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API const char* dt_version(void);
+
+/**
+ * How the library was built: one "name: value" line each for compiler, backends, instruction sets,
+ * libraries.
+ * @return static text.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API const char* dt_build_info(void);
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+/** Settings of a job before it starts. @thread any */
+typedef struct dt_config dt_config;
+/** This process's (or thread's) membership in a distributed run. @thread any */
+typedef struct dt_job dt_job;
+/** An ordered set of ranks that runs collectives. @thread any; see convention 5 */
+typedef struct dt_comm dt_comm;
+/** One asynchronous operation. @thread any */
+typedef struct dt_work dt_work;
+/** Gradients reduced in buckets while the backward pass runs. @thread see dt_reducer_ready() */
+typedef struct dt_reducer dt_reducer;
+/** Which samples of a data set this rank sees, in which order. @thread one at a time */
+typedef struct dt_sampler dt_sampler;
+/** A store served by this process for others. @thread any */
+typedef struct dt_store_server dt_store_server;
+
+/** A CUDA stream; ignored by a host communicator. NULL is CUDA's default stream, not "host". */
+typedef void* dt_stream;
+
+/** Element types. */
+typedef enum dt_dtype {
+  DT_I8 = 0,
+  DT_U8 = 1,
+  DT_I32 = 2,
+  DT_U32 = 3,
+  DT_I64 = 4,
+  DT_U64 = 5,
+  DT_F16 = 6,  /**< IEEE binary16 */
+  DT_BF16 = 7, /**< upper half of a binary32 */
+  DT_F32 = 8,
+  DT_F64 = 9,
+  DT_DTYPE_FORCE32 = 0x7fffffff
+} dt_dtype;
+
+/**
+ * Reductions. On one host each element is combined in rank order, so every rank gets the same bits.
+ * f16 and bf16 accumulate in f32. Integers wrap. NaN propagates through min and max.
+ */
+typedef enum dt_reduce_op {
+  DT_SUM = 0,
+  DT_AVG =
+      1, /**< each rank's value times 1/N, then the sum; integers: wrapped sum / N, truncated */
+  DT_PROD = 2,
+  DT_MIN = 3,
+  DT_MAX = 4,
+  DT_REDUCE_OP_FORCE32 = 0x7fffffff
+} dt_reduce_op;
+
+/** Severity of a log message. */
+typedef enum dt_log_level {
+  DT_LOG_ERROR = 0,
+  DT_LOG_WARNING = 1,
+  DT_LOG_INFO = 2,
+  DT_LOG_DEBUG = 3,
+  DT_LOG_LEVEL_FORCE32 = 0x7fffffff
+} dt_log_level;
+
+/**
+ * Receives log messages.
+ * @param user_data what was given with the sink.
+ * @param level     severity.
+ * @param message   one line without a newline, valid during the call.
+ * @thread any, also dt's own; must not call dt and must not throw.
+ */
+typedef void (*dt_log_sink)(void* user_data, dt_log_level level, const char* message);
+
+/* ---- Config -------------------------------------------------------------------------------- */
+
+/**
+ * Reads all sources of configuration once: environment, dt.toml files, defaults. docs/config.md
+ * lists the keys; precedence: dt_config_set, DT_* environment, ./dt.toml (or the file DT_CONFIG
+ * names),
+ * ~/.config/dt/dt.toml, /etc/dt/dt.toml, what the launcher says, default.
+ * @param path       a file to read instead of ./dt.toml, or NULL.
+ * @param out_config gives the handle; dt_config_destroy().
+ * @return DT_OK; DT_ERR_CONFIG with file, line, column and the nearest known key.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_config_create(const char* path, dt_config** out_config);
+
+/**
+ * Sets one key; this wins over every other source.
+ * @param config the handle.
+ * @param key    as in docs/config.md: "reducer.bucket_cap_bytes".
+ * @param value  as it would be written in an environment variable: "26214400", "true", "debug".
+ * @return DT_OK; DT_ERR_CONFIG: unknown key, wrong type, out of range; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_config_set(dt_config* config, const char* key, const char* value);
+
+/**
+ * Reads one key's merged value as text.
+ * @param config         the handle.
+ * @param key            as in docs/config.md.
+ * @param buffer         receives the text with its final NUL, cut to capacity_bytes; may be NULL if
+ * 0.
+ * @param capacity_bytes of buffer, >= 0.
+ * @param out_bytes      length of the whole text with its final NUL; more than capacity_bytes: cut.
+ * @return DT_OK; DT_ERR_CONFIG: unknown key; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_config_get(const dt_config* config, const char* key, char* buffer,
+                               int64_t capacity_bytes, int64_t* out_bytes);
+
+/**
+ * Every key with its value and the source it came from, as JSON: {key: {"value":, "source":}}.
+ * @param config         the handle.
+ * @param buffer         as in dt_config_get().
+ * @param capacity_bytes as in dt_config_get().
+ * @param out_bytes      as in dt_config_get().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_config_dump(const dt_config* config, char* buffer, int64_t capacity_bytes,
+                                int64_t* out_bytes);
+
+/**
+ * Sends the log messages of jobs made from this config to `sink` instead of stderr.
+ * @param config    the handle.
+ * @param sink      NULL: stderr again.
+ * @param user_data passed to the sink; borrowed until every such job is destroyed.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_config_set_log_sink(dt_config* config, dt_log_sink sink, void* user_data);
+
+/** Drops the handle; jobs made from it are unaffected. @param config may be NULL. @thread any
+ * @since ABI 0 */
+DT_API void dt_config_destroy(dt_config* config);
+
+/* ---- Job ----------------------------------------------------------------------------------- */
+
+/** Where a rank stands. */
+typedef struct dt_place {
+  uint32_t struct_size;
+  int32_t rank;          /**< in [0, world_size) */
+  int32_t world_size;    /**< number of ranks */
+  int32_t local_rank;    /**< in [0, local_size): index on this host */
+  int32_t local_size;    /**< ranks on this host */
+  int32_t node_rank;     /**< in [0, node_count) */
+  int32_t node_count;    /**< hosts of the job */
+  int32_t attempt;       /**< how often the job was started before */
+  int32_t master_port;   /**< where the store is served; 0 at world size 1 */
+  char master_addr[256]; /**< likewise; empty at world size 1 */
+  char job_id[272];      /**< equal on all ranks */
+  char host[256];        /**< this host's name */
+  char launcher[32];     /**< who started the process: "dt run", "torchrun", "config", "none" */
+} dt_place;
+
+/** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
+static inline void dt_place_init(dt_place* place) {
+  memset(place, 0, sizeof *place);
+  place->struct_size = (uint32_t)sizeof *place;
+}
+
+/**
+ * Joins the job that started this process and makes the world communicator.
+ *
+ * Collective: every rank of the job calls it. Returns when all ranks are there. A process that
+ * nobody launched becomes rank 0 of 1 and opens no socket. Several jobs can live in one process,
+ * and threads can be ranks: give each its own config with job.rank, job.world_size,
+ * job.master_addr, job.master_port (see dt_store_serve()).
+ * @param config  borrowed during the call; NULL: dt_config_create(NULL).
+ * @param out_job gives the handle; dt_finalize(), then dt_job_destroy().
+ * @return DT_OK; DT_ERR_CONFIG: bad settings, or refused with both sides named (foreign job, stale
+ *         attempt, duplicate rank, other world size); DT_ERR_TIMEOUT: names the ranks that are
+ *         missing after rendezvous.timeout_ms; DT_ERR_PEER_LOST; DT_ERR_SYSTEM;
+ * DT_ERR_OUT_OF_MEMORY.
+ * @thread any
+ * @cost one round trip to the store and one hand-over per local rank.
+ * @since ABI 0
+ */
+DT_API dt_status dt_init(const dt_config* config, dt_job** out_job);
+
+/**
+ * Where this rank stands.
+ * @param job       the handle.
+ * @param out_place initialised by dt_place_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_rank_info(dt_job* job, dt_place* out_place);
+
+/**
+ * Fails the job on every rank with DT_ERR_ABORTED and this message, naming this rank. Blocked calls
+ * of all ranks return. Returns at once.
+ * @param job     the handle.
+ * @param message why; may be NULL.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any, any time
+ * @since ABI 0
+ */
+DT_API dt_status dt_abort(dt_job* job, const char* message);
+
+/**
+ * Leaves the job together: returns when every rank has called it, so that nobody mistakes an end
+ * for a death. Later calls on the job and its communicators return DT_ERR_INVALID_STATE.
+ * Idempotent.
+ * @param job        the handle.
+ * @param timeout_ms how long to wait for the others; < 0: job.finalize_timeout_ms.
+ * @return DT_OK; DT_ERR_TIMEOUT naming who is still there; DT_ERR_PEER_LOST or DT_ERR_ABORTED when
+ * the job failed. The job has ended in every case.
+ * @thread any, once no other call on the job is in flight
+ * @since ABI 0
+ */
+DT_API dt_status dt_finalize(dt_job* job, int64_t timeout_ms);
+
+/** Drops the handle. Without dt_finalize() the other ranks hear of a death. Never waits for peers.
+ * @param job may be NULL. @thread any @since ABI 0 */
+DT_API void dt_job_destroy(dt_job* job);
+
+/* ---- Communicators ------------------------------------------------------------------------- */
+
+/**
+ * The communicator of all ranks. Every call gives a new handle of the same communicator.
+ * @param job      the handle.
+ * @param out_comm gives the handle; dt_comm_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE after dt_finalize().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_world(dt_job* job, dt_comm** out_comm);
+
+/**
+ * Ranks with equal color >= 0 form a new communicator, ordered by (key, rank).
+ *
+ * Collective over `comm`.
+ * @param comm     the parent.
+ * @param color    negative: this rank is in none.
+ * @param key      order inside the new communicator.
+ * @param out_comm gives the handle, or NULL where color is negative.
+ * @return DT_OK; any communicator error.
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out_comm);
+
+/** This rank's index in the communicator. @param comm the handle. @param out_rank in [0, size).
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_comm_rank(dt_comm* comm, int32_t* out_rank);
+
+/** Number of ranks in the communicator. @param comm the handle. @param out_size ranks.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_comm_size(dt_comm* comm, int32_t* out_size);
+
+/**
+ * World rank of a rank of this communicator.
+ * @param comm           the handle.
+ * @param rank           in [0, size).
+ * @param out_world_rank in [0, world_size).
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_world_rank(dt_comm* comm, int32_t rank, int32_t* out_world_rank);
+
+/**
+ * Limit of each later operation on this communicator; when it passes, the operation fails with
+ * DT_ERR_TIMEOUT naming the ranks that did not arrive. Ranks may differ.
+ * @param comm       the handle.
+ * @param timeout_ms 0: no limit; < 0: collective.timeout_ms again.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_set_timeout(dt_comm* comm, int64_t timeout_ms);
+
+/**
+ * Whether the communicator is whole. Call it before keeping a result that was only ordered on a
+ * stream.
+ * @param comm the handle.
+ * @return DT_OK, or the error that broke it.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_check(dt_comm* comm);
+
+/** Drops the handle; works in flight go on. Never waits for peers. @param comm may be NULL.
+ * @thread any @since ABI 0 */
+DT_API void dt_comm_destroy(dt_comm* comm);
+
+/* ---- Collectives --------------------------------------------------------------------------- */
+
+/**
+ * Sums (or averages, multiplies, ...) `count` elements over all ranks; every rank ends with the
+ * same bits.
+ *
+ * Collective: all ranks call it in the same order with the same count, dtype and op; ranks that
+ * disagree all get DT_ERR_MISMATCH with both sides, before data moves.
+ * @param comm     the communicator.
+ * @param send     [count] elements; may equal recv. Borrowed until the operation is done, like
+ * recv.
+ * @param recv     [count] elements, the result.
+ * @param count    elements per rank, >= 0. Any alignment; more than 2^31 is fine.
+ * @param dtype    of the elements.
+ * @param op       the reduction.
+ * @param stream   CUDA stream that produces `send`; ignored on a host communicator.
+ * @param out_work NULL: the call returns when the result is there. Else gives one handle at once;
+ *                 dt_work_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT: no effect; any communicator error, see dt_status.
+ * @thread any; serialised per communicator
+ * @cost buffers from dt_mem_alloc(): each rank reads 1/N of every peer's buffer and writes 1/N of
+ *       every result, no copies. Others: one copy more through shared memory.
+ * @since ABI 0
+ */
+DT_API dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t count,
+                              dt_dtype dtype, dt_reduce_op op, dt_stream stream,
+                              dt_work** out_work);
+
+/**
+ * As dt_allreduce(), with the result on `root` alone.
+ * @param comm     the communicator.
+ * @param send     [count] elements; on root it may equal recv.
+ * @param recv     [count] elements on root; ignored elsewhere, may be NULL there.
+ * @param count    elements per rank, >= 0.
+ * @param dtype    of the elements.
+ * @param op       the reduction.
+ * @param root     rank in the communicator.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count,
+                           dt_dtype dtype, dt_reduce_op op, int32_t root, dt_stream stream,
+                           dt_work** out_work);
+
+/**
+ * Copies root's `buffer` into everybody's.
+ * @param comm     the communicator.
+ * @param buffer   [count] elements: read on root, written elsewhere. Borrowed until done.
+ * @param count    elements, >= 0.
+ * @param dtype    of the elements.
+ * @param root     rank in the communicator.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype,
+                              int32_t root, dt_stream stream, dt_work** out_work);
+
+/**
+ * Gathers everybody's `count` elements, in rank order, on every rank.
+ * @param comm     the communicator.
+ * @param send     [count] elements; may be recv + rank * count.
+ * @param recv     [size * count] elements: rank r's at r * count.
+ * @param count    elements per rank, >= 0.
+ * @param dtype    of the elements.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t count,
+                              dt_dtype dtype, dt_stream stream, dt_work** out_work);
+
+/**
+ * Reduces [size * count] elements over all ranks and leaves the r-th part on rank r.
+ * @param comm     the communicator.
+ * @param send     [size * count] elements.
+ * @param recv     [count] elements; may be send + rank * count.
+ * @param count    elements per rank of the result, >= 0.
+ * @param dtype    of the elements.
+ * @param op       the reduction.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
+                                   dt_dtype dtype, dt_reduce_op op, dt_stream stream,
+                                   dt_work** out_work);
+
+/**
+ * Returns, or completes, when every rank has called it.
+ * @param comm     the communicator.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_barrier(dt_comm* comm, dt_stream stream, dt_work** out_work);
+
+/**
+ * Sends to one peer, which calls dt_recv() with the same count and dtype. Adjacent sends and
+ * receives with a work handle progress together, so two ranks may exchange in any order.
+ * @param comm     the communicator.
+ * @param buffer   [count] elements, borrowed until done.
+ * @param count    elements, >= 0.
+ * @param dtype    of the elements.
+ * @param peer     rank in the communicator, not this one.
+ * @param stream   as in dt_allreduce().
+ * @param out_work NULL: returns when the buffer may be reused, which may need the receiver.
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_send(dt_comm* comm, const void* buffer, int64_t count, dt_dtype dtype,
+                         int32_t peer, dt_stream stream, dt_work** out_work);
+
+/**
+ * Receives what `peer` sends with dt_send().
+ * @param comm     the communicator.
+ * @param buffer   [count] elements, written.
+ * @param count    elements, >= 0; the sender's.
+ * @param dtype    of the elements.
+ * @param peer     rank in the communicator, not this one.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
+                         dt_stream stream, dt_work** out_work);
+
+/* ---- Works --------------------------------------------------------------------------------- */
+
+/**
+ * Whether the work has completed. Costs one load.
+ * @param work     the handle.
+ * @param out_done 1 or 0.
+ * @return DT_OK; the operation's error once it failed; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_test(dt_work* work, int32_t* out_done);
+
+/**
+ * Blocks the host until the work has completed or the time is over, which cancels nothing.
+ * @param work       the handle.
+ * @param timeout_ms < 0: as long as the operation's own limit.
+ * @param out_done   1, or 0 when the time was over first. May be NULL.
+ * @return DT_OK; the operation's error if it failed; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done);
+
+/**
+ * Orders the work before later work on `stream`. On a host communicator, which has no streams, it
+ * is dt_work_wait() without a limit.
+ * @param work   the handle.
+ * @param stream CUDA stream.
+ * @return as dt_work_wait().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_wait_stream(dt_work* work, dt_stream stream);
+
+/**
+ * Blocks until one of several works has completed, successfully or not.
+ * @param works      [count] handles, of any communicators and jobs; none NULL.
+ * @param count      in [1, 65536].
+ * @param timeout_ms < 0: no limit of its own.
+ * @param out_index  the first completed one in the order of `works`; -1 when the time was over
+ * first.
+ * @return DT_OK, also if that work failed (ask it); DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_wait_any(dt_work* const* works, int32_t count, int64_t timeout_ms,
+                                  int32_t* out_index);
+
+/**
+ * An eventfd for epoll and the like: readable when works of the communicator have completed since
+ * it was last read; each completion adds 1.
+ * @param comm   the communicator.
+ * @param out_fd owned by the communicator, the same at every call; do not close it.
+ * @return DT_OK; DT_ERR_SYSTEM; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_fd(dt_comm* comm, int32_t* out_fd);
+
+/**
+ * Message of a failed work.
+ * @param work the handle.
+ * @return text owned by the calling thread, valid until its next dt_work_error(); empty while the
+ * work runs and when it succeeded.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API const char* dt_work_error(dt_work* work);
+
+/**
+ * A work's outcome as data.
+ * @param work     the handle.
+ * @param out_info initialised by dt_error_info_init(); status DT_OK while running and on success.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_error_info(dt_work* work, dt_error_info* out_info);
+
+/** Drops the handle. An unfinished work goes on and still borrows its buffers. @param work may be
+ * NULL. @thread any @since ABI 0 */
+DT_API void dt_work_destroy(dt_work* work);
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+/**
+ * Memory that all local ranks of the communicator can reach, so that reductions read it where it
+ * lies.
+ * @param comm        the communicator.
+ * @param bytes       > 0.
+ * @param out_pointer zeroed, aligned to 4096 bytes; dt_mem_free().
+ * @return DT_OK; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer);
+
+/**
+ * Frees what dt_mem_alloc() gave, once no operation uses it.
+ * @param comm    the communicator it came from.
+ * @param pointer may be NULL.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT: not from there, or freed already.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_mem_free(dt_comm* comm, void* pointer);
+
+/* ---- Store --------------------------------------------------------------------------------- */
+
+/**
+ * Sets a key, replacing its value.
+ * @param job         the handle.
+ * @param key         1 to 1024 bytes of UTF-8.
+ * @param value       [value_bytes] bytes, borrowed during the call.
+ * @param value_bytes 0 to 16 MiB.
+ * @param timeout_ms  < 0: rendezvous.timeout_ms; as in all store calls.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_TIMEOUT; the job's error once it failed; as in all
+ *         store calls.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_set(dt_job* job, const char* key, const void* value, int64_t value_bytes,
+                              int64_t timeout_ms);
+
+/**
+ * Waits until the key exists and copies its value.
+ * @param job            the handle.
+ * @param key            as in dt_store_set().
+ * @param timeout_ms     as in dt_store_set().
+ * @param buffer         receives min(capacity_bytes, size) bytes; may be NULL if capacity_bytes is
+ * 0.
+ * @param capacity_bytes of buffer, >= 0.
+ * @param out_bytes      size of the whole value; more than capacity_bytes: cut.
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_get(dt_job* job, const char* key, int64_t timeout_ms, void* buffer,
+                              int64_t capacity_bytes, int64_t* out_bytes);
+
+/**
+ * Adds to a number kept as decimal text; an absent key counts as 0.
+ * @param job        the handle.
+ * @param key        as in dt_store_set().
+ * @param delta      may be negative.
+ * @param timeout_ms as in dt_store_set().
+ * @param out_value  after the addition.
+ * @return as dt_store_set(); DT_ERR_INVALID_ARGUMENT also when the value is no number.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_add(dt_job* job, const char* key, int64_t delta, int64_t timeout_ms,
+                              int64_t* out_value);
+
+/**
+ * Waits until all keys exist.
+ * @param job        the handle.
+ * @param keys       [count] keys.
+ * @param count      in [1, 65536].
+ * @param timeout_ms as in dt_store_set().
+ * @return as dt_store_set(); the message of DT_ERR_TIMEOUT names missing keys.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_wait(dt_job* job, const char* const* keys, int32_t count,
+                               int64_t timeout_ms);
+
+/**
+ * Sets a key only if its value is the expected one.
+ * @param job            the handle.
+ * @param key            as in dt_store_set().
+ * @param expected       [expected_bytes] bytes; NULL: the key must be absent.
+ * @param expected_bytes >= 0.
+ * @param desired        [desired_bytes] bytes.
+ * @param desired_bytes  as value_bytes of dt_store_set().
+ * @param timeout_ms     as in dt_store_set().
+ * @param out_swapped    1 if set, 0 if the value was another.
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_compare_set(dt_job* job, const char* key, const void* expected,
+                                      int64_t expected_bytes, const void* desired,
+                                      int64_t desired_bytes, int64_t timeout_ms,
+                                      int32_t* out_swapped);
+
+/**
+ * Removes a key.
+ * @param job         the handle.
+ * @param key         as in dt_store_set().
+ * @param timeout_ms  as in dt_store_set().
+ * @param out_existed 1 or 0. May be NULL.
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_delete(dt_job* job, const char* key, int64_t timeout_ms,
+                                 int32_t* out_existed);
+
+/**
+ * Keys that begin with a prefix, in byte order, each followed by a NUL.
+ * @param job            the handle.
+ * @param prefix         may be empty.
+ * @param timeout_ms     as in dt_store_set().
+ * @param buffer         as in dt_store_get().
+ * @param capacity_bytes as in dt_store_get().
+ * @param out_bytes      as in dt_store_get().
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_list(dt_job* job, const char* prefix, int64_t timeout_ms, char* buffer,
+                               int64_t capacity_bytes, int64_t* out_bytes);
+
+/**
+ * Sets several keys at once: others see all of them or none.
+ * @param job         the handle.
+ * @param keys        [count] keys.
+ * @param values      [count] pointers.
+ * @param value_bytes [count] sizes.
+ * @param count       in [1, 65536].
+ * @param timeout_ms  as in dt_store_set().
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_multi_set(dt_job* job, const char* const* keys, const void* const* values,
+                                    const int64_t* value_bytes, int32_t count, int64_t timeout_ms);
+
+/**
+ * Reads several keys in one round trip, without waiting for absent ones.
+ * @param job             the handle.
+ * @param keys            [count] keys.
+ * @param count           in [1, 65536].
+ * @param timeout_ms      as in dt_store_set().
+ * @param buffer          the values that exist, back to back, cut at capacity_bytes.
+ * @param capacity_bytes  of buffer, >= 0.
+ * @param out_value_bytes [count] sizes, -1 for an absent key.
+ * @param out_bytes       sum of the sizes; more than capacity_bytes: cut.
+ * @return as dt_store_set().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_multi_get(dt_job* job, const char* const* keys, int32_t count,
+                                    int64_t timeout_ms, void* buffer, int64_t capacity_bytes,
+                                    int64_t* out_value_bytes, int64_t* out_bytes);
+
+/**
+ * Returns when `count` callers have reached the barrier of this name. Needs no communicator.
+ * @param job        the handle.
+ * @param name       as a key.
+ * @param count      callers, >= 1; 0: the world size.
+ * @param timeout_ms as in dt_store_set().
+ * @return as dt_store_set(); the message of DT_ERR_TIMEOUT says how many came.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_barrier(dt_job* job, const char* name, int32_t count, int64_t timeout_ms);
+
+/**
+ * Serves a store for a job whose ranks are threads of this process or are started by it. The ranks
+ * get job.master_addr = 127.0.0.1 (or store.bind), job.master_port = the port, job.store_served =
+ * true.
+ * @param config     job.id, job.world_size, store.bind, job.master_port (0: the kernel chooses).
+ * @param out_server gives the handle; dt_store_server_destroy().
+ * @return DT_OK; DT_ERR_SYSTEM: the address cannot be bound; DT_ERR_CONFIG.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server);
+
+/** Port of the served store. @param server the handle. @param out_port in [1, 65535].
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_store_server_port(dt_store_server* server, int32_t* out_port);
+
+/** Stops serving; ranks still joined hear of a lost store. @param server may be NULL. @thread any
+ * @since ABI 0 */
+DT_API void dt_store_server_destroy(dt_store_server* server);
+
+/* ---- Reducer ------------------------------------------------------------------------------- */
+
+/** One parameter, in the order of registration. Frozen. */
+typedef struct dt_param {
+  int64_t count;    /**< elements, >= 0 */
+  const char* name; /**< for messages; may be NULL */
+  dt_dtype dtype;
+  int32_t reserved; /**< zero */
+} dt_param;
+
+/** How a reducer works. Zero is the default of every field. */
+typedef struct dt_reducer_options {
+  uint32_t struct_size;
+  int32_t sum;                /**< 1: sum gradients instead of averaging them */
+  int64_t bucket_cap_bytes;   /**< a bucket closes when it reaches this; default from the config */
+  int64_t first_bucket_bytes; /**< cap of the first bucket of each dtype; default from the config */
+  int32_t keep_plan;          /**< 1: never rebuild by arrival order */
+  int32_t reserved;           /**< zero */
+} dt_reducer_options;
+
+/** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
+static inline void dt_reducer_options_init(dt_reducer_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+}
+
+/** What a reducer did. Times in nanoseconds of this rank. */
+typedef struct dt_reducer_statistics {
+  uint32_t struct_size;
+  int32_t bucket_count;
+  int64_t steps;            /**< finished steps */
+  int64_t bytes;            /**< gradient bytes reduced in the last step */
+  int64_t communication_ns; /**< last step: time in which at least one bucket was under way */
+  int64_t exposed_ns;       /**< last step: time that dt_reducer_finish() waited */
+  int64_t total_bytes;      /**< all steps */
+  int64_t total_communication_ns;
+  int64_t total_exposed_ns;
+  double hidden_share; /**< all steps: 1 - exposed / communication, in [0, 1] */
+  int32_t rebuilt;     /**< 1 once the plan follows the arrival order */
+  int32_t reserved;
+} dt_reducer_statistics;
+
+/** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
+static inline void dt_reducer_statistics_init(dt_reducer_statistics* statistics) {
+  memset(statistics, 0, sizeof *statistics);
+  statistics->struct_size = (uint32_t)sizeof *statistics;
+}
+
+/**
+ * Plans buckets over the parameters and checks on all ranks that the model is the same. Broadcasts
+ * nothing.
+ *
+ * Collective over `comm`. Buckets follow PyTorch's DDP: per dtype, in reverse order of
+ * registration, 1 MiB first, then 25 MiB. They are reduced in a fixed order, each as soon as it is
+ * full.
+ * @param comm        the communicator.
+ * @param params      [count] parameters, borrowed during the call.
+ * @param count       in [1, 1048576].
+ * @param options     NULL: defaults.
+ * @param out_reducer gives the handle; dt_reducer_destroy().
+ * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
+ * sides; DT_ERR_OUT_OF_MEMORY; any communicator error.
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count,
+                                   const dt_reducer_options* options, dt_reducer** out_reducer);
+
+/**
+ * Memory where gradient `index` is to be written: it lies inside its bucket, so nothing is copied.
+ * @param reducer     the handle.
+ * @param index       of the parameter.
+ * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
+ * that it changed, or the reducer is destroyed.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread the one that calls dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer);
+
+/**
+ * Says that gradient `index` of this step is complete. When its bucket is full and all before it
+ * are under way, the bucket is launched; the caller goes on with its backward pass. The first call
+ * of step 2 re-plans by the arrival order of step 1 on rank 0 (not once dt_reducer_grad() was
+ * called).
+ * @param reducer the handle.
+ * @param index   of the parameter; once per step.
+ * @param grad    [count] elements to copy in; dt_reducer_finish() copies the result back, so it is
+ *                borrowed until then. NULL: it was written where dt_reducer_grad() said.
+ * @param stream  CUDA stream that produces the gradient; ignored on a host communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step; DT_ERR_INVALID_ARGUMENT; any
+ *         communicator error.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);
+
+/**
+ * Ends the step: waits until every bucket is reduced.
+ *
+ * Collective.
+ * @param reducer the handle.
+ * @param stream  CUDA stream that will use the gradients; ignored on a host communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE on all ranks when a gradient is missing anywhere, naming
+ * ranks and parameters (the reducer stays usable, this step's gradients are undefined); any
+ *         communicator error.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
+
+/**
+ * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step. For
+ * callers of dt_reducer_grad(), between steps.
+ *
+ * Collective.
+ * @param reducer     the handle.
+ * @param out_changed 1: pointers of dt_reducer_grad() must be read again. May be NULL.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a step; any communicator error.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed);
+
+/**
+ * In which bucket a parameter lies.
+ * @param reducer    the handle.
+ * @param index      of the parameter.
+ * @param out_bucket in launch order.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket);
+
+/**
+ * What the reducer did so far.
+ * @param reducer        the handle.
+ * @param out_statistics initialised by dt_reducer_statistics_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_statistics);
+
+/** Drops the handle; memory given by dt_reducer_grad() goes with it. @param reducer may be NULL.
+ * @thread any @since ABI 0 */
+DT_API void dt_reducer_destroy(dt_reducer* reducer);
+
+/* ---- Sampler ------------------------------------------------------------------------------- */
+
+/** How a data set is dealt out. Zero is the default of the optional fields. */
+typedef struct dt_sampler_options {
+  uint32_t struct_size;
+  int32_t world_size; /**< >= 1 */
+  int32_t rank;       /**< in [0, world_size) */
+  int32_t sequential; /**< 1: do not shuffle */
+  int64_t size;       /**< samples of the data set, >= 0 */
+  int64_t seed;       /**< equal on all ranks; taken modulo 2^64 */
+  int32_t drop_last;  /**< 1: drop the tail instead of repeating samples from the front */
+  int32_t reserved;   /**< zero */
+} dt_sampler_options;
+
+/** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
+static inline void dt_sampler_options_init(dt_sampler_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+}
+
+/**
+ * Deals a data set out to ranks, index for index as PyTorch's DistributedSampler.
+ * @param options     borrowed during the call.
+ * @param out_sampler gives the handle, at epoch 0; dt_sampler_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_OUT_OF_MEMORY.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_sampler);
+
+/**
+ * Chooses the epoch's order. A forgotten call repeats the same order.
+ * @param sampler the handle.
+ * @param epoch   >= 0.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @cost O(size) time and 8 bytes per sample, at the next dt_sampler_indices().
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch);
+
+/** Samples of this rank per epoch. @param sampler the handle. @param out_length >= 0, equal on all
+ * ranks. @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread one at a time @since ABI 0 */
+DT_API dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length);
+
+/**
+ * Copies a range of this rank's sample indices; a job resumes by its position.
+ * @param sampler     the handle.
+ * @param first       position in [0, length].
+ * @param count       with first + count <= length.
+ * @param out_indices [count] indices into the data set.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_OUT_OF_MEMORY.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
+                                    int64_t* out_indices);
+
+/** Drops the handle. @param sampler may be NULL. @thread any @since ABI 0 */
+DT_API void dt_sampler_destroy(dt_sampler* sampler);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DT_DT_H */
