@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace dt::training {
+
+/// What the plan needs to know of one parameter.
+struct PlanParam {
+  int64_t count = 0;  ///< elements
+  Dtype dtype = Dtype::kF32;
+  int32_t device = -1;  ///< -1 host, else the CUDA ordinal
+  bool sparse = false;  ///< gets a bucket of its own
+};
+
+struct BucketPlan {
+  /// Parameter indices of each bucket, in the order they were fed.
+  std::vector<std::vector<int32_t>> buckets;
+  /// Bytes at which each bucket closed or would have closed; 0 for a sparse one.
+  std::vector<int64_t> caps;
+};
+
+/// Assigns parameters to buckets as PyTorch's DistributedDataParallel does
+/// (compute_bucket_assignment_by_size).
+///
+/// Words: parameters are fed in `order` (empty: by index). Each (dtype, device) fills one bucket at
+/// a time; a bucket closes when its bytes reach the cap in force, and that (dtype, device) moves to
+/// the next cap, staying at the last. Nothing is split, padding counts nothing. Without an order
+/// the buckets are sorted by their smallest index; with one they come in the order they closed,
+/// unfinished ones last, in the order of their first parameter.
+///
+/// @param caps bytes, at least one.
+BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64_t> caps,
+                        std::span<const int32_t> order);
+
+}  // namespace dt::training
