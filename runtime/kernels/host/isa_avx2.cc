@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DT_VECTOR_BYTES 32
-#define DT_F16C 1
+#define DT_HARDWARE_F16 1
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DT_VECTOR_BYTES 16
-#define DT_F16C 0
+#if defined(__aarch64__)
+#define DT_HARDWARE_F16 1
+#else
+#define DT_HARDWARE_F16 0
+#endif
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reduction, included once by each instruction set's file, which defines
 //   DT_VECTOR_BYTES  width of a register: 16, 32 or 64
-//   DT_F16C          1 where the processor converts f16
+//   DT_HARDWARE_F16  1 where the processor converts f16
 // Everything here has internal linkage and uses no library function: see isa.h.
 //
 // Words: a *vector* is one register of accumulators. A *quad* is four of them, what one turn of a
@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 #include "kernels/host/isa.h"
-#if DT_F16C
+#if DT_HARDWARE_F16 && defined(__aarch64__)
+#include <arm_neon.h>
+#elif DT_HARDWARE_F16
 #include <immintrin.h>
 #endif
 
@@ -130,14 +132,18 @@ struct Bf16 {
   }
 };
 
-#if DT_F16C
+#if DT_HARDWARE_F16
 struct F16 {
   using Element = uint16_t;
   using Scalar = float;
   using Vector = F32s;
   static constexpr int64_t kStepBytes = kQuadBytes / 2;
 
-#if DT_VECTOR_BYTES == 64
+#if defined(__aarch64__)
+  using Halves = float16x4_t;
+  static DT_INLINE F32s widen(Halves x) { return (F32s)vcvt_f32_f16(x); }
+  static DT_INLINE Halves narrow(F32s x) { return vcvt_f16_f32((float32x4_t)one_nan(x)); }
+#elif DT_VECTOR_BYTES == 64
   using Halves = __m256i;
   // With a mask of all lanes: gcc 12 warns about the undefined operand of the plain ones.
   static constexpr __mmask16 kAllLanes = 0xffff;
