@@ -69,7 +69,8 @@ Status Call::known_size(uint32_t struct_size, size_t first_version, const char* 
 Status fill_error_info(const char* function, const ErrorInfo* info, dt_error_info* out) {
   const Call call(function);
   DT_TRY(call.not_null(out, "out_info"));
-  DT_TRY(call.known_size(out->struct_size, sizeof(dt_error_info), "out_info", "dt_error_info_init"));
+  DT_TRY(
+      call.known_size(out->struct_size, sizeof(dt_error_info), "out_info", "dt_error_info_init"));
   dt_error_info filled;
   dt_error_info_init(&filled);
   filled.rank = -1;
@@ -131,8 +132,8 @@ const char* dt_last_error(void) { return dt::capi::last_error().info.message.c_s
 dt_status dt_last_error_info(dt_error_info* out_info) {
   // Not recorded: asking for the last error must not replace it, unless the question is wrong.
   const auto& error = dt::capi::last_error();
-  const dt::Status status = dt::capi::fill_error_info(
-      "dt_last_error_info", error.any ? &error.info : nullptr, out_info);
+  const dt::Status status =
+      dt::capi::fill_error_info("dt_last_error_info", error.any ? &error.info : nullptr, out_info);
   return status.ok() ? DT_OK : dt::capi::record(status);
 }
 

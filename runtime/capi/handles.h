@@ -50,8 +50,8 @@ class HandleTable {
 
   struct Slot {
     std::atomic<bool> locked{false};
-    HandleKind kind{};           // under locked
-    uint32_t generation = 1;     // under locked
+    HandleKind kind{};             // under locked
+    uint32_t generation = 1;       // under locked
     uint32_t fork_generation = 0;  // under locked: where the object's threads live
     std::shared_ptr<void> object;  // under locked; null while free
   };
@@ -70,8 +70,8 @@ class HandleTable {
   Guarded<Free> free_;
 };
 
-/// Lives as long as the process: destroyed by nobody, so that threads that outlive main() still find
-/// a table that says "closed".
+/// Lives as long as the process: destroyed by nobody, so that threads that outlive main() still
+/// find a table that says "closed".
 HandleTable& handle_table();
 
 }  // namespace dt::capi

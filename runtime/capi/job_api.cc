@@ -46,8 +46,8 @@ dt_status dt_config_create(const char* path, dt_config** out_config) {
   return guard("dt_config_create", [&](const Call& call) -> Status {
     DT_TRY(call.not_null(out_config, "out_config"));
     DT_TRY_VALUE(auto loaded, config::Config::load(path != nullptr ? path : ""));
-    return call.give(
-        std::make_shared<ConfigObject>(ConfigObject::State{std::move(loaded), {}}), out_config);
+    return call.give(std::make_shared<ConfigObject>(ConfigObject::State{std::move(loaded), {}}),
+                     out_config);
   });
 }
 
@@ -163,7 +163,8 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     store::ServerOptions options;
     options.job_id = settings.text("job.id");
     options.attempt = static_cast<int32_t>(settings.integer("job.attempt"));
-    options.world_size = static_cast<int32_t>(std::max<int64_t>(settings.integer("job.world_size"), 1));
+    options.world_size =
+        static_cast<int32_t>(std::max<int64_t>(settings.integer("job.world_size"), 1));
     if (!settings.text("store.bind").empty()) options.bind_address = settings.text("store.bind");
     options.port = static_cast<uint16_t>(std::max<int64_t>(settings.integer("job.master_port"), 0));
     options.host = job::host_name();

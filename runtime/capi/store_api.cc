@@ -76,9 +76,8 @@ dt_status dt_store_get(dt_job* job, const char* key, int64_t timeout_ms, void* b
     DT_TRY(check_key(call, "key", key));
     DT_TRY(copy_out(call, {}, buffer, capacity_bytes, out_bytes, /*check_only=*/true));
     const Wait wait = object->job->store_wait(timeout_ms);
-    DT_TRY_VALUE(const std::string value, object->job->with_store([&](auto& store) {
-      return store.get(key, wait);
-    }));
+    DT_TRY_VALUE(const std::string value,
+                 object->job->with_store([&](auto& store) { return store.get(key, wait); }));
     return copy_out(call, value, buffer, capacity_bytes, out_bytes);
   });
 }
@@ -90,9 +89,8 @@ dt_status dt_store_add(dt_job* job, const char* key, int64_t delta, int64_t time
     DT_TRY(check_key(call, "key", key));
     DT_TRY(call.not_null(out_value, "out_value"));
     const Wait wait = object->job->store_wait(timeout_ms);
-    DT_TRY_VALUE(*out_value, object->job->with_store([&](auto& store) {
-      return store.add(key, delta, wait);
-    }));
+    DT_TRY_VALUE(*out_value,
+                 object->job->with_store([&](auto& store) { return store.add(key, delta, wait); }));
     return {};
   });
 }
@@ -133,9 +131,8 @@ dt_status dt_store_delete(dt_job* job, const char* key, int64_t timeout_ms, int3
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
     DT_TRY(check_key(call, "key", key));
     const Wait wait = object->job->store_wait(timeout_ms);
-    DT_TRY_VALUE(const bool existed, object->job->with_store([&](auto& store) {
-      return store.erase(key, wait);
-    }));
+    DT_TRY_VALUE(const bool existed,
+                 object->job->with_store([&](auto& store) { return store.erase(key, wait); }));
     if (out_existed != nullptr) *out_existed = existed ? 1 : 0;
     return {};
   });
@@ -148,9 +145,8 @@ dt_status dt_store_list(dt_job* job, const char* prefix, int64_t timeout_ms, cha
     DT_TRY(call.not_null(prefix, "prefix"));
     DT_TRY(copy_out(call, {}, buffer, capacity_bytes, out_bytes, /*check_only=*/true));
     const Wait wait = object->job->store_wait(timeout_ms);
-    DT_TRY_VALUE(const auto keys, object->job->with_store([&](auto& store) {
-      return store.list(prefix, wait);
-    }));
+    DT_TRY_VALUE(const auto keys,
+                 object->job->with_store([&](auto& store) { return store.list(prefix, wait); }));
     std::string text;
     for (const std::string& key : keys) {
       text += key;
@@ -186,9 +182,8 @@ dt_status dt_store_multi_get(dt_job* job, const char* const* keys, int32_t count
     DT_TRY(call.not_null(out_value_bytes, "out_value_bytes"));
     DT_TRY(copy_out(call, {}, buffer, capacity_bytes, out_bytes, /*check_only=*/true));
     const Wait wait = object->job->store_wait(timeout_ms);
-    DT_TRY_VALUE(const auto values, object->job->with_store([&](auto& store) {
-      return store.multi_get(read, wait);
-    }));
+    DT_TRY_VALUE(const auto values,
+                 object->job->with_store([&](auto& store) { return store.multi_get(read, wait); }));
     std::string all;
     for (size_t i = 0; i < values.size(); ++i) {
       out_value_bytes[i] = values[i].has_value() ? static_cast<int64_t>(values[i]->size()) : -1;

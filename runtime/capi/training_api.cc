@@ -10,8 +10,8 @@ namespace {
 
 constexpr int32_t kMaxParams = 1 << 20;
 
-/// A caller's options of whatever size, as ours: missing fields are zero, fields that we do not know
-/// must be zero.
+/// A caller's options of whatever size, as ours: missing fields are zero, fields that we do not
+/// know must be zero.
 template <class T>
 Status read_options(const Call& call, const T* options, const char* init, T* out) {
   memset(out, 0, sizeof *out);

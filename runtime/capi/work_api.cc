@@ -85,7 +85,8 @@ dt_status dt_work_wait_any(dt_work* const* works, int32_t count, int64_t timeout
     std::vector<std::shared_ptr<WorkObject>> objects(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
       const std::string argument = format("works[%d]", i);
-      DT_TRY_VALUE(objects[static_cast<size_t>(i)], call.get<WorkObject>(works[i], argument.c_str()));
+      DT_TRY_VALUE(objects[static_cast<size_t>(i)],
+                   call.get<WorkObject>(works[i], argument.c_str()));
     }
     *out_index = wait_any(objects, Deadline::after_ms(timeout_ms));
     return {};

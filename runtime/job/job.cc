@@ -12,8 +12,8 @@
 namespace dt::job {
 namespace {
 
-constexpr int64_t kReportMs = 1000;       // telling the others of a failure
-constexpr int64_t kFarewellMs = 1000;     // a failed rank 0 keeps serving the bad news this long
+constexpr int64_t kReportMs = 1000;    // telling the others of a failure
+constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 
 LogLevel log_level(const config::Config& config) {
@@ -234,10 +234,10 @@ void Job::peer_ended(int32_t local_rank) {
   info.rank = record.rank;
   info.host = host_name_;
   info.pid = record.pid;
-  info.message =
-      format("rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job again",
-             record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
-             last_operation(record.rank).c_str());
+  info.message = format(
+      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job again",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
+      last_operation(record.rank).c_str());
   const Status status(std::move(info));
   board_->rank_lost(record.rank, status);
   failed_.fire(status);
@@ -314,8 +314,7 @@ Status Job::finalize(int64_t timeout_ms) {
     board_->job_failed(ended());
     return final_status_;
   }
-  const Deadline deadline =
-      Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
+  const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
   const bool failed = !final_status_.ok();
   local_.with([](LocalPeers& local) { local.engine->say_goodbye(); });
   if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});

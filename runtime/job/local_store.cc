@@ -34,7 +34,8 @@ Status LocalStore::until(std::unique_lock<std::mutex>& lock, const Wait& wait, C
                                            "exists that could set it",
                                            what().c_str()));
     }
-    changed_.wait_for(lock, std::chrono::milliseconds(std::min(wait.deadline.remaining_ms(), kPollMs)));
+    changed_.wait_for(lock,
+                      std::chrono::milliseconds(std::min(wait.deadline.remaining_ms(), kPollMs)));
   }
 }
 
@@ -54,7 +55,9 @@ Result<std::string> LocalStore::get(const std::string& key, const Wait& wait) {
   DT_TRY(wait_for({key}, wait));
   std::lock_guard lock(mutex_);
   const auto found = values_.find(key);
-  if (found == values_.end()) return Status(Code::kTimeout, format("store: \"%s\" was deleted while it was read", key.c_str()));
+  if (found == values_.end())
+    return Status(Code::kTimeout,
+                  format("store: \"%s\" was deleted while it was read", key.c_str()));
   return found->second;
 }
 
@@ -150,7 +153,10 @@ Status LocalStore::barrier(const std::string& name, int32_t count, const Wait& w
   }
   const Status status = until(
       lock, wait, [&] { return barrier.round != round; },
-      [&] { return format("barrier \"%s\": %d of %d callers; the others", name.c_str(), barrier.arrived, count); });
+      [&] {
+        return format("barrier \"%s\": %d of %d callers; the others", name.c_str(), barrier.arrived,
+                      count);
+      });
   if (!status.ok() && barrier.round == round) --barrier.arrived;
   return status;
 }

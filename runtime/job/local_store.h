@@ -31,8 +31,7 @@ class LocalStore {
   Result<std::vector<std::string>> list(const std::string& prefix, const Wait& wait);
   Result<std::vector<std::optional<std::string>>> multi_get(const std::vector<std::string>& keys,
                                                             const Wait& wait);
-  Status multi_set(const std::vector<std::pair<std::string, std::string>>& pairs,
-                   const Wait& wait);
+  Status multi_set(const std::vector<std::pair<std::string, std::string>>& pairs, const Wait& wait);
   Status barrier(const std::string& name, int32_t count, const Wait& wait);
 
   /// Every blocked and later call fails with `status`.
