@@ -26,11 +26,9 @@ Status Communicator::run(backend::Collective& collective) {
   return options_.backend->run(collective);
 }
 
-Result<std::shared_ptr<backend::Work>> Communicator::submit(backend::Collective& collective) {
+Status Communicator::submit(backend::Collective& collective, std::shared_ptr<backend::Work> work) {
   collective.deadline = deadline();
-  auto work = std::make_shared<backend::Work>();
-  DT_TRY(options_.backend->submit(collective, work));
-  return work;
+  return options_.backend->submit(collective, std::move(work));
 }
 
 Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key) {

@@ -38,8 +38,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Blocking. Sets the operation's deadline.
   Status run(backend::Collective& collective);
-  /// Enqueues; the returned work completes once.
-  Result<std::shared_ptr<backend::Work>> submit(backend::Collective& collective);
+  /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
+  Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
   /// Null where color is negative.
   Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
 

@@ -141,8 +141,10 @@ Status Reducer::launch_bucket(Bucket& bucket, std::shared_ptr<const std::string>
   collective.name = format("bucket %zu", next_bucket_);
   collective.withheld = std::move(withheld);
   bucket.launched_ns = monotonic_ns();
-  DT_TRY_VALUE(bucket.work, comm_->submit(collective));
-  return {};
+  bucket.work = std::make_shared<backend::Work>();
+  const Status status = comm_->submit(collective, bucket.work);
+  if (!status.ok()) bucket.work = nullptr;
+  return status;
 }
 
 std::string Reducer::missing_in(const Bucket& bucket) const {
