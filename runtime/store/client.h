@@ -97,8 +97,8 @@ class Client {
  private:
   class Impl;
   Client(net::Loop* loop, std::shared_ptr<Impl> impl) : loop_(loop), impl_(std::move(impl)) {}
-  Result<std::string> call(FrameType type, std::string payload, const Wait& wait,
-                           const std::string& what);
+  /// The reply's payload. `what` names the operation in texts.
+  Result<std::string> call(Request request, const Wait& wait, const std::string& what);
 
   net::Loop* const loop_;
   const std::shared_ptr<Impl> impl_;

@@ -38,7 +38,7 @@ class Server {
 
   uint16_t port() const;
   /// The numeric address it listens on, without the port.
-  const std::string& bound_address() const;
+  std::string bound_address() const;
   /// Returns when no client is connected; at the deadline TIMEOUT naming who is.
   Status wait_empty(const Wait& wait);
 
