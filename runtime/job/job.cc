@@ -7,7 +7,6 @@
 
 #include "backend/self/self.h"
 #include "job/host_identity.h"
-#include "launch/place.h"
 
 namespace dt::job {
 namespace {
@@ -86,7 +85,7 @@ Status Job::start_together(const config::Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
-  if (place_.rank == 0 && !place_.port_taken) DT_TRY(serve_store(config));
+  if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
   DT_TRY(connect(wait));
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
   place_.attempt = verdict.attempt;
