@@ -135,7 +135,7 @@ Error read_file(const std::string& path, std::vector<char>* out) {
 
 bool get_body(Reader* reader, Checkpoint* out) {
   return reader->get(&out->optimizer) && reader->get(&out->seed) && reader->get(&out->batch) &&
-         reader->get(&out->epochs) && reader->get(&out->rate) && reader->get(&out->step) &&
+         reader->get(&out->step) &&
          reader->get(&out->epoch) && reader->get(&out->position) && reader->get_all(&out->shape) &&
          reader->get_all(&out->parameters) && reader->get_all(&out->optimizer_state) &&
          reader->get_all(&out->history) && reader->get_all(&out->evaluations) && reader->at_end();
@@ -179,8 +179,6 @@ Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   writer.put(checkpoint.optimizer);
   writer.put(checkpoint.seed);
   writer.put(checkpoint.batch);
-  writer.put(checkpoint.epochs);
-  writer.put(checkpoint.rate);
   writer.put(checkpoint.step);
   writer.put(checkpoint.epoch);
   writer.put(checkpoint.position);

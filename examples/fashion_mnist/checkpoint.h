@@ -28,8 +28,6 @@ struct Checkpoint {
   OptimizerKind optimizer = OptimizerKind::kSgd;
   int64_t seed = 0;
   int64_t batch = 0;     // global
-  int64_t epochs = 0;    // of the schedule
-  double rate = 0;       // peak learning rate
   int64_t step = 0;      // steps done
   int64_t epoch = 0;     // that the next step belongs to
   int64_t position = 0;  // global batches of that epoch done
