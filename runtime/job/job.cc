@@ -182,8 +182,8 @@ Status Job::share_memory(const config::Config& config, const store::Verdict& ver
 
   backend::HostWorldOptions world;
   world.name = kWorldName;
-  world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
-    control->report(communicator, status);
+  world.on_broken = [control = control_](const Status& status) {
+    control->report(kWorldName, status);
   };
   comm::Communicator::Options comm;
   DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));

@@ -305,9 +305,9 @@ DT_INLINE void reduce_step(const Pass& pass, int64_t at, int64_t carry_at, Byte*
   }
 }
 
-/// Any number of sources and of elements.
+/// Any number of sources and of elements. `pass` is a copy, which stores cannot alias.
 template <class D, ReduceOp kOp>
-__attribute__((noinline)) void reduce_any(const Pass& pass) {
+__attribute__((noinline)) void reduce_any(Pass pass) {
   int64_t carry_at = 0;
   int64_t at = pass.begin_bytes;
   for (; pass.end_bytes - at >= D::kStepBytes; at += D::kStepBytes, carry_at += kQuadBytes) {
@@ -320,25 +320,16 @@ __attribute__((noinline)) void reduce_any(const Pass& pass) {
   }
 }
 
-/// The usual small counts, unrolled.
-template <class D, ReduceOp kOp, int kSourceCount>
-__attribute__((noinline)) void reduce_few(Pass pass) {
-  const Byte* sources[kSourceCount];
-  for (int k = 0; k < kSourceCount; ++k) sources[k] = pass.sources[k];
-  Byte* const destination = pass.destination;
-  const double scale = pass.scale;
-  const int64_t end = pass.end_bytes;
+/// The usual count, without an inner loop.
+template <class D, ReduceOp kOp>
+__attribute__((noinline)) void reduce_two(Pass pass) {
+  const Byte* const first = pass.sources[0];
+  const Byte* const second = pass.sources[1];
   int64_t at = pass.begin_bytes;
-  for (; end - at >= D::kStepBytes; at += D::kStepBytes) {
-    auto acc = load_scaled<D, kOp>(sources[0] + at, scale);
-    acc = combine<kOp>(acc, load_scaled<D, kOp>(sources[1] + at, scale));
-    if constexpr (kSourceCount > 2) {
-      acc = combine<kOp>(acc, load_scaled<D, kOp>(sources[2] + at, scale));
-    }
-    if constexpr (kSourceCount > 3) {
-      acc = combine<kOp>(acc, load_scaled<D, kOp>(sources[3] + at, scale));
-    }
-    D::store(destination + at, acc);
+  for (; pass.end_bytes - at >= D::kStepBytes; at += D::kStepBytes) {
+    const auto acc = load_scaled<D, kOp>(first + at, pass.scale);
+    D::store(pass.destination + at,
+             combine<kOp>(acc, load_scaled<D, kOp>(second + at, pass.scale)));
   }
   pass.begin_bytes = at;
   reduce_any<D, kOp>(pass);
@@ -371,11 +362,7 @@ void reduce_elements(Pass pass) {
   pass.begin_bytes *= static_cast<int64_t>(sizeof(typename D::Element));
   pass.end_bytes *= static_cast<int64_t>(sizeof(typename D::Element));
   if (pass.source_count == 2) {
-    reduce_few<D, kOp, 2>(pass);
-  } else if (pass.source_count == 3) {
-    reduce_few<D, kOp, 3>(pass);
-  } else if (pass.source_count == 4) {
-    reduce_few<D, kOp, 4>(pass);
+    reduce_two<D, kOp>(pass);
   } else if (pass.source_count <= kSourcesPerPass) {
     reduce_any<D, kOp>(pass);
   } else {
