@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/environment.h"
+
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+namespace dt::cli {
+
+std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
+                                          const std::vector<std::string>& inherited) {
+  const std::string rank = std::to_string(local_rank);
+  const std::string size = std::to_string(place.local_size);
+  const std::vector<std::pair<std::string, std::string>> set = {
+      {"DT_RANK", rank},
+      {"DT_WORLD_SIZE", size},
+      {"DT_LOCAL_RANK", rank},
+      {"DT_LOCAL_SIZE", size},
+      {"DT_NODE_RANK", "0"},
+      {"DT_NODE_COUNT", "1"},
+      {"DT_MASTER_ADDR", "127.0.0.1"},
+      {"DT_MASTER_PORT", std::to_string(place.store_port)},
+      {"DT_STORE_SERVED", "1"},
+      {"DT_JOB_ID", place.job_id},
+      {"DT_ATTEMPT", "0"},
+      {"DT_LAUNCHER_PID", std::to_string(place.agent_pid)},
+      {"DT_RUN_TTY", place.terminal ? "1" : "0"},
+      // as torchrun does, for programs that do not use dt
+      {"RANK", rank},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", rank},
+      {"LOCAL_WORLD_SIZE", size},
+      {"GROUP_RANK", "0"},
+      {"NODE_RANK", "0"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(place.master_port)},
+  };
+  std::vector<std::string> environment;
+  for (const std::string& variable : inherited) {
+    const std::string name = variable.substr(0, variable.find('='));
+    const bool replaced =
+        std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
+    if (!replaced) environment.push_back(variable);
+  }
+  for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
+  if (place.omp_num_threads > 0) {
+    environment.push_back("OMP_NUM_THREADS=" + std::to_string(place.omp_num_threads));
+  }
+  return environment;
+}
+
+std::vector<std::string> current_environment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    variables.emplace_back(*variable);
+  }
+  return variables;
+}
+
+Result<std::string> random_job_id() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != static_cast<ssize_t>(sizeof bits)) {
+    return Status(Code::kSystem, "no random number for the job id: " + errno_text(errno));
+  }
+  return format("%016llx", static_cast<unsigned long long>(bits));
+}
+
+Result<ReservedPort> reserve_port() {
+  ReservedPort reserved;
+  reserved.socket.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);  // ranks may listen on any address
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!reserved.socket.is_open() ||
+      setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      bind(reserved.socket.get(), generic, sizeof address) != 0 ||
+      getsockname(reserved.socket.get(), generic, &length) != 0) {
+    return Status(Code::kSystem, "cannot reserve a port for MASTER_PORT: " + errno_text(errno));
+  }
+  reserved.port = ntohs(address.sin_port);
+  return reserved;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace dt::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/run/fd.h"
+
+namespace dt::cli {
+
+/// What every rank of this node is told.
+struct JobPlace {
+  int local_size = 1;
+  std::string job_id;
+  int store_port = 0;   ///< served by the agent on 127.0.0.1
+  int master_port = 0;  ///< for the ranks' own use: MASTER_PORT
+  int64_t agent_pid = 0;
+  bool terminal = false;    ///< the agent's stdout is one
+  int omp_num_threads = 0;  ///< 0: leave the variable alone
+};
+
+/// The environment of one rank: `inherited` ("NAME=value") with dt's and torch's variables set.
+std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
+                                          const std::vector<std::string>& inherited);
+
+/// This process's environment.
+std::vector<std::string> current_environment();
+
+/// 16 random hexadecimal digits.
+Result<std::string> random_job_id();
+
+/// A port that nobody else gets while the socket lives, but that a rank of this user can still
+/// listen on, because the socket does not listen and both set SO_REUSEADDR.
+struct ReservedPort {
+  Fd socket;
+  int port = 0;
+};
+Result<ReservedPort> reserve_port();
+
+/// How many cores this process may use.
+int usable_cores();
+
+}  // namespace dt::cli

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/options.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "cli/command.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr int kMaxLocalRanks = 4096;  // on one host; far above its cores is a typing mistake
+
+constexpr char kFooter[] =
+    "Options after PROG are PROG's own; \"--\" ends those of dt run.\n"
+    "\n"
+    "Each rank gets DT_RANK, DT_WORLD_SIZE, DT_LOCAL_RANK, ... and, for programs that do not use\n"
+    "dt, torchrun's RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. DT_RUN_TTY=1 says\n"
+    "that dt run's output is a terminal: rank 0's unfinished line is then shown live, those of\n"
+    "other ranks are not. A reader that is slow slows the ranks down; no line is lost.\n"
+    "\n"
+    "The first rank that fails ends the job: the others get half of the grace (at most 2 s) to "
+    "end\n"
+    "by themselves, then SIGTERM, then SIGKILL. dt run ends with its exit code, or with 128 + "
+    "signal.\n"
+    "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms is given, or at\n"
+    "once on a second SIGINT.";
+
+// A whole non-negative number that fits, or -1.
+int to_number(const std::string& text) {
+  if (text.empty() || text.size() > 9) return -1;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return -1;
+  }
+  return atoi(text.c_str());
+}
+
+int usage_error(const std::string& text) {
+  fprintf(stderr, "dt run: %s; see dt run --help\n", text.c_str());
+  return kExitUsage;
+}
+
+}  // namespace
+
+Result<std::vector<bool>> parse_show(const std::string& text, int ranks) {
+  const auto size = static_cast<size_t>(ranks);
+  if (text == "all") return std::vector<bool>(size, true);
+  if (text == "errors") return std::vector<bool>(size, false);
+  std::vector<bool> shown(size, false);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    const size_t dash = item.find('-');
+    const int first = to_number(item.substr(0, dash));
+    const int last = dash == std::string::npos ? first : to_number(item.substr(dash + 1));
+    if (first < 0 || last < first) {
+      return Status(Code::kInvalidArgument, "--show \"" + text +
+                                                "\" is neither all, errors, nor a list of ranks "
+                                                "such as 0 or 0,4-7");
+    }
+    if (last >= ranks) {
+      return Status(Code::kInvalidArgument,
+                    format("--show names rank %d, but the ranks are 0 to %d", last, ranks - 1));
+    }
+    for (int rank = first; rank <= last; ++rank) shown[static_cast<size_t>(rank)] = true;
+    begin = end + 1;
+  }
+  return shown;
+}
+
+ParsedRun parse_run(int argument_count, char** arguments) {
+  ParsedRun parsed;
+  RunOptions& options = parsed.options;
+  CLI::App app(
+      "Starts N ranks of PROG on this machine and ends with the first failure.\n"
+      "dt run [-n N] [options] PROG [ARGS...]",
+      "dt run");
+  bool no_prefix = false;
+  bool always_prefix = false;
+  std::string show = "all";
+  std::string nproc = "1";
+  app.footer(kFooter);
+  app.prefix_command();
+  app.add_option("-n,--nproc", nproc, "how many ranks to start (1)");
+  auto* prefix = app.add_flag("--prefix", always_prefix,
+                              "put \"[rank] \" before each line with one rank, too");
+  app.add_flag("--no-prefix", no_prefix, "pass lines on as they are")->excludes(prefix);
+  app.add_option("--show", show,
+                 "whose output to pass on: all, errors, or ranks such as 0 or 0,4-7");
+  app.add_option("--log-dir", options.log_dir, "write DIR/rank-0000.out and .err, whole");
+  auto* grace =
+      app.add_option("--grace-ms", options.grace_ms, "from the first failure to SIGKILL (15000)");
+  grace->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
+  app.add_option("--tail", options.tail_lines, "last lines of the failed rank in the report (30)")
+      ->check(CLI::Range(0, 10'000));
+  app.add_flag("-v,--verbose", options.verbose, "say what is set up");
+  parsed.exit_code = parse(&app, argument_count, arguments);
+  if (parsed.exit_code) return parsed;
+
+  options.nproc = to_number(nproc);
+  options.grace_given = grace->count() > 0;
+  options.command = app.remaining();
+  if (!options.command.empty() && options.command.front() == "--") {
+    options.command.erase(options.command.begin());
+  } else if (!options.command.empty() && options.command.front()[0] == '-') {
+    parsed.exit_code = usage_error("unknown option " + options.command.front());
+    return parsed;
+  }
+  if (options.nproc < 1 || options.nproc > kMaxLocalRanks) {
+    parsed.exit_code = usage_error(format("-n %s: the number of ranks on one machine is 1 to %d",
+                                          nproc.c_str(), kMaxLocalRanks));
+    return parsed;
+  }
+  options.prefix = always_prefix || (options.nproc > 1 && !no_prefix);
+  if (auto shown = parse_show(show, options.nproc); shown.ok()) {
+    options.shown = shown.value();
+  } else {
+    parsed.exit_code = usage_error(shown.status().message());
+  }
+  if (options.command.empty()) parsed.exit_code = usage_error("no program to run");
+  return parsed;
+}
+
+}  // namespace dt::cli

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dt::cli {
+
+/// The words after `dt run`.
+struct RunOptions {
+  int nproc = 1;
+  bool prefix = true;
+  std::vector<bool> shown;  ///< per rank
+  std::string log_dir;
+  int64_t grace_ms = 15'000;
+  bool grace_given = false;
+  int tail_lines = 30;
+  bool verbose = false;
+  std::vector<std::string> command;  ///< program and arguments
+};
+
+/// The options, or the exit code when the command is over (--help, a mistake).
+struct ParsedRun {
+  RunOptions options;
+  std::optional<int> exit_code;
+};
+ParsedRun parse_run(int argument_count, char** arguments);
+
+/// Which of `ranks` ranks "all", "errors" (none), or a list such as "0,4-7" shows.
+Result<std::vector<bool>> parse_show(const std::string& text, int ranks);
+
+}  // namespace dt::cli

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+namespace dt::cli {
+namespace {
+
+constexpr size_t kTailLineBytes = 2048;  // longer lines are cut in the report only
+constexpr const char* kColors[] = {"\x1b[36m", "\x1b[33m", "\x1b[32m",
+                                   "\x1b[35m", "\x1b[34m", "\x1b[31m"};
+constexpr const char* kColorEnd = "\x1b[0m";
+
+bool same_terminal(int one, int other) {
+  struct stat a;
+  struct stat b;
+  return isatty(one) == 1 && isatty(other) == 1 && fstat(one, &a) == 0 && fstat(other, &b) == 0 &&
+         a.st_rdev == b.st_rdev;
+}
+
+bool color_allowed() {
+  const char* no_color = getenv("NO_COLOR");  // https://no-color.org: set and not empty
+  return no_color == nullptr || no_color[0] == '\0';
+}
+
+}  // namespace
+
+Output::Output(const OutputOptions& options, int stdout_fd, int stderr_fd)
+    : options_(options),
+      color_(color_allowed()),
+      sources_(static_cast<size_t>(options.ranks) * 2),
+      tails_(static_cast<size_t>(options.ranks)) {
+  sinks_[0] = std::make_shared<Sink>(stdout_fd);
+  // Two buffers in front of one screen would tear live lines and swap the order of lines.
+  sinks_[1] = same_terminal(stdout_fd, stderr_fd) ? sinks_[0] : std::make_shared<Sink>(stderr_fd);
+}
+
+Result<std::unique_ptr<Output>> Output::create(const OutputOptions& options, int stdout_fd,
+                                               int stderr_fd) {
+  std::unique_ptr<Output> output(new Output(options, stdout_fd, stderr_fd));
+  if (!options.log_dir.empty()) DT_TRY(output->open_logs(options.log_dir));
+  return output;
+}
+
+Status Output::open_logs(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return Status(Code::kSystem, "--log-dir: cannot create " + folder + ": " + error.message());
+  }
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    for (const Stream stream : kStreams) {
+      const std::string path =
+          folder + format("/rank-%04d.", rank) + (stream == Stream::kStdout ? "out" : "err");
+      Fd& log = source(rank, stream).log;
+      log.reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (!log.is_open()) {
+        return Status(Code::kSystem, "--log-dir: cannot write " + path + ": " + errno_text(errno));
+      }
+    }
+  }
+  has_logs_ = true;
+  return {};
+}
+
+std::string Output::prefix(int rank, const Sink& sink) const {
+  if (!options_.prefix) return {};
+  const int width = static_cast<int>(std::to_string(options_.ranks - 1).size());
+  const std::string plain = format("[%*d] ", width, rank);
+  if (!sink.is_terminal() || !color_) return plain;
+  const size_t color = static_cast<size_t>(rank) % std::size(kColors);
+  return kColors[color] + plain + kColorEnd;
+}
+
+void Output::keep(int rank, std::string_view text) {
+  Tail& tail = tails_[static_cast<size_t>(rank)];
+  text = text.substr(0, kTailLineBytes);
+  if (static_cast<int>(tail.lines.size()) < options_.tail_lines) {
+    tail.lines.emplace_back(text);
+  } else if (!tail.lines.empty()) {
+    tail.lines[tail.next].assign(text);
+    tail.next = (tail.next + 1) % tail.lines.size();
+  }
+}
+
+void Output::pass_on(int rank, Stream stream, std::string_view text) {
+  keep(rank, text);
+  if (!options_.shown[static_cast<size_t>(rank)]) return;
+  Sink& to = sink(stream);
+  if (rank == 0 && stream == live_stream_) to.set_live({}, {});  // this is what it has become
+  to.line(prefix(rank, to), text);
+}
+
+void Output::feed(int rank, Stream stream, std::string_view bytes) {
+  write_log(rank, stream, bytes);
+  LineSplitter& lines = source(rank, stream).lines;
+  lines.feed(bytes, [&](std::string_view text) { pass_on(rank, stream, text); });
+  Sink& to = sink(stream);
+  if (rank != 0 || !options_.shown[0] || !to.is_terminal()) return;
+  if (lines.unfinished().empty() && stream != live_stream_) return;
+  live_stream_ = stream;
+  to.set_live(prefix(rank, to), lines.unfinished());
+}
+
+void Output::finish(int rank, Stream stream) {
+  source(rank, stream).lines.finish([&](std::string_view text) { pass_on(rank, stream, text); });
+  source(rank, stream).log.reset();
+}
+
+void Output::write_log(int rank, Stream stream, std::string_view bytes) {
+  Fd& log = source(rank, stream).log;
+  while (log.is_open() && !bytes.empty()) {
+    const ssize_t count = write(log.get(), bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      message(format("dt run: the log file of rank %d is cut short: %s", rank,
+                     errno_text(errno).c_str()));
+      log.reset();
+    }
+  }
+}
+
+void Output::message(std::string_view text) { sink(Stream::kStderr).line({}, text); }
+
+void Output::show_tail(int rank) {
+  Sink& to = sink(Stream::kStderr);
+  const Tail& tail = tails_[static_cast<size_t>(rank)];
+  for (size_t i = 0; i < tail.lines.size(); ++i) {
+    to.line(prefix(rank, to), tail.lines[(tail.next + i) % tail.lines.size()]);
+  }
+}
+
+void Output::flush() {
+  for (const Stream stream : kStreams) {
+    sink(stream).draw_live();
+    sink(stream).write_some();
+  }
+}
+
+bool Output::flushed() const { return sinks_[0]->is_empty() && sinks_[1]->is_empty(); }
+
+std::vector<int> Output::waiting_fds() const {
+  std::vector<int> fds;
+  for (const auto& sink : sinks_) {
+    if (!sink->is_empty()) fds.push_back(sink->fd());
+  }
+  return fds;
+}
+
+void Output::discard() {
+  for (const auto& sink : sinks_) sink->discard();
+}
+
+}  // namespace dt::cli

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/run/fd.h"
+#include "cli/run/lines.h"
+#include "cli/run/sink.h"
+
+namespace dt::cli {
+
+/// Which of a rank's two outputs.
+enum class Stream { kStdout = 0, kStderr = 1 };
+inline constexpr std::array<Stream, 2> kStreams = {Stream::kStdout, Stream::kStderr};
+
+struct OutputOptions {
+  int ranks = 1;
+  bool prefix = true;
+  std::vector<bool> shown;  ///< per rank: is its output passed on?
+  std::string log_dir;      ///< empty: none
+  int tail_lines = 30;      ///< kept per rank for the report
+};
+
+/// Brings what the ranks write to the agent's stdout and stderr: whole lines, prefixed by rank; on
+/// a terminal rank 0's unfinished line is live. Also writes the log files and keeps each rank's
+/// last lines. One thread.
+class Output {
+ public:
+  /// Creates the log files. `stdout_fd` and `stderr_fd` are borrowed.
+  static Result<std::unique_ptr<Output>> create(const OutputOptions& options, int stdout_fd,
+                                                int stderr_fd);
+
+  void feed(int rank, Stream stream, std::string_view bytes);
+  /// The rank's stream has ended.
+  void finish(int rank, Stream stream);
+  /// A line of dt's own to stderr, without prefix.
+  void message(std::string_view text);
+  /// The rank's last lines, oldest first, to stderr with its prefix.
+  void show_tail(int rank);
+
+  /// False while the reader of `stream` is so slow that no more should be read from the ranks.
+  bool accepts(Stream stream) const { return !sink(stream).is_full(); }
+  /// Nobody will ever see or keep what a rank still writes to `stream`.
+  bool is_pointless(Stream stream) const { return sink(stream).is_broken() && !has_logs_; }
+  bool is_terminal(Stream stream) const { return sink(stream).is_terminal(); }
+  /// Writes what can be written without blocking.
+  void flush();
+  bool flushed() const;
+  /// The descriptors that flush() waits for.
+  std::vector<int> waiting_fds() const;
+  void discard();
+
+ private:
+  struct Source {
+    LineSplitter lines;
+    Fd log;
+  };
+  struct Tail {
+    std::vector<std::string> lines;  // a ring of at most tail_lines
+    size_t next = 0;                 // where the next line goes once the ring is full
+  };
+
+  Output(const OutputOptions& options, int stdout_fd, int stderr_fd);
+  Status open_logs(const std::string& folder);
+  void keep(int rank, std::string_view text);
+  void pass_on(int rank, Stream stream, std::string_view text);
+  void write_log(int rank, Stream stream, std::string_view bytes);
+  std::string prefix(int rank, const Sink& sink) const;
+  Source& source(int rank, Stream stream) {
+    return sources_[static_cast<size_t>(rank) * 2 + static_cast<size_t>(stream)];
+  }
+  Sink& sink(Stream stream) { return *sinks_[static_cast<size_t>(stream)]; }
+  const Sink& sink(Stream stream) const { return *sinks_[static_cast<size_t>(stream)]; }
+
+  const OutputOptions options_;
+  const bool color_;
+  bool has_logs_ = false;
+  Stream live_stream_ = Stream::kStdout;        // whose unfinished line is live
+  std::array<std::shared_ptr<Sink>, 2> sinks_;  // one and the same for one terminal
+  std::vector<Source> sources_;                 // by rank and stream
+  std::vector<Tail> tails_;                     // by rank
+};
+
+}  // namespace dt::cli

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/supervisor.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+#include "cli/run/processes.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr size_t kReadBytes = 64 * 1024;  // a pipe's usual size
+
+}  // namespace
+
+Supervisor::Supervisor(const SupervisorPlan& plan, Signals& signals, Guardian& guardian,
+                       Output& output)
+    : plan_(plan),
+      signals_(signals),
+      guardian_(guardian),
+      output_(output),
+      buffer_(kReadBytes),
+      oom_kills_at_start_(oom_kill_count()) {}
+
+int Supervisor::run() {
+  start_error_ = start_all();
+  if (!start_error_.ok()) signal_groups(SIGKILL);
+  while (phase_ != Phase::kReported || !output_.flushed()) step();
+  return exit_code();
+}
+
+Status Supervisor::start_all() {
+  DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
+  for (int rank = 0; rank < plan_.place.local_size; ++rank) {
+    if (Status started = start(rank, rank == 0 ? &stdin_relay_ : nullptr); !started.ok()) {
+      return started.within(format("rank %d", rank));
+    }
+  }
+  return {};
+}
+
+Status Supervisor::start(int rank, StdinRelay* relay) {
+  SpawnPlan spawn_plan;
+  spawn_plan.program = plan_.program;
+  spawn_plan.args = plan_.args;
+  spawn_plan.environment = rank_environment(plan_.place, rank, current_environment());
+  spawn_plan.guardian_fd = guardian_.fd();
+  spawn_plan.signal_mask = signals_.original_mask();
+  spawn_plan.open_files = plan_.open_files;
+  Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  spawn_plan.stdin_fd = relay != nullptr ? relay->child_fd() : null.get();
+
+  Pipes pipes;
+  std::array<Fd, 2> child_ends;
+  for (size_t i = 0; i < kStreams.size(); ++i) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      return Status(Code::kSystem, "no pipe for its output: " + errno_text(errno) +
+                                       "; raise the limit of open files (ulimit -n)");
+    }
+    pipes.streams[i].reset(ends[0]);
+    child_ends[i].reset(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  spawn_plan.stdout_fd = child_ends[0].get();
+  spawn_plan.stderr_fd = child_ends[1].get();
+  RankEnd end;
+  end.started_ns = monotonic_ns();
+  DT_TRY_VALUE(end.pid, spawn(spawn_plan));
+  if (relay != nullptr) relay->child_started();
+  ends_.push_back(end);
+  pipes_.push_back(std::move(pipes));
+  return {};
+}
+
+void Supervisor::step() {
+  output_.flush();
+  if (phase_ == Phase::kReported && output_.flushed()) return;
+  build_poll_set();
+  const int count = poll(poll_set_.data(), poll_set_.size(), poll_timeout_ms());
+  if (count > 0) {
+    // Signals last: what a rank wrote before it ended is then read first.
+    for (size_t i = 1; i < poll_set_.size(); ++i) {
+      if (poll_set_[i].revents != 0) handle(watched_[i]);
+    }
+    if (poll_set_[0].revents != 0) handle(watched_[0]);
+  }
+  check_deadlines();
+  if (phase_ == Phase::kRunning && all_ended()) {
+    const bool clean = start_error_.ok() && first_ < 0 && stop_signal_ == 0;
+    phase_ = Phase::kSweeping;
+    sweep_signal_ = clean ? SIGTERM : SIGKILL;
+    sweep(true);
+  }
+  if (phase_ == Phase::kDraining) drain();
+}
+
+void Supervisor::watch(int fd, short events, Watched watched) {
+  if (fd < 0) return;
+  poll_set_.push_back({fd, events, 0});
+  watched_.push_back(watched);
+}
+
+void Supervisor::build_poll_set() {
+  poll_set_.clear();
+  watched_.clear();
+  watch(signals_.fd(), POLLIN, {Watched::kSignals, -1, Stream::kStdout});
+  for (const int fd : output_.waiting_fds()) {
+    watch(fd, POLLOUT, {Watched::kSink, -1, Stream::kStdout});
+  }
+  watch(stdin_relay_.read_fd(), POLLIN, {Watched::kStdinRead, 0, Stream::kStdout});
+  watch(stdin_relay_.write_fd(), POLLOUT, {Watched::kStdinWrite, 0, Stream::kStdout});
+  for (const Stream stream : kStreams) {
+    if (!output_.accepts(stream)) continue;
+    for (size_t rank = 0; rank < pipes_.size(); ++rank) {
+      const Fd& fd = pipes_[rank].streams[static_cast<size_t>(stream)];
+      watch(fd.get(), POLLIN, {Watched::kRankStream, static_cast<int>(rank), stream});
+    }
+  }
+}
+
+int Supervisor::poll_timeout_ms() const {
+  const bool can_drain = output_.accepts(Stream::kStdout) && output_.accepts(Stream::kStderr);
+  if (phase_ == Phase::kDraining && can_drain) return 0;
+  const Deadline next = term_at_.earlier(kill_at_).earlier(sweep_until_);
+  if (next.is_never()) return -1;  // the ranks decide
+  return static_cast<int>(std::clamp<int64_t>(next.remaining_ms(), 0, INT_MAX));
+}
+
+void Supervisor::handle(const Watched& watched) {
+  switch (watched.kind) {
+    case Watched::kSignals: handle_signals(); break;
+    case Watched::kSink: break;  // the next step begins with it
+    case Watched::kStdinRead: stdin_relay_.on_readable(); break;
+    case Watched::kStdinWrite: stdin_relay_.on_writable(); break;
+    case Watched::kRankStream: read_stream(watched.rank, watched.stream); break;
+  }
+}
+
+// False when there was nothing to read.
+bool Supervisor::read_stream(int rank, Stream stream) {
+  Fd& fd = pipes_[static_cast<size_t>(rank)].streams[static_cast<size_t>(stream)];
+  if (output_.is_pointless(stream)) {
+    close_stream(rank, stream);  // the rank then gets SIGPIPE, as it would without dt
+    return false;
+  }
+  const ssize_t bytes = read(fd.get(), buffer_.data(), buffer_.size());
+  if (bytes > 0) {
+    output_.feed(rank, stream, {buffer_.data(), static_cast<size_t>(bytes)});
+    return true;
+  }
+  if (bytes == 0) close_stream(rank, stream);
+  return false;
+}
+
+void Supervisor::close_stream(int rank, Stream stream) {
+  Fd& fd = pipes_[static_cast<size_t>(rank)].streams[static_cast<size_t>(stream)];
+  if (!fd.is_open()) return;
+  fd.reset();
+  output_.finish(rank, stream);
+}
+
+// Every writer is dead: what is not in the pipes now will never come. As much is read as the
+// readers of dt's own output take.
+void Supervisor::drain() {
+  for (const Stream stream : kStreams) {
+    for (size_t rank = 0; rank < pipes_.size(); ++rank) {
+      const Fd& fd = pipes_[rank].streams[static_cast<size_t>(stream)];
+      while (fd.is_open()) {
+        if (!output_.accepts(stream)) return;
+        if (!read_stream(static_cast<int>(rank), stream)) {
+          close_stream(static_cast<int>(rank), stream);
+        }
+      }
+    }
+  }
+  report();
+  phase_ = Phase::kReported;
+}
+
+void Supervisor::report() {
+  if (!start_error_.ok()) {
+    output_.message("dt run: " + start_error_.message());
+  } else if (ended_by_stop()) {
+    output_.message("dt run: stopped by " + signal_name(stop_signal_) + ": " +
+                    outcome_list(ends_, -1));
+  } else if (first_ >= 0) {
+    const RankEnd& end = ends_[static_cast<size_t>(first_)];
+    output_.message(first_failure_line(first_, end, plan_.host) + first_cause_);
+    output_.show_tail(first_);
+    const std::string followers = followers_line(ends_, first_);
+    if (!followers.empty()) output_.message(followers);
+  }
+}
+
+int Supervisor::exit_code() const {
+  if (!start_error_.ok()) return 1;
+  if (ended_by_stop()) return 128 + stop_signal_;
+  return first_ >= 0 ? ends_[static_cast<size_t>(first_)].exit_code() : 0;
+}
+
+}  // namespace dt::cli
