@@ -26,10 +26,10 @@ static void check_create(const fixture* f) {
   REFUSES("options", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   dt_reducer_options_init(&options);
   options.bucket_cap_bytes = -1;
-  REFUSES("options", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.bucket_cap_bytes = 0;
   options.first_bucket_bytes = -1;
-  REFUSES("options", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
 
   /* A later header's larger struct: fine while what this library does not know is zero. */
   struct {
