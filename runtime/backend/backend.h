@@ -2,49 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/work.h"
-#include "base/dtype.h"
 #include "base/status.h"
 #include "base/wait.h"
+#include "collective/operation.h"
 
 namespace dt::backend {
 
-enum class Kind : int32_t {
-  kAllreduce = 0,
-  kReduce = 1,
-  kBroadcast = 2,
-  kAllgather = 3,
-  kReduceScatter = 4,
-  kBarrier = 5,
-  kSend = 6,
-  kRecv = 7,
-};
-inline constexpr int kKindCount = 8;
-const char* kind_name(Kind kind);
-
-/// One operation as the caller described it. Arguments are checked before a backend sees it.
-struct Collective {
-  Kind kind = Kind::kBarrier;
-  Dtype dtype = Dtype::kU8;
-  ReduceOp op = ReduceOp::kSum;
-  int32_t root = 0;            ///< of reduce and broadcast; the peer of send and recv
-  const void* send = nullptr;  ///< borrowed until completion
-  void* recv = nullptr;        ///< borrowed until completion
-  /// Elements, as in dt.h: per rank's contribution for allgather, per rank's result for
-  /// reduce_scatter, of the whole buffer for the others.
-  int64_t count = 0;
-  Deadline deadline = Deadline::never();
-  std::string name;  ///< label for messages ("bucket 3"), may be empty
-  /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").
-  /// The operation then fails on every rank of the communicator with INVALID_STATE and the texts of
-  /// all withholding ranks, moves no data, and leaves the communicator usable.
-  std::shared_ptr<const std::string> withheld;
-};
+using collective::Collective;
+using collective::Kind;
+using collective::kind_name;
+using collective::kKindCount;
 
 /// Implements collectives for one communicator. All ranks of the communicator issue the same
 /// operations in the same order; operations complete in issue order, except that adjacent sends and

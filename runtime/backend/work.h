@@ -20,8 +20,12 @@ class Work {
     return done() ? state_.with([](const State& state) { return state.status; }) : Status();
   }
 
+  /// When it was completed, on the monotonic clock; valid once done.
+  int64_t completed_ns() const { return completed_ns_; }
+
   /// Backend only. Rings every watcher.
   void complete(Status status) {
+    completed_ns_ = monotonic_ns();  // published by done_
     state_.with([&](State& state) {
       state.status = std::move(status);
       done_.store(true, std::memory_order_seq_cst);
@@ -43,6 +47,7 @@ class Work {
     std::vector<Doorbell*> watchers;
   };
   std::atomic<bool> done_{false};
+  int64_t completed_ns_ = 0;
   Guarded<State> state_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/backend.h"
+#include "collective/operation.h"
 
-namespace dt::backend {
+namespace dt::collective {
 
 const char* kind_name(Kind kind) {
   switch (kind) {
@@ -17,4 +17,4 @@ const char* kind_name(Kind kind) {
   return "?";
 }
 
-}  // namespace dt::backend
+}  // namespace dt::collective

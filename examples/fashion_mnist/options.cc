@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+namespace fashion {
+
+bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
+  CLI::App app(
+      "Trains a small convolutional network on Fashion-MNIST, on as many ranks as it is started "
+      "on:\n  fashion_mnist                 one rank\n  dt run -n 4 fashion_mnist     four");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--epochs", out->epochs, "Passes over the training images")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000}));
+  app.add_option("--batch", out->batch, "Images per step over all ranks")
+      ->check(CLI::Range(int64_t{1}, int64_t{60'000}));
+  app.add_option("--lr", out->rate, "Peak learning rate; 0: 0.05 for sgd, 0.002 for adamw")
+      ->check(CLI::Range(0.0, 100.0));
+  app.add_option("--seed", out->seed, "Of the weights and of the order of images");
+  const std::map<std::string, OptimizerKind> kinds = {{"sgd", OptimizerKind::kSgd},
+                                                      {"adamw", OptimizerKind::kAdamW}};
+  app.add_option("--optimizer", out->optimizer, "sgd or adamw")
+      ->transform(CLI::CheckedTransformer(kinds))
+      ->default_str("sgd");
+  app.add_option("--data", out->data, "Directory with the four .gz files");
+  app.add_option("--save", out->save, "Checkpoint, written after each epoch and at the end");
+  app.add_option("--resume", out->resume,
+                 "Go on from this checkpoint; if it is --save's file and absent, start over");
+  app.add_option("--loss-log", out->loss_log, "CSV file: step,loss");
+  app.add_option("--curves", out->curves, "Picture of the curves; empty: none");
+  app.add_option("--steps", out->steps, "Stop after so many steps in all; 0: after all epochs")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--eval-every", out->eval_every, "Also evaluate each time after so many steps")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--no-eval", out->no_eval, "Do not evaluate on the test images");
+  app.add_flag("--quiet", out->quiet, "Print errors only");
+  app.add_flag("--compute-only", out->compute_only,
+               "For benchmarks: the same work without communication; ranks drift apart");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *out_exit_code = app.exit(error) == 0 ? 0 : 2;
+    return false;
+  }
+  if (out->rate == 0) out->rate = default_learning_rate(out->optimizer);
+  return true;
+}
+
+std::string check_batch(int64_t batch, int64_t world_size, int64_t images) {
+  if (batch > images) {
+    return "--batch " + std::to_string(batch) + " is more than the " + std::to_string(images) +
+           " training images; choose a smaller one";
+  }
+  if (batch % world_size == 0) return {};
+  const int64_t below = batch / world_size * world_size;
+  std::string next = std::to_string(below + world_size);
+  if (below > 0) next = std::to_string(below) + " or " + next;
+  return "--batch " + std::to_string(batch) + " cannot be dealt evenly to " +
+         std::to_string(world_size) + " ranks; choose " + next;
+}
+
+}  // namespace fashion

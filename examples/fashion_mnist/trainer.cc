@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "curves.h"
+
+namespace fashion {
+namespace {
+
+// The network's gradients are 0.8 MB in all, less than one default bucket. This cap gives two: the
+// large one of the dense layers travels while the convolutions go backward.
+constexpr int64_t kBucketBytes = 256 * 1024;
+constexpr int64_t kRecentSteps = 25;  // that a live progress line averages
+
+void require(const Error& error) {
+  if (!error.empty()) throw std::runtime_error(error);
+}
+
+std::vector<dt::Param> describe(const Network& network) {
+  std::vector<dt::Param> params;
+  for (const Parameter& parameter : network.layout()) {
+    params.push_back({parameter.count, DT_F32, parameter.name});
+  }
+  return params;
+}
+
+std::vector<int64_t> shape_of(const Network& network) {
+  std::vector<int64_t> shape;
+  for (const Parameter& parameter : network.layout()) shape.push_back(parameter.count);
+  return shape;
+}
+
+dt::SamplerOptions sampler_options(const dt::Comm& comm, int64_t images, int64_t seed) {
+  dt::SamplerOptions options;
+  options.world_size = comm.size();
+  options.rank = comm.rank();
+  options.size = images;
+  options.seed = seed;
+  return options;
+}
+
+}  // namespace
+
+// Batch k of rank r of W is every W-th image of the epoch's order from (k * local_batch) * W + r
+// on. All ranks together thus take images [k * batch, (k + 1) * batch) of that order, whatever W
+// is, and the loss curve does not depend on the number of ranks.
+Trainer::Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test,
+                 const volatile std::sig_atomic_t* stop)
+    : options_(options),
+      train_(std::move(train)),
+      test_(std::move(test)),
+      stop_(stop),
+      comm_(job->world()),
+      rank_(comm_.rank()),
+      world_size_(comm_.size()),
+      local_batch_(options.batch / world_size_),
+      steps_per_epoch_(train_.count() / options.batch),
+      network_(static_cast<int>(local_batch_)),
+      optimizer_(options.optimizer, static_cast<int64_t>(network_.parameters().size())),
+      sampler_(sampler_options(comm_, train_.count(), options.seed)),
+      progress_(rank_ == 0 && !options.quiet, options.batch) {
+  network_.initialise(static_cast<uint64_t>(options.seed));
+  state_.optimizer = options.optimizer;
+  state_.seed = options.seed;
+  state_.batch = options.batch;
+  state_.shape = shape_of(network_);
+  gradients_.resize(network_.layout().size());
+  if (options.compute_only) {
+    own_gradients_.resize(network_.parameters().size());
+  } else {
+    dt::ReducerOptions reducer_options;
+    reducer_options.first_bucket_bytes = kBucketBytes;
+    reducer_options.bucket_cap_bytes = kBucketBytes;
+    reducer_.emplace(comm_, describe(network_), reducer_options);
+  }
+  read_gradient_pointers();
+}
+
+void Trainer::read_gradient_pointers() {
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    gradients_[i] = reducer_ ? reducer_->grad_as<float>(static_cast<int32_t>(i))
+                             : own_gradients_.data() + network_.layout()[i].offset;
+  }
+}
+
+bool Trainer::run() {
+  if (!options_.resume.empty()) resume();
+  open_loss_log();
+  while (!is_over()) {
+    train_epoch();
+    if (state_.position == steps_per_epoch_) finish_epoch();
+  }
+  // After a whole epoch everything has been saved already.
+  if (state_.position != 0) save();
+  if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
+    throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
+  }
+  write_curves();
+  if (reducer_) {
+    const uint64_t hash = compare_parameters();
+    char line[96];
+    std::snprintf(line, sizeof line, "parameters equal on all %d ranks (hash %016" PRIx64 ")",
+                  world_size_, hash);
+    progress_.say(line);
+  }
+  return !stopped_;
+}
+
+bool Trainer::is_over() const {
+  return stopped_ || state_.epoch >= options_.epochs ||
+         (options_.steps > 0 && state_.step >= options_.steps);
+}
+
+void Trainer::train_epoch() {
+  sampler_.set_epoch(state_.epoch);
+  std::vector<int64_t> indices(static_cast<size_t>(local_batch_));
+  progress_.resume();
+  while (state_.position < steps_per_epoch_ && !is_over()) {
+    sampler_.indices(state_.position * local_batch_, local_batch_, indices.data());
+    train_step(indices.data());
+    progress_.step(progress_state(kRecentSteps));
+    if (options_.eval_every > 0 && state_.step % options_.eval_every == 0 &&
+        state_.position < steps_per_epoch_) {
+      evaluate();
+    }
+  }
+  progress_.pause();
+}
+
+void Trainer::train_step(const int64_t* indices) {
+  const Score score = network_.forward(train_, indices, static_cast<int>(local_batch_));
+  totals_[0] = score.loss_sum;
+  totals_[1] = static_cast<double>(score.correct);
+  totals_[2] = *stop_ != 0 ? 1 : 0;
+  std::optional<dt::Work> totals_done;
+  if (reducer_) totals_done = comm_.allreduce_async(totals_, totals_, 3, DT_SUM);
+
+  // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
+  network_.backward(gradients_, [this](int parameter) {
+    if (reducer_) reducer_->ready(parameter);
+  });
+  if (reducer_) reducer_->finish();
+
+  const double rate = learning_rate_at(options_.rate, state_.step,
+                                       options_.epochs * steps_per_epoch_);
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    const Parameter& parameter = network_.layout()[i];
+    optimizer_.update(state_.step, rate, parameter.offset, parameter.count, gradients_[i],
+                      network_.parameters().data() + parameter.offset);
+  }
+  // The arrival order is known after one step; later steps keep the plan.
+  if (reducer_ && steps_here_ == 0 && reducer_->rebuild()) read_gradient_pointers();
+  if (totals_done) totals_done->wait();
+
+  const auto images = static_cast<double>(reducer_ ? options_.batch : local_batch_);
+  const StepRecord record = {static_cast<float>(totals_[0] / images),
+                             static_cast<float>(totals_[1] / images)};
+  if (!std::isfinite(record.loss)) {
+    throw std::runtime_error("the loss is no longer finite at step " +
+                             std::to_string(state_.step + 1) + "; choose a smaller --lr");
+  }
+  ++steps_here_;
+  ++state_.step;
+  ++state_.position;
+  state_.history.push_back(record);
+  log_loss(state_.step, record.loss);
+  stopped_ = totals_[2] > 0;
+}
+
+void Trainer::evaluate() {
+  if (options_.no_eval || options_.compute_only) return;
+  progress_.pause();
+  const int64_t first = test_.count() * rank_ / world_size_;
+  const int64_t last = test_.count() * (rank_ + 1) / world_size_;
+  double totals[2] = {};
+  std::vector<int64_t> indices;
+  for (int64_t begin = first; begin < last; begin += local_batch_) {
+    indices.clear();
+    for (int64_t i = begin; i < std::min(begin + local_batch_, last); ++i) indices.push_back(i);
+    const Score score = network_.forward(test_, indices.data(), static_cast<int>(indices.size()));
+    totals[0] += score.loss_sum;
+    totals[1] += static_cast<double>(score.correct);
+  }
+  comm_.allreduce(totals, totals, 2, DT_SUM);
+  const auto images = static_cast<double>(test_.count());
+  state_.evaluations.push_back({state_.step, totals[0] / images, totals[1] / images});
+  progress_.resume();
+}
+
+void Trainer::finish_epoch() {
+  evaluate();
+  progress_.pause();
+  ProgressState shown = progress_state(steps_per_epoch_);
+  if (!state_.evaluations.empty() && state_.evaluations.back().step == state_.step) {
+    shown.test_accuracy = state_.evaluations.back().accuracy;
+  }
+  progress_.epoch_end(shown);
+  ++state_.epoch;
+  state_.position = 0;
+  save();
+}
+
+void Trainer::save() {
+  if (options_.save.empty() || rank_ != 0) return;
+  state_.parameters = network_.parameters();
+  state_.optimizer_state = optimizer_.state();
+  require(save_checkpoint(options_.save, state_));
+}
+
+void Trainer::resume() {
+  const bool absent = access(options_.resume.c_str(), F_OK) != 0 && errno == ENOENT;
+  if (!(absent && options_.resume == options_.save)) {
+    Checkpoint loaded;
+    require(load_checkpoint(options_.resume, state_.shape, &loaded));
+    if (loaded.batch != state_.batch || loaded.seed != state_.seed ||
+        loaded.optimizer != state_.optimizer) {
+      throw std::runtime_error("checkpoint " + options_.resume + " was made with --batch " +
+                               std::to_string(loaded.batch) + " --seed " +
+                               std::to_string(loaded.seed) + " --optimizer " +
+                               optimizer_name(loaded.optimizer) + "; give the same");
+    }
+    if (loaded.position >= steps_per_epoch_ ||
+        loaded.step != loaded.epoch * steps_per_epoch_ + loaded.position) {
+      throw std::runtime_error("checkpoint " + options_.resume +
+                               " was made from other training images; give the same --data");
+    }
+    network_.parameters() = loaded.parameters;
+    optimizer_.state() = loaded.optimizer_state;
+    state_ = std::move(loaded);
+  }
+  if (reducer_) compare_parameters();  // also when some rank found no file
+  progress_.say("resumed at step " + std::to_string(state_.step));
+}
+
+/// Returns the hash of the parameters; throws when a rank has other ones, or another optimizer
+/// state or step.
+uint64_t Trainer::compare_parameters() {
+  const std::vector<float>& parameters = network_.parameters();
+  const std::vector<float>& moments = optimizer_.state();
+  const uint64_t own[2] = {
+      hash_bytes(parameters.data(), parameters.size() * sizeof(float)),
+      hash_bytes(moments.data(), moments.size() * sizeof(float), static_cast<uint64_t>(state_.step))};
+  std::vector<uint64_t> all(2 * static_cast<size_t>(world_size_));
+  comm_.allgather(own, all.data(), 2);
+  std::string others;
+  for (int32_t rank = 1; rank < world_size_; ++rank) {
+    if (all[2 * rank] == all[0] && all[2 * rank + 1] == all[1]) continue;
+    others += (others.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (!others.empty()) {
+    throw std::runtime_error("parameters differ: rank(s) " + others +
+                             " against rank 0 at step " + std::to_string(state_.step) +
+                             "; resume all ranks from one checkpoint");
+  }
+  return own[0];
+}
+
+void Trainer::open_loss_log() {
+  if (options_.loss_log.empty() || rank_ != 0) return;
+  loss_log_.reset(std::fopen(options_.loss_log.c_str(), "we"));
+  if (!loss_log_) {
+    throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
+  }
+  std::fputs("step,loss\n", loss_log_.get());
+  // A resumed run's log is whole: it begins with the steps in the checkpoint.
+  for (size_t i = 0; i < state_.history.size(); ++i) {
+    log_loss(static_cast<int64_t>(i) + 1, state_.history[i].loss);
+  }
+}
+
+void Trainer::log_loss(int64_t step, float loss) {
+  if (!loss_log_) return;
+  std::fprintf(loss_log_.get(), "%" PRId64 ",%.9g\n", step, static_cast<double>(loss));
+}
+
+void Trainer::write_curves() {
+  if (options_.curves.empty() || rank_ != 0 || state_.history.empty()) return;
+  const std::string subtitle =
+      std::to_string(world_size_) + (world_size_ == 1 ? " rank" : " ranks") + ", batch " +
+      std::to_string(options_.batch) + ", " + optimizer_name(options_.optimizer) + ", seed " +
+      std::to_string(options_.seed) + ", " + std::to_string(network_.parameters().size()) +
+      " parameters";
+  require(draw_curves(options_.curves, subtitle, state_.history, state_.evaluations));
+}
+
+double Trainer::hidden_share() const {
+  if (!reducer_ || world_size_ == 1) return -1;
+  return reducer_->stats().hidden_share;
+}
+
+ProgressState Trainer::progress_state(int64_t window) const {
+  ProgressState shown;
+  shown.epoch = state_.epoch;
+  shown.epochs = options_.epochs;
+  shown.step = state_.position;
+  shown.steps = steps_per_epoch_;
+  const int64_t total = options_.epochs * steps_per_epoch_;
+  shown.remaining_steps =
+      (options_.steps > 0 ? std::min(options_.steps, total) : total) - state_.step;
+  const size_t count = std::min(static_cast<size_t>(window), state_.history.size());
+  for (size_t i = state_.history.size() - count; i < state_.history.size(); ++i) {
+    shown.loss += static_cast<double>(state_.history[i].loss) / static_cast<double>(count);
+    shown.accuracy += static_cast<double>(state_.history[i].accuracy) / static_cast<double>(count);
+  }
+  shown.hidden_share = hidden_share();
+  return shown;
+}
+
+}  // namespace fashion

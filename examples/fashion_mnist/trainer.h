@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <dt/dt.hpp>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "checkpoint.h"
+#include "data.h"
+#include "model.h"
+#include "optimizer.h"
+#include "options.h"
+#include "progress.h"
+
+namespace fashion {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+/// Trains one network on all ranks of a job. Throws dt::Error and std::runtime_error.
+class Trainer {
+ public:
+  /// @param stop set by a signal handler: the step is finished, a checkpoint saved, and run() ends.
+  Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test,
+          const volatile std::sig_atomic_t* stop);
+
+  /// False when `stop` ended it on any rank.
+  bool run();
+
+ private:
+  void resume();
+  void train_epoch();
+  void train_step(const int64_t* indices);
+  void read_gradient_pointers();
+  void evaluate();
+  void finish_epoch();
+  void save();
+  void write_curves();
+  void open_loss_log();
+  void log_loss(int64_t step, float loss);
+  uint64_t compare_parameters();
+
+  bool is_over() const;
+  double hidden_share() const;
+  ProgressState progress_state(int64_t window) const;
+
+  const Options options_;
+  const Dataset train_, test_;
+  const volatile std::sig_atomic_t* const stop_;
+  dt::Comm comm_;
+  const int32_t rank_, world_size_;
+  const int64_t local_batch_;      // images of this rank per step
+  const int64_t steps_per_epoch_;  // whole global batches; the rest of an epoch is left out
+
+  Network network_;
+  Optimizer optimizer_;
+  dt::Sampler sampler_;
+  std::optional<dt::Reducer> reducer_;    // none with --compute-only
+  std::vector<float> own_gradients_;      // with --compute-only
+  std::vector<float*> gradients_;         // where backward() writes, per parameter
+  double totals_[3] = {};                 // loss, correct, ranks that want to stop
+  int64_t steps_here_ = 0;                // done by this process
+  bool stopped_ = false;
+
+  Checkpoint state_;  // its parameters are filled in when it is saved
+  Progress progress_;
+  std::unique_ptr<std::FILE, CloseFile> loss_log_;
+};
+
+}  // namespace fashion

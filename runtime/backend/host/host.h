@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/log.h"
+#include "transport/shm/arena.h"
+
+namespace dt::backend {
+
+/// What every host communicator of a job shares: the arena and one progress thread, started at the
+/// first operation that needs it, asleep while nothing is queued.
+class HostEngine {
+ public:
+  struct Options {
+    std::string leader_name;  ///< local rank 0's listener
+    uint64_t session = 0;     ///< equal on all local ranks, different between jobs and attempts
+    int32_t local_rank = 0;
+    int32_t local_size = 1;
+    std::vector<int32_t> world_ranks;  ///< [local_size], ascending by local rank
+    std::vector<int64_t> pids;         ///< [local_size]; empty: read from the arena
+    std::string host;                  ///< name of this host, for messages
+    /// How long a waiter polls before it sleeps. May differ between ranks.
+    int64_t spin_us = 50;
+    // Equal on all ranks; checked when the world communicator is made.
+    int64_t inline_bytes = 8 << 10;  ///< largest contribution that travels with its descriptor
+    int64_t slot_bytes = 64 << 10;   ///< segment that is staged at once
+    int64_t ring_bytes = 1 << 20;    ///< staging memory of a rank in a communicator
+    LoggerPtr logger;                ///< null: silent
+  };
+
+  /// Collective over the local ranks: hands the memory over.
+  static Result<std::shared_ptr<HostEngine>> create(shm::ArenaListener listener,
+                                                    const Options& options, const Wait& wait);
+  ~HostEngine();
+  HostEngine(const HostEngine&) = delete;
+  HostEngine& operator=(const HostEngine&) = delete;
+
+  const Options& options() const { return options_; }
+  const std::shared_ptr<shm::HostArena>& arena() const { return arena_; }
+  /// Tells the peers that this rank leaves on purpose (for their messages).
+  void say_goodbye();
+
+  class Progress;  ///< the progress thread's own state
+  Progress& progress() const { return *progress_; }
+
+ private:
+  HostEngine(const Options& options, std::shared_ptr<shm::HostArena> arena);
+
+  const Options options_;
+  const std::shared_ptr<shm::HostArena> arena_;
+  const std::shared_ptr<Progress> progress_;
+};
+
+/// Options of the communicator of all local ranks.
+struct HostWorldOptions {
+  std::string name = "world";
+  /// Called once, without locks, by whichever thread noticed that the communicator broke (never
+  /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.
+  std::function<void(const Status&)> on_broken;
+};
+
+/// Collective over the local ranks; once per engine. Ranks of the communicator are local ranks.
+Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
+                                                   const HostWorldOptions& options,
+                                                   const Wait& wait);
+
+}  // namespace dt::backend

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dt/dt.h>
+
+#include <cstdarg>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "capi/handles.h"
+
+namespace dt::capi {
+
+/// Keeps the error for dt_last_error() of this thread and returns its number.
+dt_status record(const Status& status);
+
+/// Fills a caller's dt_error_info of whatever size it has.
+Status fill_error_info(const char* function, const ErrorInfo* info, dt_error_info* out);
+
+/// One call of the C ABI: its name in messages, and the checks that all calls share.
+class Call {
+ public:
+  explicit Call(const char* function) : function_(function) {}
+
+  const char* function() const { return function_; }
+  /// INVALID_ARGUMENT with the function's name in front.
+  [[gnu::format(printf, 2, 3)]] Status invalid(const char* pattern, ...) const;
+
+  /// The object behind a handle. T::kKind is its HandleKind.
+  template <class T>
+  Result<std::shared_ptr<T>> get(const void* handle, const char* argument) const {
+    auto found = handle_table().find(handle, T::kKind);
+    if (!found.ok()) {
+      return Status(found.status().code(),
+                    format("%s: %s %s", function_, argument, found.status().message().c_str()));
+    }
+    return std::static_pointer_cast<T>(std::move(found).value());
+  }
+  /// Opens a handle and stores it in *out.
+  template <class T, class Handle>
+  Status give(std::shared_ptr<T> object, Handle** out) const {
+    DT_TRY_VALUE(void* const handle, handle_table().open(T::kKind, std::move(object)));
+    *out = static_cast<Handle*>(handle);
+    return {};
+  }
+  Status not_null(const void* pointer, const char* argument) const {
+    return pointer != nullptr ? Status() : invalid("%s is NULL", argument);
+  }
+  /// A struct with struct_size that we fill: its size must be one that some version of dt had.
+  Status known_size(uint32_t struct_size, size_t first_version, const char* argument,
+                    const char* init) const;
+
+ private:
+  const char* const function_;
+};
+
+/// Runs one call: the only place where exceptions end. Nothing of ours throws; the standard library
+/// throws bad_alloc.
+template <class F>
+dt_status guard(const char* function, F&& body) noexcept {
+  try {
+    const Status status = std::forward<F>(body)(Call(function));
+    return status.ok() ? DT_OK : record(status);
+  } catch (const std::bad_alloc&) {
+    return DT_ERR_OUT_OF_MEMORY;  // no message: making one needs memory
+  } catch (...) {
+    return DT_ERR_INTERNAL;
+  }
+}
+
+/// Closes a handle; the object goes when the last reference does.
+template <class T>
+void destroy(const void* handle) noexcept {
+  try {
+    handle_table().close(handle, T::kKind);
+  } catch (...) {  // a full free list: the slot is lost, nothing else
+  }
+}
+
+/// Copies a text or bytes as dt_config_get() and dt_store_get() promise: cut to `capacity`.
+/// `check_only`: looks at the arguments and copies nothing, for calls that first have an effect.
+Status copy_out(const Call& call, const std::string& value, void* buffer, int64_t capacity,
+                int64_t* out_bytes, bool check_only = false);
+
+}  // namespace dt::capi

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "capi/call.h"
+#include "capi/objects.h"
+
+namespace dt::capi {
+namespace {
+
+using backend::Collective;
+using backend::Kind;
+
+Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts) {
+  if (count < 0) {
+    return call.invalid("count is %lld; it must be >= 0", static_cast<long long>(count));
+  }
+  if (!is_valid(static_cast<Dtype>(dtype))) {
+    return call.invalid("dtype is %d, which is no dt_dtype", static_cast<int>(dtype));
+  }
+  const int64_t element = dtype_bytes(static_cast<Dtype>(dtype));
+  if (count > std::numeric_limits<int64_t>::max() / element / parts) {
+    return call.invalid("count %lld x %lld parts of %s does not fit into 2^63 bytes",
+                        static_cast<long long>(count), static_cast<long long>(parts),
+                        dtype_name(static_cast<Dtype>(dtype)));
+  }
+  return {};
+}
+
+Status check_op(const Call& call, dt_reduce_op op) {
+  if (is_valid(static_cast<ReduceOp>(op))) return {};
+  return call.invalid("op is %d, which is no dt_reduce_op", static_cast<int>(op));
+}
+
+Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size) {
+  if (rank >= 0 && rank < size) return {};
+  return call.invalid("%s is %d; the communicator has ranks 0 to %d", argument, rank, size - 1);
+}
+
+Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count) {
+  if (buffer != nullptr || count == 0) return {};
+  return call.invalid("%s is NULL with count %lld", argument, static_cast<long long>(count));
+}
+
+/// Regions of `a_bytes` and `b_bytes` may not overlap, unless b begins `allowed` bytes after a.
+Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
+                     int64_t b_bytes, int64_t allowed) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  if (a_bytes == 0 || b_bytes == 0) return {};
+  if (first + static_cast<uintptr_t>(allowed) == second) return {};
+  const bool apart = first + static_cast<uintptr_t>(a_bytes) <= second ||
+                     second + static_cast<uintptr_t>(b_bytes) <= first;
+  if (apart) return {};
+  return call.invalid("send and recv overlap; in place they must coincide as dt.h says");
+}
+
+/// Runs now, or enqueues and gives a handle.
+Status issue(const Call& call, const CommObject& on, Collective& collective, dt_work** out_work) {
+  if (out_work == nullptr) return on.comm->run(collective);
+  auto object = std::make_shared<WorkObject>();
+  object->job = on.job;
+  object->comm = on.comm;
+  object->work = std::make_shared<backend::Work>();
+  // The handle comes first: once the operation is enqueued nothing may fail.
+  dt_work* handle = nullptr;
+  DT_TRY(call.give(object, &handle));
+  const Status status = on.comm->submit(collective, object->work);
+  if (!status.ok()) {
+    destroy<WorkObject>(handle);
+    return status;
+  }
+  *out_work = handle;
+  return {};
+}
+
+Status point_to_point(const Call& call, Kind kind, dt_comm* comm, const void* send, void* recv,
+                      int64_t count, dt_dtype dtype, int32_t peer, dt_work** out_work) {
+  DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  DT_TRY(check_elements(call, count, dtype, 1));
+  DT_TRY(check_rank(call, "peer", peer, on->comm->size()));
+  if (peer == on->comm->rank()) return call.invalid("peer %d is this rank itself", peer);
+  DT_TRY(check_buffer(call, "buffer", kind == Kind::kSend ? send : recv, count));
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = static_cast<Dtype>(dtype);
+  collective.root = peer;
+  collective.send = send;
+  collective.recv = recv;
+  collective.count = count;
+  return issue(call, *on, collective, out_work);
+}
+
+}  // namespace
+}  // namespace dt::capi
+
+using namespace dt;
+using namespace dt::capi;
+
+extern "C" {
+
+dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
+                       dt_reduce_op op, dt_stream, dt_work** out_work) {
+  return guard("dt_allreduce", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    DT_TRY(check_elements(call, count, dtype, 1));
+    DT_TRY(check_op(call, op));
+    DT_TRY(check_buffer(call, "send", send, count));
+    DT_TRY(check_buffer(call, "recv", recv, count));
+    const int64_t bytes = count * dtype_bytes(static_cast<Dtype>(dtype));
+    DT_TRY(check_overlap(call, send, bytes, recv, bytes, 0));
+    Collective collective;
+    collective.kind = Kind::kAllreduce;
+    collective.dtype = static_cast<Dtype>(dtype);
+    collective.op = static_cast<ReduceOp>(op);
+    collective.send = send;
+    collective.recv = recv;
+    collective.count = count;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
+                    dt_reduce_op op, int32_t root, dt_stream, dt_work** out_work) {
+  return guard("dt_reduce", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    DT_TRY(check_elements(call, count, dtype, 1));
+    DT_TRY(check_op(call, op));
+    DT_TRY(check_rank(call, "root", root, on->comm->size()));
+    DT_TRY(check_buffer(call, "send", send, count));
+    const bool receives = root == on->comm->rank();
+    if (receives) {
+      DT_TRY(check_buffer(call, "recv", recv, count));
+      const int64_t bytes = count * dtype_bytes(static_cast<Dtype>(dtype));
+      DT_TRY(check_overlap(call, send, bytes, recv, bytes, 0));
+    }
+    Collective collective;
+    collective.kind = Kind::kReduce;
+    collective.dtype = static_cast<Dtype>(dtype);
+    collective.op = static_cast<ReduceOp>(op);
+    collective.root = root;
+    collective.send = send;
+    collective.recv = receives ? recv : nullptr;
+    collective.count = count;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t root,
+                       dt_stream, dt_work** out_work) {
+  return guard("dt_broadcast", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    DT_TRY(check_elements(call, count, dtype, 1));
+    DT_TRY(check_rank(call, "root", root, on->comm->size()));
+    DT_TRY(check_buffer(call, "buffer", buffer, count));
+    Collective collective;
+    collective.kind = Kind::kBroadcast;
+    collective.dtype = static_cast<Dtype>(dtype);
+    collective.root = root;
+    collective.send = buffer;
+    collective.recv = buffer;
+    collective.count = count;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
+                       dt_stream, dt_work** out_work) {
+  return guard("dt_allgather", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    const int64_t size = on->comm->size();
+    DT_TRY(check_elements(call, count, dtype, size));
+    DT_TRY(check_buffer(call, "send", send, count));
+    DT_TRY(check_buffer(call, "recv", recv, count));
+    const int64_t bytes = count * dtype_bytes(static_cast<Dtype>(dtype));
+    DT_TRY(check_overlap(call, recv, size * bytes, send, bytes, on->comm->rank() * bytes));
+    Collective collective;
+    collective.kind = Kind::kAllgather;
+    collective.dtype = static_cast<Dtype>(dtype);
+    collective.send = send;
+    collective.recv = recv;
+    collective.count = count;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
+                            dt_dtype dtype, dt_reduce_op op, dt_stream, dt_work** out_work) {
+  return guard("dt_reduce_scatter", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    const int64_t size = on->comm->size();
+    DT_TRY(check_elements(call, count, dtype, size));
+    DT_TRY(check_op(call, op));
+    DT_TRY(check_buffer(call, "send", send, count));
+    DT_TRY(check_buffer(call, "recv", recv, count));
+    const int64_t bytes = count * dtype_bytes(static_cast<Dtype>(dtype));
+    DT_TRY(check_overlap(call, send, size * bytes, recv, bytes, on->comm->rank() * bytes));
+    Collective collective;
+    collective.kind = Kind::kReduceScatter;
+    collective.dtype = static_cast<Dtype>(dtype);
+    collective.op = static_cast<ReduceOp>(op);
+    collective.send = send;
+    collective.recv = recv;
+    collective.count = count;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_barrier(dt_comm* comm, dt_stream, dt_work** out_work) {
+  return guard("dt_barrier", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    Collective collective;
+    collective.kind = Kind::kBarrier;
+    return issue(call, *on, collective, out_work);
+  });
+}
+
+dt_status dt_send(dt_comm* comm, const void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
+                  dt_stream, dt_work** out_work) {
+  return guard("dt_send", [&](const Call& call) -> Status {
+    return point_to_point(call, Kind::kSend, comm, buffer, nullptr, count, dtype, peer, out_work);
+  });
+}
+
+dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
+                  dt_stream, dt_work** out_work) {
+  return guard("dt_recv", [&](const Call& call) -> Status {
+    return point_to_point(call, Kind::kRecv, comm, nullptr, buffer, count, dtype, peer, out_work);
+  });
+}
+
+}  // extern "C"

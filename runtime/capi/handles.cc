@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/handles.h"
+
+#include "base/fork.h"
+
+namespace dt::capi {
+namespace {
+
+constexpr int kKindShift = 56;
+constexpr int kGenerationShift = 24;
+constexpr uint64_t kSlotMask = (1u << kGenerationShift) - 1;
+
+uint64_t bits(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
+
+void* make_handle(HandleKind kind, uint32_t generation, uint32_t slot) {
+  return reinterpret_cast<void*>(static_cast<uint64_t>(kind) << kKindShift |
+                                 static_cast<uint64_t>(generation) << kGenerationShift | slot);
+}
+
+}  // namespace
+
+const char* handle_kind_name(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::kConfig: return "config";
+    case HandleKind::kJob: return "job";
+    case HandleKind::kComm: return "communicator";
+    case HandleKind::kWork: return "work";
+    case HandleKind::kReducer: return "reducer";
+    case HandleKind::kSampler: return "sampler";
+    case HandleKind::kStoreServer: return "store server";
+  }
+  return nullptr;
+}
+
+/// Held for a few instructions, never while calling out; yields because its holder may have lost
+/// the processor.
+class HandleTable::SlotLock {
+ public:
+  explicit SlotLock(Slot& slot) : slot_(slot) {
+    while (slot_.locked.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  }
+  ~SlotLock() { slot_.locked.store(false, std::memory_order_release); }
+  SlotLock(const SlotLock&) = delete;
+  SlotLock& operator=(const SlotLock&) = delete;
+
+ private:
+  Slot& slot_;
+};
+
+HandleTable& handle_table() {
+  static HandleTable* const table = new HandleTable;
+  return *table;
+}
+
+Result<uint32_t> HandleTable::take_free() {
+  return free_.with([&](Free& free) -> Result<uint32_t> {
+    if (free.slots.empty()) {
+      if (free.used_chunks == kChunks) {
+        return Status(Code::kOutOfMemory, "16 million handles are open; destroy those not in use");
+      }
+      free.slots.reserve(kChunkSlots);
+      chunks_[free.used_chunks].store(new Slot[kChunkSlots], std::memory_order_release);
+      const uint32_t first = free.used_chunks++ * kChunkSlots;
+      for (uint32_t i = kChunkSlots; i-- > 0;) free.slots.push_back(first + i);
+    }
+    const uint32_t slot = free.slots.back();
+    free.slots.pop_back();
+    return slot;
+  });
+}
+
+Result<void*> HandleTable::open(HandleKind kind, std::shared_ptr<void> object) {
+  DT_TRY_VALUE(const uint32_t index, take_free());
+  Slot& slot = chunks_[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots];
+  SlotLock lock(slot);
+  slot.kind = kind;
+  slot.fork_generation = fork_generation();
+  slot.object = std::move(object);
+  return make_handle(kind, slot.generation, index);
+}
+
+HandleTable::Slot* HandleTable::slot_of(const void* handle, HandleKind kind, std::string* why) {
+  if (handle == nullptr) {
+    *why = "is NULL";
+    return nullptr;
+  }
+  const uint64_t number = bits(handle);
+  const auto index = static_cast<uint32_t>(number & kSlotMask);
+  const auto stated = static_cast<HandleKind>(number >> kKindShift);
+  Slot* const chunk = chunks_[index / kChunkSlots].load(std::memory_order_acquire);
+  if (chunk == nullptr || handle_kind_name(stated) == nullptr) {
+    *why = "is not a handle of dt";
+    return nullptr;
+  }
+  if (stated != kind) {
+    *why = format("is a %s handle; a %s handle is wanted", handle_kind_name(stated),
+                  handle_kind_name(kind));
+    return nullptr;
+  }
+  return &chunk[index % kChunkSlots];
+}
+
+Result<std::shared_ptr<void>> HandleTable::find(const void* handle, HandleKind kind) {
+  std::string why;
+  Slot* const slot = slot_of(handle, kind, &why);
+  if (slot == nullptr) return Status(Code::kInvalidArgument, why);
+  const auto generation = static_cast<uint32_t>(bits(handle) >> kGenerationShift);
+  SlotLock lock(*slot);
+  if (slot->object == nullptr || slot->kind != kind || slot->generation != generation) {
+    return Status(Code::kInvalidArgument, "is closed");
+  }
+  if (slot->fork_generation != fork_generation()) {
+    return Status(Code::kInvalidState,
+                  "belongs to the parent of this forked process; start a new process with exec "
+                  "instead");
+  }
+  return slot->object;
+}
+
+std::shared_ptr<void> HandleTable::close(const void* handle, HandleKind kind) {
+  std::string why;
+  Slot* const slot = slot_of(handle, kind, &why);
+  if (slot == nullptr) return nullptr;
+  const uint64_t number = bits(handle);
+  std::shared_ptr<void> object;
+  {
+    SlotLock lock(*slot);
+    if (slot->object == nullptr || slot->kind != kind ||
+        slot->generation != static_cast<uint32_t>(number >> kGenerationShift)) {
+      return nullptr;
+    }
+    if (slot->fork_generation != fork_generation()) {
+      // In a forked child the object's threads do not exist; its destructor must not run.
+      new std::shared_ptr<void>(slot->object);
+    }
+    object = std::move(slot->object);
+    slot->object = nullptr;
+    ++slot->generation;
+  }
+  free_.with([&](Free& free) { free.slots.push_back(static_cast<uint32_t>(number & kSlotMask)); });
+  return object;
+}
+
+}  // namespace dt::capi

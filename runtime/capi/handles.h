@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/status.h"
+
+namespace dt::capi {
+
+/// What a handle stands for; part of its bits, so that a foreign handle is told apart.
+enum class HandleKind : uint8_t {
+  kConfig = 1,
+  kJob = 2,
+  kComm = 3,
+  kWork = 4,
+  kReducer = 5,
+  kSampler = 6,
+  kStoreServer = 7,
+};
+const char* handle_kind_name(HandleKind kind);
+
+/// The one table of the process: handle number -> counted reference.
+///
+/// A handle is {kind: 8 bits, generation: 32, slot: 24} in the shape of a pointer. The kind sits in
+/// the top byte, where no user-space pointer has bits, so a real pointer passed by mistake is no
+/// handle. A slot's generation moves each time it is freed, so an old number never finds a new
+/// object (short of 2^32 re-uses of one slot).
+///
+/// Any thread. A look-up takes the slot's spin lock for the time of one reference count; a close
+/// that races with it either comes first (the look-up fails) or after (the object lives on in the
+/// caller's reference).
+class HandleTable {
+ public:
+  /// Never null. Out of slots (16 million): OUT_OF_MEMORY.
+  Result<void*> open(HandleKind kind, std::shared_ptr<void> object);
+  /// The object, or why `handle` is none: "is NULL", "is closed", "is a job handle", ...
+  Result<std::shared_ptr<void>> find(const void* handle, HandleKind kind);
+  /// Takes the object out. Null when `handle` is no open handle of this kind.
+  std::shared_ptr<void> close(const void* handle, HandleKind kind);
+
+ private:
+  static constexpr uint32_t kChunkSlots = 1024;
+  static constexpr uint32_t kChunks = 16384;
+
+  struct Slot {
+    std::atomic<bool> locked{false};
+    HandleKind kind{};             // under locked
+    uint32_t generation = 1;       // under locked
+    uint32_t fork_generation = 0;  // under locked: where the object's threads live
+    std::shared_ptr<void> object;  // under locked; null while free
+  };
+  class SlotLock;
+
+  struct Free {
+    std::vector<uint32_t> slots;
+    uint32_t used_chunks = 0;
+  };
+
+  Slot* slot_of(const void* handle, HandleKind kind, std::string* why);
+  Result<uint32_t> take_free();
+
+  // A chunk is published with release and never freed: readers need no lock.
+  std::atomic<Slot*> chunks_[kChunks] = {};
+  Guarded<Free> free_;
+};
+
+/// Lives as long as the process: destroyed by nobody, so that threads that outlive main() still
+/// find a table that says "closed".
+HandleTable& handle_table();
+
+}  // namespace dt::capi

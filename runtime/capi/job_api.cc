@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "capi/call.h"
+#include "capi/objects.h"
+#include "job/host_identity.h"
+
+namespace dt::capi {
+namespace {
+
+template <size_t N>
+void copy_text(const std::string& text, char (&out)[N]) {
+  const size_t length = std::min(text.size(), N - 1);
+  memcpy(out, text.data(), length);
+  out[length] = '\0';
+}
+
+/// A served store: its loop outlives it.
+struct StoreServerObject {
+  static constexpr HandleKind kKind = HandleKind::kStoreServer;
+  std::unique_ptr<net::Loop> loop;
+  std::unique_ptr<store::Server> server;
+};
+
+Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
+  if (config == nullptr) {
+    DT_TRY_VALUE(auto loaded, config::Config::load());
+    return ConfigObject::State{std::move(loaded), {}};
+  }
+  DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+  return object->state.with([](const ConfigObject::State& state) { return state; });
+}
+
+}  // namespace
+}  // namespace dt::capi
+
+using namespace dt;
+using namespace dt::capi;
+
+extern "C" {
+
+dt_status dt_config_create(const char* path, dt_config** out_config) {
+  return guard("dt_config_create", [&](const Call& call) -> Status {
+    DT_TRY(call.not_null(out_config, "out_config"));
+    DT_TRY_VALUE(auto loaded, config::Config::load(path != nullptr ? path : ""));
+    return call.give(std::make_shared<ConfigObject>(ConfigObject::State{std::move(loaded), {}}),
+                     out_config);
+  });
+}
+
+dt_status dt_config_set(dt_config* config, const char* key, const char* value) {
+  return guard("dt_config_set", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+    DT_TRY(call.not_null(key, "key"));
+    DT_TRY(call.not_null(value, "value"));
+    return object->state.with(
+        [&](ConfigObject::State& state) { return state.config.set(key, value); });
+  });
+}
+
+dt_status dt_config_get(const dt_config* config, const char* key, char* buffer,
+                        int64_t capacity_bytes, int64_t* out_bytes) {
+  return guard("dt_config_get", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+    DT_TRY(call.not_null(key, "key"));
+    DT_TRY_VALUE(std::string text, object->state.with([&](const ConfigObject::State& state) {
+      return state.config.value_text(key);
+    }));
+    text.push_back('\0');
+    return copy_out(call, text, buffer, capacity_bytes, out_bytes);
+  });
+}
+
+dt_status dt_config_dump(const dt_config* config, char* buffer, int64_t capacity_bytes,
+                         int64_t* out_bytes) {
+  return guard("dt_config_dump", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+    std::string text = object->state.with(
+        [](const ConfigObject::State& state) { return state.config.dump_json(); });
+    text.push_back('\0');
+    return copy_out(call, text, buffer, capacity_bytes, out_bytes);
+  });
+}
+
+dt_status dt_config_set_log_sink(dt_config* config, dt_log_sink sink, void* user_data) {
+  return guard("dt_config_set_log_sink", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+    object->state.with([&](ConfigObject::State& state) {
+      state.sink = nullptr;
+      if (sink == nullptr) return;
+      state.sink = [sink, user_data](LogLevel level, const char* message) {
+        sink(user_data, static_cast<dt_log_level>(level), message);
+      };
+    });
+    return {};
+  });
+}
+
+void dt_config_destroy(dt_config* config) { destroy<ConfigObject>(config); }
+
+dt_status dt_init(const dt_config* config, dt_job** out_job) {
+  return guard("dt_init", [&](const Call& call) -> Status {
+    DT_TRY(call.not_null(out_job, "out_job"));
+    DT_TRY_VALUE(auto state, config_of(call, config));
+    auto object = std::make_shared<JobObject>();
+    DT_TRY_VALUE(object->job, job::Job::start(state.config, std::move(state.sink)));
+    return call.give(std::move(object), out_job);
+  });
+}
+
+dt_status dt_rank_info(dt_job* job, dt_place* out_place) {
+  return guard("dt_rank_info", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_place, "out_place"));
+    DT_TRY(call.known_size(out_place->struct_size, sizeof(dt_place), "out_place", "dt_place_init"));
+    const launch::Place& place = object->job->place();
+    dt_place filled;
+    dt_place_init(&filled);
+    filled.struct_size = out_place->struct_size;
+    filled.rank = place.rank;
+    filled.world_size = place.world_size;
+    filled.local_rank = place.local_rank;
+    filled.local_size = place.local_size;
+    filled.node_rank = place.node_rank;
+    filled.node_count = place.node_count;
+    filled.attempt = place.attempt;
+    filled.master_port = place.master_port;
+    copy_text(place.master_addr, filled.master_addr);
+    copy_text(place.job_id, filled.job_id);
+    copy_text(object->job->host_name(), filled.host);
+    copy_text(place.launcher, filled.launcher);
+    memcpy(out_place, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+    return {};
+  });
+}
+
+dt_status dt_abort(dt_job* job, const char* message) {
+  return guard("dt_abort", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    return object->job->abort(message != nullptr ? message : "no reason given");
+  });
+}
+
+dt_status dt_finalize(dt_job* job, int64_t timeout_ms) {
+  return guard("dt_finalize", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    return object->job->finalize(timeout_ms);
+  });
+}
+
+void dt_job_destroy(dt_job* job) { destroy<JobObject>(job); }
+
+dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) {
+  return guard("dt_store_serve", [&](const Call& call) -> Status {
+    DT_TRY(call.not_null(out_server, "out_server"));
+    DT_TRY_VALUE(auto state, config_of(call, config));
+    const config::Config& settings = state.config;
+    auto object = std::make_shared<StoreServerObject>();
+    DT_TRY_VALUE(object->loop, net::Loop::start());
+    store::ServerOptions options;
+    options.job_id = settings.text("job.id");
+    options.attempt = static_cast<int32_t>(settings.integer("job.attempt"));
+    options.world_size =
+        static_cast<int32_t>(std::max<int64_t>(settings.integer("job.world_size"), 1));
+    if (!settings.text("store.bind").empty()) options.bind_address = settings.text("store.bind");
+    options.port = static_cast<uint16_t>(std::max<int64_t>(settings.integer("job.master_port"), 0));
+    options.host = job::host_name();
+    options.pid = getpid();
+    options.max_connections = static_cast<size_t>(settings.integer("store.max_connections"));
+    DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
+    return call.give(std::move(object), out_server);
+  });
+}
+
+dt_status dt_store_server_port(dt_store_server* server, int32_t* out_port) {
+  return guard("dt_store_server_port", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<StoreServerObject>(server, "server"));
+    DT_TRY(call.not_null(out_port, "out_port"));
+    *out_port = object->server->port();
+    return {};
+  });
+}
+
+void dt_store_server_destroy(dt_store_server* server) { destroy<StoreServerObject>(server); }
+
+}  // extern "C"

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "capi/handles.h"
+#include "comm/communicator.h"
+#include "config/config.h"
+#include "job/job.h"
+#include "training/reducer.h"
+#include "training/sampler.h"
+
+namespace dt::capi {
+
+// What each handle holds. A child holds its job, so any order of destruction is safe: the job goes
+// when its last handle does.
+
+struct ConfigObject {
+  static constexpr HandleKind kKind = HandleKind::kConfig;
+  struct State {
+    config::Config config;
+    Logger::Sink sink;
+  };
+  explicit ConfigObject(State initial) : state(std::move(initial)) {}
+  Guarded<State> state;
+};
+
+struct JobObject {
+  static constexpr HandleKind kKind = HandleKind::kJob;
+  std::shared_ptr<job::Job> job;
+};
+
+struct CommObject {
+  static constexpr HandleKind kKind = HandleKind::kComm;
+  std::shared_ptr<job::Job> job;
+  std::shared_ptr<comm::Communicator> comm;
+};
+
+struct WorkObject {
+  static constexpr HandleKind kKind = HandleKind::kWork;
+  std::shared_ptr<job::Job> job;
+  std::shared_ptr<comm::Communicator> comm;
+  std::shared_ptr<backend::Work> work;
+};
+
+struct ReducerObject {
+  static constexpr HandleKind kKind = HandleKind::kReducer;
+  std::shared_ptr<job::Job> job;
+  std::unique_ptr<training::Reducer> reducer;
+};
+
+struct SamplerObject {
+  static constexpr HandleKind kKind = HandleKind::kSampler;
+  explicit SamplerObject(const training::Sampler::Options& options) : sampler(options) {}
+  training::Sampler sampler;
+};
+
+}  // namespace dt::capi

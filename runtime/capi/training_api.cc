@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "capi/call.h"
+#include "capi/objects.h"
+
+namespace dt::capi {
+namespace {
+
+constexpr int32_t kMaxParams = 1 << 20;
+
+/// A caller's options of whatever size, as ours: missing fields are zero, fields that we do not
+/// know must be zero.
+template <class T>
+Status read_options(const Call& call, const T* options, const char* init, T* out) {
+  memset(out, 0, sizeof *out);
+  if (options == nullptr) return {};
+  DT_TRY(call.known_size(options->struct_size, sizeof(uint32_t), "options", init));
+  const size_t given = options->struct_size;
+  memcpy(out, options, std::min(given, sizeof *out));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(options);
+  for (size_t i = sizeof *out; i < given; ++i) {
+    if (bytes[i] != 0) {
+      return call.invalid("options has a field at byte %zu that this library (%s) does not know", i,
+                          dt_version());
+    }
+  }
+  return {};
+}
+
+Result<std::vector<training::Param>> read_params(const Call& call, const dt_param* params,
+                                                 int32_t count) {
+  DT_TRY(call.not_null(params, "params"));
+  if (count < 1 || count > kMaxParams) {
+    return call.invalid("count is %d; it must be in [1, %d]", count, kMaxParams);
+  }
+  std::vector<training::Param> read(static_cast<size_t>(count));
+  int64_t left = INT64_MAX / 16;  // bytes of all parameters together, with room for padding
+  for (int32_t i = 0; i < count; ++i) {
+    const dt_param& param = params[i];
+    const auto dtype = static_cast<Dtype>(param.dtype);
+    if (!is_valid(dtype)) {
+      return call.invalid("params[%d].dtype is %d, which is no dt_dtype", i,
+                          static_cast<int>(param.dtype));
+    }
+    if (param.count < 0 || param.count > left / dtype_bytes(dtype)) {
+      return call.invalid("params[%d].count is %lld", i, static_cast<long long>(param.count));
+    }
+    left -= param.count * dtype_bytes(dtype);
+    read[static_cast<size_t>(i)] = {param.count, dtype, param.name != nullptr ? param.name : ""};
+  }
+  return read;
+}
+
+Status check_index(const Call& call, const ReducerObject& object, int32_t index) {
+  if (index >= 0 && index < object.reducer->param_count()) return {};
+  return call.invalid("index is %d; the reducer has parameters 0 to %d", index,
+                      object.reducer->param_count() - 1);
+}
+
+}  // namespace
+}  // namespace dt::capi
+
+using namespace dt;
+using namespace dt::capi;
+
+extern "C" {
+
+dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count,
+                            const dt_reducer_options* options, dt_reducer** out_reducer) {
+  return guard("dt_reducer_create", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    DT_TRY(call.not_null(out_reducer, "out_reducer"));
+    DT_TRY_VALUE(auto read, read_params(call, params, count));
+    dt_reducer_options asked;
+    DT_TRY(read_options(call, options, "dt_reducer_options_init", &asked));
+    if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
+      return call.invalid("a bucket cap is negative");
+    }
+    training::Reducer::Options chosen = on->job->reducer_options();
+    chosen.sum = asked.sum != 0;
+    if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
+    if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
+    if (asked.keep_plan != 0) chosen.rebuild = false;
+    auto object = std::make_shared<ReducerObject>();
+    object->job = on->job;
+    DT_TRY_VALUE(object->reducer, training::Reducer::create(on->comm, std::move(read), chosen));
+    return call.give(std::move(object), out_reducer);
+  });
+}
+
+dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer) {
+  return guard("dt_reducer_grad", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY(call.not_null(out_pointer, "out_pointer"));
+    DT_TRY(check_index(call, *object, index));
+    *out_pointer = object->reducer->grad(index);
+    return {};
+  });
+}
+
+dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream) {
+  return guard("dt_reducer_ready", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY(check_index(call, *object, index));
+    return object->reducer->ready(index, grad);
+  });
+}
+
+dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream) {
+  return guard("dt_reducer_finish", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    return object->reducer->finish();
+  });
+}
+
+dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed) {
+  return guard("dt_reducer_rebuild", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const bool changed, object->reducer->rebuild());
+    if (out_changed != nullptr) *out_changed = changed ? 1 : 0;
+    return {};
+  });
+}
+
+dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket) {
+  return guard("dt_reducer_bucket", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY(call.not_null(out_bucket, "out_bucket"));
+    DT_TRY(check_index(call, *object, index));
+    *out_bucket = object->reducer->bucket_of(index);
+    return {};
+  });
+}
+
+dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_statistics) {
+  return guard("dt_reducer_stats", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY(call.not_null(out_statistics, "out_statistics"));
+    DT_TRY(call.known_size(out_statistics->struct_size, sizeof(dt_reducer_statistics),
+                           "out_statistics", "dt_reducer_statistics_init"));
+    const training::Reducer::Statistics from = object->reducer->statistics();
+    dt_reducer_statistics filled;
+    dt_reducer_statistics_init(&filled);
+    filled.struct_size = out_statistics->struct_size;
+    filled.bucket_count = from.bucket_count;
+    filled.steps = from.steps;
+    filled.bytes = from.bytes;
+    filled.communication_ns = from.communication_ns;
+    filled.exposed_ns = from.exposed_ns;
+    filled.total_bytes = from.total_bytes;
+    filled.total_communication_ns = from.total_communication_ns;
+    filled.total_exposed_ns = from.total_exposed_ns;
+    filled.hidden_share = from.total_communication_ns == 0
+                              ? 1.0
+                              : 1.0 - static_cast<double>(from.total_exposed_ns) /
+                                          static_cast<double>(from.total_communication_ns);
+    filled.rebuilt = from.rebuilt ? 1 : 0;
+    memcpy(out_statistics, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+    return {};
+  });
+}
+
+void dt_reducer_destroy(dt_reducer* reducer) { destroy<ReducerObject>(reducer); }
+
+dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_sampler) {
+  return guard("dt_sampler_create", [&](const Call& call) -> Status {
+    DT_TRY(call.not_null(options, "options"));
+    DT_TRY(call.not_null(out_sampler, "out_sampler"));
+    dt_sampler_options read;
+    DT_TRY(read_options(call, options, "dt_sampler_options_init", &read));
+    if (read.world_size < 1) {
+      return call.invalid("options->world_size is %d; it must be >= 1", read.world_size);
+    }
+    if (read.rank < 0 || read.rank >= read.world_size) {
+      return call.invalid("options->rank is %d; it must be in [0, %d)", read.rank, read.world_size);
+    }
+    if (read.size < 0 || read.size > INT64_MAX / 16) {
+      return call.invalid("options->size is %lld", static_cast<long long>(read.size));
+    }
+    training::Sampler::Options chosen;
+    chosen.size = read.size;
+    chosen.world_size = read.world_size;
+    chosen.rank = read.rank;
+    chosen.shuffle = read.sequential == 0;
+    chosen.seed = static_cast<uint64_t>(read.seed);
+    chosen.drop_last = read.drop_last != 0;
+    return call.give(std::make_shared<SamplerObject>(chosen), out_sampler);
+  });
+}
+
+dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch) {
+  return guard("dt_sampler_set_epoch", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    if (epoch < 0) return call.invalid("epoch is %lld", static_cast<long long>(epoch));
+    object->sampler.set_epoch(epoch);
+    return {};
+  });
+}
+
+dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length) {
+  return guard("dt_sampler_length", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    DT_TRY(call.not_null(out_length, "out_length"));
+    *out_length = object->sampler.length();
+    return {};
+  });
+}
+
+dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
+                             int64_t* out_indices) {
+  return guard("dt_sampler_indices", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    const int64_t length = object->sampler.length();
+    if (first < 0 || count < 0 || first > length || count > length - first) {
+      return call.invalid("first %lld, count %lld; this rank has %lld samples",
+                          static_cast<long long>(first), static_cast<long long>(count),
+                          static_cast<long long>(length));
+    }
+    if (count > 0) DT_TRY(call.not_null(out_indices, "out_indices"));
+    object->sampler.copy_indices(first, count, out_indices);
+    return {};
+  });
+}
+
+void dt_sampler_destroy(dt_sampler* sampler) { destroy<SamplerObject>(sampler); }
+
+}  // extern "C"

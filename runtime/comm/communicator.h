@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "comm/failure_board.h"
+
+namespace dt::comm {
+
+/// An ordered set of ranks that runs collectives. Arguments are checked by the caller.
+/// Any thread; calls are serialised by the backend.
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  struct Options {
+    std::string name;                  ///< unique in the job, equal on all ranks
+    int32_t rank = 0;                  ///< of this process, in the communicator
+    std::vector<int32_t> world_ranks;  ///< world rank of each rank
+    std::shared_ptr<backend::Backend> backend;
+    std::shared_ptr<FailureBoard> board;
+    int64_t timeout_ms = 0;  ///< default of each operation; 0: none
+  };
+
+  /// Enlists on the board.
+  static std::shared_ptr<Communicator> create(Options options);
+
+  const std::string& name() const { return options_.name; }
+  int32_t rank() const { return options_.rank; }
+  int32_t size() const { return static_cast<int32_t>(options_.world_ranks.size()); }
+  int32_t world_rank(int32_t rank) const { return options_.world_ranks[static_cast<size_t>(rank)]; }
+  bool contains(int32_t world_rank) const;
+  backend::Backend& backend() { return *options_.backend; }
+
+  /// Blocking. Sets the operation's deadline.
+  Status run(backend::Collective& collective);
+  /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
+  Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
+  /// Null where color is negative.
+  Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
+
+  /// 0: none; < 0: the default again.
+  void set_timeout_ms(int64_t timeout_ms) {
+    timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : timeout_ms, std::memory_order_relaxed);
+  }
+  void interrupt(const Status& status) { options_.backend->interrupt(status); }
+  Status broken() const { return options_.backend->broken(); }
+
+ private:
+  explicit Communicator(Options options)
+      : options_(std::move(options)), timeout_ms_(options_.timeout_ms) {}
+  Deadline deadline() const;
+
+  const Options options_;
+  std::atomic<int64_t> timeout_ms_;
+  std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
+};
+
+}  // namespace dt::comm

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/failure_board.h"
+
+#include "comm/communicator.h"
+
+namespace dt::comm {
+
+std::vector<std::shared_ptr<Communicator>> FailureBoard::snapshot(State& state) {
+  std::vector<std::shared_ptr<Communicator>> live;
+  std::erase_if(state.communicators, [&](const std::weak_ptr<Communicator>& weak) {
+    auto communicator = weak.lock();
+    if (communicator == nullptr) return true;
+    live.push_back(std::move(communicator));
+    return false;
+  });
+  return live;
+}
+
+// Each function records first and tells afterwards, outside the lock. A communicator that enlists
+// in between reads the record, one that enlisted before is in the snapshot: none is missed.
+
+void FailureBoard::rank_lost(int32_t world_rank, const Status& status) {
+  const auto live = state_.with([&](State& state) {
+    state.lost.emplace_back(world_rank, status);
+    if (state.first.ok()) state.first = status;
+    return snapshot(state);
+  });
+  for (const auto& communicator : live) {
+    if (communicator->contains(world_rank)) communicator->interrupt(status);
+  }
+}
+
+void FailureBoard::communicator_failed(const std::string& name, const Status& status) {
+  const auto live = state_.with([&](State& state) {
+    state.failed.emplace_back(name, status);
+    return snapshot(state);
+  });
+  for (const auto& communicator : live) {
+    if (communicator->name() == name) communicator->interrupt(status);
+  }
+}
+
+void FailureBoard::job_failed(const Status& status) {
+  const auto live = state_.with([&](State& state) {
+    if (state.job.ok()) state.job = status;
+    if (state.first.ok()) state.first = status;
+    return snapshot(state);
+  });
+  for (const auto& communicator : live) communicator->interrupt(status);
+}
+
+Status FailureBoard::first() const {
+  return state_.with([](const State& state) { return state.first; });
+}
+
+void FailureBoard::enlist(const std::shared_ptr<Communicator>& communicator) {
+  const Status known = state_.with([&](State& state) -> Status {
+    snapshot(state);
+    state.communicators.push_back(communicator);
+    if (!state.job.ok()) return state.job;
+    for (const auto& [rank, status] : state.lost) {
+      if (communicator->contains(rank)) return status;
+    }
+    for (const auto& [name, status] : state.failed) {
+      if (communicator->name() == name) return status;
+    }
+    return {};
+  });
+  if (!known.ok()) communicator->interrupt(known);
+}
+
+}  // namespace dt::comm

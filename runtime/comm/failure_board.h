@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/status.h"
+
+namespace dt::comm {
+
+class Communicator;
+
+/// Carries what the control plane learns to the communicators it concerns, those of today and those
+/// made later. One per job. Any thread; never blocks.
+class FailureBoard {
+ public:
+  /// A world rank died: breaks every communicator that contains it.
+  void rank_lost(int32_t world_rank, const Status& status);
+  /// The communicator of this name failed on another rank.
+  void communicator_failed(const std::string& name, const Status& status);
+  /// The whole job is over: abort, lost store, finalize. The first status stays.
+  void job_failed(const Status& status);
+
+  /// The first failure of the whole job or of any rank; ok while there is none.
+  Status first() const;
+
+  /// From now on `communicator` hears of failures; those already known reach it at once.
+  void enlist(const std::shared_ptr<Communicator>& communicator);
+
+ private:
+  struct State {
+    std::vector<std::weak_ptr<Communicator>> communicators;
+    std::vector<std::pair<int32_t, Status>> lost;
+    std::vector<std::pair<std::string, Status>> failed;
+    Status job;
+    Status first;
+  };
+
+  /// Live communicators; forgets the others.
+  std::vector<std::shared_ptr<Communicator>> snapshot(State& state);
+
+  mutable Guarded<State> state_;
+};
+
+}  // namespace dt::comm

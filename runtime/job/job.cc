@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/job.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "backend/self/self.h"
+#include "job/host_identity.h"
+
+namespace dt::job {
+namespace {
+
+constexpr int64_t kReportMs = 1000;    // telling the others of a failure
+constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
+constexpr const char* kWorldName = "world";
+
+LogLevel log_level(const config::Config& config) {
+  const std::string& name = config.text("log.level");
+  if (name == "error") return LogLevel::kError;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "debug") return LogLevel::kDebug;
+  return LogLevel::kWarning;
+}
+
+bool has_left(const shm::SectionHeader& header) {
+  return header.left.load(std::memory_order_acquire) != 0;
+}
+
+}  // namespace
+
+Job::Job(const config::Config& config, Logger::Sink sink)
+    : logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
+      host_name_(job::host_name()),
+      host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
+      rendezvous_timeout_ms_(config.integer("rendezvous.timeout_ms")),
+      finalize_timeout_ms_(config.integer("job.finalize_timeout_ms")),
+      collective_timeout_ms_(config.integer("collective.timeout_ms")) {
+  reducer_options_.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
+  reducer_options_.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
+  reducer_options_.rebuild = config.boolean("reducer.rebuild");
+}
+
+Job::~Job() {
+  // Whoever calls back goes first: the watch and the client. Then the server, so that its clients
+  // hear of the end, then the loop that carried them.
+  peer_watch_ = nullptr;
+  control_->disconnect();
+  server_ = nullptr;
+  world_ = nullptr;
+  local_.with([](LocalPeers& local) { local = {}; });
+}
+
+Result<std::shared_ptr<Job>> Job::start(const config::Config& config, Logger::Sink sink) {
+  std::shared_ptr<Job> job(new Job(config, std::move(sink)));
+  config::Config merged = config;
+  DT_TRY_VALUE(job->place_, launch::resolve_place(merged));
+  for (const std::string& warning : merged.warnings()) {
+    job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
+  }
+  for (const std::string& warning : job->place_.warnings) {
+    job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
+  }
+  DT_TRY(job->place_.world_size == 1 ? job->start_alone() : job->start_together(merged));
+  return job;
+}
+
+Status Job::start_alone() {
+  place_.local_rank = place_.node_rank = 0;
+  place_.local_size = place_.node_count = 1;
+  place_.master_addr.clear();
+  place_.master_port = 0;
+  local_store_ = std::make_unique<LocalStore>();
+  comm::Communicator::Options options;
+  options.name = kWorldName;
+  options.world_ranks = {0};
+  options.backend = backend::create_self(kWorldName);
+  options.board = board_;
+  options.timeout_ms = collective_timeout_ms_;
+  world_ = comm::Communicator::create(std::move(options));
+  return {};
+}
+
+Status Job::start_together(const config::Config& config) {
+  const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  DT_TRY_VALUE(loop_, net::Loop::start());
+  DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
+  if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
+  DT_TRY(connect(wait));
+  DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
+  place_.attempt = verdict.attempt;
+  place_.local_rank = verdict.local_rank;
+  place_.local_size = verdict.local_size;
+  place_.node_rank = verdict.node_rank;
+  place_.node_count = verdict.node_count;
+  DT_TRY(check_one_host(verdict));
+  DT_TRY(share_memory(config, verdict, std::move(listener), wait));
+  watch_peers(verdict);
+  return board_->first();
+}
+
+Status Job::serve_store(const config::Config& config) {
+  store::ServerOptions options;
+  options.job_id = place_.job_id;
+  options.attempt = place_.attempt;
+  options.world_size = place_.world_size;
+  options.bind_address =
+      config.text("store.bind").empty() ? place_.master_addr : config.text("store.bind");
+  options.port = static_cast<uint16_t>(place_.master_port);
+  options.server_rank = 0;
+  options.host = host_name_;
+  options.pid = getpid();
+  options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
+  options.logger = logger_;
+  DT_TRY_VALUE(server_, store::Server::start(loop_.get(), std::move(options)));
+  return {};
+}
+
+Status Job::connect(const Wait& wait) {
+  store::ClientOptions options;
+  options.host = place_.master_addr;
+  options.port = static_cast<uint16_t>(place_.master_port);
+  options.job_id = place_.job_id;
+  options.attempt = place_.attempt;
+  options.rank = place_.rank;
+  options.world_size = place_.world_size;
+  options.host_name = host_name_;
+  options.pid = getpid();
+  options.logger = logger_;
+  DT_TRY_VALUE(auto client, store::Client::connect(loop_.get(), std::move(options), wait));
+  client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
+  control_->connect(std::move(client));
+  return {};
+}
+
+Result<store::Verdict> Job::join(const config::Config& config, const shm::ArenaListener& listener,
+                                 const Wait& wait) {
+  store::JoinRecord record;
+  record.rank = place_.rank;
+  record.world_size = place_.world_size;
+  record.host_id = host_id_;
+  record.host_name = host_name_;
+  record.pid = getpid();
+  record.local_rank = place_.local_rank;
+  record.node_rank = place_.node_rank;
+  record.socket_name = listener.name();
+  record.equal_config = config.equal_keys();
+  return control_->client()->join(record, wait);
+}
+
+Status Job::check_one_host(const store::Verdict& verdict) const {
+  if (verdict.node_count == 1) return {};
+  std::string hosts;
+  for (const store::HostEntry& host : verdict.hosts) {
+    hosts += format("%s%s (%zu ranks)", hosts.empty() ? "" : ", ", host.host_name.c_str(),
+                    host.ranks.size());
+  }
+  return Status(Code::kUnsupported,
+                format("dt_init: the job spans %d hosts: %s; this version's host backend connects "
+                       "the ranks of one host only; start all ranks on one host",
+                       verdict.node_count, hosts.c_str()));
+}
+
+Status Job::share_memory(const config::Config& config, const store::Verdict& verdict,
+                         shm::ArenaListener listener, const Wait& wait) {
+  backend::HostEngine::Options options;
+  options.leader_name = verdict.locals[0].socket_name;
+  options.session = verdict.session;
+  options.local_rank = verdict.local_rank;
+  options.local_size = verdict.local_size;
+  for (const store::LocalRecord& local : verdict.locals) {
+    options.world_ranks.push_back(local.rank);
+    options.pids.push_back(local.pid);
+  }
+  options.host = host_name_;
+  options.spin_us = config.integer("host.spin_us");
+  options.inline_bytes = config.integer("host.inline_bytes");
+  options.slot_bytes = config.integer("host.slot_bytes");
+  options.logger = logger_;
+  DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));
+  local_.with([&](LocalPeers& local) { local = {engine, verdict.locals}; });
+
+  backend::HostWorldOptions world;
+  world.name = kWorldName;
+  world.on_broken = [control = control_](const Status& status) {
+    control->report(kWorldName, status);
+  };
+  comm::Communicator::Options comm;
+  DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));
+  comm.name = kWorldName;
+  comm.rank = verdict.local_rank;
+  for (const store::LocalRecord& local : verdict.locals) comm.world_ranks.push_back(local.rank);
+  comm.board = board_;
+  comm.timeout_ms = collective_timeout_ms_;
+  world_ = comm::Communicator::create(std::move(comm));
+  return {};
+}
+
+void Job::watch_peers(const store::Verdict& verdict) {
+  std::vector<PeerWatch::Peer> peers;
+  for (size_t i = 0; i < verdict.locals.size(); ++i) {
+    if (verdict.locals[i].pid == getpid()) continue;  // this rank, or a thread beside it
+    peers.push_back({static_cast<int32_t>(i), verdict.locals[i].pid});
+  }
+  peer_watch_ = std::make_unique<PeerWatch>(loop_.get(), peers,
+                                            [this](int32_t local_rank) { peer_ended(local_rank); });
+}
+
+void Job::hear_of(const store::Failure& failure) {
+  ErrorInfo info = failure.info;
+  if (!failure.scope.empty()) {
+    board_->communicator_failed(failure.scope, Status(std::move(info)));
+    return;
+  }
+  if (info.code == Code::kPeerLost && info.rank >= 0) {
+    info.message += last_operation(info.rank);
+    const Status status(std::move(info));
+    board_->rank_lost(status.info().rank, status);
+    failed_.fire(status);
+    return;
+  }
+  const Status status(std::move(info));
+  board_->job_failed(status);
+  failed_.fire(status);
+}
+
+void Job::peer_ended(int32_t local_rank) {
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  if (local.engine == nullptr || has_left(local.engine->arena()->header(local_rank))) return;
+  const store::LocalRecord& record = local.records[static_cast<size_t>(local_rank)];
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.rank = record.rank;
+  info.host = host_name_;
+  info.pid = record.pid;
+  info.message = format(
+      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job again",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
+      last_operation(record.rank).c_str());
+  const Status status(std::move(info));
+  board_->rank_lost(record.rank, status);
+  failed_.fire(status);
+}
+
+std::string Job::last_operation(int32_t world_rank) const {
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  if (local.engine == nullptr) return {};
+  for (size_t i = 0; i < local.records.size(); ++i) {
+    if (local.records[i].rank != world_rank) continue;
+    const shm::LastOperation& last = local.engine->arena()->header(static_cast<int32_t>(i)).last;
+    const int64_t kind = last.kind.load(std::memory_order_relaxed);
+    if (kind < 0 || kind >= backend::kKindCount) return "; it had entered no operation yet";
+    return format("; the last operation it entered was %s #%lld",
+                  backend::kind_name(static_cast<backend::Kind>(kind)),
+                  static_cast<long long>(last.sequence.load(std::memory_order_relaxed)));
+  }
+  return {};
+}
+
+void Job::Control::report(const std::string& communicator, const Status& status) {
+  std::lock_guard lock(reporting_);
+  const auto connected = client();
+  if (connected == nullptr) return;
+  // Best effort: who does not hear of it meets the operation's own deadline.
+  (void)connected->report_failure(communicator, status.info(),
+                                  Wait{Deadline::after_ms(kReportMs), nullptr});
+}
+
+void Job::Control::disconnect() {
+  std::lock_guard lock(reporting_);
+  connect(nullptr);
+}
+
+Status Job::ended() {
+  return Status(Code::kInvalidState, "the job has ended: dt_finalize was called");
+}
+
+Result<std::shared_ptr<comm::Communicator>> Job::world() const {
+  if (const Status status = world_->broken(); status.code() == Code::kInvalidState) return status;
+  return world_;
+}
+
+Wait Job::store_wait(int64_t timeout_ms) const {
+  return Wait{Deadline::after_ms(timeout_ms < 0 ? rendezvous_timeout_ms_ : timeout_ms), nullptr};
+}
+
+Status Job::abort(const std::string& message) {
+  if (local_store_ == nullptr) {
+    const auto client = control_->client();
+    if (client == nullptr) return ended();
+    return client->abort(message, Wait{Deadline::after_ms(kReportMs), nullptr});
+  }
+  ErrorInfo info;
+  info.code = Code::kAborted;
+  info.rank = place_.rank;
+  info.host = host_name_;
+  info.pid = getpid();
+  info.message = format("rank %d (%s pid %d) aborted the job: %s", place_.rank, host_name_.c_str(),
+                        static_cast<int>(getpid()), message.c_str());
+  const Status status(std::move(info));
+  local_store_->close(status);
+  board_->job_failed(status);
+  return {};
+}
+
+Status Job::finalize(int64_t timeout_ms) {
+  std::lock_guard lock(ending_);
+  if (finalized_) return final_status_;
+  finalized_ = true;
+  final_status_ = board_->first();
+  if (local_store_ != nullptr) {
+    local_store_->close(ended());
+    board_->job_failed(ended());
+    return final_status_;
+  }
+  const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
+  const bool failed = !final_status_.ok();
+  local_.with([](LocalPeers& local) { local.engine->say_goodbye(); });
+  if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
+  board_->job_failed(ended());
+  peer_watch_ = nullptr;
+  control_->disconnect();
+  if (server_ != nullptr) {
+    // Others must still hear the last word: go when they have gone.
+    const Deadline last = failed ? deadline.earlier(Deadline::after_ms(kFarewellMs)) : deadline;
+    (void)server_->wait_empty(Wait{last, nullptr});
+    server_ = nullptr;
+  }
+  return final_status_;
+}
+
+}  // namespace dt::job

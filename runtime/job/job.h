@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backend/host/host.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "comm/communicator.h"
+#include "comm/failure_board.h"
+#include "config/config.h"
+#include "job/local_store.h"
+#include "job/peer_watch.h"
+#include "launch/discover.h"
+#include "net/loop.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "training/reducer.h"
+
+namespace dt::job {
+
+/// One process's (or thread's) membership in a distributed run.
+///
+/// Life: discover the place, serve the store if this is its rank, connect, join (one round trip),
+/// share memory with the local ranks, watch over peers; at the end a two-phase goodbye.
+///
+/// Threads. The I/O thread (loop_) runs the store, hears of failures and tells the board, which
+/// breaks the communicators. Everything else runs on callers' threads. finalize() is the only
+/// function that changes members after start(); it takes ending_.
+class Job {
+ public:
+  static Result<std::shared_ptr<Job>> start(const config::Config& config, Logger::Sink sink);
+  /// Without finalize() the peers hear of a death.
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const launch::Place& place() const { return place_; }
+  const std::string& host_name() const { return host_name_; }
+  Result<std::shared_ptr<comm::Communicator>> world() const;
+  /// Bucket caps and the like, as configured.
+  const training::Reducer::Options& reducer_options() const { return reducer_options_; }
+
+  /// Calls `function` with the store of this job: a store::Client or a LocalStore.
+  template <class F>
+  auto with_store(F&& function) -> decltype(function(std::declval<LocalStore&>())) {
+    if (local_store_ != nullptr) return function(*local_store_);
+    const std::shared_ptr<store::Client> client = control_->client();
+    if (client == nullptr) return ended();
+    return function(*client);
+  }
+  /// < 0: the configured rendezvous time-out.
+  Wait store_wait(int64_t timeout_ms) const;
+
+  Status abort(const std::string& message);
+  /// < 0: the configured time-out. Idempotent.
+  Status finalize(int64_t timeout_ms);
+
+ private:
+  Job(const config::Config& config, Logger::Sink sink);
+
+  Status start_alone();
+  Status start_together(const config::Config& config);
+  Status serve_store(const config::Config& config);
+  Status connect(const Wait& wait);
+  Result<store::Verdict> join(const config::Config& config, const shm::ArenaListener& listener,
+                              const Wait& wait);
+  Status share_memory(const config::Config& config, const store::Verdict& verdict,
+                      shm::ArenaListener listener, const Wait& wait);
+  Status check_one_host(const store::Verdict& verdict) const;
+  void watch_peers(const store::Verdict& verdict);
+
+  // On the I/O thread.
+  void hear_of(const store::Failure& failure);
+  void peer_ended(int32_t local_rank);
+  /// Which operation a local rank entered last, for messages.
+  std::string last_operation(int32_t world_rank) const;
+
+  static Status ended();
+
+  const LoggerPtr logger_;
+  launch::Place place_;
+  std::string host_name_;
+  std::string host_id_;
+  int64_t rendezvous_timeout_ms_ = 0;
+  int64_t finalize_timeout_ms_ = 0;
+  int64_t collective_timeout_ms_ = 0;
+  training::Reducer::Options reducer_options_;
+
+  const std::shared_ptr<comm::FailureBoard> board_ = std::make_shared<comm::FailureBoard>();
+  Interrupt failed_;  // fired by the first failure: ends waits of start()
+
+  /// The connection to the store, also for threads of the backend that may outlive the Job.
+  class Control {
+   public:
+    void connect(std::shared_ptr<store::Client> client) {
+      client_.with([&](auto& mine) { mine = std::move(client); });
+    }
+    std::shared_ptr<store::Client> client() const {
+      return client_.with([](const auto& mine) { return mine; });
+    }
+    /// Tells the other ranks that a communicator failed here.
+    void report(const std::string& communicator, const Status& status);
+    /// No call of report() is inside afterwards, and none goes out any more.
+    void disconnect();
+
+   private:
+    std::mutex reporting_;  // held during report(): bounded by its time-out
+    Guarded<std::shared_ptr<store::Client>> client_;
+  };
+  /// What the I/O thread needs to name a peer's last operation.
+  struct LocalPeers {
+    std::shared_ptr<backend::HostEngine> engine;
+    std::vector<store::LocalRecord> records;
+  };
+
+  const std::shared_ptr<Control> control_ = std::make_shared<Control>();
+  std::unique_ptr<LocalStore> local_store_;  // world size 1
+  std::unique_ptr<net::Loop> loop_;          // else, like the rest
+  std::unique_ptr<store::Server> server_;
+  Guarded<LocalPeers> local_;
+  std::shared_ptr<comm::Communicator> world_;
+  std::unique_ptr<PeerWatch> peer_watch_;
+
+  std::mutex ending_;
+  bool finalized_ = false;  // under ending_
+  Status final_status_;     // under ending_
+};
+
+}  // namespace dt::job

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <deque>
+#include <system_error>
+
+#include "base/fork.h"
+#include "base/guarded.h"
+#include "base/wait.h"
+#include "net/handle.h"
+
+namespace dt::net {
+
+// Threads: `queue` is shared by everyone, the uv members belong to the loop's thread once it runs.
+// uv_async_send() is called with the queue locked, so that it never meets a closed handle.
+struct LoopState {
+  struct Queue {
+    std::deque<Loop::Task> tasks;
+    bool accepting = true;  // post() works
+    bool stopping = false;  // the thread is asked to end
+  };
+  Guarded<Queue> queue;
+  uv_loop_t loop;
+  uv_async_t wake;
+  uint32_t generation = 0;
+  pthread_t thread_id{};
+  std::unique_ptr<char[]> scratch{new char[Loop::kScratchBytes]};
+};
+
+namespace {
+
+bool post_to(const std::shared_ptr<LoopState>& state, Loop::Task& task) {
+  if (fork_generation() != state->generation) return false;
+  return state->queue.with([&](LoopState::Queue& queue) {
+    if (!queue.accepting) return false;
+    queue.tasks.push_back(std::move(task));
+    uv_async_send(&state->wake);
+    return true;
+  });
+}
+
+void run_tasks(LoopState* state) {
+  std::deque<Loop::Task> tasks;
+  state->queue.with([&](LoopState::Queue& queue) { tasks.swap(queue.tasks); });
+  while (!tasks.empty()) {
+    const Loop::Task task = std::move(tasks.front());
+    tasks.pop_front();
+    task();
+  }
+}
+
+void close_all(LoopState* state) {
+  release_fd_from_fork_guard(uv_backend_fd(&state->loop));
+  uv_walk(
+      &state->loop,
+      [](uv_handle_t* handle, void*) {
+        if (handle->data != nullptr) static_cast<Handle*>(handle->data)->close();
+      },
+      nullptr);
+  uv_close(reinterpret_cast<uv_handle_t*>(&state->wake), nullptr);
+}
+
+void on_wake(uv_async_t* wake) {
+  LoopState* state = static_cast<LoopState*>(wake->loop->data);
+  run_tasks(state);
+  const bool stop = state->queue.with([](LoopState::Queue& queue) {
+    if (!queue.stopping || !queue.tasks.empty()) return false;
+    queue.accepting = false;
+    return true;
+  });
+  if (stop) {
+    close_all(state);
+  } else if (state->queue.with([](const LoopState::Queue& queue) { return queue.stopping; })) {
+    uv_async_send(wake);  // a task posted another one while we are ending
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Loop>> Loop::start(const std::string& thread_name) {
+  auto state = std::make_shared<LoopState>();
+  state->generation = fork_generation();
+  if (const int error = uv_loop_init(&state->loop); error != 0) {
+    return Status(Code::kSystem,
+                  format("cannot make an event loop: %s; raise the limit of open files (ulimit -n)",
+                         errno_text(-error).c_str()));
+  }
+  state->loop.data = state.get();
+  uv_async_init(&state->loop, &state->wake, on_wake);
+  state->wake.data = nullptr;
+  guard_fd_from_fork(uv_backend_fd(&state->loop));
+
+  std::unique_ptr<Loop> loop(new Loop(state));
+  // The mask is inherited: blocked here first, so that the new thread never runs with a signal
+  // open.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const auto running = std::make_shared<Event>();  // on_thread() has nothing to compare until then
+  std::string failure;
+  try {
+    loop->thread_ = std::thread([state, running, thread_name] {
+      pthread_setname_np(pthread_self(), thread_name.substr(0, 15).c_str());
+      state->thread_id = pthread_self();
+      running->set();
+      uv_run(&state->loop, UV_RUN_DEFAULT);  // ends when close_all() closed the last handle
+      uv_loop_close(&state->loop);
+    });
+  } catch (const std::system_error& error) {
+    failure = error.what();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!failure.empty()) {
+    close_all(state.get());
+    uv_run(&state->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&state->loop);
+    return Status(Code::kSystem, format("cannot start the I/O thread: %s; raise the limit of "
+                                        "processes (ulimit -u)",
+                                        failure.c_str()));
+  }
+  running->wait({});
+  return loop;
+}
+
+Loop::~Loop() {
+  if (!check_not_forked().ok()) {
+    // The parent's thread and its locks were copied in an unknown state: touch nothing, free
+    // nothing. The descriptors were closed by the fork guard.
+    thread_.detach();
+    new std::shared_ptr<LoopState>(std::move(state_));
+    return;
+  }
+  if (!thread_.joinable()) return;  // start() failed half-way
+  state_->queue.with([&](LoopState::Queue& queue) {
+    queue.stopping = true;
+    uv_async_send(&state_->wake);
+  });
+  thread_.join();
+}
+
+bool Loop::post(Task task) { return post_to(state_, task); }
+
+Loop::Poster Loop::poster() const {
+  return [state = state_](Task task) { return post_to(state, task); };
+}
+
+bool Loop::run(const Task& task) {
+  if (on_thread()) {
+    task();
+    return true;
+  }
+  // Shared: set() still touches the event after the waiter may have returned.
+  const auto ran = std::make_shared<Event>();
+  if (!post([&task, ran] {
+        task();
+        ran->set();
+      })) {
+    return false;
+  }
+  ran->wait({});  // ends: an accepted task is always run
+  return true;
+}
+
+bool Loop::on_thread() const { return pthread_equal(pthread_self(), state_->thread_id) != 0; }
+
+Status Loop::check_not_forked() const {
+  if (fork_generation() == state_->generation) return {};
+  return Status(Code::kInvalidState,
+                "this process was forked after the job was made, and its threads and connections "
+                "stayed in the parent; make a new job here, or start workers by exec");
+}
+
+uv_loop_s* Loop::uv() const { return &state_->loop; }
+char* Loop::scratch() const { return state_->scratch.get(); }
+
+// ---- Timer ----
+
+struct TimerHandle final : Handle {
+  uv_timer_t timer;
+  std::function<void()> on_fire;
+  uv_handle_t* raw() override { return reinterpret_cast<uv_handle_t*>(&timer); }
+};
+
+Timer::Timer(Loop* loop, std::function<void()> on_fire) : handle_(std::make_shared<TimerHandle>()) {
+  uv_timer_init(loop->uv(), &handle_->timer);  // cannot fail
+  handle_->on_fire = std::move(on_fire);
+  handle_->adopt();
+}
+
+Timer::~Timer() { handle_->close(); }
+
+void Timer::start(int64_t after_ms) {
+  if (handle_->closing()) return;
+  uv_update_time(handle_->timer.loop);  // else the delay counts from the last poll
+  uv_timer_start(
+      &handle_->timer,
+      [](uv_timer_t* timer) {
+        const auto keep = static_cast<Handle*>(timer->data)->shared_from_this();
+        static_cast<TimerHandle*>(keep.get())->on_fire();
+      },
+      static_cast<uint64_t>(after_ms < 0 ? 0 : after_ms), 0);
+}
+
+void Timer::stop() {
+  if (!handle_->closing()) uv_timer_stop(&handle_->timer);
+}
+
+// ---- FdWatcher ----
+
+struct PollHandle final : Handle {
+  uv_poll_t poll;
+  std::function<void()> on_readable;
+  uv_handle_t* raw() override { return reinterpret_cast<uv_handle_t*>(&poll); }
+};
+
+Result<std::unique_ptr<FdWatcher>> FdWatcher::watch(Loop* loop, int fd,
+                                                    std::function<void()> on_readable) {
+  auto handle = std::make_shared<PollHandle>();
+  int error = uv_poll_init(loop->uv(), &handle->poll, fd);
+  if (error == 0) {
+    handle->on_readable = std::move(on_readable);
+    handle->adopt();
+    error =
+        uv_poll_start(&handle->poll, UV_READABLE | UV_DISCONNECT, [](uv_poll_t* poll, int, int) {
+          const auto keep = static_cast<Handle*>(poll->data)->shared_from_this();
+          static_cast<PollHandle*>(keep.get())->on_readable();
+        });
+    if (error != 0) handle->close();
+  }
+  if (error != 0) {
+    return Status(Code::kSystem,
+                  format("cannot watch descriptor %d: %s", fd, errno_text(-error).c_str()));
+  }
+  return std::unique_ptr<FdWatcher>(new FdWatcher(std::move(handle)));
+}
+
+FdWatcher::~FdWatcher() { handle_->close(); }
+
+}  // namespace dt::net

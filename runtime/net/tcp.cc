@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/tcp.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "net/handle.h"
+
+namespace dt::net {
+namespace {
+
+// A silent peer (power lost, cable out) is found after idle + count * interval = 30 s.
+constexpr unsigned kKeepaliveIdleS = 15;
+constexpr int kKeepaliveIntervalS = 5;
+constexpr int kKeepaliveCount = 3;
+constexpr int kMaxBacklog = 4096;
+
+}  // namespace
+
+struct TcpHandle final : Handle {
+  Loop* owner_loop = nullptr;
+  uv_tcp_t tcp;
+  uv_connect_t connecting;
+  uv_shutdown_t ending;
+  ConnectionEvents events;
+  Listener::OnAccept on_accept;
+  size_t queued_bytes = 0;
+  int guarded_fd = -1;
+  bool congested = false;
+  bool reading = false;
+  bool writing_failed = false;
+  bool told_close = false;
+
+  uv_handle_t* raw() override { return reinterpret_cast<uv_handle_t*>(&tcp); }
+  uv_stream_t* stream() { return reinterpret_cast<uv_stream_t*>(&tcp); }
+  static TcpHandle* of(void* data) { return static_cast<TcpHandle*>(static_cast<Handle*>(data)); }
+  std::shared_ptr<TcpHandle> keep() {
+    return std::static_pointer_cast<TcpHandle>(shared_from_this());
+  }
+
+  void guard() {
+    uv_os_fd_t fd = -1;
+    if (uv_fileno(raw(), &fd) != 0) return;
+    guarded_fd = fd;
+    guard_fd_from_fork(fd);
+  }
+  void before_close() override {
+    if (guarded_fd >= 0) release_fd_from_fork_guard(guarded_fd);
+    guarded_fd = -1;
+  }
+
+  void tune() {
+    uv_tcp_nodelay(&tcp, 1);
+    uv_tcp_keepalive(&tcp, 1, kKeepaliveIdleS);
+    if (guarded_fd < 0) return;
+    // Best effort: without these two the kernel's own, longer values hold.
+    setsockopt(guarded_fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveIntervalS,
+               sizeof kKeepaliveIntervalS);
+    setsockopt(guarded_fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveCount, sizeof kKeepaliveCount);
+  }
+
+  void read(bool wanted) {
+    if (closing() || wanted == reading) return;
+    reading = wanted;
+    if (!wanted) {
+      uv_read_stop(stream());
+      return;
+    }
+    const int error = uv_read_start(
+        stream(),
+        [](uv_handle_t* handle, size_t, uv_buf_t* buffer) {
+          *buffer = uv_buf_init(of(handle->data)->owner_loop->scratch(), Loop::kScratchBytes);
+        },
+        [](uv_stream_t* stream, ssize_t bytes, const uv_buf_t* buffer) {
+          const auto self = of(stream->data)->keep();
+          if (bytes < 0) {
+            self->tell_close(bytes == UV_EOF ? 0 : static_cast<int>(-bytes));
+          } else if (bytes > 0 && self->events.on_bytes) {
+            self->events.on_bytes(buffer->base, static_cast<size_t>(bytes));
+          }
+        });
+    if (error != 0) fail_later(-error);
+  }
+
+  void tell_close(int error) {
+    if (told_close || closing()) return;
+    told_close = true;
+    // Closed first: a callback that does nothing must not leave a socket behind.
+    close();
+    if (events.on_close) events.on_close(error);
+  }
+
+  // From within a call of the owner, who must not be called back before it returned.
+  void fail_later(int error) {
+    owner_loop->post([self = keep(), error] { self->tell_close(error); });
+  }
+
+  void wrote(size_t bytes, int error) {
+    queued_bytes -= bytes;
+    if (closing()) return;
+    if (error != 0) {
+      // The reading side tells the reason, after what the peer said last, such as a refusal.
+      writing_failed = true;
+      read(true);
+      return;
+    }
+    if (congested && queued_bytes < Connection::kHighWaterBytes / 2) {
+      congested = false;
+      read(true);
+      if (events.on_drained) events.on_drained();
+    }
+  }
+};
+
+namespace {
+
+struct WriteRequest {
+  uv_write_t request;
+  std::string bytes;
+  std::shared_ptr<TcpHandle> handle;
+};
+
+int read_somaxconn() {
+  char text[16] = {};
+  const int fd = open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return SOMAXCONN;
+  const ssize_t bytes = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  const int value = bytes > 0 ? atoi(text) : 0;
+  return value > 0 ? value : SOMAXCONN;
+}
+
+Status system_error(const char* what, const Address& address, int error, const char* next) {
+  return Status(Code::kSystem, format("%s %s: %s; %s", what, address.text().c_str(),
+                                      errno_text(error).c_str(), next));
+}
+
+}  // namespace
+
+// ---- Connection ----
+
+Result<std::unique_ptr<Connection>> Connection::dial(Loop* loop, const Address& address,
+                                                     ConnectionEvents events) {
+  auto handle = std::make_shared<TcpHandle>();
+  handle->owner_loop = loop;
+  int error = uv_tcp_init_ex(loop->uv(), &handle->tcp, static_cast<unsigned>(address.family()));
+  if (error != 0) return system_error("cannot connect to", address, -error, "check ulimit -n");
+  handle->adopt();
+  handle->guard();
+  handle->tune();
+  handle->events = std::move(events);
+  error = uv_tcp_connect(&handle->connecting, &handle->tcp,
+                         reinterpret_cast<const sockaddr*>(&address.storage),
+                         [](uv_connect_t* request, int status) {
+                           if (status == UV_ECANCELED) return;  // closed by its owner
+                           const auto self = TcpHandle::of(request->handle->data)->keep();
+                           if (self->closing()) return;
+                           if (status != 0) {
+                             self->tell_close(-status);
+                             return;
+                           }
+                           self->read(true);
+                           if (self->events.on_open) self->events.on_open();
+                         });
+  if (error != 0) handle->fail_later(-error);
+  return std::unique_ptr<Connection>(new Connection(std::move(handle)));
+}
+
+Connection::~Connection() { handle_->close(); }
+
+void Connection::open(ConnectionEvents events) {
+  handle_->events = std::move(events);
+  handle_->read(true);
+}
+
+void Connection::write(std::string bytes) {
+  TcpHandle& handle = *handle_;
+  if (handle.closing() || handle.writing_failed || bytes.empty()) return;
+  const size_t count = bytes.size();
+  if (handle.queued_bytes + count > kMaxQueuedBytes) {
+    handle.fail_later(ENOBUFS);
+    return;
+  }
+  auto* write = new WriteRequest{{}, std::move(bytes), handle_};
+  write->request.data = write;
+  const uv_buf_t buffer = uv_buf_init(write->bytes.data(), static_cast<unsigned>(count));
+  handle.queued_bytes += count;
+  const int error =
+      uv_write(&write->request, handle.stream(), &buffer, 1, [](uv_write_t* request, int status) {
+        const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
+        done->handle->wrote(done->bytes.size(), status);
+      });
+  if (error != 0) {
+    handle.queued_bytes -= count;
+    delete write;
+    handle.fail_later(-error);
+    return;
+  }
+  if (!handle.congested && handle.queued_bytes > kHighWaterBytes) {
+    handle.congested = true;
+    handle.read(false);
+  }
+}
+
+void Connection::shutdown() {
+  if (handle_->closing()) return;
+  // The callback needs nothing: an error also shows on the reading side.
+  uv_shutdown(&handle_->ending, handle_->stream(), [](uv_shutdown_t*, int) {});
+}
+
+void Connection::reset() {
+  if (handle_->closing()) return;
+  const linger now{1, 0};
+  if (handle_->guarded_fd >= 0) {
+    setsockopt(handle_->guarded_fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+  handle_->close();
+}
+
+size_t Connection::queued_bytes() const { return handle_->queued_bytes; }
+
+// ---- Listener ----
+
+Result<std::unique_ptr<Listener>> Listener::open(Loop* loop, const Address& address,
+                                                 OnAccept on_accept) {
+  auto handle = std::make_shared<TcpHandle>();
+  handle->owner_loop = loop;
+  int error = uv_tcp_init_ex(loop->uv(), &handle->tcp, static_cast<unsigned>(address.family()));
+  if (error != 0) {
+    return system_error("cannot listen on", address, -error, "check ulimit -n and IPv6 support");
+  }
+  handle->adopt();
+  handle->guard();
+  handle->on_accept = std::move(on_accept);
+  error = uv_tcp_bind(&handle->tcp, reinterpret_cast<const sockaddr*>(&address.storage), 0);
+  if (error == 0) {
+    error = uv_listen(
+        handle->stream(), std::min(read_somaxconn(), kMaxBacklog),
+        [](uv_stream_t* server, int status) {
+          if (status != 0) return;  // out of descriptors: libuv tries again
+          const auto self = TcpHandle::of(server->data)->keep();
+          auto accepted = std::make_shared<TcpHandle>();
+          accepted->owner_loop = self->owner_loop;
+          if (uv_tcp_init(server->loop, &accepted->tcp) != 0) return;
+          accepted->adopt();
+          if (uv_accept(server, accepted->stream()) != 0) {
+            accepted->close();
+            return;
+          }
+          accepted->guard();
+          accepted->tune();
+          self->on_accept(std::unique_ptr<Connection>(new Connection(std::move(accepted))));
+        });
+  }
+  Address bound;
+  bound.length = sizeof bound.storage;
+  int length = static_cast<int>(bound.length);
+  if (error == 0) {
+    error = uv_tcp_getsockname(&handle->tcp, reinterpret_cast<sockaddr*>(&bound.storage), &length);
+    bound.length = static_cast<socklen_t>(length);
+  }
+  if (error != 0) {
+    handle->close();
+    const char* next =
+        error == UV_EADDRINUSE
+            ? "another process listens there: choose another port, or 0 for a free one"
+        : error == UV_EADDRNOTAVAIL ? "no interface of this host has that address"
+                                    : "choose another address or port";
+    return system_error("cannot listen on", address, -error, next);
+  }
+  return std::unique_ptr<Listener>(new Listener(std::move(handle), bound));
+}
+
+Listener::~Listener() { handle_->close(); }
+
+}  // namespace dt::net

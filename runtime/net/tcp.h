@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "net/address.h"
+#include "net/loop.h"
+
+namespace dt::net {
+
+struct TcpHandle;
+
+/// What a connection tells its owner, on the loop's thread. After the Connection is destroyed or
+/// closed by its owner nothing is told any more. A callback may destroy the Connection.
+struct ConnectionEvents {
+  std::function<void()> on_open;  ///< dialled and connected
+  std::function<void(const char* data, size_t bytes)> on_bytes;
+  /// The queue of unsent bytes fell from above the high-water mark to below half of it.
+  std::function<void()> on_drained;
+  /// Once, the last event. `error` is an errno value; 0 is the peer's end of file.
+  std::function<void(int error)> on_close;
+};
+
+/// A TCP connection: TCP_NODELAY, keepalive, close-on-exec, closed in forked children.
+/// Loop's thread only.
+class Connection {
+ public:
+  /// Above this many unsent bytes the connection counts as congested and stops reading: a peer
+  /// that does not take its answers gets no more questions answered.
+  static constexpr size_t kHighWaterBytes = 1 << 20;
+  /// Above this many the peer is given up: on_close(ENOBUFS).
+  static constexpr size_t kMaxQueuedBytes = size_t{512} << 20;
+
+  static Result<std::unique_ptr<Connection>> dial(Loop* loop, const Address& address,
+                                                  ConnectionEvents events);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// For an accepted connection: sets the events and starts reading.
+  void open(ConnectionEvents events);
+  /// Queues the bytes. Errors arrive through on_close, never during this call.
+  void write(std::string bytes);
+  /// Sends what is queued, then end of file. Reading goes on.
+  void shutdown();
+  /// Drops the connection with a reset instead of an orderly end. No event follows.
+  void reset();
+  size_t queued_bytes() const;
+  bool congested() const { return queued_bytes() > kHighWaterBytes; }
+
+ private:
+  friend class Listener;
+  explicit Connection(std::shared_ptr<TcpHandle> handle) : handle_(std::move(handle)) {}
+
+  std::shared_ptr<TcpHandle> handle_;
+};
+
+/// Accepts connections. Loop's thread only.
+class Listener {
+ public:
+  using OnAccept = std::function<void(std::unique_ptr<Connection>)>;
+
+  /// The backlog is min(net.core.somaxconn, 4096).
+  static Result<std::unique_ptr<Listener>> open(Loop* loop, const Address& address,
+                                                OnAccept on_accept);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  /// Where it listens, with the port that the kernel chose.
+  const Address& bound() const { return bound_; }
+
+ private:
+  Listener(std::shared_ptr<TcpHandle> handle, Address bound)
+      : handle_(std::move(handle)), bound_(bound) {}
+
+  std::shared_ptr<TcpHandle> handle_;
+  Address bound_;
+};
+
+}  // namespace dt::net

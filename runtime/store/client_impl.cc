@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client_impl.h"
+
+#include <random>
+
+#include "net/address.h"
+
+namespace dt::store {
+namespace {
+
+constexpr size_t kMaxUntold = 64;
+
+uint64_t random_nonce() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
+}  // namespace
+
+Client::Impl::Impl(net::Loop* loop, ClientOptions given)
+    : options(std::move(given)),
+      address(net::host_port_text(options.host, options.port)),
+      self{options.rank, options.host_name, options.pid},
+      loop_(loop) {}
+
+std::string Client::Impl::server_text() const {
+  if (welcome.server.rank < 0) {
+    return format("the store's process (dt run, host %s pid %lld)", welcome.server.host.c_str(),
+                  static_cast<long long>(welcome.server.pid));
+  }
+  return welcome.server.text() + ", which serves the store,";
+}
+
+void Client::Impl::start(std::shared_ptr<Call> ready) {
+  Hello hello;
+  hello.protocol = kProtocolVersion;
+  hello.job_id = options.job_id;
+  hello.attempt = options.attempt;
+  hello.member = self;
+  hello.world_size = options.world_size;
+  hello.nonce = random_nonce();
+  hello.dialled = address;
+  // Events may be the last to hold the client, whose end must not free us under our feet.
+  const std::weak_ptr<Impl> weak = weak_from_this();
+  LinkEvents events;
+  events.on_ready = [weak, ready = std::move(ready)](Status status) {
+    const auto impl = weak.lock();
+    if (impl == nullptr) return;
+    if (status.ok()) impl->welcome = impl->link_->welcome();
+    finish(ready.get(), std::move(status), {});
+  };
+  events.on_frame = [weak](Frame frame) {
+    if (const auto impl = weak.lock()) impl->on_frame(std::move(frame));
+  };
+  events.on_lost = [weak](const std::string& reason) {
+    if (const auto impl = weak.lock()) impl->on_lost(reason);
+  };
+  link_ = std::make_unique<Link>(loop_, options.host, options.port, std::move(hello),
+                                 options.logger, std::move(events));
+  link_->start();
+}
+
+std::string Client::Impl::give_up() {
+  const std::string progress = link_->progress();
+  close();
+  return progress;
+}
+
+void Client::Impl::close() {
+  callback_ = nullptr;
+  if (link_ != nullptr) {
+    link_->stop();
+    // We may be inside one of its events.
+    loop_->post([link = std::shared_ptr<Link>(std::move(link_))] {});
+  }
+  lost_ = true;
+  finish_all(Status(Code::kInvalidState, "the connection to the store was closed by this process"));
+}
+
+// ---- calls ----
+
+void Client::Impl::finish(Call* call, Status status, std::string payload) {
+  if (call->done.is_set()) return;
+  call->status = std::move(status);
+  call->payload = std::move(payload);
+  call->done.set();
+}
+
+void Client::Impl::finish_all(const Status& status) {
+  std::map<uint64_t, std::shared_ptr<Call>> calls;
+  calls.swap(pending_);
+  for (const auto& entry : calls) finish(entry.second.get(), status, {});
+}
+
+void Client::Impl::begin(const std::shared_ptr<Call>& call, FrameType type,
+                         const std::string& payload) {
+  if (lost_) {
+    finish(call.get(),
+           broken_.ok() ? Status(Code::kInvalidState, "the connection to the store at " + address +
+                                                          " is closed; make a new job")
+                        : broken_,
+           {});
+    return;
+  }
+  const bool is_goodbye = type == FrameType::kGoodbye;
+  const bool allowed_when_broken =
+      is_goodbye || type == FrameType::kAbort || type == FrameType::kReportFailure;
+  if (!broken_.ok() && !allowed_when_broken) {
+    finish(call.get(), broken_, {});
+    return;
+  }
+  call->id = ++last_id_;
+  if (is_goodbye) goodbye_id_ = call->id;
+  link_->send(type, call->id, payload);
+  if (!broken_.ok() && is_goodbye) {
+    // Said, so that our end is no second death; but there is nothing left to agree on.
+    goodbye_ended_ = true;
+    finish(call.get(), broken_, {});
+    return;
+  }
+  pending_.emplace(call->id, call);
+}
+
+void Client::Impl::withdraw(const std::shared_ptr<Call>& call) {
+  if (pending_.erase(call->id) == 0) return;
+  if (call->id == goodbye_id_) goodbye_ended_ = true;
+  if (link_ != nullptr) link_->send(FrameType::kCancel, call->id, {});
+}
+
+void Client::Impl::on_frame(Frame frame) {
+  if (frame.type == FrameType::kFailure) {
+    Failure failure;
+    if (decode(frame.payload, &failure)) fail(failure);
+    return;
+  }
+  const auto found = pending_.find(frame.id);
+  if (found == pending_.end()) return;  // withdrawn meanwhile
+  const std::shared_ptr<Call> call = std::move(found->second);
+  pending_.erase(found);
+  if (frame.id == goodbye_id_) goodbye_ended_ = true;
+  ErrorInfo info;
+  if (frame.type == FrameType::kReply) {
+    finish(call.get(), {}, std::move(frame.payload));
+  } else if (frame.type == FrameType::kError && decode(frame.payload, &info)) {
+    finish(call.get(), Status(std::move(info)), {});
+  } else {
+    finish(call.get(), Status(Code::kInternal, "the store's answer makes no sense"), {});
+  }
+}
+
+// ---- failures ----
+
+void Client::Impl::on_lost(const std::string& reason) {
+  lost_ = true;
+  Failure failure;
+  failure.info.code = Code::kPeerLost;
+  failure.info.message = format(
+      "%s %s at %s without a goodbye: the process ended, was killed, or lost its network; "
+      "look at its log, then start the job again",
+      server_text().c_str(), reason.c_str(), address.c_str());
+  failure.info.rank = welcome.server.rank;
+  failure.info.host = welcome.server.host;
+  failure.info.pid = welcome.server.pid;
+  if (goodbye_ended_) {
+    // As agreed. Calls that still wait get the reason, but nobody is alarmed.
+    if (broken_.ok()) broken_ = Status(failure.info);
+    finish_all(broken_);
+    return;
+  }
+  fail(failure);
+}
+
+void Client::Impl::fail(const Failure& failure) {
+  const bool breaks_calls = lost_ || (failure.scope.empty() && self.rank >= 0);
+  if (breaks_calls && broken_.ok()) broken_ = Status(failure.info);
+  // The callback first: whoever sees a call fail may rely on the failure being known.
+  if (callback_) {
+    const auto callback = callback_;  // it may replace itself
+    callback(failure);
+  } else if (untold_.size() < kMaxUntold) {
+    untold_.push_back(failure);
+  }
+  if (!breaks_calls) return;
+  if (pending_.count(goodbye_id_) != 0) goodbye_ended_ = true;
+  finish_all(broken_);
+}
+
+void Client::Impl::set_callback(std::function<void(const Failure&)> callback) {
+  callback_ = std::move(callback);
+  if (!callback_) return;
+  const auto tell = callback_;
+  std::vector<Failure> untold;
+  untold.swap(untold_);
+  for (const Failure& failure : untold) tell(failure);
+}
+
+}  // namespace dt::store

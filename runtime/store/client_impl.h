@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+
+#include "store/client.h"
+#include "store/link.h"
+
+namespace dt::store {
+
+/// A call in flight. `done` is set last, by the loop's thread; the caller reads the rest after it.
+struct Call {
+  Event done;
+  Status status;
+  std::string payload;
+  uint64_t id = 0;  // loop's thread only
+};
+
+/// The client's state. Loop's thread only, except the const members.
+class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
+ public:
+  Impl(net::Loop* loop, ClientOptions options);
+
+  /// `ready` is completed when the server has answered the hello, or refused it.
+  void start(std::shared_ptr<Call> ready);
+  /// Ends the tries; "12 tries, the last: ...".
+  std::string give_up();
+  void begin(const std::shared_ptr<Call>& call, FrameType type, const std::string& payload);
+  /// The caller no longer waits; the server is told.
+  void withdraw(const std::shared_ptr<Call>& call);
+  void set_callback(std::function<void(const Failure&)> callback);
+  void close();
+
+  const ClientOptions options;
+  const std::string address;  ///< "host:port", for texts
+  const Member self;
+  /// Written before the caller of connect() goes on, constant afterwards.
+  Welcome welcome;
+  /// "the store at 127.0.0.1:4711 (rank 0, hostA pid 12)"
+  std::string server_text() const;
+
+ private:
+  void on_frame(Frame frame);
+  void on_lost(const std::string& reason);
+  void fail(const Failure& failure);
+  void finish_all(const Status& status);
+  static void finish(Call* call, Status status, std::string payload);
+
+  net::Loop* const loop_;
+  std::unique_ptr<Link> link_;
+  std::map<uint64_t, std::shared_ptr<Call>> pending_;
+  uint64_t last_id_ = 1;  // 1 was the hello
+  uint64_t goodbye_id_ = 0;
+  bool goodbye_ended_ = false;
+  Status broken_;  // the first failure of the whole job
+  bool lost_ = false;
+  std::function<void(const Failure&)> callback_;
+  std::vector<Failure> untold_;  // failures before there was a callback
+};
+
+}  // namespace dt::store

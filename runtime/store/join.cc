@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/join.h"
+
+#include <algorithm>
+
+#include "store/protocol.h"
+#include "store/text.h"
+
+namespace dt::store {
+namespace {
+
+Status refusal(const Member& member, std::string message) {
+  ErrorInfo info;
+  info.code = Code::kConfig;
+  info.message = std::move(message);
+  info.rank = member.rank;
+  info.host = member.host;
+  info.pid = member.pid;
+  info.operation = "join";
+  return Status(std::move(info));
+}
+
+// "(hostA pid 12)": the process without its rank.
+std::string process_text(const Member& member) {
+  return format("(%s pid %lld)", member.host.c_str(), static_cast<long long>(member.pid));
+}
+
+}  // namespace
+
+// ---- hello ----
+
+Status JoinTable::check_identity(const Hello& hello) const {
+  const std::string store = "store at " + (hello.dialled.empty() ? "?" : hello.dialled);
+  if (hello.protocol != kProtocolVersion) {
+    return Status(
+        Code::kVersion,
+        format("%s speaks protocol %u; %s speaks %u; use the same release of dt "
+               "everywhere",
+               store.c_str(), kProtocolVersion, hello.member.text().c_str(), hello.protocol));
+  }
+  const bool is_tool = hello.member.rank == -1;
+  const bool job_differs = hello.job_id != setup_.job_id && !(is_tool && hello.job_id.empty());
+  const bool attempt_differs = hello.attempt != setup_.attempt && !(is_tool && hello.attempt == -1);
+  if (job_differs || attempt_differs) {
+    const char* reason = job_differs                      ? "another job"
+                         : hello.attempt < setup_.attempt ? "stale"
+                                                          : "the store is stale";
+    return refusal(hello.member,
+                   format("%s serves job %s attempt %d; this process belongs to job %s attempt %d "
+                          "(%s)",
+                          store.c_str(), quoted(setup_.job_id).c_str(), setup_.attempt,
+                          quoted(hello.job_id).c_str(), hello.attempt, reason));
+  }
+  if (is_tool) return {};
+  if (hello.world_size != setup_.world_size) {
+    return refusal(
+        hello.member,
+        format("%s serves a job with world size %d; %s has world size %d; start every "
+               "rank with the same world size",
+               store.c_str(), setup_.world_size, hello.member.text().c_str(), hello.world_size));
+  }
+  if (hello.member.rank < 0 || hello.member.rank >= setup_.world_size) {
+    return refusal(
+        hello.member,
+        format("%s is out of range: the job has world size %d, so ranks are 0 to %d",
+               format("rank %d %s", hello.member.rank, process_text(hello.member).c_str()).c_str(),
+               setup_.world_size, setup_.world_size - 1));
+  }
+  return {};
+}
+
+Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded) {
+  DT_TRY(check_identity(hello));
+  const Member& member = hello.member;
+  if (member.rank == -1) return {};
+  if (const auto taken = slots_.find(member.rank); taken != slots_.end()) {
+    const Slot& slot = taken->second;
+    if (slot.stage == Stage::kDead || slot.stage == Stage::kLeft) {
+      return refusal(member,
+                     format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
+                            "attempt",
+                            member.rank, process_text(slot.member).c_str(),
+                            slot.stage == Stage::kDead ? "died in" : "left", setup_.attempt,
+                            process_text(member).c_str()));
+    }
+    if (slot.nonce != hello.nonce || slot.stage != Stage::kConnected) {
+      return refusal(member, format("duplicate rank %d: %s has it, and %s claims it too and is "
+                                    "refused; give every process its own rank",
+                                    member.rank, process_text(slot.member).c_str(),
+                                    process_text(member).c_str()));
+    }
+    // The same client: its first hello was answered too late.
+    *superseded = slot.client;
+    rank_of_client_.erase(slot.client);
+  }
+  Slot slot;
+  slot.member = member;
+  slot.nonce = hello.nonce;
+  slot.client = client;
+  slots_[member.rank] = std::move(slot);
+  rank_of_client_[client] = member.rank;
+  return {};
+}
+
+JoinTable::Slot* JoinTable::slot_of(uint64_t client) {
+  const auto rank = rank_of_client_.find(client);
+  return rank == rank_of_client_.end() ? nullptr : &slots_.at(rank->second);
+}
+
+size_t JoinTable::count(Stage stage) const {
+  return static_cast<size_t>(std::count_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
+    return entry.second.stage == stage;
+  }));
+}
+
+// ---- join ----
+
+void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_t now_ns,
+                     Answers* answers) {
+  Slot* slot = slot_of(ticket.first);
+  Status status;
+  if (slot == nullptr) {
+    status = Status(Code::kInvalidState, "a tool has no rank and cannot join");
+  } else if (record.rank != slot->member.rank || record.world_size != setup_.world_size) {
+    status = Status(
+        Code::kInvalidArgument,
+        format("%s of %d joins as rank %d of %d; give hello and join the same values",
+               slot->member.text().c_str(), setup_.world_size, record.rank, record.world_size));
+  } else if (slot->stage != Stage::kConnected) {
+    status =
+        Status(Code::kInvalidState, slot->member.text() + " has joined already; join only once");
+  } else if (!failed_.ok()) {
+    status = failed_;
+  }
+  if (!status.ok()) {
+    answers->push_back({ticket, std::move(status), {}});
+    return;
+  }
+  if (count(Stage::kJoining) == 0) first_join_ = Patience::starting(now_ns, setup_.timeout_ms);
+  died_joining_.erase(record.rank);
+  slot->stage = Stage::kJoining;
+  slot->waiting = ticket.second;
+  slot->patience = patience;
+  slot->record = std::move(record);
+  decide(answers);
+  // A joiner without patience is answered at once, like one whose deadline passes later.
+  if (!decided_ && failed_.ok()) expire(now_ns, answers);
+}
+
+void JoinTable::decide(Answers* answers) {
+  const size_t joined = count(Stage::kJoining);
+  const size_t world_size = static_cast<size_t>(setup_.world_size);
+  if (joined > 0 && joined < world_size && joined + died_joining_.size() >= world_size) {
+    std::vector<std::string> dead;
+    for (const auto& entry : died_joining_) dead.push_back(entry.second.text());
+    const Member& first = died_joining_.begin()->second;
+    ErrorInfo info;
+    info.code = Code::kPeerLost;
+    info.message = format(
+        "join: %s died after joining, before all ranks were there; look at its "
+        "log, then start a new attempt",
+        item_list(dead).c_str());
+    info.rank = first.rank;
+    info.host = first.host;
+    info.pid = first.pid;
+    info.operation = "join";
+    fail_join(Status(std::move(info)), answers);
+    return;
+  }
+  if (joined < world_size) return;
+  std::vector<JoinRecord> records;
+  for (const auto& entry : slots_) records.push_back(entry.second.record);
+  if (const Status compared = compare_configs(records); !compared.ok()) {
+    fail_join(compared, answers);
+    return;
+  }
+  const std::vector<Placement> places = place_ranks(records);
+  Verdict common;
+  common.attempt = setup_.attempt;
+  common.session = setup_.session;
+  common.world_size = setup_.world_size;
+  for (const Placement& place : places) {
+    common.node_count = std::max(common.node_count, place.node_rank + 1);
+  }
+  common.hosts.resize(static_cast<size_t>(common.node_count));
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    HostEntry& host = common.hosts[static_cast<size_t>(places[rank].node_rank)];
+    host.host_name = records[rank].host_name;
+    host.node_rank = places[rank].node_rank;
+    host.ranks.push_back(static_cast<int32_t>(rank));
+  }
+  for (auto& [rank, slot] : slots_) {
+    answers->push_back(
+        {{slot.client, *slot.waiting}, {}, encode(verdict_for(rank, records, places, common))});
+    slot.waiting.reset();
+    slot.stage = Stage::kMember;
+    records_.emplace_back(join_record_key(rank), encode(slot.record));
+    slot.record = {};
+  }
+  decided_ = true;
+}
+
+Verdict JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
+                               const std::vector<Placement>& places, const Verdict& common) const {
+  const Placement& own = places[static_cast<size_t>(rank)];
+  Verdict verdict = common;
+  verdict.node_rank = own.node_rank;
+  verdict.local_rank = own.local_rank;
+  const std::vector<int32_t>& ranks = common.hosts[static_cast<size_t>(own.node_rank)].ranks;
+  verdict.local_size = static_cast<int32_t>(ranks.size());
+  verdict.locals.resize(ranks.size());
+  for (const int32_t local : ranks) {
+    const JoinRecord& record = records[static_cast<size_t>(local)];
+    LocalRecord& entry =
+        verdict.locals[static_cast<size_t>(places[static_cast<size_t>(local)].local_rank)];
+    entry.rank = local;
+    entry.pid = record.pid;
+    entry.socket_name = record.socket_name;
+    entry.payload = record.payload;
+  }
+  return verdict;
+}
+
+void JoinTable::fail_join(const Status& status, Answers* answers) {
+  failed_ = status;
+  for (auto& entry : slots_) {
+    Slot& slot = entry.second;
+    if (slot.stage != Stage::kJoining) continue;
+    answers->push_back({{slot.client, *slot.waiting}, status, {}});
+    slot.waiting.reset();
+    slot.stage = Stage::kConnected;
+  }
+}
+
+Status JoinTable::missing_status(int64_t timeout_ms) const {
+  std::vector<int32_t> missing;
+  std::vector<std::string> joined;
+  for (int32_t rank = 0; rank < setup_.world_size; ++rank) {
+    const auto entry = slots_.find(rank);
+    if (entry == slots_.end() || entry->second.stage != Stage::kJoining) {
+      missing.push_back(rank);
+    } else {
+      joined.push_back(format("%d %s", rank, process_text(entry->second.member).c_str()));
+    }
+  }
+  ErrorInfo info;
+  info.code = Code::kTimeout;
+  info.message = format("%zu of %d ranks joined within %s; missing %s; joined: %s", joined.size(),
+                        setup_.world_size, seconds_text(timeout_ms).c_str(),
+                        ranks_text(missing).c_str(), item_list(joined).c_str());
+  std::vector<std::string> dead;
+  for (const auto& entry : died_joining_) dead.push_back(entry.second.text());
+  if (!dead.empty()) info.message += "; died after joining: " + item_list(dead);
+  info.rank = missing.front();
+  info.operation = "join";
+  return Status(std::move(info));
+}
+
+std::vector<std::pair<std::string, std::string>> JoinTable::take_records() {
+  return std::exchange(records_, {});
+}
+
+}  // namespace dt::store

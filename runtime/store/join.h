@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "store/keyspace.h"
+#include "store/messages.h"
+
+namespace dt::store {
+
+/// Ok, or CONFIG with every key whose value is not the same in all records. By rank.
+Status compare_configs(const std::vector<JoinRecord>& records);
+
+/// Where a rank lives. Hosts are told apart by host_id.
+struct Placement {
+  int32_t node_rank = 0;
+  int32_t local_rank = 0;
+};
+
+/// records[i] is rank i. Hosts are numbered by their lowest rank and local ranks by rank, unless
+/// the launcher's hints of all ranks fit together: then they win, because programs choose their
+/// device by the launcher's local rank.
+std::vector<Placement> place_ranks(const std::vector<JoinRecord>& records);
+
+struct JoinSetup {
+  std::string job_id;
+  int32_t attempt = 0;
+  int32_t world_size = 1;
+  uint64_t session = 1;
+  int64_t timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1 none
+};
+
+/// Who belongs to the job: from hello through the join and the verdict to goodbye or death.
+/// Pure state, as Keyspace. A rank is
+///   connected (hello) -> joining -> member (verdict) -> left (goodbye) or dead.
+/// Before the verdict, a lost connection frees the slot. A failed join is final for the attempt: a
+/// late rank is told at once what the others were told.
+class JoinTable {
+ public:
+  explicit JoinTable(JoinSetup setup) : setup_(std::move(setup)) {}
+
+  /// Checks a hello and, for a rank, takes its slot. `superseded` is set when the same process had
+  /// it on an older connection, which the caller then closes without further ado.
+  Status admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded);
+
+  void join(Ticket ticket, JoinRecord record, Patience patience, int64_t now_ns, Answers* answers);
+  void goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers);
+  /// The end of this connection is expected from now on (it aborted the job).
+  void leave(uint64_t client, Answers* answers);
+  /// The requester gave up waiting.
+  void cancel(Ticket ticket);
+  /// The connection is gone. A Failure when that is a death after the verdict, for all to know.
+  std::optional<Failure> lost(uint64_t client, const std::string& reason, Answers* answers);
+
+  void expire(int64_t now_ns, Answers* answers);
+  int64_t next_deadline_ns() const;
+  bool decided() const { return decided_; }
+  /// Once after the verdict: the records, as keys and values for the store.
+  std::vector<std::pair<std::string, std::string>> take_records();
+
+ private:
+  enum class Stage { kConnected, kJoining, kMember, kLeft, kDead };
+  struct Slot {
+    Stage stage = Stage::kConnected;
+    Member member;
+    uint64_t nonce = 0;
+    uint64_t client = 0;
+    std::optional<uint64_t> waiting;  // request id of a pending join or goodbye
+    Patience patience;
+    JoinRecord record;
+  };
+  using Slots = std::map<int32_t, Slot>;
+
+  Slot* slot_of(uint64_t client);
+  Status check_identity(const Hello& hello) const;
+  size_t count(Stage stage) const;
+  void decide(Answers* answers);
+  void fail_join(const Status& status, Answers* answers);
+  Status missing_status(int64_t timeout_ms) const;
+  void finish_goodbyes(Answers* answers);
+  Status still_there_status(int64_t timeout_ms) const;
+  Verdict verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
+                      const std::vector<Placement>& places, const Verdict& common) const;
+
+  const JoinSetup setup_;
+  Slots slots_;  // by rank
+  std::map<uint64_t, int32_t> rank_of_client_;
+  std::map<int32_t, Member> died_joining_;  // and have not come back
+  Patience first_join_;                     // the server's own limit
+  bool decided_ = false;
+  Status failed_;  // the join's end, when it failed
+  Status first_death_;
+  std::vector<std::pair<std::string, std::string>> records_;
+};
+
+}  // namespace dt::store

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dt::store {
+
+/// A request that waits for its answer: which connection, which request on it.
+using Ticket = std::pair<uint64_t, uint64_t>;
+
+struct Answer {
+  Ticket ticket;
+  Status status;
+  std::string payload;  ///< when the status is ok
+};
+using Answers = std::vector<Answer>;
+
+inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
+
+/// Until when the server waits on behalf of a request, and for how long that was, for the text.
+struct Patience {
+  int64_t deadline_ns = kNeverNs;  ///< monotonic
+  int64_t timeout_ms = -1;
+
+  static Patience starting(int64_t now_ns, int64_t timeout_ms);
+  bool ended(int64_t now_ns) const { return now_ns >= deadline_ns; }
+};
+
+struct CompareSet {
+  bool swapped = false;
+  std::optional<std::string> current;
+};
+
+/// Keys, values, and who waits for them. Pure state: no clock, no I/O; time comes in as a
+/// parameter, answers to requests that waited go out through an Answers list. One thread.
+class Keyspace {
+ public:
+  static constexpr size_t kMaxBytes = size_t{4} << 30;  ///< keys, values and waits together
+  static constexpr size_t kMaxWaitsPerClient = 4096;
+
+  explicit Keyspace(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+
+  Status set(const std::string& key, std::string value, Answers* released);
+  Status multi_set(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   Answers* released);
+  const std::string* find(const std::string& key) const;
+  Result<int64_t> add(const std::string& key, int64_t delta, Answers* released);
+  Result<CompareSet> compare_set(const std::string& key, const std::optional<std::string>& expected,
+                                 const std::string& desired, Answers* released);
+  bool erase(const std::string& key);
+  std::vector<std::string> list(const std::string& prefix) const;
+
+  /// Answers `ticket` once every key has been there (each at some time since the call): with the
+  /// value of the only key (get) or with nothing. At once where that holds already.
+  void wait(Ticket ticket, std::vector<std::string> keys, bool wants_value, Patience patience,
+            int64_t now_ns, Answers* answers);
+  /// `who` arrives; the `count`th arrival answers all of them.
+  void barrier(Ticket ticket, const std::string& who, const std::string& name, int32_t count,
+               Patience patience, int64_t now_ns, Answers* answers);
+
+  void cancel(Ticket ticket);
+  /// The client is gone, and with it its waits and arrivals.
+  void drop(uint64_t client);
+  /// Answers what has run out of patience.
+  void expire(int64_t now_ns, Answers* answers);
+  int64_t next_deadline_ns() const;
+  size_t pending() const { return waits_.size(); }
+
+ private:
+  struct PendingWait {
+    std::set<std::string> missing;  // a get or wait
+    size_t key_count = 0;
+    bool wants_value = false;
+    std::string barrier;  // its name, when it is a barrier
+    std::string who;
+    Patience patience;
+    size_t bytes = 0;  // charged against max_bytes_
+  };
+  struct BarrierState {
+    int32_t count = 0;
+    std::vector<Ticket> arrived;
+  };
+  using Waits = std::map<Ticket, PendingWait>;
+
+  Status admit(Ticket ticket, size_t bytes) const;
+  void put(const std::string& key, std::string value, Answers* released);
+  Status check_room(size_t added, size_t removed) const;
+  void insert(Ticket ticket, PendingWait wait);
+  /// Takes the wait out of every index.
+  PendingWait remove(Waits::iterator position);
+  Status timeout_status(const PendingWait& wait) const;
+
+  const size_t max_bytes_;
+  size_t bytes_ = 0;
+  std::map<std::string, std::string> values_;  // ordered, for list()
+  Waits waits_;
+  std::unordered_map<std::string, std::set<Ticket>> waiting_for_;  // key -> who waits
+  std::map<std::string, BarrierState> barriers_;
+  std::set<std::pair<int64_t, Ticket>> deadlines_;
+  std::unordered_map<uint64_t, size_t> waits_of_client_;
+};
+
+}  // namespace dt::store

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "store/join.h"
+#include "store/text.h"
+
+// The second half of JoinTable: goodbye, death, deadlines.
+namespace dt::store {
+
+void JoinTable::goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers) {
+  Slot* slot = slot_of(ticket.first);
+  if (slot == nullptr || slot->stage == Stage::kConnected) {
+    // A tool, or a rank that never joined: nobody counts on it.
+    answers->push_back({ticket, {}, {}});
+    return;
+  }
+  if (slot->stage != Stage::kMember) {
+    answers->push_back({ticket,
+                        Status(Code::kInvalidState,
+                               slot->member.text() + " is joining or has said goodbye already"),
+                        {}});
+    return;
+  }
+  slot->stage = Stage::kLeft;
+  slot->waiting = ticket.second;
+  slot->patience = patience;
+  finish_goodbyes(answers);
+  expire(now_ns, answers);
+}
+
+void JoinTable::leave(uint64_t client, Answers* answers) {
+  Slot* slot = slot_of(client);
+  if (slot == nullptr || slot->stage != Stage::kMember) return;
+  slot->stage = Stage::kLeft;
+  finish_goodbyes(answers);
+}
+
+void JoinTable::finish_goodbyes(Answers* answers) {
+  if (!decided_ || count(Stage::kMember) != 0) return;
+  for (auto& entry : slots_) {
+    Slot& slot = entry.second;
+    if (slot.stage != Stage::kLeft || !slot.waiting.has_value()) continue;
+    answers->push_back({{slot.client, *slot.waiting}, first_death_, {}});
+    slot.waiting.reset();
+  }
+}
+
+void JoinTable::cancel(Ticket ticket) {
+  Slot* slot = slot_of(ticket.first);
+  if (slot == nullptr || slot->waiting != ticket.second) return;
+  slot->waiting.reset();
+  // A goodbye stays said: its connection may end silently.
+  if (slot->stage == Stage::kJoining) slot->stage = Stage::kConnected;
+}
+
+std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& reason,
+                                       Answers* answers) {
+  const auto found = rank_of_client_.find(client);
+  if (found == rank_of_client_.end()) return std::nullopt;
+  const int32_t rank = found->second;
+  Slot& slot = slots_.at(rank);
+  rank_of_client_.erase(found);
+  slot.waiting.reset();
+  switch (slot.stage) {
+    case Stage::kConnected: slots_.erase(rank); return std::nullopt;
+    case Stage::kJoining:
+      died_joining_[rank] = slot.member;
+      slots_.erase(rank);
+      decide(answers);
+      return std::nullopt;
+    case Stage::kLeft:
+    case Stage::kDead: return std::nullopt;
+    case Stage::kMember: break;
+  }
+  slot.stage = Stage::kDead;
+  Failure failure;
+  failure.info.code = Code::kPeerLost;
+  failure.info.message = format(
+      "%s %s without a goodbye: the process ended, was killed, or lost its network; look "
+      "at its log, then abort and re-create the communicator",
+      slot.member.text().c_str(), reason.c_str());
+  failure.info.rank = rank;
+  failure.info.host = slot.member.host;
+  failure.info.pid = slot.member.pid;
+  if (first_death_.ok()) first_death_ = Status(failure.info);
+  finish_goodbyes(answers);
+  return failure;
+}
+
+void JoinTable::expire(int64_t now_ns, Answers* answers) {
+  if (!decided_ && failed_.ok()) {
+    // One joiner's deadline ends the join for all: without it the world cannot be complete.
+    std::optional<int64_t> ended;
+    for (const auto& entry : slots_) {
+      const Slot& slot = entry.second;
+      if (slot.stage == Stage::kJoining && slot.patience.ended(now_ns)) {
+        ended = std::max(ended.value_or(0), slot.patience.timeout_ms);
+      }
+    }
+    if (!ended.has_value() && count(Stage::kJoining) > 0 && first_join_.ended(now_ns)) {
+      ended = first_join_.timeout_ms;
+    }
+    if (ended.has_value()) fail_join(missing_status(*ended), answers);
+  }
+  for (auto& entry : slots_) {
+    Slot& slot = entry.second;
+    if (slot.stage != Stage::kLeft || !slot.waiting.has_value()) continue;
+    if (!slot.patience.ended(now_ns)) continue;
+    answers->push_back(
+        {{slot.client, *slot.waiting}, still_there_status(slot.patience.timeout_ms), {}});
+    slot.waiting.reset();
+  }
+}
+
+int64_t JoinTable::next_deadline_ns() const {
+  int64_t next = kNeverNs;
+  for (const auto& entry : slots_) {
+    if (entry.second.waiting.has_value()) {
+      next = std::min(next, entry.second.patience.deadline_ns);
+    }
+  }
+  if (count(Stage::kJoining) > 0) next = std::min(next, first_join_.deadline_ns);
+  return next;
+}
+
+Status JoinTable::still_there_status(int64_t timeout_ms) const {
+  std::vector<std::string> there;
+  const Member* first = nullptr;
+  for (const auto& entry : slots_) {
+    if (entry.second.stage != Stage::kMember) continue;
+    if (first == nullptr) first = &entry.second.member;
+    there.push_back(entry.second.member.text());
+  }
+  ErrorInfo info;
+  info.code = Code::kTimeout;
+  info.message = format("goodbye: %zu of %d ranks left within %s; still there: %s",
+                        static_cast<size_t>(setup_.world_size) - there.size(), setup_.world_size,
+                        seconds_text(timeout_ms).c_str(), item_list(there).c_str());
+  if (first != nullptr) {
+    info.rank = first->rank;
+    info.host = first->host;
+    info.pid = first->pid;
+  }
+  info.operation = "goodbye";
+  return Status(std::move(info));
+}
+
+}  // namespace dt::store

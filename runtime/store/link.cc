@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/link.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace dt::store {
+namespace {
+
+constexpr int64_t kFirstDelayMs = 20;
+constexpr int64_t kMaxDelayMs = 2'000;
+// A firewall that drops packets would hold one try for two minutes.
+constexpr int64_t kTryMs = 10'000;
+constexpr uint64_t kHelloId = 1;
+
+// What an errno of connecting or greeting means to someone who waits for a store.
+std::string explain(int error) {
+  switch (error) {
+    case 0:
+      return "the connection was closed before the hello was answered: something listens there, "
+             "but the store is not ready or it is no store";
+    case ECONNREFUSED: return "connection refused: the host is up, nothing listens there yet";
+    case ECONNRESET:
+    case EPIPE: return "connection reset: something listens there, but it ended or is no store";
+    case ETIMEDOUT: return "no answer: the host is down, or a firewall drops the packets";
+    case EHOSTUNREACH: return "no route to host: the host is down or not in this network";
+    case ENETUNREACH:
+      return "network unreachable: this host has no route there; check the address and the "
+             "interface";
+    case EADDRNOTAVAIL: return "no free local port or no suitable local address";
+    default: return errno_text(error);
+  }
+}
+
+bool is_final(Code code) {
+  return code == Code::kConfig || code == Code::kVersion || code == Code::kInvalidArgument ||
+         code == Code::kUnsupported;
+}
+
+}  // namespace
+
+Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, LoggerPtr logger,
+           LinkEvents events)
+    : loop_(loop),
+      host_(std::move(host)),
+      port_(port),
+      hello_(std::move(hello)),
+      logger_(std::move(logger)),
+      events_(std::move(events)),
+      retry_timer_(loop, [this] { attempt(); }),
+      try_timer_(loop, [this] { fail_try(explain(ETIMEDOUT)); }),
+      delay_ms_(kFirstDelayMs),
+      random_(static_cast<uint32_t>(hello_.nonce | 1)) {}
+
+void Link::stop() {
+  stopped_ = true;
+  connection_.reset();
+  retry_timer_.stop();
+  try_timer_.stop();
+}
+
+void Link::send(FrameType type, uint64_t id, std::string_view payload) {
+  if (connection_ != nullptr) connection_->write(encode_frame(type, id, payload));
+}
+
+std::string Link::progress() const {
+  return format("%d %s, the last: %s", tries_, tries_ == 1 ? "try" : "tries", last_reason_.c_str());
+}
+
+// ---- until the hello is answered ----
+
+void Link::attempt() {
+  if (stopped_) return;
+  ++tries_;
+  try_timer_.start(kTryMs);
+  // Resolved anew each time: the name of a pod appears, and changes, while we wait.
+  const std::weak_ptr<char> alive = alive_;
+  net::resolve(loop_, host_, port_, [this, alive](Result<std::vector<net::Address>> found) {
+    if (alive.expired() || stopped_ || connection_ != nullptr || ready_) return;
+    if (!found.ok()) {
+      fail_try(found.status().message());
+      return;
+    }
+    addresses_ = std::move(found).value();
+    next_address_ = 0;
+    dial_next();
+  });
+}
+
+void Link::dial_next() {
+  connection_.reset();
+  parser_ = FrameParser(kMaxPayloadBytes);
+  net::ConnectionEvents events;
+  events.on_open = [this] { opened(); };
+  events.on_bytes = [this](const char* data, size_t bytes) { received(data, bytes); };
+  events.on_close = [this](int error) { closed(error); };
+  auto dialled = net::Connection::dial(loop_, addresses_[next_address_++], std::move(events));
+  if (dialled.ok()) {
+    connection_ = std::move(dialled).value();
+  } else if (next_address_ < addresses_.size()) {
+    dial_next();
+  } else {
+    fail_try(dialled.status().message());
+  }
+}
+
+void Link::opened() {
+  Request request;
+  request.type = FrameType::kHello;
+  request.hello = hello_;
+  send(FrameType::kHello, kHelloId, encode_request(request));
+}
+
+void Link::fail_try(std::string reason) {
+  connection_.reset();
+  try_timer_.stop();
+  last_reason_ = std::move(reason);
+  if (logger_) {
+    logger_->log(LogLevel::kDebug, "store: try %d of %s failed: %s", tries_, hello_.dialled.c_str(),
+                 last_reason_.c_str());
+  }
+  // Jitter keeps the ranks of a large job from knocking in step.
+  std::uniform_int_distribution<int64_t> jitter(delay_ms_ / 2, delay_ms_);
+  retry_timer_.start(jitter(random_));
+  delay_ms_ = std::min(2 * delay_ms_, kMaxDelayMs);
+}
+
+void Link::handle_greeting(const Frame& frame) {
+  if (frame.type == FrameType::kReply && frame.id == kHelloId && decode(frame.payload, &welcome_)) {
+    finish({});
+    return;
+  }
+  ErrorInfo info;
+  if (frame.type != FrameType::kError || !decode(frame.payload, &info)) {
+    fail_try(
+        "the answer to the hello makes no sense: what listens there is no store of this "
+        "version");
+  } else if (is_final(info.code)) {
+    finish(Status(std::move(info)));
+  } else {
+    fail_try(std::move(info.message));
+  }
+}
+
+void Link::finish(Status status) {
+  try_timer_.stop();
+  ready_ = status.ok();
+  if (!ready_) stop();
+  events_.on_ready(std::move(status));
+}
+
+// ---- both phases ----
+
+void Link::received(const char* data, size_t bytes) {
+  parser_.feed(data, bytes);
+  Frame frame;
+  // Any event may stop the link or begin another try, so everything is looked at anew.
+  while (!stopped_ && connection_ != nullptr && parser_.next(&frame)) {
+    if (ready_) {
+      events_.on_frame(std::move(frame));
+    } else {
+      handle_greeting(frame);
+    }
+  }
+  if (stopped_ || connection_ == nullptr || parser_.status().ok()) return;
+  const Status broken = parser_.status();
+  if (ready_) {
+    connection_.reset();
+    events_.on_lost("sent what makes no sense (" + broken.message() + ")");
+  } else if (broken.code() == Code::kVersion) {
+    finish(broken.within("store at " + hello_.dialled));
+  } else {
+    fail_try(broken.message());
+  }
+}
+
+void Link::closed(int error) {
+  connection_.reset();
+  if (ready_) {
+    events_.on_lost(error == 0 ? "closed the connection"
+                               : "lost the connection (" + errno_text(error) + ")");
+  } else if (next_address_ < addresses_.size()) {
+    dial_next();
+  } else {
+    fail_try(explain(error));
+  }
+}
+
+}  // namespace dt::store

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "net/address.h"
+#include "net/loop.h"
+#include "net/tcp.h"
+#include "store/protocol.h"
+
+namespace dt::store {
+
+/// What a Link tells its owner. The owner may stop() the Link inside, not destroy it.
+struct LinkEvents {
+  std::function<void(Status)> on_ready;  ///< once: hello answered (ok), or refused for good
+  std::function<void(Frame)> on_frame;   ///< after on_ready
+  /// Once, after a good on_ready: the connection is gone. `reason` completes "the server ...".
+  std::function<void(const std::string& reason)> on_lost;
+};
+
+/// A client's connection: found, opened and greeted with patience, then a stream of frames.
+/// Loop's thread only.
+class Link {
+ public:
+  Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, LoggerPtr logger,
+       LinkEvents events);
+
+  void start() { attempt(); }
+  /// Closes the connection; no event follows.
+  void stop();
+  void send(FrameType type, uint64_t id, std::string_view payload);
+  const Welcome& welcome() const { return welcome_; }
+  /// Why there is no connection yet: "12 tries; the last: connection refused: ...".
+  std::string progress() const;
+
+ private:
+  void attempt();
+  void dial_next();
+  void opened();
+  void received(const char* data, size_t bytes);
+  void closed(int error);
+  void handle_greeting(const Frame& frame);
+  void fail_try(std::string reason);
+  void finish(Status status);
+
+  net::Loop* const loop_;
+  const std::string host_;
+  const uint16_t port_;
+  const Hello hello_;
+  const LoggerPtr logger_;
+  const LinkEvents events_;
+  std::unique_ptr<net::Connection> connection_;
+  net::Timer retry_timer_;
+  net::Timer try_timer_;  // limits one try
+  FrameParser parser_{kMaxPayloadBytes};
+  Welcome welcome_;
+  std::vector<net::Address> addresses_;
+  size_t next_address_ = 0;
+  int tries_ = 0;
+  int64_t delay_ms_;
+  std::string last_reason_ = "the first try has not ended";
+  bool ready_ = false;
+  bool stopped_ = false;
+  std::minstd_rand random_;
+  const std::shared_ptr<char> alive_ = std::make_shared<char>();  // for the resolver's answer
+};
+
+}  // namespace dt::store

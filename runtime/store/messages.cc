@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/messages.h"
+
+#include <algorithm>
+
+#include "store/protocol.h"
+
+namespace dt::store {
+namespace {
+
+constexpr size_t kMaxNameBytes = 1024;           // job ids, host names, host ids, scopes
+constexpr size_t kMaxRecordBytes = 1 << 20;      // a join record's payload
+constexpr size_t kMaxConfigTextBytes = 4 << 10;  // one configuration value
+constexpr size_t kMaxAuthBytes = 4 << 10;
+
+std::string_view cut(std::string_view text, size_t bytes) { return text.substr(0, bytes); }
+
+void put(Writer* writer, const Member& member) {
+  writer->i32(member.rank).text(cut(member.host, kMaxNameBytes)).i64(member.pid);
+}
+
+Member get_member(Reader* reader) {
+  Member member;
+  member.rank = reader->i32();
+  member.host = reader->text(kMaxNameBytes);
+  member.pid = reader->i64();
+  return member;
+}
+
+// Ranks of a host nearly always follow each other: as runs {first, length} the table of hosts costs
+// bytes per host, not per rank.
+void put_ranks(Writer* writer, const std::vector<int32_t>& ranks) {
+  std::vector<std::pair<int32_t, int32_t>> runs;
+  for (const int32_t rank : ranks) {
+    if (!runs.empty() && runs.back().first + runs.back().second == rank) {
+      ++runs.back().second;
+    } else {
+      runs.push_back({rank, 1});
+    }
+  }
+  writer->u32(static_cast<uint32_t>(runs.size()));
+  for (const auto& run : runs) writer->i32(run.first).i32(run.second);
+}
+
+// `budget`: ranks that may still be named; keeps a false length from costing memory.
+bool get_ranks(Reader* reader, int64_t* budget, std::vector<int32_t>* out) {
+  const size_t runs = reader->count(2 * sizeof(int32_t));
+  for (size_t i = 0; i < runs; ++i) {
+    const int32_t first = reader->i32();
+    const int32_t length = reader->i32();
+    *budget -= length;
+    if (first < 0 || length < 1 || *budget < 0 || first > INT32_MAX - length) return false;
+    for (int32_t rank = first; rank < first + length; ++rank) out->push_back(rank);
+  }
+  return reader->ok();
+}
+
+void put(Writer* writer, const ErrorInfo& info) {
+  writer->i32(static_cast<int32_t>(info.code))
+      .text(cut(info.message, kMaxTextBytes))
+      .i32(info.rank)
+      .text(cut(info.host, kMaxNameBytes))
+      .i64(info.pid)
+      .text(cut(info.operation, kMaxNameBytes))
+      .i64(info.sequence);
+}
+
+ErrorInfo get_info(Reader* reader) {
+  ErrorInfo info;
+  info.code = static_cast<Code>(reader->i32());
+  info.message = reader->text(kMaxTextBytes);
+  info.rank = reader->i32();
+  info.host = reader->text(kMaxNameBytes);
+  info.pid = reader->i64();
+  info.operation = reader->text(kMaxNameBytes);
+  info.sequence = reader->i64();
+  // A failure that says OK would be taken for success.
+  if (info.code == Code::kOk) info.code = Code::kInternal;
+  return info;
+}
+
+}  // namespace
+
+std::string Member::text() const {
+  const std::string who = rank >= 0 ? format("rank %d", rank) : "a tool";
+  return format("%s (%s pid %lld)", who.c_str(), host.c_str(), static_cast<long long>(pid));
+}
+
+std::string join_record_key(int32_t rank) { return kJoinPrefix + std::to_string(rank); }
+
+std::string encode(const JoinRecord& record) {
+  Writer writer;
+  writer.i32(record.rank).i32(record.world_size).text(record.host_id).text(record.host_name);
+  writer.i64(record.pid).i32(record.local_rank).i32(record.node_rank).text(record.socket_name);
+  writer.u32(static_cast<uint32_t>(record.equal_config.size()));
+  for (const auto& entry : record.equal_config) writer.text(entry.first).text(entry.second);
+  writer.text(record.payload);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, JoinRecord* out) {
+  Reader reader(bytes);
+  out->rank = reader.i32();
+  out->world_size = reader.i32();
+  out->host_id = reader.text(kMaxNameBytes);
+  out->host_name = reader.text(kMaxNameBytes);
+  out->pid = reader.i64();
+  out->local_rank = reader.i32();
+  out->node_rank = reader.i32();
+  out->socket_name = reader.text(kMaxNameBytes);
+  const size_t entries = reader.count(2 * sizeof(uint32_t));
+  for (size_t i = 0; i < entries && reader.ok(); ++i) {
+    std::string key = reader.text(kMaxNameBytes);
+    out->equal_config.emplace_back(std::move(key), reader.text(kMaxConfigTextBytes));
+  }
+  out->payload = reader.text(kMaxRecordBytes);
+  return reader.done();
+}
+
+std::string encode(const Verdict& verdict) {
+  Writer writer;
+  writer.i32(verdict.attempt).u64(verdict.session).i32(verdict.world_size);
+  writer.i32(verdict.local_rank).i32(verdict.local_size);
+  writer.i32(verdict.node_rank).i32(verdict.node_count);
+  writer.u32(static_cast<uint32_t>(verdict.hosts.size()));
+  for (const HostEntry& host : verdict.hosts) {
+    writer.text(host.host_name).i32(host.node_rank);
+    put_ranks(&writer, host.ranks);
+  }
+  writer.u32(static_cast<uint32_t>(verdict.locals.size()));
+  for (const LocalRecord& local : verdict.locals) {
+    writer.i32(local.rank).i64(local.pid).text(local.socket_name).text(local.payload);
+  }
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Verdict* out) {
+  Reader reader(bytes);
+  out->attempt = reader.i32();
+  out->session = reader.u64();
+  out->world_size = reader.i32();
+  out->local_rank = reader.i32();
+  out->local_size = reader.i32();
+  out->node_rank = reader.i32();
+  out->node_count = reader.i32();
+  int64_t budget = std::min(out->world_size, 1 << 24);
+  const size_t hosts = reader.count(3 * sizeof(uint32_t));
+  for (size_t i = 0; i < hosts && reader.ok(); ++i) {
+    HostEntry host;
+    host.host_name = reader.text(kMaxNameBytes);
+    host.node_rank = reader.i32();
+    if (!get_ranks(&reader, &budget, &host.ranks)) return false;
+    out->hosts.push_back(std::move(host));
+  }
+  const size_t locals = reader.count(5 * sizeof(uint32_t));
+  for (size_t i = 0; i < locals && reader.ok(); ++i) {
+    LocalRecord local;
+    local.rank = reader.i32();
+    local.pid = reader.i64();
+    local.socket_name = reader.text(kMaxNameBytes);
+    local.payload = reader.text(kMaxRecordBytes);
+    out->locals.push_back(std::move(local));
+  }
+  return reader.done();
+}
+
+std::string encode(const ErrorInfo& info) {
+  Writer writer;
+  put(&writer, info);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, ErrorInfo* out) {
+  Reader reader(bytes);
+  *out = get_info(&reader);
+  return reader.done();
+}
+
+std::string encode(const Failure& failure) {
+  Writer writer;
+  writer.text(failure.scope);
+  put(&writer, failure.info);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Failure* out) {
+  Reader reader(bytes);
+  out->scope = reader.text(kMaxNameBytes);
+  out->info = get_info(&reader);
+  return reader.done();
+}
+
+std::string encode(const Hello& hello) {
+  Writer writer;
+  writer.u32(hello.protocol).text(hello.job_id).i32(hello.attempt);
+  put(&writer, hello.member);
+  writer.i32(hello.world_size).u64(hello.nonce).text(cut(hello.dialled, kMaxNameBytes));
+  writer.text(hello.auth);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Hello* out) {
+  Reader reader(bytes);
+  out->protocol = reader.u32();
+  out->job_id = reader.text(kMaxNameBytes);
+  out->attempt = reader.i32();
+  out->member = get_member(&reader);
+  out->world_size = reader.i32();
+  out->nonce = reader.u64();
+  out->dialled = reader.text(kMaxNameBytes);
+  out->auth = reader.text(kMaxAuthBytes);
+  return reader.done();
+}
+
+std::string encode(const Welcome& welcome) {
+  Writer writer;
+  writer.u32(welcome.protocol).text(welcome.job_id).i32(welcome.attempt).i32(welcome.world_size);
+  put(&writer, welcome.server);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Welcome* out) {
+  Reader reader(bytes);
+  out->protocol = reader.u32();
+  out->job_id = reader.text(kMaxNameBytes);
+  out->attempt = reader.i32();
+  out->world_size = reader.i32();
+  out->server = get_member(&reader);
+  return reader.done();
+}
+
+}  // namespace dt::store

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dt::store {
+
+/// Who a process is, as shown in texts.
+struct Member {
+  int32_t rank = -1;  ///< -1: a tool or an agent, no rank of the job
+  std::string host;
+  int64_t pid = 0;
+
+  /// "rank 3 (hostB pid 4242)", or "a tool (hostB pid 4242)".
+  std::string text() const;
+};
+
+/// First frame of every connection.
+struct Hello {
+  uint32_t protocol = 0;
+  std::string job_id;    ///< empty: a tool that takes any job
+  int32_t attempt = -1;  ///< -1: a tool that takes any attempt
+  Member member;
+  int32_t world_size = 0;
+  uint64_t nonce = 0;   ///< random per client: tells a retry from a second process
+  std::string dialled;  ///< the store's address as this client knows it, for texts
+  std::string auth;     ///< room for authentication; empty today
+};
+
+/// The server's answer to a good hello.
+struct Welcome {
+  uint32_t protocol = 0;
+  std::string job_id;
+  int32_t attempt = 0;
+  int32_t world_size = 0;
+  Member server;  ///< rank -1: an agent (dt run) serves
+};
+
+/// What a rank tells the others when it joins.
+struct JoinRecord {
+  int32_t rank = -1;
+  int32_t world_size = 0;
+  std::string host_id;  ///< equal means: same host
+  std::string host_name;
+  int64_t pid = 0;
+  int32_t local_rank = -1;  ///< the launcher's hint; -1 none
+  int32_t node_rank = -1;   ///< the launcher's hint; -1 none
+  std::string socket_name;  ///< abstract unix socket; opaque bytes
+  std::vector<std::pair<std::string, std::string>> equal_config;  ///< must be equal on all ranks
+  std::string payload;  ///< opaque bytes for the layers above
+};
+
+/// A rank of the reader's own host.
+struct LocalRecord {
+  int32_t rank = -1;
+  int64_t pid = 0;
+  std::string socket_name;
+  std::string payload;
+};
+
+struct HostEntry {
+  std::string host_name;
+  int32_t node_rank = 0;
+  std::vector<int32_t> ranks;  ///< ascending
+};
+
+/// What every rank gets when all have joined.
+struct Verdict {
+  int32_t attempt = 0;
+  uint64_t session = 0;  ///< random, chosen by the server, equal on all ranks, never 0
+  int32_t world_size = 0;
+  int32_t local_rank = 0;
+  int32_t local_size = 0;
+  int32_t node_rank = 0;
+  int32_t node_count = 0;
+  std::vector<HostEntry> hosts;     ///< by node rank
+  std::vector<LocalRecord> locals;  ///< ranks of the own host, itself included, by local rank
+};
+
+/// Something that broke the job, or one communicator of it.
+struct Failure {
+  ErrorInfo info;
+  std::string scope;  ///< empty: the whole job; else a communicator's id
+};
+
+/// Where the server keeps the encoded JoinRecord of each rank once the verdict is out. Clients may
+/// read below kJoinPrefix (multi_get), not write.
+inline constexpr char kJoinPrefix[] = "dt.join/";
+std::string join_record_key(int32_t rank);
+
+std::string encode(const JoinRecord& record);
+std::string encode(const Verdict& verdict);
+std::string encode(const ErrorInfo& info);
+std::string encode(const Failure& failure);
+std::string encode(const Hello& hello);
+std::string encode(const Welcome& welcome);
+/// False: the bytes are no such thing; `out` is then unspecified.
+bool decode(std::string_view bytes, JoinRecord* out);
+bool decode(std::string_view bytes, Verdict* out);
+bool decode(std::string_view bytes, ErrorInfo* out);
+bool decode(std::string_view bytes, Failure* out);
+bool decode(std::string_view bytes, Hello* out);
+bool decode(std::string_view bytes, Welcome* out);
+
+}  // namespace dt::store

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "net/loop.h"
+
+namespace dt::store {
+
+struct ServerOptions {
+  std::string job_id;
+  int32_t attempt = 0;
+  int32_t world_size = 1;
+  std::string bind_address = "127.0.0.1";  ///< literal or name; empty: all interfaces
+  uint16_t port = 0;                       ///< 0: the kernel chooses; read it with port()
+  int32_t server_rank = -1;                ///< the rank that serves; -1: an agent (dt run)
+  std::string host;                        ///< this process's host name, for texts
+  int64_t pid = 0;
+  size_t max_connections = 16384;
+  int64_t join_timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1: none
+  LoggerPtr logger;              ///< may be null
+};
+
+/// Serves keys, values, the join and the liveness of one attempt of one job.
+/// All state lives on the loop's thread; these functions may be called on any other.
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> start(net::Loop* loop, ServerOptions options);
+  /// Closes every connection at once. Rank 0 says goodbye and calls wait_empty() before.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  uint16_t port() const;
+  /// The numeric address it listens on, without the port.
+  std::string bound_address() const;
+  /// Returns when no client is connected; at the deadline TIMEOUT naming who is.
+  Status wait_empty(const Wait& wait);
+
+ private:
+  class Impl;
+  Server(net::Loop* loop, std::shared_ptr<Impl> impl) : loop_(loop), impl_(std::move(impl)) {}
+
+  net::Loop* const loop_;
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace dt::store

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dt::store {
+
+// How the texts of this folder name things, so that they agree.
+
+/// "5.0 s"
+std::string seconds_text(int64_t ms);
+/// In double quotes, unprintable bytes as \xNN, cut when long.
+std::string quoted(std::string_view bytes);
+/// "0-2, 5, 7" of ascending ranks.
+std::string rank_list(const std::vector<int32_t>& ranks);
+/// "rank 5" or "ranks 0-2, 5".
+std::string ranks_text(const std::vector<int32_t>& ranks);
+/// Joined by ", "; a long list ends in "and 12 more".
+std::string item_list(const std::vector<std::string>& items);
+
+}  // namespace dt::store

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/communicator.h"
+#include "training/bucket_plan.h"
+
+namespace dt::training {
+
+struct Param {
+  int64_t count = 0;  ///< elements
+  Dtype dtype = Dtype::kF32;
+  std::string name;  ///< may be empty
+};
+
+/// Reduces gradients in buckets while the backward pass goes on.
+///
+/// A step: ready() for every parameter, in any order and from any thread, then finish(). The last
+/// ready() of a bucket makes it full; buckets are launched in plan order, so every rank issues the
+/// same operations whatever its arrival order. A rank that lacks a gradient takes part in that
+/// bucket's operation as one that withholds: the operation then fails everywhere with the names,
+/// and since all ranks issued the same operations the communicator stays whole.
+///
+/// Threads. Per step each parameter is touched by one ready() call, which writes its slot in the
+/// bucket and then takes one from the bucket's `pending`; whoever brings it to zero goes on to
+/// launch(). launch() runs under `launching_`, and sees the slots because the decrements of
+/// `pending` are acquire-release: each is ordered before the one that read zero, and the launcher
+/// reads that zero. finish(), rebuild(), grad() and the statistics are for one thread at a time,
+/// ordered by the caller after the step's ready() calls.
+class Reducer {
+ public:
+  struct Options {
+    bool sum = false;
+    int64_t bucket_cap_bytes = 0;
+    int64_t first_bucket_bytes = 0;
+    bool rebuild = true;
+  };
+
+  struct Statistics {
+    int32_t bucket_count = 0;
+    int64_t steps = 0;
+    int64_t bytes = 0;             ///< last step
+    int64_t communication_ns = 0;  ///< last step: at least one bucket under way
+    int64_t exposed_ns = 0;        ///< last step: finish() waited
+    int64_t total_bytes = 0;
+    int64_t total_communication_ns = 0;
+    int64_t total_exposed_ns = 0;
+    bool rebuilt = false;
+  };
+
+  /// Collective: checks that the model and the options are the same on all ranks.
+  static Result<std::unique_ptr<Reducer>> create(std::shared_ptr<comm::Communicator> comm,
+                                                 std::vector<Param> params, const Options& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  int32_t param_count() const { return static_cast<int32_t>(params_.size()); }
+  /// Where gradient `index` lies in its bucket.
+  void* grad(int32_t index);
+  Status ready(int32_t index, void* grad);
+  Status finish();
+  /// Collective. True: pointers of grad() changed.
+  Result<bool> rebuild();
+  int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
+  Statistics statistics() const;
+
+ private:
+  /// Where a parameter lies, and its part in the current step.
+  struct Slot {
+    int32_t bucket = 0;
+    char* data = nullptr;         // in the bucket
+    void* copied_from = nullptr;  // result goes back there at the end of the step
+    std::atomic<bool> arrived{false};
+  };
+  struct Bucket {
+    std::vector<int32_t> params;
+    char* data = nullptr;
+    int64_t count = 0;  // elements with padding
+    Dtype dtype = Dtype::kF32;
+    int64_t bytes = 0;  // gradients without padding
+    std::atomic<int32_t> pending{0};
+    // The current step's operation; written under launching_, read by finish() after it.
+    std::shared_ptr<backend::Work> work;
+    int64_t launched_ns = 0;
+  };
+
+  Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> params,
+          const Options& options);
+
+  Status check_model();
+  Status lay_out(const std::vector<int32_t>& order);
+  /// Launches full buckets in order; with `all`, also the rest, withholding those that lack
+  /// gradients.
+  Status launch(bool all);
+  Status launch_bucket(Bucket& bucket, std::shared_ptr<const std::string> withheld);
+  std::string missing_in(const Bucket& bucket) const;
+  Status wait_buckets();
+  void count_step(int64_t began_waiting_ns);
+  void end_step();
+  Status rebuild_after_first_step();
+  Result<std::vector<int32_t>> agree_on_order();
+
+  const std::shared_ptr<comm::Communicator> comm_;
+  const std::vector<Param> params_;
+  const Options options_;
+
+  void* memory_ = nullptr;  // of all buckets, from the communicator
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> arrivals_;         // parameters as they became ready in this step
+  std::vector<int32_t> last_arrivals_;    // of the last complete step
+  std::atomic<int32_t> arrived_{0};       // used of arrivals_
+  std::atomic<bool> views_given_{false};  // grad() was called: memory stays until rebuild()
+
+  std::mutex launching_;
+  size_t next_bucket_ = 0;  // under launching_
+  Status broken_;           // under launching_: the first failed submission of this step
+
+  bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
+  mutable Guarded<Statistics> statistics_;
+};
+
+}  // namespace dt::training

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "base/wait.h"
+
+namespace dt::shm {
+
+/// Each rank's share of the arena's address space; sparse, so it costs nothing until allocated.
+inline constexpr int64_t kSectionBytes = int64_t{1} << 40;
+inline constexpr int64_t kPageBytes = 4096;
+inline constexpr int64_t kHugePageBytes = 2 << 20;
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int32_t kMaxLocalRanks = 1024;
+
+/// What a rank did last, for messages of its peers. Written by the owner only, from any of its
+/// threads: words may stem from two operations, which a message can bear.
+struct LastOperation {
+  static constexpr int kNameWords = 4;
+  std::atomic<int64_t> kind{-1};  ///< -1: none yet
+  std::atomic<int64_t> sequence{-1};
+  std::atomic<uint64_t> name[kNameWords];  ///< first 32 bytes, zero padded
+
+  void set(int64_t new_kind, int64_t new_sequence, const std::string& label) {
+    kind.store(new_kind, std::memory_order_relaxed);
+    sequence.store(new_sequence, std::memory_order_relaxed);
+    if (label.empty() && name[0].load(std::memory_order_relaxed) == 0) return;
+    char bytes[sizeof name] = {};
+    memcpy(bytes, label.data(), label.size() < sizeof bytes ? label.size() : sizeof bytes);
+    for (int i = 0; i < kNameWords; ++i) {
+      uint64_t word;
+      memcpy(&word, bytes + 8 * i, sizeof word);
+      name[i].store(word, std::memory_order_relaxed);
+    }
+  }
+};
+
+/// First page of each section. Written by its owner, read and rung by its peers.
+struct SectionHeader {
+  static constexpr uint64_t kMagic = 0x3130'616e'6572'6164;  // "darena01", little endian
+  static constexpr int kAffinityWords = 16;                  // 1024 processors
+
+  alignas(kLineBytes) Doorbell doorbell;  ///< every waiting thread of the rank sleeps here
+  alignas(kLineBytes) uint64_t magic;
+  uint32_t header_bytes;
+  int32_t world_rank;
+  int64_t pid;
+  uint64_t affinity[kAffinityWords];  ///< processors the rank may use
+  alignas(kLineBytes) LastOperation last;
+  alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
+  /// Section offset of the world communicator's block, 0 while there is none.
+  std::atomic<int64_t> world_block;
+};
+static_assert(sizeof(SectionHeader) <= kPageBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace dt::shm

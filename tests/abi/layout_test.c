@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The layout that compiled programs and bindings have built in. A line here changes only together
+ * with the soname (docs/abi.md); a field at the end of a struct with struct_size is a new line.
+ * check_layout.py demands that nothing of dt.h is missing here.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dt/dt.h"
+
+#define DT_JOIN2(a, b) a##b
+#define DT_JOIN(a, b) DT_JOIN2(a, b)
+/* C99 has no _Static_assert; an array of negative size is refused as well. */
+#define DT_ASSERT(condition) typedef char DT_JOIN(assert_, __LINE__)[(condition) ? 1 : -1]
+#define DT_SIZE(type, bytes) DT_ASSERT(sizeof(type) == (bytes))
+#define DT_FIELD(type, field, offset, bytes) \
+  DT_ASSERT(offsetof(type, field) == (offset) && sizeof(((type*)0)->field) == (bytes))
+#define DT_VALUE(name, value) DT_ASSERT((name) == (value))
+#define DT_TEXT2(x) #x
+#define DT_TEXT(x) DT_TEXT2(x)
+
+DT_SIZE(dt_error_info, 2400);
+DT_FIELD(dt_error_info, struct_size, 0, 4);
+DT_FIELD(dt_error_info, status, 4, 4);
+DT_FIELD(dt_error_info, rank, 8, 4);
+DT_FIELD(dt_error_info, reserved, 12, 4);
+DT_FIELD(dt_error_info, pid, 16, 8);
+DT_FIELD(dt_error_info, sequence, 24, 8);
+DT_FIELD(dt_error_info, host, 32, 256);
+DT_FIELD(dt_error_info, operation, 288, 64);
+DT_FIELD(dt_error_info, message, 352, 2048);
+
+DT_SIZE(dt_place, 852);
+DT_FIELD(dt_place, struct_size, 0, 4);
+DT_FIELD(dt_place, rank, 4, 4);
+DT_FIELD(dt_place, world_size, 8, 4);
+DT_FIELD(dt_place, local_rank, 12, 4);
+DT_FIELD(dt_place, local_size, 16, 4);
+DT_FIELD(dt_place, node_rank, 20, 4);
+DT_FIELD(dt_place, node_count, 24, 4);
+DT_FIELD(dt_place, attempt, 28, 4);
+DT_FIELD(dt_place, master_port, 32, 4);
+DT_FIELD(dt_place, master_addr, 36, 256);
+DT_FIELD(dt_place, job_id, 292, 272);
+DT_FIELD(dt_place, host, 564, 256);
+DT_FIELD(dt_place, launcher, 820, 32);
+
+DT_SIZE(dt_param, 24);
+DT_FIELD(dt_param, count, 0, 8);
+DT_FIELD(dt_param, name, 8, 8);
+DT_FIELD(dt_param, dtype, 16, 4);
+DT_FIELD(dt_param, reserved, 20, 4);
+
+DT_SIZE(dt_reducer_options, 32);
+DT_FIELD(dt_reducer_options, struct_size, 0, 4);
+DT_FIELD(dt_reducer_options, sum, 4, 4);
+DT_FIELD(dt_reducer_options, bucket_cap_bytes, 8, 8);
+DT_FIELD(dt_reducer_options, first_bucket_bytes, 16, 8);
+DT_FIELD(dt_reducer_options, keep_plan, 24, 4);
+DT_FIELD(dt_reducer_options, reserved, 28, 4);
+
+DT_SIZE(dt_reducer_statistics, 80);
+DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
+DT_FIELD(dt_reducer_statistics, bucket_count, 4, 4);
+DT_FIELD(dt_reducer_statistics, steps, 8, 8);
+DT_FIELD(dt_reducer_statistics, bytes, 16, 8);
+DT_FIELD(dt_reducer_statistics, communication_ns, 24, 8);
+DT_FIELD(dt_reducer_statistics, exposed_ns, 32, 8);
+DT_FIELD(dt_reducer_statistics, total_bytes, 40, 8);
+DT_FIELD(dt_reducer_statistics, total_communication_ns, 48, 8);
+DT_FIELD(dt_reducer_statistics, total_exposed_ns, 56, 8);
+DT_FIELD(dt_reducer_statistics, hidden_share, 64, 8);
+DT_FIELD(dt_reducer_statistics, rebuilt, 72, 4);
+DT_FIELD(dt_reducer_statistics, reserved, 76, 4);
+
+DT_SIZE(dt_sampler_options, 40);
+DT_FIELD(dt_sampler_options, struct_size, 0, 4);
+DT_FIELD(dt_sampler_options, world_size, 4, 4);
+DT_FIELD(dt_sampler_options, rank, 8, 4);
+DT_FIELD(dt_sampler_options, sequential, 12, 4);
+DT_FIELD(dt_sampler_options, size, 16, 8);
+DT_FIELD(dt_sampler_options, seed, 24, 8);
+DT_FIELD(dt_sampler_options, drop_last, 32, 4);
+DT_FIELD(dt_sampler_options, reserved, 36, 4);
+
+DT_SIZE(dt_status, 4);
+DT_VALUE(DT_OK, 0);
+DT_VALUE(DT_ERR_INVALID_ARGUMENT, 1);
+DT_VALUE(DT_ERR_INVALID_STATE, 2);
+DT_VALUE(DT_ERR_UNSUPPORTED, 3);
+DT_VALUE(DT_ERR_VERSION, 4);
+DT_VALUE(DT_ERR_CONFIG, 11);
+DT_VALUE(DT_ERR_OUT_OF_MEMORY, 12);
+DT_VALUE(DT_ERR_SYSTEM, 13);
+DT_VALUE(DT_ERR_CUDA, 14);
+DT_VALUE(DT_ERR_NCCL, 15);
+DT_VALUE(DT_ERR_TIMEOUT, 21);
+DT_VALUE(DT_ERR_PEER_LOST, 22);
+DT_VALUE(DT_ERR_MISMATCH, 23);
+DT_VALUE(DT_ERR_ABORTED, 24);
+DT_VALUE(DT_ERR_INTERNAL, 31);
+DT_VALUE(DT_STATUS_FORCE32, 2147483647);
+
+DT_SIZE(dt_dtype, 4);
+DT_VALUE(DT_I8, 0);
+DT_VALUE(DT_U8, 1);
+DT_VALUE(DT_I32, 2);
+DT_VALUE(DT_U32, 3);
+DT_VALUE(DT_I64, 4);
+DT_VALUE(DT_U64, 5);
+DT_VALUE(DT_F16, 6);
+DT_VALUE(DT_BF16, 7);
+DT_VALUE(DT_F32, 8);
+DT_VALUE(DT_F64, 9);
+DT_VALUE(DT_DTYPE_FORCE32, 2147483647);
+
+DT_SIZE(dt_reduce_op, 4);
+DT_VALUE(DT_SUM, 0);
+DT_VALUE(DT_AVG, 1);
+DT_VALUE(DT_PROD, 2);
+DT_VALUE(DT_MIN, 3);
+DT_VALUE(DT_MAX, 4);
+DT_VALUE(DT_REDUCE_OP_FORCE32, 2147483647);
+
+DT_SIZE(dt_log_level, 4);
+DT_VALUE(DT_LOG_ERROR, 0);
+DT_VALUE(DT_LOG_WARNING, 1);
+DT_VALUE(DT_LOG_INFO, 2);
+DT_VALUE(DT_LOG_DEBUG, 3);
+DT_VALUE(DT_LOG_LEVEL_FORCE32, 2147483647);
+
+DT_SIZE(dt_stream, sizeof(void*));
+DT_SIZE(dt_log_sink, sizeof(void (*)(void)));
+DT_VALUE(DT_ABI_VERSION, 0);
+
+/* The release moves without the ABI: it is only compared with the build's own. */
+int main(void) {
+  const char* composed =
+      DT_TEXT(DT_VERSION_MAJOR) "." DT_TEXT(DT_VERSION_MINOR) "." DT_TEXT(DT_VERSION_PATCH);
+  if (strcmp(DT_VERSION, composed) != 0 || strcmp(DT_VERSION, DT_PROJECT_VERSION) != 0) {
+    fprintf(stderr, "version.h says \"%s\" and %s, meson.build says %s: make them equal\n",
+            DT_VERSION, composed, DT_PROJECT_VERSION);
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs whose ranks are threads of this process, through the C ABI alone.
+#include <atomic>
+#include <cstring>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+constexpr int kWorlds[] = {1, 2, 3, 8};
+
+/// Differs for every rank and index.
+float pattern(int rank, int64_t i, int world_size) {
+  return static_cast<float>(rank + world_size * (i % 1000));
+}
+
+}  // namespace
+
+TEST_CASE("job: every rank knows its place and the world is one communicator") {
+  for (const int world_size : kWorlds) {
+    CAPTURE(world_size);
+    std::atomic<int> seen{0};
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      dt_place place;
+      dt_place_init(&place);
+      RANK_TRY(dt_rank_info(rank.job, &place));
+      int32_t size = 0;
+      int32_t index = -1;
+      RANK_TRY(dt_comm_size(rank.world, &size));
+      RANK_TRY(dt_comm_rank(rank.world, &index));
+      const bool right = place.rank == rank.rank && place.world_size == world_size &&
+                         place.local_rank == rank.rank && place.local_size == world_size &&
+                         place.node_rank == 0 && place.node_count == 1 && size == world_size &&
+                         index == rank.rank && std::strcmp(place.job_id, "test") == 0 &&
+                         std::strcmp(place.launcher, "config") == 0;
+      if (right) ++seen;
+      return DT_OK;
+    }));
+    CHECK(seen == world_size);
+  }
+}
+
+TEST_CASE("job: collectives give the closed form on every rank") {
+  for (const int world_size : kWorlds) {
+    CAPTURE(world_size);
+    std::atomic<int64_t> wrong{0};
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      const int n = world_size;
+      for (const int64_t count :
+           {int64_t{0}, int64_t{1}, int64_t{n - 1}, int64_t{4099}, int64_t{300007}}) {
+        std::vector<float> send(static_cast<size_t>(count));
+        std::vector<float> recv(send.size(), -1);
+        for (int64_t i = 0; i < count; ++i) send[static_cast<size_t>(i)] = pattern(rank.rank, i, n);
+        RANK_TRY(dt_allreduce(rank.world, send.data(), recv.data(), count, DT_F32, DT_SUM, nullptr,
+                              nullptr));
+        for (int64_t i = 0; i < count; ++i) {
+          const float want = static_cast<float>(n * (n - 1) / 2) +
+                             static_cast<float>(n) * static_cast<float>(n * (i % 1000));
+          if (recv[static_cast<size_t>(i)] != want) ++wrong;
+        }
+        std::vector<float> all(static_cast<size_t>(count * n), -1);
+        RANK_TRY(
+            dt_allgather(rank.world, send.data(), all.data(), count, DT_F32, nullptr, nullptr));
+        for (int r = 0; r < n; ++r) {
+          for (int64_t i = 0; i < count; ++i) {
+            if (all[static_cast<size_t>(r * count + i)] != pattern(r, i, n)) ++wrong;
+          }
+        }
+        std::vector<float> part(static_cast<size_t>(count), -1);
+        RANK_TRY(dt_reduce_scatter(rank.world, all.data(), part.data(), count, DT_F32, DT_MAX,
+                                   nullptr, nullptr));
+        for (int64_t i = 0; i < count; ++i) {
+          if (part[static_cast<size_t>(i)] != pattern(rank.rank, i, n)) ++wrong;
+        }
+        const int root = n - 1;
+        std::vector<float> root_sum(send.size(), -1);
+        RANK_TRY(dt_reduce(rank.world, send.data(), rank.rank == root ? root_sum.data() : nullptr,
+                           count, DT_F32, DT_SUM, root, nullptr, nullptr));
+        if (rank.rank == root && root_sum != recv) ++wrong;
+        std::vector<float> cast = send;
+        RANK_TRY(dt_broadcast(rank.world, cast.data(), count, DT_F32, root, nullptr, nullptr));
+        for (int64_t i = 0; i < count; ++i) {
+          if (cast[static_cast<size_t>(i)] != pattern(root, i, n)) ++wrong;
+        }
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+      }
+      return DT_OK;
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("job: works complete in issue order, wake wait_any and count on the eventfd") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    constexpr int kWorks = 8;
+    std::vector<std::vector<int32_t>> buffers(kWorks, std::vector<int32_t>(1000, rank.rank + 1));
+    dt_work* works[kWorks];
+    int32_t fd = -1;
+    RANK_TRY(dt_work_fd(rank.world, &fd));
+    for (int i = 0; i < kWorks; ++i) {
+      auto& buffer = buffers[static_cast<size_t>(i)];
+      RANK_TRY(dt_allreduce(rank.world, buffer.data(), buffer.data(), 1000, DT_I32, DT_SUM, nullptr,
+                            &works[i]));
+    }
+    int32_t index = -1;
+    RANK_TRY(dt_work_wait_any(works, kWorks, 20000, &index));
+    if (index != 0) return DT_ERR_INTERNAL;  // the first issued is the first done
+    int32_t done = 0;
+    RANK_TRY(dt_work_wait(works[kWorks - 1], 20000, &done));
+    if (done != 1) return DT_ERR_INTERNAL;
+    for (int i = 0; i < kWorks; ++i) {
+      RANK_TRY(dt_work_test(works[i], &done));
+      if (done != 1 || buffers[static_cast<size_t>(i)][999] != 6) return DT_ERR_INTERNAL;
+      dt_work_destroy(works[i]);
+    }
+    return DT_OK;
+  }));
+}
+
+TEST_CASE("job: split makes halves that reduce apart") {
+  require_all_ok(run_ranks(5, [](const Rank& rank) -> dt_status {
+    dt_comm* half = nullptr;
+    const int32_t color = rank.rank == 4 ? -1 : rank.rank % 2;
+    RANK_TRY(dt_comm_split(rank.world, color, -rank.rank, &half));
+    if (color < 0) return half == nullptr ? DT_OK : DT_ERR_INTERNAL;
+    int32_t index = -1;
+    int32_t world_rank = -1;
+    RANK_TRY(dt_comm_rank(half, &index));
+    RANK_TRY(dt_comm_world_rank(half, 0, &world_rank));
+    if (index != (rank.rank < 2 ? 1 : 0) || world_rank != 2 + color) return DT_ERR_INTERNAL;
+    int64_t value = rank.rank;
+    RANK_TRY(dt_allreduce(half, &value, &value, 1, DT_I64, DT_SUM, nullptr, nullptr));
+    dt_comm_destroy(half);
+    return value == 2 + 2 * color ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("job: two ranks exchange with works in any order, on memory from dt_mem_alloc") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    constexpr int64_t kCount = 100'000;
+    void* memory = nullptr;
+    RANK_TRY(dt_mem_alloc(rank.world, 2 * kCount * 8, &memory));
+    auto* const out = static_cast<int64_t*>(memory);
+    int64_t* const in = out + kCount;
+    for (int64_t i = 0; i < kCount; ++i) out[i] = rank.rank + 2 * i;
+    dt_work* works[2];
+    const int32_t peer = 1 - rank.rank;
+    RANK_TRY(dt_send(rank.world, out, kCount, DT_I64, peer, nullptr, &works[0]));
+    RANK_TRY(dt_recv(rank.world, in, kCount, DT_I64, peer, nullptr, &works[1]));
+    for (dt_work* work : works) {
+      int32_t done = 0;
+      RANK_TRY(dt_work_wait(work, 20000, &done));
+      if (done != 1) return DT_ERR_INTERNAL;
+      dt_work_destroy(work);
+    }
+    for (int64_t i = 0; i < kCount; ++i) {
+      if (in[i] != peer + 2 * i) return DT_ERR_INTERNAL;
+    }
+    return dt_mem_free(rank.world, memory);
+  }));
+}
+
+TEST_CASE("job: ranks that disagree all get MISMATCH with both sides") {
+  const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
+    std::vector<float> data(2000);
+    return dt_allreduce(rank.world, data.data(), data.data(), rank.rank == 2 ? 1001 : 1000, DT_F32,
+                        DT_SUM, nullptr, nullptr);
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    INFO(outcome.message);
+    CHECK(contains(outcome.message, "allreduce"));
+    CHECK(contains(outcome.message, "1000"));
+    CHECK(contains(outcome.message, "1001"));
+    CHECK(contains(outcome.message, "rank 2"));
+  }
+}
+
+TEST_CASE("job: an operation that one rank never enters times out and names it, everywhere") {
+  const auto outcomes =
+      run_ranks(3,
+                [](const Rank& rank) -> dt_status {
+                  if (rank.rank == 1) {
+                    // waits on the store for what the others say when their operation has failed
+                    return dt_store_barrier(rank.job, "after", 3, 20000);
+                  }
+                  int32_t value = 1;
+                  const dt_status status =
+                      dt_allreduce(rank.world, &value, &value, 1, DT_I32, DT_SUM, nullptr, nullptr);
+                  const std::string message = dt_last_error();
+                  RANK_TRY(dt_store_barrier(rank.job, "after", 3, 20000));
+                  if (status != DT_ERR_TIMEOUT) return DT_ERR_INTERNAL;
+                  return contains(message, "rank 1") ? DT_OK : DT_ERR_INTERNAL;
+                },
+                {{"collective.timeout_ms", "200"}});
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("job: dt_abort ends every rank's blocked call with the message and the culprit") {
+  const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
+    if (rank.rank == 2) return dt_abort(rank.job, "loss is NaN");
+    int32_t value = 1;
+    return dt_allreduce(rank.world, &value, &value, 1, DT_I32, DT_SUM, nullptr, nullptr);
+  });
+  for (int r = 0; r < 2; ++r) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(r)];
+    INFO(outcome.message);
+    CHECK(outcome.status == DT_ERR_ABORTED);
+    CHECK(contains(outcome.message, "rank 2"));
+    CHECK(contains(outcome.message, "loss is NaN"));
+  }
+}
+
+TEST_CASE("job: a rank that goes without finalize is a death with its name") {
+  ServedStore store(2);
+  Outcome survivor;
+  dt_error_info info;
+  dt_error_info_init(&info);
+  std::thread leaving([&] {
+    dt_config* const config = rank_config(1, 2, store.port(), {});
+    dt_job* job = nullptr;
+    dt_init(config, &job);
+    dt_config_destroy(config);
+    dt_job_destroy(job);
+  });
+  std::thread staying([&] {
+    dt_config* const config = rank_config(0, 2, store.port(), {});
+    dt_job* job = nullptr;
+    dt_comm* world = nullptr;
+    dt_init(config, &job);
+    dt_config_destroy(config);
+    dt_comm_world(job, &world);
+    survivor = outcome_of(dt_barrier(world, nullptr, nullptr));
+    dt_last_error_info(&info);
+    dt_comm_destroy(world);
+    dt_finalize(job, 20000);
+    dt_job_destroy(job);
+  });
+  leaving.join();
+  staying.join();
+  INFO(survivor.message);
+  CHECK(survivor.status == DT_ERR_PEER_LOST);
+  CHECK(contains(survivor.message, "rank 1"));
+  CHECK(info.status == DT_ERR_PEER_LOST);
+  CHECK(info.rank == 1);
+  CHECK(info.pid > 0);
+  CHECK(info.host[0] != '\0');
+}
+
+TEST_CASE("job: missing ranks are named at the deadline") {
+  ServedStore store(3);
+  dt_config* const config = rank_config(1, 3, store.port(), {{"rendezvous.timeout_ms", "200"}});
+  dt_job* job = nullptr;
+  CHECK(dt_init(config, &job) == DT_ERR_TIMEOUT);
+  const std::string message = dt_last_error();
+  INFO(message);
+  CHECK(contains(message, "1 of 3 ranks"));
+  CHECK(contains(message, "0, 2"));
+  CHECK(job == nullptr);
+  dt_config_destroy(config);
+}
+
+TEST_CASE("job: config that must be equal and is not fails on all ranks with both values") {
+  ServedStore store(2);
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      dt_config* const config =
+          rank_config(r, 2, store.port(), {{"reducer.bucket_cap_bytes", r == 0 ? "1000" : "2000"}});
+      dt_job* job = nullptr;
+      outcomes[static_cast<size_t>(r)] = outcome_of(dt_init(config, &job));
+      dt_config_destroy(config);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.status == DT_ERR_CONFIG);
+    CHECK(contains(outcome.message, "reducer.bucket_cap_bytes"));
+    CHECK(contains(outcome.message, "1000"));
+    CHECK(contains(outcome.message, "2000"));
+  }
+}
+
+TEST_CASE("job: several jobs live in one process at the same time") {
+  std::thread other([] {
+    for (int i = 0; i < 3; ++i) {
+      require_all_ok(
+          run_ranks(2, [](const Rank& rank) { return dt_barrier(rank.world, nullptr, nullptr); }));
+    }
+  });
+  for (int i = 0; i < 3; ++i) {
+    require_all_ok(
+        run_ranks(3, [](const Rank& rank) { return dt_barrier(rank.world, nullptr, nullptr); }));
+  }
+  other.join();
+}
+
+TEST_CASE("job: handles may be destroyed in any order, also the job first") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_comm* comm = nullptr;
+    RANK_TRY(dt_comm_world(rank.job, &comm));
+    std::vector<float> data(1 << 20, 1.0f);
+    dt_work* work = nullptr;
+    RANK_TRY(dt_allreduce(comm, data.data(), data.data(), 1 << 20, DT_F32, DT_SUM, nullptr, &work));
+    dt_comm_destroy(comm);
+    int32_t done = 0;
+    RANK_TRY(dt_work_wait(work, 20000, &done));
+    dt_work_destroy(work);
+    if (dt_barrier(comm, nullptr, nullptr) != DT_ERR_INVALID_ARGUMENT) return DT_ERR_INTERNAL;
+    return data[0] == 2.0f && data.back() == 2.0f ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("job: after finalize every call says that the job has ended") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    RANK_TRY(dt_finalize(rank.job, 20000));
+    RANK_TRY(dt_finalize(rank.job, 20000));
+    if (dt_barrier(rank.world, nullptr, nullptr) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+    if (dt_store_set(rank.job, "k", "v", 1, 100) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+    dt_comm* comm = nullptr;
+    if (dt_comm_world(rank.job, &comm) != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+    return DT_OK;
+  }));
+}
+
+TEST_CASE("job: the store carries values between ranks") {
+  for (const int world_size : {1, 3}) {
+    CAPTURE(world_size);
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      int64_t sum = 0;
+      RANK_TRY(dt_store_add(rank.job, "count", rank.rank + 1, 20000, &sum));
+      RANK_TRY(dt_store_barrier(rank.job, "added", 0, 20000));
+      char text[8] = {};
+      int64_t bytes = 0;
+      RANK_TRY(dt_store_get(rank.job, "count", 20000, text, sizeof text, &bytes));
+      if (std::string(text, static_cast<size_t>(bytes)) !=
+          std::to_string(world_size * (world_size + 1) / 2))
+        return DT_ERR_INTERNAL;
+      const std::string key = "rank/" + std::to_string(rank.rank);
+      RANK_TRY(dt_store_set(rank.job, key.c_str(), &rank.rank, sizeof rank.rank, 20000));
+      RANK_TRY(dt_store_barrier(rank.job, "set", 0, 20000));
+      const char* keys[] = {"rank/0", "rank/none"};
+      int32_t value = -1;
+      int64_t sizes[2];
+      RANK_TRY(dt_store_multi_get(rank.job, keys, 2, 20000, &value, sizeof value, sizes, &bytes));
+      if (value != 0 || sizes[0] != 4 || sizes[1] != -1 || bytes != 4) return DT_ERR_INTERNAL;
+      RANK_TRY(dt_store_list(rank.job, "rank/", 20000, nullptr, 0, &bytes));
+      if (bytes != 7 * world_size) return DT_ERR_INTERNAL;
+      if (dt_store_get(rank.job, "never", 50, text, sizeof text, &bytes) != DT_ERR_TIMEOUT)
+        return DT_ERR_INTERNAL;
+      int32_t swapped = -1;
+      RANK_TRY(dt_store_compare_set(rank.job, "once", nullptr, 0, "x", 1, 20000, &swapped));
+      int64_t winners = 0;
+      RANK_TRY(dt_store_add(rank.job, "winners", swapped, 20000, &winners));
+      RANK_TRY(dt_store_barrier(rank.job, "swapped", 0, 20000));
+      RANK_TRY(dt_store_add(rank.job, "winners", 0, 20000, &winners));
+      return winners == 1 ? DT_OK : DT_ERR_INTERNAL;
+    }));
+  }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reducer, on ranks that are threads of this process.
+#include <atomic>
+#include <cstring>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+const std::vector<int64_t> kCounts = {1000, 1, 0, 70'000, 333, 4096, 5};
+
+std::vector<dt_param> params_of(const std::vector<int64_t>& counts,
+                                const std::vector<std::string>& names) {
+  std::vector<dt_param> params(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) {
+    params[i] = {counts[i], names[i].c_str(), DT_F32, 0};
+  }
+  return params;
+}
+
+std::vector<std::string> names_of(size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back("layer" + std::to_string(i) + ".weight");
+  return names;
+}
+
+float gradient(int step, int rank, size_t param, int64_t i) {
+  return static_cast<float>(step + rank * 4 + static_cast<int>(param) * 8 + i % 64);
+}
+
+/// Sum over ranks of gradient() / world size; exact for world sizes that are powers of two.
+float mean(int world_size, int step, size_t param, int64_t i) {
+  float sum = 0;
+  for (int r = 0; r < world_size; ++r) {
+    sum += gradient(step, r, param, i) * (1.0f / static_cast<float>(world_size));
+  }
+  return sum;
+}
+
+dt_reducer_options small_buckets() {
+  dt_reducer_options options;
+  dt_reducer_options_init(&options);
+  options.first_bucket_bytes = 2000;
+  options.bucket_cap_bytes = 100'000;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("reducer: averages gradients in place and copied in, step after step") {
+  for (const int world_size : {1, 2, 4}) {
+    for (const bool in_place : {true, false}) {
+      CAPTURE(world_size);
+      CAPTURE(in_place);
+      std::atomic<int> wrong{0};
+      require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+        const auto names = names_of(kCounts.size());
+        const auto params = params_of(kCounts, names);
+        const dt_reducer_options options = small_buckets();
+        dt_reducer* reducer = nullptr;
+        RANK_TRY(dt_reducer_create(rank.world, params.data(), static_cast<int32_t>(params.size()),
+                                   &options, &reducer));
+        std::vector<std::vector<float>> own;
+        for (const int64_t count : kCounts) own.emplace_back(static_cast<size_t>(count));
+        for (int step = 0; step < 4; ++step) {
+          std::vector<float*> grads;
+          for (size_t p = 0; p < kCounts.size(); ++p) {
+            void* view = own[p].data();
+            if (in_place) RANK_TRY(dt_reducer_grad(reducer, static_cast<int32_t>(p), &view));
+            if (in_place && reinterpret_cast<uintptr_t>(view) % 256 != 0) ++wrong;
+            grads.push_back(static_cast<float*>(view));
+          }
+          for (size_t k = kCounts.size(); k-- > 0;) {
+            // the arrival order differs between ranks
+            const size_t p = (k + static_cast<size_t>(rank.rank)) % kCounts.size();
+            for (int64_t i = 0; i < kCounts[p]; ++i) grads[p][i] = gradient(step, rank.rank, p, i);
+            RANK_TRY(dt_reducer_ready(reducer, static_cast<int32_t>(p),
+                                      in_place ? nullptr : grads[p], nullptr));
+          }
+          RANK_TRY(dt_reducer_finish(reducer, nullptr));
+          for (size_t p = 0; p < kCounts.size(); ++p) {
+            for (int64_t i = 0; i < kCounts[p]; ++i) {
+              if (grads[p][i] != mean(world_size, step, p, i)) ++wrong;
+            }
+          }
+          if (in_place && step == 1) RANK_TRY(dt_reducer_rebuild(reducer, nullptr));
+        }
+        dt_reducer_statistics statistics;
+        dt_reducer_statistics_init(&statistics);
+        RANK_TRY(dt_reducer_stats(reducer, &statistics));
+        if (statistics.steps != 4 || statistics.rebuilt != 1 ||
+            statistics.bytes != (1000 + 1 + 70'000 + 333 + 4096 + 5) * 4 ||
+            statistics.hidden_share < 0 || statistics.hidden_share > 1 ||
+            statistics.bucket_count < 3) {
+          ++wrong;
+        }
+        dt_reducer_destroy(reducer);
+        return DT_OK;
+      }));
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("reducer: buckets are rebuilt by the arrival order of rank 0") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const std::vector<int64_t> counts(4, 500);
+    const auto names = names_of(4);
+    const auto params = params_of(counts, names);
+    const dt_reducer_options options =
+        small_buckets();  // 2000 bytes: one parameter fills the first
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 4, &options, &reducer));
+    int32_t bucket = -1;
+    RANK_TRY(dt_reducer_bucket(reducer, 3, &bucket));
+    if (bucket != 0) return DT_ERR_INTERNAL;  // reverse order of registration
+    std::vector<std::vector<float>> own(4, std::vector<float>(500, 1.0f));
+    for (int k = 0; k < 4; ++k) {
+      const int p = rank.rank == 0 ? (k + 1) % 4 : 3 - k;
+      RANK_TRY(dt_reducer_ready(reducer, p, own[static_cast<size_t>(p)].data(), nullptr));
+    }
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    RANK_TRY(dt_reducer_bucket(reducer, 1, &bucket));
+    dt_reducer_destroy(reducer);
+    return bucket == 0 ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("reducer: a missing gradient is named on all ranks and the next step works") {
+  const auto body = [](const Rank& rank, std::string* message) -> dt_status {
+    const auto names = names_of(kCounts.size());
+    const auto params = params_of(kCounts, names);
+    const dt_reducer_options options = small_buckets();
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), static_cast<int32_t>(params.size()),
+                               &options, &reducer));
+    for (int step = 0; step < 2; ++step) {
+      for (int32_t p = 0; p < static_cast<int32_t>(params.size()); ++p) {
+        if (step == 0 && rank.rank == 1 && p == 4) continue;
+        RANK_TRY(dt_reducer_ready(reducer, p, nullptr, nullptr));
+      }
+      const dt_status status = dt_reducer_finish(reducer, nullptr);
+      if (step == 0) {
+        *message = dt_last_error();
+        if (status != DT_ERR_INVALID_STATE) return DT_ERR_INTERNAL;
+      } else {
+        RANK_TRY(status);
+      }
+    }
+    dt_reducer_destroy(reducer);
+    return dt_comm_check(rank.world);
+  };
+  std::vector<std::string> messages(3);
+  require_all_ok(run_ranks(
+      3, [&](const Rank& rank) { return body(rank, &messages[static_cast<size_t>(rank.rank)]); }));
+  for (const std::string& message : messages) {
+    INFO(message);
+    CHECK(contains(message, "rank 1"));
+    CHECK(contains(message, "#4 \"layer4.weight\""));
+  }
+}
+
+TEST_CASE("reducer: a gradient that is ready twice is an error of that call") {
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    const auto names = names_of(2);
+    const auto params = params_of({10, 10}, names);
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 2, nullptr, &reducer));
+    RANK_TRY(dt_reducer_ready(reducer, 1, nullptr, nullptr));
+    if (dt_reducer_ready(reducer, 1, nullptr, nullptr) != DT_ERR_INVALID_STATE)
+      return DT_ERR_INTERNAL;
+    if (!contains(dt_last_error(), "layer1.weight")) return DT_ERR_INTERNAL;
+    RANK_TRY(dt_reducer_ready(reducer, 0, nullptr, nullptr));
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    dt_reducer_destroy(reducer);
+    return DT_OK;
+  }));
+}
+
+TEST_CASE("reducer: models that differ are refused on all ranks at the first difference") {
+  struct Case {
+    std::vector<int64_t> odd;  // counts on rank 2
+    const char* part;
+  };
+  for (const Case& each : {Case{{10, 20, 31}, "parameter #2"}, Case{{10, 20}, "has none"},
+                           Case{{10, 20, 30, 40}, "parameter #3"}}) {
+    const auto outcomes = run_ranks(3, [&](const Rank& rank) -> dt_status {
+      const auto names = names_of(4);
+      const auto params =
+          params_of(rank.rank == 2 ? each.odd : std::vector<int64_t>{10, 20, 30}, names);
+      dt_reducer* reducer = nullptr;
+      return dt_reducer_create(rank.world, params.data(), static_cast<int32_t>(params.size()),
+                               nullptr, &reducer);
+    });
+    for (const Outcome& outcome : outcomes) {
+      INFO(outcome.message);
+      CHECK(outcome.status == DT_ERR_MISMATCH);
+      CHECK(contains(outcome.message, each.part));
+      CHECK(contains(outcome.message, "rank 2"));
+    }
+  }
+}
+
+TEST_CASE("reducer: destroyed inside a step it leaves the job whole") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const auto names = names_of(2);
+    const auto params = params_of({100'000, 100'000}, names);
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 2, nullptr, &reducer));
+    RANK_TRY(dt_reducer_ready(reducer, 1, nullptr, nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 0, nullptr, nullptr));
+    dt_reducer_destroy(reducer);
+    return dt_barrier(rank.world, nullptr, nullptr);
+  }));
+}

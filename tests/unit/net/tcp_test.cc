@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/tcp.h"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "base/wait.h"
+
+using dt::Deadline;
+using dt::Event;
+using dt::net::Address;
+using dt::net::Connection;
+using dt::net::ConnectionEvents;
+using dt::net::Listener;
+using dt::net::Loop;
+
+namespace {
+
+constexpr int64_t kPatienceMs = 10'000;
+
+// A loop with a listener on a free port; what it accepts is handed to `serve`, on the loop.
+struct Server {
+  std::unique_ptr<Loop> loop;
+  std::unique_ptr<Listener> listener;
+  Address address;
+
+  explicit Server(Listener::OnAccept serve, const char* host = "127.0.0.1") {
+    loop = std::move(Loop::start()).value();
+    loop->run([&] {
+      auto opened = Listener::open(loop.get(), dt::net::resolve_now(host, 0, true).value().at(0),
+                                   std::move(serve));
+      REQUIRE(opened.ok());
+      listener = std::move(opened).value();
+      address = listener->bound();
+    });
+  }
+  ~Server() {
+    loop->run([&] { listener.reset(); });
+  }
+};
+
+// A plain blocking socket, as a foreign program would use.
+int plain_connect(const Address& address) {
+  const int fd = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(fd >= 0);
+  REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+  return fd;
+}
+
+void close_with_reset(int fd) {
+  const linger now{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  close(fd);
+}
+
+}  // namespace
+
+TEST_CASE("Connection: echoes 8 MiB through both directions, then sees the end of file") {
+  constexpr size_t kBytes = 8 << 20;
+  std::unique_ptr<Connection> served, dialled;
+  Server server([&](std::unique_ptr<Connection> connection) {
+    served = std::move(connection);
+    ConnectionEvents events;
+    events.on_bytes = [&](const char* data, size_t bytes) { served->write({data, bytes}); };
+    events.on_close = [&](int) { served.reset(); };
+    served->open(std::move(events));
+  });
+  CHECK(server.address.port() != 0);
+  std::string sent(kBytes, '\0');
+  for (size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<char>(i * 31 + i / 251);
+  std::string received;
+  const auto done = std::make_shared<Event>();
+  const auto closed = std::make_shared<Event>();
+  int error = -1;
+  server.loop->run([&] {
+    ConnectionEvents events;
+    events.on_open = [&] { dialled->write(sent); };
+    events.on_bytes = [&, done](const char* data, size_t bytes) {
+      received.append(data, bytes);
+      if (received.size() == kBytes) done->set();
+    };
+    events.on_close = [&, closed](int reason) {
+      error = reason;
+      closed->set();
+    };
+    dialled = std::move(Connection::dial(server.loop.get(), server.address, events)).value();
+  });
+  CHECK(done->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK((received == sent));
+  server.loop->run([&] { served.reset(); });
+  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(error == 0);
+  server.loop->run([&] { dialled.reset(); });
+}
+
+TEST_CASE("Connection: dialling a port where nothing listens tells ECONNREFUSED") {
+  Address gone;
+  {
+    gone = Server([](std::unique_ptr<Connection>) {}).address;
+  }
+  auto loop = std::move(Loop::start()).value();
+  const auto closed = std::make_shared<Event>();
+  int error = -1;
+  std::unique_ptr<Connection> dialled;
+  loop->run([&] {
+    ConnectionEvents events;
+    events.on_close = [&, closed](int reason) {
+      error = reason;
+      closed->set();
+    };
+    dialled = std::move(Connection::dial(loop.get(), gone, events)).value();
+  });
+  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(error == ECONNREFUSED);
+  loop->run([&] { dialled.reset(); });
+}
+
+TEST_CASE("Connection: resets under load do not kill the process") {
+  // Without the blocked SIGPIPE of the loop's thread the first write after a reset would.
+  constexpr int kRounds = 50;
+  std::vector<std::unique_ptr<Connection>> served;
+  int closed = 0;
+  std::shared_ptr<Event> closed_once;
+  Server server([&](std::unique_ptr<Connection> connection) {
+    served.push_back(std::move(connection));
+    const size_t index = served.size() - 1;
+    ConnectionEvents events;
+    events.on_close = [&](int) {
+      ++closed;
+      closed_once->set();
+    };
+    served[index]->open(std::move(events));
+    for (int i = 0; i < 64; ++i) served[index]->write(std::string(64 << 10, 'x'));
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    const auto this_round = std::make_shared<Event>();
+    server.loop->run([&] { closed_once = this_round; });
+    const int fd = plain_connect(server.address);
+    char byte;
+    REQUIRE(read(fd, &byte, 1) == 1);  // the load is on its way
+    close_with_reset(fd);
+    REQUIRE(this_round->wait({Deadline::after_ms(kPatienceMs)}));
+    // The owner may write on before it has seen the end: nothing happens.
+    server.loop->run([&] { served.back()->write("late"); });
+  }
+  server.loop->run([&] {
+    CHECK(closed == kRounds);
+    served.clear();
+  });
+}
+
+TEST_CASE("Connection: a write error leaves what the peer said last to be read") {
+  std::unique_ptr<Connection> served;
+  std::string received;
+  const auto closed = std::make_shared<Event>();
+  const auto accepted = std::make_shared<Event>();
+  Server server([&](std::unique_ptr<Connection> connection) {
+    served = std::move(connection);
+    ConnectionEvents events;
+    events.on_bytes = [&](const char* data, size_t bytes) { received.append(data, bytes); };
+    events.on_close = [closed](int) { closed->set(); };
+    served->open(std::move(events));
+    accepted->set();
+  });
+  const int fd = plain_connect(server.address);
+  REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+  server.loop->run([&] {
+    // While the loop does not read: a last word, then the end; then we write into the void.
+    REQUIRE(write(fd, "refused", 7) == 7);
+    close(fd);
+    for (int i = 0; i < 4; ++i) served->write(std::string(1 << 10, 'x'));
+  });
+  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(received == "refused");
+  server.loop->run([&] { served.reset(); });
+}
+
+TEST_CASE("Connection: a peer that does not read makes it congested, not endless") {
+  std::unique_ptr<Connection> served;
+  size_t asked = 0;
+  const auto congested = std::make_shared<Event>();
+  const auto drained = std::make_shared<Event>();
+  Server server([&](std::unique_ptr<Connection> connection) {
+    served = std::move(connection);
+    ConnectionEvents events;
+    events.on_bytes = [&](const char*, size_t bytes) {
+      asked += bytes;
+      served->write(std::string(bytes * 1024, 'a'));
+      if (served->congested()) congested->set();
+    };
+    events.on_drained = [drained] { drained->set(); };
+    events.on_close = [&](int) { served.reset(); };
+    served->open(std::move(events));
+  });
+  const int fd = plain_connect(server.address);
+  const std::string questions(1 << 10, 'q');
+  while (!congested->is_set()) {
+    if (send(fd, questions.data(), questions.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+      pollfd writable{fd, POLLOUT, 0};
+      poll(&writable, 1, 10);
+    }
+  }
+  size_t asked_then = 0;
+  server.loop->run([&] {
+    asked_then = asked;
+    CHECK(served->queued_bytes() > Connection::kHighWaterBytes);
+  });
+  std::vector<char> sink(1 << 20);
+  while (!drained->is_set()) REQUIRE(read(fd, sink.data(), sink.size()) > 0);
+  CHECK(asked_then > 0);
+  close_with_reset(fd);
+}
+
+TEST_CASE("Listener: says what is wrong with an address") {
+  Server server([](std::unique_ptr<Connection>) {});
+  server.loop->run([&] {
+    const auto taken = Listener::open(server.loop.get(), server.address, {});
+    CHECK(taken.status().message() ==
+          "cannot listen on " + server.address.text() +
+              ": Address already in use; another process listens there: choose another port, or 0 "
+              "for a free one");
+    const auto foreign = Listener::open(
+        server.loop.get(), dt::net::resolve_now("192.0.2.1", 0, true).value().at(0), {});
+    CHECK(foreign.status().message() ==
+          "cannot listen on 192.0.2.1:0: Cannot assign requested address; no interface of this "
+          "host has that address");
+  });
+}
+
+TEST_CASE("Loop: its end closes connections whose owners are still there") {
+  std::unique_ptr<Connection> served;
+  std::unique_ptr<Loop> loop = std::move(Loop::start()).value();
+  std::unique_ptr<Listener> listener;
+  const auto accepted = std::make_shared<Event>();
+  Address address;
+  loop->run([&] {
+    listener = std::move(Listener::open(loop.get(),
+                                        dt::net::resolve_now("127.0.0.1", 0, true).value().at(0),
+                                        [&, accepted](std::unique_ptr<Connection> connection) {
+                                          served = std::move(connection);
+                                          served->open({});
+                                          accepted->set();
+                                        }))
+                   .value();
+    address = listener->bound();
+  });
+  const int fd = plain_connect(address);
+  REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+  loop.reset();
+  char byte;
+  CHECK(read(fd, &byte, 1) == 0);
+  close(fd);
+}
