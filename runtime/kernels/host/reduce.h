@@ -19,9 +19,13 @@ struct Reduction {
 /// destination[i] = sources[0][i] op sources[1][i] op ... in this order, one rounding per step;
 /// f16 and bf16 accumulate in f32 and round once at the end. Integers wrap; NaN propagates through
 /// min and max. The destination may coincide with any source (same first byte), not overlap it
-/// otherwise. Any alignment, any count >= 0, source_count >= 1.
+/// otherwise. Any alignment, any count >= 0, source_count >= 1, divisor >= 1; with other arguments
+/// nothing is written.
 ///
-/// Every instruction set gives the same bits. Thread-safe, allocates nothing.
+/// Every instruction set gives the same bits, in the default floating-point environment: products
+/// and sums are never fused, a NaN result is the positive quiet NaN (0x7fc00000 as f32) whichever
+/// NaN went in, and of equal zeros min and max keep the earlier source's. A single source is copied
+/// as it is, but for avg. Thread-safe, allocates nothing.
 /// @cost one pass: reads source_count streams, writes one.
 void reduce(const Reduction& reduction, void* destination, const void* const* sources,
             int32_t source_count, int64_t count);
@@ -32,7 +36,8 @@ const char* isa_name(Isa isa);
 /// The one that reduce() uses: chosen once from the processor.
 Isa chosen_isa();
 bool isa_available(Isa isa);
-/// reduce() with a given instruction set, for tests and benchmarks. `isa` must be available.
+/// reduce() with a given instruction set, for tests and benchmarks; with the portable one where
+/// `isa` is not available.
 void reduce_with(Isa isa, const Reduction& reduction, void* destination, const void* const* sources,
                  int32_t source_count, int64_t count);
 

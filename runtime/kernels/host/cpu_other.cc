@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// On processors other than x86-64: the x86 instruction sets are not available.
+#include "kernels/host/isa.h"
+
+namespace dt::kernels {
+
+bool can_run_avx2() { return false; }
+bool can_run_avx512() { return false; }
+
+void reduce_avx2(const Reduction& reduction, void* destination, const void* const* sources,
+                 int32_t source_count, int64_t first, int64_t count) {
+  reduce_portable(reduction, destination, sources, source_count, first, count);
+}
+
+void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+                   int32_t source_count, int64_t first, int64_t count) {
+  reduce_portable(reduction, destination, sources, source_count, first, count);
+}
+
+}  // namespace dt::kernels

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between reduce.cc and the files that are compiled once per instruction set. Those files are
+// built with wider flags than the rest, so nothing that they include may define inline functions
+// with external linkage: the linker could pick the wide copy for everybody.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/host/reduce.h"
+
+namespace dt::kernels {
+
+/// reduce() for the elements [first, first + count). Integer avg is not known here: reduce.cc sums
+/// and divides. The arguments are valid.
+using ReduceFunction = void (*)(const Reduction& reduction, void* destination,
+                                const void* const* sources, int32_t source_count, int64_t first,
+                                int64_t count);
+
+void reduce_portable(const Reduction& reduction, void* destination, const void* const* sources,
+                     int32_t source_count, int64_t first, int64_t count);
+void reduce_avx2(const Reduction& reduction, void* destination, const void* const* sources,
+                 int32_t source_count, int64_t first, int64_t count);
+void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+                   int32_t source_count, int64_t first, int64_t count);
+
+/// Whether this build has the file, and both processor and operating system can run it.
+bool can_run_avx2();
+bool can_run_avx512();
+
+}  // namespace dt::kernels

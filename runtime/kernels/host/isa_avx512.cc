@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DT_VECTOR_BYTES 64
+#define DT_HARDWARE_F16 1
+#include "kernels/host/reduce_impl.h"
+
+namespace dt::kernels {
+
+void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+                   int32_t source_count, int64_t first, int64_t count) {
+  reduce_here(reduction, destination, sources, source_count, first, count);
+}
+
+}  // namespace dt::kernels

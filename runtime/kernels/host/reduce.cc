@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/host/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/host/isa.h"
+
+namespace dt::kernels {
+namespace {
+
+bool is_floating(Dtype dtype) {
+  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 ||
+         dtype == Dtype::kF64;
+}
+
+/// A part of an integer mean that is still in the first-level cache when it is divided.
+constexpr int64_t kMeanPartBytes = 8192;
+
+/// Wide holds T and every divisor, so that nothing overflows.
+template <class T, class Wide>
+void divide(void* elements, int64_t count, int32_t divisor) {
+  auto* bytes = static_cast<unsigned char*>(elements);
+  for (int64_t i = 0; i < count; ++i, bytes += sizeof(T)) {
+    T element;
+    std::memcpy(&element, bytes, sizeof(T));
+    element = static_cast<T>(static_cast<Wide>(element) / static_cast<Wide>(divisor));
+    std::memcpy(bytes, &element, sizeof(T));
+  }
+}
+
+void divide_integers(Dtype dtype, void* elements, int64_t count, int32_t divisor) {
+  switch (dtype) {
+    case Dtype::kI8: return divide<int8_t, int32_t>(elements, count, divisor);
+    case Dtype::kU8: return divide<uint8_t, uint32_t>(elements, count, divisor);
+    case Dtype::kI32: return divide<int32_t, int32_t>(elements, count, divisor);
+    case Dtype::kU32: return divide<uint32_t, uint32_t>(elements, count, divisor);
+    case Dtype::kI64: return divide<int64_t, int64_t>(elements, count, divisor);
+    case Dtype::kU64: return divide<uint64_t, uint64_t>(elements, count, divisor);
+    case Dtype::kF16:
+    case Dtype::kBf16:
+    case Dtype::kF32:
+    case Dtype::kF64: return;
+  }
+}
+
+ReduceFunction function_of(Isa isa) {
+  if (isa_available(isa)) {
+    switch (isa) {
+      case Isa::kPortable: return reduce_portable;
+      case Isa::kAvx2: return reduce_avx2;
+      case Isa::kAvx512: return reduce_avx512;
+    }
+  }
+  return reduce_portable;  // the same bits
+}
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable: return "portable";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "?";
+}
+
+bool isa_available(Isa isa) {
+  // Facts of the processor: they never change, and any thread may ask first.
+  static const bool avx2 = can_run_avx2();
+  static const bool avx512 = can_run_avx512();
+  switch (isa) {
+    case Isa::kPortable: return true;
+    case Isa::kAvx2: return avx2;
+    case Isa::kAvx512: return avx512;
+  }
+  return false;
+}
+
+Isa chosen_isa() {
+  if (isa_available(Isa::kAvx512)) return Isa::kAvx512;
+  return isa_available(Isa::kAvx2) ? Isa::kAvx2 : Isa::kPortable;
+}
+
+void reduce(const Reduction& reduction, void* destination, const void* const* sources,
+            int32_t source_count, int64_t count) {
+  reduce_with(chosen_isa(), reduction, destination, sources, source_count, count);
+}
+
+void reduce_with(Isa isa, const Reduction& reduction, void* destination, const void* const* sources,
+                 int32_t source_count, int64_t count) {
+  const bool is_mean = reduction.op == ReduceOp::kAvg;
+  if (!is_valid(reduction.dtype) || !is_valid(reduction.op) || source_count < 1 || count <= 0 ||
+      (is_mean && reduction.divisor < 1)) {
+    return;
+  }
+  const int64_t element_bytes = dtype_bytes(reduction.dtype);
+  if (source_count == 1 && !is_mean) {
+    if (destination != sources[0]) copy(destination, sources[0], count * element_bytes);
+    return;
+  }
+  const ReduceFunction reduce_elements = function_of(isa);
+  if (!is_mean || is_floating(reduction.dtype)) {
+    reduce_elements(reduction, destination, sources, source_count, 0, count);
+    return;
+  }
+  const int64_t part = kMeanPartBytes / element_bytes;
+  for (int64_t first = 0; first < count; first += part) {
+    const int64_t elements = std::min(part, count - first);
+    reduce_elements(reduction, destination, sources, source_count, first, elements);
+    if (reduction.divisor == 1) continue;
+    divide_integers(reduction.dtype,
+                    static_cast<unsigned char*>(destination) + first * element_bytes, elements,
+                    reduction.divisor);
+  }
+}
+
+void copy(void* destination, const void* source, int64_t bytes) {
+  if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
+}
+
+}  // namespace dt::kernels
