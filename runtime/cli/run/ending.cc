@@ -144,14 +144,14 @@ void Supervisor::signal_groups(int signal) {
 }
 
 void Supervisor::check_deadlines() {
+  if (kill_at_.passed()) {
+    term_at_ = kill_at_ = Deadline::never();
+    signal_groups(SIGKILL);
+  }
   if (term_at_.passed()) {
     term_at_ = Deadline::never();
     signal_groups(SIGTERM);
     signal_groups(SIGCONT);  // a stopped process acts on it only then
-  }
-  if (kill_at_.passed()) {
-    kill_at_ = Deadline::never();
-    signal_groups(SIGKILL);
   }
   if (phase_ == Phase::kSweeping && sweep_until_.passed()) {
     if (sweep_signal_ == SIGTERM) {

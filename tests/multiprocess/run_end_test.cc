@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt run`: how a job ends, and that nothing is left of it.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "dt_run.h"
+
+using dt::test::count_of;
+using dt::test::dt_run;
+using dt::test::lines_of;
+using dt::test::Process;
+using dt::test::starts_with;
+using dt::test::Watch;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+constexpr int kGoneMs = 2000;  // what dt promises after it was killed
+
+// The numbers between "ready " or "pids " and " end" on each line.
+std::vector<pid_t> pids_in(const std::string& text) {
+  std::vector<pid_t> pids;
+  for (const std::string& line : lines_of(text)) {
+    int first = 0;
+    int second = 0;
+    const size_t at = line.find("pids ");
+    const size_t ready = line.find("ready ");
+    if (at != std::string::npos) {
+      sscanf(line.c_str() + at, "pids %d %d", &first, &second);
+    } else if (ready != std::string::npos) {
+      sscanf(line.c_str() + ready, "ready %d", &first);
+    }
+    if (first > 0) pids.push_back(first);
+    if (second > 0) pids.push_back(second);
+  }
+  return pids;
+}
+
+pid_t pid_of_rank(const std::string& text, int rank) {
+  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
+  for (const std::string& line : lines_of(text)) {
+    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
+  }
+  return -1;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("all ranks end with 0: nothing is said") {
+  Process run(dt_run({"-n", "2"}, {"lines", "0"}));
+  CHECK(run.wait() == 0);
+  CHECK(run.out.empty());
+  CHECK(run.err.empty());
+}
+
+TEST_CASE("the first failure is the first line, its exit code is dt's, the others are summed up") {
+  Process run(dt_run({"-n", "4", "--grace-ms", "200"}, {"fail", "2", "7"}));
+  CHECK(run.wait() == 7);
+  const Strings lines = lines_of(run.err);
+  REQUIRE(lines.size() == 3);
+  int rank = 0, code = 0, pid = 0;
+  float seconds = -1;
+  const std::string pattern =
+      "rank %d (host " + host_name() + " pid %d) exited with code %d after %f s";
+  CHECK(sscanf(lines[0].c_str(), pattern.c_str(), &rank, &pid, &code, &seconds) == 4);
+  CHECK(rank == 2);
+  CHECK(code == 7);
+  CHECK(seconds >= 0);
+  CHECK(lines[1] == "[2] about to fail");
+  CHECK(lines[2] == "3 ranks ended because of it: ranks 0-1, 3 killed by SIGTERM");
+}
+
+TEST_CASE("--tail limits the last lines of the report") {
+  Process run(dt_run({"-n", "2", "--tail", "0", "--grace-ms", "0"}, {"fail", "0", "255"}));
+  CHECK(run.wait() == 255);
+  CHECK(count_of(run.err, "about to fail") == 0);
+  CHECK(count_of(run.err, "1 rank ended because of it: rank 1 killed by SIGKILL\n") == 1);
+}
+
+TEST_CASE("a rank that is killed is named with its signal, and who ignores SIGTERM is killed") {
+  Process run(dt_run({"-n", "3", "--grace-ms", "300"}, {"ignore-term"}));
+  REQUIRE(run.wait_for_output(" end", 3));
+  const Watch watch(pids_in(run.out));
+  const pid_t victim = pid_of_rank(run.out, 1);
+  REQUIRE(victim > 0);
+  kill(victim, SIGKILL);
+  CHECK(run.wait() == 128 + SIGKILL);
+  CHECK(starts_with(run.err, "rank 1 (host " + host_name() + " pid " + std::to_string(victim) +
+                                 ") killed by SIGKILL after "));
+  CHECK(count_of(run.err, "2 ranks ended because of it: ranks 0, 2 killed by SIGKILL\n") == 1);
+  CHECK(watch.all_ended(0));
+}
+
+TEST_CASE("a rank that ends early with 0 is no failure") {
+  Process run(dt_run({"-n", "2"}, {"listen"}));
+  CHECK(run.wait() == 0);
+  CHECK(run.err.empty());
+}
+
+TEST_CASE("children that outlive a failed rank are gone when dt returns") {
+  for (const char* mode : {"leave", "leave-session"}) {
+    Process run(dt_run({"-n", "2", "--grace-ms", "200"}, {mode, "5"}));
+    CHECK(run.wait() == 5);
+    const std::vector<pid_t> pids = pids_in(run.out);
+    CHECK(pids.size() >= 2);
+    CHECK(Watch(pids).all_ended(0));
+  }
+}
+
+TEST_CASE("children that outlive a clean end are gone, too, and it stays silent") {
+  for (const char* mode : {"leave", "leave-session"}) {
+    Process run(dt_run({"-n", "2"}, {mode, "0"}));
+    CHECK(run.wait() == 0);
+    CHECK(run.err.empty());
+    const std::vector<pid_t> pids = pids_in(run.out);
+    CHECK(pids.size() == 4);
+    CHECK(Watch(pids).all_ended(0));
+  }
+}
+
+TEST_CASE("kill -9 of dt run leaves no rank and no child of a rank") {
+  Process run(dt_run({"-n", "3"}, {"leave", "stay"}));
+  REQUIRE(run.wait_for_output(" end", 3));
+  const std::vector<pid_t> pids = pids_in(run.out);
+  REQUIRE(pids.size() == 6);
+  const Watch watch(pids);
+  CHECK_FALSE(watch.all_ended(0));
+  run.send(SIGKILL);
+  CHECK(watch.all_ended(kGoneMs));
+  CHECK(run.wait() == 128 + SIGKILL);
+}
+
+TEST_CASE("SIGUSR1 reaches the ranks, which decide") {
+  Process run(dt_run({"-n", "3"}, {"usr1"}));
+  REQUIRE(run.wait_for_output("ready\n", 3));
+  run.send(SIGUSR1);
+  CHECK(run.wait() == 0);
+  CHECK(count_of(run.out, "got 1\n") == 3);
+  CHECK(run.err.empty());
+}
+
+TEST_CASE("a rank that dies of a passed-on SIGUSR1 has failed") {
+  Process run(dt_run({"-n", "1"}, {"stay"}));
+  REQUIRE(run.wait_for_output(" end"));
+  run.send(SIGUSR1);
+  CHECK(run.wait() == 128 + SIGUSR1);
+  CHECK(starts_with(run.err, "rank 0 (host "));
+  CHECK(count_of(run.err, " killed by SIGUSR1 after ") == 1);
+}
+
+TEST_CASE("SIGTERM and SIGINT end the ranks and are told as what they are") {
+  const std::pair<int, std::string> signals[] = {
+      {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}, {SIGQUIT, "SIGQUIT"}};
+  for (const auto& [signal, name] : signals) {
+    Process run(dt_run({"-n", "2"}, {"stay"}));
+    REQUIRE(run.wait_for_output(" end", 2));
+    run.send(signal);
+    CHECK(run.wait() == 128 + signal);
+    CHECK(run.err == "dt run: stopped by " + name + ": ranks 0-1 killed by " + name + "\n");
+  }
+}
+
+TEST_CASE("a second SIGINT kills ranks that ignore the first") {
+  Process run(dt_run({"-n", "2"}, {"ignore-term"}));
+  REQUIRE(run.wait_for_output(" end", 2));
+  const Watch watch(pids_in(run.out));
+  run.send(SIGINT);
+  CHECK_FALSE(watch.all_ended(50));
+  run.send(SIGINT);
+  CHECK(run.wait() == 128 + SIGINT);
+  CHECK(run.err == "dt run: stopped by SIGINT: ranks 0-1 killed by SIGKILL\n");
+  CHECK(watch.all_ended(0));
+}
+
+TEST_CASE("after SIGTERM ranks are killed only when a grace was asked for") {
+  Process run(dt_run({"-n", "2", "--grace-ms", "100"}, {"ignore-term"}));
+  REQUIRE(run.wait_for_output(" end", 2));
+  run.send(SIGTERM);
+  CHECK(run.wait() == 128 + SIGTERM);
+  CHECK(run.err == "dt run: stopped by SIGTERM: ranks 0-1 killed by SIGKILL\n");
+}
+
+TEST_CASE("SIGHUP that was ignored at start stays ignored") {
+  signal(SIGHUP, SIG_IGN);
+  Process run(dt_run({"-n", "1"}, {"usr1"}));
+  signal(SIGHUP, SIG_DFL);
+  REQUIRE(run.wait_for_output("ready\n"));
+  run.send(SIGHUP);
+  run.send(SIGUSR1);
+  CHECK(run.wait() == 0);
+}
+
+TEST_CASE("when the reader of the output leaves, ranks hear of it as without dt") {
+  Process run(dt_run({"-n", "1"}, {"endless"}));
+  REQUIRE(run.wait_for_output("more\n"));
+  run.close_stdout();
+  CHECK(run.wait() == 128 + SIGPIPE);
+}
+
+TEST_CASE("a program that cannot run is one clear error before anything starts") {
+  const std::string dt = dt::test::required_variable("DT_COMMAND");
+  Process missing({dt, "run", "-n", "2", "no-such-program"});
+  CHECK(missing.wait() == 127);
+  CHECK(missing.err ==
+        "dt run: program no-such-program not found in PATH; give its path, or correct PATH\n");
+  Process folder({dt, "run", "/tmp"});
+  CHECK(folder.wait() == 127);
+  CHECK(folder.err == "dt run: program /tmp is a folder, not a file\n");
+  Process data({dt, "run", "/etc/passwd"});
+  CHECK(data.wait() == 127);
+  CHECK(starts_with(data.err, "dt run: program /etc/passwd is not executable; "));
+}
+
+TEST_CASE("a wrong number of ranks, option or command is refused") {
+  const std::string dt = dt::test::required_variable("DT_COMMAND");
+  for (const char* count : {"0", "-1", "100000", "two", "99999999999999999999"}) {
+    Process run({dt, "run", "-n", count, "true"});
+    CHECK(run.wait() == 2);
+    CHECK(run.err == std::string("dt run: -n ") + count +
+                         ": the number of ranks on one machine is 1 to 4096; see dt run --help\n");
+  }
+  Process option({dt, "run", "--no-such-option", "true"});
+  CHECK(option.wait() == 2);
+  CHECK(option.err == "dt run: unknown option --no-such-option; see dt run --help\n");
+  Process nothing({dt, "run", "-n", "2"});
+  CHECK(nothing.wait() == 2);
+  Process command({dt, "dance"});
+  CHECK(command.wait() == 2);
+  CHECK(starts_with(command.err, "dt: unknown command \"dance\"; there are: run, "));
+  Process version({dt, "--version"});
+  CHECK(version.wait() == 0);
+  CHECK(starts_with(version.out, "dt "));
+}
