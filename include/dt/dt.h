@@ -25,8 +25,8 @@
  *     Fill it with its *_init() function. Structs without struct_size are frozen.
  *  8. Counts are elements, never bytes; what is in bytes says so in its name.
  *  9. fork(): a forked child must not use dt; its handles are refused with DT_ERR_INVALID_STATE.
- * 10. dt installs no signal handler, never exits, never writes to stdout, and writes to stderr only
- *     through the log sink.
+ *  10. dt installs no signal handler, never exits, never writes to stdout, and writes to stderr
+ *      only through the log sink.
  */
 
 #include <stdint.h>
@@ -81,15 +81,15 @@ typedef enum dt_status {
 
 /** An error as data. */
 typedef struct dt_error_info {
-  uint32_t struct_size;
-  dt_status status;
-  int32_t rank;       /**< world rank behind the failure, -1 unknown */
-  int32_t reserved;   /**< zero */
-  int64_t pid;        /**< that rank's process, 0 unknown */
-  int64_t sequence;   /**< of the operation on its communicator, -1 none */
-  char host[256];     /**< that rank's host, empty unknown */
-  char operation[64]; /**< "allreduce", empty none */
-  char message[2048]; /**< what dt_last_error() says, cut at the end if longer */
+  uint32_t struct_size; /**< set by the *_init() function */
+  dt_status status;     /**< DT_OK: no error */
+  int32_t rank;         /**< world rank behind the failure, -1 unknown */
+  int32_t reserved;     /**< zero */
+  int64_t pid;          /**< that rank's process, 0 unknown */
+  int64_t sequence;     /**< of the operation on its communicator, -1 none */
+  char host[256];       /**< that rank's host, empty unknown */
+  char operation[64];   /**< "allreduce", empty none */
+  char message[2048];   /**< what dt_last_error() says, cut at the end if longer */
 } dt_error_info;
 
 /** Sets struct_size and zeroes the rest. @param info may not be NULL. @thread any */
@@ -292,7 +292,7 @@ DT_API void dt_config_destroy(dt_config* config);
 
 /** Where a rank stands. */
 typedef struct dt_place {
-  uint32_t struct_size;
+  uint32_t struct_size;  /**< set by the *_init() function */
   int32_t rank;          /**< in [0, world_size) */
   int32_t world_size;    /**< number of ranks */
   int32_t local_rank;    /**< in [0, local_size): index on this host */
@@ -866,13 +866,13 @@ DT_API void dt_store_server_destroy(dt_store_server* server);
 typedef struct dt_param {
   int64_t count;    /**< elements, >= 0 */
   const char* name; /**< for messages; may be NULL */
-  dt_dtype dtype;
+  dt_dtype dtype;   /**< of its gradient */
   int32_t reserved; /**< zero */
 } dt_param;
 
 /** How a reducer works. Zero is the default of every field. */
 typedef struct dt_reducer_options {
-  uint32_t struct_size;
+  uint32_t struct_size;       /**< set by the *_init() function */
   int32_t sum;                /**< 1: sum gradients instead of averaging them */
   int64_t bucket_cap_bytes;   /**< a bucket closes when it reaches this; default from the config */
   int64_t first_bucket_bytes; /**< cap of the first bucket of each dtype; default from the config */
@@ -888,18 +888,18 @@ static inline void dt_reducer_options_init(dt_reducer_options* options) {
 
 /** What a reducer did. Times in nanoseconds of this rank. */
 typedef struct dt_reducer_statistics {
-  uint32_t struct_size;
-  int32_t bucket_count;
-  int64_t steps;            /**< finished steps */
-  int64_t bytes;            /**< gradient bytes reduced in the last step */
-  int64_t communication_ns; /**< last step: time in which at least one bucket was under way */
-  int64_t exposed_ns;       /**< last step: time that dt_reducer_finish() waited */
-  int64_t total_bytes;      /**< all steps */
-  int64_t total_communication_ns;
-  int64_t total_exposed_ns;
-  double hidden_share; /**< all steps: 1 - exposed / communication, in [0, 1] */
-  int32_t rebuilt;     /**< 1 once the plan follows the arrival order */
-  int32_t reserved;
+  uint32_t struct_size;           /**< set by the *_init() function */
+  int32_t bucket_count;           /**< of the plan in use */
+  int64_t steps;                  /**< finished steps */
+  int64_t bytes;                  /**< gradient bytes reduced in the last step */
+  int64_t communication_ns;       /**< last step: time in which at least one bucket was under way */
+  int64_t exposed_ns;             /**< last step: time that dt_reducer_finish() waited */
+  int64_t total_bytes;            /**< all steps */
+  int64_t total_communication_ns; /**< all steps */
+  int64_t total_exposed_ns;       /**< all steps */
+  double hidden_share;            /**< all steps: 1 - exposed / communication, in [0, 1] */
+  int32_t rebuilt;                /**< 1 once the plan follows the arrival order */
+  int32_t reserved;               /**< zero */
 } dt_reducer_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
@@ -1013,14 +1013,14 @@ DT_API void dt_reducer_destroy(dt_reducer* reducer);
 
 /** How a data set is dealt out. Zero is the default of the optional fields. */
 typedef struct dt_sampler_options {
-  uint32_t struct_size;
-  int32_t world_size; /**< >= 1 */
-  int32_t rank;       /**< in [0, world_size) */
-  int32_t sequential; /**< 1: do not shuffle */
-  int64_t size;       /**< samples of the data set, >= 0 */
-  int64_t seed;       /**< equal on all ranks; taken modulo 2^64 */
-  int32_t drop_last;  /**< 1: drop the tail instead of repeating samples from the front */
-  int32_t reserved;   /**< zero */
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t world_size;   /**< >= 1 */
+  int32_t rank;         /**< in [0, world_size) */
+  int32_t sequential;   /**< 1: do not shuffle */
+  int64_t size;         /**< samples of the data set, >= 0 */
+  int64_t seed;         /**< equal on all ranks; taken modulo 2^64 */
+  int32_t drop_last;    /**< 1: drop the tail instead of repeating samples from the front */
+  int32_t reserved;     /**< zero */
 } dt_sampler_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -116,6 +117,14 @@ class HostArena {
   bool oversubscribed() const { return oversubscribed_; }
 
  private:
+  struct Block {
+    int64_t offset = 0;
+    int64_t bytes = 0;  ///< whole pages
+  };
+  struct Blocks {
+    Space space;
+    std::map<uintptr_t, Block> live;  ///< by address
+  };
   struct Retired {
     void* pointer;
     const std::atomic<uint32_t>* detached;
@@ -126,7 +135,7 @@ class HostArena {
     uint64_t used = 0;  ///< tick of the last use
   };
   struct Views {
-    std::vector<std::vector<Cached>> by_rank;  ///< each sorted by offset
+    std::vector<std::map<int64_t, Cached>> by_rank;  ///< by offset; never overlapping
     uint64_t tick = 0;
     int32_t total = 0;
   };
@@ -135,15 +144,17 @@ class HostArena {
   Status map_headers();
   Status check_headers();
   void reap();
+  Status reserve(char* address, const Block& block) const;
   Status shortage(int64_t bytes, const std::string& why) const;
   Result<char*> map(int32_t local_rank, int64_t offset, int64_t bytes) const;
+  static void drop_oldest(Views& views);
 
   const int fd_;
   const Options options_;
   std::vector<SectionHeader*> headers_;
   bool oversubscribed_ = false;
   std::atomic<bool> quarantined_{false};
-  Guarded<Space> space_;
+  Guarded<Blocks> blocks_;
   Guarded<std::vector<Retired>> retired_;
   Guarded<Views> views_;
 };

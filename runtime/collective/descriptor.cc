@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/descriptor.h"
+
+#include <map>
+#include <utility>
+
+#include "base/dtype.h"
+
+namespace dt::collective {
+namespace {
+
+constexpr size_t kListedMax = 8;  // entries of a list in a message
+
+bool reduces(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
+
+bool has_root(Kind kind) { return kind == Kind::kReduce || kind == Kind::kBroadcast; }
+
+}  // namespace
+
+uint64_t signature_of(const Collective& collective) {
+  uint64_t word = static_cast<uint64_t>(collective.kind) & 0xff;
+  if (collective.kind == Kind::kBarrier) return word;
+  word |= (static_cast<uint64_t>(collective.dtype) & 0xff) << 8;
+  if (reduces(collective.kind)) word |= (static_cast<uint64_t>(collective.op) & 0xff) << 16;
+  if (has_root(collective.kind)) word |= static_cast<uint64_t>(collective.root) << 32;
+  return word;
+}
+
+int64_t contribution(const Collective& collective, int32_t members) {
+  switch (collective.kind) {
+    case Kind::kBarrier: return 0;
+    case Kind::kReduceScatter: return collective.count * members;
+    default: return collective.count;
+  }
+}
+
+std::string describe(uint64_t signature, int64_t count, const std::string& name) {
+  const auto kind = static_cast<Kind>(signature & 0xff);
+  const auto dtype = static_cast<Dtype>(signature >> 8 & 0xff);
+  const auto op = static_cast<ReduceOp>(signature >> 16 & 0xff);
+  std::string text = kind_name(kind);
+  if (kind != Kind::kBarrier) {
+    text += format(" %s", dtype_name(dtype));
+    if (reduces(kind)) text += format(" %s", reduce_op_name(op));
+    text += format(" x %lld", static_cast<long long>(count));
+    if (has_root(kind)) text += format(" root %d", static_cast<int>(signature >> 32));
+  }
+  if (!name.empty()) text += " \"" + name + "\"";
+  return text;
+}
+
+std::string operation_text(const Group& group, Kind kind, int64_t sequence) {
+  return format("%s #%lld on comm \"%s\"", kind_name(kind), static_cast<long long>(sequence),
+                group.options().name.c_str());
+}
+
+std::string member_text(const Group& group, int32_t rank) {
+  const Member& member = group.options().members[rank];
+  std::string text = format("rank %d (", rank);
+  if (member.world_rank != rank) text += format("world rank %d, ", member.world_rank);
+  if (!group.options().host.empty()) text += group.options().host + ", ";
+  return text + format("pid %lld)", static_cast<long long>(member.pid));
+}
+
+Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32_t culprit,
+               std::string message) {
+  ErrorInfo info;
+  info.code = code;
+  info.message = operation_text(group, kind, sequence) + ", rank " +
+                 std::to_string(group.rank()) + ": " + std::move(message);
+  info.operation = kind_name(kind);
+  info.sequence = sequence;
+  if (culprit >= 0) {
+    info.rank = group.options().members[culprit].world_rank;
+    info.pid = group.options().members[culprit].pid;
+    info.host = group.options().host;
+  }
+  return Status(std::move(info));
+}
+
+Status mismatch(const Group& group, Kind kind, int64_t sequence,
+                const std::vector<Announced>& announced) {
+  using Key = std::pair<uint64_t, int64_t>;
+  const auto key = [](const Announced& one) {
+    return Key(one.signature & ~flag::kAll, one.count);
+  };
+  std::map<Key, int> votes;
+  for (const Announced& one : announced) ++votes[key(one)];
+  Key common = key(announced[0]);
+  for (const auto& [candidate, count] : votes) {
+    if (count > votes[common]) common = candidate;
+  }
+  // One rank for each distinct call, in rank order: two lines of text even among 64 ranks.
+  std::string text;
+  int32_t culprit = -1;
+  size_t listed = 0;
+  std::map<Key, bool> seen;
+  for (int32_t rank = 0; rank < group.size(); ++rank) {
+    const Announced& one = announced[rank];
+    if (culprit < 0 && key(one) != common) culprit = rank;
+    if (std::exchange(seen[key(one)], true) || listed == kListedMax) continue;
+    ++listed;
+    const int others = votes[key(one)] - 1;
+    text += format("%s%s%s: %s", text.empty() ? "" : ", ", member_text(group, rank).c_str(),
+                   others > 0 ? format(" and %d more", others).c_str() : "",
+                   describe(one.signature, one.count, one.name).c_str());
+  }
+  if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
+  return failure(group, Code::kMismatch, kind, sequence, culprit,
+                 "ranks disagree: " + text +
+                     "; make all ranks issue the same operations in the same order, then re-create "
+                     "the communicator");
+}
+
+Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
+                       const std::vector<Announced>& announced) {
+  std::string text;
+  int32_t culprit = -1;
+  size_t listed = 0;
+  size_t total = 0;
+  for (int32_t rank = 0; rank < group.size(); ++rank) {
+    if ((announced[rank].signature & flag::kWithheld) == 0) continue;
+    if (culprit < 0) culprit = rank;
+    ++total;
+    if (listed == kListedMax) continue;
+    ++listed;
+    text += format("%s%s: %s", text.empty() ? "" : "; ", member_text(group, rank).c_str(),
+                   announced[rank].withheld.c_str());
+  }
+  if (total > listed) text += format("; and %zu more ranks", total - listed);
+  return failure(group, Code::kInvalidState, kind, sequence, culprit, text);
+}
+
+Status timed_out(const Group& group, Kind kind, int64_t sequence,
+                 const std::vector<int32_t>& missing, const char* verb) {
+  std::string text;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (i == kListedMax) {
+      text += format(", and %zu more", missing.size() - i);
+      break;
+    }
+    const Member& member = group.options().members[missing[i]];
+    const shm::SectionHeader& header = group.arena().header(member.local_rank);
+    text += format("%s%s", text.empty() ? "" : ", ", member_text(group, missing[i]).c_str());
+    const auto last = static_cast<int32_t>(header.last.kind.load(std::memory_order_relaxed));
+    if (header.left.load(std::memory_order_relaxed) != 0) {
+      text += " (left the job)";
+    } else if (last >= 0 && last < kKindCount) {
+      text += format(" (last operation: %s #%lld)", kind_name(static_cast<Kind>(last)),
+                     static_cast<long long>(header.last.sequence.load(std::memory_order_relaxed)));
+    } else {
+      text += " (no operation yet)";
+    }
+  }
+  return failure(group, Code::kTimeout, kind, sequence, missing.empty() ? -1 : missing[0],
+                 format("timed out: %s: %s; look at what these ranks do, or raise the timeout",
+                        verb, text.c_str()));
+}
+
+}  // namespace dt::collective

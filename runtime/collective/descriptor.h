@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/group.h"
+#include "collective/operation.h"
+
+namespace dt::collective {
+
+/// A signature packs what members must agree on, {kind, dtype, op, root}, and flags that may differ.
+namespace flag {
+inline constexpr uint64_t kSendShared = uint64_t{1} << 24;  ///< send lies in the arena
+inline constexpr uint64_t kRecvShared = uint64_t{1} << 25;  ///< recv lies in the arena
+inline constexpr uint64_t kInPlace = uint64_t{1} << 26;     ///< send and recv overlap
+inline constexpr uint64_t kNamed = uint64_t{1} << 27;
+inline constexpr uint64_t kWithheld = uint64_t{1} << 28;
+inline constexpr uint64_t kAll = uint64_t{0xff} << 24;
+}  // namespace flag
+
+/// Fields that a kind does not use are zero in it.
+uint64_t signature_of(const Collective& collective);
+/// Elements that a member puts in.
+int64_t contribution(const Collective& collective, int32_t members);
+
+/// `allreduce f32 sum x 1000, "bucket 3"`.
+std::string describe(uint64_t signature, int64_t count, const std::string& name);
+
+/// `allreduce #812 on comm "world"`.
+std::string operation_text(const Group& group, Kind kind, int64_t sequence);
+/// `rank 3 (node7, pid 4711)`; the rank is the member's rank in the communicator, the world rank
+/// stands behind where it differs.
+std::string member_text(const Group& group, int32_t rank);
+
+/// What each member announced, by rank.
+struct Announced {
+  uint64_t signature = 0;
+  int64_t count = 0;
+  std::string name;
+  std::string withheld;
+};
+Status mismatch(const Group& group, Kind kind, int64_t sequence,
+                const std::vector<Announced>& announced);
+Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
+                       const std::vector<Announced>& announced);
+/// `missing`: ranks of the communicator; `verb`: "has not arrived", "has not finished".
+Status timed_out(const Group& group, Kind kind, int64_t sequence,
+                 const std::vector<int32_t>& missing, const char* verb);
+/// An ErrorInfo about `culprit` (a rank of the communicator, or -1).
+Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32_t culprit,
+               std::string message);
+
+}  // namespace dt::collective

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/block.h"
+#include "transport/shm/arena.h"
+
+namespace dt::collective {
+
+struct Member {
+  int32_t local_rank = 0;
+  int32_t world_rank = 0;
+  int64_t pid = 0;
+};
+
+/// The members of a communicator and the memory they share.
+class Group {
+ public:
+  struct Options {
+    std::string name;  ///< of the communicator, for messages
+    std::string host;
+    std::vector<Member> members;  ///< by rank
+    int32_t rank = 0;             ///< of the caller
+    Shape shape;
+    std::shared_ptr<shm::HostArena> arena;
+  };
+  struct Peer {
+    std::shared_ptr<const shm::View> view;
+    Block* block = nullptr;
+    std::atomic<int64_t>* mailboxes = nullptr;
+    char* inline_area = nullptr;
+    char* ring = nullptr;
+    Doorbell* doorbell = nullptr;
+  };
+
+  /// Makes the caller's own block; its section offset is to be published to the other members.
+  static Result<void*> make_block(shm::HostArena& arena, const Shape& shape, int32_t members);
+  /// `own_block` is taken in any case; `offsets` are those of all members' blocks.
+  static Result<std::unique_ptr<Group>> open(Options options, void* own_block,
+                                             const std::vector<int64_t>& offsets);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int32_t size() const { return static_cast<int32_t>(options_.members.size()); }
+  int32_t rank() const { return options_.rank; }
+  const Options& options() const { return options_; }
+  const Shape& shape() const { return options_.shape; }
+  shm::HostArena& arena() const { return *options_.arena; }
+  const Peer& peer(int32_t rank) const { return peers_[rank]; }
+  const Peer& own() const { return peers_[options_.rank]; }
+  int32_t rank_of_local(int32_t local_rank) const;
+
+  char* inline_area(int32_t rank, uint64_t sequence) const {
+    return peers_[rank].inline_area + static_cast<int64_t>(sequence & 1) * inline_stride_;
+  }
+  char* slot(int32_t rank, int64_t segment) const {
+    return peers_[rank].ring + segment % options_.shape.slots * options_.shape.slot_bytes;
+  }
+  void ring_peers() const {
+    for (Doorbell* doorbell : doorbells_) doorbell->ring();
+  }
+  /// The mapped address of a buffer that a member announced.
+  Result<char*> resolve(int32_t rank, const Place& place);
+
+ private:
+  Group(Options options, void* own_block) : options_(std::move(options)), own_block_(own_block) {}
+
+  // Buckets are used in turn; a few remembered views per member keep the arena's lock out of it.
+  static constexpr int kRecent = 8;
+  struct Recent {
+    std::array<std::shared_ptr<const shm::View>, kRecent> views;
+    int next = 0;
+  };
+
+  const Options options_;
+  void* const own_block_;
+  int64_t inline_stride_ = 0;
+  std::vector<Peer> peers_;
+  std::vector<Doorbell*> doorbells_;  ///< of the other members
+  std::vector<Recent> recent_;        ///< under the communicator's progress lock
+};
+
+}  // namespace dt::collective

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/memory_limit.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace dt::shm {
+namespace {
+
+std::string read_text(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  char buffer[8192];
+  const ssize_t length = read(fd, buffer, sizeof buffer);
+  close(fd);
+  return length > 0 ? std::string(buffer, static_cast<size_t>(length)) : std::string();
+}
+
+/// The number after `key` at the start of a line, or -1.
+int64_t field(const std::string& text, const std::string& key) {
+  size_t at = 0;
+  while (at < text.size()) {
+    if (text.compare(at, key.size(), key) == 0)
+      return strtoll(text.c_str() + at + key.size(), nullptr, 10);
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos) break;
+    at = end + 1;
+  }
+  return -1;
+}
+
+/// -1: no number there ("max", no such file).
+int64_t number(const std::string& text) {
+  return !text.empty() && text[0] >= '0' && text[0] <= '9' ? strtoll(text.c_str(), nullptr, 10)
+                                                           : -1;
+}
+
+void limit_by(MemoryLimit& limit, int64_t available, const std::string& source) {
+  if (available >= limit.available_bytes) return;
+  limit.available_bytes = std::max<int64_t>(available, 0);
+  limit.source = source;
+}
+
+void limit_by_cgroup(MemoryLimit& limit, const std::string& folder, const char* max_file,
+                     const char* current_file, const char* cache_field) {
+  const int64_t max = number(read_text(folder + max_file));
+  const int64_t current = number(read_text(folder + current_file));
+  if (max < 0 || current < 0) return;
+  // Clean file pages are given back under pressure.
+  const int64_t cache = field(read_text(folder + "/memory.stat"), cache_field);
+  limit_by(limit, max - current + std::max<int64_t>(cache, 0), folder + max_file);
+}
+
+}  // namespace
+
+MemoryLimit memory_limit() {
+  constexpr int64_t kKib = 1024;
+  MemoryLimit limit;
+  const std::string info = read_text("/proc/meminfo");
+  const int64_t available = field(info, "MemAvailable:");
+  if (available >= 0) {
+    const int64_t swap = std::max<int64_t>(field(info, "SwapFree:"), 0);
+    limit_by(limit, (available + swap) * kKib, "MemAvailable of /proc/meminfo");
+  }
+  const std::string groups = read_text("/proc/self/cgroup");
+  const size_t v2 = groups.rfind("0::", 0) == 0 ? 0 : groups.find("\n0::");
+  std::string path;
+  if (v2 != std::string::npos) {
+    const size_t begin = groups.find("::", v2) + 2;
+    path = groups.substr(begin, groups.find('\n', begin) - begin);
+  }
+  // Every level above may limit too; in a container the path may name a folder that is not mounted.
+  while (!path.empty()) {
+    limit_by_cgroup(limit, "/sys/fs/cgroup" + (path == "/" ? std::string() : path), "/memory.max",
+                    "/memory.current", "inactive_file ");
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos || path == "/") break;
+    path.resize(std::max<size_t>(slash, 1));
+  }
+  limit_by_cgroup(limit, "/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
+                  "/memory.usage_in_bytes", "total_inactive_file ");
+  return limit;
+}
+
+}  // namespace dt::shm

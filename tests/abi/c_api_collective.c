@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives, works and memory at world size 1, where every result is the rank's own data. */
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+#include <unistd.h>
+
+#include "c_api_test.h"
+
+enum { N = 5 };
+
+static void fill(float* values) {
+  for (int i = 0; i < N; ++i) values[i] = 0.5F + (float)i;
+}
+
+/* 1 where `values` is what fill() wrote. */
+static int filled(const float* values) {
+  for (int i = 0; i < N; ++i) {
+    if (values[i] < 0.5F + (float)i || values[i] > 0.5F + (float)i) return 0;
+  }
+  return 1;
+}
+
+/*
+ * All that data-carrying calls have in common. `call` is written with h, p, n, t and w for the
+ * communicator, the first buffer, count, dtype and out_work.
+ */
+#define REFUSES_COMMON(f, buffer, call)               \
+  do {                                                \
+    float data_[N] = {0};                             \
+    dt_work* const before_ = (f)->open[WORK];         \
+    dt_work* work_ = before_;                         \
+    dt_work** w = &work_;                             \
+    void* p = data_;                                  \
+    int64_t n = N;                                    \
+    dt_dtype t = DT_F32;                              \
+    REFUSES_HANDLES(f, COMM, dt_comm, "comm", call);  \
+    dt_comm* h = (f)->comm;                           \
+    p = NULL;                                         \
+    REFUSES(buffer, call);                            \
+    p = data_;                                        \
+    n = -1;                                           \
+    REFUSES("count", call);                           \
+    n = INT64_MAX; /* more bytes than there can be */ \
+    REFUSES("count", call);                           \
+    n = N;                                            \
+    t = (dt_dtype)10;                                 \
+    REFUSES("dtype", call);                           \
+    t = (dt_dtype)-1;                                 \
+    REFUSES("dtype", call);                           \
+    EXPECT(work_ == before_);                         \
+    (void)h;                                          \
+  } while (0)
+
+static void check_refusals(const fixture* f) {
+  float r[N] = {0};
+  dt_work* work = NULL;
+  REFUSES_COMMON(f, "send", dt_allreduce(h, p, r, n, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_allreduce(h, r, p, n, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "send", dt_reduce(h, p, r, n, t, DT_SUM, 0, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_reduce(h, r, p, n, t, DT_SUM, 0, NULL, w));
+  REFUSES_COMMON(f, "buffer", dt_broadcast(h, p, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "send", dt_allgather(h, p, r, n, t, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_allgather(h, r, p, n, t, NULL, w));
+  REFUSES_COMMON(f, "send", dt_reduce_scatter(h, p, r, n, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_reduce_scatter(h, r, p, n, t, DT_SUM, NULL, w));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_barrier(h, NULL, &work));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_send(h, r, N, DT_F32, 0, NULL, &work));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_recv(h, r, N, DT_F32, 0, NULL, &work));
+
+  static const dt_reduce_op bad_ops[] = {(dt_reduce_op)5, (dt_reduce_op)-1, DT_REDUCE_OP_FORCE32};
+  static const int32_t bad_ranks[] = {-1, 1, INT32_MAX};
+  for (int32_t i = 0; i < COUNT_OF(bad_ops); ++i) {
+    REFUSES("op", dt_allreduce(f->comm, r, r, N, DT_F32, bad_ops[i], NULL, &work));
+    REFUSES("op", dt_reduce(f->comm, r, r, N, DT_F32, bad_ops[i], 0, NULL, &work));
+    REFUSES("op", dt_reduce_scatter(f->comm, r, r, N, DT_F32, bad_ops[i], NULL, &work));
+  }
+  for (int32_t i = 0; i < COUNT_OF(bad_ranks); ++i) {
+    REFUSES("root", dt_reduce(f->comm, r, r, N, DT_F32, DT_SUM, bad_ranks[i], NULL, &work));
+    REFUSES("root", dt_broadcast(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("peer", dt_send(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("peer", dt_recv(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
+  }
+  /* A rank is not its own peer, so the world of one has none. */
+  REFUSES("peer", dt_send(f->comm, r, N, DT_F32, 0, NULL, &work));
+  REFUSES("peer", dt_recv(f->comm, r, N, DT_F32, 0, NULL, &work));
+  EXPECT(work == NULL);
+}
+
+void test_collectives(const fixture* f) {
+  check_refusals(f);
+  static const dt_reduce_op ops[] = {DT_SUM, DT_AVG, DT_PROD, DT_MIN, DT_MAX};
+  float send[N];
+  fill(send);
+  for (int32_t i = 0; i < COUNT_OF(ops); ++i) {
+    float a[N] = {0};
+    float b[N] = {0};
+    float c[N] = {0};
+    OK(dt_allreduce(f->comm, send, a, N, DT_F32, ops[i], NULL, NULL));
+    OK(dt_reduce(f->comm, send, b, N, DT_F32, ops[i], 0, NULL, NULL));
+    OK(dt_reduce_scatter(f->comm, send, c, N, DT_F32, ops[i], NULL, NULL));
+    EXPECT(filled(a) && filled(b) && filled(c));
+    OK(dt_allreduce(f->comm, a, a, N, DT_F32, ops[i], NULL, NULL));
+    EXPECT(filled(a));
+  }
+  for (int type = DT_I8; type <= DT_F64; ++type) {
+    unsigned char in[3 * 8];
+    unsigned char out[3 * 8] = {0};
+    static const int64_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8};
+    for (int i = 0; i < 24; ++i) in[i] = (unsigned char)(i + 1);
+    OK(dt_allreduce(f->comm, in, out, 3, (dt_dtype)type, DT_SUM, NULL, NULL));
+    EXPECT(memcmp(in, out, (size_t)(3 * bytes[type])) == 0);
+  }
+  float all[N] = {0};
+  OK(dt_allgather(f->comm, send, all, N, DT_F32, NULL, NULL));
+  EXPECT(filled(all));
+  OK(dt_broadcast(f->comm, all, N, DT_F32, 0, NULL, NULL));
+  EXPECT(filled(all));
+  OK(dt_barrier(f->comm, NULL, NULL));
+  /* Nothing to do, so nothing to point at. */
+  OK(dt_allreduce(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, NULL, NULL));
+  OK(dt_reduce(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, 0, NULL, NULL));
+  OK(dt_broadcast(f->comm, NULL, 0, DT_F32, 0, NULL, NULL));
+  OK(dt_allgather(f->comm, NULL, NULL, 0, DT_F32, NULL, NULL));
+  OK(dt_reduce_scatter(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, NULL, NULL));
+}
+
+static void check_work_refusals(const fixture* f) {
+  dt_work* work = f->open[WORK];
+  int32_t value = 77;
+  dt_error_info info;
+  dt_error_info_init(&info);
+  REFUSES("out_done", dt_work_test(work, NULL));
+  REFUSES_HANDLES(f, WORK, dt_work, "work", dt_work_test(h, &value));
+  REFUSES_HANDLES(f, WORK, dt_work, "work", dt_work_wait(h, 0, &value));
+  REFUSES_HANDLES(f, WORK, dt_work, "work", dt_work_wait_stream(h, NULL));
+  REFUSES_HANDLES(f, WORK, dt_work, "works", dt_work_wait_any(&h, 1, 0, &value));
+  REFUSES("works", dt_work_wait_any(NULL, 1, 0, &value));
+  REFUSES("count", dt_work_wait_any(&work, 0, 0, &value));
+  REFUSES("count", dt_work_wait_any(&work, -1, 0, &value));
+  REFUSES("count", dt_work_wait_any(&work, 65537, 0, &value));
+  REFUSES("out_index", dt_work_wait_any(&work, 1, 0, NULL));
+  REFUSES("out_fd", dt_work_fd(f->comm, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_work_fd(h, &value));
+  REFUSES("out_info", dt_work_error_info(work, NULL));
+  REFUSES_HANDLES(f, WORK, dt_work, "work", dt_work_error_info(h, &info));
+  info.struct_size = 0;
+  REFUSES("struct_size", dt_work_error_info(work, &info));
+  EXPECT(value == 77);
+  void* bad[BAD_HANDLES];
+  const int count = bad_handles(f, WORK, bad);
+  for (int i = 0; i < count; ++i) EXPECT(dt_work_error(bad[i]) != NULL);
+}
+
+void test_work(const fixture* f) {
+  check_work_refusals(f);
+  int32_t fd = -1;
+  int32_t again = -1;
+  OK(dt_work_fd(f->comm, &fd));
+  OK(dt_work_fd(f->comm, &again));
+  EXPECT(fd >= 0 && again == fd);
+
+  float send[N];
+  float recv[N] = {0};
+  dt_work* works[2] = {NULL, NULL};
+  int32_t value = 77;
+  fill(send);
+  OK(dt_allreduce(f->comm, send, recv, N, DT_F32, DT_SUM, NULL, &works[0]));
+  OK(dt_barrier(f->comm, NULL, &works[1]));
+  EXPECT(works[0] != NULL && works[1] != NULL && works[0] != works[1]);
+  OK(dt_work_wait_any((dt_work* const*)works, 2, 5000, &value));
+  EXPECT(value == 0 || value == 1);
+  value = 77;
+  OK(dt_work_wait(works[0], -1, &value));
+  EXPECT(value == 1 && filled(recv));
+  OK(dt_work_wait(works[1], 5000, NULL));
+  value = 77;
+  OK(dt_work_test(works[1], &value));
+  EXPECT(value == 1);
+  OK(dt_work_wait_stream(works[1], NULL));
+
+  struct pollfd readable = {fd, POLLIN, 0};
+  uint64_t completions = 0;
+  EXPECT(poll(&readable, 1, 5000) == 1);
+  EXPECT(read(fd, &completions, sizeof completions) == (ssize_t)sizeof completions);
+  EXPECT(completions >= 1 && completions <= 2);
+
+  dt_error_info info;
+  dt_error_info_init(&info);
+  info.status = DT_ERR_INTERNAL;
+  OK(dt_work_error_info(works[0], &info));
+  EXPECT(info.status == DT_OK && info.message[0] == '\0');
+  EXPECT(dt_work_error(works[0])[0] == '\0');
+  DESTROY_SURVIVES(f, WORK, dt_work, dt_work_destroy);
+  dt_work_destroy(works[0]);
+  dt_work_destroy(works[1]);
+  dt_work_destroy(works[1]);
+}
+
+void test_memory(const fixture* f) {
+  void* untouched = f->comm;
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_mem_alloc(h, 64, &untouched));
+  REFUSES("bytes", dt_mem_alloc(f->comm, 0, &untouched));
+  REFUSES("bytes", dt_mem_alloc(f->comm, -1, &untouched));
+  FAILS(DT_ERR_OUT_OF_MEMORY, dt_mem_alloc(f->comm, INT64_MAX / 2, &untouched));
+  REFUSES("out_pointer", dt_mem_alloc(f->comm, 64, NULL));
+  EXPECT(untouched == (void*)f->comm);
+
+  void* memory = NULL;
+  OK(dt_mem_alloc(f->comm, N * (int64_t)sizeof(float), &memory));
+  EXPECT(memory != NULL && (uintptr_t)memory % 4096 == 0);
+  float* values = memory;
+  for (int i = 0; i < N; ++i) EXPECT(values[i] >= 0 && values[i] <= 0);
+  fill(values);
+  OK(dt_allreduce(f->comm, values, values, N, DT_F32, DT_AVG, NULL, NULL));
+  EXPECT(filled(values));
+
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_mem_free(h, memory));
+  int32_t elsewhere = 0;
+  REFUSES("pointer", dt_mem_free(f->comm, &elsewhere));
+  REFUSES("pointer", dt_mem_free(f->comm, values + 1));
+  OK(dt_mem_free(f->comm, NULL));
+  OK(dt_mem_free(f->comm, memory));
+  REFUSES("pointer", dt_mem_free(f->comm, memory));
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs and communicators at world size 1. */
+#include "c_api_test.h"
+
+static void check_place(const fixture* f) {
+  dt_place place;
+  dt_place_init(&place);
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_rank_info(h, &place));
+  REFUSES("out_place", dt_rank_info(f->job, NULL));
+  place.struct_size = 0;
+  place.rank = 77;
+  REFUSES("struct_size", dt_rank_info(f->job, &place));
+  EXPECT(place.rank == 77);
+  dt_place_init(&place);
+  OK(dt_rank_info(f->job, &place));
+  EXPECT(place.struct_size == sizeof place);
+  EXPECT(place.rank == 0 && place.world_size == 1);
+  EXPECT(place.local_rank == 0 && place.local_size == 1);
+  EXPECT(place.node_rank == 0 && place.node_count == 1);
+  EXPECT(place.attempt == 0);
+  EXPECT(place.host[0] != '\0');
+  EXPECT(place.launcher[0] != '\0');
+
+  /* A program built against a later header brings a larger struct. */
+  struct {
+    dt_place known;
+    char later[64];
+  } larger;
+  memset(&larger, 0, sizeof larger);
+  larger.known.struct_size = (uint32_t)sizeof larger;
+  OK(dt_rank_info(f->job, &larger.known));
+  EXPECT(larger.known.world_size == 1);
+}
+
+/* A job of its own, for what breaks it. */
+static void check_abort(const fixture* f) {
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_abort(h, "why"));
+  dt_job* job = NULL;
+  dt_comm* comm = NULL;
+  float value = 1;
+  OK(dt_init(f->config, &job));
+  OK(dt_comm_world(job, &comm));
+  OK(dt_abort(job, "the loss is not a number"));
+  FAILS(DT_ERR_ABORTED, dt_comm_check(comm));
+  EXPECT(strstr(dt_last_error(), "the loss is not a number") != NULL);
+  dt_error_info info;
+  dt_error_info_init(&info);
+  OK(dt_last_error_info(&info));
+  EXPECT(info.status == DT_ERR_ABORTED && info.rank == 0);
+  FAILS(DT_ERR_ABORTED, dt_allreduce(comm, &value, &value, 1, DT_F32, DT_SUM, NULL, NULL));
+  FAILS(DT_ERR_ABORTED, dt_finalize(job, -1));
+  dt_comm_destroy(comm);
+  dt_job_destroy(job);
+
+  OK(dt_init(f->config, &job));
+  OK(dt_abort(job, NULL));
+  dt_job_destroy(job);
+}
+
+static void check_finalize(const fixture* f) {
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_finalize(h, 0));
+  dt_job* job = NULL;
+  dt_comm* comm = NULL;
+  dt_comm* untouched = f->comm;
+  float value = 1;
+  OK(dt_init(f->config, &job));
+  OK(dt_comm_world(job, &comm));
+  OK(dt_finalize(job, -1));
+  OK(dt_finalize(job, -1));
+  FAILS(DT_ERR_INVALID_STATE, dt_comm_world(job, &untouched));
+  EXPECT(untouched == f->comm);
+  FAILS(DT_ERR_INVALID_STATE, dt_allreduce(comm, &value, &value, 1, DT_F32, DT_SUM, NULL, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_store_set(job, "key", "v", 1, -1));
+  dt_job_destroy(job);
+  dt_job_destroy(job);
+  dt_comm_destroy(comm);
+}
+
+void test_job(const fixture* f) {
+  dt_job* untouched = f->job;
+  REFUSES("out_job", dt_init(f->config, NULL));
+  REFUSES_HANDLES_BUT_NULL(f, CONFIG, dt_config, "config", dt_init(h, &untouched));
+  EXPECT(untouched == f->job);
+  dt_config* impossible = alone();
+  OK(dt_config_set(impossible, "job.rank", "3"));
+  FAILS(DT_ERR_CONFIG, dt_init(impossible, &untouched));
+  EXPECT(untouched == f->job);
+  dt_config_destroy(impossible);
+  check_place(f);
+  check_abort(f);
+  check_finalize(f);
+  DESTROY_SURVIVES(f, JOB, dt_job, dt_job_destroy);
+}
+
+void test_comm(const fixture* f) {
+  dt_comm* untouched = f->comm;
+  REFUSES("out_comm", dt_comm_world(f->job, NULL));
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_comm_world(h, &untouched));
+  REFUSES("out_comm", dt_comm_split(f->comm, 0, 0, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_split(h, 0, 0, &untouched));
+  EXPECT(untouched == f->comm);
+
+  dt_comm* part = NULL;
+  OK(dt_comm_split(f->comm, 3, -5, &part));
+  EXPECT(part != NULL);
+  dt_comm* none = f->comm;
+  OK(dt_comm_split(f->comm, -1, 0, &none));
+  EXPECT(none == NULL);
+
+  int32_t value = 77;
+  REFUSES("out_rank", dt_comm_rank(part, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_rank(h, &value));
+  REFUSES("out_size", dt_comm_size(part, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_size(h, &value));
+  REFUSES("out_world_rank", dt_comm_world_rank(part, 0, NULL));
+  REFUSES("rank", dt_comm_world_rank(part, -1, &value));
+  REFUSES("rank", dt_comm_world_rank(part, 1, &value));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_world_rank(h, 0, &value));
+  EXPECT(value == 77);
+  OK(dt_comm_rank(part, &value));
+  EXPECT(value == 0);
+  OK(dt_comm_size(part, &value));
+  EXPECT(value == 1);
+  value = 77;
+  OK(dt_comm_world_rank(part, 0, &value));
+  EXPECT(value == 0);
+
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_set_timeout(h, 1000));
+  OK(dt_comm_set_timeout(part, 0));
+  OK(dt_comm_set_timeout(part, 1000));
+  OK(dt_comm_set_timeout(part, -1));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_check(h));
+  OK(dt_comm_check(part));
+
+  DESTROY_SURVIVES(f, COMM, dt_comm, dt_comm_destroy);
+  dt_comm_destroy(part);
+  dt_comm_destroy(part);
+  REFUSES("comm", dt_comm_check(part));
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reducer and sampler at world size 1. */
+#include "c_api_test.h"
+
+static const dt_param params[] = {{3, "weight", DT_F32, 0}, {2, NULL, DT_F64, 0}};
+
+static void check_create(const fixture* f) {
+  dt_reducer* untouched = f->open[REDUCER];
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_reducer_create(h, params, 2, NULL, &untouched));
+  REFUSES("params", dt_reducer_create(f->comm, NULL, 2, NULL, &untouched));
+  REFUSES("count", dt_reducer_create(f->comm, params, 0, NULL, &untouched));
+  REFUSES("count", dt_reducer_create(f->comm, params, -1, NULL, &untouched));
+  REFUSES("count", dt_reducer_create(f->comm, params, 1048577, NULL, &untouched));
+  REFUSES("out_reducer", dt_reducer_create(f->comm, params, 2, NULL, NULL));
+  dt_param bad[] = {params[0], params[1]};
+  bad[1].count = -1;
+  REFUSES("params", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
+  bad[1].count = INT64_MAX;
+  REFUSES("params", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
+  bad[1].count = 2;
+  bad[1].dtype = (dt_dtype)10;
+  REFUSES("params", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
+
+  dt_reducer_options options;
+  memset(&options, 0, sizeof options);
+  REFUSES("options", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  dt_reducer_options_init(&options);
+  options.bucket_cap_bytes = -1;
+  REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.bucket_cap_bytes = 0;
+  options.first_bucket_bytes = -1;
+  REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+
+  /* A later header's larger struct: fine while what this library does not know is zero. */
+  struct {
+    dt_reducer_options known;
+    int64_t later;
+  } larger;
+  memset(&larger, 0, sizeof larger);
+  larger.known.struct_size = (uint32_t)sizeof larger;
+  larger.later = 1;
+  REFUSES("options", dt_reducer_create(f->comm, params, 2, &larger.known, &untouched));
+  EXPECT(untouched == f->open[REDUCER]);
+  larger.later = 0;
+  dt_reducer* reducer = NULL;
+  OK(dt_reducer_create(f->comm, params, 2, &larger.known, &reducer));
+  dt_reducer_destroy(reducer);
+}
+
+static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
+  static const int32_t bad_indices[] = {-1, 2, INT32_MAX};
+  void* pointer = f->comm;
+  int32_t value = 77;
+  for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
+    REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], &pointer));
+    REFUSES("index", dt_reducer_ready(reducer, bad_indices[i], NULL, NULL));
+    REFUSES("index", dt_reducer_bucket(reducer, bad_indices[i], &value));
+  }
+  REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
+  REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
+  REFUSES("out_statistics", dt_reducer_stats(reducer, NULL));
+  dt_reducer_statistics statistics;
+  dt_reducer_statistics_init(&statistics);
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_grad(h, 0, &pointer));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_rebuild(h, &value));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_bucket(h, 0, &value));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_stats(h, &statistics));
+  statistics.struct_size = 0;
+  REFUSES("struct_size", dt_reducer_stats(reducer, &statistics));
+  EXPECT(pointer == (void*)f->comm && value == 77);
+}
+
+void test_reducer(const fixture* f) {
+  check_create(f);
+  dt_reducer_options options;
+  dt_reducer* reducer = NULL;
+  dt_reducer_options_init(&options);
+  options.sum = 1;
+  OK(dt_reducer_create(f->comm, params, 2, &options, &reducer));
+  check_reducer_refusals(f, reducer);
+
+  /* Reverse order of registration: the last parameter lies in bucket 0, the other dtype apart. */
+  int32_t first = -1;
+  int32_t second = -1;
+  OK(dt_reducer_bucket(reducer, 0, &first));
+  OK(dt_reducer_bucket(reducer, 1, &second));
+  EXPECT(first == 1 && second == 0);
+
+  void* pointer = NULL;
+  OK(dt_reducer_grad(reducer, 0, &pointer));
+  EXPECT(pointer != NULL && (uintptr_t)pointer % 256 == 0);
+  float* in_place = pointer;
+  double copied[2] = {1.5, -2.5};
+  for (int i = 0; i < 3; ++i) in_place[i] = (float)(i + 1);
+  OK(dt_reducer_ready(reducer, 1, copied, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_ready(reducer, 1, copied, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_rebuild(reducer, NULL));
+  OK(dt_reducer_ready(reducer, 0, NULL, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  for (int i = 0; i < 3; ++i) EXPECT((int)in_place[i] == i + 1);
+  EXPECT((int)(copied[0] * 2) == 3 && (int)(copied[1] * 2) == -5);
+
+  dt_reducer_statistics statistics;
+  dt_reducer_statistics_init(&statistics);
+  OK(dt_reducer_stats(reducer, &statistics));
+  EXPECT(statistics.steps == 1 && statistics.bucket_count == 2);
+  EXPECT(statistics.hidden_share >= 0 && statistics.hidden_share <= 1);
+
+  OK(dt_reducer_rebuild(reducer, NULL));
+  int32_t changed = 77;
+  OK(dt_reducer_rebuild(reducer, &changed));
+  EXPECT(changed == 0 || changed == 1);
+
+  OK(dt_reducer_ready(reducer, 1, copied, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_finish(reducer, NULL));
+  EXPECT(strstr(dt_last_error(), "weight") != NULL);
+  OK(dt_reducer_ready(reducer, 0, NULL, NULL));
+  OK(dt_reducer_ready(reducer, 1, copied, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+
+  DESTROY_SURVIVES(f, REDUCER, dt_reducer, dt_reducer_destroy);
+  dt_reducer_destroy(reducer);
+  dt_reducer_destroy(reducer);
+}
+
+static void check_sampler_options(const fixture* f) {
+  dt_sampler* untouched = f->open[SAMPLER];
+  dt_sampler_options options;
+  memset(&options, 0, sizeof options);
+  REFUSES("options", dt_sampler_create(&options, &untouched));
+  REFUSES("options", dt_sampler_create(NULL, &untouched));
+  dt_sampler_options_init(&options);
+  REFUSES("world_size", dt_sampler_create(&options, &untouched));
+  options.world_size = 2;
+  REFUSES("out_sampler", dt_sampler_create(&options, NULL));
+  options.rank = 2;
+  REFUSES("rank", dt_sampler_create(&options, &untouched));
+  options.rank = -1;
+  REFUSES("rank", dt_sampler_create(&options, &untouched));
+  options.rank = 0;
+  options.size = -1;
+  REFUSES("size", dt_sampler_create(&options, &untouched));
+  EXPECT(untouched == f->open[SAMPLER]);
+}
+
+void test_sampler(const fixture* f) {
+  check_sampler_options(f);
+  dt_sampler_options options;
+  dt_sampler* sampler = NULL;
+  dt_sampler_options_init(&options);
+  options.world_size = 2;
+  options.rank = 1;
+  options.sequential = 1;
+  options.size = 7;
+  OK(dt_sampler_create(&options, &sampler));
+
+  int64_t length = 77;
+  int64_t indices[4] = {77, 77, 77, 77};
+  REFUSES("out_length", dt_sampler_length(sampler, NULL));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_length(h, &length));
+  REFUSES("epoch", dt_sampler_set_epoch(sampler, -1));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_set_epoch(h, 0));
+  REFUSES("first", dt_sampler_indices(sampler, -1, 1, indices));
+  REFUSES("first", dt_sampler_indices(sampler, 5, 0, indices));
+  REFUSES("count", dt_sampler_indices(sampler, 0, -1, indices));
+  REFUSES("count", dt_sampler_indices(sampler, 1, 4, indices));
+  REFUSES("count", dt_sampler_indices(sampler, 1, INT64_MAX, indices));
+  REFUSES("out_indices", dt_sampler_indices(sampler, 0, 1, NULL));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_indices(h, 0, 1, indices));
+  EXPECT(length == 77 && indices[0] == 77);
+
+  /* 7 samples for 2 ranks: the first is dealt again at the end, and rank 1 has every second. */
+  OK(dt_sampler_set_epoch(sampler, 3));
+  OK(dt_sampler_length(sampler, &length));
+  EXPECT(length == 4);
+  OK(dt_sampler_indices(sampler, 0, 4, indices));
+  EXPECT(indices[0] == 1 && indices[1] == 3 && indices[2] == 5 && indices[3] == 0);
+  OK(dt_sampler_indices(sampler, 2, 1, indices));
+  EXPECT(indices[0] == 5);
+  OK(dt_sampler_indices(sampler, 4, 0, NULL));
+
+  DESTROY_SURVIVES(f, SAMPLER, dt_sampler, dt_sampler_destroy);
+  dt_sampler_destroy(sampler);
+  dt_sampler_destroy(sampler);
+}

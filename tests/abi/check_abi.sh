@@ -1,0 +1,115 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# check_abi.sh [BASELINE_FILE]   does this tree keep the ABI of the commit named in BASELINE_FILE?
+# check_abi.sh --self-test       does the check see planted breaks, and let pass what may change?
+# Exit 77: the question cannot be asked here. Compares ELF with ELF, both built now with -g.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-abi.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+
+say() { printf '%s\n' "$*"; }
+die() { say "$*"; exit 1; }
+skip() { say "skipped: $*"; exit 77; }
+for tool in abidiff readelf git meson ninja; do
+  command -v "$tool" >/dev/null 2>&1 || skip "$tool is not here"
+done
+
+configure() { # source folder, build folder
+  # -O0 and no sanitizer: the ABI does not depend on them, the time does.
+  meson setup "$2" "$1" -Dbuildtype=debug -Dcuda=disabled -Dtests=disabled -Dpython=disabled \
+    -Djava=disabled -Dcsharp=disabled -Ddocs=disabled >"$scratch/log" 2>&1 ||
+    { cat "$scratch/log"; die "meson setup of $1 failed"; }
+}
+build() { # build folder, copy of the library
+  target=$(ninja -C "$1" -t targets all | sed -n 's/^\(runtime\/capi\/libdt\.so[.0-9]*\): .*LINKER.*/\1/p' | head -n 1)
+  [ -n "$target" ] || die "$1 has no target for libdt.so"
+  ninja -C "$1" "$target" >"$scratch/log" 2>&1 || { cat "$scratch/log"; die "libdt does not build in $1"; }
+  cp "$1/$target" "$2"
+}
+
+# Status of abidiff, or 100 where it could see nothing. Its report goes to $scratch/report.
+compare() { # old include folder, old library, new include folder, new library
+  for library in "$2" "$4"; do
+    # Without debug information abidiff finds no difference at all.
+    readelf -SW "$library" | grep -q '\.debug_info' || { say "$library has no .debug_info" >"$scratch/report"; return 100; }
+  done
+  abidiff --headers-dir1 "$1" --headers-dir2 "$3" --drop-private-types --no-added-syms \
+    --suppr "$here/libdt.abignore" "$2" "$4" >"$scratch/report" 2>&1
+}
+
+check() { # baseline file
+  commit=$(sed -n '/^[0-9a-f]\{7,\}$/p' "$1" | head -n 1)
+  [ -n "$commit" ] || die "$1 names no commit"
+  git -C "$root" rev-parse --git-dir >/dev/null 2>&1 || skip "this is no git checkout, commit $commit cannot be built"
+  git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null ||
+    die "commit $commit of $1 is not in this clone: fetch the whole history"
+  git -C "$root" show "$commit:runtime/capi/meson.build" 2>/dev/null | grep -q "library('dt'" ||
+    skip "baseline commit $commit has no libdt yet; put the first one that has into $1"
+  mkdir "$scratch/old"
+  git -C "$root" archive "$commit" | tar -x -C "$scratch/old"
+  configure "$scratch/old" "$scratch/build-old"
+  build "$scratch/build-old" "$scratch/old.so"
+  configure "$root" "$scratch/build-new"
+  build "$scratch/build-new" "$scratch/new.so"
+  status=0
+  compare "$scratch/old/include" "$scratch/old.so" "$root/include" "$scratch/new.so" || status=$?
+  cat "$scratch/report"
+  [ "$status" -eq 0 ] || die "the ABI of $commit is broken (abidiff $status); if that is wanted, see docs/abi.md"
+  say "the ABI of $commit is kept"
+}
+
+# One planted change: sed script, files. The copy is restored afterwards.
+try() { # what, expected (kept|broken), sed script, files...
+  what=$1 expected=$2 script=$3
+  shift 3
+  for file in "$@"; do
+    cp "$scratch/src/$file" "$scratch/saved"
+    sed -i "$script" "$scratch/src/$file"
+    ! cmp -s "$scratch/saved" "$scratch/src/$file" || die "self-test: nothing to change in $file for: $what"
+  done
+  build "$scratch/build" "$scratch/new.so"
+  status=0
+  compare "$scratch/include" "$scratch/old.so" "$scratch/src/include" "$scratch/new.so" || status=$?
+  verdict=broken
+  [ "$status" -ne 0 ] || verdict=kept
+  [ "$verdict" = "$expected" ] ||
+    { cat "$scratch/report"; die "self-test: $what: $verdict (abidiff $status), expected $expected"; }
+  say "self-test: $what: $verdict (abidiff $status), as it should be"
+  for file in "$@"; do cp "$root/$file" "$scratch/src/$file"; done
+}
+
+self_test() {
+  [ -f "$root/runtime/capi/comm_api.cc" ] || skip "this tree has no libdt yet"
+  mkdir "$scratch/src"
+  git -C "$root" ls-files -z | (cd "$root" && xargs -0 tar -cf - --) | tar -x -C "$scratch/src"
+  cp -r "$scratch/src/include" "$scratch/include"
+  configure "$scratch/src" "$scratch/build"
+  build "$scratch/build" "$scratch/old.so"
+
+  status=0
+  compare "$scratch/include" "$scratch/old.so" "$scratch/include" "$scratch/old.so" || status=$?
+  [ "$status" -eq 0 ] || { cat "$scratch/report"; die "self-test: no change is reported as one ($status)"; }
+  strip -g -o "$scratch/stripped.so" "$scratch/old.so"
+  status=0
+  compare "$scratch/include" "$scratch/old.so" "$scratch/include" "$scratch/stripped.so" || status=$?
+  [ "$status" -eq 100 ] || die "self-test: a library without debug information went through"
+  say "self-test: no change: kept; stripped library: refused"
+
+  h=include/dt/dt.h
+  try "a parameter's type changed" broken \
+    's/\(dt_comm_set_timeout(dt_comm\* comm, \)int64_t timeout_ms/\1int32_t timeout_ms/' \
+    $h runtime/capi/comm_api.cc
+  try "a member inserted in the middle of a frozen struct" broken \
+    's/^  const char\* name; .*for messages.*/  int64_t planted;\n&/' $h
+  try "a member inserted in the middle of an options struct" broken \
+    's/^  int64_t first_bucket_bytes;.*/  int64_t planted;\n&/' $h
+  try "a member appended to an options struct" kept \
+    's/^} dt_sampler_options;/  int64_t planted;\n&/' $h
+}
+
+case "${1:-}" in
+  --self-test) self_test ;;
+  *) check "${1:-$here/baseline}" ;;
+esac

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of this folder see what they are for."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import check_headers
+import check_layers
+import check_words
+import dt_header
+
+
+def layers(path, text):
+    return check_layers.check_file(Path(path), text)
+
+
+def words(path, text):
+    return check_words.check_file(Path(path), text)
+
+
+def headers(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".h") as file:
+        file.write(text)
+        file.flush()
+        return [complaint for function in dt_header.functions(file.name)
+                for complaint in check_headers.complaints_about(function)]
+
+
+class Layers(unittest.TestCase):
+    def test_below_is_fine(self):
+        self.assertEqual(layers("comm/a.cc", '#include "backend/backend.h"\n#include <vector>\n'), [])
+        self.assertEqual(layers("backend/host/a.cc", '#include "backend/work.h"\n'), [])
+
+    def test_above_and_beside_are_refused(self):
+        self.assertEqual(layers("store/a.h", '\n#include "job/job.h"\n'),
+                         ["runtime/store/a.h:2: job/job.h: job is not below store"])
+        self.assertEqual(len(layers("config/a.h", '#include "net/loop.h"\n')), 1)
+        self.assertEqual(len(layers("cli/a.cc", '#include "capi/handles.h"\n')), 1)
+        self.assertEqual(len(layers("base/a.cc", '#  include "../store/a.h"\n')), 1)
+
+    def test_foreign_headers_have_one_home(self):
+        self.assertEqual(layers("net/a.cc", "#include <uv.h>\n"), [])
+        self.assertEqual(len(layers("store/a.cc", "#include <uv.h>\n")), 1)
+        self.assertEqual(len(layers("launch/a.cc", "#include <toml++/toml.h>\n")), 1)
+        self.assertEqual(layers("kernels/cuda/a.cu", "#include <cuda_bf16.h>\n"), [])
+        self.assertEqual(len(layers("kernels/host/a.cc", "#include <cuda_bf16.h>\n")), 1)
+        self.assertEqual(len(layers("comm/a.cc", "#include <nccl.h>\n")), 1)
+        self.assertEqual(len(layers("job/a.cc", "#include <dt/dt.h>\n")), 1)
+        self.assertEqual(layers("job/a.cc", "#include <dt/version.h>\n"), [])
+
+    def test_unknown_folder_is_refused(self):
+        self.assertEqual(len(layers("misc/a.cc", "")), 1)
+
+
+class Words(unittest.TestCase):
+    head = "// " + check_words.LICENCE + "\n"
+
+    def test_clean_source(self):
+        self.assertEqual(words("tests/a.cc", self.head + "bell.sleep_count();  // may sleep(1)\n"), [])
+
+    def test_each_fault_is_seen(self):
+        self.assertEqual(len(words("runtime/base/a.cc", "int a;\n")), 1)
+        self.assertEqual(words("tests/b.cc", self.head + "bell.sleep(ticket, deadline);\n"), [])
+        self.assertEqual(len(words("tests/b.cc", self.head + "::sleep" + "(1);\n")), 1)
+        self.assertEqual(len(words("runtime/base/a.cc", self.head + "// TO" + "DO: more\n")), 1)
+        self.assertEqual(len(words("runtime/base/a.cc", self.head + "\tint a;\n")), 1)
+        self.assertEqual(len(words("tests/a.cc", self.head + "std::this_thread::sleep_" + "for(1ms);\n")), 1)
+        self.assertEqual(len(words("tests/a.py", "#" + self.head + "time.sleep" + "(1)\n")), 1)
+        self.assertEqual(len(words("tests/a.sh", "#" + self.head + "make; sleep" + " 1\n")), 1)
+
+    def test_runtime_may_sleep(self):
+        self.assertEqual(words("runtime/base/a.cc", self.head + "bell_.sleep(ticket);\n"), [])
+
+
+class Headers(unittest.TestCase):
+    good = "/**\n * Does.\n * @param a x.\n * @return DT_OK.\n * @thread any\n * @since ABI 0\n */\n"
+
+    def test_good(self):
+        self.assertEqual(headers(self.good + "DT_API dt_status dt_f(int a);\n"), [])
+        self.assertEqual(headers(self.good + "DT_API dt_status dt_f(const int* const* a);\n"), [])
+
+    def test_each_omission_is_seen(self):
+        for word in ("@param a", "@return", "@thread", "@since"):
+            text = "\n".join(line for line in self.good.split("\n") if word not in line)
+            self.assertEqual(len(headers(text + "DT_API dt_status dt_f(int a);\n")), 1, word)
+        self.assertEqual(len(headers(self.good + "DT_API dt_status dt_f(int a, int b);\n")), 1)
+        self.assertEqual(len(headers(self.good + "DT_API void dt_f(int a);\n")), 1)
+        self.assertEqual(len(headers("/* a */\nDT_API dt_status dt_f(int a);\n")), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

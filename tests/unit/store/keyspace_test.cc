@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/keyspace.h"
+
+#include <doctest/doctest.h>
+
+using namespace dt;
+using namespace dt::store;
+
+namespace {
+
+constexpr int64_t kMsNs = 1'000'000;
+
+}  // namespace
+
+TEST_CASE("Keyspace: a set answers exactly the waits that it completes") {
+  Keyspace keys;
+  Answers answers;
+  keys.wait({1, 10}, {"a"}, true, {}, 0, &answers);
+  keys.wait({2, 20}, {"a", "b", "a"}, false, {}, 0, &answers);
+  CHECK(answers.empty());
+  CHECK(keys.set("a", "1", &answers).ok());
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].ticket == Ticket{1, 10});
+  CHECK(answers[0].payload == "1");
+  CHECK(keys.erase("a"));  // it was there once: that is what the wait asked
+  CHECK(keys.add("b", 1, &answers).value() == 1);
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[1].ticket == Ticket{2, 20});
+  CHECK(keys.pending() == 0);
+}
+
+TEST_CASE("Keyspace: waits end by patience, cancel and the end of the client") {
+  Keyspace keys;
+  Answers answers;
+  keys.wait({1, 1}, {"a"}, true, Patience::starting(0, 5), 0, &answers);
+  keys.wait({1, 2}, {"a"}, true, {}, 0, &answers);
+  keys.wait({1, 3}, {"b"}, true, Patience::starting(0, 7), 0, &answers);
+  keys.wait({2, 1}, {"b"}, true, {}, 0, &answers);
+  CHECK(keys.next_deadline_ns() == 5 * kMsNs);
+  keys.expire(5 * kMsNs - 1, &answers);
+  CHECK(answers.empty());
+  keys.expire(5 * kMsNs, &answers);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].status.code() == Code::kTimeout);
+  keys.cancel({1, 2});
+  keys.drop(1);
+  CHECK(keys.next_deadline_ns() == kNeverNs);
+  CHECK(keys.pending() == 1);
+  CHECK(keys.set("a", "", &answers).ok());
+  CHECK(keys.set("b", "", &answers).ok());
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[1].ticket == Ticket{2, 1});
+}
+
+TEST_CASE("Keyspace: a barrier forgets whom it lost and counts anew") {
+  Keyspace keys;
+  Answers answers;
+  keys.barrier({1, 1}, "rank 0", "b", 2, {}, 0, &answers);
+  keys.drop(1);
+  keys.barrier({2, 1}, "rank 1", "b", 2, {}, 0, &answers);
+  CHECK(answers.empty());
+  keys.barrier({3, 1}, "rank 2", "b", 2, {}, 0, &answers);
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[0].status.ok());
+  keys.barrier({3, 2}, "rank 2", "b", 5, {}, 0, &answers);  // free again, another count
+  CHECK(answers.size() == 2);
+  keys.barrier({3, 3}, "rank 2", "one", 1, {}, 0, &answers);
+  CHECK(answers.size() == 3);
+}
+
+TEST_CASE("Keyspace: memory, waits per client and request numbers have limits") {
+  Keyspace keys(100);
+  Answers answers;
+  CHECK(keys.set("k", std::string(90, 'v'), &answers).ok());
+  const Status full = keys.set("other", std::string(90, 'v'), &answers);
+  CHECK(full.code() == Code::kOutOfMemory);
+  CHECK(full.message() ==
+        "the store is full: 91 of 100 bytes are used and 95 more were asked for; delete keys that "
+        "are no longer needed");
+  CHECK(keys.set("k", std::string(95, 'w'), &answers).ok());  // replacing counts the difference
+  CHECK(keys.multi_set({"k", "l"}, {"", "123456789"}, &answers).code() == Code::kOutOfMemory);
+  CHECK(keys.find("k")->size() == 95);  // all or nothing
+  CHECK(keys.erase("k"));
+  keys.wait({1, 1}, {"x"}, true, {}, 0, &answers);
+  keys.wait({1, 1}, {"y"}, true, {}, 0, &answers);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].status.message() == "the request's number is in use on this connection");
+
+  Keyspace wide;
+  for (uint64_t id = 0; id <= Keyspace::kMaxWaitsPerClient; ++id) {
+    wide.wait({1, id}, {"x"}, true, {}, 0, &answers);
+  }
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[1].status.message() ==
+        "this connection has 4096 calls waiting in the store, the limit");
+  wide.drop(1);
+  CHECK(wide.pending() == 0);
+}
+
+TEST_CASE("Keyspace: add refuses what is no number and what does not fit") {
+  Keyspace keys;
+  Answers answers;
+  for (const char* text : {"", " 1", "1 ", "0x1", "9223372036854775808"}) {
+    CHECK(keys.set("k", text, &answers).ok());
+    CHECK(keys.add("k", 1, &answers).status().code() == Code::kInvalidArgument);
+    CHECK(*keys.find("k") == text);
+  }
+  CHECK(keys.set("k", "9223372036854775807", &answers).ok());
+  CHECK(keys.add("k", 1, &answers).status().message() ==
+        "add to key \"k\": the sum does not fit into 64 bits");
+  CHECK(keys.add("k", -1, &answers).value() == INT64_MAX - 1);
+}
