@@ -30,6 +30,8 @@ std::optional<int> parse(CLI::App* app, int argument_count, char** arguments);
 int fail(const char* name, const Status& status, int exit_code = kExitFailure);
 
 int run_command(int argument_count, char** arguments);
+int config_command(int argument_count, char** arguments);
+int store_command(int argument_count, char** arguments);
 int version_command(int argument_count, char** arguments);
 
 }  // namespace dt::cli

@@ -15,6 +15,8 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"run", "start the ranks of a job on this machine", run_command},
+    {"config", "print every setting with its source", config_command},
+    {"store", "serve or query a store of keys and values", store_command},
     {"version", "print the version", version_command},
 };
 
