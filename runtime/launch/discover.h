@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "config/config.h"
+#include "config/environment.h"
+
+namespace dt::launch {
+
+/// Where this process stands in its job, as far as its launcher says.
+struct Place {
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  int32_t local_rank = -1;   ///< -1 unknown: the join settles it
+  int32_t local_size = -1;   ///< likewise
+  int32_t node_rank = -1;    ///< likewise
+  int32_t node_count = -1;   ///< likewise
+  std::string master_addr;   ///< host of rank 0 or of the store; empty only at world size 1
+  int32_t master_port = 0;   ///< 0 only at world size 1
+  bool port_taken = false;   ///< a foreign agent listens on master_port: rank 0 must not bind it
+  bool store_served = false; ///< that listener is our launcher's store: rank 0 connects to it
+  std::string job_id;        ///< empty unknown
+  int32_t attempt = 0;       ///< how often the job was started before
+  std::string launcher;      ///< "dt run", "config", "torchrun", "env", "none"
+  std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
+};
+
+/// Reads who started this process. Pure: looks at `environment` only. Only a complete set (rank and
+/// size) counts; DT_* variables come first, then the innermost launcher; DT_LAUNCHER=own, torchrun
+/// or none forces one.
+/// CONFIG, the text begins with the kind: partial, conflict, no_rendezvous, out_of_range,
+/// not_a_number, bad_address, unknown_launcher.
+Result<Place> discover(const Environment& environment);
+
+/// The place that `config` and `environment` give together. What the call, a variable or a file
+/// says about job.* counts as the own variables, so it wins; the rest is discovered and written
+/// back with set_discovered(), so that a dump shows it.
+Result<Place> resolve_place(Config& config, const Environment& environment);
+
+}  // namespace dt::launch
