@@ -38,9 +38,9 @@ class Config {
  public:
   /// Where to look; injectable for tests.
   struct LoadOptions {
-    std::string cwd = ".";            ///< ./dt.toml and relative names are looked up here
-    std::string home;                 ///< empty: the variable HOME
-    std::string file;                 ///< read instead of ./dt.toml and of the file DT_CONFIG names
+    std::string cwd = ".";  ///< ./dt.toml and relative names are looked up here
+    std::string home;       ///< empty: the variable HOME
+    std::string file;       ///< read instead of ./dt.toml and of the file DT_CONFIG names
     std::string system_directory = "/etc/dt";
     std::span<const config::Key> keys = config::keys();
   };

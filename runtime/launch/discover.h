@@ -15,17 +15,17 @@ namespace dt::launch {
 struct Place {
   int32_t rank = 0;
   int32_t world_size = 1;
-  int32_t local_rank = -1;   ///< -1 unknown: the join settles it
-  int32_t local_size = -1;   ///< likewise
-  int32_t node_rank = -1;    ///< likewise
-  int32_t node_count = -1;   ///< likewise
-  std::string master_addr;   ///< host of rank 0 or of the store; empty only at world size 1
-  int32_t master_port = 0;   ///< 0 only at world size 1
-  bool port_taken = false;   ///< a foreign agent listens on master_port: rank 0 must not bind it
-  bool store_served = false; ///< that listener is our launcher's store: rank 0 connects to it
-  std::string job_id;        ///< empty unknown
-  int32_t attempt = 0;       ///< how often the job was started before
-  std::string launcher;      ///< "dt run", "config", "torchrun", "env", "none"
+  int32_t local_rank = -1;    ///< -1 unknown: the join settles it
+  int32_t local_size = -1;    ///< likewise
+  int32_t node_rank = -1;     ///< likewise
+  int32_t node_count = -1;    ///< likewise
+  std::string master_addr;    ///< host of rank 0 or of the store; empty only at world size 1
+  int32_t master_port = 0;    ///< 0 only at world size 1
+  bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
+  bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
+  std::string job_id;         ///< empty unknown
+  int32_t attempt = 0;        ///< how often the job was started before
+  std::string launcher;       ///< "dt run", "config", "torchrun", "env", "none"
   std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
 };
 
@@ -35,6 +35,11 @@ struct Place {
 /// CONFIG, the text begins with the kind: partial, conflict, no_rendezvous, out_of_range,
 /// not_a_number, bad_address, unknown_launcher.
 Result<Place> discover(const Environment& environment);
+
+/// Where the store of dt listens, equal on all ranks: master_port, or, when somebody else's server
+/// (torchrun's agent) holds that, one derived from address, port and job id in [20000, 32000),
+/// which lies below Linux's ephemeral ports.
+int32_t store_port(const Place& place);
 
 /// The place that `config` and `environment` give together. What the call, a variable or a file
 /// says about job.* counts as the own variables, so it wins; the rest is discovered and written

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/config.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "config/value.h"
+
+namespace dt {
+namespace {
+
+Status unknown_key(std::span<const config::Key> table, std::string_view name) {
+  std::string text = "unknown key " + config::quoted(name);
+  const std::string nearest = config::nearest_name(table, name);
+  text += nearest.empty() ? "; dt config lists all keys" : "; the nearest known is " + nearest;
+  return Status(Code::kConfig, text);
+}
+
+}  // namespace
+
+Config::Config(std::span<const config::Key> table) : table_(table), slots_(table.size()) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    const auto value = config::parse_value(table[i], table[i].fallback);
+    assert(value.has_value());
+    if (!value) continue;  // a test compares every default with its range
+    slots_[i].text = value->text;
+    slots_[i].integer = value->integer;
+    slots_[i].real = value->real;
+    slots_[i].source.where = "default";
+  }
+}
+
+const Config::Slot* Config::find(std::string_view key) const {
+  const config::Key* found = config::find_key(table_, key);
+  return found == nullptr ? nullptr : &slots_[static_cast<size_t>(found - table_.data())];
+}
+
+const Config::Slot& Config::slot_of(std::string_view key, config::Type type,
+                                    config::Type other) const {
+  static const Slot none;
+  const config::Key* found = config::find_key(table_, key);
+  const bool right = found != nullptr && (found->type == type || found->type == other);
+  assert(right && "no such key of this type");
+  return right ? slots_[static_cast<size_t>(found - table_.data())] : none;
+}
+
+int64_t Config::integer(std::string_view key) const {
+  return slot_of(key, config::Type::kInteger, config::Type::kInteger).integer;
+}
+
+bool Config::boolean(std::string_view key) const {
+  return slot_of(key, config::Type::kBool, config::Type::kBool).integer != 0;
+}
+
+double Config::real(std::string_view key) const {
+  return slot_of(key, config::Type::kFloat, config::Type::kFloat).real;
+}
+
+const std::string& Config::text(std::string_view key) const {
+  return slot_of(key, config::Type::kString, config::Type::kEnum).text;
+}
+
+Result<std::string> Config::value_text(std::string_view key) const {
+  const Slot* slot = find(key);
+  if (slot == nullptr) return unknown_key(table_, key);
+  return slot->text;
+}
+
+const ConfigSource& Config::source_of(std::string_view key) const {
+  static const ConfigSource none{SourceKind::kDefault, "default"};
+  const Slot* slot = find(key);
+  assert(slot != nullptr);
+  return slot == nullptr ? none : slot->source;
+}
+
+bool Config::given(std::string_view key) const {
+  return source_of(key).kind > SourceKind::kDiscovered;
+}
+
+void Config::warn(const std::string& text) {
+  if (std::find(warnings_.begin(), warnings_.end(), text) == warnings_.end()) {
+    warnings_.push_back(text);
+  }
+}
+
+Status Config::assign(size_t index, std::string_view value, ConfigSource source,
+                      const std::string& what) {
+  const config::Key& key = table_[index];
+  auto parsed = config::parse_value(key, value);
+  if (!parsed) {
+    return Status(Code::kConfig,
+                  what + " is " + config::quoted(value) + "; expected " + config::expectation(key));
+  }
+  Slot& slot = slots_[index];
+  if (!slot.lock.empty()) {
+    if (parsed->text != slot.text) {
+      warn(format("%s stays %s: %s locks it, so %s from %s is ignored", key.name,
+                  config::quoted(slot.text).c_str(), slot.lock.c_str(),
+                  config::quoted(parsed->text).c_str(), source.where.c_str()));
+    }
+    return {};
+  }
+  slot.text = std::move(parsed->text);
+  slot.integer = parsed->integer;
+  slot.real = parsed->real;
+  slot.source = std::move(source);
+  return {};
+}
+
+Status Config::set(std::string_view key, std::string_view value) {
+  const config::Key* found = config::find_key(table_, key);
+  if (found == nullptr) return unknown_key(table_, key);
+  return assign(static_cast<size_t>(found - table_.data()), value, {SourceKind::kCall, "call"},
+                found->name);
+}
+
+Status Config::set_discovered(std::string_view key, std::string_view value,
+                              const std::string& where) {
+  const config::Key* found = config::find_key(table_, key);
+  if (found == nullptr) return unknown_key(table_, key);
+  if (given(key)) return {};
+  return assign(static_cast<size_t>(found - table_.data()), value, {SourceKind::kDiscovered, where},
+                where + ": " + found->name);
+}
+
+std::vector<Config::Entry> Config::entries() const {
+  std::vector<Entry> all;
+  for (size_t i = 0; i < table_.size(); ++i) {
+    all.push_back({&table_[i], slots_[i].text, slots_[i].source});
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> Config::equal_keys() const {
+  std::vector<std::pair<std::string, std::string>> equal;
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].agreement == config::Agreement::kEqual) {
+      equal.emplace_back(table_[i].name, slots_[i].text);
+    }
+  }
+  return equal;
+}
+
+}  // namespace dt
