@@ -50,7 +50,7 @@ TEST_CASE("expand_hostlist: faults are told with their position") {
   CHECK(error_of("n[3-1]") == "host list \"n[3-1]\", position 3: the range runs backwards");
   CHECK(error_of("n[1-2-3]") ==
         "host list \"n[1-2-3]\", position 6: expected a digit, \"-\", \",\" or \"]\"");
-  CHECK(error_of("n[1[2]]").substr(0, 31) == "host list \"n[1[2]]\", position 4:");
+  CHECK(error_of("n[1[2]]").substr(0, 32) == "host list \"n[1[2]]\", position 4:");
   CHECK(error_of("n[12345678901]") ==
         "host list \"n[12345678901]\", position 3: a number of more than 9 digits");
   CHECK(error_of("a\x01") == "host list \"a?\", position 2: a character that no host name has");
