@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/toml_file.h"
 
+#include "config/toml_scan.h"
+
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -227,6 +229,13 @@ Result<FileContent> parse_toml(std::span<const Key> table, std::string_view text
   if (const auto bad = find_bad_utf8(text)) {
     return Status(Code::kConfig, format("%s:%u:%u: not UTF-8; save the file as UTF-8 text",
                                         shown.c_str(), bad->line, bad->column));
+  }
+  if (const auto bare = find_bare_non_ascii(text)) {
+    return Status(
+        Code::kConfig,
+        format("%s:%u:%u: not valid TOML: a character that is not ASCII may only stand in "
+               "a string or a comment",
+               shown.c_str(), bare->line, bare->column));
   }
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
