@@ -116,7 +116,7 @@ HostEngine::Progress::Round HostEngine::Progress::advance_all() {
   for (const auto& backend : present_) {
     if (!backend->pending() || backend->helped()) continue;
     HostBackend::Advance advance;
-    if (!backend->try_advance(&advance)) continue;  // whoever holds it notifies when it leaves
+    if (!backend->try_advance(&advance, false)) continue;  // whoever holds it notifies when it leaves
     round.progressed |= advance.step == collective::Step::kProgressed;
     if (advance.step == collective::Step::kDone) continue;
     round.pending = true;

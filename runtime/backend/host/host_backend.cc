@@ -47,9 +47,10 @@ HostBackend::~HostBackend() {
     interrupt(Status(Code::kAborted,
                      format("communicator \"%s\" was destroyed while operations were queued",
                             options_.name.c_str())));
-    std::lock_guard lock(progress_);
+    turn_.take();
     take_inbox();
     fail_queue();
+    (void)turn_.give();
   }
   const int fd = completion_fd_.load();
   if (fd >= 0) close(fd);
@@ -78,15 +79,15 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
 
 Status HostBackend::run(const Collective& collective) {
   // Sends and receives always queue: only there they progress beside their neighbours.
-  if (!is_transfer(collective) && !pending() && progress_.try_lock()) {
+  if (!is_transfer(collective) && !pending() && turn_.try_take()) {
     if (!pending()) {
       Status status = interrupt_.fired() ? interrupt_.status() : run_here(collective);
-      progress_.unlock();
+      if (turn_.give()) doorbell_.ring();
       if (pending()) (void)engine_->progress().notify();
       if (!status.ok()) report();
       return status;
     }
-    progress_.unlock();
+    if (turn_.give()) doorbell_.ring();
   }
   auto work = std::make_shared<Work>();
   DT_TRY(submit(collective, work));
@@ -135,7 +136,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     const uint32_t ticket = sleepy ? doorbell_.prepare() : 0;
     Advance advance;
     advance.step = Step::kBlocked;
-    (void)try_advance(&advance);
+    (void)try_advance(&advance, sleepy);
     const bool done = work.done();
     const bool give_up = !done && (wait.interrupted() || (sleepy && wait.deadline.passed()));
     const bool awake = done || give_up || advance.step == Step::kProgressed;
@@ -163,10 +164,10 @@ void HostBackend::leave_help() {
   if (pending()) (void)engine_->progress().notify();
 }
 
-bool HostBackend::try_advance(Advance* out) {
-  if (!progress_.try_lock()) return false;
+bool HostBackend::try_advance(Advance* out, bool before_sleep) {
+  if (!(before_sleep ? turn_.take_or_wish() : turn_.try_take())) return false;
   *out = advance_queue();
-  progress_.unlock();
+  if (turn_.give()) doorbell_.ring();
   report();
   return true;
 }
