@@ -180,8 +180,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
 
   backend::HostWorldOptions world;
   world.name = kWorldName;
-  world.on_broken = [control = control_](const Status& status) {
-    control->report(kWorldName, status);
+  world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
+    control->report(communicator, status);
   };
   comm::Communicator::Options comm;
   DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));

@@ -298,7 +298,7 @@ Status HostBackend::break_with(Status status) {
 void HostBackend::report() {
   if (report_due_.load(std::memory_order_relaxed) && report_due_.exchange(false) &&
       options_.on_broken) {
-    options_.on_broken(interrupt_.status());
+    options_.on_broken(options_.name, interrupt_.status());
   }
 }
 

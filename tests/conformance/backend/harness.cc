@@ -306,7 +306,11 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
     rank.expect_ok(engine.status(), "engine");
     if (!engine.ok()) return;
     dt::backend::HostWorldOptions world;
-    world.on_broken = setup.on_broken;
+    if (setup.on_broken) {
+      world.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
+        told(status);
+      };
+    }
     auto backend = dt::backend::create_host_world(engine.value(), world, wait);
     rank.expect_ok(backend.status(), "world");
     if (!backend.ok()) return;
