@@ -304,7 +304,7 @@ typedef struct dt_place {
   char master_addr[256]; /**< likewise; empty at world size 1 */
   char job_id[272];      /**< equal on all ranks */
   char host[256];        /**< this host's name */
-  char launcher[32];     /**< who started the process: "dt run", "torchrun", "env", "config", "none" */
+  char launcher[32]; /**< who started the process: "dt run", "torchrun", "env", "config", "none" */
 } dt_place;
 
 /** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
