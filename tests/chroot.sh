@@ -28,9 +28,9 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM
 
 # The mirror that this machine uses.
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-  sed -nE 's/^(URIs:|deb( \[[^]]*\])?) +([^ ]+).*/\3/p' | grep -m 1 '/debian/\?$') ||
-  die "no Debian mirror in /etc/apt/sources.list*"
+mirror=$(find /etc/apt -path '/etc/apt/sources.list*' -type f \( -name '*.list' -o -name '*.sources' \) \
+  -exec sed -nE 's/^(URIs:|deb( \[[^]]*\])?) +([^ ]+).*/\3/p' {} + | sed -n '/\/debian\/\?$/{p;q}')
+[ -n "$mirror" ] || die "no Debian mirror in /etc/apt/sources.list*"
 
 base=${DT_CHROOT_BASE:-$scratch/base}
 if [ ! -e "$base/etc/debian_version" ]; then
