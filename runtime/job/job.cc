@@ -83,6 +83,12 @@ Status Job::start_alone() {
 
 Status Job::start_together(const config::Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  if (place_.port_taken) {
+    return Status(Code::kConfig,
+                  format("dt_init: port %d of %s belongs to %s, which serves its own store there; "
+                         "give dt another port with DT_MASTER_PORT, equal on all ranks",
+                         place_.master_port, place_.master_addr.c_str(), place_.launcher.c_str()));
+  }
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
