@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `dt bench`: finds its files and hands over. What measures is dt-bench-worker, a program of its own
-// that links libdt.so: the command links the static core, and a figure should be that of the library
-// that users link. Plain, the command becomes `dt run -n N dt-bench-worker ...`; as a rank of a job
-// it becomes the worker; only --compare stays, to run dt and the rivals in turn.
+// `dt bench`: finds its files and hands over. What measures is dt-bench-worker, a program of its
+// own that links libdt.so: the command links the static core, and a figure should be that of the
+// library that users link. Plain, the command becomes `dt run -n N dt-bench-worker ...`; as a rank
+// of a job it becomes the worker; only --compare stays, to run dt and the rivals in turn.
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,7 +38,7 @@ Result<Files> find_files() {
   const std::string directory = files.dt.substr(0, files.dt.rfind('/'));
   const std::string installed = directory + "/" DT_BIN_TO_LIBEXEC "/dt-bench-worker";
   files.worker = directory + "/dt-bench-worker";
-  files.source_directory = directory;
+  files.source_directory = directory + "/bench";
   if (access(files.worker.c_str(), X_OK) == 0) return files;
   files.worker = installed;
   files.source_directory = directory + "/" DT_BIN_TO_DATA;
@@ -76,8 +76,8 @@ Result<int> bench_with(const Options& options) {
   } else if (!options.rivals.empty()) {
     return bench::compare(options, files);
   } else {
-    command = {files.dt, "run", "-n", std::to_string(options.ranks), "--no-prefix", "--",
-               files.worker};
+    command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
+               "--no-prefix", "--",  files.worker};
   }
   const std::vector<std::string> arguments = bench::worker_arguments(options);
   command.insert(command.end(), arguments.begin(), arguments.end());

@@ -21,9 +21,9 @@
 namespace dt::cli::bench {
 namespace {
 
-constexpr int64_t kStopMs = 5'000;   // from SIGTERM to SIGKILL: mpirun and dt run end their ranks
-constexpr int kDieMs = 2'000;        // for a killed process to be gone
-constexpr int kKillPasses = 16;      // a dying process may have forked before
+constexpr int64_t kStopMs = 5'000;  // from SIGTERM to SIGKILL: mpirun and dt run end their ranks
+constexpr int kDieMs = 2'000;       // for a killed process to be gone
+constexpr int kKillPasses = 16;     // a dying process may have forked before
 constexpr size_t kTailLines = 12;
 constexpr size_t kMaxOutputBytes = 64 << 20;
 
@@ -179,9 +179,9 @@ Result<std::string> run_child(const ChildPlan& plan) {
   err.write.reset();
   const Fd pidfd = open_pidfd(child);
   Outcome outcome;
-  outcome.in_time = pidfd.is_open() &&
-                    collect(pidfd, Clock::now() + std::chrono::milliseconds(plan.timeout_ms), &out,
-                            &err, &outcome);
+  outcome.in_time =
+      pidfd.is_open() && collect(pidfd, Clock::now() + std::chrono::milliseconds(plan.timeout_ms),
+                                 &out, &err, &outcome);
   if (!outcome.in_time) {
     kill(child, SIGTERM);
     if (!pidfd.is_open() ||

@@ -32,7 +32,7 @@ Contender own_contender(const Options& options, const Files& files, bool shared)
   once.csv.clear();
   Contender contender;
   contender.program.name = shared ? "dt-shared" : "dt-private";
-  contender.plan.command = {files.dt,        "run", "-n",        std::to_string(options.ranks),
+  contender.plan.command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
                             "--no-prefix", "--",  files.worker};
   const std::vector<std::string> arguments = worker_arguments(once);
   contender.plan.command.insert(contender.plan.command.end(), arguments.begin(), arguments.end());

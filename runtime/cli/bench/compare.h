@@ -10,8 +10,8 @@ namespace dt::cli::bench {
 
 /// Where dt bench's files lie.
 struct Files {
-  std::string dt;      ///< this command
-  std::string worker;  ///< dt-bench-worker
+  std::string dt;                ///< this command
+  std::string worker;            ///< dt-bench-worker
   std::string source_directory;  ///< of rival_mpi.c and method.h
 };
 

@@ -2,8 +2,8 @@
 #ifndef DT_CLI_BENCH_METHOD_H
 #define DT_CLI_BENCH_METHOD_H
 /*
- * How a collective is measured: the part that dt's worker (C++) and the MPI rival (C) must do alike,
- * so both include this file. C99, nothing of dt, nothing of MPI.
+ * How a collective is measured: the part that dt's worker (C++) and the MPI rival (C) must do
+ * alike, so both include this file. C99, nothing of dt, nothing of MPI.
  *
  * Words: a *case* is one collective on one count, in place or not. Area `a` holds what is sent out
  * of place, area `b` what is received, and both of it in place. Verification fills `a` or `b` with
@@ -176,11 +176,11 @@ static inline double bench_bf16_to_double(uint16_t bits) {
 static inline void bench_fill(const bench_case* c, char* area, int64_t count) {
   static const uint16_t half[] = {0x0000, 0x3C00, 0x4000, 0x4200}; /* 0 1 2 3 */
   static const uint16_t bf16[] = {0x0000, 0x3F80, 0x4000, 0x4040};
-#define BENCH_FILL(type, expression)                   \
-  for (int64_t i = 0; i < count; ++i) {                \
-    const int64_t value = bench_value(c, c->rank, i);  \
-    ((type*)(void*)area)[i] = (type)(expression);      \
-  }                                                    \
+#define BENCH_FILL(type, expression)                  \
+  for (int64_t i = 0; i < count; ++i) {               \
+    const int64_t value = bench_value(c, c->rank, i); \
+    ((type*)(void*)area)[i] = (type)(expression);     \
+  }                                                   \
   break
   switch (c->dtype) {
     case BENCH_I8:
@@ -258,10 +258,16 @@ static inline int64_t bench_wrong(const bench_case* c) {
 
 /* Writes the value 1 over what this rank contributes, as a backward pass would write gradients. */
 static inline void bench_rewrite(const bench_case* c) {
-  static const uint64_t ones[] = {
-      UINT64_C(0x0101010101010101), UINT64_C(0x0101010101010101), UINT64_C(0x0000000100000001),
-      UINT64_C(0x0000000100000001), 1, 1, UINT64_C(0x3C003C003C003C00),
-      UINT64_C(0x3F803F803F803F80), UINT64_C(0x3F8000003F800000), UINT64_C(0x3FF0000000000000)};
+  static const uint64_t ones[] = {UINT64_C(0x0101010101010101),
+                                  UINT64_C(0x0101010101010101),
+                                  UINT64_C(0x0000000100000001),
+                                  UINT64_C(0x0000000100000001),
+                                  1,
+                                  1,
+                                  UINT64_C(0x3C003C003C003C00),
+                                  UINT64_C(0x3F803F803F803F80),
+                                  UINT64_C(0x3F8000003F800000),
+                                  UINT64_C(0x3FF0000000000000)};
   char* const area = bench_send(c);
   const int64_t bytes = bench_send_count(c) * bench_dtype_bytes[c->dtype];
   const uint64_t word = ones[c->dtype];

@@ -12,27 +12,34 @@
 namespace dt::cli::bench {
 namespace {
 
-static_assert(BENCH_I8 == DT_I8 && BENCH_F16 == DT_F16 && BENCH_F64 == DT_F64);
-static_assert(BENCH_SUM == DT_SUM && BENCH_AVG == DT_AVG && BENCH_MAX == DT_MAX);
+static_assert(int{BENCH_I8} == int{DT_I8} && int{BENCH_F16} == int{DT_F16} &&
+              int{BENCH_F64} == int{DT_F64});
+static_assert(int{BENCH_SUM} == int{DT_SUM} && int{BENCH_AVG} == int{DT_AVG} &&
+              int{BENCH_MAX} == int{DT_MAX});
 
 constexpr int kMaxRanks = 4096;  // as dt run
 constexpr int64_t kMaxBytes = int64_t{1} << 40;
 constexpr size_t kMaxSizes = 1000;
 
 constexpr char kFooter[] =
-    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast or reduce. Sizes are bytes; K, M\n"
+    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast or reduce. Sizes are bytes; K, "
+    "M\n"
     "and G mean 2^10, 2^20 and 2^30; for allgather and reduce_scatter they are totals.\n"
     "\n"
-    "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, mpirun,\n"
+    "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, "
+    "mpirun,\n"
     "...) it measures within that job.\n"
     "\n"
-    "Method: results are verified first; then, per size, warm-up and --rounds rounds, of which the\n"
-    "median counts. From 64 KiB on every rank rewrites its buffer and passes a barrier before each\n"
+    "Method: results are verified first; then, per size, warm-up and --rounds rounds, of which "
+    "the\n"
+    "median counts. From 64 KiB on every rank rewrites its buffer and passes a barrier before "
+    "each\n"
     "timed operation; below, operations run back to back. Times are averaged over the ranks.\n"
     "Columns are those of nccl-tests, GB is 10^9 bytes.\n"
     "\n"
     "--compare compiles a small MPI program with mpicc and runs it in turn with dt: in each round\n"
-    "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's malloc\n"
+    "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
+    "malloc\n"
     "set to keep large blocks, which is its fairest setting.";
 
 // dt's name, nccl-tests' name
@@ -40,10 +47,9 @@ struct DtypeName {
   const char* ours;
   const char* theirs;
 };
-constexpr DtypeName kDtypes[] = {{"i8", "int8"},   {"u8", "uint8"},       {"i32", "int32"},
-                                 {"u32", "uint32"}, {"i64", "int64"},     {"u64", "uint64"},
-                                 {"f16", "half"},   {"bf16", "bfloat16"}, {"f32", "float"},
-                                 {"f64", "double"}};
+constexpr DtypeName kDtypes[] = {
+    {"i8", "int8"},    {"u8", "uint8"}, {"i32", "int32"},     {"u32", "uint32"}, {"i64", "int64"},
+    {"u64", "uint64"}, {"f16", "half"}, {"bf16", "bfloat16"}, {"f32", "float"},  {"f64", "double"}};
 static_assert(std::size(kDtypes) == BENCH_DTYPE_COUNT);
 
 struct Words {
@@ -128,8 +134,7 @@ Status check_rivals(const Options& options) {
 }
 
 Status interpret(const Words& words, Options* options) {
-  options->collective =
-      index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, words.collective);
+  options->collective = index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, words.collective);
   if (options->collective < 0) {
     return invalid("unknown collective \"" + words.collective +
                    "\"; there are allreduce, allgather, reduce_scatter, broadcast and reduce");

@@ -85,8 +85,8 @@ std::string json(const Options& options, int ranks, const Machine& machine,
       text += format("%s\n   {\"size_bytes\": %lld, \"count\": %lld,\n    \"out_of_place\": ",
                      i == 0 ? "" : ",", static_cast<long long>(row.bytes),
                      static_cast<long long>(row.count));
-      text += json_place(options, ranks, row, row.places[0]) + ",\n    \"in_place\": " +
-              json_place(options, ranks, row, row.places[1]) + "}";
+      text += json_place(options, ranks, row, row.places[0]) +
+              ",\n    \"in_place\": " + json_place(options, ranks, row, row.places[1]) + "}";
     }
     text += "]}";
   }
@@ -167,9 +167,10 @@ std::string machine_line(const Machine& machine) {
 
 std::string table_header() {
   std::string text = "#\n";
-  text += format("# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place"
-                 "          \n",
-                 "", "", "", "", "");
+  text += format(
+      "# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place"
+      "          \n",
+      "", "", "", "", "");
   text += format("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s %6s  %7s  %6s  %6s %6s\n", "size",
                  "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time",
                  "algbw", "busbw", "#wrong");
@@ -180,10 +181,9 @@ std::string table_header() {
 }
 
 std::string table_row(const Options& options, int ranks, const Row& row) {
-  std::string text =
-      format("%12lld  %12lld  %8s  %6s  %6d", static_cast<long long>(row.bytes),
-             static_cast<long long>(row.count), dtype_name(options), op_name(options),
-             root_of(options));
+  std::string text = format("%12lld  %12lld  %8s  %6s  %6d", static_cast<long long>(row.bytes),
+                            static_cast<long long>(row.count), dtype_name(options),
+                            op_name(options), root_of(options));
   for (const Series& series : row.places) {
     const double us = spread(series.us).median;
     const Bandwidth gbps = bandwidth(options, ranks, row.bytes, us);

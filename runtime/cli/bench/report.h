@@ -40,7 +40,7 @@ struct Program {
 struct Machine {
   std::string host;
   std::string cpu;
-  int cores = 0;      ///< this process may use
+  int cores = 0;     ///< this process may use
   std::string date;  ///< UTC, ISO 8601
 };
 Machine read_machine();

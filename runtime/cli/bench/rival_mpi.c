@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The MPI side of `dt bench --compare`, compiled on demand by mpicc: measures one collective as dt's
- * worker does (method.h) and prints lines for compare.cc:
+ * The MPI side of `dt bench --compare`, compiled on demand by mpicc: measures one collective as
+ * dt's worker does (method.h) and prints lines for compare.cc:
  *
  *   dt-bench-library TEXT
  *   dt-bench-row SIZE_BYTES COUNT OUT_OF_PLACE_US IN_PLACE_US OUT_OF_PLACE_WRONG IN_PLACE_WRONG
@@ -64,14 +64,15 @@ static void operate(const bench_case* c) {
       break;
     case BENCH_BROADCAST: error = MPI_Bcast(bench_recv(c), count, type, 0, MPI_COMM_WORLD); break;
     default: /* reduce: only the root may say MPI_IN_PLACE */
-      error = MPI_Reduce(c->rank == 0 ? send : bench_send(c), c->b, count, type, op, 0,
-                         MPI_COMM_WORLD);
+      error =
+          MPI_Reduce(c->rank == 0 ? send : bench_send(c), c->b, count, type, op, 0, MPI_COMM_WORLD);
       break;
   }
   if (error != MPI_SUCCESS) fail("the collective failed");
 }
 
-/* In place MPI leaves a reduce_scatter's result at the start of the buffer, not in the rank's part. */
+/* In place MPI leaves a reduce_scatter's result at the start of the buffer, not in the rank's part.
+ */
 static void move_result(const bench_case* c) {
   if (!c->in_place || c->collective != BENCH_REDUCE_SCATTER) return;
   memmove(bench_recv(c), c->b, (size_t)(c->count * bench_dtype_bytes[c->dtype]));
@@ -114,8 +115,8 @@ static double measure(const bench_case* c, int warmup, int64_t iterations, doubl
   double mine = time_operations(c, warmup > 0 ? warmup : 1, bytes);
   double slowest = 0;
   MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-  mine = time_operations(c, iterations > 0 ? iterations : bench_iterations(slowest, budget_us),
-                         bytes);
+  mine =
+      time_operations(c, iterations > 0 ? iterations : bench_iterations(slowest, budget_us), bytes);
   double sum = 0;
   MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   return sum / c->ranks;

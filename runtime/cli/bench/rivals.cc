@@ -19,9 +19,9 @@ constexpr int64_t kCompileMs = 120'000;
 
 // Open MPI's temporary buffers then stay with the process instead of being mapped and zeroed anew
 // at each operation: halves its time at 100 MiB and above.
-constexpr const char* kTunedMalloc[] = {
-    "MALLOC_MMAP_THRESHOLD_=17179869184", "MALLOC_TRIM_THRESHOLD_=17179869184",
-    "MALLOC_TOP_PAD_=67108864", "MALLOC_MMAP_MAX_=0"};
+constexpr const char* kTunedMalloc[] = {"MALLOC_MMAP_THRESHOLD_=17179869184",
+                                        "MALLOC_TRIM_THRESHOLD_=17179869184",
+                                        "MALLOC_TOP_PAD_=67108864", "MALLOC_MMAP_MAX_=0"};
 
 Result<std::string> read_text(const std::string& path) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), fclose);
@@ -72,7 +72,8 @@ Result<std::string> cache_directory() {
 }
 
 Status missing(const std::string& program, const std::string& rival) {
-  const char* const packages = rival == "openmpi" ? "openmpi-bin libopenmpi-dev" : "mpich libmpich-dev";
+  const char* const packages =
+      rival == "openmpi" ? "openmpi-bin libopenmpi-dev" : "mpich libmpich-dev";
   return Status(Code::kSystem, "--compare " + rival + " needs " + program +
                                    ", which is not in PATH; install it (Debian: apt install " +
                                    packages + ") or leave " + rival + " out");
@@ -124,8 +125,8 @@ Result<Rival> prepare_rival(const std::string& name, const std::string& source_d
   DT_TRY_VALUE(const std::string method, read_text(source_directory + "/method.h"));
   text += method;
   DT_TRY_VALUE(const std::string directory, cache_directory());
-  rival.program = directory + "/" + name +
-                  format("-%016llx", static_cast<unsigned long long>(hash_of(text)));
+  rival.program =
+      directory + "/" + name + format("-%016llx", static_cast<unsigned long long>(hash_of(text)));
   if (access(rival.program.c_str(), X_OK) == 0) return rival;
   // Two dt bench at once: each compiles its own file, the last one stays.
   const std::string fresh = rival.program + format(".%d", getpid());
@@ -145,13 +146,12 @@ ChildPlan rival_run(const Rival& rival, const Options& options, bool tuned) {
   ChildPlan plan;
   plan.command = {rival.mpirun};
   if (rival.name == "openmpi") add_openmpi_options(options.ranks, &plan.command);
-  plan.command.insert(plan.command.end(),
-                      {"-n", std::to_string(options.ranks), rival.program,
-                       std::to_string(options.collective), std::to_string(options.dtype),
-                       std::to_string(options.op), std::to_string(options.warmup),
-                       std::to_string(options.iterations),
-                       std::to_string(options.budget_ms * int64_t{1000}),
-                       std::to_string(options.timeout_s)});
+  plan.command.insert(
+      plan.command.end(),
+      {"-n", std::to_string(options.ranks), rival.program, std::to_string(options.collective),
+       std::to_string(options.dtype), std::to_string(options.op), std::to_string(options.warmup),
+       std::to_string(options.iterations), std::to_string(options.budget_ms * int64_t{1000}),
+       std::to_string(options.timeout_s)});
   for (const int64_t bytes : options.sizes_bytes) plan.command.push_back(std::to_string(bytes));
   if (tuned) plan.environment.assign(std::begin(kTunedMalloc), std::end(kTunedMalloc));
   plan.timeout_ms = options.timeout_s * int64_t{1000};

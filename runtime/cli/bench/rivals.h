@@ -18,8 +18,8 @@ struct Rival {
 };
 
 /// Compiles rival_mpi.c (`source_directory`, with method.h) unless that was done before; the result
-/// is kept in $XDG_CACHE_HOME/dt or ~/.cache/dt. A missing compiler or mpirun is an error that names
-/// the Debian packages.
+/// is kept in $XDG_CACHE_HOME/dt or ~/.cache/dt. A missing compiler or mpirun is an error that
+/// names the Debian packages.
 Result<Rival> prepare_rival(const std::string& name, const std::string& source_directory);
 
 /// One short run over all sizes. `tuned`: with malloc set to keep large blocks.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// dt-bench-worker: one rank of `dt bench`. It sees dt.h and libdt.so only, like any outside program,
-// so that what is measured is what users get; the command, which links the static core, starts it.
-// Rank 0 prints the table, or with --raw the lines that compare.cc reads.
+// dt-bench-worker: one rank of `dt bench`. It sees dt.h and libdt.so only, like any outside
+// program, so that what is measured is what users get; the command, which links the static core,
+// starts it. Rank 0 prints the table, or with --raw the lines that compare.cc reads.
 #include <dt/dt.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -45,8 +45,8 @@ class Area {
       area.comm_ = comm;
       return area;
     }
-    void* const memory = mmap(nullptr, area.bytes_, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        mmap(nullptr, area.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
       return Status(Code::kOutOfMemory, format("cannot get %zu bytes of memory: ", area.bytes_) +
                                             errno_text(errno) + "; choose a smaller -e");
@@ -179,7 +179,8 @@ void print_raw(const Row& row) {
   for (size_t round = 0; round < row.places[0].us.size(); ++round) {
     printf("dt-bench-row %lld %lld %.4f %.4f %lld %lld\n", static_cast<long long>(row.bytes),
            static_cast<long long>(row.count), row.places[0].us[round], row.places[1].us[round],
-           static_cast<long long>(row.places[0].wrong), static_cast<long long>(row.places[1].wrong));
+           static_cast<long long>(row.places[0].wrong),
+           static_cast<long long>(row.places[1].wrong));
   }
 }
 
