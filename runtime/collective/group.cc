@@ -70,7 +70,8 @@ Group::~Group() {
   // when all have.
   for (const Peer& peer : peers_) peer.block->detached.fetch_add(1, std::memory_order_acq_rel);
   auto* own = static_cast<Block*>(own_block_);
-  options_.arena->retire(own_block_, &own->detached, static_cast<uint32_t>(size()));
+  adopted_.push_back(own_block_);
+  options_.arena->retire(std::move(adopted_), &own->detached, static_cast<uint32_t>(size()));
 }
 
 int32_t Group::rank_of_local(int32_t local_rank) const {

@@ -66,6 +66,8 @@ class Group {
   void ring_peers() const {
     for (Doorbell* doorbell : doorbells_) doorbell->ring();
   }
+  /// `memory` of the own section goes back together with the own block.
+  void adopt(void* memory) { adopted_.push_back(memory); }
   /// The mapped address of a buffer that a member announced.
   Result<char*> resolve(int32_t rank, const Place& place);
 
@@ -81,6 +83,7 @@ class Group {
 
   const Options options_;
   void* const own_block_;
+  std::vector<void*> adopted_;
   int64_t inline_stride_ = 0;
   std::vector<Peer> peers_;
   std::vector<Doorbell*> doorbells_;  ///< of the other members

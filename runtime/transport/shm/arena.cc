@@ -159,7 +159,8 @@ HostArena::~HostArena() {
       void* pointer = reinterpret_cast<void*>(address);
       munmap(pointer, static_cast<size_t>(block.bytes));
       const bool in_use = std::any_of(pending.begin(), pending.end(), [&](const Retired& retired) {
-        return retired.pointer == pointer;
+        return std::find(retired.pointers.begin(), retired.pointers.end(), pointer) !=
+               retired.pointers.end();
       });
       if (in_use || quarantined_.load(std::memory_order_relaxed)) continue;
       fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -297,9 +298,10 @@ Status HostArena::release(void* pointer) {
   return {};
 }
 
-void HostArena::retire(void* pointer, const std::atomic<uint32_t>* detached, uint32_t target) {
+void HostArena::retire(std::vector<void*> pointers, const std::atomic<uint32_t>* detached,
+                       uint32_t target) {
   retired_.with([&](std::vector<Retired>& retired) {
-    retired.push_back({pointer, detached, target});
+    retired.push_back({std::move(pointers), detached, target});
   });
   reap();
 }
@@ -309,7 +311,7 @@ void HostArena::reap() {
   retired_.with([&](std::vector<Retired>& retired) {
     std::erase_if(retired, [&](const Retired& entry) {
       if (entry.detached->load(std::memory_order_acquire) < entry.target) return false;
-      free.push_back(entry.pointer);
+      free.insert(free.end(), entry.pointers.begin(), entry.pointers.end());
       return true;
     });
   });

@@ -100,9 +100,9 @@ class HostArena {
   /// A communicator of this arena failed: no block is reused from now on.
   void quarantine() { quarantined_.store(true, std::memory_order_relaxed); }
 
-  /// Gives memory from allocate() back once `detached` (inside it) reaches `target`: looked at by
-  /// later allocate() and retire() calls. For memory that peers may still read.
-  void retire(void* pointer, const std::atomic<uint32_t>* detached, uint32_t target);
+  /// Gives memory from allocate() back once `detached` (inside one of the blocks) reaches `target`:
+  /// looked at by later allocate() and retire() calls. For memory that peers may still read.
+  void retire(std::vector<void*> pointers, const std::atomic<uint32_t>* detached, uint32_t target);
 
   /// True when [pointer, pointer + bytes) lies inside one live allocation of this rank.
   bool locate(const void* pointer, int64_t bytes, Location* out) const;
@@ -126,7 +126,7 @@ class HostArena {
     std::map<uintptr_t, Block> live;  ///< by address
   };
   struct Retired {
-    void* pointer;
+    std::vector<void*> pointers;
     const std::atomic<uint32_t>* detached;
     uint32_t target;
   };

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "backend/host/host.h"
+#include "backend/host/host_backend.h"
+#include "backend/host/progress.h"
+
+namespace dt::backend {
+namespace {
+
+constexpr int64_t kSlotsMin = 4;
+// Waiting for peers' blocks when the world is made: an interrupt rings no doorbell of ours.
+constexpr int64_t kSlicesMs = 10;
+
+collective::Shape shape_of(const HostEngine::Options& options) {
+  const auto lines = [](int64_t bytes) {
+    return std::max<int64_t>(bytes, 0) / shm::kLineBytes * shm::kLineBytes;
+  };
+  collective::Shape shape;
+  shape.inline_bytes = lines(options.inline_bytes);
+  // A piece of reduce_scatter is at least a line for each rank.
+  shape.slot_bytes =
+      std::max(lines(options.slot_bytes), int64_t{options.local_size} * shm::kLineBytes);
+  shape.slots = std::max(options.ring_bytes / shape.slot_bytes, kSlotsMin);
+  return shape;
+}
+
+}  // namespace
+
+void HostEngine::Progress::add(std::weak_ptr<HostBackend> backend) {
+  state_.with([&](State& state) {
+    std::erase_if(state.backends, [](const auto& old) { return old.expired(); });
+    state.backends.push_back(std::move(backend));
+  });
+}
+
+Status HostEngine::Progress::notify() {
+  if (!started_.load(std::memory_order_acquire)) {
+    DT_TRY(state_.with([&](State& state) -> Status {
+      if (started_.load(std::memory_order_relaxed)) return {};
+      sigset_t all;
+      sigset_t before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+      Status status;
+      try {
+        state.thread = std::thread([self = shared_from_this()] { self->loop(); });
+        pthread_setname_np(state.thread.native_handle(), "dt-host");
+        started_.store(true, std::memory_order_release);
+      } catch (const std::system_error& error) {
+        status = Status(Code::kSystem, format("starting the progress thread: %s; look at the limit "
+                                              "of processes (ulimit -u)",
+                                              error.what()));
+      }
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      return status;
+    }));
+  }
+  bell_.ring();
+  arena_->doorbell().ring();
+  return {};
+}
+
+void HostEngine::Progress::stop() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  bell_.ring();
+  arena_->doorbell().ring();
+  std::thread thread = state_.with([](State& state) { return std::move(state.thread); });
+  if (!thread.joinable()) return;
+  // The last communicator may have been dropped by the thread itself.
+  if (thread.get_id() == std::this_thread::get_id()) {
+    thread.detach();
+  } else {
+    thread.join();
+  }
+}
+
+void HostEngine::Progress::loop() {
+  Patience waiting = patience();
+  Round round;
+  for (bool sleepy = false;;) {
+    // Which doorbell to sleep on follows from the round before; the round after prepare() is what
+    // counts, and submit() rings both.
+    Doorbell& bell = round.pending ? arena_->doorbell() : bell_;
+    const bool was_pending = round.pending;
+    const uint32_t ticket = sleepy ? bell.prepare() : 0;
+    if (stopping_.load(std::memory_order_seq_cst)) {
+      if (sleepy) bell.cancel();
+      return;
+    }
+    round = advance_all();
+    const bool sleeps = sleepy && !round.progressed && round.pending == was_pending;
+    if (sleeps) {
+      bell.sleep(ticket, round.deadline);
+    } else if (sleepy) {
+      bell.cancel();
+    }
+    if (sleepy || round.progressed) waiting.renew();
+    sleepy = !sleepy && !round.progressed && (!round.pending || !waiting.linger());
+  }
+}
+
+HostEngine::Progress::Round HostEngine::Progress::advance_all() {
+  state_.with([&](const State& state) {
+    for (const auto& weak : state.backends) {
+      std::shared_ptr<HostBackend> backend = weak.lock();
+      if (backend) present_.push_back(std::move(backend));
+    }
+  });
+  Round round;
+  for (const auto& backend : present_) {
+    if (!backend->pending() || backend->helped()) continue;
+    HostBackend::Advance advance;
+    if (!backend->try_advance(&advance)) continue;  // whoever holds it notifies when it leaves
+    round.progressed |= advance.step == collective::Step::kProgressed;
+    if (advance.step == collective::Step::kDone) continue;
+    round.pending = true;
+    round.deadline = round.deadline.earlier(advance.deadline);
+  }
+  present_.clear();
+  return round;
+}
+
+Result<std::shared_ptr<HostEngine>> HostEngine::create(shm::ArenaListener listener,
+                                                       const Options& options, const Wait& wait) {
+  shm::HostArena::Options arena_options;
+  arena_options.session = options.session;
+  arena_options.local_rank = options.local_rank;
+  arena_options.local_size = options.local_size;
+  arena_options.logger = options.logger;
+  const bool ranks_known =
+      options.local_rank >= 0 &&
+      options.world_ranks.size() == static_cast<size_t>(std::max(options.local_size, 0)) &&
+      options.local_rank < options.local_size &&
+      (options.pids.empty() || options.pids.size() == options.world_ranks.size());
+  if (!ranks_known) {
+    return Status(Code::kInvalidArgument,
+                  format("local rank %d of %d with %zu world ranks and %zu pids",
+                         options.local_rank, options.local_size, options.world_ranks.size(),
+                         options.pids.size()));
+  }
+  arena_options.world_rank = options.world_ranks[options.local_rank];
+  DT_TRY_VALUE(auto arena, shm::HostArena::create(std::move(listener), options.leader_name,
+                                                  arena_options, wait));
+  return std::shared_ptr<HostEngine>(new HostEngine(options, std::move(arena)));
+}
+
+HostEngine::HostEngine(const Options& options, std::shared_ptr<shm::HostArena> arena)
+    : options_(options),
+      arena_(std::move(arena)),
+      progress_(std::make_shared<Progress>(arena_, options.spin_us)) {}
+
+HostEngine::~HostEngine() { progress_->stop(); }
+
+void HostEngine::say_goodbye() {
+  arena_->own_header().left.store(1, std::memory_order_seq_cst);
+}
+
+Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
+                                                   const HostWorldOptions& world,
+                                                   const Wait& wait) {
+  const HostEngine::Options& options = engine->options();
+  shm::HostArena& arena = *engine->arena();
+  const collective::Shape shape = shape_of(options);
+  if (arena.own_header().world_block.load() != 0) {
+    return Status(Code::kInvalidState, format("communicator \"%s\": this engine has its world "
+                                              "communicator already; split that one",
+                                              world.name.c_str()));
+  }
+  DT_TRY_VALUE(void* block, collective::Group::make_block(arena, shape, options.local_size));
+  shm::Location at;
+  if (!arena.locate(block, 1, &at)) {
+    return Status(Code::kInternal, "a block is not where it was allocated");
+  }
+  arena.own_header().world_block.store(at.offset, std::memory_order_seq_cst);
+  collective::Group::Options group_options;
+  std::vector<int64_t> offsets;
+  for (int32_t rank = 0; rank < options.local_size; ++rank) arena.header(rank).doorbell.ring();
+  for (int32_t rank = 0; rank < options.local_size; ++rank) {
+    for (;;) {
+      const uint32_t ticket = arena.doorbell().prepare();
+      const int64_t offset = arena.header(rank).world_block.load(std::memory_order_seq_cst);
+      if (offset != 0) {
+        arena.doorbell().cancel();
+        offsets.push_back(offset);
+        break;
+      }
+      if (wait.interrupted() || wait.deadline.passed()) {
+        arena.doorbell().cancel();
+        if (wait.interrupted()) return wait.interrupt->status();
+        return Status(Code::kTimeout,
+                      format("communicator \"%s\": local rank %d (%s, pid %lld) did not join it in "
+                             "time; look at what it does",
+                             world.name.c_str(), rank, options.host.c_str(),
+                             static_cast<long long>(arena.header(rank).pid)));
+      }
+      arena.doorbell().sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kSlicesMs)));
+    }
+    const int64_t pid = options.pids.empty() ? arena.header(rank).pid : options.pids[rank];
+    group_options.members.push_back({rank, options.world_ranks[rank], pid});
+  }
+  group_options.name = world.name;
+  group_options.host = options.host;
+  group_options.rank = options.local_rank;
+  group_options.shape = shape;
+  group_options.arena = engine->arena();
+  DT_TRY_VALUE(auto group, collective::Group::open(std::move(group_options), block, offsets));
+  auto backend = std::make_shared<HostBackend>(engine, std::move(group), world);
+  engine->progress().add(backend);
+  return std::shared_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace dt::backend

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/host/host_backend.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "backend/host/progress.h"
+
+namespace dt::backend {
+namespace {
+
+using collective::Step;
+
+// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
+constexpr int64_t kInterruptPollMs = 20;
+constexpr size_t kPooledMax = 64;  // operations kept for reuse
+
+bool is_transfer(const Collective& collective) {
+  return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
+}
+
+bool breaks(const Status& status) {
+  // What a rank withholds, all ranks know of: the communicator stays in step.
+  return !status.ok() && status.code() != Code::kInvalidState;
+}
+
+}  // namespace
+
+HostBackend::HostBackend(std::shared_ptr<HostEngine> engine,
+                         std::unique_ptr<collective::Group> group, HostWorldOptions options)
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      group_(std::move(group)),
+      doorbell_(engine_->arena()->doorbell()),
+      channel_(*group_),
+      mailboxes_(*group_),
+      busy_(2 * static_cast<size_t>(group_->size())) {
+  interrupt_.attach(&doorbell_);
+}
+
+HostBackend::~HostBackend() {
+  if (pending()) {
+    interrupt(Status(Code::kAborted,
+                     format("communicator \"%s\" was destroyed while operations were queued",
+                            options_.name.c_str())));
+    std::lock_guard lock(progress_);
+    take_inbox();
+    fail_queue();
+  }
+  const int fd = completion_fd_.load();
+  if (fd >= 0) close(fd);
+}
+
+Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
+  DT_TRY(interrupt_.status());
+  DT_TRY(engine_->progress().notify());  // starts the thread, or says why it cannot
+  inbox_.with([&](Inbox& inbox) {
+    OperationPtr operation;
+    if (inbox.pool.empty()) {
+      operation = std::make_unique<Operation>();
+    } else {
+      operation = std::move(inbox.pool.back());
+      inbox.pool.pop_back();
+    }
+    operation->collective = collective;
+    operation->work = std::move(work);
+    operation->started = false;
+    operation->transfer = {};
+    queued_.fetch_add(1, std::memory_order_seq_cst);
+    inbox.queue.push_back(std::move(operation));
+  });
+  return engine_->progress().notify();
+}
+
+Status HostBackend::run(const Collective& collective) {
+  // Sends and receives always queue: only there they progress beside their neighbours.
+  if (!is_transfer(collective) && !pending() && progress_.try_lock()) {
+    if (!pending()) {
+      Status status = interrupt_.fired() ? interrupt_.status() : run_here(collective);
+      progress_.unlock();
+      if (pending()) (void)engine_->progress().notify();
+      if (!status.ok()) report();
+      return status;
+    }
+    progress_.unlock();
+  }
+  auto work = std::make_shared<Work>();
+  DT_TRY(submit(collective, work));
+  wait(*work, Wait());
+  return work->status();
+}
+
+Status HostBackend::run_here(const Collective& collective) {
+  channel_.start(collective);
+  note_last(collective, channel_.sequence());
+  Patience patience = engine_->progress().patience();
+  for (;;) {
+    const Step step = channel_.advance();
+    if (step == Step::kDone) break;
+    if (interrupt_.fired()) return interrupt_.status();
+    if (step == Step::kProgressed) {
+      patience.renew();
+      continue;
+    }
+    if (patience.linger()) continue;
+    const uint32_t ticket = doorbell_.prepare();
+    const Step again = channel_.advance();
+    if (again != Step::kBlocked || interrupt_.fired()) {
+      doorbell_.cancel();
+      if (again == Step::kDone) break;
+      patience.renew();
+      continue;
+    }
+    if (collective.deadline.passed()) {
+      doorbell_.cancel();
+      return break_with(channel_.timed_out());
+    }
+    doorbell_.sleep(ticket, collective.deadline);
+    patience.renew();
+  }
+  Status status = channel_.result();
+  return breaks(status) ? break_with(std::move(status)) : status;
+}
+
+bool HostBackend::wait(Work& work, const Wait& wait) {
+  if (work.done()) return true;
+  helpers_.fetch_add(1, std::memory_order_seq_cst);
+  Patience patience = engine_->progress().patience();
+  bool sleepy = false;
+  for (;;) {
+    const uint32_t ticket = sleepy ? doorbell_.prepare() : 0;
+    Advance advance;
+    advance.step = Step::kBlocked;
+    (void)try_advance(&advance);
+    const bool done = work.done();
+    const bool give_up = !done && (wait.interrupted() || (sleepy && wait.deadline.passed()));
+    const bool awake = done || give_up || advance.step == Step::kProgressed;
+    if (sleepy && !awake) {
+      Deadline deadline = wait.deadline.earlier(advance.deadline);
+      if (wait.interrupt != nullptr) {
+        deadline = deadline.earlier(Deadline::after_ms(kInterruptPollMs));
+      }
+      doorbell_.sleep(ticket, deadline);
+    } else if (sleepy) {
+      doorbell_.cancel();
+    }
+    if (done || give_up) {
+      leave_help();
+      return done;
+    }
+    if (sleepy || awake) patience.renew();
+    sleepy = !sleepy && !awake && !patience.linger();
+  }
+}
+
+void HostBackend::leave_help() {
+  // Another waiter may have seen this one at work and gone to sleep: wake it, and the thread.
+  helpers_.fetch_sub(1, std::memory_order_seq_cst);
+  if (pending()) (void)engine_->progress().notify();
+}
+
+bool HostBackend::try_advance(Advance* out) {
+  if (!progress_.try_lock()) return false;
+  *out = advance_queue();
+  progress_.unlock();
+  report();
+  return true;
+}
+
+void HostBackend::take_inbox() {
+  inbox_.with([&](Inbox& inbox) {
+    for (OperationPtr& operation : inbox.queue) active_.push_back(std::move(operation));
+    inbox.queue.clear();
+  });
+}
+
+HostBackend::Advance HostBackend::advance_queue() {
+  Advance result;
+  if (!pending()) return result;
+  take_inbox();
+  for (;;) {
+    if (interrupt_.fired()) {
+      fail_queue();
+      return result;
+    }
+    if (active_.empty()) return result;
+    Operation& head = *active_.front();
+    result.deadline = head.collective.deadline;
+    bool done = false;
+    result.step = is_transfer(head.collective) ? advance_transfers(&result.deadline)
+                                               : advance_head(head, &done);
+    if (interrupt_.fired()) continue;
+    if (done) {
+      OperationPtr finished = std::move(active_.front());
+      active_.pop_front();
+      complete(std::move(finished), channel_.result());
+      continue;
+    }
+    if (result.step != Step::kDone) return result;
+  }
+}
+
+Step HostBackend::advance_head(Operation& operation, bool* out_done) {
+  if (!operation.started) {
+    operation.started = true;
+    channel_.start(operation.collective);
+    note_last(operation.collective, channel_.sequence());
+  }
+  const Step step = channel_.advance();
+  if (step == Step::kDone) {
+    if (breaks(channel_.result())) (void)break_with(channel_.result());
+    *out_done = true;
+  } else if (step == Step::kBlocked && operation.collective.deadline.passed()) {
+    (void)break_with(channel_.timed_out());
+  }
+  return step;
+}
+
+Step HostBackend::advance_transfers(Deadline* out_deadline) {
+  std::fill(busy_.begin(), busy_.end(), false);
+  bool progressed = false;
+  for (size_t i = 0; i < active_.size() && is_transfer(active_[i]->collective);) {
+    Operation& operation = *active_[i];
+    const Collective& collective = operation.collective;
+    const size_t pair = 2 * static_cast<size_t>(collective.root) +
+                        (collective.kind == Kind::kSend ? 0 : 1);
+    if (busy_[pair]) {
+      ++i;
+      continue;
+    }
+    Status status;
+    const Step step = mailboxes_.advance(collective, operation.transfer, &status);
+    if (!std::exchange(operation.started, true)) {
+      note_last(collective, static_cast<int64_t>(operation.transfer.number));
+    }
+    progressed |= step != Step::kBlocked;
+    if (step == Step::kDone) {
+      if (!status.ok()) {
+        (void)break_with(std::move(status));
+        return Step::kProgressed;
+      }
+      OperationPtr finished = std::move(active_[i]);
+      active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+      complete(std::move(finished), Status());
+      continue;
+    }
+    *out_deadline = out_deadline->earlier(collective.deadline);
+    if (step == Step::kBlocked && collective.deadline.passed()) {
+      (void)break_with(mailboxes_.timed_out(collective, operation.transfer));
+      return Step::kProgressed;
+    }
+    busy_[pair] = true;
+    ++i;
+  }
+  if (progressed) return Step::kProgressed;
+  return active_.empty() || !is_transfer(active_.front()->collective) ? Step::kDone
+                                                                      : Step::kBlocked;
+}
+
+void HostBackend::fail_queue() {
+  while (!active_.empty()) {
+    OperationPtr operation = std::move(active_.front());
+    active_.pop_front();
+    complete(std::move(operation), interrupt_.status());
+  }
+}
+
+void HostBackend::complete(OperationPtr operation, Status status) {
+  const std::shared_ptr<Work> work = std::move(operation->work);
+  operation->collective.withheld.reset();
+  inbox_.with([&](Inbox& inbox) {
+    if (inbox.pool.size() < kPooledMax) inbox.pool.push_back(std::move(operation));
+  });
+  queued_.fetch_sub(1, std::memory_order_seq_cst);
+  work->complete(std::move(status));
+  doorbell_.ring();  // the rank's other waiters
+  const int fd = completion_fd_.load(std::memory_order_acquire);
+  if (fd >= 0) (void)eventfd_write(fd, 1);
+}
+
+void HostBackend::note_last(const Collective& collective, int64_t sequence) {
+  engine_->arena()->own_header().last.set(static_cast<int64_t>(collective.kind), sequence,
+                                          collective.name);
+}
+
+Status HostBackend::break_with(Status status) {
+  engine_->arena()->quarantine();
+  if (!broke_.exchange(true)) report_due_.store(true);
+  interrupt_.fire(std::move(status));
+  return interrupt_.status();
+}
+
+void HostBackend::report() {
+  if (report_due_.load(std::memory_order_relaxed) && report_due_.exchange(false) &&
+      options_.on_broken) {
+    options_.on_broken(interrupt_.status());
+  }
+}
+
+void HostBackend::interrupt(Status status) {
+  broke_.store(true);
+  engine_->arena()->quarantine();
+  interrupt_.fire(std::move(status));
+  if (pending()) (void)engine_->progress().notify();
+}
+
+Result<int> HostBackend::completion_fd() {
+  int fd = completion_fd_.load(std::memory_order_acquire);
+  if (fd >= 0) return fd;
+  const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (made < 0) {
+    return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s", options_.name.c_str(),
+                                        errno_text(errno).c_str()));
+  }
+  if (completion_fd_.compare_exchange_strong(fd, made)) return made;
+  close(made);
+  return fd;
+}
+
+Result<void*> HostBackend::allocate(int64_t bytes) { return engine_->arena()->allocate(bytes); }
+
+Status HostBackend::release(void* pointer) { return engine_->arena()->release(pointer); }
+
+Result<std::vector<int64_t>> HostBackend::exchange(const std::vector<int64_t>& mine,
+                                                   Deadline deadline, const char* what) {
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(group_->size()));
+  Collective gather;
+  gather.kind = Kind::kAllgather;
+  gather.dtype = Dtype::kI64;
+  gather.send = mine.data();
+  gather.recv = all.data();
+  gather.count = static_cast<int64_t>(mine.size());
+  gather.deadline = deadline;
+  gather.name = what;
+  DT_TRY(run(gather));
+  return all;
+}
+
+Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std::string& name,
+                                          Deadline deadline) {
+  DT_TRY_VALUE(const std::vector<int64_t> colors, exchange({color, key}, deadline, "split"));
+  Split result;
+  for (int32_t rank = 0; rank < group_->size(); ++rank) {
+    if (color >= 0 && colors[2 * rank] == color) result.members.push_back(rank);
+  }
+  std::stable_sort(result.members.begin(), result.members.end(), [&](int32_t a, int32_t b) {
+    return colors[2 * a + 1] < colors[2 * b + 1];
+  });
+  void* block = nullptr;
+  Status made;
+  int64_t offset = -1;
+  if (color >= 0) {
+    const auto size = static_cast<int32_t>(result.members.size());
+    Result<void*> memory =
+        collective::Group::make_block(*engine_->arena(), group_->shape(), size);
+    made = memory.status();
+    shm::Location at;
+    if (memory.ok() && engine_->arena()->locate(memory.value(), 1, &at)) {
+      block = memory.value();
+      offset = at.offset;
+    }
+  }
+  // Everybody takes part in this one too, so that a rank without memory leaves nobody waiting.
+  Result<std::vector<int64_t>> offsets = exchange({offset}, deadline, "split");
+  const auto give_up = [&](Status status) {
+    (void)release(block);
+    return status;
+  };
+  if (!offsets.ok()) return give_up(offsets.status());
+  if (color < 0) return result;
+  if (!made.ok()) return made;
+  collective::Group::Options options;
+  options.name = name;
+  options.host = group_->options().host;
+  options.shape = group_->shape();
+  options.arena = engine_->arena();
+  std::vector<int64_t> member_offsets;
+  for (const int32_t rank : result.members) {
+    if (offsets.value()[rank] < 0) {
+      return give_up(Status(
+          Code::kOutOfMemory,
+          format("communicator \"%s\": %s has no memory for it; its own error says more",
+                 name.c_str(), collective::member_text(*group_, rank).c_str())));
+    }
+    if (rank == group_->rank()) options.rank = static_cast<int32_t>(member_offsets.size());
+    options.members.push_back(group_->options().members[rank]);
+    member_offsets.push_back(offsets.value()[rank]);
+  }
+  DT_TRY_VALUE(auto group, collective::Group::open(std::move(options), block, member_offsets));
+  HostWorldOptions child = options_;
+  child.name = name;
+  auto backend = std::make_shared<HostBackend>(engine_, std::move(group), std::move(child));
+  engine_->progress().add(backend);
+  result.backend = std::move(backend);
+  return result;
+}
+
+}  // namespace dt::backend

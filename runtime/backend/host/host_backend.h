@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/host/host.h"
+#include "backend/host/patience.h"
+#include "base/guarded.h"
+#include "collective/channel.h"
+#include "collective/group.h"
+#include "collective/mailbox.h"
+
+namespace dt::backend {
+
+/// A communicator of ranks of one host.
+///
+/// Whoever holds `progress_` advances the operations: run() on the caller's thread while nothing is
+/// queued, wait() on the waiter's, the engine's progress thread when nobody waits. It is taken with
+/// try_lock only (but by the destructor), and never held while sleeping in wait() or in the thread.
+class HostBackend : public Backend, public std::enable_shared_from_this<HostBackend> {
+ public:
+  HostBackend(std::shared_ptr<HostEngine> engine, std::unique_ptr<collective::Group> group,
+              HostWorldOptions options);
+  ~HostBackend() override;
+
+  const char* name() const override { return "host"; }
+  Status submit(const Collective& collective, std::shared_ptr<Work> work) override;
+  Status run(const Collective& collective) override;
+  bool wait(Work& work, const Wait& wait) override;
+  Result<int> completion_fd() override;
+  Result<void*> allocate(int64_t bytes) override;
+  Status release(void* pointer) override;
+  void interrupt(Status status) override;
+  Status broken() const override { return interrupt_.status(); }
+  Result<Split> split(int32_t color, int32_t key, const std::string& name,
+                      Deadline deadline) override;
+
+  /// For the progress thread. True: somebody waits and advances, keep away.
+  bool helped() const { return helpers_.load(std::memory_order_seq_cst) > 0; }
+  bool pending() const { return queued_.load(std::memory_order_seq_cst) > 0; }
+
+  struct Advance {
+    collective::Step step = collective::Step::kDone;  ///< kDone: the queue is empty
+    Deadline deadline = Deadline::never();            ///< of what it is blocked on
+  };
+  /// Advances the queue if nobody else does. False: somebody else does.
+  bool try_advance(Advance* out);
+  /// Tells the control plane of a failure, without locks.
+  void report();
+
+ private:
+  struct Operation {
+    Collective collective;
+    std::shared_ptr<Work> work;
+    bool started = false;
+    collective::Transfer transfer;
+  };
+  using OperationPtr = std::unique_ptr<Operation>;
+  struct Inbox {
+    std::deque<OperationPtr> queue;
+    std::vector<OperationPtr> pool;
+  };
+
+  Status run_here(const Collective& collective);
+  Advance advance_queue();
+  collective::Step advance_head(Operation& operation, bool* out_done);
+  /// The sends and receives at the head, together.
+  collective::Step advance_transfers(Deadline* out_deadline);
+  void take_inbox();
+  void fail_queue();
+  void complete(OperationPtr operation, Status status);
+  void note_last(const Collective& collective, int64_t sequence);
+  /// Breaks the communicator with `status` if it is the first; returns the first.
+  Status break_with(Status status);
+  void leave_help();
+  Result<std::vector<int64_t>> exchange(const std::vector<int64_t>& mine, Deadline deadline,
+                                        const char* what);
+
+  const std::shared_ptr<HostEngine> engine_;
+  const HostWorldOptions options_;
+  const std::unique_ptr<collective::Group> group_;
+  Doorbell& doorbell_;  ///< the rank's
+
+  std::mutex progress_;
+  // Under progress_:
+  collective::Channel channel_;
+  collective::Mailboxes mailboxes_;
+  std::deque<OperationPtr> active_;
+  std::vector<bool> busy_;  ///< scratch: pairs and directions with an earlier transfer under way
+
+  Guarded<Inbox> inbox_;
+  std::atomic<int32_t> queued_{0};  ///< operations in inbox_ and active_
+  std::atomic<int32_t> helpers_{0};
+  std::atomic<int> completion_fd_{-1};
+  std::atomic<bool> broke_{false};
+  std::atomic<bool> report_due_{false};
+  Interrupt interrupt_;  ///< fired: broken, for good
+};
+
+}  // namespace dt::backend

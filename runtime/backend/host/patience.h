@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sched.h>
+
+#include <cstdint>
+
+#include "base/wait.h"
+
+namespace dt::backend {
+
+/// How a waiter spends the time before it sleeps. With a processor for each rank it polls, since
+/// the peer runs at this moment. With more ranks than processors the peer may need ours: yielding
+/// at once gave the best latency (measured: 2.6 us against 12 us of a futex at 8 B
+/// with 4 ranks on 2 processors), but only a bounded number of times, to leave it to others.
+class Patience {
+ public:
+  Patience(bool oversubscribed, int64_t spin_ns)
+      : oversubscribed_(oversubscribed), spin_ns_(spin_ns) {}
+
+  /// Something moved: begin anew.
+  void renew() {
+    rounds_ = 0;
+    began_ns_ = 0;
+  }
+
+  /// Spends a moment. False: time to sleep.
+  bool linger() {
+    ++rounds_;
+    if (oversubscribed_) {
+      if (spin_ns_ == 0 || rounds_ > kYieldsMax) return false;
+      sched_yield();
+      return true;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+    if (rounds_ % kRoundsPerLook != 0) return spin_ns_ != 0;
+    const int64_t now = monotonic_ns();
+    if (began_ns_ == 0) began_ns_ = now;
+    return now - began_ns_ < spin_ns_;
+  }
+
+ private:
+  static constexpr uint32_t kYieldsMax = 200;
+  static constexpr uint32_t kRoundsPerLook = 64;  // a pause takes 10 to 50 ns, the clock 25
+
+  const bool oversubscribed_;
+  const int64_t spin_ns_;
+  uint32_t rounds_ = 0;
+  int64_t began_ns_ = 0;
+};
+
+}  // namespace dt::backend

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/self/self.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <set>
+#include <utility>
+
+namespace dt::backend {
+namespace {
+
+constexpr size_t kAlignment = 4096;
+
+class SelfBackend final : public Backend, public std::enable_shared_from_this<SelfBackend> {
+ public:
+  explicit SelfBackend(std::string communicator) : communicator_(std::move(communicator)) {}
+
+  ~SelfBackend() override {
+    interrupt(Status(Code::kAborted, "communicator \"" + communicator_ +
+                                         "\" was destroyed while operations were queued"));
+    state_.with([](State& state) {
+      for (void* pointer : state.allocations) free(pointer);
+      if (state.completion_fd >= 0) close(state.completion_fd);
+    });
+  }
+
+  const char* name() const override { return "self"; }
+
+  /// Everything is done at once, but sends and receives, which wait for each other.
+  Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
+    DT_TRY(broken());
+    const bool sends = collective.kind == Kind::kSend;
+    if (!sends && collective.kind != Kind::kRecv) {
+      complete(*work, transfer(collective));
+      return {};
+    }
+    std::shared_ptr<Work> partner;
+    const Status status = state_.with([&](State& state) -> Status {
+      auto& others = sends ? state.recvs : state.sends;
+      if (others.empty()) {
+        (sends ? state.sends : state.recvs).push_back({collective, work});
+        return {};
+      }
+      Pending other = std::move(others.front());
+      others.pop_front();
+      partner = std::move(other.work);
+      return match(sends ? collective : other.collective, sends ? other.collective : collective);
+    });
+    if (!partner) return {};
+    if (!status.ok()) interrupt(status);
+    complete(*partner, status);
+    complete(*work, status);
+    return {};
+  }
+
+  Status run(const Collective& collective) override {
+    if (collective.kind != Kind::kSend && collective.kind != Kind::kRecv) {
+      DT_TRY(broken());
+      return transfer(collective);
+    }
+    auto work = std::make_shared<Work>();
+    DT_TRY(submit(collective, work));
+    if (!wait(*work, Wait{collective.deadline, &interrupt_})) {
+      interrupt(failure(Code::kTimeout, collective.kind,
+                        "timed out: the other side of this message to oneself was never issued"));
+    }
+    return work->done() ? work->status() : broken();
+  }
+
+  bool wait(Work& work, const Wait& wait) override {
+    constexpr int64_t kInterruptPollMs = 20;
+    Doorbell bell;
+    work.watch(&bell);
+    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
+      const uint32_t ticket = bell.prepare();
+      if (work.done()) {
+        bell.cancel();
+      } else {
+        bell.sleep(ticket, wait.interrupt == nullptr
+                               ? wait.deadline
+                               : wait.deadline.earlier(Deadline::after_ms(kInterruptPollMs)));
+      }
+    }
+    work.unwatch(&bell);
+    return work.done();
+  }
+
+  Result<int> completion_fd() override {
+    return state_.with([&](State& state) -> Result<int> {
+      if (state.completion_fd < 0) state.completion_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+      if (state.completion_fd >= 0) return state.completion_fd;
+      return Status(Code::kSystem, "eventfd: " + errno_text(errno));
+    });
+  }
+
+  Result<void*> allocate(int64_t bytes) override {
+    void* pointer = nullptr;
+    if (bytes > 0 && posix_memalign(&pointer, kAlignment, static_cast<size_t>(bytes)) == 0) {
+      memset(pointer, 0, static_cast<size_t>(bytes));
+      state_.with([&](State& state) { state.allocations.insert(pointer); });
+      return pointer;
+    }
+    if (bytes > 0) {
+      return Status(Code::kOutOfMemory, format("cannot allocate %lld bytes; ask for less, or look "
+                                               "at the memory limit",
+                                               static_cast<long long>(bytes)));
+    }
+    return Status(Code::kInvalidArgument, format("cannot allocate %lld bytes: must be positive",
+                                                 static_cast<long long>(bytes)));
+  }
+
+  Status release(void* pointer) override {
+    if (pointer == nullptr) return {};
+    if (!state_.with([&](State& state) { return state.allocations.erase(pointer) == 1; })) {
+      return Status(Code::kInvalidArgument,
+                    format("%p was not allocated here, or was released before", pointer));
+    }
+    free(pointer);
+    return {};
+  }
+
+  void interrupt(Status status) override {
+    interrupt_.fire(std::move(status));
+    std::deque<Pending> pending;
+    state_.with([&](State& state) {
+      pending.swap(state.sends);
+      for (Pending& recv : state.recvs) pending.push_back(std::move(recv));
+      state.recvs.clear();
+    });
+    for (const Pending& one : pending) complete(*one.work, broken());
+  }
+
+  Status broken() const override { return interrupt_.status(); }
+
+  Result<Split> split(int32_t color, int32_t, const std::string& split_name, Deadline) override {
+    DT_TRY(broken());
+    if (color < 0) return Split{};
+    return Split{create_self(split_name), {0}};
+  }
+
+ private:
+  struct Pending {
+    Collective collective;
+    std::shared_ptr<Work> work;
+  };
+  struct State {
+    std::deque<Pending> sends;  ///< without their other side; of these two one is always empty
+    std::deque<Pending> recvs;
+    std::set<void*> allocations;
+    int completion_fd = -1;
+  };
+
+  Status transfer(const Collective& collective) {
+    if (collective.withheld) {
+      return failure(Code::kInvalidState, collective.kind, *collective.withheld);
+    }
+    // The reduction of one contribution is the contribution, the mean of one value the value.
+    if (collective.kind != Kind::kBarrier) copy(collective.send, collective.recv, collective);
+    return {};
+  }
+
+  static void copy(const void* from, void* to, const Collective& collective) {
+    if (from == to || collective.count == 0) return;
+    memmove(to, from, static_cast<size_t>(collective.count * dtype_bytes(collective.dtype)));
+  }
+
+  Status match(const Collective& send, const Collective& recv) const {
+    if (send.count == recv.count && send.dtype == recv.dtype) {
+      copy(send.send, recv.recv, recv);
+      return {};
+    }
+    return failure(Code::kMismatch, Kind::kSend,
+                   format("the two sides disagree: sends %s x %lld, receives %s x %lld",
+                          dtype_name(send.dtype), static_cast<long long>(send.count),
+                          dtype_name(recv.dtype), static_cast<long long>(recv.count)));
+  }
+
+  Status failure(Code code, Kind kind, const std::string& why) const {
+    ErrorInfo info;
+    info.code = code;
+    info.message = format("%s on comm \"%s\", rank 0: %s", kind_name(kind), communicator_.c_str(),
+                          why.c_str());
+    info.operation = kind_name(kind);
+    info.rank = 0;
+    info.pid = getpid();
+    return Status(std::move(info));
+  }
+
+  void complete(Work& work, const Status& status) {
+    work.complete(status);
+    const int fd = state_.with([](const State& state) { return state.completion_fd; });
+    if (fd >= 0) (void)eventfd_write(fd, 1);
+  }
+
+  const std::string communicator_;
+  Guarded<State> state_;
+  Interrupt interrupt_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> create_self(const std::string& communicator_name) {
+  return std::make_shared<SelfBackend>(communicator_name);
+}
+
+}  // namespace dt::backend

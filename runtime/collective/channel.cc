@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/channel.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/host/reduce.h"
+
+namespace dt::collective {
+namespace {
+
+bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  return first < second + static_cast<uintptr_t>(b_bytes) &&
+         second < first + static_cast<uintptr_t>(a_bytes);
+}
+
+template <size_t N>
+void put_text(char (&target)[N], const std::string& text) {
+  const size_t length = std::min(text.size(), N - 1);
+  memcpy(target, text.data(), length);
+  target[length] = '\0';
+}
+
+/// The peer may be broken in any way: its text need not end.
+template <size_t N>
+std::string get_text(const char (&source)[N]) {
+  return std::string(source, strnlen(source, N));
+}
+
+}  // namespace
+
+Channel::Channel(Group& group)
+    : group_(group),
+      mover_(group),
+      signatures_(group.size()),
+      details_(group.size()),
+      sources_(group.size()) {}
+
+void Channel::start(const Collective& collective) {
+  collective_ = &collective;
+  ++sequence_;
+  arrived_ = 0;
+  moving_ = false;
+  Block& own = *group_.own().block;
+  Head& head = own.heads[sequence_ & 1];
+  Detail& rest = own.details[sequence_ & 1];
+  signature_ = signature_of(collective);
+  const int64_t elements = contribution(collective, group_.size());
+  const int64_t bytes = elements * dtype_bytes(collective.dtype);
+  inline_bytes_ = bytes <= group_.shape().inline_bytes ? bytes : -1;
+  if (!collective.name.empty()) {
+    put_text(rest.name, collective.name);
+    signature_ |= flag::kNamed;
+  }
+  if (collective.withheld) {
+    put_text(rest.withheld, *collective.withheld);
+    signature_ |= flag::kWithheld;
+  } else if (inline_bytes_ >= 0) {
+    announce_inline(collective, head);
+  } else {
+    signature_ |= announce_places(collective, rest);
+  }
+  head.signature = signature_;
+  head.count = collective.count;
+  head.sequence.store(sequence_, std::memory_order_seq_cst);
+  group_.ring_peers();
+}
+
+void Channel::announce_inline(const Collective& collective, Head& head) {
+  if (inline_bytes_ == 0) return;
+  // What nobody reads is not copied.
+  if (collective.kind == Kind::kBroadcast && group_.rank() != collective.root) return;
+  if (collective.kind == Kind::kReduce && group_.rank() == collective.root) return;
+  if (inline_bytes_ <= Head::kDataBytes) {
+    memcpy(head.data, collective.send, static_cast<size_t>(inline_bytes_));
+  } else {
+    memcpy(group_.inline_area(group_.rank(), sequence_), collective.send,
+           static_cast<size_t>(inline_bytes_));
+  }
+}
+
+uint64_t Channel::announce_places(const Collective& collective, Detail& rest) const {
+  const int64_t element = dtype_bytes(collective.dtype);
+  const int64_t in_bytes = contribution(collective, group_.size()) * element;
+  const int64_t out_elements =
+      collective.kind == Kind::kAllgather ? collective.count * group_.size() : collective.count;
+  uint64_t flags = 0;
+  shm::Location at;
+  if (group_.arena().locate(collective.send, in_bytes, &at)) {
+    rest.send = {at.offset, at.allocation_offset, at.allocation_bytes};
+    flags |= flag::kSendShared;
+  }
+  if (group_.arena().locate(collective.recv, out_elements * element, &at)) {
+    rest.recv = {at.offset, at.allocation_offset, at.allocation_bytes};
+    flags |= flag::kRecvShared;
+  }
+  if (overlap(collective.send, in_bytes, collective.recv, out_elements * element)) {
+    flags |= flag::kInPlace;
+  }
+  return flags;
+}
+
+Step Channel::advance() {
+  if (moving_) {
+    return mover_.advance();
+  }
+  for (; arrived_ < group_.size(); ++arrived_) {
+    // The own announcement is there too.
+    if (head(arrived_).sequence.load(std::memory_order_seq_cst) != sequence_) {
+      return Step::kBlocked;
+    }
+  }
+  return match();
+}
+
+Step Channel::match() {
+  uint64_t differing = 0;
+  uint64_t flags = 0;
+  bool counts_differ = false;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    const Head& announced = head(rank);
+    signatures_[rank] = announced.signature;
+    differing |= announced.signature ^ signature_;
+    flags |= announced.signature;
+    counts_differ |= announced.count != collective_->count;
+  }
+  if ((differing & ~flag::kAll) != 0 || counts_differ || (flags & flag::kWithheld) != 0) {
+    result_ = disagreement();
+    return Step::kDone;
+  }
+  result_ = Status();
+  if (inline_bytes_ >= 0) {
+    finish_inline();
+    return Step::kDone;
+  }
+  for (int32_t rank = 0; rank < group_.size(); ++rank) details_[rank] = &detail(rank);
+  result_ = mover_.plan(*collective_, signatures_, details_);
+  if (!result_.ok()) return Step::kDone;
+  moving_ = true;
+  return mover_.advance();
+}
+
+Status Channel::disagreement() const {
+  std::vector<Announced> announced(group_.size());
+  bool differ = false;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    Announced& one = announced[rank];
+    one.signature = head(rank).signature;
+    one.count = head(rank).count;
+    if ((one.signature & flag::kNamed) != 0) one.name = get_text(detail(rank).name);
+    if ((one.signature & flag::kWithheld) != 0) one.withheld = get_text(detail(rank).withheld);
+    differ |= ((one.signature ^ signature_) & ~flag::kAll) != 0 || one.count != collective_->count;
+  }
+  return differ ? mismatch(group_, collective_->kind, sequence(), announced)
+                : nothing_to_give(group_, collective_->kind, sequence(), announced);
+}
+
+const char* Channel::inline_data(int32_t rank) const {
+  if (rank == group_.rank()) return static_cast<const char*>(collective_->send);
+  return inline_bytes_ <= Head::kDataBytes ? head(rank).data
+                                           : group_.inline_area(rank, sequence_);
+}
+
+void Channel::finish_inline() {
+  if (inline_bytes_ == 0) return;
+  auto* recv = static_cast<char*>(collective_->recv);
+  const int64_t bytes = collective_->count * dtype_bytes(collective_->dtype);
+  const auto copy_from = [&](int32_t rank, char* target) {
+    const char* from = inline_data(rank);
+    if (from != target) memmove(target, from, static_cast<size_t>(bytes));
+  };
+  int64_t piece = 0;
+  switch (collective_->kind) {
+    case Kind::kBroadcast: copy_from(collective_->root, recv); return;
+    case Kind::kAllgather:
+      for (int32_t rank = 0; rank < group_.size(); ++rank) copy_from(rank, recv + rank * bytes);
+      return;
+    case Kind::kReduce:
+      if (group_.rank() != collective_->root) return;
+      break;
+    case Kind::kReduceScatter: piece = group_.rank() * bytes; break;
+    default: break;
+  }
+  for (int32_t rank = 0; rank < group_.size(); ++rank) sources_[rank] = inline_data(rank) + piece;
+  const kernels::Reduction reduction{collective_->dtype, collective_->op, group_.size()};
+  kernels::reduce(reduction, recv, sources_.data(), group_.size(), collective_->count);
+}
+
+Status Channel::timed_out() const {
+  std::vector<int32_t> missing;
+  if (moving_) {
+    return collective::timed_out(group_, collective_->kind, sequence(), mover_.awaited(),
+                                 "has not finished");
+  }
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (head(rank).sequence.load(std::memory_order_seq_cst) != sequence_) missing.push_back(rank);
+  }
+  return collective::timed_out(group_, collective_->kind, sequence(), missing, "has not arrived");
+}
+
+}  // namespace dt::collective

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/mover.h"
+
+#include <algorithm>
+
+#include "collective/descriptor.h"
+#include "kernels/host/reduce.h"
+
+namespace dt::collective {
+namespace {
+
+// From three ranks on the summing is shared: exchange reads N contributions on each rank.
+constexpr int32_t kExchangeRanksMax = 2;
+// Summed into the own buffer, then copied on from the cache: half of an L2 at two ranks.
+constexpr int64_t kPushBlockBytes = 32 << 10;
+constexpr int64_t kPushBlocksAtOnce = 16;  // between looks at interrupts and other communicators
+// Segments shrink so that even small buffers are pipelined, but not below this.
+constexpr int64_t kSegmentBytesMin = 8 << 10;
+constexpr int64_t kSegmentsWanted = 8;
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
+  return {collective.dtype, collective.op, members};
+}
+
+}  // namespace
+
+Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& signatures,
+                   const std::vector<const Detail*>& details) {
+  collective_ = &collective;
+  element_bytes_ = dtype_bytes(collective.dtype);
+  filled_ = reduced_ = consumed_ = 0;
+  fillers_.clear();
+  readers_.clear();
+  if (others_.empty()) {
+    for (int32_t rank = 0; rank < group_.size(); ++rank) {
+      if (rank != group_.rank()) others_.push_back(rank);
+    }
+  }
+  uint64_t all = ~uint64_t{0};
+  for (const uint64_t signature : signatures) all &= signature;
+  const bool sends_shared = (all & flag::kSendShared) != 0;
+  const bool push =
+      sends_shared &&
+      ((collective.kind == Kind::kAllreduce && (all & flag::kRecvShared) != 0) ||
+       (collective.kind == Kind::kReduce &&
+        (signatures[collective.root] & flag::kRecvShared) != 0));
+  return push ? plan_push(details) : plan_pull(signatures, details);
+}
+
+Status Mover::plan_push(const std::vector<const Detail*>& details) {
+  way_ = Way::kPush;
+  segments_ = 1;
+  const bool everywhere = collective_->kind == Kind::kAllreduce;
+  const int32_t me = group_.rank();
+  targets_.clear();
+  if (everywhere || me == collective_->root) targets_.push_back(static_cast<char*>(collective_->recv));
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (rank == me) {
+      sources_[rank].shared = static_cast<const char*>(collective_->send);
+      continue;
+    }
+    DT_TRY_VALUE(sources_[rank].shared, group_.resolve(rank, details[rank]->send));
+    if (!everywhere && rank != collective_->root) continue;
+    DT_TRY_VALUE(char* target, group_.resolve(rank, details[rank]->recv));
+    targets_.push_back(target);
+  }
+  const Span mine = part(me, collective_->count);
+  next_ = mine.begin;
+  end_ = mine.begin + mine.count;
+  return {};
+}
+
+Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
+                        const std::vector<const Detail*>& details) {
+  const Kind kind = collective_->kind;
+  const int32_t me = group_.rank();
+  const int32_t root = collective_->root;
+  const bool rooted = kind == Kind::kBroadcast;
+  const bool sums_whole = kind == Kind::kAllreduce || kind == Kind::kReduce;
+  way_ = sums_whole && group_.size() > kExchangeRanksMax ? Way::kTwoPhase : Way::kExchange;
+
+  const int64_t slot = group_.shape().slot_bytes;
+  const int64_t pieces = kind == Kind::kReduceScatter ? group_.size() : 1;
+  const int64_t piece_max = slot / pieces / kLineBytes * kLineBytes;
+  const int64_t wanted =
+      round_up(collective_->count * element_bytes_ / kSegmentsWanted, kLineBytes);
+  piece_bytes_ = std::min(std::max(wanted, kSegmentBytesMin), piece_max);
+  segment_elements_ = piece_bytes_ / element_bytes_;
+  segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
+
+  shares_ = false;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    sources_[rank].shared = nullptr;
+    if (rooted && rank != root) continue;
+    // In an exchange, a member that works in place overwrites what slower members still read.
+    const bool safe = !(kind == Kind::kAllreduce && way_ == Way::kExchange &&
+                        (signatures[rank] & flag::kInPlace) != 0);
+    const bool shared = (signatures[rank] & flag::kSendShared) != 0 && safe;
+    if (rank == me) {
+      sources_[me].shared = static_cast<const char*>(collective_->send);
+      shares_ = shared;
+    } else if (shared) {
+      DT_TRY_VALUE(sources_[rank].shared, group_.resolve(rank, details[rank]->send));
+    } else {
+      fillers_.push_back(rank);
+    }
+  }
+  const bool only_root_reads = kind == Kind::kReduce && way_ == Way::kExchange;
+  for (const int32_t rank : others_) {
+    if (rooted ? me == root : !only_root_reads || rank == root) readers_.push_back(rank);
+  }
+  reads_ = rooted || !only_root_reads || me == root;
+  const bool fills = (!rooted || me == root) && !shares_ && !readers_.empty();
+  if (!fills && way_ == Way::kExchange) filled_ = segments_;
+  if (!reads_) consumed_ = segments_;
+  // Nobody waits for these; they keep awaited() from blaming this member.
+  group_.own().block->filled.store(base_ + static_cast<uint64_t>(filled_));
+  group_.own().block->consumed.store(base_ + static_cast<uint64_t>(consumed_));
+  return {};
+}
+
+Step Mover::advance() { return way_ == Way::kPush ? advance_push() : advance_pull(); }
+
+Step Mover::advance_push() {
+  if (consumed_ == 0) {
+    const int64_t block = kPushBlockBytes / element_bytes_;
+    const kernels::Reduction reduction = reduction_of(*collective_, group_.size());
+    for (int64_t i = 0; i < kPushBlocksAtOnce && next_ < end_; ++i) {
+      const int64_t count = std::min(block, end_ - next_);
+      const int64_t offset = next_ * element_bytes_;
+      for (int32_t rank = 0; rank < group_.size(); ++rank) {
+        scratch_[rank] = sources_[rank].shared + offset;
+      }
+      char* first = targets_[0] + offset;
+      kernels::reduce(reduction, first, scratch_.data(), group_.size(), count);
+      for (size_t target = 1; target < targets_.size(); ++target) {
+        kernels::copy(targets_[target] + offset, first, count * element_bytes_);
+      }
+      next_ += count;
+    }
+    if (next_ < end_) return Step::kProgressed;
+    publish(&Block::consumed, consumed_ = 1);
+  }
+  return reached(others_, &Block::consumed, 1) ? finish() : Step::kBlocked;
+}
+
+Step Mover::advance_pull() {
+  const bool two_phase = way_ == Way::kTwoPhase;
+  const int64_t slots = group_.shape().slots;
+  // Latest stage first: what is in the cache is used, and slots come free soonest.
+  // The own fill comes before the own result, which may overwrite the send buffer.
+  if (consumed_ < segments_ && (two_phase ? reduced_ : filled_) > consumed_ &&
+      reached(two_phase ? others_ : fillers_, two_phase ? &Block::reduced : &Block::filled,
+              consumed_ + 1)) {
+    consume(consumed_);
+    publish(&Block::consumed, ++consumed_);
+    return Step::kProgressed;
+  }
+  if (two_phase && reduced_ < segments_ && filled_ > reduced_ &&
+      reached(fillers_, &Block::filled, reduced_ + 1)) {
+    reduce_part(reduced_);
+    publish(&Block::reduced, ++reduced_);
+    return Step::kProgressed;
+  }
+  // This member reads its own slots too.
+  if (filled_ < segments_ && filled_ - slots < consumed_ &&
+      (filled_ < slots || reached(readers_, &Block::consumed, filled_ - slots + 1))) {
+    if (!shares_) fill(filled_);
+    publish(&Block::filled, ++filled_);
+    return Step::kProgressed;
+  }
+  if (consumed_ < segments_ || filled_ < segments_) return Step::kBlocked;
+  if (shares_ && !reached(readers_, &Block::consumed, segments_)) return Step::kBlocked;
+  return finish();
+}
+
+void Mover::fill(int64_t segment) {
+  const Span range = span(segment);
+  const auto* send = static_cast<const char*>(collective_->send);
+  char* slot = group_.slot(group_.rank(), segment);
+  if (collective_->kind == Kind::kReduceScatter) {
+    for (const int32_t rank : others_) {
+      kernels::copy(slot + rank * piece_bytes_,
+                    send + (rank * collective_->count + range.begin) * element_bytes_,
+                    range.count * element_bytes_);
+    }
+    return;
+  }
+  if (way_ != Way::kTwoPhase) {
+    kernels::copy(slot, send + range.begin * element_bytes_, range.count * element_bytes_);
+    return;
+  }
+  // The own part is summed straight from the send buffer.
+  const Span own = part(group_.rank(), range.count);
+  const int64_t after = own.begin + own.count;
+  const char* begin = send + range.begin * element_bytes_;
+  kernels::copy(slot, begin, own.begin * element_bytes_);
+  kernels::copy(slot + after * element_bytes_, begin + after * element_bytes_,
+                (range.count - after) * element_bytes_);
+}
+
+void Mover::reduce_part(int64_t segment) {
+  const Span own = part(group_.rank(), span(segment).count);
+  const int64_t offset = own.begin * element_bytes_;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    scratch_[rank] = source(rank, segment, 0) + offset;
+  }
+  kernels::reduce(reduction_of(*collective_, group_.size()),
+                  group_.slot(group_.rank(), segment) + offset, scratch_.data(), group_.size(),
+                  own.count);
+}
+
+void Mover::consume(int64_t segment) {
+  const Span range = span(segment);
+  auto* recv = static_cast<char*>(collective_->recv);
+  const int32_t root = collective_->root;
+  switch (collective_->kind) {
+    case Kind::kBroadcast: {
+      char* target = recv + range.begin * element_bytes_;
+      const char* from = source(root, segment, 0);
+      if (target != from) kernels::copy(target, from, range.count * element_bytes_);
+      return;
+    }
+    case Kind::kAllgather:
+      for (int32_t rank = 0; rank < group_.size(); ++rank) {
+        char* target = recv + (rank * collective_->count + range.begin) * element_bytes_;
+        const char* from = source(rank, segment, 0);
+        if (target != from) kernels::copy(target, from, range.count * element_bytes_);
+      }
+      return;
+    case Kind::kReduceScatter: reduce_all(segment); return;
+    default: break;
+  }
+  if (way_ == Way::kExchange) {
+    reduce_all(segment);
+    return;
+  }
+  if (collective_->kind == Kind::kReduce && group_.rank() != root) return;
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    const Span piece = part(rank, range.count);
+    kernels::copy(recv + (range.begin + piece.begin) * element_bytes_,
+                  group_.slot(rank, segment) + piece.begin * element_bytes_,
+                  piece.count * element_bytes_);
+  }
+}
+
+void Mover::reduce_all(int64_t segment) {
+  const Span range = span(segment);
+  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    scratch_[rank] = source(rank, segment, group_.rank());
+  }
+  kernels::reduce(reduction_of(*collective_, group_.size()),
+                  static_cast<char*>(collective_->recv) + range.begin * element_bytes_,
+                  scratch_.data(), group_.size(), range.count);
+}
+
+Mover::Span Mover::span(int64_t segment) const {
+  const int64_t begin = segment * segment_elements_;
+  return {begin, std::min(segment_elements_, collective_->count - begin)};
+}
+
+Mover::Span Mover::part(int32_t rank, int64_t count) const {
+  const int64_t line = kLineBytes / element_bytes_;
+  const int64_t lines = (count + line - 1) / line;
+  const int64_t each = (lines + group_.size() - 1) / group_.size() * line;
+  const int64_t begin = std::min(rank * each, count);
+  return {begin, std::min(each, count - begin)};
+}
+
+const char* Mover::source(int32_t rank, int64_t segment, int32_t piece) const {
+  const bool scatter = collective_->kind == Kind::kReduceScatter;
+  if (sources_[rank].shared == nullptr) {
+    return group_.slot(rank, segment) + (scatter ? piece * piece_bytes_ : 0);
+  }
+  const int64_t first = (scatter ? piece * collective_->count : 0) + segment * segment_elements_;
+  return sources_[rank].shared + first * element_bytes_;
+}
+
+bool Mover::reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const {
+  const uint64_t wanted = base_ + static_cast<uint64_t>(segments);
+  return std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+    return (group_.peer(rank).block->*counter).load(std::memory_order_seq_cst) >= wanted;
+  });
+}
+
+void Mover::publish(Counter counter, int64_t segments) {
+  (group_.own().block->*counter)
+      .store(base_ + static_cast<uint64_t>(segments), std::memory_order_seq_cst);
+  group_.ring_peers();
+}
+
+Step Mover::finish() {
+  base_ += static_cast<uint64_t>(segments_);
+  // Peers that wait for less than this in the operation that ends here need no ring for it: what
+  // they wait for was published before. Relaxed: the next announcement orders it.
+  Block& own = *group_.own().block;
+  own.filled.store(base_, std::memory_order_relaxed);
+  own.reduced.store(base_, std::memory_order_relaxed);
+  own.consumed.store(base_, std::memory_order_relaxed);
+  return Step::kDone;
+}
+
+std::vector<int32_t> Mover::awaited() const {
+  std::vector<int32_t> late;
+  const auto collect = [&](const std::vector<int32_t>& ranks, Counter counter, int64_t segments) {
+    for (const int32_t rank : ranks) {
+      if (!reached({rank}, counter, segments) &&
+          std::find(late.begin(), late.end(), rank) == late.end()) {
+        late.push_back(rank);
+      }
+    }
+  };
+  if (way_ == Way::kPush) {
+    collect(others_, &Block::consumed, 1);
+  } else if (consumed_ < segments_) {
+    if (way_ == Way::kTwoPhase && reduced_ > consumed_) {
+      collect(others_, &Block::reduced, consumed_ + 1);
+    }
+    collect(fillers_, &Block::filled, std::max(consumed_, reduced_) + 1);
+  }
+  if (late.empty()) collect(readers_, &Block::consumed, segments_);
+  // Some of these may wait for others themselves: name those that are furthest behind.
+  uint64_t least = UINT64_MAX;
+  const auto sum = [&](int32_t rank) {
+    const Block& block = *group_.peer(rank).block;
+    return block.filled.load() + block.reduced.load() + block.consumed.load();
+  };
+  for (const int32_t rank : late) least = std::min(least, sum(rank));
+  std::erase_if(late, [&](int32_t rank) { return sum(rank) > least; });
+  std::sort(late.begin(), late.end());
+  return late;
+}
+
+}  // namespace dt::collective

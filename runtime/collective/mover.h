@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/group.h"
+#include "collective/operation.h"
+
+namespace dt::collective {
+
+enum class Step { kDone, kProgressed, kBlocked };
+
+/// Moves the data of one collective that is too large to travel with its announcement.
+///
+/// Words. A *segment* is what moves at once: at most a slot of elements. Each member has three
+/// counters of segments in its block, never reset; an operation of T segments adds T to each of
+/// them on every member, whatever the member did, so all members know the base of the next one.
+///   filled    the member's contribution to the segment can be read (in its ring, or in its own
+///             send buffer if that lies in the arena: then nothing is copied)
+///   reduced   two-phase only: the member summed its part of the segment, in its own slot
+///   consumed  the member reads nothing of the segment any more, of nobody
+///
+/// Ways, chosen from facts that all members announced:
+///   push      every buffer concerned lies in the arena: each member sums its part of the elements
+///             from all send buffers straight into the recv buffers. One segment, one wait.
+///   exchange  each member reads all contributions and computes its whole result.
+///   two-phase each member sums its part of a segment from all slots into its own slot, then all
+///             copy the parts out. Part r of member r's slot is read by member r only, so the sum
+///             may overwrite it.
+///
+/// Ring reuse is safe: within an operation, segment t is filled only after every reader, and the
+/// member itself, consumed segment t - slots. Between operations, all announced the present one, so all completed the one
+/// before, so nobody reads any slot.
+///
+/// Each element is summed in rank order on every way, so the bits do not depend on the way.
+class Mover {
+ public:
+  explicit Mover(Group& group) : group_(group), sources_(group.size()), scratch_(group.size()) {}
+
+  /// Called when all members announced: `heads` and `details` by rank.
+  Status plan(const Collective& collective, const std::vector<uint64_t>& signatures,
+              const std::vector<const Detail*>& details);
+  /// At most one segment of work.
+  Step advance();
+  /// Whom the present step waits for.
+  std::vector<int32_t> awaited() const;
+
+ private:
+  enum class Way { kPush, kExchange, kTwoPhase };
+  using Counter = std::atomic<uint64_t> Block::*;
+
+  struct Source {
+    const char* shared = nullptr;  ///< the member's send buffer, null: use its ring
+  };
+  struct Span {
+    int64_t begin;  ///< first element within the buffer of a member
+    int64_t count;
+  };
+
+  Status plan_push(const std::vector<const Detail*>& details);
+  Status plan_pull(const std::vector<uint64_t>& signatures,
+                   const std::vector<const Detail*>& details);
+  Step advance_push();
+  Step advance_pull();
+  void fill(int64_t segment);
+  void reduce_part(int64_t segment);
+  void consume(int64_t segment);
+  void reduce_all(int64_t segment);
+
+  Span span(int64_t segment) const;
+  Span part(int32_t rank, int64_t count) const;
+  /// Member `rank`'s contribution to the segment; `piece` of reduce_scatter.
+  const char* source(int32_t rank, int64_t segment, int32_t piece) const;
+  bool reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const;
+  void publish(Counter counter, int64_t segments);
+  Step finish();
+
+  Group& group_;
+  const Collective* collective_ = nullptr;
+  Way way_ = Way::kExchange;
+  uint64_t base_ = 0;  ///< segments of all operations before
+  int64_t element_bytes_ = 1;
+  int64_t segment_elements_ = 0;
+  int64_t piece_bytes_ = 0;  ///< of reduce_scatter: a member's piece of a slot
+  int64_t segments_ = 0;     ///< T
+  int64_t filled_ = 0;
+  int64_t reduced_ = 0;
+  int64_t consumed_ = 0;
+  bool reads_ = false;   ///< this member consumes something
+  bool shares_ = false;  ///< peers read this member's send buffer: it ends with them
+  std::vector<Source> sources_;
+  std::vector<int32_t> fillers_;  ///< other members that fill their ring
+  std::vector<int32_t> readers_;  ///< other members that read anything of this one
+  std::vector<int32_t> others_;   ///< all other members
+  std::vector<const void*> scratch_;
+  // push
+  std::vector<char*> targets_;  ///< the recv buffers to write, own first
+  int64_t next_ = 0;            ///< element
+  int64_t end_ = 0;
+};
+
+}  // namespace dt::collective

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "backend/self/self.h"
+
+namespace conformance {
+namespace {
+
+constexpr int64_t kJoinMs = 30'000;
+constexpr int64_t kOperationMs = 60'000;
+
+std::atomic<uint64_t> next_session{1};
+
+/// Threads meet here any number of times.
+class Meeting {
+ public:
+  explicit Meeting(int32_t size) : size_(size) {}
+  void meet() {
+    std::unique_lock lock(mutex_);
+    const int64_t round = round_;
+    if (++present_ == size_) {
+      present_ = 0;
+      ++round_;
+      all_.notify_all();
+    } else {
+      all_.wait(lock, [&] { return round_ != round; });
+    }
+  }
+
+ private:
+  const int32_t size_;
+  std::mutex mutex_;
+  std::condition_variable all_;
+  int32_t present_ = 0;
+  int64_t round_ = 0;
+};
+
+float half_to_float(uint16_t bits) {
+  const int exponent = bits >> 10 & 31;
+  const int mantissa = bits & 1023;
+  const double value = exponent == 0    ? std::ldexp(mantissa, -24)
+                       : exponent == 31 ? (mantissa != 0 ? NAN : INFINITY)
+                                        : std::ldexp(1024 + mantissa, exponent - 25);
+  return static_cast<float>((bits & 0x8000) != 0 ? -value : value);
+}
+
+/// Exact for what tests encode: integers below 2048.
+uint16_t half_from_double(double value) {
+  if (value == 0) return 0;
+  int exponent;
+  const double mantissa = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
+  const auto bits = static_cast<uint16_t>(((exponent + 14) << 10) +
+                                          (static_cast<int>(mantissa * 2048) - 1024));
+  return static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
+}
+
+template <class T>
+double load(const void* data, int64_t index) {
+  T value;
+  memcpy(&value, static_cast<const char*>(data) + index * static_cast<int64_t>(sizeof value),
+         sizeof value);
+  return static_cast<double>(value);
+}
+
+template <class T>
+void store(void* data, int64_t index, double value) {
+  const T typed = static_cast<T>(value);
+  memcpy(static_cast<char*>(data) + index * static_cast<int64_t>(sizeof typed), &typed,
+         sizeof typed);
+}
+
+/// Memory of the kind a placement asks for.
+class Buffer {
+ public:
+  Buffer(const Rank& rank, bool shared, bool misaligned, int64_t bytes)
+      : rank_(rank), shared_(shared) {
+    const int64_t wanted = std::max<int64_t>(bytes, 1) + 1;
+    if (shared) {
+      auto memory = rank.backend->allocate(wanted);
+      rank.expect_ok(memory.status(), "allocate");
+      base_ = memory.ok() ? static_cast<char*>(memory.value()) : nullptr;
+    } else {
+      base_ = static_cast<char*>(malloc(static_cast<size_t>(wanted)));
+    }
+    data_ = base_ + (misaligned ? 1 : 0);
+  }
+  ~Buffer() {
+    if (shared_) {
+      rank_.expect_ok(rank_.backend->release(base_), "release");
+    } else {
+      free(base_);
+    }
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  const Rank& rank_;
+  const bool shared_;
+  char* base_;
+  char* data_;
+};
+
+double pattern(ReduceOp op, int32_t rank, int32_t size, int64_t index) {
+  const int64_t number = rank + size * index;
+  // Products of eight stay small enough for f16; sums are exact in every type.
+  return static_cast<double>(op == ReduceOp::kProd ? number % 2 + 1 : number % 5 + 1);
+}
+
+/// The plain loop.
+double expected_value(Dtype dtype, ReduceOp op, int32_t size, int64_t index) {
+  double result = pattern(op, 0, size, index);
+  for (int32_t rank = 1; rank < size; ++rank) {
+    const double value = pattern(op, rank, size, index);
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg: result += value; break;
+      case ReduceOp::kProd: result *= value; break;
+      case ReduceOp::kMin: result = std::min(result, value); break;
+      case ReduceOp::kMax: result = std::max(result, value); break;
+    }
+  }
+  const bool integer = dtype <= Dtype::kU64;
+  if (op == ReduceOp::kAvg) result = integer ? std::trunc(result / size) : result / size;
+  // Bytes wrap: a product of eight twos is 256.
+  if (dtype == Dtype::kI8) return static_cast<int8_t>(static_cast<int64_t>(result));
+  if (dtype == Dtype::kU8) return static_cast<uint8_t>(static_cast<int64_t>(result));
+  return result;
+}
+
+double tolerance(Dtype dtype, ReduceOp op) {
+  if (op != ReduceOp::kAvg) return 0;
+  if (dtype == Dtype::kBf16) return 0.05;
+  if (dtype == Dtype::kF16) return 0.01;
+  return dtype == Dtype::kF32 || dtype == Dtype::kF64 ? 1e-5 : 0;
+}
+
+}  // namespace
+
+void Rank::expect(bool holds, const std::string& what) const {
+  if (!holds) failures->push_back(dt::format("rank %d: %s", rank, what.c_str()));
+}
+
+void Rank::expect_ok(const Status& status, const std::string& what) const {
+  expect(status.ok(), what + ": " + status.message());
+}
+
+double decode(Dtype dtype, const void* data, int64_t index) {
+  switch (dtype) {
+    case Dtype::kI8: return load<int8_t>(data, index);
+    case Dtype::kU8: return load<uint8_t>(data, index);
+    case Dtype::kI32: return load<int32_t>(data, index);
+    case Dtype::kU32: return load<uint32_t>(data, index);
+    case Dtype::kI64: return load<int64_t>(data, index);
+    case Dtype::kU64: return load<uint64_t>(data, index);
+    case Dtype::kF32: return load<float>(data, index);
+    case Dtype::kF64: return load<double>(data, index);
+    case Dtype::kF16: return half_to_float(static_cast<uint16_t>(load<uint16_t>(data, index)));
+    case Dtype::kBf16: {
+      const uint32_t bits = static_cast<uint32_t>(load<uint16_t>(data, index)) << 16;
+      float value;
+      memcpy(&value, &bits, sizeof value);
+      return value;
+    }
+  }
+  return NAN;
+}
+
+void encode(Dtype dtype, void* data, int64_t index, double value) {
+  switch (dtype) {
+    case Dtype::kI8: return store<int8_t>(data, index, value);
+    case Dtype::kU8: return store<uint8_t>(data, index, value);
+    case Dtype::kI32: return store<int32_t>(data, index, value);
+    case Dtype::kU32: return store<uint32_t>(data, index, value);
+    case Dtype::kI64: return store<int64_t>(data, index, value);
+    case Dtype::kU64: return store<uint64_t>(data, index, value);
+    case Dtype::kF32: return store<float>(data, index, value);
+    case Dtype::kF64: return store<double>(data, index, value);
+    case Dtype::kF16: return store<uint16_t>(data, index, half_from_double(value));
+    case Dtype::kBf16: {
+      const auto single = static_cast<float>(value);
+      uint32_t bits;
+      memcpy(&bits, &single, sizeof bits);
+      return store<uint16_t>(data, index, bits >> 16);
+    }
+  }
+}
+
+void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int64_t count,
+                      int32_t root, Placement placement) {
+  const int32_t size = rank.size;
+  const int64_t element = dt::dtype_bytes(dtype);
+  const int64_t in = kind == Kind::kReduceScatter ? size * count : count;
+  const int64_t out = kind == Kind::kAllgather ? size * count : count;
+  const bool odd = placement == Placement::kSomeShared && rank.rank % 2 == 1;
+  bool send_shared = placement == Placement::kShared || placement == Placement::kInPlaceShared ||
+                     placement == Placement::kSendShared || placement == Placement::kSomeShared;
+  bool recv_shared = placement == Placement::kShared || placement == Placement::kInPlaceShared ||
+                     placement == Placement::kRecvShared || placement == Placement::kSomeShared;
+  if (odd) send_shared = recv_shared = false;
+  const bool in_place = placement == Placement::kInPlace ||
+                        placement == Placement::kInPlaceShared ||
+                        (placement == Placement::kSomeShared && rank.rank % 3 == 0);
+  const bool misaligned = placement == Placement::kMisaligned;
+  Buffer first(rank, send_shared, misaligned, std::max(in, out) * element);
+  Buffer second(rank, recv_shared, misaligned, std::max(in, out) * element);
+  char* send = first.data();
+  char* recv = second.data();
+  if (in_place) {
+    send = recv = first.data();
+    if (kind == Kind::kAllgather) send += rank.rank * count * element;
+    if (kind == Kind::kReduceScatter) recv += rank.rank * count * element;
+  }
+  for (int64_t i = 0; i < in; ++i) encode(dtype, send, i, pattern(op, rank.rank, size, i));
+
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = dtype;
+  collective.op = op;
+  collective.root = root;
+  collective.send = send;
+  collective.recv = recv;
+  collective.count = count;
+  collective.deadline = Deadline::after_ms(kOperationMs);
+  const std::string what = dt::format("%s %s %s x %lld root %d placement %d of %d ranks",
+                                      dt::backend::kind_name(kind), dtype_name(dtype),
+                                      reduce_op_name(op), static_cast<long long>(count), root,
+                                      static_cast<int>(placement), size);
+  const Status status = rank.backend->run(collective);
+  if (!status.ok()) return rank.expect_ok(status, what);
+  if (kind == Kind::kReduce && rank.rank != root) return;
+  for (int64_t i = 0; i < out; ++i) {
+    double wanted = 0;
+    switch (kind) {
+      case Kind::kBroadcast: wanted = pattern(op, root, size, i); break;
+      case Kind::kAllgather:
+        wanted = pattern(op, static_cast<int32_t>(i / count), size, i % count);
+        break;
+      case Kind::kReduceScatter:
+        wanted = expected_value(dtype, op, size, rank.rank * count + i);
+        break;
+      default: wanted = expected_value(dtype, op, size, i); break;
+    }
+    const double found = decode(dtype, recv, i);
+    if (std::fabs(found - wanted) <= tolerance(dtype, op) * std::fabs(wanted)) continue;
+    rank.expect(false, dt::format("%s: element %lld is %g, not %g", what.c_str(),
+                                  static_cast<long long>(i), found, wanted));
+    return;
+  }
+}
+
+Collective allreduce_f32(const float* send, float* recv, int64_t count) {
+  Collective collective;
+  collective.kind = Kind::kAllreduce;
+  collective.dtype = Dtype::kF32;
+  collective.send = send;
+  collective.recv = recv;
+  collective.count = count;
+  collective.deadline = Deadline::after_ms(kOperationMs);
+  return collective;
+}
+
+std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(Rank&)>& body) {
+  const bool self = strcmp(setup.backend, "self") == 0;
+  const uint64_t session = next_session.fetch_add(1);
+  std::vector<dt::shm::ArenaListener> listeners;
+  for (int32_t rank = 0; !self && rank < setup.size; ++rank) {
+    auto listener = dt::shm::ArenaListener::create();
+    if (!listener.ok()) return {listener.status().message()};
+    listeners.push_back(std::move(listener).value());
+  }
+  const std::string leader = self ? std::string() : listeners[0].name();
+  std::vector<std::vector<std::string>> failures(setup.size);
+  Meeting meeting(setup.size);
+  const auto play = [&](int32_t index) {
+    Rank rank;
+    rank.rank = index;
+    rank.size = setup.size;
+    rank.failures = &failures[index];
+    rank.meet = [&] { meeting.meet(); };
+    if (self) {
+      rank.backend = dt::backend::create_self("world");
+      return body(rank);
+    }
+    dt::backend::HostEngine::Options options = setup.host;
+    options.leader_name = leader;
+    options.session = session;
+    options.local_rank = index;
+    options.local_size = setup.size;
+    options.host = "thishost";
+    options.world_ranks.clear();
+    for (int32_t i = 0; i < setup.size; ++i) options.world_ranks.push_back(100 + i);
+    const Wait wait{Deadline::after_ms(kJoinMs)};
+    auto engine =
+        dt::backend::HostEngine::create(std::move(listeners[index]), options, wait);
+    rank.expect_ok(engine.status(), "engine");
+    if (!engine.ok()) return;
+    dt::backend::HostWorldOptions world;
+    world.on_broken = setup.on_broken;
+    auto backend = dt::backend::create_host_world(engine.value(), world, wait);
+    rank.expect_ok(backend.status(), "world");
+    if (!backend.ok()) return;
+    rank.backend = std::move(backend).value();
+    body(rank);
+  };
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < setup.size; ++rank) threads.emplace_back(play, rank);
+  play(0);
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::string> all;
+  for (const auto& list : failures) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+}  // namespace conformance

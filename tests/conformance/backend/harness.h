@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/host/host.h"
+
+namespace conformance {
+
+using dt::Code;
+using dt::Deadline;
+using dt::Dtype;
+using dt::ReduceOp;
+using dt::Status;
+using dt::Wait;
+using dt::backend::Backend;
+using dt::backend::Collective;
+using dt::backend::Kind;
+using dt::backend::Work;
+
+/// What one rank (a thread) sees. Failed expectations are collected, the test case reports them.
+struct Rank {
+  int32_t rank = 0;
+  int32_t size = 1;
+  std::shared_ptr<Backend> backend;
+  std::vector<std::string>* failures = nullptr;
+  std::function<void()> meet;  ///< all ranks of the harness come here; not through the backend
+
+  void expect(bool holds, const std::string& what) const;
+  void expect_ok(const Status& status, const std::string& what) const;
+};
+
+struct Setup {
+  const char* backend = "host";
+  int32_t size = 1;
+  dt::backend::HostEngine::Options host;  ///< thresholds
+  std::function<void(const Status&)> on_broken;
+};
+
+/// Runs `body` on every rank at once; returns what failed.
+std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(Rank&)>& body);
+
+/// Where the buffers of an operation lie.
+enum class Placement {
+  kOrdinary,
+  kShared,          ///< memory of Backend::allocate
+  kInPlace,         ///< ordinary, send and recv coincide as NCCL defines it
+  kInPlaceShared,
+  kSendShared,
+  kRecvShared,
+  kSomeShared,      ///< shared on even ranks, in place on every third
+  kMisaligned,      ///< ordinary, one element behind an odd address
+};
+constexpr Placement kPlacements[] = {
+    Placement::kOrdinary,   Placement::kShared,     Placement::kInPlace,    Placement::kInPlaceShared,
+    Placement::kSendShared, Placement::kRecvShared, Placement::kSomeShared, Placement::kMisaligned};
+
+/// Runs one collective on a pattern in which every rank and index differs and compares every element
+/// with a plain loop.
+void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int64_t count,
+                      int32_t root, Placement placement);
+
+double decode(Dtype dtype, const void* data, int64_t index);
+void encode(Dtype dtype, void* data, int64_t index, double value);
+
+Collective allreduce_f32(const float* send, float* recv, int64_t count);
+
+}  // namespace conformance
