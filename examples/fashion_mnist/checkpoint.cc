@@ -135,10 +135,10 @@ Error read_file(const std::string& path, std::vector<char>* out) {
 
 bool get_body(Reader* reader, Checkpoint* out) {
   return reader->get(&out->optimizer) && reader->get(&out->seed) && reader->get(&out->batch) &&
-         reader->get(&out->step) &&
-         reader->get(&out->epoch) && reader->get(&out->position) && reader->get_all(&out->shape) &&
-         reader->get_all(&out->parameters) && reader->get_all(&out->optimizer_state) &&
-         reader->get_all(&out->history) && reader->get_all(&out->evaluations) && reader->at_end();
+         reader->get(&out->step) && reader->get(&out->epoch) && reader->get(&out->position) &&
+         reader->get_all(&out->shape) && reader->get_all(&out->parameters) &&
+         reader->get_all(&out->optimizer_state) && reader->get_all(&out->history) &&
+         reader->get_all(&out->evaluations) && reader->at_end();
 }
 
 bool is_consistent(const Checkpoint& checkpoint) {
@@ -152,8 +152,7 @@ bool is_consistent(const Checkpoint& checkpoint) {
   return checkpoint.parameters.size() == static_cast<size_t>(elements) &&
          checkpoint.optimizer_state.size() == per_parameter * checkpoint.parameters.size() &&
          checkpoint.batch > 0 && checkpoint.epoch >= 0 && checkpoint.position >= 0 &&
-         checkpoint.step >= 0 &&
-         checkpoint.history.size() == static_cast<size_t>(checkpoint.step);
+         checkpoint.step >= 0 && checkpoint.history.size() == static_cast<size_t>(checkpoint.step);
 }
 
 }  // namespace
@@ -198,8 +197,7 @@ Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   return "cannot save checkpoint " + path + ": " + why + "; check --save, free space and rights";
 }
 
-Error load_checkpoint(const std::string& path, const std::vector<int64_t>& shape,
-                      Checkpoint* out) {
+Error load_checkpoint(const std::string& path, const std::vector<int64_t>& shape, Checkpoint* out) {
   std::vector<char> bytes;
   if (Error error = read_file(path, &bytes); !error.empty()) return error;
   constexpr size_t kHeadBytes = sizeof kMagic + sizeof kVersion;

@@ -27,10 +27,10 @@ struct EvalRecord {
 struct Checkpoint {
   OptimizerKind optimizer = OptimizerKind::kSgd;
   int64_t seed = 0;
-  int64_t batch = 0;     // global
-  int64_t step = 0;      // steps done
-  int64_t epoch = 0;     // that the next step belongs to
-  int64_t position = 0;  // global batches of that epoch done
+  int64_t batch = 0;           // global
+  int64_t step = 0;            // steps done
+  int64_t epoch = 0;           // that the next step belongs to
+  int64_t position = 0;        // global batches of that epoch done
   std::vector<int64_t> shape;  // elements of each parameter
   std::vector<float> parameters;
   std::vector<float> optimizer_state;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWidth = 1200, kHeight = 900;  // pixels
 constexpr double kLeft = 90, kRight = 36;    // margins of the panels
-constexpr double kTop = 104, kBottom = 76, kGap = 46;
+constexpr double kTop = 122, kBottom = 76, kGap = 50;
 constexpr int kSmoothing = 25;  // steps in the running mean
 const char kFont[] = "sans-serif";
 
@@ -139,8 +139,7 @@ class Panel {
   Panel(Canvas* canvas, double top, double bottom, Ticks x, Ticks y)
       : canvas_(*canvas), top_(top), bottom_(bottom), x_(x), y_(y) {}
 
-  void draw_axes(const std::string& title, const std::string& x_label,
-                 const std::string& y_label) {
+  void draw_axes(const std::string& title, const std::string& x_label, const std::string& y_label) {
     canvas_.set_font(15);
     for (int i = 0; y_.first + i * y_.step <= y_.last + y_.step / 2; ++i) {
       const double value = y_.first + i * y_.step;
@@ -307,8 +306,8 @@ Error draw_curves(const std::string& path, const std::string& subtitle,
   const auto steps = static_cast<double>(std::max<size_t>(history.size(), 1));
   Ticks x = choose_ticks(0, steps, 10);
   x.last = steps;
-  Ticks loss_ticks = choose_ticks(
-      0, std::max({highest(smooth_loss) / 2, highest(test_loss), 0.1}), 6);
+  Ticks loss_ticks =
+      choose_ticks(0, std::max({highest(smooth_loss) / 2, highest(test_loss), 0.1}), 6);
   loss_ticks.first = 0;
   Panel upper(&canvas, kTop, kTop + panel_height, x, loss_ticks);
   upper.draw_axes("Loss", "", "cross entropy (nats)");

@@ -109,8 +109,8 @@ Error read_images(const std::string& path, std::vector<uint8_t>* out, uint32_t* 
     uint32_t found = 0;
     if (Error error = file.read_number(&found); !error.empty()) return error;
     if (found != kImageSide) {
-      return bad_file(path, "has images of " + std::to_string(found) + " " + side +
-                                ", expected " + std::to_string(kImageSide));
+      return bad_file(path, "has images of " + std::to_string(found) + " " + side + ", expected " +
+                                std::to_string(kImageSide));
     }
   }
   out->resize(size_t{*out_count} * kImagePixels);

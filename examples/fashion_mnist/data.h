@@ -10,7 +10,8 @@ namespace fashion {
 /// Empty: success. Otherwise one line: what, which file, what to do.
 using Error = std::string;
 
-inline constexpr int kImageSide = 28;  // pixels; the format's files say so, and the reader checks it
+inline constexpr int kImageSide =
+    28;  // pixels; the format's files say so, and the reader checks it
 inline constexpr int kImagePixels = kImageSide * kImageSide;
 inline constexpr int kClassCount = 10;
 

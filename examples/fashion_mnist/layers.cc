@@ -9,8 +9,8 @@
 namespace fashion {
 namespace {
 
-constexpr int32_t kNone = 4;  // ReLU cut the winner off: no gradient
-constexpr int64_t kPanelBytes = 512 * 1024;     // half of a usual L2 cache
+constexpr int32_t kNone = 4;                 // ReLU cut the winner off: no gradient
+constexpr int64_t kPanelBytes = 512 * 1024;  // half of a usual L2 cache
 
 enum class Turn { kNo, kYes };
 
@@ -31,8 +31,8 @@ void add_rows(const float* __restrict rows, int64_t row_count, int columns,
   }
 }
 
-// The two functions below are written for the compiler's vectorizer (with -O3 -fno-trapping-math): no
-// branches, no pointers that may overlap, one width of integers. As ordinary loops inside their
+// The two functions below are written for the compiler's vectorizer (with -O3 -fno-trapping-math):
+// no branches, no pointers that may overlap, one width of integers. As ordinary loops inside their
 // callers they took a third of a training step.
 
 /// One row of channels of the pooled output. Bias and ReLU come after the maximum, where there are
@@ -140,9 +140,9 @@ void ConvPool::pool(int first, int images, const float* bias, float* out) {
                              (int64_t{image} * shape_.side + 2 * y) * row_floats +
                              int64_t{2} * x * channels;
         const float* lower = upper + row_floats;
-        float* to = out + image * output_size() +
-                    (int64_t{y + shape_.out_border} * out_padded_ + x + shape_.out_border) *
-                        channels;
+        float* to =
+            out + image * output_size() +
+            (int64_t{y + shape_.out_border} * out_padded_ + x + shape_.out_border) * channels;
         pool_cell(upper, lower, bias, channels, to, winner);
         winner += channels;
       }
@@ -161,10 +161,9 @@ void ConvPool::unpool(int first, int images, const float* out_gradient) {
         float* upper = responses_.data() + (int64_t{image} * shape_.side + 2 * y) * row_floats +
                        int64_t{2} * x * channels;
         float* lower = upper + row_floats;
-        const float* from = out_gradient + image * output_size() +
-                            (int64_t{y + shape_.out_border} * out_padded_ + x +
-                             shape_.out_border) *
-                                channels;
+        const float* from =
+            out_gradient + image * output_size() +
+            (int64_t{y + shape_.out_border} * out_padded_ + x + shape_.out_border) * channels;
         unpool_cell(from, winner, channels, upper, lower);
         winner += channels;
       }

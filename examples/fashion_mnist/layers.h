@@ -9,7 +9,8 @@ namespace fashion {
 // Activations are stored with the channel last: [image][row][column][channel], so that every inner
 // loop runs over channels that lie side by side. All matrices are row-major.
 
-/// A convolution (odd kernel, stride 1, zeros around the image), its bias, ReLU and a 2 x 2 maximum.
+/// A convolution (odd kernel, stride 1, zeros around the image), its bias, ReLU and a 2 x 2
+/// maximum.
 ///
 /// The convolution is a matrix product over patches (im2col) of a few images at a time, so that the
 /// patches stay in the L2 cache. Only the pooled result and the place of each maximum are kept: the
@@ -49,9 +50,9 @@ class ConvPool {
   void unpool(int first, int images, const float* out_gradient);
 
   const Shape shape_;
-  const int padded_;      // side of the input with its border
-  const int out_padded_;  // side of the output with its border
-  const int panel_;       // images whose patches are gathered at once
+  const int padded_;              // side of the input with its border
+  const int out_padded_;          // side of the output with its border
+  const int panel_;               // images whose patches are gathered at once
   std::vector<float> patches_;    // [panel * side * side][patch_size]
   std::vector<float> responses_;  // [panel * side * side][out_channels]
   std::vector<int32_t> winners_;  // which of four won, kNone: cut by ReLU; one per pooled output

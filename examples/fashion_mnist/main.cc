@@ -72,8 +72,8 @@ int main(int argc, char** argv) {
       error = fashion::check_batch(options.batch, place.world_size, train.count());
     }
     if (!error.empty()) throw std::runtime_error(error);
-    trainer = std::make_unique<fashion::Trainer>(options, &*job, std::move(train),
-                                                 std::move(test), &stop_signal);
+    trainer = std::make_unique<fashion::Trainer>(options, &*job, std::move(train), std::move(test),
+                                                 &stop_signal);
     const bool complete = trainer->run();
     trainer.reset();
     job->finalize();

@@ -95,7 +95,8 @@ void Network::initialise(uint64_t seed) {
   } weights[] = {{kConv1Weight, conv1_.patch_size()},
                  {kConv2Weight, conv2_.patch_size()},
                  {kDense1Weight, conv2_.output_size()},
-                 {kDense2Weight, kHidden}};
+                 // Small, so that the first losses are those of a guess.
+                 {kDense2Weight, 100 * kHidden}};
   for (const auto& weight : weights) {
     const Parameter& parameter = layout_[weight.index];
     fill_he(&generator, parameters_.data() + parameter.offset, parameter.count, weight.fan_in);

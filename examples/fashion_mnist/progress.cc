@@ -42,7 +42,9 @@ std::string format_seconds(double seconds) {
 }
 
 Progress::Progress(bool enabled, int64_t images_per_step)
-    : enabled_(enabled), live_(enabled && stdout_is_terminal()), images_per_step_(images_per_step) {}
+    : enabled_(enabled),
+      live_(enabled && stdout_is_terminal()),
+      images_per_step_(images_per_step) {}
 
 double Progress::trained_seconds() const {
   double seconds = earlier_seconds_;
@@ -75,11 +77,11 @@ void Progress::step(const ProgressState& state) {
   if (!live_ || Clock::now() - last_drawn_ < kRedraw) return;
   last_drawn_ = Clock::now();
   const double seconds_per_step = trained_seconds() / static_cast<double>(steps_);
-  std::string line = format("epoch %lld/%lld  step %lld/%lld  loss %.3f  acc %.1f %%",
-                            static_cast<long long>(state.epoch + 1),
-                            static_cast<long long>(state.epochs),
-                            static_cast<long long>(state.step),
-                            static_cast<long long>(state.steps), state.loss, 100 * state.accuracy);
+  std::string line =
+      format("epoch %lld/%lld  step %lld/%lld  loss %.3f  acc %.1f %%",
+             static_cast<long long>(state.epoch + 1), static_cast<long long>(state.epochs),
+             static_cast<long long>(state.step), static_cast<long long>(state.steps), state.loss,
+             100 * state.accuracy);
   line += format("  %.0f images/s", static_cast<double>(images_per_step_) / seconds_per_step);
   if (state.hidden_share >= 0) line += format("  comm hidden %.0f %%", 100 * state.hidden_share);
   line += "  eta " + format_seconds(seconds_per_step * static_cast<double>(state.remaining_steps));
@@ -89,9 +91,9 @@ void Progress::step(const ProgressState& state) {
 void Progress::epoch_end(const ProgressState& state) {
   if (!enabled_) return;
   const double seconds = std::max(trained_seconds(), 1e-9);
-  std::string line = format("epoch %lld/%lld  loss %.3f  acc %.1f %%",
-                            static_cast<long long>(state.epoch + 1),
-                            static_cast<long long>(state.epochs), state.loss, 100 * state.accuracy);
+  std::string line =
+      format("epoch %lld/%lld  loss %.3f  acc %.1f %%", static_cast<long long>(state.epoch + 1),
+             static_cast<long long>(state.epochs), state.loss, 100 * state.accuracy);
   if (state.test_accuracy >= 0) line += format("  test %.2f %%", 100 * state.test_accuracy);
   line += format("  %.0f images/s", static_cast<double>(steps_ * images_per_step_) / seconds);
   if (state.hidden_share >= 0) line += format("  comm hidden %.0f %%", 100 * state.hidden_share);

@@ -16,8 +16,8 @@ struct ProgressState {
   int64_t remaining_steps = 0;  // until the program ends
   double loss = 0;              // mean of the recent steps
   double accuracy = 0;
-  double hidden_share = -1;     // of communication; < 0: none happened
-  double test_accuracy = -1;    // < 0: not evaluated
+  double hidden_share = -1;   // of communication; < 0: none happened
+  double test_accuracy = -1;  // < 0: not evaluated
 };
 
 /// One live line on a terminal; one line per epoch in a file. Only rank 0 has one that is enabled.
@@ -43,11 +43,11 @@ class Progress {
   const bool enabled_;
   const bool live_;
   const int64_t images_per_step_;
-  Clock::time_point started_;      // of the running stretch of training
+  Clock::time_point started_;  // of the running stretch of training
   Clock::time_point last_drawn_{};
-  double earlier_seconds_ = 0;     // of the stretches before
+  double earlier_seconds_ = 0;  // of the stretches before
   bool running_ = false;
-  int64_t steps_ = 0;              // since the program started
+  int64_t steps_ = 0;  // since the program started
   bool line_open_ = false;
 };
 

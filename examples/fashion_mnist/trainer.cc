@@ -150,8 +150,8 @@ void Trainer::train_step(const int64_t* indices) {
   });
   if (reducer_) reducer_->finish();
 
-  const double rate = learning_rate_at(options_.rate, state_.step,
-                                       options_.epochs * steps_per_epoch_);
+  const double rate =
+      learning_rate_at(options_.rate, state_.step, options_.epochs * steps_per_epoch_);
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const Parameter& parameter = network_.layout()[i];
     optimizer_.update(state_.step, rate, parameter.offset, parameter.count, gradients_[i],
@@ -246,9 +246,9 @@ void Trainer::resume() {
 uint64_t Trainer::compare_parameters() {
   const std::vector<float>& parameters = network_.parameters();
   const std::vector<float>& moments = optimizer_.state();
-  const uint64_t own[2] = {
-      hash_bytes(parameters.data(), parameters.size() * sizeof(float)),
-      hash_bytes(moments.data(), moments.size() * sizeof(float), static_cast<uint64_t>(state_.step))};
+  const uint64_t own[2] = {hash_bytes(parameters.data(), parameters.size() * sizeof(float)),
+                           hash_bytes(moments.data(), moments.size() * sizeof(float),
+                                      static_cast<uint64_t>(state_.step))};
   std::vector<uint64_t> all(2 * static_cast<size_t>(world_size_));
   comm_.allgather(own, all.data(), 2);
   std::string others;
@@ -257,8 +257,8 @@ uint64_t Trainer::compare_parameters() {
     others += (others.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (!others.empty()) {
-    throw std::runtime_error("parameters differ: rank(s) " + others +
-                             " against rank 0 at step " + std::to_string(state_.step) +
+    throw std::runtime_error("parameters differ: rank(s) " + others + " against rank 0 at step " +
+                             std::to_string(state_.step) +
                              "; resume all ranks from one checkpoint");
   }
   return own[0];

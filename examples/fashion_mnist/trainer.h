@@ -60,11 +60,11 @@ class Trainer {
   Network network_;
   Optimizer optimizer_;
   dt::Sampler sampler_;
-  std::optional<dt::Reducer> reducer_;    // none with --compute-only
-  std::vector<float> own_gradients_;      // with --compute-only
-  std::vector<float*> gradients_;         // where backward() writes, per parameter
-  double totals_[3] = {};                 // loss, correct, ranks that want to stop
-  int64_t steps_here_ = 0;                // done by this process
+  std::optional<dt::Reducer> reducer_;  // none with --compute-only
+  std::vector<float> own_gradients_;    // with --compute-only
+  std::vector<float*> gradients_;       // where backward() writes, per parameter
+  double totals_[3] = {};               // loss, correct, ranks that want to stop
+  int64_t steps_here_ = 0;              // done by this process
   bool stopped_ = false;
 
   Checkpoint state_;  // its parameters are filled in when it is saved

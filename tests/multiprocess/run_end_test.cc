@@ -81,8 +81,8 @@ TEST_CASE("the first failure is the first line, its exit code is dt's, the other
   CHECK(lines[2] == "3 ranks ended because of it: ranks 0-1, 3 killed by SIGTERM");
 }
 
-TEST_CASE("--tail limits the last lines of the report") {
-  Process run(dt_run({"-n", "2", "--tail", "0", "--grace-ms", "0"}, {"fail", "0", "255"}));
+TEST_CASE("--show-lines limits the last lines of the report") {
+  Process run(dt_run({"-n", "2", "--show-lines", "0", "--grace-ms", "0"}, {"fail", "0", "255"}));
   CHECK(run.wait() == 255);
   CHECK(count_of(run.err, "about to fail") == 0);
   CHECK(count_of(run.err, "1 rank ended because of it: rank 1 killed by SIGKILL\n") == 1);

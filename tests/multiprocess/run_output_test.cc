@@ -199,8 +199,8 @@ TEST_CASE("ranks are told where they stand, as dt and as torchrun say it") {
                          "DT_RUN_TTY",   "DT_STORE_SERVED",  "RANK",          "WORLD_SIZE",
                          "LOCAL_RANK",   "LOCAL_WORLD_SIZE", "GROUP_RANK",    "NODE_RANK",
                          "MASTER_ADDR",  "OMP_NUM_THREADS"};
-  const Strings values = {"1", "2", "1", "2", "0", "1", "0", "127.0.0.1", "0",
-                          "1", "1", "2", "1", "2", "0", "0", "127.0.0.1", "5"};
+  const Strings values = {"1",    "2", "1", "2", "0", "1", "0", "127.0.0.1", "0",
+                          "true", "1", "2", "1", "2", "0", "0", "127.0.0.1", "5"};
   Process::Options options;
   options.environment = {"OMP_NUM_THREADS=5", "DT_RANK=77", "DT_RUN_TTY=1"};
   for (size_t i = 0; i < names.size(); i += 2) {

@@ -24,8 +24,9 @@ constexpr char kFooter[] =
     "end\n"
     "by themselves, then SIGTERM, then SIGKILL. dt run ends with its exit code, or with 128 + "
     "signal.\n"
-    "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms is given, or at\n"
-    "once on a second SIGINT.";
+    "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms or run.grace_ms "
+    "is\n"
+    "given, or at once on a second SIGINT.";
 
 // A whole non-negative number that fits, or -1.
 int to_number(const std::string& text) {
@@ -89,17 +90,18 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--show", show,
                  "whose output to pass on: all, errors, or ranks such as 0 or 0,4-7");
   app.add_option("--log-dir", options.log_dir, "write DIR/rank-0000.out and .err, whole");
-  auto* grace =
-      app.add_option("--grace-ms", options.grace_ms, "from the first failure to SIGKILL (15000)");
-  grace->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app.add_option("--tail", options.tail_lines, "last lines of the failed rank in the report (30)")
+  app.add_option("--grace-ms", options.grace_ms,
+                 "from the first failure to SIGKILL (run.grace_ms: 15000)")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
+  app.add_option("--show-lines", options.show_lines,
+                 "last lines of the failed rank in the report (run.show_lines: 30)")
       ->check(CLI::Range(0, 10'000));
   app.add_flag("-v,--verbose", options.verbose, "say what is set up");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
 
   options.nproc = to_number(nproc);
-  options.grace_given = grace->count() > 0;
+  if (always_prefix || no_prefix) options.prefix = always_prefix;
   options.command = app.remaining();
   if (!options.command.empty() && options.command.front() == "--") {
     options.command.erase(options.command.begin());
@@ -112,7 +114,6 @@ ParsedRun parse_run(int argument_count, char** arguments) {
                                           nproc.c_str(), kMaxLocalRanks));
     return parsed;
   }
-  options.prefix = always_prefix || (options.nproc > 1 && !no_prefix);
   if (auto shown = parse_show(show, options.nproc); shown.ok()) {
     options.shown = shown.value();
   } else {

@@ -13,12 +13,11 @@ namespace dt::cli {
 /// The words after `dt run`.
 struct RunOptions {
   int nproc = 1;
-  bool prefix = true;
-  std::vector<bool> shown;  ///< per rank
+  std::optional<bool> prefix;  ///< absent: run.prefix decides, and one rank has none
+  std::vector<bool> shown;     ///< per rank
   std::string log_dir;
-  int64_t grace_ms = 15'000;
-  bool grace_given = false;
-  int tail_lines = 30;
+  std::optional<int64_t> grace_ms;  ///< absent: run.grace_ms
+  std::optional<int> show_lines;    ///< absent: run.show_lines
   bool verbose = false;
   std::vector<std::string> command;  ///< program and arguments
 };

@@ -130,6 +130,7 @@ void Output::write_log(int rank, Stream stream, std::string_view bytes) {
 void Output::message(std::string_view text) { sink(Stream::kStderr).line({}, text); }
 
 void Output::show_tail(int rank) {
+  if (options_.ranks == 1 && options_.shown[0]) return;
   Sink& to = sink(Stream::kStderr);
   const Tail& tail = tails_[static_cast<size_t>(rank)];
   for (size_t i = 0; i < tail.lines.size(); ++i) {

@@ -40,7 +40,8 @@ class Output {
   void finish(int rank, Stream stream);
   /// A line of dt's own to stderr, without prefix.
   void message(std::string_view text);
-  /// The rank's last lines, oldest first, to stderr with its prefix.
+  /// The rank's last lines, oldest first, to stderr with its prefix; nothing where they are all
+  /// that was shown anyway, because there is one rank.
   void show_tail(int rank);
 
   /// False while the reader of `stream` is so slow that no more should be read from the ranks.

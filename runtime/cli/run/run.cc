@@ -12,6 +12,9 @@
 #include "cli/run/environment.h"
 #include "cli/run/options.h"
 #include "cli/run/supervisor.h"
+#include "config/config.h"
+#include "net/loop.h"
+#include "store/server.h"
 
 namespace dt::cli {
 namespace {
@@ -44,13 +47,55 @@ Result<rlimit> raise_open_files(int ranks) {
   return before;
 }
 
+// Options win over dt.toml and DT_RUN_*.
+void settle(const RunOptions& options, const config::Config& config, SupervisorPlan* plan,
+            OutputOptions* output) {
+  plan->grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
+  if (options.grace_ms || config.given("run.grace_ms")) plan->stop_grace_ms = plan->grace_ms;
+  output->ranks = options.nproc;
+  output->prefix = options.prefix.value_or(options.nproc > 1 && config.boolean("run.prefix"));
+  output->shown = options.shown;
+  output->log_dir = options.log_dir;
+  output->tail_lines =
+      options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
+}
+
+// The store of the job, served by this process.
+struct ServedStore {
+  std::unique_ptr<net::Loop> loop;
+  std::unique_ptr<store::Server> server;  // ends before the loop
+};
+
+Result<ServedStore> serve_store(const SupervisorPlan& plan) {
+  store::ServerOptions options;
+  options.job_id = plan.place.job_id;
+  options.world_size = plan.place.local_size;
+  options.host = plan.host;
+  options.pid = plan.place.agent_pid;
+  ServedStore served;
+  DT_TRY_VALUE(served.loop, net::Loop::start("dt-store"));
+  DT_TRY_VALUE(served.server, store::Server::start(served.loop.get(), options));
+  return served;
+}
+
+void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
+  const JobPlace& place = plan.place;
+  output->message(format("dt run: job %s, %d ranks on %s, store 127.0.0.1:%d, MASTER_PORT %d",
+                         place.job_id.c_str(), place.local_size, plan.host.c_str(),
+                         place.store_port, place.master_port));
+  if (place.omp_num_threads == 0) return;
+  output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores for %d ranks",
+                         place.omp_num_threads, usable_cores(), place.local_size));
+}
+
 Result<int> run_job(const RunOptions& options, const std::string& program) {
   SupervisorPlan plan;
   plan.program = program;
   plan.args = options.command;
   plan.host = host_name();
-  plan.grace_ms = options.grace_ms;
-  if (options.grace_given) plan.stop_grace_ms = options.grace_ms;
+  OutputOptions output_options;
+  DT_TRY_VALUE(const config::Config config, config::Config::load());
+  settle(options, config, &plan, &output_options);
   DT_TRY_VALUE(plan.open_files, raise_open_files(options.nproc));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
@@ -58,12 +103,6 @@ Result<int> run_job(const RunOptions& options, const std::string& program) {
   DT_TRY_VALUE(const std::unique_ptr<Guardian> guardian, Guardian::start());
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  OutputOptions output_options;
-  output_options.ranks = options.nproc;
-  output_options.prefix = options.prefix;
-  output_options.shown = options.shown;
-  output_options.log_dir = options.log_dir;
-  output_options.tail_lines = options.tail_lines;
   DT_TRY_VALUE(const std::unique_ptr<Output> output,
                Output::create(output_options, STDOUT_FILENO, STDERR_FILENO));
 
@@ -72,19 +111,13 @@ Result<int> run_job(const RunOptions& options, const std::string& program) {
   DT_TRY_VALUE(plan.place.job_id, random_job_id());
   plan.place.master_port = master.port;
   plan.place.agent_pid = getpid();
+  DT_TRY_VALUE(const ServedStore served, serve_store(plan));
+  plan.place.store_port = served.server->port();
   plan.place.terminal = output->is_terminal(Stream::kStdout);
   if (getenv("OMP_NUM_THREADS") == nullptr) {
     plan.place.omp_num_threads = std::max(1, usable_cores() / options.nproc);
   }
-  if (options.verbose) {
-    output->message(format("dt run: job %s, %d ranks on %s, store 127.0.0.1:%d, MASTER_PORT %d",
-                           plan.place.job_id.c_str(), options.nproc, plan.host.c_str(),
-                           plan.place.store_port, master.port));
-    if (plan.place.omp_num_threads > 0) {
-      output->message(format("dt run: OMP_NUM_THREADS=%d was not set and is now (%d cores)",
-                             plan.place.omp_num_threads, usable_cores()));
-    }
-  }
+  if (options.verbose) say_what_is_set_up(plan, output.get());
   return Supervisor(plan, signals, *guardian, *output).run();
 }
 

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt config`: every setting with its source, and where this process stands.
+#include "config/config.h"
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "launch/discover.h"
+
+namespace dt::cli {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      result += format("\\u%04x", c);
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+// Name and JSON value; -1 and empty texts mean "unknown" and are kept, so that the keys never vary.
+std::vector<std::pair<std::string, std::string>> fields_of(const launch::Place& place) {
+  return {{"rank", std::to_string(place.rank)},
+          {"world_size", std::to_string(place.world_size)},
+          {"local_rank", std::to_string(place.local_rank)},
+          {"local_size", std::to_string(place.local_size)},
+          {"node_rank", std::to_string(place.node_rank)},
+          {"node_count", std::to_string(place.node_count)},
+          {"master_addr", quoted(place.master_addr)},
+          {"master_port", std::to_string(place.master_port)},
+          {"store_served", place.store_served ? "true" : "false"},
+          {"job_id", quoted(place.job_id)},
+          {"attempt", std::to_string(place.attempt)},
+          {"launcher", quoted(place.launcher)}};
+}
+
+void print_json(const launch::Place& place, const config::Config& config) {
+  std::string text = "{\"place\": {";
+  const char* separator = "";
+  for (const auto& field : fields_of(place)) {
+    text += separator + quoted(field.first) + ": " + field.second;
+    separator = ", ";
+  }
+  printf("%s},\n \"config\": %s}\n", text.c_str(), config.dump_json().c_str());
+}
+
+void print_table(const launch::Place& place, const config::Config& config) {
+  printf("rank %d of %d (launcher: %s)\n\n%s", place.rank, place.world_size, place.launcher.c_str(),
+         config.dump_text().c_str());
+}
+
+Status print_config(bool json) {
+  DT_TRY_VALUE(config::Config config, config::Config::load());
+  DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config));
+  for (const auto& warnings : {config.warnings(), place.warnings}) {
+    for (const std::string& warning : warnings) {
+      fprintf(stderr, "dt config: warning: %s\n", warning.c_str());
+    }
+  }
+  json ? print_json(place, config) : print_table(place, config);
+  return {};
+}
+
+}  // namespace
+
+int config_command(int argument_count, char** arguments) {
+  CLI::App app("Prints every setting with its source, as a job started here would see it.",
+               "dt config");
+  bool json = false;
+  app.add_flag("--json", json, "print {\"place\": ..., \"config\": ...}");
+  if (const auto over = parse(&app, argument_count, arguments)) return *over;
+  const Status printed = print_config(json);
+  return printed.ok() ? 0 : fail("config", printed);
+}
+
+}  // namespace dt::cli

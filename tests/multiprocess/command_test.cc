@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt store` and `dt config`.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include "dt_run.h"
+
+using dt::test::count_of;
+using dt::test::Process;
+using dt::test::required_variable;
+using dt::test::starts_with;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+// What the command printed; its exit code and errors are checked.
+std::string answer_of(const Strings& arguments, int exit_code = 0) {
+  Strings command{required_variable("DT_COMMAND")};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  Process process(command);
+  CHECK(process.wait() == exit_code);
+  if (exit_code == 0) CHECK(process.err.empty());
+  return exit_code == 0 ? process.out : process.err;
+}
+
+}  // namespace
+
+TEST_CASE("a served store keeps values until it gets a signal") {
+  Process server({required_variable("DT_COMMAND"), "store", "serve"});
+  REQUIRE(server.wait_for_output("\n"));
+  const std::string at = server.out.substr(0, server.out.size() - 1);
+  CHECK(starts_with(at, "127.0.0.1:"));
+  CHECK(answer_of({"store", "ping", "--store", at}).empty());
+  CHECK(answer_of({"store", "set", "--store", at, "fruit/apple", "red and green"}).empty());
+  CHECK(answer_of({"store", "get", "--store", at, "fruit/apple"}) == "red and green\n");
+  CHECK(answer_of({"store", "add", "--store", at, "count", "--", "-3"}) == "-3\n");
+  CHECK(answer_of({"store", "add", "--store", at, "count"}) == "-2\n");
+  CHECK(answer_of({"store", "list", "--store", at}) == "count\nfruit/apple\n");
+  CHECK(answer_of({"store", "list", "--store", at, "fruit/"}) == "fruit/apple\n");
+  CHECK(answer_of({"store", "wait", "--store", at, "count", "fruit/apple"}).empty());
+  CHECK(answer_of({"store", "delete", "--store", at, "count"}).empty());
+  CHECK(answer_of({"store", "delete", "--store", at, "count"}, 1) ==
+        "dt store: there is no key \"count\"\n");
+  const std::string late =
+      answer_of({"store", "get", "--store", at, "--timeout-ms", "100", "never"}, 1);
+  CHECK(starts_with(late, "dt store: "));
+  CHECK(count_of(late, "\"never\"") == 1);
+  server.send(SIGTERM);
+  CHECK(server.wait() == 0);
+}
+
+TEST_CASE("dt store says what is wrong with its arguments") {
+  CHECK(answer_of({"store", "get", "--store", "somewhere", "key"}, 1) ==
+        "dt store: \"somewhere\" is no address; write host:port, or [::1]:port\n");
+  CHECK(starts_with(answer_of({"store"}, 2), "dt store: "));
+  CHECK(starts_with(answer_of({"store", "dance"}, 2), "dt store: "));
+}
+
+TEST_CASE("ranks reach the store of dt run by their environment alone") {
+  const std::string dt = required_variable("DT_COMMAND");
+  Process run({dt, "run", "-n", "3", dt, "store", "add", "together", "1"});
+  CHECK(run.wait() == 0);
+  CHECK(run.err.empty());
+  for (const char* sum : {"] 1\n", "] 2\n", "] 3\n"}) CHECK(count_of(run.out, sum) == 1);
+}
+
+TEST_CASE("dt config shows the place of a rank, as a table and as JSON") {
+  const std::string dt = required_variable("DT_COMMAND");
+  const std::string alone = answer_of({"config"});
+  CHECK(starts_with(alone, "rank 0 of 1 "));
+  CHECK(count_of(alone, "run.grace_ms") == 1);
+  Process run({dt, "run", "-n", "2", "--show", "1", "--no-prefix", dt, "config", "--json"});
+  CHECK(run.wait() == 0);
+  CHECK(starts_with(run.out, "{\"place\": {\"rank\": 1, \"world_size\": 2, \"local_rank\": 1, "));
+  CHECK(count_of(run.out, "\"launcher\": \"dt run\"") == 1);
+  CHECK(count_of(run.out, "\"config\": {") == 1);
+}
+
+TEST_CASE("dt config fails on a setting that makes no sense") {
+  Process::Options options;
+  options.environment = {"DT_RUN_GRACE_MS=soon"};
+  Process config({required_variable("DT_COMMAND"), "config"}, options);
+  CHECK(config.wait() == 1);
+  CHECK(config.out.empty());
+  CHECK(starts_with(config.err, "dt config: "));
+  CHECK(count_of(config.err, "DT_RUN_GRACE_MS") == 1);
+  Process run({required_variable("DT_COMMAND"), "run", "true"}, options);
+  CHECK(run.wait() == 1);
+  CHECK(count_of(run.err, "DT_RUN_GRACE_MS") == 1);
+}
