@@ -31,7 +31,7 @@ enum bench_collective {
   BENCH_COLLECTIVE_COUNT
 };
 
-/* Values as in dt_dtype and dt_reduce_op (asserted in options.cc). */
+/* Values as in dt_dtype and dt_reduce_op (asserted in worker/worker.cc). */
 enum bench_dtype {
   BENCH_I8,
   BENCH_U8,

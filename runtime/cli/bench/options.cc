@@ -7,15 +7,9 @@
 
 #include "cli/bench/method.h"
 #include "cli/command.h"
-#include "dt/dt.h"
 
 namespace dt::cli::bench {
 namespace {
-
-static_assert(int{BENCH_I8} == int{DT_I8} && int{BENCH_F16} == int{DT_F16} &&
-              int{BENCH_F64} == int{DT_F64});
-static_assert(int{BENCH_SUM} == int{DT_SUM} && int{BENCH_AVG} == int{DT_AVG} &&
-              int{BENCH_MAX} == int{DT_MAX});
 
 constexpr int kMaxRanks = 4096;  // as dt run
 constexpr int64_t kMaxBytes = int64_t{1} << 40;

@@ -20,6 +20,11 @@
 namespace dt::cli::bench {
 namespace {
 
+static_assert(int{BENCH_I8} == int{DT_I8} && int{BENCH_F16} == int{DT_F16} &&
+              int{BENCH_F64} == int{DT_F64});
+static_assert(int{BENCH_SUM} == int{DT_SUM} && int{BENCH_AVG} == int{DT_AVG} &&
+              int{BENCH_MAX} == int{DT_MAX});
+
 constexpr int64_t kTailBytes = 64;  // areas are never empty
 
 Status check(dt_status status) {
