@@ -21,7 +21,7 @@
 namespace dt::cli::bench {
 namespace {
 
-constexpr int64_t kStopMs = 5'000;  // from SIGTERM to SIGKILL: mpirun and dt run end their ranks
+constexpr int64_t kStopMs = 3'000;  // from SIGTERM to SIGKILL: mpirun and dt run end their ranks
 constexpr int kDieMs = 2'000;       // for a killed process to be gone
 constexpr int kKillPasses = 16;     // a dying process may have forked before
 constexpr size_t kTailLines = 12;

@@ -199,8 +199,9 @@ std::string build_info(const std::string& name) {
 }
 
 void print_header(const Options& options, const dt_place& place, const Machine& machine) {
-  printf("# dt %s %s: %d ranks on %d hosts, backend %s, %s memory, kernels %s\n", dt_version(),
-         collective_name(options), place.world_size, place.node_count,
+  printf("# dt %s %s: %d rank%s on %d host%s, backend %s, %s memory, kernels %s\n", dt_version(),
+         collective_name(options), place.world_size, place.world_size == 1 ? "" : "s",
+         place.node_count, place.node_count == 1 ? "" : "s",
          place.world_size == 1 ? "self" : "host", options.shared ? "shared" : "private",
          build_info("kernels").c_str());
   fputs(machine_line(machine).c_str(), stdout);
