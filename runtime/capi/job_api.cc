@@ -25,9 +25,16 @@ struct StoreServerObject {
   std::unique_ptr<store::Server> server;
 };
 
+/// `path`: read instead of ./dt.toml; empty: none.
+Result<Config> load_config(const std::string& path) {
+  Config::LoadOptions options;
+  options.file = path;
+  return Config::load(process_environment(), options);
+}
+
 Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
   if (config == nullptr) {
-    DT_TRY_VALUE(auto loaded, config::Config::load());
+    DT_TRY_VALUE(auto loaded, load_config({}));
     return ConfigObject::State{std::move(loaded), {}};
   }
   DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
@@ -45,7 +52,7 @@ extern "C" {
 dt_status dt_config_create(const char* path, dt_config** out_config) {
   return guard("dt_config_create", [&](const Call& call) -> Status {
     DT_TRY(call.not_null(out_config, "out_config"));
-    DT_TRY_VALUE(auto loaded, config::Config::load(path != nullptr ? path : ""));
+    DT_TRY_VALUE(auto loaded, load_config(path != nullptr ? path : ""));
     return call.give(std::make_shared<ConfigObject>(ConfigObject::State{std::move(loaded), {}}),
                      out_config);
   });
@@ -157,7 +164,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
   return guard("dt_store_serve", [&](const Call& call) -> Status {
     DT_TRY(call.not_null(out_server, "out_server"));
     DT_TRY_VALUE(auto state, config_of(call, config));
-    const config::Config& settings = state.config;
+    const Config& settings = state.config;
     auto object = std::make_shared<StoreServerObject>();
     DT_TRY_VALUE(object->loop, net::Loop::start());
     store::ServerOptions options;

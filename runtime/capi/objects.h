@@ -18,7 +18,7 @@ namespace dt::capi {
 struct ConfigObject {
   static constexpr HandleKind kKind = HandleKind::kConfig;
   struct State {
-    config::Config config;
+    Config config;
     Logger::Sink sink;
   };
   explicit ConfigObject(State initial) : state(std::move(initial)) {}

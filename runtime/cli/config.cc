@@ -43,7 +43,7 @@ std::vector<std::pair<std::string, std::string>> fields_of(const launch::Place& 
           {"launcher", quoted(place.launcher)}};
 }
 
-void print_json(const launch::Place& place, const config::Config& config) {
+void print_json(const launch::Place& place, const Config& config) {
   std::string text = "{\"place\": {";
   const char* separator = "";
   for (const auto& field : fields_of(place)) {
@@ -53,14 +53,14 @@ void print_json(const launch::Place& place, const config::Config& config) {
   printf("%s},\n \"config\": %s}\n", text.c_str(), config.dump_json().c_str());
 }
 
-void print_table(const launch::Place& place, const config::Config& config) {
+void print_table(const launch::Place& place, const Config& config) {
   printf("rank %d of %d (launcher: %s)\n\n%s", place.rank, place.world_size, place.launcher.c_str(),
          config.dump_text().c_str());
 }
 
 Status print_config(bool json) {
-  DT_TRY_VALUE(config::Config config, config::Config::load());
-  DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config));
+  DT_TRY_VALUE(Config config, Config::load(process_environment()));
+  DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config, process_environment()));
   for (const auto& warnings : {config.warnings(), place.warnings}) {
     for (const std::string& warning : warnings) {
       fprintf(stderr, "dt config: warning: %s\n", warning.c_str());

@@ -56,7 +56,7 @@ Result<HostPort> parse_address(const std::string& text) {
 
 Result<HostPort> address_of(const StoreOptions& options) {
   if (!options.address.empty()) return parse_address(options.address);
-  DT_TRY_VALUE(const config::Config config, config::Config::load());
+  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
   HostPort found{config.text("job.master_addr"),
                  static_cast<uint16_t>(config.integer("job.master_port"))};
   if (found.host.empty() || found.port == 0) {

@@ -2,90 +2,111 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "config/environment.h"
 #include "config/keys.h"
 
-namespace dt::config {
-
-using Environment = std::map<std::string, std::string>;
-
-/// Variables of this process now. The caller makes sure that nobody calls setenv meanwhile.
-Environment process_environment();
+namespace dt {
 
 /// Where a value came from, weakest first.
-enum class Origin { kDefault, kDiscovered, kEtc, kHome, kLocal, kEnvironment, kCall };
+enum class SourceKind {
+  kDefault,
+  kDiscovered,   ///< the launcher's variables
+  kSystemFile,   ///< /etc/dt/dt.toml
+  kUserFile,     ///< ~/.config/dt/dt.toml
+  kProjectFile,  ///< ./dt.toml, or the file named by DT_CONFIG or by the call
+  kEnvironment,
+  kCall,
+};
 
-/// Merged settings of one job: call > DT_* environment > ./dt.toml > ~/.config/dt/dt.toml >
-/// /etc/dt/dt.toml > discovered > default. A value type: copies are independent.
+/// "default", "torchrun: RANK", "dt.toml:12", "environment DT_RANK", "call".
+struct ConfigSource {
+  SourceKind kind = SourceKind::kDefault;
+  std::string where;
+};
+
+/// All settings of one job with the source of each. A value: copies share nothing.
+/// Threads: as a std::vector; reads may be concurrent.
 class Config {
  public:
-  /// What load() reads; injectable, so that tests touch no machine-wide state.
-  struct Sources {
-    Environment environment;
-    std::string directory = ".";  ///< holds dt.toml
-    std::string home_file;        ///< ~/.config/dt/dt.toml; empty: none
-    std::string etc_file = "/etc/dt/dt.toml";
-    std::string path;  ///< a file to read instead of ./dt.toml and DT_CONFIG; empty: none
-    std::span<const Key> keys = known_keys();
+  /// Where to look; injectable for tests.
+  struct LoadOptions {
+    std::string cwd = ".";  ///< ./dt.toml and relative names are looked up here
+    std::string home;       ///< empty: the variable HOME
+    std::string file;       ///< read instead of ./dt.toml and of the file DT_CONFIG names
+    std::string system_directory = "/etc/dt";
+    std::span<const config::Key> keys = config::keys();
+  };
+  struct Entry {
+    const config::Key* key;
+    std::string value;
+    ConfigSource source;
   };
 
-  /// From the process's environment and directories. `path` as in Sources.
-  static Result<Config> load(const std::string& path = {});
-  static Result<Config> load(const Sources& sources);
+  /// Every key at its default; reads nothing.
+  Config() : Config(config::keys()) {}
+  explicit Config(std::span<const config::Key> table);
 
-  /// Sets a key at call level.
-  Status set(const std::string& name, const std::string& text);
-  /// What the launcher's environment says: stronger than the default only.
-  void set_discovered(const std::string& name, const std::string& text, const std::string& where);
+  /// Reads the files and the DT_* variables. CONFIG: one message with file:line:column or the
+  /// variable, the key, what was expected and the nearest known key.
+  static Result<Config> load(const Environment& environment) { return load(environment, {}); }
+  static Result<Config> load(const Environment& environment, const LoadOptions& options);
 
-  // Getters for keys of the table; any other name is a bug of ours.
-  int64_t integer(const char* name) const;
-  bool boolean(const char* name) const;
-  const std::string& text(const char* name) const;
-  /// More than the default is known.
-  bool given(const char* name) const;
-  Origin origin(const char* name) const;
-  /// "dt.toml:12", "DT_RANK", "call", "default".
-  const std::string& source(const char* name) const;
+  /// Sets one key from the program; wins over every other source except a lock.
+  Status set(std::string_view key, std::string_view value);
+  /// Fills a key that nobody has set. `where` says who knows: "torchrun: RANK". A bad value is the
+  /// launcher's fault and an error that names `where`.
+  Status set_discovered(std::string_view key, std::string_view value, const std::string& where);
 
-  /// Any name; unknown ones are an error with the nearest known key.
-  Result<std::string> value_text(const std::string& name) const;
-  /// Keys whose values must be equal on all ranks, with their values.
+  // Typed reads. A name that is not in the table or has another type is a bug of ours: it asserts
+  // in test builds and reads as zero, false or empty elsewhere.
+  int64_t integer(std::string_view key) const;
+  bool boolean(std::string_view key) const;
+  double real(std::string_view key) const;
+  const std::string& text(std::string_view key) const;  ///< strings and enums
+
+  /// Any key as text, for names that come from outside. CONFIG: unknown key, with the nearest.
+  Result<std::string> value_text(std::string_view key) const;
+  /// Whether anybody set it: false for default and discovered values.
+  bool given(std::string_view key) const;
+  const ConfigSource& source_of(std::string_view key) const;
+
+  std::vector<Entry> entries() const;
+  /// Names and values that must be equal on all ranks, in table order.
   std::vector<std::pair<std::string, std::string>> equal_keys() const;
-  /// A table: key, value, source.
+  /// A table with the columns key, value, source.
   std::string dump_text() const;
-  /// {key: {"value":, "source":}}.
+  /// {key: {"value":, "source":}}, indented.
   std::string dump_json() const;
-
+  /// Things worth telling the user once: locked keys, empty variables, keys of a newer schema.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  const Environment& environment() const { return environment_; }
 
  private:
-  struct Value {
+  friend class ConfigLoader;
+  struct Slot {
     std::string text;
-    Origin origin = Origin::kDefault;
-    std::string source = "default";
+    int64_t integer = 0;  ///< also of a bool
+    double real = 0;
+    ConfigSource source;
+    std::string lock;  ///< "file:line" of the lock, empty unlocked
   };
 
-  explicit Config(std::span<const Key> keys);
-  Status read_file(const std::string& path, Origin origin, bool must_exist);
-  Status read_environment();
-  /// Applies one checked value; a lock of /etc/dt/dt.toml wins with a warning.
-  void apply(const Key& key, const std::string& text, Origin origin, const std::string& source);
-  Status unknown(const std::string& where, const std::string& name) const;
-  const Value& value(const char* name) const;
+  const Slot* find(std::string_view key) const;
+  const Slot& slot_of(std::string_view key, config::Type type, config::Type other) const;
+  /// Parses `value` and stores it unless a lock forbids; `what` leads the error: "DT_RANK".
+  Status assign(size_t index, std::string_view value, ConfigSource source, const std::string& what);
+  void warn(const std::string& text);
 
-  std::span<const Key> keys_;
-  Environment environment_;
-  std::map<std::string, Value> values_;       // every key of keys_
-  std::map<std::string, std::string> locks_;  // key -> "file:line"
+  std::span<const config::Key> table_;
+  std::vector<Slot> slots_;
   std::vector<std::string> warnings_;
 };
 
-}  // namespace dt::config
+}  // namespace dt

@@ -4,40 +4,48 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace dt::config {
 
-enum class Type { kBool, kInteger, kText, kChoice };
+enum class Type { kBool, kInteger, kFloat, kString, kEnum };
 
-/// Whether ranks of one job may see different values.
-enum class Scope { kEqual, kMayDiffer };
-
-/// One key of dt.toml. The table of them is the only place where a key is described: parser,
-/// checks, environment, join and docs/config.md all read it.
-struct Key {
-  const char* name;  ///< "section.key"
-  Type type;
-  const char* unit;  ///< "bytes", "ms", ...; empty: a plain number
-  int64_t minimum;   ///< integers; for text the largest length stands in maximum
-  int64_t maximum;
-  const char* fallback;  ///< default, as text
-  const char* choices;   ///< "auto|host"; empty unless kChoice
-  Scope scope;
-  bool trusted_only;     ///< ./dt.toml may not set it: it could make dt run foreign code
-  const char* variable;  ///< environment variable; null: DT_SECTION_KEY
-  const char* what;      ///< one line for the reference
+/// What the ranks of a job must agree on.
+enum class Agreement {
+  kMayDiffer,
+  kEqual,   ///< compared in the join: part of Config::equal_keys()
+  kJoined,  ///< must be equal too, but is a field of the join itself and refused there by name
 };
 
-/// The keys of this release, by name.
-std::span<const Key> known_keys();
+/// One setting. The table of keys is the only place where a setting is described.
+struct Key {
+  const char* name;         ///< "reducer.bucket_cap_bytes"
+  const char* environment;  ///< "DT_REDUCER_BUCKET_CAP_BYTES"
+  Type type;
+  const char* unit;      ///< "bytes", "ms", empty none
+  int64_t minimum;       ///< of an integer or float
+  int64_t maximum;       ///< likewise; of a string: its longest length in bytes
+  const char* fallback;  ///< the default, as it would be written in an environment variable
+  const char* choices;   ///< of an enum: "auto, host"
+  Agreement agreement;
+  bool guarded;             ///< may not be set by ./dt.toml: somebody else may have put it there
+  const char* description;  ///< one line
+};
 
-const Key* find_key(std::span<const Key> keys, const std::string& name);
-/// The key that `name` was probably meant to be; null when none is near.
-const Key* nearest_key(std::span<const Key> keys, const std::string& name);
-std::string variable_of(const Key& key);
-/// "an integer in [4096, 16777216] bytes": what a value must be.
+/// Every key, grouped by section.
+std::span<const Key> keys();
+
+/// The key of that name, or nullptr.
+const Key* find_key(std::span<const Key> table, std::string_view name);
+
+/// The name of the key (or, without a dot, of the section) that `name` was probably meant to be;
+/// empty when nothing is near.
+std::string nearest_name(std::span<const Key> table, std::string_view name);
+
+/// What the key takes: "an integer in bytes from 1024 to 4294967296".
 std::string expectation(const Key& key);
-/// Empty, or why `text` is no value of `key`: "is 17; it must be an integer in ...".
-std::string check_value(const Key& key, const std::string& text);
+
+/// docs/config.md.
+std::string reference_page(std::span<const Key> table);
 
 }  // namespace dt::config

@@ -1,39 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "config/keys.h"
+#include "config/value.h"
 
 namespace dt::config {
 
-/// The settings of one dt.toml, every one checked against the table of keys.
-struct TomlFile {
-  struct Setting {
-    const Key* key;
-    std::string text;
-    int line;
-  };
-  struct Lock {
-    const Key* key;
-    int line;
-  };
-  std::vector<Setting> settings;
-  std::vector<Lock> locks;
-  std::vector<std::string> warnings;  ///< unknown keys of a newer schema
+/// The `schema` that this release writes. A file with a higher one may hold keys unknown to us.
+constexpr int64_t kSchema = 1;
+
+/// What a file may do, by where it lies.
+struct FileRights {
+  bool lock = false;    ///< may hold `lock = [...]`
+  bool guarded = true;  ///< may set guarded keys
 };
 
-inline constexpr int64_t kSchema = 1;  ///< of dt.toml files that this release writes about
+struct FileSetting {
+  size_t key = 0;  ///< index into the table
+  Value value;
+  uint32_t line = 0;
+};
 
-/// Parses `text`. `name` stands in messages: "name:line:column: ...". `trusted`: keys marked
-/// trusted_only are allowed. Any bytes give a result or one CONFIG error, never more.
-Result<TomlFile> parse_toml(const std::string& text, const std::string& name, bool trusted,
-                            std::span<const Key> keys);
+struct FileContent {
+  std::vector<FileSetting> settings;
+  std::vector<FileSetting> locks;  ///< with the value that is locked in
+  std::vector<std::string> warnings;
+};
 
-/// "unknown key "x"; did you mean "y"?"
-std::string unknown_key_text(std::span<const Key> keys, const std::string& name);
+/// Reads the text of a dt.toml. CONFIG: the first fault in the text as "shown:line:column: ...".
+Result<FileContent> parse_toml(std::span<const Key> table, std::string_view text,
+                               const std::string& shown, FileRights rights);
 
 }  // namespace dt::config

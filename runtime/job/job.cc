@@ -15,7 +15,7 @@ constexpr int64_t kReportMs = 1000;    // telling the others of a failure
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 
-LogLevel log_level(const config::Config& config) {
+LogLevel log_level(const Config& config) {
   const std::string& name = config.text("log.level");
   if (name == "error") return LogLevel::kError;
   if (name == "info") return LogLevel::kInfo;
@@ -29,7 +29,7 @@ bool has_left(const shm::SectionHeader& header) {
 
 }  // namespace
 
-Job::Job(const config::Config& config, Logger::Sink sink)
+Job::Job(const Config& config, Logger::Sink sink)
     : logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
       host_name_(job::host_name()),
       host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
@@ -51,10 +51,10 @@ Job::~Job() {
   local_.with([](LocalPeers& local) { local = {}; });
 }
 
-Result<std::shared_ptr<Job>> Job::start(const config::Config& config, Logger::Sink sink) {
+Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink) {
   std::shared_ptr<Job> job(new Job(config, std::move(sink)));
-  config::Config merged = config;
-  DT_TRY_VALUE(job->place_, launch::resolve_place(merged));
+  Config merged = config;
+  DT_TRY_VALUE(job->place_, launch::resolve_place(merged, process_environment()));
   for (const std::string& warning : merged.warnings()) {
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
@@ -81,7 +81,7 @@ Status Job::start_alone() {
   return {};
 }
 
-Status Job::start_together(const config::Config& config) {
+Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
   if (place_.port_taken) {
     return Status(Code::kConfig,
@@ -105,7 +105,7 @@ Status Job::start_together(const config::Config& config) {
   return board_->first();
 }
 
-Status Job::serve_store(const config::Config& config) {
+Status Job::serve_store(const Config& config) {
   store::ServerOptions options;
   options.job_id = place_.job_id;
   options.attempt = place_.attempt;
@@ -139,7 +139,7 @@ Status Job::connect(const Wait& wait) {
   return {};
 }
 
-Result<store::Verdict> Job::join(const config::Config& config, const shm::ArenaListener& listener,
+Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener& listener,
                                  const Wait& wait) {
   store::JoinRecord record;
   record.rank = place_.rank;
@@ -167,7 +167,7 @@ Status Job::check_one_host(const store::Verdict& verdict) const {
                        verdict.node_count, hosts.c_str()));
 }
 
-Status Job::share_memory(const config::Config& config, const store::Verdict& verdict,
+Status Job::share_memory(const Config& config, const store::Verdict& verdict,
                          shm::ArenaListener listener, const Wait& wait) {
   backend::HostEngine::Options options;
   options.leader_name = verdict.locals[0].socket_name;

@@ -35,7 +35,7 @@ namespace dt::job {
 /// function that changes members after start(); it takes ending_.
 class Job {
  public:
-  static Result<std::shared_ptr<Job>> start(const config::Config& config, Logger::Sink sink);
+  static Result<std::shared_ptr<Job>> start(const Config& config, Logger::Sink sink);
   /// Without finalize() the peers hear of a death.
   ~Job();
   Job(const Job&) = delete;
@@ -63,15 +63,15 @@ class Job {
   Status finalize(int64_t timeout_ms);
 
  private:
-  Job(const config::Config& config, Logger::Sink sink);
+  Job(const Config& config, Logger::Sink sink);
 
   Status start_alone();
-  Status start_together(const config::Config& config);
-  Status serve_store(const config::Config& config);
+  Status start_together(const Config& config);
+  Status serve_store(const Config& config);
   Status connect(const Wait& wait);
-  Result<store::Verdict> join(const config::Config& config, const shm::ArenaListener& listener,
+  Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const Wait& wait);
-  Status share_memory(const config::Config& config, const store::Verdict& verdict,
+  Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
   Status check_one_host(const store::Verdict& verdict) const;
   void watch_peers(const store::Verdict& verdict);

@@ -1,26 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
 #include <cstdint>
 #include <string>
 #include <vector>
+
 #include "base/status.h"
 #include "config/config.h"
+#include "config/environment.h"
+
 namespace dt::launch {
+
+/// Where this process stands in its job, as far as its launcher says.
 struct Place {
   int32_t rank = 0;
   int32_t world_size = 1;
-  int32_t local_rank = -1;
-  int32_t local_size = -1;
-  int32_t node_rank = -1;
-  int32_t node_count = -1;
-  std::string master_addr;
-  int32_t master_port = 0;
-  bool port_taken = false;
-  bool store_served = false;
-  std::string job_id;
-  int32_t attempt = 0;
-  std::string launcher;
-  std::vector<std::string> warnings;
+  int32_t local_rank = -1;    ///< -1 unknown: the join settles it
+  int32_t local_size = -1;    ///< likewise
+  int32_t node_rank = -1;     ///< likewise
+  int32_t node_count = -1;    ///< likewise
+  std::string master_addr;    ///< host of rank 0 or of the store; empty only at world size 1
+  int32_t master_port = 0;    ///< 0 only at world size 1
+  bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
+  bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
+  std::string job_id;         ///< empty unknown
+  int32_t attempt = 0;        ///< how often the job was started before
+  std::string launcher;       ///< "dt run", "config", "torchrun", "env", "none"
+  std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
 };
-Result<Place> resolve_place(config::Config& config);
+
+/// Reads who started this process. Pure: looks at `environment` only. Only a complete set (rank and
+/// size) counts; DT_* variables come first, then the innermost launcher; DT_LAUNCHER=own, torchrun
+/// or none forces one.
+/// CONFIG, the text begins with the kind: partial, conflict, no_rendezvous, out_of_range,
+/// not_a_number, bad_address, unknown_launcher.
+Result<Place> discover(const Environment& environment);
+
+/// Where the store of dt listens, equal on all ranks: master_port, or, when somebody else's server
+/// (torchrun's agent) holds that, one derived from address, port and job id in [20000, 32000),
+/// which lies below Linux's ephemeral ports.
+int32_t store_port(const Place& place);
+
+/// The place that `config` and `environment` give together. What the call, a variable or a file
+/// says about job.* counts as the own variables, so it wins; the rest is discovered and written
+/// back with set_discovered(), so that a dump shows it.
+Result<Place> resolve_place(Config& config, const Environment& environment);
+
 }  // namespace dt::launch

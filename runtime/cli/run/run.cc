@@ -48,7 +48,7 @@ Result<rlimit> raise_open_files(int ranks) {
 }
 
 // Options win over dt.toml and DT_RUN_*.
-void settle(const RunOptions& options, const config::Config& config, SupervisorPlan* plan,
+void settle(const RunOptions& options, const Config& config, SupervisorPlan* plan,
             OutputOptions* output) {
   plan->grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
   if (options.grace_ms || config.given("run.grace_ms")) plan->stop_grace_ms = plan->grace_ms;
@@ -94,7 +94,7 @@ Result<int> run_job(const RunOptions& options, const std::string& program) {
   plan.args = options.command;
   plan.host = host_name();
   OutputOptions output_options;
-  DT_TRY_VALUE(const config::Config config, config::Config::load());
+  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
   settle(options, config, &plan, &output_options);
   DT_TRY_VALUE(plan.open_files, raise_open_files(options.nproc));
 

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/read_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace dt::config {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;  // a dt.toml with every key has 3 KiB
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+Status failed(const std::string& shown, const std::string& why) {
+  return Status(Code::kConfig, shown + ": " + why);
+}
+
+Status check_kind(const struct stat& facts, const std::string& shown) {
+  // DT_CONFIG=/dev/null is the usual way to say "no file".
+  const bool null_device = S_ISCHR(facts.st_mode) && facts.st_rdev == makedev(1, 3);
+  if (S_ISDIR(facts.st_mode)) return failed(shown, "is a directory; expected a file");
+  if (!S_ISREG(facts.st_mode) && !null_device) {
+    return failed(shown, "is neither a regular file nor /dev/null");
+  }
+  return {};
+}
+
+Status check_trust(const struct stat& facts, const std::string& shown) {
+  if (facts.st_uid != 0 && facts.st_uid != geteuid()) {
+    return failed(shown, format("belongs to user %u; a dt.toml in the working directory must "
+                                "belong to you (user %u) or root. If you trust it, set "
+                                "DT_CONFIG=./dt.toml or copy it; else remove it",
+                                facts.st_uid, geteuid()));
+  }
+  if ((facts.st_mode & S_IWOTH) != 0) {
+    return failed(shown, "can be written by everybody; run: chmod o-w " + shown);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> read_file(const std::string& path, const std::string& shown,
+                                             FilePolicy policy) {
+  // O_NONBLOCK: opening a FIFO must not wait for its writer.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (file.get() < 0) {
+    const bool absent = errno == ENOENT || errno == ENOTDIR;
+    if (absent && !policy.must_exist) return std::optional<std::string>();
+    return failed(shown, "cannot be read: " + errno_text(errno));
+  }
+  struct stat facts {};
+  if (fstat(file.get(), &facts) != 0) {
+    return failed(shown, "cannot be read: " + errno_text(errno));
+  }
+  DT_TRY(check_kind(facts, shown));
+  if (policy.check_owner) DT_TRY(check_trust(facts, shown));
+  std::string text;
+  char buffer[16384];
+  for (;;) {
+    const ssize_t got = read(file.get(), buffer, sizeof buffer);
+    if (got == 0) return std::optional<std::string>(std::move(text));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return failed(shown, "cannot be read: " + errno_text(errno));
+    }
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kMaxFileBytes) {
+      return failed(shown, format("is larger than %zu bytes; this is no dt.toml", kMaxFileBytes));
+    }
+  }
+}
+
+}  // namespace dt::config

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/value.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/status.h"
+
+namespace dt::config {
+namespace {
+
+/// Bytes of the UTF-8 character at the front of `text`; 0: there is none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto follows = [&](size_t i, unsigned low, unsigned high) {
+    return byte(i) >= low && byte(i) <= high;
+  };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return follows(1, 0x80, 0xbf) ? 2 : 0;
+  if (lead >= 0xe0 && lead <= 0xef) {
+    const unsigned low = lead == 0xe0 ? 0xa0 : 0x80;   // no overlong forms
+    const unsigned high = lead == 0xed ? 0x9f : 0xbf;  // no surrogates
+    return follows(1, low, high) && follows(2, 0x80, 0xbf) ? 3 : 0;
+  }
+  if (lead >= 0xf0 && lead <= 0xf4) {
+    const unsigned low = lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xf4 ? 0x8f : 0xbf;  // up to U+10FFFF
+    return follows(1, low, high) && follows(2, 0x80, 0xbf) && follows(3, 0x80, 0xbf) ? 4 : 0;
+  }
+  return 0;
+}
+
+std::optional<bool> parse_bool(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');  // Python writes True
+  }
+  if (lower == "true" || lower == "1") return true;
+  if (lower == "false" || lower == "0") return false;
+  return std::nullopt;
+}
+
+/// from_chars() neither skips blanks nor takes a plus, and knows no locale.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+bool is_choice(std::string_view choices, std::string_view value) {
+  while (!choices.empty()) {
+    const size_t comma = choices.find(", ");
+    if (choices.substr(0, comma) == value) return true;
+    if (comma == std::string_view::npos) return false;
+    choices.remove_prefix(comma + 2);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<Value> make_bool(const Key& key, bool value) {
+  if (key.type != Type::kBool) return std::nullopt;
+  return Value{value ? "true" : "false", value, 0};
+}
+
+std::optional<Value> make_integer(const Key& key, int64_t value) {
+  if (key.type == Type::kFloat) return make_real(key, static_cast<double>(value));
+  if (key.type != Type::kInteger) return std::nullopt;
+  if (value < key.minimum || value > key.maximum) return std::nullopt;
+  return Value{std::to_string(value), value, 0};
+}
+
+std::optional<Value> make_real(const Key& key, double value) {
+  if (key.type != Type::kFloat || !std::isfinite(value)) return std::nullopt;
+  if (value < static_cast<double>(key.minimum) || value > static_cast<double>(key.maximum)) {
+    return std::nullopt;
+  }
+  char digits[64];
+  const auto result = std::to_chars(digits, digits + sizeof digits, value);  // shortest, no locale
+  return Value{std::string(digits, result.ptr), 0, value};
+}
+
+std::optional<Value> make_string(const Key& key, std::string_view value) {
+  if (key.type == Type::kEnum) {
+    if (!is_choice(key.choices, value)) return std::nullopt;
+  } else if (key.type != Type::kString || value.size() > static_cast<size_t>(key.maximum) ||
+             value.find('\0') != std::string_view::npos || find_bad_utf8(value)) {
+    return std::nullopt;
+  }
+  return Value{std::string(value), 0, 0};
+}
+
+std::optional<Value> parse_value(const Key& key, std::string_view text) {
+  if (key.type == Type::kBool) {
+    const auto value = parse_bool(text);
+    return value ? make_bool(key, *value) : std::nullopt;
+  }
+  if (key.type == Type::kInteger) {
+    const auto value = parse_number<int64_t>(text);
+    return value ? make_integer(key, *value) : std::nullopt;
+  }
+  if (key.type == Type::kFloat) {
+    const auto value = parse_number<double>(text);
+    return value ? make_real(key, *value) : std::nullopt;
+  }
+  return make_string(key, text);
+}
+
+std::string quoted(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  std::string out = "\"";
+  size_t at = 0;
+  while (at < text.size() && at < kLongest) {
+    const size_t length = utf8_length(text.substr(at));
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (length == 0 || byte < 0x20 || byte == 0x7f) {
+      out += '?';
+      ++at;
+    } else {
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return out + (at < text.size() ? "...\"" : "\"");
+}
+
+std::optional<TextPosition> find_bad_utf8(std::string_view text) {
+  TextPosition position;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text.substr(at));
+    if (length == 0) return position;
+    if (text[at] == '\n') {
+      ++position.line;
+      position.column = 1;
+    } else {
+      ++position.column;
+    }
+    at += length;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dt::config

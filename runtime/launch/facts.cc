@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/facts.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "config/value.h"
+
+namespace dt::launch {
+namespace {
+
+constexpr size_t kLongestHost = 255;  // RFC 1035
+
+bool is_ipv6(const std::string& text) {
+  in6_addr address{};
+  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
+}
+
+bool is_host_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+  });
+}
+
+Status check_below(const Facts& facts, Field index, Field size) {
+  const auto& small = facts.at(index);
+  const auto& large = facts.at(size);
+  if (!small || !large || small->value < large->value) return {};
+  return launch_error("out_of_range", format("%s must be less than %s", small->text().c_str(),
+                                             large->text().c_str()));
+}
+
+Status check_at_most(const Facts& facts, Field part, Field whole) {
+  const auto& small = facts.at(part);
+  const auto& large = facts.at(whole);
+  if (!small || !large || small->value <= large->value) return {};
+  return launch_error("out_of_range", format("%s must not be more than %s", small->text().c_str(),
+                                             large->text().c_str()));
+}
+
+}  // namespace
+
+bool Facts::same_launch(const Facts& other) const {
+  return complete() && other.complete() &&
+         at(Field::kRank)->value == other.at(Field::kRank)->value &&
+         at(Field::kWorldSize)->value == other.at(Field::kWorldSize)->value;
+}
+
+void Facts::fill_blanks(const Facts& other) {
+  // Whether the port is taken belongs to the port.
+  if (!at(Field::kMasterPort) && other.at(Field::kMasterPort)) {
+    port_taken = port_taken || other.port_taken;
+    store_served = store_served || other.store_served;
+  }
+  for (size_t i = 0; i < kFieldCount; ++i) {
+    if (!numbers[i]) numbers[i] = other.numbers[i];
+  }
+  if (!master_addr) master_addr = other.master_addr;
+  if (!job_id) job_id = other.job_id;
+}
+
+Status read_numbers(Variables& variables, std::span<const NumberRow> rows, Facts& facts) {
+  for (const NumberRow& row : rows) {
+    if (facts.at(row.field)) continue;
+    const int64_t minimum = row.unset == kNoUnset ? row.minimum : std::min(row.minimum, row.unset);
+    DT_TRY_VALUE(const std::optional<int32_t> value,
+                 variables.integer(row.variable, minimum, row.maximum));
+    if (!value || *value == row.unset) continue;
+    facts.at(row.field) = NumberFact{*value, variables.shown(row.variable)};
+  }
+  return {};
+}
+
+Status read_address(Variables& variables, const char* variable, Facts& facts) {
+  const std::string* given = variables.get(variable);
+  if (given == nullptr || facts.master_addr) return {};
+  std::string host = *given;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const bool good = is_ipv6(host) || (!bracketed && is_host_name(host));
+  if (!good || host.size() > kLongestHost) {
+    std::string text = variables.shown(variable) + "=" + config::quoted(*given) +
+                       "; expected a host name, an IPv4 or an IPv6 address";
+    if (std::count(host.begin(), host.end(), ':') == 1) text += " without a port";
+    return launch_error("bad_address", text);
+  }
+  facts.master_addr = TextFact{host, variables.shown(variable)};
+  return {};
+}
+
+Status check_ranges(const Facts& facts) {
+  DT_TRY(check_below(facts, Field::kRank, Field::kWorldSize));
+  DT_TRY(check_below(facts, Field::kLocalRank, Field::kLocalSize));
+  DT_TRY(check_below(facts, Field::kNodeRank, Field::kNodeCount));
+  DT_TRY(check_below(facts, Field::kLocalRank, Field::kWorldSize));
+  DT_TRY(check_at_most(facts, Field::kLocalSize, Field::kWorldSize));
+  return check_at_most(facts, Field::kNodeCount, Field::kWorldSize);
+}
+
+}  // namespace dt::launch

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/discover.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+using dt::Config;
+using dt::Environment;
+using dt::launch::discover;
+using dt::launch::Place;
+using dt::launch::resolve_place;
+using nlohmann::json;
+
+namespace {
+
+/// Variables of launchers whose families are not built; a case with them is not ours unless
+/// torchrun runs inside them.
+bool holds_other_family(const Environment& environment) {
+  for (const auto& [name, value] : environment) {
+    for (const char* prefix : {"SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "MPIR_", "HOROVOD_",
+                               "AZ_BATCH", "TF_CONFIG", "CLUSTER_SPEC", "SM_", "AWS_BATCH",
+                               "JOB_COMPLETION_INDEX", "JSM_", "PALS_", "FLUX_", "MV2_"}) {
+      if (name.rfind(prefix, 0) == 0) return true;
+    }
+  }
+  return false;
+}
+
+Environment environment_of(const json& each) {
+  Environment environment;
+  for (const auto& item : each.at("env").items()) environment[item.key()] = item.value();
+  return environment;
+}
+
+void check_number(const json& expected, const char* name, int32_t got, int32_t unknown) {
+  CAPTURE(std::string(name));
+  if (!expected.contains(name)) return;
+  if (expected.at(name).is_null()) return;  // the environment does not settle it
+  CHECK(got == expected.at(name).get<int32_t>());
+  CHECK(got != unknown);
+}
+
+void check_place(const json& expected, const Place& place) {
+  check_number(expected, "rank", place.rank, -1);
+  check_number(expected, "world_size", place.world_size, -1);
+  check_number(expected, "local_rank", place.local_rank, -1);
+  check_number(expected, "local_size", place.local_size, -1);
+  check_number(expected, "node_rank", place.node_rank, -1);
+  check_number(expected, "node_count", place.node_count, -1);
+  check_number(expected, "master_port", place.master_port, 0);
+  if (expected.at("master_addr").is_string()) {
+    CHECK(place.master_addr == expected.at("master_addr").get<std::string>());
+  }
+  CHECK(place.port_taken == expected.value("master_port_taken_by_launcher", false));
+  const std::string launcher = expected.at("launcher");
+  CHECK(place.launcher == (launcher == "single" ? "none" : launcher));
+}
+
+std::string error_of(const Environment& environment) {
+  const auto place = discover(environment);
+  REQUIRE_FALSE(place.ok());
+  CHECK(place.status().code() == dt::Code::kConfig);
+  return place.status().message();
+}
+
+Place place_of(const Environment& environment) {
+  const auto place = discover(environment);
+  INFO(place.status().message());
+  REQUIRE(place.ok());
+  return place.value();
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const Environment kTorchrun = {{"RANK", "3"},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"GROUP_RANK", "1"},
+                               {"GROUP_WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "10.0.0.4"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_RUN_ID", "blue"},
+                               {"TORCHELASTIC_RESTART_COUNT", "2"},
+                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+
+Environment with(Environment environment, const Environment& more) {
+  for (const auto& [name, value] : more) environment[name] = value;
+  return environment;
+}
+
+}  // namespace
+
+TEST_CASE("discover: every recorded environment of a torch-style or single launch") {
+  std::ifstream file(std::string(DT_TEST_VECTORS) + "/launch_vectors.json");
+  REQUIRE(file.good());
+  int covered = 0;
+  int other = 0;
+  for (const json& each : json::parse(file)) {
+    const Environment environment = environment_of(each);
+    const bool torchrun =
+        each.contains("expect") && each.at("expect").value("launcher", "") == "torchrun";
+    if (holds_other_family(environment) && !torchrun) {
+      ++other;
+      continue;
+    }
+    ++covered;
+    CAPTURE(each.at("name").get<std::string>());
+    const auto place = discover(environment);
+    if (each.contains("expect_error")) {
+      REQUIRE_FALSE(place.ok());
+      const std::string message = place.status().message();
+      CAPTURE(message);
+      const std::string kind = each.at("expect_error");
+      CHECK(message.substr(0, kind.size() + 2) == kind + ": ");
+      for (const std::string part : each.at("error_mentions")) CHECK(contains(message, part));
+      continue;
+    }
+    INFO(place.status().message());
+    REQUIRE(place.ok());
+    check_place(each.at("expect"), place.value());
+    std::string warnings;
+    for (const std::string& warning : place.value().warnings) warnings += warning + "\n";
+    for (const json& warning : each.value("warn", json::array())) {
+      CHECK(contains(warnings, warning.get<std::string>() + ": "));
+    }
+  }
+  CHECK(other == 83);
+  CHECK(covered == 32);
+}
+
+TEST_CASE("discover: nobody launched us") {
+  const Place place = place_of({});
+  CHECK(place.rank == 0);
+  CHECK(place.world_size == 1);
+  CHECK(place.local_rank == 0);
+  CHECK(place.local_size == 1);
+  CHECK(place.launcher == "none");
+  CHECK(place.master_port == 0);
+}
+
+TEST_CASE("discover: torchrun's facts, and a port that is taken") {
+  const Place place = place_of(kTorchrun);
+  CHECK(place.rank == 3);
+  CHECK(place.node_rank == 1);
+  CHECK(place.attempt == 2);
+  CHECK(place.job_id == "blue");
+  CHECK(place.launcher == "torchrun");
+  CHECK(place.port_taken);
+  CHECK_FALSE(place.store_served);
+  const int32_t port = store_port(place);
+  CHECK(port >= 20000);
+  CHECK(port < 32000);
+  Place same = place;
+  same.rank = 0;
+  same.attempt = 3;  // a restarted job finds its store at the same place
+  CHECK(store_port(same) == port);
+  same.port_taken = false;
+  CHECK(store_port(same) == 29500);
+}
+
+TEST_CASE("discover: dt run's variables win over the equal ones it sets for torch programs") {
+  const Environment environment = {{"DT_RANK", "1"},
+                                   {"DT_WORLD_SIZE", "2"},
+                                   {"DT_LOCAL_RANK", "1"},
+                                   {"DT_LOCAL_SIZE", "2"},
+                                   {"DT_NODE_RANK", "0"},
+                                   {"DT_NODE_COUNT", "1"},
+                                   {"DT_MASTER_PORT", "401"},
+                                   {"DT_JOB_ID", "j"},
+                                   {"DT_MASTER_ADDR", "127.0.0.1"},
+                                   {"DT_STORE_SERVED", "1"},
+                                   {"DT_ATTEMPT", "1"},
+                                   {"DT_LAUNCHER_PID", "77"},
+                                   {"RANK", "1"},
+                                   {"WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "127.0.0.1"},
+                                   {"MASTER_PORT", "402"}};
+  const Place place = place_of(environment);
+  CHECK(place.launcher == "dt run");
+  CHECK(place.master_port == 401);
+  CHECK(place.store_served);
+  CHECK(place.port_taken);
+  CHECK(store_port(place) == 401);
+  CHECK(place.job_id == "j");
+  CHECK(place.attempt == 1);
+  CHECK(place.warnings.empty());
+}
+
+TEST_CASE("discover: own rank and size take their blanks from an equal launch only") {
+  Place place = place_of(with(kTorchrun, {{"DT_RANK", "3"}, {"DT_WORLD_SIZE", "4"}}));
+  CHECK(place.launcher == "env");
+  CHECK(place.local_rank == 1);
+  CHECK(place.master_addr == "10.0.0.4");
+  CHECK(place.port_taken);
+  CHECK(place.warnings.empty());
+
+  const Environment differs = {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "4"}};
+  CHECK(contains(error_of(with(kTorchrun, differs)), "no_rendezvous: DT_WORLD_SIZE=4, but nobody"));
+  place = place_of(
+      with(with(kTorchrun, differs), {{"DT_MASTER_ADDR", "host7"}, {"DT_MASTER_PORT", "5"}}));
+  CHECK(place.rank == 0);
+  CHECK(place.local_rank == -1);
+  CHECK_FALSE(place.port_taken);
+  REQUIRE(place.warnings.size() == 1);
+  CHECK(place.warnings[0] ==
+        "other_launcher: DT_RANK=0 DT_WORLD_SIZE=4 count; RANK=3 WORLD_SIZE=4 (torchrun) say "
+        "otherwise. If that one started this process, set DT_LAUNCHER=torchrun or unset the first");
+}
+
+TEST_CASE("discover: own variables are the way out of a broken environment") {
+  const Environment own = {
+      {"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}, {"DT_MASTER_ADDR", "a"}, {"DT_MASTER_PORT", "1"}};
+  CHECK(place_of(with(own, {{"RANK", "junk"}})).world_size == 2);
+  CHECK(place_of(with(own, {{"RANK", "1"}})).rank == 0);
+}
+
+TEST_CASE("discover: half of the own variables must agree with a complete launch") {
+  CHECK(place_of(with(kTorchrun, {{"DT_WORLD_SIZE", "4"}})).rank == 3);
+  CHECK(error_of(with(kTorchrun, {{"DT_RANK", "0"}})) ==
+        "conflict: DT_RANK=0, but RANK=3; unset the stale one, or set DT_LAUNCHER=torchrun to use "
+        "the second");
+  CHECK(place_of(with(kTorchrun, {{"DT_RANK", "0"}, {"DT_LAUNCHER", "torchrun"}})).rank == 3);
+}
+
+TEST_CASE("discover: DT_LAUNCHER forces a family") {
+  const Environment both = with(
+      kTorchrun,
+      {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}, {"DT_MASTER_ADDR", "a"}, {"DT_MASTER_PORT", "1"}});
+  CHECK(place_of(with(both, {{"DT_LAUNCHER", "own"}})).world_size == 2);
+  const Place torch = place_of(with(both, {{"DT_LAUNCHER", "env"}}));
+  CHECK(torch.world_size == 4);
+  CHECK(torch.master_addr == "a");  // the rest of the own variables still counts
+  CHECK(place_of(with(both, {{"DT_LAUNCHER", "none"}})).world_size == 1);
+  CHECK(error_of(with(both, {{"DT_LAUNCHER", "slrum"}})) ==
+        "unknown_launcher: DT_LAUNCHER=\"slrum\"; expected one of own, torchrun, env, none");
+  CHECK(error_of(with(kTorchrun, {{"DT_LAUNCHER", "own"}})) ==
+        "partial: DT_LAUNCHER asks for the variables of own, but DT_RANK and DT_WORLD_SIZE are "
+        "not; start the program with dt run, or set both on every rank");
+}
+
+TEST_CASE("discover: error texts") {
+  CHECK(error_of({{"DT_RANK", "1"}}) ==
+        "partial: DT_RANK=1 is set, but DT_WORLD_SIZE is not; start the program with dt run, or "
+        "set both on every rank");
+  CHECK(error_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}}) ==
+        "no_rendezvous: WORLD_SIZE=2, but nobody names the address of rank 0; set MASTER_ADDR and "
+        "MASTER_PORT (or DT_MASTER_ADDR and DT_MASTER_PORT) to the host of rank 0 and a free port "
+        "there, the same on all ranks");
+  CHECK(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) ==
+        "out_of_range: RANK=2 must be less than WORLD_SIZE=2");
+  CHECK(error_of({{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}) ==
+        "not_a_number: RANK=\"0x1\"; expected a decimal integer from 0 to 2147483646");
+  CHECK(
+      contains(error_of({{"RANK", "99999999999999999999"}, {"WORLD_SIZE", "2"}}), "out_of_range"));
+  CHECK(contains(error_of({{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "0"}}), "out_of_range: DT_WORLD_S"));
+  CHECK(error_of(with(kTorchrun, {{"MASTER_ADDR", "10.0.0.4:29500"}})) ==
+        "bad_address: MASTER_ADDR=\"10.0.0.4:29500\"; expected a host name, an IPv4 or an IPv6 "
+        "address without a port");
+  for (const char* bad : {"[::1", "a b", "1::2::3", "[node]", "http://x", "\xff"}) {
+    CAPTURE(std::string(bad));
+    CHECK(contains(error_of(with(kTorchrun, {{"MASTER_ADDR", bad}})), "bad_address: MASTER_ADDR="));
+  }
+  CHECK(place_of(with(kTorchrun, {{"MASTER_ADDR", "[2001:db8::5]"}})).master_addr == "2001:db8::5");
+  CHECK(place_of(with(kTorchrun, {{"RANK", "0003"}})).rank == 3);
+}
+
+TEST_CASE("discover: an empty variable counts as not set, with a warning") {
+  const Place place = place_of(with(kTorchrun, {{"LOCAL_RANK", ""}}));
+  CHECK(place.local_rank == -1);
+  CHECK(place.warnings == std::vector<std::string>{
+                              "empty_variable: LOCAL_RANK is set but empty and counts as not set"});
+  CHECK(contains(error_of(with(kTorchrun, {{"WORLD_SIZE", ""}})), "partial: RANK=3 is set"));
+}
+
+TEST_CASE("discover: a pod of several processes needs torchrun inside") {
+  CHECK(error_of({{"RANK", "1"},
+                  {"WORLD_SIZE", "8"},
+                  {"MASTER_ADDR", "m"},
+                  {"MASTER_PORT", "23456"},
+                  {"PET_NODE_RANK", "1"},
+                  {"PET_NNODES", "2"},
+                  {"PET_NPROC_PER_NODE", "4"}}) ==
+        "conflict: WORLD_SIZE=8 counts processes but RANK=1 counts pods, and PET_NPROC_PER_NODE=4 "
+        "processes of this pod were not started; start the program by torchrun");
+}
+
+TEST_CASE("resolve_place: discovered values show in the config with their variable") {
+  auto loaded = Config::load(kTorchrun, {".", "/nonexistent", "/dev/null", ""});
+  REQUIRE(loaded.ok());
+  Config& config = loaded.value();
+  const auto place = resolve_place(config, kTorchrun);
+  REQUIRE(place.ok());
+  CHECK(place.value().rank == 3);
+  CHECK(config.integer("job.rank") == 3);
+  CHECK(config.source_of("job.rank").where == "torchrun: RANK");
+  CHECK(config.text("job.master_addr") == "10.0.0.4");
+  CHECK(config.text("job.id") == "blue");
+  CHECK(config.integer("job.attempt") == 2);
+  CHECK_FALSE(config.given("job.rank"));
+}
+
+TEST_CASE("resolve_place: what the program says wins and is named in errors") {
+  Config config;
+  REQUIRE(config.set("job.rank", "1").ok());
+  const auto partial = resolve_place(config, {});
+  CHECK(partial.status().message() ==
+        "partial: job.rank (call)=1 is set, but DT_WORLD_SIZE is not; start the program with dt "
+        "run, or set both on every rank");
+  REQUIRE(config.set("job.world_size", "2").ok());
+  REQUIRE(config.set("job.master_addr", "127.0.0.1").ok());
+  REQUIRE(config.set("job.master_port", "4000").ok());
+  REQUIRE(config.set("job.store_served", "true").ok());
+  const auto place = resolve_place(config, kTorchrun);  // threads as ranks under torchrun
+  REQUIRE(place.ok());
+  CHECK(place.value().rank == 1);
+  CHECK(place.value().world_size == 2);
+  CHECK(place.value().launcher == "config");
+  CHECK(place.value().store_served);
+  CHECK(place.value().local_rank == -1);
+  CHECK(place.value().warnings.empty());
+}
+
+TEST_CASE("resolve_place: config is the authority for the own variables") {
+  // The variable was not given to config, as when a lock or a call has overruled it.
+  Config config;
+  const auto place = resolve_place(config, {{"DT_RANK", "5"}, {"DT_WORLD_SIZE", "9"}});
+  REQUIRE(place.ok());
+  CHECK(place.value().world_size == 1);
+  CHECK(config.integer("job.world_size") == 1);
+  CHECK(config.source_of("job.world_size").where == "none: no launcher");
+}
