@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt bench` with real ranks.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>

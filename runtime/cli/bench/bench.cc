@@ -49,8 +49,8 @@ Result<Files> find_files() {
 
 // Whether something started this process as a rank.
 Result<bool> is_rank() {
-  DT_TRY_VALUE(config::Config config, config::Config::load());
-  DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config));
+  DT_TRY_VALUE(Config config, Config::load(process_environment()));
+  DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config, process_environment()));
   return place.launcher != "none";
 }
 
