@@ -304,7 +304,7 @@ typedef struct dt_place {
   char master_addr[256]; /**< likewise; empty at world size 1 */
   char job_id[272];      /**< equal on all ranks */
   char host[256];        /**< this host's name */
-  char launcher[32];     /**< who started the process: "dt run", "torchrun", "config", "none" */
+  char launcher[32]; /**< who started the process: "dt run", "torchrun", "env", "config", "none" */
 } dt_place;
 
 /** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
@@ -753,7 +753,7 @@ DT_API dt_status dt_store_wait(dt_job* job, const char* const* keys, int32_t cou
  * @param job            the handle.
  * @param key            as in dt_store_set().
  * @param expected       [expected_bytes] bytes; NULL: the key must be absent.
- * @param expected_bytes >= 0.
+ * @param expected_bytes >= 0; 0 with a NULL expected.
  * @param desired        [desired_bytes] bytes.
  * @param desired_bytes  as value_bytes of dt_store_set().
  * @param timeout_ms     as in dt_store_set().
@@ -844,7 +844,8 @@ DT_API dt_status dt_store_barrier(dt_job* job, const char* name, int32_t count, 
  * Serves a store for a job whose ranks are threads of this process or are started by it. The ranks
  * get job.master_addr = 127.0.0.1 (or store.bind), job.master_port = the port, job.store_served =
  * true.
- * @param config     job.id, job.world_size, store.bind, job.master_port (0: the kernel chooses).
+ * @param config     job.id, job.world_size, store.bind, job.master_port (0: the kernel chooses);
+ *                   borrowed during the call; NULL: dt_config_create(NULL).
  * @param out_server gives the handle; dt_store_server_destroy().
  * @return DT_OK; DT_ERR_SYSTEM: the address cannot be bound; DT_ERR_CONFIG.
  * @thread any

@@ -98,7 +98,8 @@ dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer) {
 dt_status dt_mem_free(dt_comm* comm, void* pointer) {
   return guard("dt_mem_free", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));
-    return object->comm->backend().release(pointer);
+    const Status status = object->comm->backend().release(pointer);
+    return status.ok() ? status : call.invalid("pointer %s", status.message().c_str());
   });
 }
 

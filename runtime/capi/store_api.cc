@@ -113,6 +113,10 @@ dt_status dt_store_compare_set(dt_job* job, const char* key, const void* expecte
     DT_TRY(check_value(call, "desired", desired, desired_bytes));
     DT_TRY(call.not_null(out_swapped, "out_swapped"));
     std::optional<std::string> wanted;
+    if (expected == nullptr && expected_bytes != 0) {
+      return call.invalid("expected is NULL with expected_bytes %lld; give 0 for an absent key",
+                          static_cast<long long>(expected_bytes));
+    }
     if (expected != nullptr) {
       DT_TRY(check_value(call, "expected", expected, expected_bytes));
       wanted = bytes_of(expected, expected_bytes);

@@ -78,7 +78,11 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
       return call.invalid("a bucket cap is negative");
     }
-    training::Reducer::Options chosen = on->job->reducer_options();
+    const Config& config = on->job->config();
+    training::Reducer::Options chosen;
+    chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
+    chosen.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
+    chosen.rebuild = config.boolean("reducer.rebuild");
     chosen.sum = asked.sum != 0;
     if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
     if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;

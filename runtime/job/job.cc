@@ -30,16 +30,13 @@ bool has_left(const shm::SectionHeader& header) {
 }  // namespace
 
 Job::Job(const Config& config, Logger::Sink sink)
-    : logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
+    : config_(config),
+      logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
       host_name_(job::host_name()),
       host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
       rendezvous_timeout_ms_(config.integer("rendezvous.timeout_ms")),
       finalize_timeout_ms_(config.integer("job.finalize_timeout_ms")),
-      collective_timeout_ms_(config.integer("collective.timeout_ms")) {
-  reducer_options_.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
-  reducer_options_.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
-  reducer_options_.rebuild = config.boolean("reducer.rebuild");
-}
+      collective_timeout_ms_(config.integer("collective.timeout_ms")) {}
 
 Job::~Job() {
   // Whoever calls back goes first: the watch and the client. Then the server, so that its clients
@@ -83,12 +80,7 @@ Status Job::start_alone() {
 
 Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
-  if (place_.port_taken) {
-    return Status(Code::kConfig,
-                  format("dt_init: port %d of %s belongs to %s, which serves its own store there; "
-                         "give dt another port with DT_MASTER_PORT, equal on all ranks",
-                         place_.master_port, place_.master_addr.c_str(), place_.launcher.c_str()));
-  }
+  place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
@@ -188,8 +180,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
 
   backend::HostWorldOptions world;
   world.name = kWorldName;
-  world.on_broken = [control = control_](const Status& status) {
-    control->report(kWorldName, status);
+  world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
+    control->report(communicator, status);
   };
   comm::Communicator::Options comm;
   DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));

@@ -21,7 +21,6 @@
 #include "net/loop.h"
 #include "store/client.h"
 #include "store/server.h"
-#include "training/reducer.h"
 
 namespace dt::job {
 
@@ -44,8 +43,8 @@ class Job {
   const launch::Place& place() const { return place_; }
   const std::string& host_name() const { return host_name_; }
   Result<std::shared_ptr<comm::Communicator>> world() const;
-  /// Bucket caps and the like, as configured.
-  const training::Reducer::Options& reducer_options() const { return reducer_options_; }
+  /// The settings it was started with.
+  const Config& config() const { return config_; }
 
   /// Calls `function` with the store of this job: a store::Client or a LocalStore.
   template <class F>
@@ -84,6 +83,7 @@ class Job {
 
   static Status ended();
 
+  const Config config_;
   const LoggerPtr logger_;
   launch::Place place_;
   std::string host_name_;
@@ -91,7 +91,6 @@ class Job {
   int64_t rendezvous_timeout_ms_ = 0;
   int64_t finalize_timeout_ms_ = 0;
   int64_t collective_timeout_ms_ = 0;
-  training::Reducer::Options reducer_options_;
 
   const std::shared_ptr<comm::FailureBoard> board_ = std::make_shared<comm::FailureBoard>();
   Interrupt failed_;  // fired by the first failure: ends waits of start()

@@ -143,7 +143,7 @@ bool decode(std::string_view bytes, Verdict* out) {
   out->local_size = reader.i32();
   out->node_rank = reader.i32();
   out->node_count = reader.i32();
-  int64_t budget = std::min(out->world_size, 1 << 24);
+  int64_t budget = std::min(out->world_size, kMaxWorldSize);
   const size_t hosts = reader.count(3 * sizeof(uint32_t));
   for (size_t i = 0; i < hosts && reader.ok(); ++i) {
     HostEntry host;

@@ -3,12 +3,16 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 
 namespace dt::store {
+
+/// Bounds what a few bytes of a verdict can unfold to.
+inline constexpr int32_t kMaxWorldSize = 1 << 20;
 
 /// Who a process is, as shown in texts.
 struct Member {

@@ -448,12 +448,12 @@ void Server::Impl::arm_timer() {
 // ---- Server ----
 
 Result<std::unique_ptr<Server>> Server::start(net::Loop* loop, ServerOptions options) {
-  if (options.world_size < 1 || options.server_rank < -1 ||
+  if (options.world_size < 1 || options.world_size > kMaxWorldSize || options.server_rank < -1 ||
       options.server_rank >= options.world_size) {
     return Status(Code::kInvalidArgument,
-                  format("store: world size %d with server rank %d; a job has 1 or more ranks, "
-                         "counted from 0",
-                         options.world_size, options.server_rank));
+                  format("store: world size %d with server rank %d; a job has 1 to %d "
+                         "ranks, counted from 0",
+                         options.world_size, options.server_rank, kMaxWorldSize));
   }
   if (loop->on_thread()) {
     return Status(Code::kInvalidState, "store: a server cannot be started on the loop's thread");

@@ -116,7 +116,8 @@ HostEngine::Progress::Round HostEngine::Progress::advance_all() {
   for (const auto& backend : present_) {
     if (!backend->pending() || backend->helped()) continue;
     HostBackend::Advance advance;
-    if (!backend->try_advance(&advance)) continue;  // whoever holds it notifies when it leaves
+    if (!backend->try_advance(&advance, false))
+      continue;  // whoever holds it notifies when it leaves
     round.progressed |= advance.step == collective::Step::kProgressed;
     if (advance.step == collective::Step::kDone) continue;
     round.pending = true;
@@ -139,10 +140,10 @@ Result<std::shared_ptr<HostEngine>> HostEngine::create(shm::ArenaListener listen
       options.local_rank < options.local_size &&
       (options.pids.empty() || options.pids.size() == options.world_ranks.size());
   if (!ranks_known) {
-    return Status(Code::kInvalidArgument,
-                  format("local rank %d of %d with %zu world ranks and %zu pids",
-                         options.local_rank, options.local_size, options.world_ranks.size(),
-                         options.pids.size()));
+    return Status(
+        Code::kInvalidArgument,
+        format("local rank %d of %d with %zu world ranks and %zu pids", options.local_rank,
+               options.local_size, options.world_ranks.size(), options.pids.size()));
   }
   arena_options.world_rank = options.world_ranks[options.local_rank];
   DT_TRY_VALUE(auto arena, shm::HostArena::create(std::move(listener), options.leader_name,
@@ -157,9 +158,7 @@ HostEngine::HostEngine(const Options& options, std::shared_ptr<shm::HostArena> a
 
 HostEngine::~HostEngine() { progress_->stop(); }
 
-void HostEngine::say_goodbye() {
-  arena_->own_header().left.store(1, std::memory_order_seq_cst);
-}
+void HostEngine::say_goodbye() { arena_->own_header().left.store(1, std::memory_order_seq_cst); }
 
 Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
                                                    const HostWorldOptions& world,

@@ -62,7 +62,7 @@ struct HostWorldOptions {
   std::string name = "world";
   /// Called once, without locks, by whichever thread noticed that the communicator broke (never
   /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.
-  std::function<void(const Status&)> on_broken;
+  std::function<void(const std::string& communicator, const Status&)> on_broken;
 };
 
 /// Collective over the local ranks; once per engine. Ranks of the communicator are local ranks.

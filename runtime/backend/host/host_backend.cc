@@ -47,9 +47,10 @@ HostBackend::~HostBackend() {
     interrupt(Status(Code::kAborted,
                      format("communicator \"%s\" was destroyed while operations were queued",
                             options_.name.c_str())));
-    std::lock_guard lock(progress_);
+    turn_.take();
     take_inbox();
     fail_queue();
+    (void)turn_.give();
   }
   const int fd = completion_fd_.load();
   if (fd >= 0) close(fd);
@@ -78,15 +79,15 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
 
 Status HostBackend::run(const Collective& collective) {
   // Sends and receives always queue: only there they progress beside their neighbours.
-  if (!is_transfer(collective) && !pending() && progress_.try_lock()) {
+  if (!is_transfer(collective) && !pending() && turn_.try_take()) {
     if (!pending()) {
       Status status = interrupt_.fired() ? interrupt_.status() : run_here(collective);
-      progress_.unlock();
+      if (turn_.give()) doorbell_.ring();
       if (pending()) (void)engine_->progress().notify();
       if (!status.ok()) report();
       return status;
     }
-    progress_.unlock();
+    if (turn_.give()) doorbell_.ring();
   }
   auto work = std::make_shared<Work>();
   DT_TRY(submit(collective, work));
@@ -135,7 +136,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     const uint32_t ticket = sleepy ? doorbell_.prepare() : 0;
     Advance advance;
     advance.step = Step::kBlocked;
-    (void)try_advance(&advance);
+    (void)try_advance(&advance, sleepy);
     const bool done = work.done();
     const bool give_up = !done && (wait.interrupted() || (sleepy && wait.deadline.passed()));
     const bool awake = done || give_up || advance.step == Step::kProgressed;
@@ -163,10 +164,10 @@ void HostBackend::leave_help() {
   if (pending()) (void)engine_->progress().notify();
 }
 
-bool HostBackend::try_advance(Advance* out) {
-  if (!progress_.try_lock()) return false;
+bool HostBackend::try_advance(Advance* out, bool before_sleep) {
+  if (!(before_sleep ? turn_.take_or_wish() : turn_.try_take())) return false;
   *out = advance_queue();
-  progress_.unlock();
+  if (turn_.give()) doorbell_.ring();
   report();
   return true;
 }
@@ -226,8 +227,8 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
   for (size_t i = 0; i < active_.size() && is_transfer(active_[i]->collective);) {
     Operation& operation = *active_[i];
     const Collective& collective = operation.collective;
-    const size_t pair = 2 * static_cast<size_t>(collective.root) +
-                        (collective.kind == Kind::kSend ? 0 : 1);
+    const size_t pair =
+        2 * static_cast<size_t>(collective.root) + (collective.kind == Kind::kSend ? 0 : 1);
     if (busy_[pair]) {
       ++i;
       continue;
@@ -297,7 +298,7 @@ Status HostBackend::break_with(Status status) {
 void HostBackend::report() {
   if (report_due_.load(std::memory_order_relaxed) && report_due_.exchange(false) &&
       options_.on_broken) {
-    options_.on_broken(interrupt_.status());
+    options_.on_broken(options_.name, interrupt_.status());
   }
 }
 
@@ -347,16 +348,14 @@ Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std:
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
     if (color >= 0 && colors[2 * rank] == color) result.members.push_back(rank);
   }
-  std::stable_sort(result.members.begin(), result.members.end(), [&](int32_t a, int32_t b) {
-    return colors[2 * a + 1] < colors[2 * b + 1];
-  });
+  std::stable_sort(result.members.begin(), result.members.end(),
+                   [&](int32_t a, int32_t b) { return colors[2 * a + 1] < colors[2 * b + 1]; });
   void* block = nullptr;
   Status made;
   int64_t offset = -1;
   if (color >= 0) {
     const auto size = static_cast<int32_t>(result.members.size());
-    Result<void*> memory =
-        collective::Group::make_block(*engine_->arena(), group_->shape(), size);
+    Result<void*> memory = collective::Group::make_block(*engine_->arena(), group_->shape(), size);
     made = memory.status();
     shm::Location at;
     if (memory.ok() && engine_->arena()->locate(memory.value(), 1, &at)) {
@@ -381,10 +380,10 @@ Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std:
   std::vector<int64_t> member_offsets;
   for (const int32_t rank : result.members) {
     if (offsets.value()[rank] < 0) {
-      return give_up(Status(
-          Code::kOutOfMemory,
-          format("communicator \"%s\": %s has no memory for it; its own error says more",
-                 name.c_str(), collective::member_text(*group_, rank).c_str())));
+      return give_up(
+          Status(Code::kOutOfMemory,
+                 format("communicator \"%s\": %s has no memory for it; its own error says more",
+                        name.c_str(), collective::member_text(*group_, rank).c_str())));
     }
     if (rank == group_->rank()) options.rank = static_cast<int32_t>(member_offsets.size());
     options.members.push_back(group_->options().members[rank]);

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/host/host.h"
 #include "backend/host/patience.h"
+#include "backend/host/turn.h"
 #include "base/guarded.h"
 #include "collective/channel.h"
 #include "collective/group.h"
@@ -20,9 +20,9 @@ namespace dt::backend {
 
 /// A communicator of ranks of one host.
 ///
-/// Whoever holds `progress_` advances the operations: run() on the caller's thread while nothing is
-/// queued, wait() on the waiter's, the engine's progress thread when nobody waits. It is taken with
-/// try_lock only (but by the destructor), and never held while sleeping in wait() or in the thread.
+/// Whoever holds `turn_` advances the operations: run() on the caller's thread while nothing is
+/// queued, wait() on the waiter's, the engine's progress thread when nobody waits. It is held while
+/// sleeping by run() only.
 class HostBackend : public Backend, public std::enable_shared_from_this<HostBackend> {
  public:
   HostBackend(std::shared_ptr<HostEngine> engine, std::unique_ptr<collective::Group> group,
@@ -50,7 +50,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
     Deadline deadline = Deadline::never();            ///< of what it is blocked on
   };
   /// Advances the queue if nobody else does. False: somebody else does.
-  bool try_advance(Advance* out);
+  /// `before_sleep`: the rank's doorbell rings when that one is through.
+  bool try_advance(Advance* out, bool before_sleep);
   /// Tells the control plane of a failure, without locks.
   void report();
 
@@ -87,8 +88,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   const std::unique_ptr<collective::Group> group_;
   Doorbell& doorbell_;  ///< the rank's
 
-  std::mutex progress_;
-  // Under progress_:
+  Turn turn_;
+  // Of whoever has the turn:
   collective::Channel channel_;
   collective::Mailboxes mailboxes_;
   std::deque<OperationPtr> active_;

@@ -19,8 +19,8 @@ class HostBackend;
 /// waiter does. Starts at the first notify(), with all signals blocked. Idle, it sleeps on a
 /// doorbell of its own, so that peers who ring the rank's doorbell pay no system call for it.
 ///
-/// The thread shares ownership of this object and of the arena, not of the engine, so the engine may
-/// go away on any thread, even this one.
+/// The thread shares ownership of this object and of the arena, not of the engine, so the engine
+/// may go away on any thread, even this one.
 class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Progress> {
  public:
   Progress(std::shared_ptr<shm::HostArena> arena, int64_t spin_us)

@@ -1,3 +1,469 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the host backend can do or get wrong.
+// What only the host backend can do or get wrong: ranks that disagree, are late, die, are many.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "harness.h"
+
+using namespace conformance;
+
+extern char** environ;
+
+namespace {
+
+Setup host(int32_t size) {
+  Setup one;
+  one.size = size;
+  one.host.inline_bytes = 256;
+  one.host.slot_bytes = 1024;
+  one.host.ring_bytes = 4096;
+  return one;
+}
+
+void play(const Setup& setup, const std::function<void(Rank&)>& body) {
+  for (const std::string& failure : run_ranks(setup, body)) FAIL_CHECK(failure);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("Host: ranks that disagree all get MISMATCH with both sides, and the comm stays broken") {
+  for (const int64_t count : {10, 4000}) {
+    std::atomic<int> reports{0};
+    Setup setup = host(3);
+    setup.on_broken = [&](const Status& status) {
+      if (status.code() == Code::kMismatch) ++reports;
+    };
+    play(setup, [&](Rank& rank) {
+      std::vector<float> data(5000, 1);
+      const int64_t mine = rank.rank == 2 ? count + 1 : count;
+      Collective reduce = allreduce_f32(data.data(), data.data(), mine);
+      reduce.name = "bucket 3";
+      const Status status = rank.backend->run(reduce);
+      rank.expect(status.code() == Code::kMismatch, "MISMATCH: " + status.message());
+      if (status.ok()) return;
+      const std::string text = status.message();
+      rank.expect(contains(text, dt::format("allreduce f32 sum x %d \"bucket 3\"",
+                                            static_cast<int>(count))) &&
+                      contains(text, dt::format("allreduce f32 sum x %d \"bucket 3\"",
+                                                static_cast<int>(count + 1))),
+                  "both sides: " + text);
+      rank.expect(contains(text, "allreduce #1 on comm \"world\"") &&
+                      contains(text, "rank 2 (world rank 102, thishost, pid "),
+                  "where: " + text);
+      rank.expect(status.info().rank == 102 && status.info().pid == getpid() &&
+                      status.info().operation == "allreduce" && status.info().sequence == 1,
+                  "as data");
+      rank.expect(data[0] == 1, "no data moved");
+      rank.expect(rank.backend->run(Collective()).message() == text, "later calls");
+      rank.expect(rank.backend->submit(Collective(), std::make_shared<Work>()).message() == text,
+                  "later submits");
+      rank.meet();
+    });
+    CHECK(reports.load() == 3);
+  }
+}
+
+TEST_CASE("Host: each field that ranks must agree on is compared") {
+  const auto differ = [](const std::function<void(Collective&)>& change) {
+    play(host(2), [&](Rank& rank) {
+      std::vector<double> data(4, 1);
+      Collective one;
+      one.kind = Kind::kReduce;
+      one.dtype = Dtype::kI32;
+      one.send = one.recv = data.data();
+      one.count = 2;
+      one.deadline = Deadline::after_ms(30'000);
+      if (rank.rank == 1) change(one);
+      rank.expect(rank.backend->run(one).code() == Code::kMismatch, "MISMATCH");
+    });
+  };
+  differ([](Collective& one) { one.kind = Kind::kBroadcast; });
+  differ([](Collective& one) { one.kind = Kind::kBarrier; });
+  differ([](Collective& one) { one.dtype = Dtype::kF32; });
+  differ([](Collective& one) { one.op = ReduceOp::kMax; });
+  differ([](Collective& one) { one.root = 1; });
+  differ([](Collective& one) { one.count = 1; });
+}
+
+TEST_CASE("Host: a deadline names the ranks that have not arrived, and only these") {
+  for (const bool queued : {false, true}) {
+    std::atomic<int> reports{0};
+    Setup setup = host(4);
+    setup.on_broken = [&](const Status&) { ++reports; };
+    play(setup, [&](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      rank.meet();
+      if (rank.rank != 1 && rank.rank != 3) {
+        std::vector<float> data(5000, 1);
+        Collective reduce = allreduce_f32(data.data(), data.data(), 5000);
+        reduce.deadline = Deadline::after_ms(30);
+        Status status;
+        if (queued) {
+          auto work = std::make_shared<Work>();
+          rank.expect_ok(rank.backend->submit(reduce, work), "submit");
+          rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+          status = work->status();
+        } else {
+          status = rank.backend->run(reduce);
+        }
+        const std::string text = status.message();
+        rank.expect(status.code() == Code::kTimeout, "TIMEOUT: " + text);
+        rank.expect(contains(text, "has not arrived: rank 1 (world rank 101, thishost, pid ") &&
+                        contains(text, ", rank 3 (world rank 103") &&
+                        contains(text, "(last operation: barrier #1)") &&
+                        !contains(text, "rank 0 (") && !contains(text, "rank 2 ("),
+                    text);
+        rank.expect(status.info().rank == 101 && status.info().sequence == 2, "as data");
+      }
+      rank.meet();
+    });
+    CHECK(reports.load() == 2);
+  }
+}
+
+TEST_CASE("Host: a wait that runs out of time cancels nothing") {
+  play(host(2), [](Rank& rank) {
+    std::vector<float> data(3000, 1);
+    auto work = std::make_shared<Work>();
+    if (rank.rank == 0) {
+      rank.expect_ok(rank.backend->submit(allreduce_f32(data.data(), data.data(), 3000), work), "");
+      rank.expect(!rank.backend->wait(*work, {Deadline::after_ms(5)}), "not done");
+      dt::Interrupt interrupt;
+      interrupt.fire(Status(Code::kAborted, "stop waiting"));
+      rank.expect(!rank.backend->wait(*work, {Deadline::never(), &interrupt}), "interrupted");
+    }
+    rank.meet();
+    if (rank.rank == 1) {
+      rank.expect_ok(rank.backend->run(allreduce_f32(data.data(), data.data(), 3000)), "run");
+    } else {
+      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "done");
+    }
+    rank.expect(data[2999] == 2, "result");
+  });
+}
+
+TEST_CASE("Host: interrupt wakes a blocked call in each path") {
+  for (const int64_t count : {4, 5000}) {
+    for (const bool shared : {false, true}) {
+      for (const bool queued : {false, true}) {
+        play(host(3), [&](Rank& rank) {
+          auto memory = rank.backend->allocate(20'000);
+          std::vector<float> ordinary(5000);
+          auto* data = shared ? static_cast<float*>(memory.value()) : ordinary.data();
+          if (rank.rank != 2) {
+            std::atomic<bool> entered{false};
+            std::thread control([&] {
+              while (!entered.load()) std::this_thread::yield();
+              rank.backend->interrupt(Status(Code::kPeerLost, "rank 2 died"));
+            });
+            entered.store(true);
+            Status status;
+            const Collective reduce = allreduce_f32(data, data, count);
+            if (queued) {
+              auto work = std::make_shared<Work>();
+              status = rank.backend->submit(reduce, work);
+              if (status.ok() && rank.backend->wait(*work, Wait())) status = work->status();
+            } else {
+              status = rank.backend->run(reduce);
+            }
+            rank.expect(status.message() == "rank 2 died", "status: " + status.message());
+            control.join();
+          }
+          rank.meet();
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("Host: send and recv that disagree fail on both sides") {
+  play(host(2), [](Rank& rank) {
+    std::vector<float> data(100, 1);
+    Collective one = allreduce_f32(data.data(), data.data(), rank.rank == 0 ? 100 : 99);
+    one.kind = rank.rank == 0 ? Kind::kSend : Kind::kRecv;
+    one.root = 1 - rank.rank;
+    const Status status = rank.backend->run(one);
+    rank.expect(status.code() == Code::kMismatch, "MISMATCH");
+    rank.expect(contains(status.message(), "sends f32 x 100") &&
+                    contains(status.message(), "receives f32 x 99"),
+                status.message());
+    rank.expect(!rank.backend->broken().ok(), "broken");
+    rank.meet();
+  });
+}
+
+TEST_CASE("Host: blocking exchanges work when one side sends first and the other receives first") {
+  play(host(2), [](Rank& rank) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> out(3000, static_cast<float>(rank.rank + i));
+      std::vector<float> in(3000, -1);
+      Collective send = allreduce_f32(out.data(), nullptr, 3000);
+      send.kind = Kind::kSend;
+      send.root = 1 - rank.rank;
+      Collective recv = allreduce_f32(nullptr, in.data(), 3000);
+      recv.kind = Kind::kRecv;
+      recv.root = 1 - rank.rank;
+      rank.expect_ok(rank.backend->run(rank.rank == 0 ? send : recv), "first");
+      rank.expect_ok(rank.backend->run(rank.rank == 0 ? recv : send), "second");
+      rank.expect(in[0] == static_cast<float>(1 - rank.rank + i) && in[2999] == in[0], "value");
+    }
+  });
+}
+
+TEST_CASE("Host: many threads of one rank share a communicator and several communicators") {
+  play(host(2), [](Rank& rank) {
+    std::vector<std::shared_ptr<Backend>> children;
+    for (int i = 0; i < 3; ++i) {
+      auto child =
+          rank.backend->split(0, rank.rank, dt::format("child %d", i), Deadline::after_ms(30'000));
+      rank.expect_ok(child.status(), "split");
+      children.push_back(child.value().backend);
+    }
+    // Independent communicators may be driven in any order by any thread.
+    std::vector<std::thread> threads;
+    std::mutex guard;
+    for (int i = 0; i < 3; ++i) {
+      const int index = rank.rank == 0 ? i : 2 - i;
+      threads.emplace_back([&, index] {
+        for (int round = 0; round < 30; ++round) {
+          std::vector<float> data(2000, 1);
+          const Status status = children[index]->run(allreduce_f32(data.data(), data.data(), 2000));
+          std::lock_guard lock(guard);
+          rank.expect_ok(status, "run");
+          rank.expect(data[1999] == 2, "result");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    // Several threads, one communicator: equal calls, so that their order does not matter.
+    threads.clear();
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 30; ++round) {
+          std::vector<float> data(500, 1);
+          const Status status = rank.backend->run(allreduce_f32(data.data(), data.data(), 500));
+          std::lock_guard lock(guard);
+          rank.expect_ok(status, "run");
+          rank.expect(data[499] == 2, "result");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_CASE("Host: communicators and engines are destroyed in any order, with works queued") {
+  for (int round = 0; round < 20; ++round) {
+    play(host(3), [&](Rank& rank) {
+      auto child = rank.backend->split(0, 0, "child", Deadline::after_ms(30'000));
+      rank.expect_ok(child.status(), "split");
+      check_collective(rank, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 3000, 0,
+                       Placement::kShared);
+      if (rank.rank == 1) rank.backend.reset();
+      Rank in_child = rank;
+      in_child.backend = child.value().backend;
+      check_collective(in_child, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 3000, 0,
+                       Placement::kOrdinary);
+      std::vector<float> data(10);
+      auto work = std::make_shared<Work>();
+      if (rank.rank == 0) {
+        rank.expect_ok(in_child.backend->submit(allreduce_f32(data.data(), data.data(), 10), work),
+                       "submit");
+      }
+      in_child.backend.reset();
+      child = Backend::Split();
+      if (rank.rank == 0) {
+        // The progress thread may hold the last reference for a moment.
+        const Deadline deadline = Deadline::after_ms(30'000);
+        while (!work->done() && !deadline.passed()) std::this_thread::yield();
+        rank.expect(work->status().code() == Code::kAborted, "aborted");
+        rank.expect(contains(work->status().message(), "\"child\" was destroyed"),
+                    work->status().message());
+      }
+    });
+  }
+}
+
+TEST_CASE("Host: splitting and dropping many times gives the memory back") {
+  play(host(2), [](Rank& rank) {
+    for (int i = 0; i < 200; ++i) {
+      auto child =
+          rank.backend->split(i % 2 == 0 ? 0 : rank.rank, 0, "child", Deadline::after_ms(30'000));
+      rank.expect_ok(child.status(), "split");
+      if (!child.ok()) return;
+      rank.expect_ok(child.value().backend->run(Collective()), "barrier");
+    }
+  });
+}
+
+TEST_CASE("Host: 64 ranks on few processors") {
+  Setup setup = host(64);
+  setup.host.slot_bytes = 16 << 10;
+  setup.host.ring_bytes = 64 << 10;
+  play(setup, [](Rank& rank) {
+    for (const Placement placement : {Placement::kOrdinary, Placement::kShared}) {
+      for (const int64_t count : {3, 9001}) {
+        check_collective(rank, Kind::kAllreduce, Dtype::kI32, ReduceOp::kSum, count, 0, placement);
+      }
+    }
+    check_collective(rank, Kind::kReduceScatter, Dtype::kI32, ReduceOp::kSum, 301, 0,
+                     Placement::kOrdinary);
+    rank.expect_ok(rank.backend->run(Collective()), "barrier");
+  });
+}
+
+TEST_CASE("Host: different thresholds are refused by name, a second world too") {
+  std::vector<dt::shm::ArenaListener> own;
+  for (int i = 0; i < 2; ++i) own.push_back(dt::shm::ArenaListener::create().value());
+  const std::string leader = own[0].name();
+  std::string texts[2];
+  const auto join = [&](int32_t rank) {
+    dt::backend::HostEngine::Options options;
+    options.leader_name = leader;
+    options.session = 77;
+    options.local_rank = rank;
+    options.local_size = 2;
+    options.world_ranks = {5, 6};
+    options.slot_bytes = rank == 0 ? 65536 : 32768;
+    const Wait wait{Deadline::after_ms(30'000)};
+    auto engine = dt::backend::HostEngine::create(std::move(own[rank]), options, wait);
+    texts[rank] = engine.status().message();
+    if (!engine.ok()) return;
+    auto world = dt::backend::create_host_world(engine.value(), {}, wait);
+    texts[rank] = world.status().message();
+    auto again = dt::backend::create_host_world(engine.value(), {}, wait);
+    if (again.status().code() != Code::kInvalidState) texts[rank] += "a second world";
+  };
+  std::thread other([&] { join(1); });
+  join(0);
+  other.join();
+  CHECK_MESSAGE(contains(texts[0], "set the same host.* values on all ranks"), texts[0]);
+  CHECK_MESSAGE(contains(texts[1], "rank 5"), texts[1]);
+}
+
+namespace {
+
+/// The body of a rank that is a process: exits 0 if all is well.
+int process_rank(char** arguments) {
+  const std::string leader = arguments[0];
+  const int32_t rank = atoi(arguments[1]);
+  const int32_t size = atoi(arguments[2]);
+  auto listener = dt::shm::ArenaListener::create();
+  if (!listener.ok()) return 10;
+  dt::backend::HostEngine::Options options;
+  options.leader_name = leader;
+  options.session = 99;
+  options.local_rank = rank;
+  options.local_size = size;
+  for (int32_t i = 0; i < size; ++i) options.world_ranks.push_back(i);
+  const Wait wait{Deadline::after_ms(30'000)};
+  auto engine = dt::backend::HostEngine::create(std::move(listener).value(), options, wait);
+  if (!engine.ok()) return 11;
+  auto world = dt::backend::create_host_world(engine.value(), {}, wait);
+  if (!world.ok()) return 12;
+  std::vector<std::string> failures;
+  Rank me;
+  me.rank = rank;
+  me.size = size;
+  me.backend = world.value();
+  me.failures = &failures;
+  for (const Placement placement : kPlacements) {
+    check_collective(me, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 300'001, 0, placement);
+    check_collective(me, Kind::kAllgather, Dtype::kF32, ReduceOp::kSum, 50'001, 0, placement);
+  }
+  if (rank == size - 1) raise(SIGKILL);  // dies without a goodbye
+  std::vector<float> data(100'000);
+  Collective reduce = allreduce_f32(data.data(), data.data(), 100'000);
+  reduce.deadline = Deadline::after_ms(200);
+  const Status status = world.value()->run(reduce);
+  if (status.code() != Code::kTimeout || status.info().rank != size - 1) {
+    failures.push_back("timeout: " + status.message());
+  }
+  for (const std::string& failure : failures) fprintf(stderr, "%s\n", failure.c_str());
+  return failures.empty() ? 0 : 13;
+}
+
+/// Runs before doctest: this program started itself as a rank.
+struct AsRank {
+  AsRank() {
+    char line[4096];
+    FILE* file = fopen("/proc/self/cmdline", "re");
+    if (file == nullptr) return;
+    const size_t length = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[length] = '\0';
+    std::vector<char*> arguments;
+    for (size_t at = 0; at < length; at += strlen(line + at) + 1) arguments.push_back(line + at);
+    if (arguments.size() == 5 && strcmp(arguments[1], "as-rank") == 0) {
+      _exit(process_rank(arguments.data() + 2));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Host: ranks are processes; one is killed and the others name it") {
+  auto listener = dt::shm::ArenaListener::create();
+  REQUIRE(listener.ok());
+  const std::string leader = listener.value().name();
+  constexpr int32_t kSize = 3;
+  std::vector<pid_t> children;
+  for (int32_t rank = 1; rank < kSize; ++rank) {
+    std::string words[] = {"/proc/self/exe", "as-rank", leader, std::to_string(rank),
+                           std::to_string(kSize)};
+    char* arguments[6] = {};
+    for (int i = 0; i < 5; ++i) arguments[i] = words[i].data();
+    pid_t child = 0;
+    REQUIRE(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ) == 0);
+    children.push_back(child);
+  }
+  dt::backend::HostEngine::Options options;
+  options.leader_name = leader;
+  options.session = 99;
+  options.local_size = kSize;
+  options.world_ranks = {0, 1, 2};
+  const Wait wait{Deadline::after_ms(30'000)};
+  auto engine = dt::backend::HostEngine::create(std::move(listener).value(), options, wait);
+  REQUIRE_MESSAGE(engine.ok(), engine.status().message());
+  auto world = dt::backend::create_host_world(engine.value(), {}, wait);
+  REQUIRE_MESSAGE(world.ok(), world.status().message());
+  std::vector<std::string> failures;
+  Rank me;
+  me.size = kSize;
+  me.backend = world.value();
+  me.failures = &failures;
+  for (const Placement placement : kPlacements) {
+    check_collective(me, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 300'001, 0, placement);
+    check_collective(me, Kind::kAllgather, Dtype::kF32, ReduceOp::kSum, 50'001, 0, placement);
+  }
+  for (const std::string& failure : failures) FAIL_CHECK(failure);
+  std::vector<float> data(100'000);
+  Collective reduce = allreduce_f32(data.data(), data.data(), 100'000);
+  reduce.deadline = Deadline::after_ms(200);
+  const Status status = world.value()->run(reduce);
+  CHECK(status.code() == Code::kTimeout);
+  CHECK_MESSAGE(contains(status.message(), dt::format("has not arrived: rank 2 (pid %d)",
+                                                      static_cast<int>(children[1]))),
+                status.message());
+  CHECK_MESSAGE(status.info().pid == children[1], status.message());
+  int result = -1;
+  waitpid(children[0], &result, 0);
+  CHECK((WIFEXITED(result) && WEXITSTATUS(result) == 0));
+  waitpid(children[1], &result, 0);
+  CHECK((WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL));
+}
+
+static const AsRank as_rank;

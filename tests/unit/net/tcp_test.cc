@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -178,6 +179,12 @@ TEST_CASE("Connection: a write error leaves what the peer said last to be read")
   });
   CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
   CHECK(received == "refused");
+  // The kernel did send the signal that kills by default; it waits, blocked, on the loop's thread.
+  server.loop->run([] {
+    sigset_t pending;
+    sigpending(&pending);
+    CHECK(sigismember(&pending, SIGPIPE) == 1);
+  });
   server.loop->run([&] { served.reset(); });
 }
 

@@ -107,23 +107,27 @@ inline std::vector<std::shared_ptr<Client>> Job::join_all() {
   return clients;
 }
 
-/// Collects the failures that a client is told.
+/// Collects the failures that clients are told. The callbacks share what they write: clients may
+/// outlive this.
 struct Failures {
-  Guarded<std::vector<Failure>> list;
-  std::shared_ptr<Event> first = std::make_shared<Event>();
+  struct Shared {
+    Guarded<std::vector<Failure>> list;
+    Event first;
+  };
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
 
   void watch(Client* client) {
-    client->on_failure([this, told = first](const Failure& failure) {
-      list.with([&](std::vector<Failure>& failures) { failures.push_back(failure); });
-      told->set();
+    client->on_failure([told = shared](const Failure& failure) {
+      told->list.with([&](std::vector<Failure>& failures) { failures.push_back(failure); });
+      told->first.set();
     });
   }
   Failure wait_first() {
-    REQUIRE(first->wait(patiently()));
-    return list.with([](std::vector<Failure>& failures) { return failures.front(); });
+    REQUIRE(shared->first.wait(patiently()));
+    return shared->list.with([](std::vector<Failure>& failures) { return failures.front(); });
   }
   size_t count() {
-    return list.with([](std::vector<Failure>& failures) { return failures.size(); });
+    return shared->list.with([](std::vector<Failure>& failures) { return failures.size(); });
   }
 };
 

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/arena.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+using dt::Code;
+using dt::Deadline;
+using dt::Wait;
+using dt::shm::ArenaListener;
+using dt::shm::HostArena;
+using dt::shm::kHugePageBytes;
+using dt::shm::kPageBytes;
+using dt::shm::Location;
+
+namespace {
+
+using ArenaPtr = std::shared_ptr<HostArena>;
+using Joined = dt::Result<ArenaPtr>;
+
+HostArena::Options options(int32_t rank, int32_t size, uint64_t session = 7) {
+  HostArena::Options one;
+  one.session = session;
+  one.local_rank = rank;
+  one.local_size = size;
+  one.world_rank = 10 + rank;
+  return one;
+}
+
+Joined join(ArenaListener listener, const std::string& leader, const HostArena::Options& one,
+            int64_t timeout_ms = 20'000) {
+  return HostArena::create(std::move(listener), leader, one, {Deadline::after_ms(timeout_ms)});
+}
+
+/// All ranks of one arena, made by threads.
+std::vector<ArenaPtr> make(int32_t size) {
+  std::vector<ArenaListener> listeners;
+  for (int32_t i = 0; i < size; ++i) listeners.push_back(ArenaListener::create().value());
+  const std::string leader = listeners[0].name();
+  std::vector<ArenaPtr> arenas(size);
+  std::vector<std::thread> threads;
+  for (int32_t i = 0; i < size; ++i) {
+    threads.emplace_back([&, i] {
+      auto arena = join(std::move(listeners[i]), leader, options(i, size));
+      if (arena.ok()) arenas[i] = arena.value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return arenas;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string message(const Joined& joined) { return joined.status().message(); }
+
+}  // namespace
+
+TEST_CASE("Arena: ranks see each other's headers and memory") {
+  auto arenas = make(3);
+  for (const auto& arena : arenas) REQUIRE(arena);
+  for (int32_t i = 0; i < 3; ++i) {
+    CHECK(arenas[0]->header(i).pid == getpid());
+    CHECK(arenas[0]->header(i).world_rank == 10 + i);
+  }
+  for (const int64_t bytes : {int64_t{100}, int64_t{5} << 20}) {
+    auto memory = arenas[1]->allocate(bytes);
+    REQUIRE(memory.ok());
+    auto* data = static_cast<char*>(memory.value());
+    data[bytes - 1] = 42;
+    Location at;
+    REQUIRE(arenas[1]->locate(data + 3, bytes - 3, &at));
+    CHECK(at.offset - at.allocation_offset == 3);
+    CHECK(at.allocation_offset % (bytes < kHugePageBytes ? kPageBytes : kHugePageBytes) == 0);
+    auto view = arenas[2]->view(1, at.allocation_offset, at.allocation_bytes);
+    REQUIRE(view.ok());
+    CHECK(view.value()->data()[bytes - 1] == 42);
+    view.value()->data()[0] = 17;
+    CHECK(data[0] == 17);
+    CHECK(arenas[2]->view(1, at.allocation_offset, at.allocation_bytes).value() == view.value());
+    CHECK_FALSE(arenas[1]->locate(data, at.allocation_bytes + 1, &at));
+    CHECK_FALSE(arenas[1]->locate(data - 1, 1, &at));
+    CHECK(arenas[1]->release(data).ok());
+    CHECK_FALSE(arenas[1]->locate(data, 1, &at));
+    CHECK(arenas[1]->release(data).code() == Code::kInvalidArgument);
+    // A view outlives the block; what it shows was given back.
+    CHECK(view.value()->data()[0] == 0);
+  }
+}
+
+TEST_CASE("Arena: released memory is used again and zeroed, after a failure it is neither") {
+  auto arenas = make(1);
+  REQUIRE(arenas[0]);
+  HostArena& arena = *arenas[0];
+  Location first;
+  Location second;
+  auto* data = static_cast<char*>(arena.allocate(10'000).value());
+  REQUIRE(arena.locate(data, 1, &first));
+  data[9'999] = 1;
+  CHECK(arena.release(data).ok());
+  data = static_cast<char*>(arena.allocate(10'000).value());
+  REQUIRE(arena.locate(data, 1, &second));
+  CHECK(first.offset == second.offset);
+  CHECK(data[9'999] == 0);
+  arena.quarantine();
+  CHECK(arena.release(data).ok());
+  data = static_cast<char*>(arena.allocate(10'000).value());
+  REQUIRE(arena.locate(data, 1, &second));
+  CHECK(first.offset != second.offset);
+}
+
+TEST_CASE("Arena: a shortage says how much was asked and what to look at") {
+  auto arenas = make(1);
+  REQUIRE(arenas[0]);
+  for (const int64_t bytes : {int64_t{1} << 39, int64_t{1} << 41}) {
+    const auto memory = arenas[0]->allocate(bytes);
+    CHECK(memory.status().code() == Code::kOutOfMemory);
+    const std::string text = memory.status().message();
+    CHECK_MESSAGE(contains(text, std::to_string(bytes)), text);
+    CHECK_MESSAGE(contains(text, "rank 10 cannot reserve"), text);
+    CHECK_MESSAGE(contains(text, "memory limit of the container"), text);
+  }
+  CHECK(arenas[0]->allocate(1 << 20).ok());
+}
+
+TEST_CASE("Arena: retired memory goes back when its last reader has signed off") {
+  auto arenas = make(1);
+  REQUIRE(arenas[0]);
+  auto* counter = new (arenas[0]->allocate(100).value()) std::atomic<uint32_t>(1);
+  Location at;
+  arenas[0]->retire({counter}, counter, 2);
+  CHECK(arenas[0]->locate(counter, 1, &at));
+  counter->store(2);
+  std::atomic<uint32_t> never{0};
+  arenas[0]->retire({}, &never, 1);  // looks at the older ones too
+  CHECK_FALSE(arenas[0]->locate(counter, 1, &at));
+}
+
+TEST_CASE("Arena: the memory cannot be shrunk under a reader") {
+  auto arenas = make(1);
+  REQUIRE(arenas[0]);
+  // The only descriptor of the arena is private: look for it among our own.
+  bool found = false;
+  for (int fd = 3; fd < 200; ++fd) {
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0) continue;
+    found = true;
+    CHECK((seals & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) ==
+          (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+  CHECK(found);
+}
+
+TEST_CASE("Arena: a leader that waits in vain names the missing ranks") {
+  auto leader = ArenaListener::create();
+  const std::string name = leader.value().name();
+  Joined second = dt::Status(Code::kInternal, "");
+  std::thread other([&] {
+    second = join(ArenaListener::create().value(), name, options(1, 4));
+  });
+  const Joined first = join(std::move(leader).value(), name, options(0, 4), 300);
+  other.join();
+  CHECK(first.status().code() == Code::kTimeout);
+  CHECK_MESSAGE(contains(message(first), "these local ranks did not come in time: 2, 3;"),
+                message(first));
+  CHECK(second.status().code() == Code::kTimeout);
+  CHECK_MESSAGE(contains(message(second), "local rank 0 refused: "), message(second));
+}
+
+TEST_CASE("Arena: strangers, foreign sessions and doubles are refused, the others join") {
+  auto leader = ArenaListener::create();
+  const std::string name = leader.value().name();
+  Joined foreign = dt::Status(Code::kInternal, "");
+  Joined miscounted = foreign;
+  Joined second = foreign;
+  Joined twin = foreign;
+  std::vector<std::string> log;
+  HostArena::Options leading = options(0, 3);
+  leading.logger = std::make_shared<dt::Logger>(
+      dt::LogLevel::kWarning, [&](dt::LogLevel, const char* text) { log.push_back(text); });
+  Joined first = foreign;
+  std::thread leads([&] { first = join(std::move(leader).value(), name, leading); });
+  // A stranger that says nonsense, and one that says nothing.
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  int strangers[2];
+  for (int& stranger : strangers) {
+    stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    REQUIRE(connect(stranger, reinterpret_cast<sockaddr*>(&address), length) == 0);
+  }
+  REQUIRE(send(strangers[0], "hello", 5, 0) == 5);
+  foreign = join(ArenaListener::create().value(), name, options(1, 3, 8));
+  CHECK_MESSAGE(contains(message(foreign), "belongs to session 0000000000000007, not to"),
+                message(foreign));
+  miscounted = join(ArenaListener::create().value(), name, options(1, 2));
+  CHECK_MESSAGE(contains(message(miscounted), "counts 3 ranks on this host, local rank 1 counts 2"),
+                message(miscounted));
+  // One of the two that claim to be rank 1 gets in.
+  std::thread one([&] { second = join(ArenaListener::create().value(), name, options(1, 3)); });
+  twin = join(ArenaListener::create().value(), name, options(1, 3), 200);
+  Joined third = join(ArenaListener::create().value(), name, options(2, 3));
+  one.join();
+  leads.join();
+  for (const int stranger : strangers) close(stranger);
+  const bool twin_refused = contains(message(twin), "another process joined as local rank 1");
+  const bool second_refused = contains(message(second), "another process joined as local rank 1");
+  CHECK(twin_refused != second_refused);
+  CHECK(log.size() >= 3);
+  if (twin_refused) {
+    CHECK_MESSAGE(first.ok(), message(first));
+    CHECK_MESSAGE(third.ok(), message(third));
+  }
+}
+
+TEST_CASE("Arena: nobody listens, a bad rank, an interrupt") {
+  std::string gone = ArenaListener::create().value().name();
+  const Joined alone = join(ArenaListener::create().value(), gone, options(1, 2));
+  CHECK(alone.status().code() == Code::kPeerLost);
+  CHECK_MESSAGE(contains(message(alone), "nobody listens at \"@" + gone), message(alone));
+  for (const auto& bad : {options(2, 2), options(-1, 2), options(0, 0), options(0, 100'000)}) {
+    CHECK(join(ArenaListener::create().value(), gone, bad).status().code() ==
+          Code::kInvalidArgument);
+  }
+  dt::Interrupt interrupt;
+  std::thread control([&] { interrupt.fire(dt::Status(Code::kAborted, "stop")); });
+  auto leader = ArenaListener::create();
+  const std::string name = leader.value().name();
+  const Joined stopped = HostArena::create(std::move(leader).value(), name, options(0, 2),
+                                           {Deadline::never(), &interrupt});
+  control.join();
+  CHECK(message(stopped) == "stop");
+}
