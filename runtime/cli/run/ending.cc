@@ -136,25 +136,39 @@ void Supervisor::look_for_oom_kill() {
   const int64_t now = oom_kill_count();
   if (before < 0 || now <= before) return;
   first_cause_ = format(
-      "; the kernel's OOM killer has struck in this memory cgroup since the start (oom_kill %lld -> "
+      "; the kernel's OOM killer has struck in this memory cgroup since the start (oom_kill %lld "
+      "-> "
       "%lld): give the job more memory, or use less per rank",
       static_cast<long long>(before), static_cast<long long>(now));
 }
 
-/// A rank's sockets close before its end can be collected, so a rank that ended because of it may be
-/// found first. The store knows the order; ends that lie far apart need no help.
+/// Ranks that end within a moment are found in no particular order. Nobody gets a SIGKILL because a
+/// peer died, so that is the cause; then the store knows whose connection ended first.
 void Supervisor::settle_first() {
-  if (first_ < 0 || failed_after_stop_ || !plan_.first_failed_rank) return;
-  const int32_t told = plan_.first_failed_rank();
-  if (told < 0 || told == first_ || static_cast<size_t>(told) >= ends_.size()) return;
-  const RankEnd& end = ends_[static_cast<size_t>(told)];
-  if (!end.has_ended() || !end.failed()) return;
-  if (end.ended_ns - ends_[static_cast<size_t>(first_)].ended_ns > kSettleNs) return;
-  first_ = told;
+  if (first_ < 0 || failed_after_stop_) return;
+  const int64_t until_ns = ends_[static_cast<size_t>(first_)].ended_ns + kSettleNs;
+  const auto may_be_first = [&](size_t rank) {
+    return ends_[rank].has_ended() && ends_[rank].failed() && ends_[rank].ended_ns <= until_ns;
+  };
+  int settled = first_;
+  if (!ends_[static_cast<size_t>(first_)].killed_by(SIGKILL)) {
+    const int told = plan_.first_failed_rank ? plan_.first_failed_rank() : -1;
+    if (told >= 0 && static_cast<size_t>(told) < ends_.size() &&
+        may_be_first(static_cast<size_t>(told))) {
+      settled = told;
+    }
+    for (size_t rank = 0; rank < ends_.size(); ++rank) {
+      const bool killed = ends_[rank].killed_by(SIGKILL) && ends_[rank].ended_ns < killed_ns_;
+      if (may_be_first(rank) && killed) settled = static_cast<int>(rank);
+    }
+  }
+  if (settled == first_) return;
+  first_ = settled;
   look_for_oom_kill();
 }
 
 void Supervisor::signal_groups(int signal) {
+  if (signal == SIGKILL) killed_ns_ = std::min(killed_ns_, monotonic_ns());
   for (size_t rank = 0; rank < ends_.size(); ++rank) {
     if (pipes_[rank].group_exists) kill(-ends_[rank].pid, signal);
   }

@@ -117,6 +117,7 @@ class Supervisor {
   std::set<int> passed_on_;
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
+  int64_t killed_ns_ = INT64_MAX;  // when we first sent a SIGKILL to all
   Deadline sweep_until_ = Deadline::never();
   int sweep_signal_ = 0;      // SIGTERM first after a clean end, else SIGKILL
   bool sweep_kills_ = false;  // SIGKILL has been sent
