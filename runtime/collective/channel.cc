@@ -159,8 +159,7 @@ Status Channel::disagreement() const {
 
 const char* Channel::inline_data(int32_t rank) const {
   if (rank == group_.rank()) return static_cast<const char*>(collective_->send);
-  return inline_bytes_ <= Head::kDataBytes ? head(rank).data
-                                           : group_.inline_area(rank, sequence_);
+  return inline_bytes_ <= Head::kDataBytes ? head(rank).data : group_.inline_area(rank, sequence_);
 }
 
 void Channel::finish_inline() {

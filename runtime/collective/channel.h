@@ -44,8 +44,8 @@ class Channel {
   Group& group_;
   Mover mover_;
   const Collective* collective_ = nullptr;
-  uint64_t sequence_ = 0;   ///< of the present operation; the first is 1
-  uint64_t signature_ = 0;  ///< own
+  uint64_t sequence_ = 0;     ///< of the present operation; the first is 1
+  uint64_t signature_ = 0;    ///< own
   int64_t inline_bytes_ = 0;  ///< of the contribution; -1: too large
   int32_t arrived_ = 0;       ///< members below have announced
   bool moving_ = false;

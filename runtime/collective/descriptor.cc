@@ -68,8 +68,8 @@ Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32
                std::string message) {
   ErrorInfo info;
   info.code = code;
-  info.message = operation_text(group, kind, sequence) + ", rank " +
-                 std::to_string(group.rank()) + ": " + std::move(message);
+  info.message = operation_text(group, kind, sequence) + ", rank " + std::to_string(group.rank()) +
+                 ": " + std::move(message);
   info.operation = kind_name(kind);
   info.sequence = sequence;
   if (culprit >= 0) {
@@ -83,9 +83,7 @@ Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32
 Status mismatch(const Group& group, Kind kind, int64_t sequence,
                 const std::vector<Announced>& announced) {
   using Key = std::pair<uint64_t, int64_t>;
-  const auto key = [](const Announced& one) {
-    return Key(one.signature & ~flag::kAll, one.count);
-  };
+  const auto key = [](const Announced& one) { return Key(one.signature & ~flag::kAll, one.count); };
   std::map<Key, int> votes;
   for (const Announced& one : announced) ++votes[key(one)];
   Key common = key(announced[0]);

@@ -11,7 +11,8 @@
 
 namespace dt::collective {
 
-/// A signature packs what members must agree on, {kind, dtype, op, root}, and flags that may differ.
+/// A signature packs what members must agree on, {kind, dtype, op, root}, and flags that may
+/// differ.
 namespace flag {
 inline constexpr uint64_t kSendShared = uint64_t{1} << 24;  ///< send lies in the arena
 inline constexpr uint64_t kRecvShared = uint64_t{1} << 25;  ///< recv lies in the arena

@@ -40,7 +40,8 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
         info.host = opened.host;
         info.pid = member.pid;
         info.message = format(
-            "communicator \"%s\": rank %d (%s, pid %lld) has inline_bytes %lld, slot_bytes %lld and "
+            "communicator \"%s\": rank %d (%s, pid %lld) has inline_bytes %lld, slot_bytes %lld "
+            "and "
             "%lld slots, rank %d has %lld, %lld and %lld; set the same host.* values on all ranks",
             opened.name.c_str(), member.world_rank, opened.host.c_str(),
             static_cast<long long>(member.pid), static_cast<long long>(block->shape.inline_bytes),

@@ -47,8 +47,7 @@ Status Mailboxes::open_outgoing(int32_t peer) {
 Result<bool> Mailboxes::open_incoming(int32_t peer) {
   Pair& pair = incoming_[peer];
   if (pair.box != nullptr) return true;
-  const int64_t offset =
-      group_.peer(peer).mailboxes[group_.rank()].load(std::memory_order_seq_cst);
+  const int64_t offset = group_.peer(peer).mailboxes[group_.rank()].load(std::memory_order_seq_cst);
   if (offset == 0) return false;
   const int64_t page = shm::kPageBytes;
   const int64_t bytes =
@@ -100,8 +99,8 @@ Step Mailboxes::advance_send(const Collective& operation, Transfer& transfer, St
     return Step::kDone;
   }
   if (transfer.segment < segments_of(operation)) {
-    const auto taken = static_cast<int64_t>(box.consumed.load(std::memory_order_seq_cst) -
-                                            transfer.base);
+    const auto taken =
+        static_cast<int64_t>(box.consumed.load(std::memory_order_seq_cst) - transfer.base);
     if (transfer.segment < taken + Mailbox::kSlots) {
       const int64_t begin = transfer.segment * slot;
       kernels::copy(ring_slot(&box, group_.shape(), transfer.segment),
@@ -197,8 +196,7 @@ Status Mailboxes::differs(const Collective& operation, const Transfer& transfer,
       operation.root,
       format("the two sides disagree: %s %s, %s %s; make both sides name the same count and type, "
              "then re-create the communicator",
-             member_text(group_, sender).c_str(),
-             side("sends", box.signature, box.count).c_str(),
+             member_text(group_, sender).c_str(), side("sends", box.signature, box.count).c_str(),
              member_text(group_, receiver).c_str(),
              side("receives", box.expected_signature, box.expected_count).c_str()));
 }

@@ -28,8 +28,8 @@ struct Mailbox {
   Place place;                                           ///< valid with flag::kSendShared
   alignas(2 * kLineBytes) std::atomic<uint64_t> filled;  ///< segments in the ring, of all messages
   // Written by the receiver.
-  alignas(2 * kLineBytes) std::atomic<uint64_t> taken;     ///< messages taken
-  std::atomic<uint64_t> refused;                           ///< number of the message that differs
+  alignas(2 * kLineBytes) std::atomic<uint64_t> taken;  ///< messages taken
+  std::atomic<uint64_t> refused;                        ///< number of the message that differs
   uint64_t expected_signature;
   int64_t expected_count;
   alignas(2 * kLineBytes) std::atomic<uint64_t> consumed;  ///< segments copied out, of all messages

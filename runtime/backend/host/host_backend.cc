@@ -227,8 +227,8 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
   for (size_t i = 0; i < active_.size() && is_transfer(active_[i]->collective);) {
     Operation& operation = *active_[i];
     const Collective& collective = operation.collective;
-    const size_t pair = 2 * static_cast<size_t>(collective.root) +
-                        (collective.kind == Kind::kSend ? 0 : 1);
+    const size_t pair =
+        2 * static_cast<size_t>(collective.root) + (collective.kind == Kind::kSend ? 0 : 1);
     if (busy_[pair]) {
       ++i;
       continue;
@@ -348,16 +348,14 @@ Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std:
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
     if (color >= 0 && colors[2 * rank] == color) result.members.push_back(rank);
   }
-  std::stable_sort(result.members.begin(), result.members.end(), [&](int32_t a, int32_t b) {
-    return colors[2 * a + 1] < colors[2 * b + 1];
-  });
+  std::stable_sort(result.members.begin(), result.members.end(),
+                   [&](int32_t a, int32_t b) { return colors[2 * a + 1] < colors[2 * b + 1]; });
   void* block = nullptr;
   Status made;
   int64_t offset = -1;
   if (color >= 0) {
     const auto size = static_cast<int32_t>(result.members.size());
-    Result<void*> memory =
-        collective::Group::make_block(*engine_->arena(), group_->shape(), size);
+    Result<void*> memory = collective::Group::make_block(*engine_->arena(), group_->shape(), size);
     made = memory.status();
     shm::Location at;
     if (memory.ok() && engine_->arena()->locate(memory.value(), 1, &at)) {
@@ -382,10 +380,10 @@ Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std:
   std::vector<int64_t> member_offsets;
   for (const int32_t rank : result.members) {
     if (offsets.value()[rank] < 0) {
-      return give_up(Status(
-          Code::kOutOfMemory,
-          format("communicator \"%s\": %s has no memory for it; its own error says more",
-                 name.c_str(), collective::member_text(*group_, rank).c_str())));
+      return give_up(
+          Status(Code::kOutOfMemory,
+                 format("communicator \"%s\": %s has no memory for it; its own error says more",
+                        name.c_str(), collective::member_text(*group_, rank).c_str())));
     }
     if (rank == group_->rank()) options.rank = static_cast<int32_t>(member_offsets.size());
     options.members.push_back(group_->options().members[rank]);

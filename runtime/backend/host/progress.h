@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "backend/host/host.h"
@@ -19,8 +20,8 @@ class HostBackend;
 /// waiter does. Starts at the first notify(), with all signals blocked. Idle, it sleeps on a
 /// doorbell of its own, so that peers who ring the rank's doorbell pay no system call for it.
 ///
-/// The thread shares ownership of this object and of the arena, not of the engine, so the engine may
-/// go away on any thread, even this one.
+/// The thread shares ownership of this object and of the arena, not of the engine, so the engine
+/// may go away on any thread, even this one.
 class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Progress> {
  public:
   Progress(std::shared_ptr<shm::HostArena> arena, int64_t spin_us)
@@ -40,9 +41,12 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   };
   struct State {
     std::vector<std::weak_ptr<HostBackend>> backends;
-    std::thread thread;
+    pthread_t thread{};
+    bool joinable = false;
   };
 
+  static void* enter(void* self);
+  Status start(State& state);
   void loop();
   Round advance_all();
 

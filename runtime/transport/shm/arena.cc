@@ -24,17 +24,16 @@
 namespace dt::shm {
 namespace {
 
-constexpr int32_t kViewsMax = 1024;             // cached mappings of peers' memory
-constexpr int64_t kLimitCheckBytes = 1 << 20;   // below, reading the limits costs more than it saves
+constexpr int32_t kViewsMax = 1024;            // cached mappings of peers' memory
+constexpr int64_t kLimitCheckBytes = 1 << 20;  // below, reading the limits costs more than it saves
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 Result<int> create_memory(const HostArena::Options& options) {
   const int64_t bytes = options.local_size * kSectionBytes;
   const auto failure = [&](const char* call, int error) {
-    return Status(Code::kSystem,
-                  format("creating the memory of this host: %s: %s", call,
-                         errno_text(error).c_str()));
+    return Status(Code::kSystem, format("creating the memory of this host: %s: %s", call,
+                                        errno_text(error).c_str()));
   };
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -135,10 +134,11 @@ Status HostArena::check_headers() {
   for (int32_t rank = 0; rank < options_.local_size; ++rank) {
     const SectionHeader& peer = header(rank);
     if (peer.magic != SectionHeader::kMagic || peer.header_bytes != sizeof(SectionHeader)) {
-      return Status(Code::kVersion,
-                    format("local rank %d (pid %lld) runs another version of dt than local rank %d; "
-                           "install the same one everywhere",
-                           rank, static_cast<long long>(peer.pid), options_.local_rank));
+      return Status(
+          Code::kVersion,
+          format("local rank %d (pid %lld) runs another version of dt than local rank %d; "
+                 "install the same one everywhere",
+                 rank, static_cast<long long>(peer.pid), options_.local_rank));
     }
     for (int i = 0; i < SectionHeader::kAffinityWords; ++i) usable[i] |= peer.affinity[i];
   }
@@ -187,7 +187,8 @@ Result<char*> HostArena::map(int32_t local_rank, int64_t offset, int64_t bytes) 
   }
   // Huge pages need an address that is aligned as the offset is: reserve more, keep the middle.
   const size_t reserved = length + kHugePageBytes;
-  void* room = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* room =
+      mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return failure();
   const auto begin = reinterpret_cast<uintptr_t>(room);
   const uintptr_t aligned = round_up(static_cast<int64_t>(begin), kHugePageBytes);
@@ -206,10 +207,11 @@ Result<char*> HostArena::map(int32_t local_rank, int64_t offset, int64_t bytes) 
 }
 
 Status HostArena::shortage(int64_t bytes, const std::string& why) const {
-  return Status(Code::kOutOfMemory,
-                format("rank %d cannot reserve %lld bytes of memory shared on this host: %s; ask for "
-                       "less, free memory, or raise the memory limit of the container or cgroup",
-                       options_.world_rank, static_cast<long long>(bytes), why.c_str()));
+  return Status(
+      Code::kOutOfMemory,
+      format("rank %d cannot reserve %lld bytes of memory shared on this host: %s; ask for "
+             "less, free memory, or raise the memory limit of the container or cgroup",
+             options_.world_rank, static_cast<long long>(bytes), why.c_str()));
 }
 
 Status HostArena::reserve(char* address, const Block& block) const {
@@ -230,9 +232,8 @@ Status HostArena::reserve(char* address, const Block& block) const {
 Result<void*> HostArena::allocate(int64_t bytes) {
   reap();
   if (bytes <= 0) {
-    return Status(Code::kInvalidArgument,
-                  format("cannot allocate %lld bytes: must be positive",
-                         static_cast<long long>(bytes)));
+    return Status(Code::kInvalidArgument, format("cannot allocate %lld bytes: must be positive",
+                                                 static_cast<long long>(bytes)));
   }
   if (bytes > kSectionBytes - kPageBytes) {
     return shortage(bytes, format("a rank has %lld bytes of address space for it",
@@ -242,9 +243,9 @@ Result<void*> HostArena::allocate(int64_t bytes) {
     // The kernel would hand out pages until its OOM killer strikes, so look first.
     const MemoryLimit limit = memory_limit();
     if (bytes > limit.available_bytes) {
-      return shortage(bytes, format("only %lld bytes are left (%s)",
-                                    static_cast<long long>(limit.available_bytes),
-                                    limit.source.c_str()));
+      return shortage(bytes,
+                      format("only %lld bytes are left (%s)",
+                             static_cast<long long>(limit.available_bytes), limit.source.c_str()));
     }
   }
   Block block;
@@ -270,9 +271,7 @@ Result<void*> HostArena::allocate(int64_t bytes) {
     give_back();
     return reserved;
   }
-  blocks_.with([&](Blocks& blocks) {
-    blocks.live[reinterpret_cast<uintptr_t>(address)] = block;
-  });
+  blocks_.with([&](Blocks& blocks) { blocks.live[reinterpret_cast<uintptr_t>(address)] = block; });
   return static_cast<void*>(address);
 }
 

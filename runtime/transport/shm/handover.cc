@@ -216,8 +216,8 @@ class Leader {
       return true;
     }
     if (!post(stranger.fd(), Reply(), memfd_)) {
-      note(format("local rank %d went away again: %s", hello.local_rank,
-                  errno_text(errno).c_str()));
+      note(
+          format("local rank %d went away again: %s", hello.local_rank, errno_text(errno).c_str()));
       return true;
     }
     ranks_[hello.local_rank].fd = std::move(stranger);
@@ -297,8 +297,8 @@ Result<Socket> connect_to_leader(const std::string& name, const HandoverTerms& t
     // EAGAIN: the backlog is full. There is nothing to poll for.
     if (wait.interrupted()) return wait.interrupt->status();
     if (wait.deadline.passed()) {
-      return Status(Code::kTimeout, format("%s: local rank 0 accepts no connection",
-                                           where(terms).c_str()));
+      return Status(Code::kTimeout,
+                    format("%s: local rank 0 accepts no connection", where(terms).c_str()));
     }
     poll(nullptr, 0, 1);
   }

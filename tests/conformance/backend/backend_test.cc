@@ -209,8 +209,10 @@ TEST_CASE("Backend: messages pass around the ring of ranks, issued in any order"
         auto sent = std::make_shared<Work>();
         auto got = std::make_shared<Work>();
         const bool send_first = rank.rank % 2 == 0;
-        rank.expect_ok(rank.backend->submit(send_first ? send : recv, send_first ? sent : got), "1");
-        rank.expect_ok(rank.backend->submit(send_first ? recv : send, send_first ? got : sent), "2");
+        rank.expect_ok(rank.backend->submit(send_first ? send : recv, send_first ? sent : got),
+                       "1");
+        rank.expect_ok(rank.backend->submit(send_first ? recv : send, send_first ? got : sent),
+                       "2");
         rank.expect(rank.backend->wait(*sent, {Deadline::after_ms(30'000)}), "sent");
         rank.expect(rank.backend->wait(*got, {Deadline::after_ms(30'000)}), "received");
         rank.expect_ok(sent->status(), "send");
@@ -259,7 +261,8 @@ TEST_CASE("Backend: memory is zeroed, aligned, checked, and comes back 1000 time
     rank.expect_ok(rank.backend->release(nullptr), "null");
     int other = 0;
     rank.expect(rank.backend->release(&other).code() == Code::kInvalidArgument, "foreign pointer");
-    rank.expect(!rank.backend->allocate(0).ok() && !rank.backend->allocate(-1).ok(), "not positive");
+    rank.expect(!rank.backend->allocate(0).ok() && !rank.backend->allocate(-1).ok(),
+                "not positive");
     const auto huge = rank.backend->allocate(int64_t{1} << 55);
     rank.expect(huge.status().code() == Code::kOutOfMemory, "absurd: " + huge.status().message());
   });

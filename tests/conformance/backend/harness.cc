@@ -58,8 +58,8 @@ uint16_t half_from_double(double value) {
   if (value == 0) return 0;
   int exponent;
   const double mantissa = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
-  const auto bits = static_cast<uint16_t>(((exponent + 14) << 10) +
-                                          (static_cast<int>(mantissa * 2048) - 1024));
+  const auto bits =
+      static_cast<uint16_t>(((exponent + 14) << 10) + (static_cast<int>(mantissa * 2048) - 1024));
   return static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
 }
 
@@ -232,10 +232,10 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
   collective.recv = recv;
   collective.count = count;
   collective.deadline = Deadline::after_ms(kOperationMs);
-  const std::string what = dt::format("%s %s %s x %lld root %d placement %d of %d ranks",
-                                      dt::backend::kind_name(kind), dtype_name(dtype),
-                                      reduce_op_name(op), static_cast<long long>(count), root,
-                                      static_cast<int>(placement), size);
+  const std::string what =
+      dt::format("%s %s %s x %lld root %d placement %d of %d ranks", dt::backend::kind_name(kind),
+                 dtype_name(dtype), reduce_op_name(op), static_cast<long long>(count), root,
+                 static_cast<int>(placement), size);
   const Status status = rank.backend->run(collective);
   if (!status.ok()) return rank.expect_ok(status, what);
   if (kind == Kind::kReduce && rank.rank != root) return;
@@ -301,8 +301,7 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
     options.world_ranks.clear();
     for (int32_t i = 0; i < setup.size; ++i) options.world_ranks.push_back(100 + i);
     const Wait wait{Deadline::after_ms(kJoinMs)};
-    auto engine =
-        dt::backend::HostEngine::create(std::move(listeners[index]), options, wait);
+    auto engine = dt::backend::HostEngine::create(std::move(listeners[index]), options, wait);
     rank.expect_ok(engine.status(), "engine");
     if (!engine.ok()) return;
     dt::backend::HostWorldOptions world;

@@ -48,20 +48,21 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
 /// Where the buffers of an operation lie.
 enum class Placement {
   kOrdinary,
-  kShared,          ///< memory of Backend::allocate
-  kInPlace,         ///< ordinary, send and recv coincide as NCCL defines it
+  kShared,   ///< memory of Backend::allocate
+  kInPlace,  ///< ordinary, send and recv coincide as NCCL defines it
   kInPlaceShared,
   kSendShared,
   kRecvShared,
-  kSomeShared,      ///< shared on even ranks, in place on every third
-  kMisaligned,      ///< ordinary, one element behind an odd address
+  kSomeShared,  ///< shared on even ranks, in place on every third
+  kMisaligned,  ///< ordinary, one element behind an odd address
 };
-constexpr Placement kPlacements[] = {
-    Placement::kOrdinary,   Placement::kShared,     Placement::kInPlace,    Placement::kInPlaceShared,
-    Placement::kSendShared, Placement::kRecvShared, Placement::kSomeShared, Placement::kMisaligned};
+constexpr Placement kPlacements[] = {Placement::kOrdinary,   Placement::kShared,
+                                     Placement::kInPlace,    Placement::kInPlaceShared,
+                                     Placement::kSendShared, Placement::kRecvShared,
+                                     Placement::kSomeShared, Placement::kMisaligned};
 
-/// Runs one collective on a pattern in which every rank and index differs and compares every element
-/// with a plain loop.
+/// Runs one collective on a pattern in which every rank and index differs and compares every
+/// element with a plain loop.
 void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int64_t count,
                       int32_t root, Placement placement);
 

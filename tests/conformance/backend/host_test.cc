@@ -227,8 +227,8 @@ TEST_CASE("Host: many threads of one rank share a communicator and several commu
   play(host(2), [](Rank& rank) {
     std::vector<std::shared_ptr<Backend>> children;
     for (int i = 0; i < 3; ++i) {
-      auto child = rank.backend->split(0, rank.rank, dt::format("child %d", i),
-                                       Deadline::after_ms(30'000));
+      auto child =
+          rank.backend->split(0, rank.rank, dt::format("child %d", i), Deadline::after_ms(30'000));
       rank.expect_ok(child.status(), "split");
       children.push_back(child.value().backend);
     }
@@ -240,8 +240,7 @@ TEST_CASE("Host: many threads of one rank share a communicator and several commu
       threads.emplace_back([&, index] {
         for (int round = 0; round < 30; ++round) {
           std::vector<float> data(2000, 1);
-          const Status status =
-              children[index]->run(allreduce_f32(data.data(), data.data(), 2000));
+          const Status status = children[index]->run(allreduce_f32(data.data(), data.data(), 2000));
           std::lock_guard lock(guard);
           rank.expect_ok(status, "run");
           rank.expect(data[1999] == 2, "result");
@@ -301,8 +300,8 @@ TEST_CASE("Host: communicators and engines are destroyed in any order, with work
 TEST_CASE("Host: splitting and dropping many times gives the memory back") {
   play(host(2), [](Rank& rank) {
     for (int i = 0; i < 200; ++i) {
-      auto child = rank.backend->split(i % 2 == 0 ? 0 : rank.rank, 0, "child",
-                                       Deadline::after_ms(30'000));
+      auto child =
+          rank.backend->split(i % 2 == 0 ? 0 : rank.rank, 0, "child", Deadline::after_ms(30'000));
       rank.expect_ok(child.status(), "split");
       if (!child.ok()) return;
       rank.expect_ok(child.value().backend->run(Collective()), "barrier");
@@ -437,8 +436,7 @@ TEST_CASE("Host: ranks are processes; one is killed and the others name it") {
   options.local_size = kSize;
   options.world_ranks = {0, 1, 2};
   const Wait wait{Deadline::after_ms(30'000)};
-  auto engine =
-      dt::backend::HostEngine::create(std::move(listener).value(), options, wait);
+  auto engine = dt::backend::HostEngine::create(std::move(listener).value(), options, wait);
   REQUIRE_MESSAGE(engine.ok(), engine.status().message());
   auto world = dt::backend::create_host_world(engine.value(), {}, wait);
   REQUIRE_MESSAGE(world.ok(), world.status().message());
