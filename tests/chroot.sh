@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# chroot.sh [quickstart|tests]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
+# that the two commands need nothing else. Root only. What is tested is the last commit.
+# DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+die() { echo "chroot.sh: $*" >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || die "only root can make a chroot"
+command -v debootstrap >/dev/null || die "debootstrap is not here: apt-get install debootstrap"
+[ $# -gt 0 ] || set -- quickstart tests
+for part in "$@"; do
+  [[ $part =~ ^(quickstart|tests)$ ]] || die "unknown part $part: quickstart or tests"
+done
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
+system=$scratch/system
+mounted=()
+clean_up() {
+  local point
+  for point in "${mounted[@]}"; do umount -l "$point" || true; done
+  # Nothing may be deleted below a mount that would not go.
+  ! grep -qF " $system/" /proc/mounts || { echo "chroot.sh: $system is still mounted" >&2; return; }
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM
+
+# The mirror that this machine uses.
+mirror=$(find /etc/apt -path '/etc/apt/sources.list*' -type f \( -name '*.list' -o -name '*.sources' \) \
+  -exec sed -nE 's/^(URIs:|deb( \[[^]]*\])?) +([^ ]+).*/\3/p' {} + | sed -n '/\/debian\/\?$/{p;q}')
+[ -n "$mirror" ] || die "no Debian mirror in /etc/apt/sources.list*"
+
+base=${DT_CHROOT_BASE:-$scratch/base}
+if [ ! -e "$base/etc/debian_version" ]; then
+  debootstrap --variant=minbase bookworm "$base" "$mirror" >"$scratch/log" 2>&1 ||
+    { tail -n 20 "$scratch/log" >&2; die "debootstrap failed"; }
+fi
+cp -a "$base" "$system"
+# Packages come from the mirror that debootstrap wrote into the system; its lists are not there yet.
+rm -rf "$system"/var/lib/apt/lists/*
+cp /etc/resolv.conf /etc/hosts "$system/etc/"
+mount -t proc proc "$system/proc" && mounted+=("$system/proc")
+mount --bind /dev "$system/dev" && mounted=("$system/dev" "${mounted[@]}")
+
+git clone -q "$root" "$system/root/dt"
+echo "chroot.sh: bare Debian $(cat "$system/etc/debian_version"), commit $(git -C "$root" rev-parse --short HEAD), $(nproc) cores"
+
+inside() { # what, command
+  local begin=$SECONDS status=0
+  echo "== $1"
+  env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
+    chroot "$system" bash -c "cd /root/dt && $2" </dev/null || status=$?
+  echo "== $1: exit $status after $((SECONDS - begin)) s"
+  [ "$status" -eq 0 ] || failed+=("$1")
+}
+failed=()
+for part in "$@"; do
+  if [ "$part" = quickstart ]; then
+    inside "quickstart, bare system" examples/quickstart.sh
+    inside "quickstart, again" examples/quickstart.sh
+  else
+    inside "tests" tests/run.sh
+    inside "tests, again" tests/run.sh
+  fi
+done
+[ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"

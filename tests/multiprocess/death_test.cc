@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real ranks, killed: the others get the named error wherever they are blocked, in time.
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "dt_run.h"
+
+using dt::test::count_of;
+using dt::test::dt_run;
+using dt::test::lines_of;
+using dt::test::Process;
+using dt::test::starts_with;
+using dt::test::Watch;
+
+namespace {
+
+constexpr int kNamedMs = 2000;  // what dt promises
+
+std::vector<pid_t> ready_pids(const std::string& text) {
+  std::vector<pid_t> pids;
+  for (const std::string& line : lines_of(text)) {
+    const size_t at = line.find("ready ");
+    if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + 6));
+  }
+  return pids;
+}
+
+pid_t pid_of_rank(const std::string& text, int rank) {
+  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
+  for (const std::string& line : lines_of(text)) {
+    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
+  }
+  return -1;
+}
+
+std::vector<std::string> shared_memory_files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (count_of(name, "dt") > 0) files.push_back(name);
+  }
+  return files;
+}
+
+/// A free port, for ranks that no launcher started. Held until they run.
+class HeldPort {
+ public:
+  HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    socklen_t length = sizeof address;
+    REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~HeldPort() { close(fd_); }
+  HeldPort(const HeldPort&) = delete;
+  HeldPort& operator=(const HeldPort&) = delete;
+  int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a killed rank is named to every other rank within two seconds, wherever it is blocked") {
+  for (const char* mode : {"train", "reduce", "wait", "store", "finalize", "children"}) {
+    for (const int victim : {1, 0}) {
+      const std::string how = mode;
+      if (victim == 0 && how != "train" && how != "reduce") continue;  // rank 1 plays the odd part
+      CAPTURE(how);
+      CAPTURE(victim);
+      Process run(dt_run({"-n", "3"}, {mode}));
+      REQUIRE(run.wait_for_output("ready ", 3));
+      const pid_t dead = pid_of_rank(run.out, victim);
+      REQUIRE(dead > 0);
+      const Watch others(ready_pids(run.out));
+      const auto killed = std::chrono::steady_clock::now();
+      REQUIRE(kill(dead, SIGKILL) == 0);
+      CHECK(others.all_ended(kNamedMs));
+      const auto took = std::chrono::steady_clock::now() - killed;
+      INFO("ms until all ended: ",
+           std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
+      CHECK(run.wait() == 128 + SIGKILL);
+      INFO(run.out);
+      INFO(run.err);
+      const std::string named = "DT_ERR_PEER_LOST of rank " + std::to_string(victim) +
+                                " host named pid " + std::to_string(dead);
+      CHECK(count_of(run.out, named) == 2);
+      CHECK(starts_with(run.err, "rank " + std::to_string(victim) + " (host "));
+      CHECK(count_of(lines_of(run.err)[0], "killed by SIGKILL") == 1);
+    }
+  }
+  CHECK(shared_memory_files().empty());
+}
+
+TEST_CASE("without a launcher: rank 0 serves the store, its death is named too") {
+  for (const int victim : {0, 2}) {
+    CAPTURE(victim);
+    std::vector<std::unique_ptr<Process>> ranks;
+    {
+      const HeldPort held;
+      for (int rank = 0; rank < 3; ++rank) {
+        Process::Options options;
+        options.environment = {"DT_RANK=" + std::to_string(rank), "DT_WORLD_SIZE=3",
+                               "DT_MASTER_ADDR=127.0.0.1",
+                               "DT_MASTER_PORT=" + std::to_string(held.port())};
+        ranks.push_back(std::make_unique<Process>(
+            std::vector<std::string>{dt::test::required_variable("RUN_PROGRAM"), "reduce"},
+            options));
+      }
+      for (auto& rank : ranks) REQUIRE(rank->wait_for_output("ready "));
+    }
+    const pid_t dead = ranks[static_cast<size_t>(victim)]->pid();
+    REQUIRE(kill(dead, SIGKILL) == 0);
+    for (int rank = 0; rank < 3; ++rank) {
+      Process& process = *ranks[static_cast<size_t>(rank)];
+      const int code = process.wait();
+      if (rank == victim) continue;
+      INFO(process.out);
+      INFO(process.err);
+      CHECK(code == 9);
+      CHECK(count_of(process.out, "DT_ERR_PEER_LOST of rank " + std::to_string(victim) +
+                                      " host named pid " + std::to_string(dead)) == 1);
+    }
+  }
+}
+
+TEST_CASE("kill -9 of dt run: no rank lives two seconds later") {
+  Process run(dt_run({"-n", "3"}, {"reduce"}));
+  REQUIRE(run.wait_for_output("ready ", 3));
+  const Watch ranks(ready_pids(run.out));
+  run.send(SIGKILL);
+  CHECK(ranks.all_ended(2000));
+  CHECK(shared_memory_files().empty());
+}
+
+TEST_CASE("a clean job prints nothing of its own and leaves nothing behind") {
+  Process run(dt_run({"-n", "4"}, {"nothing"}));
+  CHECK(run.wait() == 0);
+  CHECK(run.err.empty());
+  CHECK(count_of(run.out, "ready ") == 4);
+  CHECK(lines_of(run.out).size() == 4);
+  CHECK(shared_memory_files().empty());
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of a real job. The mode says what it does for ever; when dt reports an error it prints it
+// and ends with code 9.
+#include <dt/dt.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+[[noreturn]] void fail(int rank) {
+  dt_error_info info;
+  dt_error_info_init(&info);
+  dt_last_error_info(&info);
+  printf("rank %d saw %s of rank %d host %s pid %lld: %s\n", rank, dt_status_name(info.status),
+         info.rank, info.host[0] != '\0' ? "named" : "unknown", static_cast<long long>(info.pid),
+         info.message);
+  fflush(stdout);
+  _exit(9);
+}
+
+void check(dt_status status, int rank) {
+  if (status != DT_OK) fail(rank);
+}
+
+/// Holds copies of this process's descriptors and outlives it.
+void leave_a_child_behind() {
+  const pid_t child = fork();
+  if (child == 0) {
+    close(STDOUT_FILENO);
+    close(STDERR_FILENO);
+    for (;;) pause();
+  }
+}
+
+void train(dt_comm* world, int rank) {
+  const dt_param params[] = {{100'000, "a", DT_F32, 0}, {50'000, "b", DT_F32, 0}};
+  dt_reducer* reducer = nullptr;
+  check(dt_reducer_create(world, params, 2, nullptr, &reducer), rank);
+  for (;;) {
+    check(dt_reducer_ready(reducer, 1, nullptr, nullptr), rank);
+    check(dt_reducer_ready(reducer, 0, nullptr, nullptr), rank);
+    check(dt_reducer_finish(reducer, nullptr), rank);
+  }
+}
+
+/// One kind of call after the other, so that a death finds the others in any of them.
+void reduce_for_ever(dt_comm* world, int rank) {
+  std::vector<float> small(16);
+  std::vector<float> large(1 << 20);
+  for (;;) {
+    check(dt_allreduce(world, small.data(), small.data(), 16, DT_F32, DT_SUM, nullptr, nullptr),
+          rank);
+    check(
+        dt_allreduce(world, large.data(), large.data(), 1 << 20, DT_F32, DT_MAX, nullptr, nullptr),
+        rank);
+    check(dt_broadcast(world, large.data(), 1 << 18, DT_F32, 0, nullptr, nullptr), rank);
+    check(dt_barrier(world, nullptr, nullptr), rank);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  dt_job* job = nullptr;
+  dt_place place;
+  dt_place_init(&place);
+  check(dt_init(nullptr, &job), -1);
+  check(dt_rank_info(job, &place), -1);
+  const int rank = place.rank;
+  dt_comm* world = nullptr;
+  check(dt_comm_world(job, &world), rank);
+  check(dt_barrier(world, nullptr, nullptr), rank);
+  if (mode == "children") leave_a_child_behind();
+  printf("ready %d\n", static_cast<int>(getpid()));
+  if (mode == "train") train(world, rank);
+  if (mode == "reduce" || mode == "children") reduce_for_ever(world, rank);
+  if (mode == "store") {  // the others wait in the store for what rank 1 never sets
+    int64_t bytes = 0;
+    if (rank != 1) check(dt_store_get(job, "never", -1, nullptr, 0, &bytes), rank);
+    for (;;) pause();
+  }
+  if (mode == "wait") {  // the others wait in an operation that rank 1 never enters
+    if (rank != 1) check(dt_barrier(world, nullptr, nullptr), rank);
+    for (;;) pause();
+  }
+  if (mode == "finalize") {  // the others wait in the goodbye
+    if (rank != 1) check(dt_finalize(job, -1), rank);
+    for (;;) pause();
+  }
+  dt_comm_destroy(world);
+  check(dt_finalize(job, -1), rank);
+  dt_job_destroy(job);
+  return 0;
+}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# repeat.sh N [BUILD_DIR]: the multiprocess tests N times while every core is kept busy by something
+# else. Stops at the first failure and prints its log.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "repeat.sh N [BUILD_DIR]: N is a number above 0" >&2; exit 2; }
+count=$1
+build=${2:-$root/build-tests}
+[ -f "$build/build.ninja" ] || { echo "repeat.sh: $build is not built yet: run tests/run.sh first" >&2; exit 2; }
+
+# One loop for each core; the timeout ends them even when this script is killed.
+busy=()
+for ((core = 0; core < $(nproc); ++core)); do
+  timeout $((count * 300)) bash -c 'while :; do :; done' &
+  busy+=($!)
+done
+trap 'kill "${busy[@]}" 2>/dev/null || true; wait' EXIT
+
+for ((round = 1; round <= count; ++round)); do
+  begin=$SECONDS
+  # Busy cores make everything slower; what the tests themselves promise stays as it is.
+  if ! meson test -C "$build" --suite multiprocess --timeout-multiplier 4 --print-errorlogs \
+    >"$build/repeat.log" 2>&1 </dev/null; then
+    cat "$build/repeat.log"
+    echo "round $round of $count failed"
+    exit 1
+  fi
+  echo "round $round of $count: $("$root/tests/results.py" "$build" | tail -n 1) in $((SECONDS - begin)) s"
+done

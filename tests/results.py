@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""results.py BUILD_DIR: names what failed and what was skipped, with the reason, in the last run of
+`meson test`. The last line counts meson tests (a unit test program with all its cases is one):
+"N passed, N failed, N skipped". Fails when a test failed, or when there was none."""
+
+import json
+import sys
+from pathlib import Path
+
+
+def reason_of(result):
+    """A test that skips itself says why in its last line."""
+    lines = (result.get("stdout", "") + result.get("stderr", "")).strip().split("\n")
+    return lines[-1].strip() or "no reason was given"
+
+
+def main():
+    log = Path(sys.argv[1]) / "meson-logs" / "testlog.json"
+    try:
+        results = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line]
+    except FileNotFoundError:
+        print(f"no test was run: there is no {log}")
+        results = []
+    passed = failed = skipped = 0
+    for result in results:
+        if result["result"] in ("OK", "EXPECTEDFAIL"):
+            passed += 1
+        elif result["result"] == "SKIP":
+            skipped += 1
+            print(f"skipped: {result['name']}: {reason_of(result)}")
+        else:
+            failed += 1
+            print(f"failed: {result['name']}: {result['result']} after {result['duration']:.1f} s")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
