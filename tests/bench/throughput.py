@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Throughput of a 2-rank job against two independent one-rank trainers.
 
-A: `dt run -n 2 fashion_mnist`. B: two fashion_mnist at the same time, each with half of the batch.
+A: `dt run -n 2 fashion_mnist`. B: two fashion_mnist of one rank at the same
+time, each with half of the batch.
 In both each rank is pinned to a core of its own and computes batches of the same size, so A / B
 says what communication and its threads cost. Rounds are interleaved: A, B, A, B, ...
 
@@ -104,19 +105,21 @@ class Bench:
                 sys.exit(f"throughput.py: {program} is not built; give --build")
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith("DT_")}
-        self.environment["BENCH_CORES"] = ",".join(str(core) for core in cores)
+        self.environment["OMP_NUM_THREADS"] = "1"
+
+    def start(self, ranks, batch, cores):
+        """One job; dt run starts lone trainers too, so that both sides are started alike."""
+        environment = dict(self.environment, BENCH_CORES=",".join(str(core) for core in cores))
+        return start([self.dt, "run", "-n", str(ranks), "--no-prefix", "--", "sh", "-c", PIN, "pin",
+                      self.trainer, "--batch", str(batch), *self.options], environment)
 
     def job(self):
-        command = [self.dt, "run", "-n", "2", "--no-prefix", "--", "sh", "-c", PIN, "pin",
-                   self.trainer, "--batch", str(self.arguments.batch), *self.options]
-        return images_per_second(finish([start(command, self.environment)],
-                                        self.arguments.timeout)[0])
+        process = self.start(2, self.arguments.batch, self.cores)
+        return images_per_second(finish([process], self.arguments.timeout)[0])
 
     def alone(self):
         """Sum over one trainer per core that run at the same time."""
-        processes = [start(["taskset", "-c", str(core), self.trainer, "--batch",
-                            str(self.arguments.batch // 2), *self.options],
-                           self.environment) for core in self.cores]
+        processes = [self.start(1, self.arguments.batch // 2, [core]) for core in self.cores]
         outputs = finish(processes, self.arguments.timeout)
         return sum(images_per_second(output) for output in outputs)
 
