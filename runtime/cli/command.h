@@ -29,6 +29,7 @@ std::optional<int> parse(CLI::App* app, int argument_count, char** arguments);
 /// Prints "dt NAME: message" on stderr.
 int fail(const char* name, const Status& status, int exit_code = kExitFailure);
 
+int bench_command(int argument_count, char** arguments);
 int run_command(int argument_count, char** arguments);
 int config_command(int argument_count, char** arguments);
 int store_command(int argument_count, char** arguments);

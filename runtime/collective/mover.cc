@@ -15,7 +15,7 @@ constexpr int32_t kExchangeRanksMax = 2;
 constexpr int64_t kPushBlockBytes = 32 << 10;
 constexpr int64_t kPushBlocksAtOnce = 16;  // between looks at interrupts and other communicators
 // Segments shrink so that even small buffers are pipelined, but not below this.
-constexpr int64_t kSegmentBytesMin = 8 << 10;
+constexpr int64_t kSegmentBytesMin = 32 << 10;
 constexpr int64_t kSegmentsWanted = 8;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -42,10 +42,9 @@ Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& si
   for (const uint64_t signature : signatures) all &= signature;
   const bool sends_shared = (all & flag::kSendShared) != 0;
   const bool push =
-      sends_shared &&
-      ((collective.kind == Kind::kAllreduce && (all & flag::kRecvShared) != 0) ||
-       (collective.kind == Kind::kReduce &&
-        (signatures[collective.root] & flag::kRecvShared) != 0));
+      sends_shared && ((collective.kind == Kind::kAllreduce && (all & flag::kRecvShared) != 0) ||
+                       (collective.kind == Kind::kReduce &&
+                        (signatures[collective.root] & flag::kRecvShared) != 0));
   return push ? plan_push(details) : plan_pull(signatures, details);
 }
 
@@ -55,7 +54,8 @@ Status Mover::plan_push(const std::vector<const Detail*>& details) {
   const bool everywhere = collective_->kind == Kind::kAllreduce;
   const int32_t me = group_.rank();
   targets_.clear();
-  if (everywhere || me == collective_->root) targets_.push_back(static_cast<char*>(collective_->recv));
+  if (everywhere || me == collective_->root)
+    targets_.push_back(static_cast<char*>(collective_->recv));
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     if (rank == me) {
       sources_[rank].shared = static_cast<const char*>(collective_->send);
@@ -179,25 +179,25 @@ Step Mover::advance_pull() {
 void Mover::fill(int64_t segment) {
   const Span range = span(segment);
   const auto* send = static_cast<const char*>(collective_->send);
-  char* slot = group_.slot(group_.rank(), segment);
+  char* target = slot(group_.rank(), segment);
   if (collective_->kind == Kind::kReduceScatter) {
     for (const int32_t rank : others_) {
-      kernels::copy(slot + rank * piece_bytes_,
+      kernels::copy(target + rank * piece_bytes_,
                     send + (rank * collective_->count + range.begin) * element_bytes_,
                     range.count * element_bytes_);
     }
     return;
   }
   if (way_ != Way::kTwoPhase) {
-    kernels::copy(slot, send + range.begin * element_bytes_, range.count * element_bytes_);
+    kernels::copy(target, send + range.begin * element_bytes_, range.count * element_bytes_);
     return;
   }
   // The own part is summed straight from the send buffer.
   const Span own = part(group_.rank(), range.count);
   const int64_t after = own.begin + own.count;
   const char* begin = send + range.begin * element_bytes_;
-  kernels::copy(slot, begin, own.begin * element_bytes_);
-  kernels::copy(slot + after * element_bytes_, begin + after * element_bytes_,
+  kernels::copy(target, begin, own.begin * element_bytes_);
+  kernels::copy(target + after * element_bytes_, begin + after * element_bytes_,
                 (range.count - after) * element_bytes_);
 }
 
@@ -207,9 +207,8 @@ void Mover::reduce_part(int64_t segment) {
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     scratch_[rank] = source(rank, segment, 0) + offset;
   }
-  kernels::reduce(reduction_of(*collective_, group_.size()),
-                  group_.slot(group_.rank(), segment) + offset, scratch_.data(), group_.size(),
-                  own.count);
+  kernels::reduce(reduction_of(*collective_, group_.size()), slot(group_.rank(), segment) + offset,
+                  scratch_.data(), group_.size(), own.count);
 }
 
 void Mover::consume(int64_t segment) {
@@ -241,8 +240,7 @@ void Mover::consume(int64_t segment) {
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     const Span piece = part(rank, range.count);
     kernels::copy(recv + (range.begin + piece.begin) * element_bytes_,
-                  group_.slot(rank, segment) + piece.begin * element_bytes_,
-                  piece.count * element_bytes_);
+                  slot(rank, segment) + piece.begin * element_bytes_, piece.count * element_bytes_);
   }
 }
 
@@ -272,10 +270,16 @@ Mover::Span Mover::part(int32_t rank, int64_t count) const {
 const char* Mover::source(int32_t rank, int64_t segment, int32_t piece) const {
   const bool scatter = collective_->kind == Kind::kReduceScatter;
   if (sources_[rank].shared == nullptr) {
-    return group_.slot(rank, segment) + (scatter ? piece * piece_bytes_ : 0);
+    return slot(rank, segment) + (scatter ? piece * piece_bytes_ : 0);
   }
   const int64_t first = (scatter ? piece * collective_->count : 0) + segment * segment_elements_;
   return sources_[rank].shared + first * element_bytes_;
+}
+
+char* Mover::slot(int32_t rank, int64_t segment) const {
+  // Going on where the operation before ended: the peer no longer has these lines in its cache, so
+  // that writing them does not wait for it (measured at 64 KiB: 5.4 us against 9.4).
+  return group_.slot(rank, static_cast<int64_t>(base_) + segment);
 }
 
 bool Mover::reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const {

@@ -31,8 +31,8 @@ enum class Step { kDone, kProgressed, kBlocked };
 ///             may overwrite it.
 ///
 /// Ring reuse is safe: within an operation, segment t is filled only after every reader, and the
-/// member itself, consumed segment t - slots. Between operations, all announced the present one, so all completed the one
-/// before, so nobody reads any slot.
+/// member itself, consumed segment t - slots. Between operations, all announced the present one, so
+/// all completed the one before, so nobody reads any slot.
 ///
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
@@ -73,6 +73,7 @@ class Mover {
   Span part(int32_t rank, int64_t count) const;
   /// Member `rank`'s contribution to the segment; `piece` of reduce_scatter.
   const char* source(int32_t rank, int64_t segment, int32_t piece) const;
+  char* slot(int32_t rank, int64_t segment) const;
   bool reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const;
   void publish(Counter counter, int64_t segments);
   Step finish();

@@ -210,34 +210,52 @@ void Job::hear_of(const store::Failure& failure) {
     board_->communicator_failed(failure.scope, Status(std::move(info)));
     return;
   }
-  if (info.code == Code::kPeerLost && info.rank >= 0) {
-    info.message += last_operation(info.rank);
-    const Status status(std::move(info));
-    board_->rank_lost(status.info().rank, status);
-    failed_.fire(status);
-    return;
+  if (info.code == Code::kPeerLost) info.message += last_operation(info.rank);
+  fail(Status(std::move(info)));
+}
+
+/// Blames before it tells: a caller may end this process as soon as its call returns.
+void Job::fail(const Status& status) {
+  const ErrorInfo& info = status.info();
+  const bool lost = info.code == Code::kPeerLost && info.rank >= 0;
+  local_.with([&](const LocalPeers& local) {
+    if (local.engine == nullptr) return;
+    int32_t none = 0;
+    local.engine->arena()->own_header().blames.compare_exchange_strong(
+        none, lost ? info.rank + 1 : shm::SectionHeader::kBlamesAbort);
+  });
+  if (lost) {
+    board_->rank_lost(info.rank, status);
+  } else {
+    board_->job_failed(status);
   }
-  const Status status(std::move(info));
-  board_->job_failed(status);
   failed_.fire(status);
 }
 
 void Job::peer_ended(int32_t local_rank) {
   const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
-  if (local.engine == nullptr || has_left(local.engine->arena()->header(local_rank))) return;
-  const store::LocalRecord& record = local.records[static_cast<size_t>(local_rank)];
+  if (local.engine == nullptr) return;
+  const shm::SectionHeader& header = local.engine->arena()->header(local_rank);
+  if (has_left(header)) return;
+  auto culprit = local.records.begin() + local_rank;
+  if (const int32_t blames = header.blames.load(); blames != 0) {
+    // It ended because of another, of whom this rank has not heard yet. The store tells of those
+    // that are not here, and of an abort.
+    culprit = std::find_if(local.records.begin(), local.records.end(),
+                           [&](const auto& record) { return record.rank + 1 == blames; });
+    if (culprit == local.records.end() || culprit->rank == place_.rank) return;
+  }
   ErrorInfo info;
   info.code = Code::kPeerLost;
-  info.rank = record.rank;
+  info.rank = culprit->rank;
   info.host = host_name_;
-  info.pid = record.pid;
+  info.pid = culprit->pid;
   info.message = format(
-      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job again",
-      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
-      last_operation(record.rank).c_str());
-  const Status status(std::move(info));
-  board_->rank_lost(record.rank, status);
-  failed_.fire(status);
+      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job "
+      "again",
+      culprit->rank, host_name_.c_str(), static_cast<long long>(culprit->pid),
+      last_operation(culprit->rank).c_str());
+  fail(Status(std::move(info)));
 }
 
 std::string Job::last_operation(int32_t world_rank) const {

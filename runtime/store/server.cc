@@ -35,6 +35,7 @@ uint64_t random_session() {
 // the loop's thread, and call nothing afterwards.
 class Server::Impl {
  public:
+  int32_t first_failed_rank() const { return first_failed_rank_.load(); }
   Impl(net::Loop* loop, ServerOptions options)
       : loop_(loop),
         options_(std::move(options)),
@@ -84,6 +85,7 @@ class Server::Impl {
   JoinTable joins_;
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
   bool aborted_ = false;
+  std::atomic<int32_t> first_failed_rank_{-1};  // written on the loop's thread, once
   std::vector<std::shared_ptr<Event>> empty_waiters_;
 };
 
@@ -403,6 +405,8 @@ void Server::Impl::deliver(const Answers& answers) {
 }
 
 void Server::Impl::push(const Failure& failure, uint64_t except) {
+  int32_t none = -1;
+  if (failure.scope.empty()) first_failed_rank_.compare_exchange_strong(none, failure.info.rank);
   const std::string frame = encode_frame(FrameType::kFailure, 0, encode(failure));
   for (const auto& entry : sessions_) {
     const Session& session = *entry.second;
@@ -476,6 +480,8 @@ Server::~Server() {
 uint16_t Server::port() const { return impl_->bound().port(); }
 
 std::string Server::bound_address() const { return impl_->bound().host(); }
+
+int32_t Server::first_failed_rank() const { return impl_->first_failed_rank(); }
 
 Status Server::wait_empty(const Wait& wait) {
   const auto empty = std::make_shared<Event>();

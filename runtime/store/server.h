@@ -39,6 +39,9 @@ class Server {
   uint16_t port() const;
   /// The numeric address it listens on, without the port.
   std::string bound_address() const;
+  /// The rank whose death or abort came first, as its connection told; -1 while there is none. A
+  /// launcher finds ends of processes in no particular order: this is the order of the causes.
+  int32_t first_failed_rank() const;
   /// Returns when no client is connected; at the deadline TIMEOUT naming who is.
   Status wait_empty(const Wait& wait);
 

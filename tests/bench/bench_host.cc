@@ -60,8 +60,8 @@ int run_rank(int rank, int size, dt::shm::ArenaListener listener, const std::str
   auto world = dt::backend::create_host_world(engine.value(), {}, wait);
   if (!world.ok()) return fail(world.status());
   dt::backend::Backend& backend = *world.value();
-  const std::vector<Case> cases = {{2, 40, 2000},       {256, 40, 1000},      {4096, 40, 100},
-                                   {16384, 60, 1},      {1 << 18, 60, 1},     {25 << 18, 21, 1}};
+  const std::vector<Case> cases = {{2, 40, 2000},  {256, 40, 1000},  {4096, 40, 100},
+                                   {16384, 60, 1}, {1 << 18, 60, 1}, {25 << 18, 21, 1}};
   for (const Case& one : cases) {
     for (const bool direct : {true, false}) {
       const int64_t bytes = one.count * 4;
@@ -71,7 +71,8 @@ int run_rank(int rank, int size, dt::shm::ArenaListener listener, const std::str
         if (!memory.ok()) return fail(memory.status());
         data = static_cast<float*>(memory.value());
       } else {
-        data = static_cast<float*>(aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
+        data = static_cast<float*>(
+            aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
       }
       Collective reduce;
       reduce.kind = Kind::kAllreduce;
@@ -118,8 +119,8 @@ int run_rank(int rank, int size, dt::shm::ArenaListener listener, const std::str
 
 int main(int argc, char** argv) {
   const int size = argc > 1 ? atoi(argv[1]) : 2;
-  auto* names = static_cast<Names*>(mmap(nullptr, sizeof(Names), PROT_READ | PROT_WRITE,
-                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* names = static_cast<Names*>(
+      mmap(nullptr, sizeof(Names), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   auto leader = dt::shm::ArenaListener::create();
   if (!leader.ok()) return fail(leader.status());
   snprintf(names->leader, sizeof names->leader, "%s", leader.value().name().c_str());

@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <system_error>
+#include <memory>
 #include <utility>
 
 #include "backend/host/host.h"
@@ -39,27 +39,36 @@ void HostEngine::Progress::add(std::weak_ptr<HostBackend> backend) {
   });
 }
 
+void* HostEngine::Progress::enter(void* self) {
+  std::unique_ptr<std::shared_ptr<Progress>> owned(static_cast<std::shared_ptr<Progress>*>(self));
+  (*owned)->loop();
+  return nullptr;
+}
+
+Status HostEngine::Progress::start(State& state) {
+  if (started_.load(std::memory_order_relaxed) || stopping_.load()) return {};
+  auto self = std::make_unique<std::shared_ptr<Progress>>(shared_from_this());
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&state.thread, nullptr, &Progress::enter, self.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    return Status(Code::kSystem, format("starting the progress thread: %s; look at the limit of "
+                                        "processes (ulimit -u)",
+                                        errno_text(error).c_str()));
+  }
+  (void)self.release();  // the thread's
+  pthread_setname_np(state.thread, "dt-host");
+  state.joinable = true;
+  started_.store(true, std::memory_order_release);
+  return {};
+}
+
 Status HostEngine::Progress::notify() {
   if (!started_.load(std::memory_order_acquire)) {
-    DT_TRY(state_.with([&](State& state) -> Status {
-      if (started_.load(std::memory_order_relaxed)) return {};
-      sigset_t all;
-      sigset_t before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
-      Status status;
-      try {
-        state.thread = std::thread([self = shared_from_this()] { self->loop(); });
-        pthread_setname_np(state.thread.native_handle(), "dt-host");
-        started_.store(true, std::memory_order_release);
-      } catch (const std::system_error& error) {
-        status = Status(Code::kSystem, format("starting the progress thread: %s; look at the limit "
-                                              "of processes (ulimit -u)",
-                                              error.what()));
-      }
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      return status;
-    }));
+    DT_TRY(state_.with([&](State& state) { return start(state); }));
   }
   bell_.ring();
   arena_->doorbell().ring();
@@ -70,13 +79,17 @@ void HostEngine::Progress::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
   bell_.ring();
   arena_->doorbell().ring();
-  std::thread thread = state_.with([](State& state) { return std::move(state.thread); });
-  if (!thread.joinable()) return;
+  pthread_t thread{};
+  const bool joinable = state_.with([&](State& state) {
+    thread = state.thread;
+    return std::exchange(state.joinable, false);
+  });
+  if (!joinable) return;
   // The last communicator may have been dropped by the thread itself.
-  if (thread.get_id() == std::this_thread::get_id()) {
-    thread.detach();
+  if (pthread_equal(thread, pthread_self()) != 0) {
+    pthread_detach(thread);
   } else {
-    thread.join();
+    pthread_join(thread, nullptr);
   }
 }
 

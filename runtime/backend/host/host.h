@@ -30,8 +30,10 @@ class HostEngine {
     // Equal on all ranks; checked when the world communicator is made.
     int64_t inline_bytes = 8 << 10;  ///< largest contribution that travels with its descriptor
     int64_t slot_bytes = 64 << 10;   ///< segment that is staged at once
-    int64_t ring_bytes = 1 << 20;    ///< staging memory of a rank in a communicator
-    LoggerPtr logger;                ///< null: silent
+    /// Staging memory of a rank in a communicator; with the rest of its block just below a huge
+    /// page.
+    int64_t ring_bytes = 31 * (64 << 10);
+    LoggerPtr logger;  ///< null: silent
   };
 
   /// Collective over the local ranks: hands the memory over.

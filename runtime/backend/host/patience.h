@@ -38,6 +38,9 @@ class Patience {
     asm volatile("yield");
 #endif
     if (rounds_ % kRoundsPerLook != 0) return spin_ns_ != 0;
+    // The scheduler may have put the peer behind us on this processor: polling would then only keep
+    // it from answering. With nobody waiting this returns at once.
+    sched_yield();
     const int64_t now = monotonic_ns();
     if (began_ns_ == 0) began_ns_ = now;
     return now - began_ns_ < spin_ns_;

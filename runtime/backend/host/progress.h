@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "backend/host/host.h"
@@ -40,9 +41,12 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   };
   struct State {
     std::vector<std::weak_ptr<HostBackend>> backends;
-    std::thread thread;
+    pthread_t thread{};
+    bool joinable = false;
   };
 
+  static void* enter(void* self);
+  Status start(State& state);
   void loop();
   Round advance_all();
 

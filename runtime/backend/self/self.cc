@@ -2,19 +2,17 @@
 #include "backend/self/self.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <set>
+#include <map>
 #include <utility>
 
 namespace dt::backend {
 namespace {
-
-constexpr size_t kAlignment = 4096;
 
 class SelfBackend final : public Backend, public std::enable_shared_from_this<SelfBackend> {
  public:
@@ -24,7 +22,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     interrupt(Status(Code::kAborted, "communicator \"" + communicator_ +
                                          "\" was destroyed while operations were queued"));
     state_.with([](State& state) {
-      for (void* pointer : state.allocations) free(pointer);
+      for (const auto& [pointer, bytes] : state.allocations) munmap(pointer, bytes);
       if (state.completion_fd >= 0) close(state.completion_fd);
     });
   }
@@ -99,13 +97,14 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   }
 
   Result<void*> allocate(int64_t bytes) override {
-    void* pointer = nullptr;
-    if (bytes > 0 && posix_memalign(&pointer, kAlignment, static_cast<size_t>(bytes)) == 0) {
-      memset(pointer, 0, static_cast<size_t>(bytes));
-      state_.with([&](State& state) { state.allocations.insert(pointer); });
-      return pointer;
-    }
     if (bytes > 0) {
+      const auto length = static_cast<size_t>(bytes);
+      void* pointer =
+          mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pointer != MAP_FAILED) {
+        state_.with([&](State& state) { state.allocations[pointer] = length; });
+        return pointer;
+      }
       return Status(Code::kOutOfMemory, format("cannot allocate %lld bytes; ask for less, or look "
                                                "at the memory limit",
                                                static_cast<long long>(bytes)));
@@ -116,11 +115,18 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
 
   Status release(void* pointer) override {
     if (pointer == nullptr) return {};
-    if (!state_.with([&](State& state) { return state.allocations.erase(pointer) == 1; })) {
+    size_t length = 0;
+    state_.with([&](State& state) {
+      auto found = state.allocations.find(pointer);
+      if (found == state.allocations.end()) return;
+      length = found->second;
+      state.allocations.erase(found);
+    });
+    if (length == 0) {
       return Status(Code::kInvalidArgument,
                     format("%p was not allocated here, or was released before", pointer));
     }
-    free(pointer);
+    munmap(pointer, length);
     return {};
   }
 
@@ -151,7 +157,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   struct State {
     std::deque<Pending> sends;  ///< without their other side; of these two one is always empty
     std::deque<Pending> recvs;
-    std::set<void*> allocations;
+    std::map<void*, size_t> allocations;  ///< bytes of each
     int completion_fd = -1;
   };
 

@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kTermAfterMs = 2000;
 constexpr int64_t kSweepTermMs = 2000;  // from SIGTERM to SIGKILL for what a clean run left behind
 constexpr int64_t kSweepKillMs = 5000;  // then a process is unkillable
+// Ends this far apart are cause and effect in the order found.
+constexpr int64_t kSettleNs = 1'000'000'000;
 constexpr int kInterruptsToKill = 2;
 constexpr int kInterruptsToDiscard = 3;  // do not even wait for the reader of the output
 
@@ -120,24 +122,53 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
 void Supervisor::on_first_failure(int rank) {
   first_ = rank;
   failed_after_stop_ = stop_signal_ != 0;
-  if (ends_[static_cast<size_t>(rank)].killed_by(SIGKILL)) {
-    const int64_t before = oom_kills_at_start_;
-    const int64_t now = oom_kill_count();
-    if (before >= 0 && now > before) {
-      first_cause_ = format(
-          "; the kernel's OOM killer has struck in this memory cgroup since the start (oom_kill "
-          "%lld"
-          " -> %lld): give the job more memory, or use less per rank",
-          static_cast<long long>(before), static_cast<long long>(now));
-    }
-  }
+  look_for_oom_kill();
   if (failed_after_stop_) return;  // all are ending as they were asked to, in their own time
   const int64_t term_after_ms = std::min(kTermAfterMs, plan_.grace_ms / 2);
   term_at_ = Deadline::after_ms(term_after_ms);
   kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));
 }
 
+void Supervisor::look_for_oom_kill() {
+  first_cause_.clear();
+  if (!ends_[static_cast<size_t>(first_)].killed_by(SIGKILL)) return;
+  const int64_t before = oom_kills_at_start_;
+  const int64_t now = oom_kill_count();
+  if (before < 0 || now <= before) return;
+  first_cause_ = format(
+      "; the kernel's OOM killer has struck in this memory cgroup since the start (oom_kill %lld "
+      "-> "
+      "%lld): give the job more memory, or use less per rank",
+      static_cast<long long>(before), static_cast<long long>(now));
+}
+
+/// Ranks that end within a moment are found in no particular order. Nobody gets a SIGKILL because a
+/// peer died, so that is the cause; then the store knows whose connection ended first.
+void Supervisor::settle_first() {
+  if (first_ < 0 || failed_after_stop_) return;
+  const int64_t until_ns = ends_[static_cast<size_t>(first_)].ended_ns + kSettleNs;
+  const auto may_be_first = [&](size_t rank) {
+    return ends_[rank].has_ended() && ends_[rank].failed() && ends_[rank].ended_ns <= until_ns;
+  };
+  int settled = first_;
+  if (!ends_[static_cast<size_t>(first_)].killed_by(SIGKILL)) {
+    const int told = plan_.first_failed_rank ? plan_.first_failed_rank() : -1;
+    if (told >= 0 && static_cast<size_t>(told) < ends_.size() &&
+        may_be_first(static_cast<size_t>(told))) {
+      settled = told;
+    }
+    for (size_t rank = 0; rank < ends_.size(); ++rank) {
+      const bool killed = ends_[rank].killed_by(SIGKILL) && ends_[rank].ended_ns < killed_ns_;
+      if (may_be_first(rank) && killed) settled = static_cast<int>(rank);
+    }
+  }
+  if (settled == first_) return;
+  first_ = settled;
+  look_for_oom_kill();
+}
+
 void Supervisor::signal_groups(int signal) {
+  if (signal == SIGKILL) killed_ns_ = std::min(killed_ns_, monotonic_ns());
   for (size_t rank = 0; rank < ends_.size(); ++rank) {
     if (pipes_[rank].group_exists) kill(-ends_[rank].pid, signal);
   }

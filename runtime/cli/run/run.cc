@@ -113,6 +113,7 @@ Result<int> run_job(const RunOptions& options, const std::string& program) {
   plan.place.agent_pid = getpid();
   DT_TRY_VALUE(const ServedStore served, serve_store(plan));
   plan.place.store_port = served.server->port();
+  plan.first_failed_rank = [&served] { return served.server->first_failed_rank(); };
   plan.place.terminal = output->is_terminal(Stream::kStdout);
   if (getenv("OMP_NUM_THREADS") == nullptr) {
     plan.place.omp_num_threads = std::max(1, usable_cores() / options.nproc);

@@ -183,6 +183,7 @@ void Supervisor::drain() {
 }
 
 void Supervisor::report() {
+  settle_first();
   if (!start_error_.ok()) {
     output_.message("dt run: " + start_error_.message());
   } else if (ended_by_stop()) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <array>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ struct SupervisorPlan {
   /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that
   /// sent it knows how long a checkpoint may take.
   int64_t stop_grace_ms = -1;
+  /// The rank that the store saw fail first, -1 none. Any time.
+  std::function<int32_t()> first_failed_rank;
 };
 
 /// Runs the ranks of one host: starts them, brings their output, passes signals on, and when one
@@ -80,6 +83,8 @@ class Supervisor {
   void reap();
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);
+  void look_for_oom_kill();
+  void settle_first();
   void check_deadlines();
   void signal_groups(int signal);
   bool all_ended() const;
@@ -112,6 +117,7 @@ class Supervisor {
   std::set<int> passed_on_;
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
+  int64_t killed_ns_ = INT64_MAX;  // when we first sent a SIGKILL to all
   Deadline sweep_until_ = Deadline::never();
   int sweep_signal_ = 0;      // SIGTERM first after a clean end, else SIGKILL
   bool sweep_kills_ = false;  // SIGKILL has been sent

@@ -52,6 +52,10 @@ struct SectionHeader {
   uint64_t affinity[kAffinityWords];  ///< processors the rank may use
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
+  /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for
+  /// the cause: 0 none, else world rank + 1; kBlamesAbort: the job was aborted.
+  std::atomic<int32_t> blames;
+  static constexpr int32_t kBlamesAbort = -1;
   /// Section offset of the world communicator's block, 0 while there is none.
   std::atomic<int64_t> world_block;
 };

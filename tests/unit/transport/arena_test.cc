@@ -166,9 +166,7 @@ TEST_CASE("Arena: a leader that waits in vain names the missing ranks") {
   auto leader = ArenaListener::create();
   const std::string name = leader.value().name();
   Joined second = dt::Status(Code::kInternal, "");
-  std::thread other([&] {
-    second = join(ArenaListener::create().value(), name, options(1, 4));
-  });
+  std::thread other([&] { second = join(ArenaListener::create().value(), name, options(1, 4)); });
   const Joined first = join(std::move(leader).value(), name, options(0, 4), 300);
   other.join();
   CHECK(first.status().code() == Code::kTimeout);

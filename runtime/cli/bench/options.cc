@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/options.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "cli/bench/method.h"
+#include "cli/command.h"
+
+namespace dt::cli::bench {
+namespace {
+
+constexpr int kMaxRanks = 4096;  // as dt run
+constexpr int64_t kMaxBytes = int64_t{1} << 40;
+constexpr size_t kMaxSizes = 1000;
+
+constexpr char kFooter[] =
+    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast or reduce. Sizes are bytes; K, "
+    "M\n"
+    "and G mean 2^10, 2^20 and 2^30; for allgather and reduce_scatter they are totals.\n"
+    "\n"
+    "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, "
+    "mpirun,\n"
+    "...) it measures within that job.\n"
+    "\n"
+    "Method: results are verified first; then, per size, warm-up and --rounds rounds, of which "
+    "the\n"
+    "median counts. From 64 KiB on every rank rewrites its buffer and passes a barrier before "
+    "each\n"
+    "timed operation; below, operations run back to back. Times are averaged over the ranks.\n"
+    "Columns are those of nccl-tests, GB is 10^9 bytes.\n"
+    "\n"
+    "--compare compiles a small MPI program with mpicc and runs it in turn with dt: in each round\n"
+    "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
+    "malloc\n"
+    "set to keep large blocks, which is its fairest setting.";
+
+// dt's name, nccl-tests' name
+struct DtypeName {
+  const char* ours;
+  const char* theirs;
+};
+constexpr DtypeName kDtypes[] = {
+    {"i8", "int8"},    {"u8", "uint8"}, {"i32", "int32"},     {"u32", "uint32"}, {"i64", "int64"},
+    {"u64", "uint64"}, {"f16", "half"}, {"bf16", "bfloat16"}, {"f32", "float"},  {"f64", "double"}};
+static_assert(std::size(kDtypes) == BENCH_DTYPE_COUNT);
+
+struct Words {
+  std::string collective;
+  std::string dtype = "f32";
+  std::string op = "sum";
+  std::string memory = "shared";
+  std::string min = "8";
+  std::string max = "32M";
+  std::string sizes;
+  std::string compare;
+  int factor = 2;
+};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+template <class Names>
+int index_of(const Names& names, int count, const std::string& name) {
+  for (int i = 0; i < count; ++i) {
+    if (name == names[i]) return i;
+  }
+  return -1;
+}
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+Result<int> dtype_of(const std::string& name) {
+  for (int i = 0; i < BENCH_DTYPE_COUNT; ++i) {
+    if (name == kDtypes[i].ours || name == kDtypes[i].theirs) return i;
+  }
+  return invalid("--dtype " + name +
+                 ": there are i8, u8, i32, u32, i64, u64, f16, bf16, f32 and f64");
+}
+
+Result<std::vector<int64_t>> sizes_of(const Words& words) {
+  std::vector<int64_t> sizes;
+  if (!words.sizes.empty()) {
+    for (const std::string& item : split(words.sizes)) {
+      DT_TRY_VALUE(const int64_t bytes, parse_size(item));
+      sizes.push_back(bytes);
+    }
+  } else {
+    DT_TRY_VALUE(const int64_t first, parse_size(words.min));
+    DT_TRY_VALUE(const int64_t last, parse_size(words.max));
+    if (first > last) return invalid("-b " + words.min + " is more than -e " + words.max);
+    if (first == 0 && last > 0) return invalid("-b 0 never grows; give -b 1 or more");
+    for (int64_t bytes = first; bytes <= last; bytes *= words.factor) {
+      sizes.push_back(bytes);
+      if (bytes == 0) break;
+    }
+  }
+  if (sizes.size() > kMaxSizes) return invalid(format("more than %zu sizes", kMaxSizes));
+  return sizes;
+}
+
+bool is_reduction(int collective) {
+  return collective != BENCH_ALLGATHER && collective != BENCH_BROADCAST;
+}
+
+Status check_rivals(const Options& options) {
+  for (const std::string& rival : options.rivals) {
+    if (rival != "openmpi" && rival != "mpich") {
+      return invalid("--compare " + rival + ": there are openmpi and mpich");
+    }
+  }
+  if (options.rivals.empty()) return {};
+  if (options.dtype == BENCH_F16 || options.dtype == BENCH_BF16) {
+    return invalid("--compare: MPI has no f16 and bf16; leave out one of the two");
+  }
+  if (options.op == BENCH_AVG) {
+    return invalid("--compare: MPI has no avg; leave out one of the two");
+  }
+  return {};
+}
+
+Status interpret(const Words& words, Options* options) {
+  options->collective = index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, words.collective);
+  if (options->collective < 0) {
+    return invalid("unknown collective \"" + words.collective +
+                   "\"; there are allreduce, allgather, reduce_scatter, broadcast and reduce");
+  }
+  DT_TRY_VALUE(options->dtype, dtype_of(words.dtype));
+  options->op = index_of(bench_op_names, BENCH_OP_COUNT, words.op);
+  if (options->op < 0) {
+    return invalid("--op " + words.op + ": there are sum, avg, prod, min and max");
+  }
+  if (!is_reduction(options->collective)) options->op = BENCH_SUM;
+  if (words.memory != "shared" && words.memory != "private") {
+    return invalid("--memory " + words.memory + ": there are shared and private");
+  }
+  options->shared = words.memory == "shared";
+  DT_TRY_VALUE(options->sizes_bytes, sizes_of(words));
+  if (!words.compare.empty()) options->rivals = split(words.compare);
+  return check_rivals(*options);
+}
+
+}  // namespace
+
+Result<int64_t> parse_size(const std::string& text) {
+  size_t at = 0;
+  int64_t value = 0;
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && value <= kMaxBytes; ++at) {
+    value = value * 10 + (text[at] - '0');
+  }
+  int shift = 0;
+  if (at > 0 && at + 1 == text.size()) {
+    const char unit = text[at++];
+    if (unit == 'K' || unit == 'k') shift = 10;
+    if (unit == 'M' || unit == 'm') shift = 20;
+    if (unit == 'G' || unit == 'g') shift = 30;
+    if (shift == 0) --at;
+  }
+  if (at == 0 || at != text.size()) {
+    return invalid("\"" + text + "\" is no size; write bytes, or 64K, 25M, 1G");
+  }
+  if (value > (kMaxBytes >> shift)) {
+    return invalid("size " + text + " is above the limit of 1024G");
+  }
+  return value << shift;
+}
+
+ParsedOptions parse_options(int argument_count, char** arguments) {
+  ParsedOptions parsed;
+  Options& options = parsed.options;
+  Words words;
+  CLI::App app("Measures a collective; prints the columns of nccl-tests.", "dt bench");
+  app.footer(kFooter);
+  app.add_option("collective", words.collective, "what to measure")->required();
+  auto* ranks = app.add_option("-n,--nproc", options.ranks, "how many ranks to start (2)");
+  ranks->check(CLI::Range(1, kMaxRanks));
+  auto* min = app.add_option("-b,--min", words.min, "smallest size (8)");
+  auto* max = app.add_option("-e,--max", words.max, "largest size (32M)");
+  auto* factor = app.add_option("-f,--factor", words.factor, "from one size to the next (2)");
+  factor->check(CLI::Range(2, 1 << 20));
+  app.add_option("--sizes", words.sizes, "a list instead: 8,1K,64K,1M,25M")
+      ->excludes(min)
+      ->excludes(max)
+      ->excludes(factor);
+  app.add_option("-w,--warmup", options.warmup, "operations before the timed ones (5)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--iters", options.iterations,
+                 "timed operations per round and size (as many as fit into --budget-ms, 4 to 5000)")
+      ->check(CLI::Range(1, 100'000'000));
+  app.add_option("--budget-ms", options.budget_ms, "time for one round of one size (10)")
+      ->check(CLI::Range(1, 600'000));
+  app.add_option("--rounds", options.rounds, "how often to measure each size (5)")
+      ->check(CLI::Range(1, 10'000));
+  app.add_option("--dtype", words.dtype, "element type (f32)");
+  app.add_option("--op", words.op, "reduction (sum)");
+  app.add_option("--memory", words.memory,
+                 "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared)");
+  app.add_option("--json", options.json, "also write all figures to FILE");
+  app.add_option("--csv", options.csv, "also write all figures to FILE");
+  app.add_option("--compare", words.compare, "also measure openmpi, mpich or both: openmpi,mpich");
+  app.add_option("--timeout", options.timeout_s, "seconds until a run is given up (600)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_flag("--raw", options.raw)->group("");
+  parsed.exit_code = parse(&app, argument_count, arguments);
+  if (parsed.exit_code) return parsed;
+  options.ranks_given = ranks->count() > 0;
+  if (const Status status = interpret(words, &options); !status.ok()) {
+    fprintf(stderr, "dt bench: %s; see dt bench --help\n", status.message().c_str());
+    parsed.exit_code = kExitUsage;
+  }
+  return parsed;
+}
+
+std::vector<std::string> worker_arguments(const Options& options) {
+  std::string sizes;
+  for (const int64_t bytes : options.sizes_bytes) {
+    sizes += (sizes.empty() ? "" : ",") + std::to_string(bytes);
+  }
+  std::vector<std::string> arguments = {collective_name(options),
+                                        "--dtype",
+                                        kDtypes[options.dtype].ours,
+                                        "--op",
+                                        bench_op_names[options.op],
+                                        "--memory",
+                                        options.shared ? "shared" : "private",
+                                        "--sizes",
+                                        sizes,
+                                        "--warmup",
+                                        std::to_string(options.warmup),
+                                        "--budget-ms",
+                                        std::to_string(options.budget_ms),
+                                        "--rounds",
+                                        std::to_string(options.rounds),
+                                        "--timeout",
+                                        std::to_string(options.timeout_s)};
+  const auto add = [&arguments](const char* name, const std::string& value) {
+    arguments.insert(arguments.end(), {name, value});
+  };
+  if (options.iterations > 0) add("--iters", std::to_string(options.iterations));
+  if (!options.json.empty()) add("--json", options.json);
+  if (!options.csv.empty()) add("--csv", options.csv);
+  if (options.raw) arguments.push_back("--raw");
+  return arguments;
+}
+
+const char* collective_name(const Options& options) {
+  return bench_collective_names[options.collective];
+}
+
+const char* dtype_name(const Options& options) { return kDtypes[options.dtype].theirs; }
+
+const char* op_name(const Options& options) {
+  return is_reduction(options.collective) ? bench_op_names[options.op] : "none";
+}
+
+int root_of(const Options& options) {
+  const bool rooted = options.collective == BENCH_BROADCAST || options.collective == BENCH_REDUCE;
+  return rooted ? 0 : -1;
+}
+
+double bus_factor(const Options& options, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  switch (options.collective) {
+    case BENCH_ALLREDUCE: return 2 * others;
+    case BENCH_ALLGATHER:
+    case BENCH_REDUCE_SCATTER: return others;
+    default: return 1;
+  }
+}
+
+}  // namespace dt::cli::bench

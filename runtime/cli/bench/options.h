@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dt::cli::bench {
+
+/// The words after `dt bench`. The worker takes the same words, and --raw.
+struct Options {
+  int collective = 0;  ///< bench_collective, bench_dtype, bench_op of method.h
+  int dtype = 0;
+  int op = 0;
+  int ranks = 2;
+  bool ranks_given = false;
+  std::vector<int64_t> sizes_bytes;
+  int warmup = 5;
+  int iterations = 0;  ///< 0: as many as fit into budget_ms
+  int budget_ms = 10;  ///< of one round of one size
+  int rounds = 5;
+  int timeout_s = 600;
+  bool shared = true;  ///< buffers from dt_mem_alloc()
+  bool raw = false;    ///< lines for compare.cc instead of the table
+  std::string json;
+  std::string csv;
+  std::vector<std::string> rivals;  ///< "openmpi", "mpich"
+};
+
+/// The options, or the exit code when the command is over (--help, a mistake).
+struct ParsedOptions {
+  Options options;
+  std::optional<int> exit_code;
+};
+ParsedOptions parse_options(int argument_count, char** arguments);
+
+/// Bytes of "8", "1K", "25M", "1G": K, M and G are 2^10, 2^20, 2^30.
+Result<int64_t> parse_size(const std::string& text);
+
+/// The worker's arguments that mean `options`; without what only the command looks at.
+std::vector<std::string> worker_arguments(const Options& options);
+
+const char* collective_name(const Options& options);
+/// As nccl-tests call them: "float", "half".
+const char* dtype_name(const Options& options);
+/// "none" where nothing is reduced.
+const char* op_name(const Options& options);
+/// 0, or -1 where there is none.
+int root_of(const Options& options);
+/// The busbw of nccl-tests is algbw times this.
+double bus_factor(const Options& options, int ranks);
+
+}  // namespace dt::cli::bench

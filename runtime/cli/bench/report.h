@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/bench/options.h"
+
+namespace dt::cli::bench {
+
+/// One half of a row: out of place or in place.
+struct Series {
+  std::vector<double> us;  ///< per round: one operation, averaged over the ranks
+  int64_t wrong = 0;       ///< elements, over all ranks
+};
+
+struct Spread {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+/// Zeros for no values.
+Spread spread(std::vector<double> values);
+
+struct Row {
+  int64_t bytes = 0;
+  int64_t count = 0;
+  Series places[2];  ///< [in place]
+};
+
+/// What one program measured.
+struct Program {
+  std::string name;     ///< "dt-shared", "openmpi"
+  std::string version;  ///< "dt 0.1.0", "Open MPI v4.1.4"
+  std::vector<Row> rows;
+};
+
+struct Machine {
+  std::string host;
+  std::string cpu;
+  int cores = 0;     ///< this process may use
+  std::string date;  ///< UTC, ISO 8601
+};
+Machine read_machine();
+/// "# host: ..., cpu: ..., 2 cores, 2026-...\n"
+std::string machine_line(const Machine& machine);
+
+/// nccl-tests' table.
+std::string table_header();
+std::string table_row(const Options& options, int ranks, const Row& row);
+std::string table_footer(const Options& options, int ranks, const std::vector<Row>& rows);
+
+int64_t wrong_elements(const std::vector<Row>& rows);
+
+/// Writes the files that --json and --csv name.
+Status write_files(const Options& options, int ranks, const Machine& machine,
+                   const std::vector<Program>& programs);
+
+}  // namespace dt::cli::bench

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt bench` with real ranks.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "dt_run.h"
+
+using dt::test::count_of;
+using dt::test::lines_of;
+using dt::test::Process;
+using dt::test::required_variable;
+using dt::test::starts_with;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+// Short: two sizes on each side of the border between back-to-back and fresh data.
+const Strings kShort = {"--sizes", "0,8,4K,64K", "--iters", "3", "--rounds", "3", "-w", "1"};
+
+Strings bench(const Strings& arguments, const Strings& more = {}) {
+  Strings command{required_variable("DT_COMMAND"), "bench"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.insert(command.end(), more.begin(), more.end());
+  return command;
+}
+
+struct ParsedRow {
+  int64_t bytes = 0;
+  int64_t count = 0;
+  std::string type;
+  std::string op;
+  int root = 0;
+  double us[2] = {};
+  double algorithm[2] = {};
+  double bus[2] = {};
+  int64_t wrong[2] = {};
+};
+
+// The rows of the table; anything that is neither a row nor a comment fails.
+std::vector<ParsedRow> rows_of(const std::string& text) {
+  std::vector<ParsedRow> rows;
+  for (const std::string& line : lines_of(text)) {
+    if (starts_with(line, "#")) continue;
+    CAPTURE(line);
+    std::istringstream words(line);
+    ParsedRow row;
+    words >> row.bytes >> row.count >> row.type >> row.op >> row.root;
+    for (int i = 0; i < 2; ++i) {
+      words >> row.us[i] >> row.algorithm[i] >> row.bus[i] >> row.wrong[i];
+    }
+    CHECK(!words.fail());
+    std::string rest;
+    CHECK(!(words >> rest));
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string usage_error(const Strings& arguments) {
+  Process process(bench(arguments));
+  CHECK(process.wait() == 2);
+  CHECK(process.out.empty());
+  CHECK(starts_with(process.err, "dt bench: "));
+  return process.err;
+}
+
+class Directory {
+ public:
+  Directory() {
+    std::string name = (std::filesystem::temp_directory_path() / "dt-bench-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  std::string path;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("the table has nccl-tests' columns and no wrong element, on 1 and 2 ranks") {
+  for (const char* ranks : {"1", "2"}) {
+    CAPTURE(std::string(ranks));
+    Process process(bench({"allreduce", "-n", ranks}, kShort));
+    CHECK(process.wait() == 0);
+    CHECK(process.err == "");
+    const std::vector<ParsedRow> rows = rows_of(process.out);
+    REQUIRE(rows.size() == 4);
+    const int64_t sizes[] = {0, 8, 4096, 65536};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      CHECK(rows[i].bytes == sizes[i]);
+      CHECK(rows[i].count == sizes[i] / 4);
+      CHECK(rows[i].type == "float");
+      CHECK(rows[i].op == "sum");
+      CHECK(rows[i].root == -1);
+      for (int place = 0; place < 2; ++place) {
+        CHECK(rows[i].us[place] >= 0);
+        CHECK(rows[i].wrong[place] == 0);
+        if (ranks[0] == '1') CHECK(rows[i].bus[place] == 0);
+        if (ranks[0] == '2') CHECK(rows[i].bus[place] == rows[i].algorithm[place]);
+      }
+    }
+    CHECK(count_of(process.out, "# Out of bounds values : 0 OK\n") == 1);
+    CHECK(count_of(process.out, "# Avg bus bandwidth    : ") == 1);
+    CHECK(count_of(process.out,
+                   ranks[0] == '1' ? ": 1 rank on 1 host, " : ": 2 ranks on 1 host, ") == 1);
+  }
+}
+
+TEST_CASE("every collective and memory verifies") {
+  const Strings collectives[] = {{"allgather", "--memory", "private"},
+                                 {"reduce_scatter", "--dtype", "bf16", "--op", "avg"},
+                                 {"broadcast", "--dtype", "i8"},
+                                 {"reduce", "--op", "max", "--dtype", "i64"},
+                                 {"allreduce", "--op", "prod", "--memory", "private"}};
+  for (const Strings& collective : collectives) {
+    CAPTURE(collective.front());
+    Process process(bench(collective, kShort));
+    CHECK(process.wait() == 0);
+    CHECK(process.err == "");
+    const std::vector<ParsedRow> rows = rows_of(process.out);
+    REQUIRE(rows.size() == 4);
+    CHECK(rows.back().bytes == 65536);
+    const bool rooted = collective.front() == "broadcast" || collective.front() == "reduce";
+    CHECK(rows.back().root == (rooted ? 0 : -1));
+    CHECK(count_of(process.out, "values : 0 OK") == 1);
+  }
+}
+
+TEST_CASE("as a rank it measures within the job") {
+  Strings command{required_variable("DT_COMMAND"), "run", "-n", "2", "--no-prefix"};
+  const Strings inner = bench({"allreduce"}, kShort);
+  command.insert(command.end(), inner.begin(), inner.end());
+  Process process(command);
+  CHECK(process.wait() == 0);
+  CHECK(rows_of(process.out).size() == 4);
+  CHECK(count_of(process.out, "allreduce: 2 ranks on 1 host, ") == 1);
+  CHECK(count_of(process.out, "launcher: dt run") == 1);
+
+  command.insert(command.end(), {"-n", "2"});
+  Process nested(command);
+  CHECK(nested.wait() == 1);
+  CHECK(count_of(nested.err, "-n starts ranks, but this process is itself a rank of a job") >= 1);
+}
+
+TEST_CASE("files have every round") {
+  const Directory directory;
+  const std::string json = directory.path + "/a.json";
+  const std::string csv = directory.path + "/a.csv";
+  Process process(bench({"allreduce", "--json", json, "--csv", csv}, kShort));
+  CHECK(process.wait() == 0);
+  const Strings lines = lines_of(text_of(csv));
+  REQUIRE(lines.size() == 1 + 4 * 2);
+  CHECK(starts_with(lines[0], "program,collective,type,redop,ranks,size_bytes,count,place,"));
+  CHECK(starts_with(lines[1], "dt-shared,allreduce,float,sum,2,0,0,out,3,"));
+  CHECK(starts_with(lines[8], "dt-shared,allreduce,float,sum,2,65536,16384,in,3,"));
+  const std::string text = text_of(json);
+  CHECK(count_of(text, "\"rounds_us\": [") == 8);
+  CHECK(count_of(text, "\"size_bytes\": 65536, \"count\": 16384,") == 1);
+  CHECK(count_of(text, "\"cores\": ") == 1);
+
+  Process unwritable(bench({"allreduce", "--json", directory.path + "/no/a.json"}, kShort));
+  CHECK(unwritable.wait() == 1);
+  CHECK(count_of(unwritable.err, "/no/a.json: No such file or directory") >= 1);
+}
+
+TEST_CASE("bad options are explained") {
+  CHECK(count_of(usage_error({}), "collective is required") == 1);
+  CHECK(usage_error({"alltogether"}) ==
+        "dt bench: unknown collective \"alltogether\"; there are allreduce, allgather, "
+        "reduce_scatter, broadcast and reduce; see dt bench --help\n");
+  CHECK(count_of(usage_error({"allreduce", "-b", "1X"}), "\"1X\" is no size") == 1);
+  CHECK(count_of(usage_error({"allreduce", "-b", "2K", "-e", "1K"}), "-b 2K is more than -e 1K") ==
+        1);
+  CHECK(count_of(usage_error({"allreduce", "--dtype", "f8"}), "--dtype f8: there are i8") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--op", "xor"}), "--op xor: there are sum") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--memory", "gpu"}), "there are shared and private") ==
+        1);
+  CHECK(count_of(usage_error({"allreduce", "-n", "0"}), "--nproc") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--compare", "gloo"}), "there are openmpi and mpich") ==
+        1);
+  CHECK(count_of(usage_error({"allreduce", "--compare", "mpich", "--dtype", "bf16"}),
+                 "MPI has no f16 and bf16") == 1);
+}
+
+TEST_CASE("a missing rival is named with its packages") {
+  Process::Options options;
+  options.environment = {"PATH=/nowhere"};
+  Process openmpi(bench({"allreduce", "--compare", "openmpi", "--sizes", "8"}), options);
+  CHECK(openmpi.wait() == 1);
+  CHECK(
+      openmpi.err ==
+      "dt bench: --compare openmpi needs mpicc.openmpi, which is not in PATH; install it (Debian: "
+      "apt install openmpi-bin libopenmpi-dev) or leave openmpi out\n");
+  Process mpich(bench({"allreduce", "--compare", "mpich", "--sizes", "8"}), options);
+  CHECK(mpich.wait() == 1);
+  CHECK(count_of(mpich.err, "apt install mpich libmpich-dev") == 1);
+}
+
+TEST_CASE("a rival that fails or hangs is an error with its last lines, and nothing is left") {
+  // Stand-ins for mpicc and mpirun: what dt does with rivals is tested without any.
+  const Directory directory;
+  const auto script = [&](const std::string& name, const std::string& text) {
+    const std::string path = directory.path + "/" + name;
+    std::ofstream(path) << "#!/bin/sh\n" << text;
+    REQUIRE(chmod(path.c_str(), 0755) == 0);
+  };
+  script("mpicc.mpich",
+         "for last; do :; done; echo '#!/bin/sh' > \"$last\"; chmod 755 \"$last\"\n");
+  Process::Options options;
+  options.environment = {"PATH=" + directory.path + ":/usr/bin:/bin",
+                         "XDG_CACHE_HOME=" + directory.path + "/cache"};
+  const Strings arguments = {"allreduce", "--compare", "mpich", "--rounds", "1", "--iters", "1"};
+
+  script("mpirun.mpich", "echo no slots >&2; exit 7\n");
+  Process failing(bench(arguments, {"--sizes", "8"}), options);
+  CHECK(failing.wait() == 1);
+  CHECK(failing.err ==
+        "dt bench: mpich: mpirun.mpich ended with exit code 7; the last lines it printed:\n"
+        "    no slots\n");
+
+  // A stubborn launcher with a stubborn rank in a session of its own.
+  script("mpirun.mpich", "trap '' TERM; exec setsid -w sh -c 'echo $$ > " + directory.path +
+                             "/pid; exec sleep 1000'\n");
+  Process hanging(bench(arguments, {"--sizes", "8", "--timeout", "1"}), options);
+  CHECK(hanging.wait() == 1);
+  CHECK(count_of(hanging.err, "mpirun.mpich was not done after 1 s and was ended") == 1);
+  const int pid = atoi(text_of(directory.path + "/pid").c_str());
+  REQUIRE(pid > 0);
+  CHECK(access(("/proc/" + std::to_string(pid)).c_str(), F_OK) != 0);
+
+  script("mpirun.mpich", "echo dt-bench-library Silent; echo dt-bench-row 8 2 1.5 2.5 0 1\n");
+  Process wrong(bench(arguments, {"--sizes", "8"}), options);
+  CHECK(wrong.wait() == 1);
+  CHECK(count_of(wrong.out, "# mpich: Silent\n") == 1);
+  CHECK(count_of(wrong.out, "# mpich: WRONG RESULTS\n") == 1);
+  CHECK(count_of(wrong.out, "2.50 [2.50-2.50]") == 1);
+  CHECK(count_of(wrong.out, "# Out of bounds values : 1 FAILED\n") == 1);
+
+  script("mpirun.mpich", "echo hello\n");
+  Process silent(bench(arguments, {"--sizes", "8"}), options);
+  CHECK(silent.wait() == 1);
+  CHECK(silent.err == "dt bench: mpich measured 0 of 1 sizes\n");
+}
