@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# long.sh [REPETITIONS [FUZZ_SECONDS]]: what takes hours: the multiprocess tests 100 times on busy cores,
+# as they are and with each sanitizer, and 10 minutes of fuzzing for each target.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+repetitions=${1:-100}
+fuzz_seconds=${2:-600}
+cd "$root"
+
+tests/run.sh -Dwerror=true
+tests/repeat.sh "$repetitions"
+for sanitizer in address,undefined thread; do
+  build=build-long-${sanitizer%%,*}
+  tests/build_and_test.sh "$build" -Dcuda=disabled -Ddocs=disabled "-Db_sanitize=$sanitizer" \
+    -- --suite unit --suite conformance --suite multiprocess --timeout-multiplier 4
+  tests/repeat.sh "$((repetitions < 10 ? repetitions : repetitions / 10))" "$build"
+done
+tests/packages.sh clang
+tests/fuzz/run.sh "$fuzz_seconds"
+echo "long.sh: everything held for $((SECONDS / 60)) minutes"
