@@ -193,6 +193,18 @@ TEST_CASE("colours are for terminals whose user has nothing against them") {
   CHECK(count_of(colored.out, "\x1b[33m[1] \x1b[0mto stdout\r\n") == 1);
 }
 
+TEST_CASE("a live line fills the terminal but for one column, and its colours end") {
+  Process::Options options;
+  options.terminal = true;  // of unknown size: 80 columns
+  options.environment = {"NO_COLOR="};
+  Process run({dt::test::required_variable("DT_COMMAND"), "run", "--prefix", "/bin/sh", "-c",
+               "printf '\\033[32m%0200d\\033[0m' 0; exec sleep 60"},
+              options);
+  CHECK(run.wait_for_output("\x1b[36m[0] \x1b[0m\x1b[32m" + std::string(75, '0') + "\x1b[0m"));
+  run.send(SIGTERM);
+  CHECK(run.wait() == 128 + SIGTERM);
+}
+
 TEST_CASE("ranks are told where they stand, as dt and as torchrun say it") {
   const Strings names = {"DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",
                          "DT_NODE_RANK", "DT_NODE_COUNT",    "DT_ATTEMPT",    "DT_MASTER_ADDR",

@@ -17,14 +17,30 @@ constexpr size_t kTerminalChunkBytes = 256;
 constexpr int kChunksPerCall = 64;  // then signals and the other stream get a turn
 constexpr size_t kDefaultColumns = 80;
 
-// Counts a code point as one column; an escape sequence only makes the line shorter.
-std::string_view first_columns(std::string_view text, size_t columns) {
-  size_t at = 0;
-  for (; at < text.size(); ++at) {
+// The length of the escape sequence that begins here, such as "\x1b[36m"; 0: none does.
+size_t escape_bytes(std::string_view text) {
+  if (text.size() < 2 || text[0] != '\x1b' || text[1] != '[') return 0;
+  size_t at = 2;
+  while (at < text.size() && (text[at] < '@' || text[at] > '~')) ++at;
+  return std::min(at + 1, text.size());
+}
+
+// Appends what fits into `columns` and returns how many are left. A code point counts as one
+// column, an escape sequence as none: those behind the cut are kept, for they may end a colour.
+size_t append_columns(std::string_view text, size_t columns, std::string* out) {
+  bool cut = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t escape = escape_bytes(text.substr(at));
     const bool begins_character = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
-    if (begins_character && columns-- == 0) break;
+    if (escape == 0 && begins_character) {
+      cut = columns == 0;
+      if (!cut) --columns;
+    }
+    const size_t bytes = std::max<size_t>(escape, 1);
+    if (escape > 0 || !cut) out->append(text.substr(at, bytes));
+    at += bytes;
   }
-  return text.substr(0, at);
+  return columns;
 }
 
 }  // namespace
@@ -58,10 +74,8 @@ void Sink::set_live(std::string_view prefix, std::string_view text) {
 
 void Sink::draw_live() {
   if (live_drawn_ || live_.empty() || broken_) return;
-  const size_t visible_prefix = live_prefix_.rfind(' ') + 1;  // a colour around it counts too
-  const size_t width = columns() - 1;                         // a full row would wrap
-  const size_t taken = live_prefix_.empty() ? 0 : std::min(visible_prefix, width);
-  buffer_.append(live_prefix_).append(first_columns(live_, width - taken));
+  const size_t width = columns() - 1;  // a full row would wrap
+  append_columns(live_, append_columns(live_prefix_, width, &buffer_), &buffer_);
   live_drawn_ = true;
 }
 
