@@ -171,6 +171,14 @@ TEST_CASE("SIGTERM and SIGINT end the ranks and are told as what they are") {
   }
 }
 
+TEST_CASE("ranks that catch SIGTERM and end with its code were stopped, they did not fail") {
+  Process run(dt_run({"-n", "2"}, {"catch-term"}));
+  REQUIRE(run.wait_for_output(" end", 2));
+  run.send(SIGTERM);
+  CHECK(run.wait() == 128 + SIGTERM);
+  CHECK(run.err == "dt run: stopped by SIGTERM: ranks 0-1 exited with code 143\n");
+}
+
 TEST_CASE("a second SIGINT kills ranks that ignore the first") {
   Process run(dt_run({"-n", "2"}, {"ignore-term"}));
   REQUIRE(run.wait_for_output(" end", 2));

@@ -106,15 +106,14 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
   end.wait_status = wait_status;
   if (!end.failed()) return;
   kill(-end.pid, SIGKILL);  // what it leaves behind; a clean end may leave something until the last
-  if (WIFSIGNALED(wait_status)) {
-    const int signal = WTERMSIG(wait_status);
-    const bool asked = asks_to_end(signal) && passed_on_.count(signal) != 0;
-    const bool forced = signal == SIGKILL && stop_signal_ != 0;
-    if (asked || forced) {
-      if (stop_signal_ == 0) stop_signal_ = signal;
-      died_of_stop_ = true;
-      return;
-    }
+  // A program that catches the signal ends, by convention, with the code that a shell would give.
+  const int signal = end.exit_code() - 128;
+  const bool asked = asks_to_end(signal) && passed_on_.count(signal) != 0;
+  const bool forced = end.killed_by(SIGKILL) && stop_signal_ != 0;
+  if (asked || forced) {
+    if (stop_signal_ == 0) stop_signal_ = signal;
+    died_of_stop_ = true;
+    return;
   }
   failed->push_back(rank);
 }

@@ -141,8 +141,9 @@ int run(const std::string& mode, const char* first, const char* second) {
   if (mode == "endless") {
     for (;;) say("more\n");
   }
-  if (mode == "stay" || mode == "ignore-term") {
+  if (mode == "stay" || mode == "ignore-term" || mode == "catch-term") {
     if (mode == "ignore-term") signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
+    if (mode == "catch-term") signal(SIGTERM, [](int caught) { _exit(128 + caught); });
     say("ready " + std::to_string(getpid()) + " end\n");
     stay();
   }
