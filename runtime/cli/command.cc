@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 namespace dt::cli {
 
@@ -10,8 +13,17 @@ std::optional<int> parse(CLI::App* app, int argument_count, char** arguments) {
     app->parse(argument_count, arguments);
   } catch (const CLI::ParseError& error) {  // how CLI11 speaks, --help included
     if (error.get_exit_code() == 0) return app->exit(error);
-    fprintf(stderr, "%s: %s; see %s --help\n", app->get_name().c_str(), error.what(),
-            app->get_name().c_str());
+    std::string name;
+    const CLI::App* at = app;
+    for (;;) {
+      name += (name.empty() ? "" : " ") + at->get_name();
+      const std::vector<const CLI::App*> given = at->get_subcommands({});
+      const auto next = std::find_if(given.begin(), given.end(),
+                                     [](const CLI::App* command) { return command->parsed(); });
+      if (next == given.end()) break;
+      at = *next;
+    }
+    fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), error.what(), name.c_str());
     return kExitUsage;
   }
   return std::nullopt;

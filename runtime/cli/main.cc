@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -14,10 +15,10 @@ namespace dt::cli {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"bench", "measure collectives, alone or beside MPI", bench_command},
     {"run", "start the ranks of a job on this machine", run_command},
     {"config", "print every setting with its source", config_command},
     {"store", "serve or query a store of keys and values", store_command},
+    {"bench", "measure collectives, alone or beside MPI", bench_command},
     {"version", "print the version", version_command},
 };
 
@@ -75,5 +76,8 @@ int version_command(int argument_count, char** arguments) {
 
 int main(int argument_count, char** arguments) {
   dt::cli::open_standard_descriptors();
-  return dt::cli::dispatch(argument_count, arguments);
+  const int exit_code = dt::cli::dispatch(argument_count, arguments);
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return exit_code;
+  fprintf(stderr, "dt: cannot write to standard output: %s\n", strerror(errno));
+  return exit_code != 0 ? exit_code : 1;
 }

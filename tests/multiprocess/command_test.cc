@@ -54,6 +54,8 @@ TEST_CASE("dt store says what is wrong with its arguments") {
         "dt store: \"somewhere\" is no address; write host:port, or [::1]:port\n");
   CHECK(starts_with(answer_of({"store"}, 2), "dt store: "));
   CHECK(starts_with(answer_of({"store", "dance"}, 2), "dt store: "));
+  CHECK(answer_of({"store", "get"}, 2) ==
+        "dt store get: key is required; see dt store get --help\n");
 }
 
 TEST_CASE("ranks reach the store of dt run by their environment alone") {
@@ -74,6 +76,13 @@ TEST_CASE("dt config shows the place of a rank, as a table and as JSON") {
   CHECK(starts_with(run.out, "{\"place\": {\"rank\": 1, \"world_size\": 2, \"local_rank\": 1, "));
   CHECK(count_of(run.out, "\"launcher\": \"dt run\"") == 1);
   CHECK(count_of(run.out, "\"config\": {") == 1);
+}
+
+TEST_CASE("output that cannot be written is an error") {
+  Process config(
+      {"/bin/sh", "-c", "exec \"$0\" config >/dev/full", required_variable("DT_COMMAND")});
+  CHECK(config.wait() == 1);
+  CHECK(config.err == "dt: cannot write to standard output: No space left on device\n");
 }
 
 TEST_CASE("dt config fails on a setting that makes no sense") {
