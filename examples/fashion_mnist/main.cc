@@ -67,7 +67,9 @@ int main(int argc, char** argv) {
     rank = place.rank;
     catch_signals();
     fashion::Dataset train, test;
-    fashion::Error error = fashion::read_fashion_mnist(options.data, &train, &test);
+    fashion::Error error;
+    if (rank == 0) error = fashion::check_outputs(options);
+    if (error.empty()) error = fashion::read_fashion_mnist(options.data, &train, &test);
     if (error.empty()) {
       error = fashion::check_batch(options.batch, place.world_size, train.count());
     }

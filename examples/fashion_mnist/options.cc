@@ -1,10 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <map>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace fashion {
+namespace {
+
+/// A file that is replaced needs a directory that can be written, one that is rewritten does not.
+std::string check_output(const std::string& option, const std::string& path, bool replaced) {
+  if (path.empty()) return {};
+  const std::string what = "cannot write " + option + " " + path + ": ";
+  struct stat status = {};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) return what + "it is a directory; add a file's name";
+  if (exists && replaced && !S_ISREG(status.st_mode)) {
+    return what + "it is no regular file; name another one";
+  }
+  const size_t slash = path.rfind('/');
+  std::string directory = ".";
+  if (slash != std::string::npos) directory = slash == 0 ? "/" : path.substr(0, slash);
+  const std::string written = exists && !replaced ? path : directory;
+  if (access(written.c_str(), W_OK) == 0) return {};
+  return what + written + ": " + std::strerror(errno) + "; name a file that you may write";
+}
+
+}  // namespace
 
 bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
   CLI::App app(
@@ -16,13 +44,15 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
   app.add_option("--batch", out->batch, "Images per step over all ranks")
       ->check(CLI::Range(int64_t{1}, int64_t{60'000}));
   app.add_option("--lr", out->rate, "Peak learning rate; 0: 0.05 for sgd, 0.002 for adamw")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(CLI::Range(0.0, 100.0))
+      ->check([](const std::string& text) {  // a range lets nan through
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "give a number from 0 to 100" : "";
+      });
   app.add_option("--seed", out->seed, "Of the weights and of the order of images");
-  const std::map<std::string, OptimizerKind> kinds = {{"sgd", OptimizerKind::kSgd},
-                                                      {"adamw", OptimizerKind::kAdamW}};
-  app.add_option("--optimizer", out->optimizer, "sgd or adamw")
-      ->transform(CLI::CheckedTransformer(kinds))
-      ->default_str("sgd");
+  std::string optimizer = optimizer_name(out->optimizer);
+  app.add_option("--optimizer", optimizer, "Rule that updates the weights")
+      ->check(CLI::IsMember(
+          {optimizer_name(OptimizerKind::kSgd), optimizer_name(OptimizerKind::kAdamW)}));
   app.add_option("--data", out->data, "Directory with the four .gz files");
   app.add_option("--save", out->save, "Checkpoint, written after each epoch and at the end");
   app.add_option("--resume", out->resume,
@@ -40,11 +70,23 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    *out_exit_code = app.exit(error) == 0 ? 0 : 2;
+    *out_exit_code = error.get_exit_code() == 0 ? app.exit(error) : 2;
+    if (*out_exit_code != 0) {
+      std::fprintf(stderr, "fashion_mnist: %s; see fashion_mnist --help\n", error.what());
+    }
     return false;
   }
+  out->optimizer = optimizer == optimizer_name(OptimizerKind::kAdamW) ? OptimizerKind::kAdamW
+                                                                      : OptimizerKind::kSgd;
   if (out->rate == 0) out->rate = default_learning_rate(out->optimizer);
   return true;
+}
+
+std::string check_outputs(const Options& options) {
+  std::string error = check_output("--save", options.save, true);
+  if (error.empty()) error = check_output("--loss-log", options.loss_log, false);
+  if (error.empty()) error = check_output("--curves", options.curves, false);
+  return error;
 }
 
 std::string check_batch(int64_t batch, int64_t world_size, int64_t images) {

@@ -29,6 +29,9 @@ struct Options {
 /// Returns true to go on; else the program ends with *out_exit_code.
 bool parse_options(int argc, char** argv, Options* out, int* out_exit_code);
 
+/// Empty, or why a file that is written at the end cannot be written.
+std::string check_outputs(const Options& options);
+
 /// Empty, or why this batch cannot be dealt to the ranks, with the nearest sizes that can.
 std::string check_batch(int64_t batch, int64_t world_size, int64_t images);
 

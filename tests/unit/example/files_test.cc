@@ -91,6 +91,26 @@ Checkpoint make_checkpoint() {
 
 }  // namespace
 
+TEST_CASE("files to write are checked before training") {
+  Folder folder;
+  Options options;
+  options.curves = "";
+  CHECK(check_outputs(options) == "");
+  options.save = folder.file("new");
+  options.curves = folder.write("old", "");
+  options.loss_log = "/dev/null";
+  CHECK(check_outputs(options) == "");
+  options.loss_log = "/nonexistent/log";
+  CHECK(check_outputs(options) ==
+        "cannot write --loss-log /nonexistent/log: /nonexistent: No such file or directory; name a "
+        "file that you may write");
+  options.save = "/dev/null";
+  CHECK(check_outputs(options) ==
+        "cannot write --save /dev/null: it is no regular file; name another one");
+  options.save = "/tmp";
+  CHECK(check_outputs(options) == "cannot write --save /tmp: it is a directory; add a file's name");
+}
+
 TEST_CASE("images and labels are read") {
   Folder folder;
   Dataset dataset;
