@@ -77,13 +77,13 @@ void Progress::step(const ProgressState& state) {
   if (!live_ || Clock::now() - last_drawn_ < kRedraw) return;
   last_drawn_ = Clock::now();
   const double seconds_per_step = trained_seconds() / static_cast<double>(steps_);
-  std::string line =
-      format("epoch %lld/%lld  step %lld/%lld  loss %.3f  acc %.1f %%",
-             static_cast<long long>(state.epoch + 1), static_cast<long long>(state.epochs),
-             static_cast<long long>(state.step), static_cast<long long>(state.steps), state.loss,
-             100 * state.accuracy);
-  line += format("  %.0f images/s", static_cast<double>(images_per_step_) / seconds_per_step);
-  if (state.hidden_share >= 0) line += format("  comm hidden %.0f %%", 100 * state.hidden_share);
+  // Short: with dt run's prefix it fits into 80 columns.
+  std::string line = format(
+      "epoch %lld/%lld  %lld %%  loss %.3f  acc %.0f %%", static_cast<long long>(state.epoch + 1),
+      static_cast<long long>(state.epochs), static_cast<long long>(100 * state.step / state.steps),
+      state.loss, 100 * state.accuracy);
+  line += format("  %.0f img/s", static_cast<double>(images_per_step_) / seconds_per_step);
+  if (state.hidden_share >= 0) line += format("  hidden %.0f %%", 100 * state.hidden_share);
   line += "  eta " + format_seconds(seconds_per_step * static_cast<double>(state.remaining_steps));
   draw(line, false);
 }
@@ -91,9 +91,13 @@ void Progress::step(const ProgressState& state) {
 void Progress::epoch_end(const ProgressState& state) {
   if (!enabled_) return;
   const double seconds = std::max(trained_seconds(), 1e-9);
-  std::string line =
-      format("epoch %lld/%lld  loss %.3f  acc %.1f %%", static_cast<long long>(state.epoch + 1),
-             static_cast<long long>(state.epochs), state.loss, 100 * state.accuracy);
+  std::string line = format("epoch %lld/%lld", static_cast<long long>(state.epoch + 1),
+                            static_cast<long long>(state.epochs));
+  if (state.step < state.steps) {
+    line += format("  step %lld/%lld", static_cast<long long>(state.step),
+                   static_cast<long long>(state.steps));
+  }
+  line += format("  loss %.3f  acc %.1f %%", state.loss, 100 * state.accuracy);
   if (state.test_accuracy >= 0) line += format("  test %.2f %%", 100 * state.test_accuracy);
   line += format("  %.0f images/s", static_cast<double>(steps_ * images_per_step_) / seconds);
   if (state.hidden_share >= 0) line += format("  comm hidden %.0f %%", 100 * state.hidden_share);

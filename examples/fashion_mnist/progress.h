@@ -27,7 +27,7 @@ class Progress {
 
   /// After a step; a terminal is redrawn at most ten times a second.
   void step(const ProgressState& state);
-  /// Ends the epoch's line.
+  /// Ends the epoch's line, also of an epoch that was cut short.
   void epoch_end(const ProgressState& state);
   /// Prints a whole line above or after the live one.
   void say(const std::string& line);

@@ -99,8 +99,11 @@ bool Trainer::run() {
     train_epoch();
     if (state_.position == steps_per_epoch_) finish_epoch();
   }
-  // After a whole epoch everything has been saved already.
-  if (state_.position != 0) save();
+  // After a whole epoch everything has been shown and saved already.
+  if (state_.position != 0) {
+    if (steps_here_ > 0) progress_.epoch_end(progress_state(state_.position));
+    save();
+  }
   if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
@@ -111,6 +114,11 @@ bool Trainer::run() {
     std::snprintf(line, sizeof line, "parameters equal on all %d ranks (hash %016" PRIx64 ")",
                   world_size_, hash);
     progress_.say(line);
+  }
+  if (stopped_) {
+    progress_.say("stopped after step " + std::to_string(state_.step) +
+                  (options_.save.empty() ? "; nothing saved, as --save was not given"
+                                         : "; go on with --resume " + options_.save));
   }
   return !stopped_;
 }
