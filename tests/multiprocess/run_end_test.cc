@@ -238,7 +238,7 @@ TEST_CASE("a wrong number of ranks, option or command is refused") {
   Process command({dt, "dance"});
   CHECK(command.wait() == 2);
   CHECK(starts_with(command.err, "dt: unknown command \"dance\"; there are: "));
-    CHECK(count_of(command.err, "run, ") == 1);
+  CHECK(count_of(command.err, "run, ") == 1);
   Process version({dt, "--version"});
   CHECK(version.wait() == 0);
   CHECK(starts_with(version.out, "dt "));
