@@ -210,8 +210,28 @@ void Job::hear_of(const store::Failure& failure) {
     board_->communicator_failed(failure.scope, Status(std::move(info)));
     return;
   }
-  if (info.code == Code::kPeerLost) info.message += last_operation(info.rank);
+  if (info.code == Code::kPeerLost) {
+    const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+    for (const store::LocalRecord& record : local.records) {
+      if (record.rank == info.rank) return fail(lost(record));  // seen by pidfd or told: one text
+    }
+  }
   fail(Status(std::move(info)));
+}
+
+Status Job::lost(const store::LocalRecord& record) const {
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.rank = record.rank;
+  info.host = host_name_;
+  info.pid = record.pid;
+  info.message = format(
+      "rank %d (%s pid %lld) is gone: it ended, was killed, or dropped the job without "
+      "dt_finalize%s; "
+      "look at its log, then start the job again",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
+      last_operation(record.rank).c_str());
+  return Status(std::move(info));
 }
 
 /// Blames before it tells: a caller may end this process as soon as its call returns.
@@ -245,17 +265,7 @@ void Job::peer_ended(int32_t local_rank) {
                            [&](const auto& record) { return record.rank + 1 == blames; });
     if (culprit == local.records.end() || culprit->rank == place_.rank) return;
   }
-  ErrorInfo info;
-  info.code = Code::kPeerLost;
-  info.rank = culprit->rank;
-  info.host = host_name_;
-  info.pid = culprit->pid;
-  info.message = format(
-      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job "
-      "again",
-      culprit->rank, host_name_.c_str(), static_cast<long long>(culprit->pid),
-      last_operation(culprit->rank).c_str());
-  fail(Status(std::move(info)));
+  fail(lost(*culprit));
 }
 
 std::string Job::last_operation(int32_t world_rank) const {
