@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backend/host/progress.h"
+#include "base/fork.h"
 
 namespace dt::backend {
 namespace {
@@ -53,6 +54,7 @@ HostBackend::~HostBackend() {
     (void)turn_.give();
   }
   const int fd = completion_fd_.load();
+  release_fd_from_fork_guard(fd);
   if (fd >= 0) close(fd);
 }
 
@@ -317,7 +319,9 @@ Result<int> HostBackend::completion_fd() {
     return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s", options_.name.c_str(),
                                         errno_text(errno).c_str()));
   }
+  guard_fd_from_fork(made);
   if (completion_fd_.compare_exchange_strong(fd, made)) return made;
+  release_fd_from_fork_guard(made);
   close(made);
   return fd;
 }

@@ -14,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "base/fork.h"
 #include "transport/shm/handover.h"
 #include "transport/shm/memory_limit.h"
 
@@ -59,6 +60,7 @@ Result<int> create_memory(const HostArena::Options& options) {
 
 Result<ArenaListener> ArenaListener::create() {
   DT_TRY_VALUE(NamedListener listener, open_named_listener());
+  guard_fd_from_fork(listener.fd);
   return ArenaListener(listener.fd, std::move(listener.name));
 }
 
@@ -72,6 +74,7 @@ ArenaListener& ArenaListener::operator=(ArenaListener&& other) noexcept {
 }
 
 ArenaListener::~ArenaListener() {
+  release_fd_from_fork_guard(fd_);
   if (fd_ >= 0) close(fd_);
 }
 

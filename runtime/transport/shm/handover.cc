@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork.h"
+
 namespace dt::shm {
 namespace {
 
@@ -37,20 +39,25 @@ struct Reply {
   char text[496] = {};  // why refused
 };
 
-/// A file descriptor that is closed.
+/// A file descriptor that is closed, also in forked children: a copy there would hide our end.
 class Socket {
  public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
+  explicit Socket(int fd = -1) : fd_(fd) { guard_fd_from_fork(fd); }
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
   ~Socket() {
+    release_fd_from_fork_guard(fd_);
     if (fd_ >= 0) close(fd_);
   }
   int fd() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
+  /// The caller's from now on, and guarded no longer.
+  int release() {
+    release_fd_from_fork_guard(fd_);
+    return std::exchange(fd_, -1);
+  }
 
  private:
   int fd_;
