@@ -21,7 +21,9 @@ namespace {
 constexpr uint64_t kMagic = 0x3176'6f68'2d74'6421;  // "!dt-hov1"
 // Interrupts have no descriptor to poll, so they are looked at this often.
 constexpr int64_t kSliceMs = 10;
-constexpr size_t kStrangersMax = 64;  // connections that have not said who they are
+// Connections that have not said who they are, beside those of the ranks, which may all come at
+// once.
+constexpr size_t kStrangersMax = 64;
 
 struct Hello {
   uint64_t magic = kMagic;
@@ -177,20 +179,25 @@ class Leader {
         strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(i));
       }
     }
-    if (polled[0].revents != 0) accept_all();
-    return {};
+    return polled[0].revents != 0 ? accept_all() : Status();
   }
 
-  void accept_all() {
+  Status accept_all() {
     for (;;) {
       Socket peer(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (peer.fd() < 0) return;
+      if (peer.fd() < 0) {
+        // The connection stays in the backlog, so that waiting on would spin until the deadline.
+        const bool exhausted =
+            errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        return exhausted ? system_error(terms_, "accept", errno) : Status();
+      }
       std::string who = "unknown process";
       if (!same_user(peer.fd(), &who)) {
         note(format("refused a connection from %s: it belongs to another user", who.c_str()));
         continue;
       }
-      if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin());
+      const size_t most = kStrangersMax + static_cast<size_t>(terms_.local_size);
+      if (strangers_.size() >= most) strangers_.erase(strangers_.begin());
       strangers_.push_back(std::move(peer));
     }
   }
