@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,6 +125,8 @@ Status HostArena::map_headers() {
   header.header_bytes = sizeof(SectionHeader);
   header.world_rank = options_.world_rank;
   header.pid = getpid();
+  struct stat names = {};
+  header.pid_namespace = stat("/proc/self/ns/pid", &names) == 0 ? names.st_ino : 0;
   cpu_set_t usable;
   static_assert(sizeof usable == sizeof header.affinity);
   CPU_ZERO(&usable);
