@@ -140,8 +140,11 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     advance.step = Step::kBlocked;
     (void)try_advance(&advance, sleepy);
     const bool done = work.done();
-    const bool give_up = !done && (wait.interrupted() || (sleepy && wait.deadline.passed()));
-    const bool awake = done || give_up || advance.step == Step::kProgressed;
+    const bool progressed = advance.step == Step::kProgressed;
+    // Data that keeps flowing must not carry the waiter past its deadline.
+    const bool give_up =
+        !done && (wait.interrupted() || ((sleepy || progressed) && wait.deadline.passed()));
+    const bool awake = done || give_up || progressed;
     if (sleepy && !awake) {
       Deadline deadline = wait.deadline.earlier(advance.deadline);
       if (wait.interrupt != nullptr) {
