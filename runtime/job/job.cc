@@ -195,10 +195,16 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
 }
 
 void Job::watch_peers(const store::Verdict& verdict) {
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  const shm::HostArena& arena = *local.engine->arena();
   std::vector<PeerWatch::Peer> peers;
   for (size_t i = 0; i < verdict.locals.size(); ++i) {
     if (verdict.locals[i].pid == getpid()) continue;  // this rank, or a thread beside it
-    peers.push_back({static_cast<int32_t>(i), verdict.locals[i].pid});
+    const auto rank = static_cast<int32_t>(i);
+    // Containers may share a network and not their processes: there the number means another
+    // process or none, whose end says nothing about the peer.
+    if (arena.header(rank).pid_namespace != arena.own_header().pid_namespace) continue;
+    peers.push_back({rank, verdict.locals[i].pid});
   }
   peer_watch_ = std::make_unique<PeerWatch>(loop_.get(), peers,
                                             [this](int32_t local_rank) { peer_ended(local_rank); });
