@@ -953,7 +953,7 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * @param stream  CUDA stream that produces the gradient; ignored on a host communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step; DT_ERR_INVALID_ARGUMENT; any
  *         communicator error.
- * @thread any
+ * @thread any, but none while dt_reducer_finish() or dt_reducer_rebuild() runs
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);

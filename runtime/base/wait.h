@@ -104,6 +104,8 @@ struct Wait {
 /// Set once by one thread, waited for by others.
 class Event {
  public:
+  /// Still touches the event after a waiter may have returned: where the waiter would then destroy
+  /// it, both sides hold it by a shared_ptr.
   void set();
   bool is_set() const { return set_.load(std::memory_order_seq_cst); }
   /// True when set, false at the deadline or when interrupted.

@@ -49,6 +49,15 @@ dt_status record(const Status& status) {
   return static_cast<dt_status>(error.info.code);
 }
 
+dt_status record_out_of_memory() noexcept {
+  LastError& error = last_error();
+  error.any = true;
+  error.info = ErrorInfo();
+  error.info.code = Code::kOutOfMemory;
+  error.info.message = "out of memory";  // short enough to need none
+  return DT_ERR_OUT_OF_MEMORY;
+}
+
 Status Call::invalid(const char* pattern, ...) const {
   char text[512];
   va_list args;

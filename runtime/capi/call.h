@@ -17,6 +17,9 @@ namespace dt::capi {
 /// Keeps the error for dt_last_error() of this thread and returns its number.
 dt_status record(const Status& status);
 
+/// As record(), without memory: a fixed text.
+dt_status record_out_of_memory() noexcept;
+
 /// Fills a caller's dt_error_info of whatever size it has.
 Status fill_error_info(const char* function, const ErrorInfo* info, dt_error_info* out);
 
@@ -65,7 +68,7 @@ dt_status guard(const char* function, F&& body) noexcept {
     const Status status = std::forward<F>(body)(Call(function));
     return status.ok() ? DT_OK : record(status);
   } catch (const std::bad_alloc&) {
-    return DT_ERR_OUT_OF_MEMORY;  // no message: making one needs memory
+    return record_out_of_memory();
   } catch (...) {
     return DT_ERR_INTERNAL;
   }

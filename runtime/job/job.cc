@@ -195,10 +195,16 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
 }
 
 void Job::watch_peers(const store::Verdict& verdict) {
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  const shm::HostArena& arena = *local.engine->arena();
   std::vector<PeerWatch::Peer> peers;
   for (size_t i = 0; i < verdict.locals.size(); ++i) {
     if (verdict.locals[i].pid == getpid()) continue;  // this rank, or a thread beside it
-    peers.push_back({static_cast<int32_t>(i), verdict.locals[i].pid});
+    const auto rank = static_cast<int32_t>(i);
+    // Containers may share a network and not their processes: there the number means another
+    // process or none, whose end says nothing about the peer.
+    if (arena.header(rank).pid_namespace != arena.own_header().pid_namespace) continue;
+    peers.push_back({rank, verdict.locals[i].pid});
   }
   peer_watch_ = std::make_unique<PeerWatch>(loop_.get(), peers,
                                             [this](int32_t local_rank) { peer_ended(local_rank); });
@@ -210,8 +216,28 @@ void Job::hear_of(const store::Failure& failure) {
     board_->communicator_failed(failure.scope, Status(std::move(info)));
     return;
   }
-  if (info.code == Code::kPeerLost) info.message += last_operation(info.rank);
+  if (info.code == Code::kPeerLost) {
+    const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+    for (const store::LocalRecord& record : local.records) {
+      if (record.rank == info.rank) return fail(lost(record));  // seen by pidfd or told: one text
+    }
+  }
   fail(Status(std::move(info)));
+}
+
+Status Job::lost(const store::LocalRecord& record) const {
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.rank = record.rank;
+  info.host = host_name_;
+  info.pid = record.pid;
+  info.message = format(
+      "rank %d (%s pid %lld) is gone: it ended, was killed, or dropped the job without "
+      "dt_finalize%s; "
+      "look at its log, then start the job again",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
+      last_operation(record.rank).c_str());
+  return Status(std::move(info));
 }
 
 /// Blames before it tells: a caller may end this process as soon as its call returns.
@@ -245,17 +271,7 @@ void Job::peer_ended(int32_t local_rank) {
                            [&](const auto& record) { return record.rank + 1 == blames; });
     if (culprit == local.records.end() || culprit->rank == place_.rank) return;
   }
-  ErrorInfo info;
-  info.code = Code::kPeerLost;
-  info.rank = culprit->rank;
-  info.host = host_name_;
-  info.pid = culprit->pid;
-  info.message = format(
-      "rank %d (%s pid %lld) died: its process ended without dt_finalize%s; start the job "
-      "again",
-      culprit->rank, host_name_.c_str(), static_cast<long long>(culprit->pid),
-      last_operation(culprit->rank).c_str());
-  fail(Status(std::move(info)));
+  fail(lost(*culprit));
 }
 
 std::string Job::last_operation(int32_t world_rank) const {

@@ -79,6 +79,7 @@ class Job {
   void hear_of(const store::Failure& failure);
   void peer_ended(int32_t local_rank);
   void fail(const Status& status);
+  Status lost(const store::LocalRecord& record) const;
   /// Which operation a local rank entered last, for messages.
   std::string last_operation(int32_t world_rank) const;
 

@@ -10,6 +10,7 @@ namespace {
 // The server answers a wait at its deadline, with a text that knows who is missing. Only a server
 // that stays silent for this long after it leaves the text to the client.
 constexpr int64_t kAnswerGraceMs = 1'000;
+constexpr size_t kFrameRoomBytes = 1 << 10;  // what a request holds beside keys and values
 
 bool server_watches_deadline(FrameType type) {
   return type == FrameType::kGet || type == FrameType::kWait || type == FrameType::kBarrier ||
@@ -29,6 +30,8 @@ Status check_request(const Request& request) {
     for (const std::string& key : request.keys) DT_TRY(check_key(key));
   }
   size_t total_bytes = 0;
+  size_t key_bytes = request.keys.size() * 2 * sizeof(uint32_t);  // with both lengths of a pair
+  for (const std::string& key : request.keys) key_bytes += key.size();
   for (const std::string& value : request.values) {
     DT_TRY(check_value(value));
     total_bytes += value.size();
@@ -43,6 +46,12 @@ Status check_request(const Request& request) {
     return Status(Code::kInvalidArgument,
                   format("%zu bytes of values in one call are over the limit of %zu bytes",
                          total_bytes, kMaxPayloadBytes / 2));
+  }
+  // The server would cut the connection at a larger frame, which ends the job.
+  if (key_bytes + total_bytes > kMaxPayloadBytes - kFrameRoomBytes) {
+    return Status(Code::kInvalidArgument,
+                  format("%zu bytes of keys and values in one call are over the limit of %zu bytes",
+                         key_bytes + total_bytes, kMaxPayloadBytes - kFrameRoomBytes));
   }
   return {};
 }

@@ -100,7 +100,7 @@ void* Reducer::grad(int32_t index) {
 Status Reducer::ready(int32_t index, void* grad) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   const Param& param = params_[static_cast<size_t>(index)];
-  if (slot.arrived.exchange(true, std::memory_order_relaxed)) {
+  if (slot.arrived.exchange(true, std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
                   format("dt_reducer_ready: parameter #%d \"%s\" became ready twice in one step on "
                          "rank %d; call it once per parameter, then dt_reducer_finish",
@@ -227,15 +227,16 @@ void Reducer::count_step(int64_t began_waiting_ns) {
 }
 
 void Reducer::end_step() {
+  // First: a slot that opens below may arrive at once, and its place in arrivals_ must exist.
+  arrived_.store(0, std::memory_order_seq_cst);
   for (Slot& slot : slots_) {
     slot.copied_from = nullptr;
-    slot.arrived.store(false, std::memory_order_relaxed);
+    slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {
     bucket->work = nullptr;
     bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);
   }
-  arrived_.store(0, std::memory_order_relaxed);
   std::lock_guard lock(launching_);
   next_bucket_ = 0;
   broken_ = {};

@@ -41,7 +41,8 @@ exe_wrapper = ['qemu-aarch64', '-L', '/usr/aarch64-linux-gnu', '-E', 'LD_LIBRARY
 pkg_config_libdir = '$libraries/pkgconfig'
 sys_root = '$sysroot'
 [built-in options]
-cpp_args = ['-idirafter', '/usr/include']
+# doctest, toml++, CLI11 and JSON are headers alone, the same for every machine.
+cpp_args = ['-isystem', '$sysroot/usr/include/aarch64-linux-gnu', '-idirafter', '/usr/include']
 c_link_args = ['-L$libraries', '-Wl,-rpath-link,$libraries']
 cpp_link_args = ['-L$libraries', '-Wl,-rpath-link,$libraries']
 FILE

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backend/host/progress.h"
+#include "base/fork.h"
 
 namespace dt::backend {
 namespace {
@@ -53,6 +54,7 @@ HostBackend::~HostBackend() {
     (void)turn_.give();
   }
   const int fd = completion_fd_.load();
+  release_fd_from_fork_guard(fd);
   if (fd >= 0) close(fd);
 }
 
@@ -138,8 +140,11 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     advance.step = Step::kBlocked;
     (void)try_advance(&advance, sleepy);
     const bool done = work.done();
-    const bool give_up = !done && (wait.interrupted() || (sleepy && wait.deadline.passed()));
-    const bool awake = done || give_up || advance.step == Step::kProgressed;
+    const bool progressed = advance.step == Step::kProgressed;
+    // Data that keeps flowing must not carry the waiter past its deadline.
+    const bool give_up =
+        !done && (wait.interrupted() || ((sleepy || progressed) && wait.deadline.passed()));
+    const bool awake = done || give_up || progressed;
     if (sleepy && !awake) {
       Deadline deadline = wait.deadline.earlier(advance.deadline);
       if (wait.interrupt != nullptr) {
@@ -317,7 +322,9 @@ Result<int> HostBackend::completion_fd() {
     return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s", options_.name.c_str(),
                                         errno_text(errno).c_str()));
   }
+  guard_fd_from_fork(made);
   if (completion_fd_.compare_exchange_strong(fd, made)) return made;
+  release_fd_from_fork_guard(made);
   close(made);
   return fd;
 }

@@ -11,6 +11,8 @@
 #include <map>
 #include <utility>
 
+#include "base/fork.h"
+
 namespace dt::backend {
 namespace {
 
@@ -23,6 +25,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
                                          "\" was destroyed while operations were queued"));
     state_.with([](State& state) {
       for (const auto& [pointer, bytes] : state.allocations) munmap(pointer, bytes);
+      release_fd_from_fork_guard(state.completion_fd);
       if (state.completion_fd >= 0) close(state.completion_fd);
     });
   }
@@ -90,7 +93,9 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
 
   Result<int> completion_fd() override {
     return state_.with([&](State& state) -> Result<int> {
-      if (state.completion_fd < 0) state.completion_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+      if (state.completion_fd >= 0) return state.completion_fd;
+      state.completion_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+      guard_fd_from_fork(state.completion_fd);
       if (state.completion_fd >= 0) return state.completion_fd;
       return Status(Code::kSystem, "eventfd: " + errno_text(errno));
     });

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <new>
 #include <utility>
 
+#include "base/fork.h"
 #include "transport/shm/handover.h"
 #include "transport/shm/memory_limit.h"
 
@@ -59,6 +61,7 @@ Result<int> create_memory(const HostArena::Options& options) {
 
 Result<ArenaListener> ArenaListener::create() {
   DT_TRY_VALUE(NamedListener listener, open_named_listener());
+  guard_fd_from_fork(listener.fd);
   return ArenaListener(listener.fd, std::move(listener.name));
 }
 
@@ -72,6 +75,7 @@ ArenaListener& ArenaListener::operator=(ArenaListener&& other) noexcept {
 }
 
 ArenaListener::~ArenaListener() {
+  release_fd_from_fork_guard(fd_);
   if (fd_ >= 0) close(fd_);
 }
 
@@ -121,6 +125,8 @@ Status HostArena::map_headers() {
   header.header_bytes = sizeof(SectionHeader);
   header.world_rank = options_.world_rank;
   header.pid = getpid();
+  struct stat names = {};
+  header.pid_namespace = stat("/proc/self/ns/pid", &names) == 0 ? names.st_ino : 0;
   cpu_set_t usable;
   static_assert(sizeof usable == sizeof header.affinity);
   CPU_ZERO(&usable);

@@ -13,13 +13,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork.h"
+
 namespace dt::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x3176'6f68'2d74'6421;  // "!dt-hov1"
 // Interrupts have no descriptor to poll, so they are looked at this often.
 constexpr int64_t kSliceMs = 10;
-constexpr size_t kStrangersMax = 64;  // connections that have not said who they are
+// Connections that have not said who they are, beside those of the ranks, which may all come at
+// once.
+constexpr size_t kStrangersMax = 64;
 
 struct Hello {
   uint64_t magic = kMagic;
@@ -37,20 +41,25 @@ struct Reply {
   char text[496] = {};  // why refused
 };
 
-/// A file descriptor that is closed.
+/// A file descriptor that is closed, also in forked children: a copy there would hide our end.
 class Socket {
  public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
+  explicit Socket(int fd = -1) : fd_(fd) { guard_fd_from_fork(fd); }
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
   ~Socket() {
+    release_fd_from_fork_guard(fd_);
     if (fd_ >= 0) close(fd_);
   }
   int fd() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
+  /// The caller's from now on, and guarded no longer.
+  int release() {
+    release_fd_from_fork_guard(fd_);
+    return std::exchange(fd_, -1);
+  }
 
  private:
   int fd_;
@@ -170,20 +179,25 @@ class Leader {
         strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(i));
       }
     }
-    if (polled[0].revents != 0) accept_all();
-    return {};
+    return polled[0].revents != 0 ? accept_all() : Status();
   }
 
-  void accept_all() {
+  Status accept_all() {
     for (;;) {
       Socket peer(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (peer.fd() < 0) return;
+      if (peer.fd() < 0) {
+        // The connection stays in the backlog, so that waiting on would spin until the deadline.
+        const bool exhausted =
+            errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        return exhausted ? system_error(terms_, "accept", errno) : Status();
+      }
       std::string who = "unknown process";
       if (!same_user(peer.fd(), &who)) {
         note(format("refused a connection from %s: it belongs to another user", who.c_str()));
         continue;
       }
-      if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin());
+      const size_t most = kStrangersMax + static_cast<size_t>(terms_.local_size);
+      if (strangers_.size() >= most) strangers_.erase(strangers_.begin());
       strangers_.push_back(std::move(peer));
     }
   }

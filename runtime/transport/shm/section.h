@@ -48,7 +48,8 @@ struct SectionHeader {
   alignas(kLineBytes) uint64_t magic;
   uint32_t header_bytes;
   int32_t world_rank;
-  int64_t pid;
+  int64_t pid;                        ///< in the rank's own PID namespace
+  uint64_t pid_namespace;             ///< its inode; 0: unknown
   uint64_t affinity[kAffinityWords];  ///< processors the rank may use
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye

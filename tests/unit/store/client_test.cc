@@ -155,6 +155,10 @@ TEST_CASE("Client: limits are errors with names, and the connection lives on") {
   const std::vector<std::string> many(kMaxKeysPerCall + 1, "k");
   CHECK(client->multi_get(many, patiently()).status().message() ==
         "multi_get of 65537 keys: 65537 keys in one call are over the limit of 65536");
+  const std::vector<std::string> bulky(kMaxKeysPerCall, std::string(kMaxKeyBytes, 'k'));
+  CHECK(client->wait_for(bulky, patiently()).message() ==
+        "wait for 65536 keys: 67633152 bytes of keys and values in one call are over the limit of "
+        "67107840 bytes");
   CHECK(client->ping(patiently()).ok());
 }
 

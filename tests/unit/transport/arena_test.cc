@@ -66,6 +66,22 @@ std::string message(const Joined& joined) { return joined.status().message(); }
 
 }  // namespace
 
+TEST_CASE("Arena: a hundred ranks that connect before their leader answers") {
+  constexpr int32_t kRanks = 100;
+  auto listener = ArenaListener::create().value();
+  const std::string leader = listener.name();
+  std::vector<dt::Status> results(kRanks);
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      results[rank] = join(ArenaListener::create().value(), leader, options(rank, kRanks)).status();
+    });
+  }
+  results[0] = join(std::move(listener), leader, options(0, kRanks)).status();
+  for (std::thread& thread : threads) thread.join();
+  for (const dt::Status& result : results) CHECK_MESSAGE(result.ok(), result.message());
+}
+
 TEST_CASE("Arena: ranks see each other's headers and memory") {
   auto arenas = make(3);
   for (const auto& arena : arenas) REQUIRE(arena);

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_readme.py README SCRATCH_DIR: runs what the README shows, in SCRATCH_DIR.
+
+A comment on the line before a block says what to do with it:
+  <!-- file NAME -->     the block is written into NAME
+  <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
+A ```text block behind a run block is its output, compared loosely: order of lines, numbers, blanks and
+paths do not count, and a line "..." stands for any others."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^>]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
+TIME_LIMIT_S = 240
+
+
+def blocks(text):
+    return [(match["mark"] or "", match["language"], match["body"]) for match in BLOCK.finditer(text)]
+
+
+def shape(line):
+    """The line without what may differ from run to run."""
+    line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
+    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)  # hashes
+    line = re.sub(r"\(\S+ pid ", "(HOST pid ", line)
+    line = re.sub(r"\d+(\.\d+)?", "#", line)
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def missing_lines(expected, output):
+    """Expected lines that the output lacks, and whether others are allowed."""
+    wanted = [line for line in expected.splitlines() if line.strip()]
+    have = [shape(line) for line in re.split(r"[\r\n]+", output) if line.strip()]
+    missing = []
+    for line in wanted:
+        if line.strip() == "...":
+            continue
+        if shape(line) in have:
+            have.remove(shape(line))
+        else:
+            missing.append(line)
+    surplus = [] if any(line.strip() == "..." for line in wanted) else have
+    return missing, surplus
+
+
+def run(body, folder, wanted_status):
+    """The output, and a complaint or None."""
+    try:
+        result = subprocess.run(["bash", "-e", "-c", body], cwd=folder, stdin=subprocess.DEVNULL, check=False,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return "", f"did not end within {TIME_LIMIT_S} s"
+    output = result.stdout.decode(errors="replace")
+    if result.returncode != wanted_status:
+        return output, f"ended with {result.returncode}, not {wanted_status}"
+    return output, None
+
+
+def main():
+    readme, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    found = blocks(readme.read_text(encoding="utf-8"))
+    failed = ran = 0
+    for i, (mark, _, body) in enumerate(found):
+        if mark.startswith("file "):
+            (folder / mark[5:]).write_text(body, encoding="utf-8")
+        if not re.match(r"run\b", mark):
+            continue
+        ran += 1
+        status = re.search(r"exit (\d+)", mark)
+        output, complaint = run(body, folder, int(status[1]) if status else 0)
+        missing, surplus = [], []
+        if complaint is None and i + 1 < len(found) and found[i + 1][1] == "text":
+            missing, surplus = missing_lines(found[i + 1][2], output)
+        if complaint is None and not missing and not surplus:
+            print(f"as shown: {body.strip()}")
+            continue
+        failed += 1
+        print(f"not as shown: {body.strip()}")
+        if complaint:
+            print(f"  it {complaint}")
+        for line in missing:
+            print(f"  shown, but not printed: {line}")
+        for line in surplus:
+            print(f"  printed, but not shown: {line}")
+        print("  its output:\n" + "\n".join("    " + line for line in output.splitlines()))
+    if ran == 0:
+        print(f"skipped: no block of {readme.name} is marked <!-- run -->")
+        return 77
+    print(f"{ran - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# check_readme.sh [BUILD_DIR]: installs the build into a scratch folder, and runs there what the README
+# shows, as a reader would who has installed dt. See check_readme.py for the marks.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${1:-$root/build-tests}
+[ -f "$build/build.ninja" ] || { echo "check_readme.sh: $build is not built yet: run tests/run.sh first" >&2; exit 2; }
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-readme.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+
+ninja --quiet -C "$build"
+DESTDIR=$scratch/installed meson install -C "$build" --no-rebuild --quiet
+libraries=$(dirname "$(find "$scratch/installed" -name libdt.so)")
+PATH=$(dirname "$(find "$scratch/installed" -path '*/bin/dt')"):$PATH
+export PATH LD_LIBRARY_PATH=$libraries PKG_CONFIG_PATH=$libraries/pkgconfig PKG_CONFIG_SYSROOT_DIR=$scratch/installed
+mkdir "$scratch/work"
+"$root/tests/check_readme.py" "$root/README.md" "$scratch/work"
