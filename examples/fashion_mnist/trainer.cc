@@ -105,7 +105,7 @@ bool Trainer::run() {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
   write_curves();
-  if (reducer_) {
+  if (reducer_ && world_size_ > 1) {
     const uint64_t hash = compare_parameters();
     char line[96];
     std::snprintf(line, sizeof line, "parameters equal on all %d ranks (hash %016" PRIx64 ")",

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""training_curves.py DT TRAINER [DATA]: the example trainer learns the same with 1, 2, 3 and 4 ranks.
+
+The loss curves of the first 100 steps agree to 1e-3 relative, and the trainer itself finds the
+parameters of all ranks bitwise equal at the end (it exits with an error otherwise).
+"""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+
+STEPS = 100
+TOLERANCE = 1e-3
+LIMIT_S = 100
+WORLDS = (1, 2, 3, 4)
+
+
+def losses(dt, trainer, data, world, folder):
+    log = os.path.join(folder, f"loss{world}.csv")
+    command = [dt, "run", "-n", str(world), trainer, "--data", data, "--steps", str(STEPS), "--no-eval",
+               "--loss-log", log, "--curves", os.path.join(folder, f"curves{world}.png")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if run.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    if world > 1 and f"parameters equal on all {world} ranks" not in run.stdout:
+        sys.exit(f"{world} ranks: nothing says that the parameters are equal\n{run.stdout}")
+    if run.stderr:
+        sys.exit(f"{world} ranks: a clean run wrote to stderr\n{run.stderr}")
+    with open(log, newline="", encoding="utf-8") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def main():
+    dt, trainer = sys.argv[1:3]
+    data = sys.argv[3] if len(sys.argv) > 3 else "/usr/share/datasets/fashion-mnist"
+    if not os.path.exists(os.path.join(data, "train-images-idx3-ubyte.gz")):
+        print(f"no Fashion-MNIST in {data}: apt-get install dataset-fashion-mnist")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        alone = losses(dt, trainer, data, 1, folder)
+        if len(alone) != STEPS:
+            sys.exit(f"1 rank: {len(alone)} losses instead of {STEPS}")
+        for world in WORLDS[1:]:
+            other = losses(dt, trainer, data, world, folder)
+            if len(other) != STEPS:
+                sys.exit(f"{world} ranks: {len(other)} losses instead of {STEPS}")
+            worst = max(abs(a - b) / abs(a) for a, b in zip(alone, other))
+            print(f"{world} ranks: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
+            if worst > TOLERANCE:
+                sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
+
+
+if __name__ == "__main__":
+    main()
