@@ -34,7 +34,7 @@ if [ ! -f "$sysroot/complete" ]; then
 fi
 
 libraries=$sysroot/usr/lib/aarch64-linux-gnu
-cat >"$build/sysroot.txt" <<FILE
+cat >"$build/sysroot.new" <<FILE
 [binaries]
 exe_wrapper = ['qemu-aarch64', '-L', '/usr/aarch64-linux-gnu', '-E', 'LD_LIBRARY_PATH=$libraries']
 [properties]
@@ -46,6 +46,10 @@ cpp_args = ['-isystem', '$sysroot/usr/include/aarch64-linux-gnu', '-idirafter', 
 c_link_args = ['-L$libraries', '-Wl,-rpath-link,$libraries']
 cpp_link_args = ['-L$libraries', '-Wl,-rpath-link,$libraries']
 FILE
+if ! cmp -s "$build/sysroot.new" "$build/sysroot.txt"; then
+  rm -rf "$build/meson"
+  mv "$build/sysroot.new" "$build/sysroot.txt"
+fi
 env -u CC -u CXX "$root/tests/build_and_test.sh" "$build/meson" --cross-file "$root/tests/cross/aarch64.txt" \
   --cross-file "$build/sysroot.txt" -Dcuda=disabled -Ddocs=disabled \
   -- --suite unit --timeout-multiplier 10
