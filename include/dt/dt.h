@@ -366,7 +366,8 @@ DT_API dt_status dt_abort(dt_job* job, const char* message);
  */
 DT_API dt_status dt_finalize(dt_job* job, int64_t timeout_ms);
 
-/** Drops the handle. Without dt_finalize() the other ranks hear of a death. Never waits for peers.
+/** Drops the handle. Without dt_finalize() the other ranks hear of a death once the job's other
+ * handles (communicators, works, reducers) are gone, too. Never waits for peers.
  * @param job may be NULL. @thread any @since ABI 0 */
 DT_API void dt_job_destroy(dt_job* job);
 
@@ -671,7 +672,8 @@ DT_API void dt_work_destroy(dt_work* work);
  * lies.
  * @param comm        the communicator.
  * @param bytes       > 0.
- * @param out_pointer zeroed, aligned to 4096 bytes; dt_mem_free().
+ * @param out_pointer zeroed, aligned to 4096 bytes; dt_mem_free(), or it goes with the job, at
+ * world size 1 with the communicator.
  * @return DT_OK; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0

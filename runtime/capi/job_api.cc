@@ -176,6 +176,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.port = static_cast<uint16_t>(std::max<int64_t>(settings.integer("job.master_port"), 0));
     options.host = job::host_name();
     options.pid = getpid();
+    options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
     options.max_connections = static_cast<size_t>(settings.integer("store.max_connections"));
     DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
     return call.give(std::move(object), out_server);

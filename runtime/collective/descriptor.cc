@@ -152,9 +152,10 @@ Status timed_out(const Group& group, Kind kind, int64_t sequence,
       text += " (no operation yet)";
     }
   }
-  return failure(group, Code::kTimeout, kind, sequence, missing.empty() ? -1 : missing[0],
-                 format("timed out: %s: %s; look at what these ranks do, or raise the timeout",
-                        verb, text.c_str()));
+  return failure(
+      group, Code::kTimeout, kind, sequence, missing.empty() ? -1 : missing[0],
+      format("timed out: %s: %s; look at what these ranks do, or raise collective.timeout_ms", verb,
+             text.c_str()));
 }
 
 }  // namespace dt::collective

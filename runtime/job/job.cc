@@ -15,6 +15,12 @@ constexpr int64_t kReportMs = 1000;    // telling the others of a failure
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 
+bool has_left(const shm::SectionHeader& header) {
+  return header.left.load(std::memory_order_acquire) != 0;
+}
+
+}  // namespace
+
 LogLevel log_level(const Config& config) {
   const std::string& name = config.text("log.level");
   if (name == "error") return LogLevel::kError;
@@ -22,12 +28,6 @@ LogLevel log_level(const Config& config) {
   if (name == "debug") return LogLevel::kDebug;
   return LogLevel::kWarning;
 }
-
-bool has_left(const shm::SectionHeader& header) {
-  return header.left.load(std::memory_order_acquire) != 0;
-}
-
-}  // namespace
 
 Job::Job(const Config& config, Logger::Sink sink)
     : config_(config),

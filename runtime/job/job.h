@@ -24,6 +24,9 @@
 
 namespace dt::job {
 
+/// The level that log.level names.
+LogLevel log_level(const Config& config);
+
 /// One process's (or thread's) membership in a distributed run.
 ///
 /// Life: discover the place, serve the store if this is its rank, connect, join (one round trip),

@@ -73,7 +73,12 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     bucket->count = (total - bucket_starts.back()) / element;
     buckets.push_back(std::move(bucket));
   }
-  DT_TRY_VALUE(void* const memory, comm_->backend().allocate(std::max<int64_t>(total, 1)));
+  const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
+  if (const Status agreed = agree_on_memory(allocated.status()); !agreed.ok()) {
+    if (allocated.ok()) (void)comm_->backend().release(allocated.value());
+    return agreed;
+  }
+  void* const memory = allocated.value();
 
   (void)comm_->backend().release(memory_);  // nothing is under way: between steps or at creation
   memory_ = memory;
@@ -90,6 +95,27 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
   end_step();
   return {};
+}
+
+/// All ranks take a new plan, or none does: else gradients of different parameters would meet.
+Status Reducer::agree_on_memory(const Status& mine) {
+  int32_t enough = mine.ok() ? 1 : 0;
+  Collective agree;
+  agree.kind = Kind::kAllreduce;
+  agree.dtype = Dtype::kI32;
+  agree.op = ReduceOp::kMin;
+  agree.send = agree.recv = &enough;
+  agree.count = 1;
+  agree.name = "bucket memory?";
+  const Status status = comm_->run(agree);
+  if (!mine.ok()) return mine;
+  DT_TRY(status);
+  if (enough != 0) return {};
+  return Status(
+      Code::kOutOfMemory,
+      format("reducer on comm \"%s\": another rank has no memory for its buckets; its own "
+             "message says how much it asked for",
+             comm_->name().c_str()));
 }
 
 void* Reducer::grad(int32_t index) {

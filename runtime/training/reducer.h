@@ -97,7 +97,9 @@ class Reducer {
           const Options& options);
 
   Status check_model();
+  /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
+  Status agree_on_memory(const Status& mine);
   /// Launches full buckets in order; with `all`, also the rest, withholding those that lack
   /// gradients.
   Status launch(bool all);
