@@ -5,8 +5,9 @@
 A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
   <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
-A ```text block behind a run block is its output, compared loosely: order of lines, numbers, blanks and
-paths do not count, and a line "..." stands for any others."""
+  <!-- run, exact -->    numbers count
+A ```text block behind a run block is its output, compared loosely: the order of lines, blanks, process
+numbers and other numbers do not count, and a line "..." stands for any others."""
 
 import re
 import subprocess
@@ -21,25 +22,26 @@ def blocks(text):
     return [(match["mark"] or "", match["language"], match["body"]) for match in BLOCK.finditer(text)]
 
 
-def shape(line):
+def shape(line, exact):
     """The line without what may differ from run to run."""
     line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
-    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)  # hashes
-    line = re.sub(r"\(\S+ pid ", "(HOST pid ", line)
-    line = re.sub(r"\d+(\.\d+)?", "#", line)
+    line = re.sub(r"\(\S+ pid \d+", "(HOST pid #", line)
+    if not exact:
+        line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)  # hashes
+        line = re.sub(r"\d+(\.\d+)?", "#", line)
     return re.sub(r"\s+", " ", line).strip()
 
 
-def missing_lines(expected, output):
-    """Expected lines that the output lacks, and whether others are allowed."""
+def compare(expected, output, exact):
+    """Lines that the output lacks, and lines that it should not have."""
     wanted = [line for line in expected.splitlines() if line.strip()]
-    have = [shape(line) for line in re.split(r"[\r\n]+", output) if line.strip()]
+    have = [shape(line, exact) for line in re.split(r"[\r\n]+", output) if line.strip()]
     missing = []
     for line in wanted:
         if line.strip() == "...":
             continue
-        if shape(line) in have:
-            have.remove(shape(line))
+        if shape(line, exact) in have:
+            have.remove(shape(line, exact))
         else:
             missing.append(line)
     surplus = [] if any(line.strip() == "..." for line in wanted) else have
@@ -73,7 +75,7 @@ def main():
         output, complaint = run(body, folder, int(status[1]) if status else 0)
         missing, surplus = [], []
         if complaint is None and i + 1 < len(found) and found[i + 1][1] == "text":
-            missing, surplus = missing_lines(found[i + 1][2], output)
+            missing, surplus = compare(found[i + 1][2], output, "exact" in mark)
         if complaint is None and not missing and not surplus:
             print(f"as shown: {body.strip()}")
             continue
