@@ -25,7 +25,7 @@ def blocks(text):
 def shape(line, exact):
     """The line without what may differ from run to run."""
     line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
-    line = re.sub(r"\(\S+ pid \d+", "(HOST pid #", line)
+    line = re.sub(r"\((host )?\S+ pid \d+", r"(\1HOST pid #", line)
     if not exact:
         line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)  # hashes
         line = re.sub(r"\d+(\.\d+)?", "#", line)
