@@ -8,6 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-abi.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
+trap "exit 1" INT TERM
 
 say() { printf '%s\n' "$*"; }
 die() { say "$*"; exit 1; }

@@ -172,13 +172,15 @@ TEST_CASE("server gone: the client makes the failure itself and names who served
     CHECK(failure.info.rank == server_rank);
     CHECK(failure.info.host == "hostA");
     CHECK(failure.info.pid == 10);
-    CHECK(failure.info.message.find(
-              server_rank == 0
-                  ? "rank 0 (hostA pid 10), which serves the store, closed the connection at "
-                  : "the store's process (dt run, host hostA pid 10) closed the connection at ") ==
-          0);
-    CHECK(failure.info.message.find(address) != std::string::npos);
-    CHECK(blocked.message() == failure.info.message);
+    // A request that the server has not read makes the end a reset instead of an end of file.
+    const std::string who = server_rank == 0 ? "rank 0 (hostA pid 10), which serves the store, "
+                                             : "the store's process (dt run, host hostA pid 10) ";
+    for (const std::string& message : {failure.info.message, blocked.message()}) {
+      CAPTURE(message);
+      CHECK((message.find(who + "closed the connection at ") == 0 ||
+             message.find(who + "lost the connection (") == 0));
+      CHECK(message.find(address) != std::string::npos);
+    }
     CHECK(clients[1]->set("k", "v", patiently()).message() == failure.info.message);
   }
 }
