@@ -11,12 +11,14 @@ cd "$root"
 
 tests/run.sh -Dwerror=true
 tests/repeat.sh "$repetitions"
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp"
 for sanitizer in address,undefined thread; do
   build=build-long-${sanitizer%%,*}
   tests/build_and_test.sh "$build" -Dcuda=disabled -Ddocs=disabled "-Db_sanitize=$sanitizer" \
     -- --suite unit --suite conformance --suite multiprocess --timeout-multiplier 4
   tests/repeat.sh "$((repetitions < 10 ? repetitions : repetitions / 10))" "$build"
 done
-tests/packages.sh clang
+tests/packages.sh clang abigail-tools
+tests/abi/check_abi.sh --self-test
 tests/fuzz/run.sh "$fuzz_seconds"
 echo "long.sh: everything held for $((SECONDS / 60)) minutes"
