@@ -52,6 +52,10 @@ HandleTable& handle_table() {
   return *table;
 }
 
+HandleTable::~HandleTable() {
+  for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.load();
+}
+
 Result<uint32_t> HandleTable::take_free() {
   return free_.with([&](Free& free) -> Result<uint32_t> {
     if (free.slots.empty()) {

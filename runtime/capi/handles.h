@@ -37,6 +37,11 @@ const char* handle_kind_name(HandleKind kind);
 /// caller's reference).
 class HandleTable {
  public:
+  HandleTable() = default;
+  ~HandleTable();
+  HandleTable(const HandleTable&) = delete;
+  HandleTable& operator=(const HandleTable&) = delete;
+
   /// Never null. Out of slots (16 million): OUT_OF_MEMORY.
   Result<void*> open(HandleKind kind, std::shared_ptr<void> object);
   /// The object, or why `handle` is none: "is NULL", "is closed", "is a job handle", ...
@@ -65,7 +70,7 @@ class HandleTable {
   Slot* slot_of(const void* handle, HandleKind kind, std::string* why);
   Result<uint32_t> take_free();
 
-  // A chunk is published with release and never freed: readers need no lock.
+  // A chunk is published with release and stays as long as the table: readers need no lock.
   std::atomic<Slot*> chunks_[kChunks] = {};
   Guarded<Free> free_;
 };
