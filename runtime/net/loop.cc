@@ -215,9 +215,9 @@ struct PollHandle final : Handle {
   std::function<void(bool, bool)> on_event;
   uv_handle_t* raw() override { return reinterpret_cast<uv_handle_t*>(&poll); }
 
-  int start(int events) {
-    return uv_poll_start(&poll, events, [](uv_poll_t* poll, int status, int events) {
-      const auto keep = static_cast<Handle*>(poll->data)->shared_from_this();
+  int start(int wanted) {
+    return uv_poll_start(&poll, wanted, [](uv_poll_t* polled, int status, int events) {
+      const auto keep = static_cast<Handle*>(polled->data)->shared_from_this();
       // An error stops libuv's watching: whoever reads or writes next learns what it is.
       const bool broken = status != 0 || (events & UV_DISCONNECT) != 0;
       static_cast<PollHandle*>(keep.get())
