@@ -58,6 +58,11 @@ constexpr Key kKeys[] = {
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",
      kAny, false, "Clients that the store serves at once; more are refused."},
 
+    {"network.interface", "DT_NETWORK_INTERFACE", Type::kString, "", 0, 255, "", "", kAny, false,
+     "Name, network (10.1.0.0/16) or address for other hosts; empty: by the route to the store."},
+    {"network.port_range", "DT_NETWORK_PORT_RANGE", Type::kString, "", 0, 11, "", "", kAny, false,
+     "Ports where ranks listen for other hosts, as 29600-29699; empty: the kernel chooses."},
+
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},
     {"host.inline_bytes", "DT_HOST_INLINE_BYTES", Type::kInteger, "bytes", 0, 16 << 20, "8192", "",
