@@ -41,6 +41,28 @@ int fail(int failing_rank, int code) {
   return code;
 }
 
+// The named rank fails in the named attempt; all others end well there, and all do in others.
+int fail_attempt(int failing_rank, int failing_attempt) {
+  const int attempt = number(getenv("DT_ATTEMPT"));
+  say("attempt " + std::to_string(attempt) + " " +
+      (getenv("TORCHELASTIC_RESTART_COUNT") == nullptr ? "?"
+                                                       : getenv("TORCHELASTIC_RESTART_COUNT")) +
+      "\n");
+  if (attempt != failing_attempt) return 0;
+  if (rank() != failing_rank) stay();
+  return 5;
+}
+
+int print_all(const char* const* names) {
+  std::string line = "place";
+  for (; *names != nullptr; ++names) {
+    const char* value = getenv(*names);
+    line += std::string(" ") + (value == nullptr ? "(none)" : value);
+  }
+  say(line + "\n");
+  return 0;
+}
+
 // Leaves a child behind that ignores SIGTERM; with `own_session` it leaves the group too.
 int leave_child(bool own_session, const std::string& then) {
   int ready[2];
@@ -91,6 +113,21 @@ int wait_for_usr1() {
   block_usr1();
   say("ready\n");
   say("got " + std::to_string(await_usr1()) + "\n");
+  return 0;
+}
+
+// Ends half a second after the first SIGINT, and says how many have come until then.
+int count_interrupts() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("ready " + std::to_string(getpid()) + " end\n");
+  int signal = 0;
+  int count = sigwait(&set, &signal) == 0 ? 1 : 0;
+  const timespec half_a_second = {0, 500'000'000};
+  while (sigtimedwait(&set, nullptr, &half_a_second) == SIGINT) ++count;
+  say("interrupts " + std::to_string(count) + "\n");
   return 0;
 }
 
@@ -147,6 +184,7 @@ int run(const std::string& mode, const char* first, const char* second) {
     say("ready " + std::to_string(getpid()) + " end\n");
     stay();
   }
+  if (mode == "count-int") return count_interrupts();
   if (mode == "huge") {
     say(std::string(static_cast<size_t>(number(first)), 'x') + "\n");
     return 0;
@@ -166,6 +204,15 @@ int run(const std::string& mode, const char* first, const char* second) {
       say(std::string(name) + "=" + (value == nullptr ? "(none)" : value) + "\n");
     }
     return 0;
+  }
+  if (mode == "fail-attempt") return fail_attempt(number(first), number(second));
+  if (mode == "place") {
+    const char* const names[] = {
+        "DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",
+        "DT_NODE_RANK", "DT_NODE_COUNT",    "RANK",          "WORLD_SIZE",
+        "LOCAL_RANK",   "LOCAL_WORLD_SIZE", "GROUP_RANK",    "GROUP_WORLD_SIZE",
+        nullptr};
+    return print_all(names);
   }
   fprintf(stderr, "run_program: unknown mode %s\n", mode.c_str());
   return 99;
