@@ -78,6 +78,8 @@ void Fleet::hear(const store::Failure& failure) {
       state.news.lost = true;
       expect_end(state);
     } else if (sscanf(failure.scope.c_str(), "end/%d", &attempt) == 1) {
+      // This agent may be the last to begin the attempt.
+      state.failed_attempt = attempt;
       if (attempt != state.attempt) return;
       state.news.failed = true;
       expect_end(state);
@@ -121,12 +123,11 @@ void Fleet::begin(int attempt) {
   if (settling_.joinable()) settling_.join();  // it has given its outcome
   state_.with([&](State& state) {
     state.attempt = attempt;
-    state.news.failed = false;
-    state.settle_until = Deadline::never();
     state.outcome.reset();
-    if (state.lost.empty()) return;
-    state.news.lost = true;  // too late for the attempt before
-    expect_end(state);
+    state.settle_until = Deadline::never();
+    state.news.failed = state.failed_attempt == attempt;
+    state.news.lost = !state.lost.empty();  // perhaps too late for the attempt before
+    if (state.news.failed || state.news.lost) expect_end(state);
   });
 }
 

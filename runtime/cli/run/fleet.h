@@ -115,7 +115,8 @@ class Fleet {
  private:
   struct State {
     FleetNews news;  // not yet taken
-    int attempt = 0;
+    int attempt = -1;         // begun here
+    int failed_attempt = -1;  // the last one in which another node had a failure
     std::set<int> lost;
     Deadline settle_until = Deadline::never();
     std::optional<Outcome> outcome;
