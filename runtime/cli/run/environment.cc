@@ -2,15 +2,15 @@
 #include "cli/run/environment.h"
 
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
+
+#include "cli/run/binding.h"
 
 namespace dt::cli {
 
@@ -99,10 +99,6 @@ Result<ReservedPort> reserve_port() {
   return reserved;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int usable_cores() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 }  // namespace dt::cli

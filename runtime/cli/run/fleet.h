@@ -114,7 +114,7 @@ class Fleet {
 
  private:
   struct State {
-    FleetNews news;  // not yet taken
+    FleetNews news;           // not yet taken
     int attempt = -1;         // begun here
     int failed_attempt = -1;  // the last one in which another node had a failure
     std::set<int> lost;

@@ -111,11 +111,17 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--show-lines", options.show_lines,
                  "last lines of the failed rank in the report (run.show_lines: 30)")
       ->check(CLI::Range(0, 10'000));
+  std::string bind = "none";
+  app.add_option("--bind", bind,
+                 "processors of each rank: none (all), cores (its own), numa (of one node)")
+      ->check(CLI::IsMember({"none", "cores", "numa"}).description(""))
+      ->type_name("none|cores|numa");
   app.add_flag("-v,--verbose", options.verbose, "say what is set up");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
 
   options.nproc = to_number(nproc);
+  options.bind = bind == "cores" ? Bind::kCores : bind == "numa" ? Bind::kNuma : Bind::kNone;
   if (always_prefix || no_prefix) options.prefix = always_prefix;
   options.command = app.remaining();
   if (!options.command.empty() && options.command.front() == "--") {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/run/binding.h"
 #include "cli/run/node_place.h"
 
 namespace dt::cli {
@@ -20,6 +21,7 @@ struct RunOptions {
   std::optional<int64_t> grace_ms;  ///< absent: run.grace_ms
   std::optional<int> show_lines;    ///< absent: run.show_lines
   int max_restarts = 0;
+  Bind bind = Bind::kNone;
   NodeOptions node;
   bool verbose = false;
   std::vector<std::string> command;  ///< program and arguments

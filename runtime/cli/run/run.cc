@@ -9,6 +9,8 @@
 
 #include "cli/command.h"
 #include "cli/host_port.h"
+#include "cli/run/binding.h"
+#include "cli/run/devices.h"
 #include "cli/run/environment.h"
 #include "cli/run/fleet.h"
 #include "cli/run/options.h"
@@ -39,7 +41,8 @@ struct Agent {
   ReservedPort master;              // with one node or on node 0
   std::unique_ptr<net::Loop> loop;  // of the fleet
   std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
-  int stopped_by = 0;               // a signal that ended a wait for other nodes
+  BindPlan binding;
+  int stopped_by = 0;  // a signal that ended a wait for other nodes
 };
 
 // Room for the agent's descriptors; the connections of the stores count too. The ranks get what
@@ -70,6 +73,29 @@ void settle_options(Agent* agent) {
   plan.place.agent_pid = getpid();
   agent->output.tail_lines =
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
+}
+
+/// Keys of backends that may not be built into this release read as empty.
+std::string text_of(const Config& config, const char* key) {
+  const Result<std::string> value = config.value_text(key);
+  return value.ok() ? value.value() : std::string();
+}
+
+/// What the ranks of this node run on.
+Status settle_processors(Agent* agent) {
+  const int ranks = agent->options.nproc;
+  DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")),
+                    text_of(agent->config, "backend.name"),
+                    text_of(agent->config, "backend.shared_gpu")));
+  if (agent->options.bind != Bind::kNone) {
+    agent->binding =
+        plan_binding(agent->options.bind, read_topology("/sys", allowed_cpus()), ranks);
+    agent->plan.cpus = agent->binding.cpus;
+  }
+  if (getenv("OMP_NUM_THREADS") != nullptr) return {};
+  const int own = agent->binding.cores_per_rank;
+  agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores() / ranks);
+  return {};
 }
 
 // ---- the other nodes ----
@@ -194,6 +220,11 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
   output->message(format("dt run: job %s, %d ranks on %s, store %s:%d, MASTER_PORT %d",
                          place.job_id.c_str(), place.local_size, where.c_str(),
                          place.store_host.c_str(), place.store_port, place.master_port));
+  for (size_t i = 0; i < plan.cpus.size(); ++i) {
+    output->message(format("dt run: rank %zu on processors %s",
+                           static_cast<size_t>(place.first_rank) + i,
+                           cpu_list_text(plan.cpus[i]).c_str()));
+  }
   if (place.omp_num_threads == 0) return;
   output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores for %d ranks",
                          place.omp_num_threads, usable_cores(), place.local_size));
@@ -206,6 +237,8 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
     DT_TRY(open_attempt(agent, signals, &served));
     DT_TRY_VALUE(const std::unique_ptr<Output> output, open_output(agent));
     agent->plan.place.terminal = output->is_terminal(Stream::kStdout);
+    if (!agent->binding.note.empty()) output->message("dt run: " + agent->binding.note);
+    agent->binding.note.clear();  // once
     if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
     Supervisor supervisor(agent->plan, *signals, *guardian, *output);
     const Outcome outcome = supervisor.run();
@@ -231,9 +264,7 @@ Result<int> run_job(Agent* agent, const std::string& program) {
   const int nodes = agent->node.node_count;
   DT_TRY(raise_open_files(plan.open_files, plan.place.local_size,
                           plan.place.local_size + kFdsPerNode * nodes));
-  if (getenv("OMP_NUM_THREADS") == nullptr) {
-    plan.place.omp_num_threads = std::max(1, usable_cores() / agent->options.nproc);
-  }
+  DT_TRY(settle_processors(agent));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());

@@ -62,6 +62,7 @@ Status Supervisor::start(int rank, StdinRelay* relay) {
   spawn_plan.guardian_fd = guardian_.fd();
   spawn_plan.signal_mask = signals_.original_mask();
   spawn_plan.open_files = plan_.open_files;
+  if (!plan_.cpus.empty()) spawn_plan.cpus = plan_.cpus[static_cast<size_t>(rank)];
   Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   spawn_plan.stdin_fd = relay != nullptr ? relay->child_fd() : null.get();
 

@@ -28,7 +28,8 @@ struct SupervisorPlan {
   std::vector<std::string> args;
   JobPlace place;
   std::string host;
-  rlimit open_files{};  ///< what the ranks get
+  rlimit open_files{};                 ///< what the ranks get
+  std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent
   /// From the first failure to SIGKILL; the others get SIGTERM on the way.
   int64_t grace_ms = 15'000;
   /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that

@@ -2,6 +2,7 @@
 // What the tests of `dt run` start as ranks: run_program MODE [ARGUMENTS].
 #include <dirent.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -158,6 +159,17 @@ int list_descriptors() {
   return 0;
 }
 
+int list_cpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  std::string line = "cpus";
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) line += " " + std::to_string(cpu);
+  }
+  say(line + "\n");
+  return 0;
+}
+
 int count_input() {
   size_t bytes = 0;
   while (getchar() != EOF) ++bytes;
@@ -184,6 +196,7 @@ int run(const std::string& mode, const char* first, const char* second) {
     say("ready " + std::to_string(getpid()) + " end\n");
     stay();
   }
+  if (mode == "cpus") return list_cpus();
   if (mode == "count-int") return count_interrupts();
   if (mode == "huge") {
     say(std::string(static_cast<size_t>(number(first)), 'x') + "\n");
