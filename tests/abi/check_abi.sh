@@ -45,7 +45,7 @@ check() { # baseline file
   [ -n "$commit" ] || die "$1 names no commit"
   git -C "$root" rev-parse --git-dir >/dev/null 2>&1 || skip "this is no git checkout, commit $commit cannot be built"
   git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null ||
-    skip "commit $commit of $1 is not in this clone: fetch the whole history"
+    die "commit $commit of $1 is not in this clone: fetch the whole history"
   git -C "$root" show "$commit:runtime/capi/meson.build" 2>/dev/null | grep -q "library('dt'" ||
     skip "baseline commit $commit has no libdt yet; put the first one that has into $1"
   mkdir "$scratch/old"
