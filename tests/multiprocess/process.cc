@@ -50,8 +50,6 @@ Process::Process(const std::vector<std::string>& command, const Options& options
     dup2(outputs[1], 1);
     dup2(options.terminal ? outputs[1] : errors[1], 2);
     syscall(SYS_close_range, 3u, ~0u, 0u);  // what this process was given by its own parent
-    // Under nohup, or in the background of a script, these would be ignored.
-    for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
     for (const std::string& variable : options.environment) {
       putenv(const_cast<char*>(variable.c_str()));
     }
