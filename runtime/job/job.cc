@@ -109,6 +109,7 @@ Status Job::serve_store(const Config& config) {
   options.host = host_name_;
   options.pid = getpid();
   options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
+  options.torch_compat = config.boolean("store.torch_compat");
   options.logger = logger_;
   DT_TRY_VALUE(server_, store::Server::start(loop_.get(), std::move(options)));
   return {};
