@@ -2,6 +2,8 @@
 """torch_rank.py HOST:PORT RANK PYTHON_RANKS CPP_RANKS: the counterpart of programs/torch_rank.cc.
 
 torch_rank.py gloo [HOST:PORT RANK SIZE]: a rank of a gloo group, from the environment or over a store.
+
+torch_rank.py serve: serves a store until its input ends, and prints where.
 """
 import sys
 from datetime import timedelta
@@ -54,8 +56,16 @@ def gloo(store=None, rank=-1, size=-1):
     dist.destroy_process_group()
 
 
+def serve():
+    store = dist.TCPStore("127.0.0.1", 0, None, True, LIMIT)
+    print(f"127.0.0.1:{store.port}", flush=True)
+    sys.stdin.read()
+
+
 def main():
-    if sys.argv[1] == "gloo":
+    if sys.argv[1] == "serve":
+        serve()
+    elif sys.argv[1] == "gloo":
         if len(sys.argv) > 2:
             gloo(connect(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
         else:
