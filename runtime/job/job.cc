@@ -58,16 +58,21 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink)
   for (const std::string& warning : job->place_.warnings) {
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
-  DT_TRY(job->place_.world_size == 1 ? job->start_alone() : job->start_together(merged));
+  DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
   return job;
 }
 
-Status Job::start_alone() {
+Status Job::start_alone(const Config& config) {
   place_.local_rank = place_.node_rank = 0;
   place_.local_size = place_.node_count = 1;
   place_.master_addr.clear();
   place_.master_port = 0;
   local_store_ = std::make_unique<LocalStore>();
+  if (!config.text("store.torch_address").empty()) {
+    const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+    DT_TRY_VALUE(loop_, net::Loop::start());
+    DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
+  }
   comm::Communicator::Options options;
   options.name = kWorldName;
   options.world_ranks = {0};
@@ -80,12 +85,12 @@ Status Job::start_alone() {
 
 Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
-  place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
-  if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
+  DT_TRY(settle_store(config, wait));
   DT_TRY(connect(wait));
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
+  if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
   place_.local_rank = verdict.local_rank;
   place_.local_size = verdict.local_size;
@@ -97,18 +102,41 @@ Status Job::start_together(const Config& config) {
   return board_->first();
 }
 
-Status Job::serve_store(const Config& config) {
+/// Where dt's own store is, served by rank 0 unless the launcher does.
+Status Job::settle_store(const Config& config, const Wait& wait) {
+  DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
+  const bool serves = place_.rank == 0 && !place_.store_served;
+  if (!torch_.finds_store()) {
+    place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
+    return serves ? serve_store(config, place_.master_addr) : Status();
+  }
+  if (!serves) {
+    DT_TRY_VALUE(const TorchMeeting::Found found, torch_.find(wait));
+    place_.master_addr = found.host;
+    place_.master_port = found.port;
+    return {};
+  }
+  const TorchMeeting::Serving serving = torch_.serving(config);
+  place_.master_addr = serving.host;
+  place_.master_port = 0;
+  DT_TRY(serve_store(config, serving.bind_address));
+  place_.master_port = server_->port();
+  return torch_.publish(serving.host, place_.master_port, wait);
+}
+
+Status Job::serve_store(const Config& config, const std::string& bind_address) {
   store::ServerOptions options;
   options.job_id = place_.job_id;
   options.attempt = place_.attempt;
   options.world_size = place_.world_size;
   options.bind_address =
-      config.text("store.bind").empty() ? place_.master_addr : config.text("store.bind");
+      config.text("store.bind").empty() ? bind_address : config.text("store.bind");
   options.port = static_cast<uint16_t>(place_.master_port);
   options.server_rank = 0;
   options.host = host_name_;
   options.pid = getpid();
   options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
+  options.torch_compat = config.boolean("store.torch_compat");
   options.logger = logger_;
   DT_TRY_VALUE(server_, store::Server::start(loop_.get(), std::move(options)));
   return {};

@@ -18,7 +18,7 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
                                           const std::vector<std::string>& inherited) {
   const std::string rank = std::to_string(local_rank);
   const std::string size = std::to_string(place.local_size);
-  const std::vector<std::pair<std::string, std::string>> set = {
+  std::vector<std::pair<std::string, std::string>> set = {
       {"DT_RANK", rank},
       {"DT_WORLD_SIZE", size},
       {"DT_LOCAL_RANK", rank},
@@ -42,6 +42,11 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", std::to_string(place.master_port)},
   };
+  if (place.torch_store) {
+    // Tells PyTorch's rank 0 to be a client of that store instead of binding the port.
+    set.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "True");
+    set.emplace_back("TORCHELASTIC_RESTART_COUNT", "0");
+  }
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {
     const std::string name = variable.substr(0, variable.find('='));

@@ -66,8 +66,9 @@ struct ServedStore {
   std::unique_ptr<store::Server> server;  // ends before the loop
 };
 
-Result<ServedStore> serve_store(const SupervisorPlan& plan) {
+Result<ServedStore> serve_store(const SupervisorPlan& plan, const Config& config) {
   store::ServerOptions options;
+  options.torch_compat = config.boolean("store.torch_compat");
   options.job_id = plan.place.job_id;
   options.world_size = plan.place.local_size;
   options.host = plan.host;
@@ -111,8 +112,11 @@ Result<int> run_job(const RunOptions& options, const std::string& program) {
   DT_TRY_VALUE(plan.place.job_id, random_job_id());
   plan.place.master_port = master.port;
   plan.place.agent_pid = getpid();
-  DT_TRY_VALUE(const ServedStore served, serve_store(plan));
+  DT_TRY_VALUE(const ServedStore served, serve_store(plan, config));
   plan.place.store_port = served.server->port();
+  // PyTorch's ranks then find a store there that is served already.
+  plan.place.torch_store = config.boolean("store.torch_compat");
+  if (plan.place.torch_store) plan.place.master_port = plan.place.store_port;
   plan.first_failed_rank = [&served] { return served.server->first_failed_rank(); };
   plan.place.terminal = output->is_terminal(Stream::kStdout);
   if (getenv("OMP_NUM_THREADS") == nullptr) {
