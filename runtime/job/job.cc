@@ -83,7 +83,11 @@ Status Job::start_together(const Config& config) {
   place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
-  if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
+  if (place_.exchange != launch::Exchange::kNone) {
+    DT_TRY(exchange_address(config, wait));
+  } else if (place_.rank == 0 && !place_.store_served) {
+    DT_TRY(serve_store(config));
+  }
   DT_TRY(connect(wait));
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
   place_.attempt = verdict.attempt;

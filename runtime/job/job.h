@@ -70,6 +70,7 @@ class Job {
   Status start_alone();
   Status start_together(const Config& config);
   Status serve_store(const Config& config);
+  Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const Wait& wait);
