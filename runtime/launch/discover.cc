@@ -5,6 +5,7 @@
 
 #include "config/value.h"
 #include "launch/facts.h"
+#include "launch/mpi.h"
 
 namespace dt::launch {
 namespace {
@@ -136,6 +137,19 @@ Status check_nesting(const Reading& chosen, const Reading& other) {
                          "DT_LAUNCHER=%s to say which counts",
                          said(chosen.facts).c_str(), name, said(other.facts).c_str(),
                          other.family->name, name, other.family->name));
+}
+
+/// MPI_Init without a launcher of its own kind makes each process an MPI job of one rank.
+Status check_singleton(Variables& variables, const Reading& chosen) {
+  const Group group = chosen.family->group;
+  if (!is_mpi_singleton(variables) || chosen.facts.value(Field::kWorldSize, 1) == 1) return {};
+  if (group != Group::kMpi && group != Group::kStep) return {};
+  return launch_error(
+      "conflict",
+      format("%s (%s), but OMPI_MCA_ess=singleton: MPI_Init of Open MPI did not find its launcher "
+             "and made each process rank 0 of 1; start the program with mpirun of Open MPI or with "
+             "srun --mpi=pmix, or set DT_LAUNCHER=%s to use dt beside such an MPI",
+             said(chosen.facts).c_str(), chosen.family->name, chosen.family->name));
 }
 
 /// Facts of a process that nobody started as part of a job.
@@ -293,6 +307,7 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     const Reading& reading = readings[i];
     if (reading.facts.complete()) {
       for (const Reading* each : partial) DT_TRY(check_agreement(*each, reading));
+      if (choice.family == nullptr) DT_TRY(check_singleton(variables, reading));
       return combine(readings, i, user);
     }
     if (reading.facts.partial() || choice.family == reading.family) partial.push_back(&reading);

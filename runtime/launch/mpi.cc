@@ -3,11 +3,17 @@
 
 namespace dt::launch {
 
+bool is_mpi_singleton(Variables& variables) {
+  const std::string* how = variables.get("OMPI_MCA_ess");
+  return how != nullptr && *how == "singleton";
+}
+
 void read_exchange(Variables& variables, Facts& facts) {
   // The name of the server's address carries the version of the protocol.
   for (const char* server : {"PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3",
                              "PMIX_SERVER_URI21", "PMIX_SERVER_URI2"}) {
     if (variables.get(server) == nullptr || variables.get("PMIX_NAMESPACE") == nullptr) continue;
+    if (is_mpi_singleton(variables)) break;  // that server is its own
     facts.exchange = Exchange::kPmix;
     facts.exchange_reachable = true;
     return;

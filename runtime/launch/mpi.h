@@ -13,6 +13,9 @@ Status read_mpi_surroundings(Variables& variables, Facts& facts);
 /// The exchange that PMI's or PMIx's variables offer, if any.
 void read_exchange(Variables& variables, Facts& facts);
 
+/// Open MPI was initialized in this process, without mpirun: its variables describe a job of one.
+bool is_mpi_singleton(Variables& variables);
+
 /// The address and node facts of an Azure ML MPI job. Error: bad_address.
 Status read_azure(Variables& variables, Facts& facts);
 

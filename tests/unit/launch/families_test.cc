@@ -165,6 +165,22 @@ TEST_CASE("two MPI families that differ cannot be told apart") {
   CHECK(place.world_size == 2);
 }
 
+TEST_CASE("openmpi: an MPI that found no launcher does not fit to one that dt finds") {
+  const Environment singleton = {{"OMPI_MCA_ess", "singleton"},
+                                 {"PMIX_NAMESPACE", "1299120129"},
+                                 {"PMIX_RANK", "0"},
+                                 {"PMIX_SERVER_URI4", "x"}};
+  CHECK(error_of(with(kStep, singleton)) ==
+        "conflict: SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm), but OMPI_MCA_ess=singleton: "
+        "MPI_Init of Open MPI did not find its launcher and made each process rank 0 of 1; start "
+        "the program with mpirun of Open MPI or with srun --mpi=pmix, or set DT_LAUNCHER=slurm to "
+        "use dt beside such an MPI");
+  const Place place = place_of(with(with(kStep, singleton), {{"DT_LAUNCHER", "slurm"}}));
+  CHECK(place.rank == 2);
+  CHECK(place.exchange == Exchange::kNone);
+  CHECK(place_of(singleton).launcher == "single");
+}
+
 TEST_CASE("openmpi: an address is asked for with -x, unless PMIx can tell one") {
   CHECK(error_of(kOpenMpi) ==
         "no_rendezvous: OMPI_COMM_WORLD_SIZE=4, but nobody names the address of rank 0; set "
