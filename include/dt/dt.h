@@ -304,7 +304,10 @@ typedef struct dt_place {
   char master_addr[256]; /**< likewise; empty at world size 1 */
   char job_id[272];      /**< equal on all ranks */
   char host[256];        /**< this host's name */
-  char launcher[32]; /**< who started the process: "dt run", "torchrun", "env", "config", "none" */
+  /** who started the process: "dt run", "config", "env", "torchrun", "horovod", "jsrun", "pals",
+      "flux", "mvapich2", "openmpi", "hydra", "slurm", "lightning", "vertex", "tf_config",
+      "sagemaker", "aws-batch", "k8s-indexed", "single" */
+  char launcher[32];
 } dt_place;
 
 /** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */

@@ -52,7 +52,7 @@ Result<Files> find_files() {
 Result<bool> is_rank() {
   DT_TRY_VALUE(Config config, Config::load(process_environment()));
   DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config, process_environment()));
-  return place.launcher != "none";
+  return place.launcher != "single";
 }
 
 Status become(const std::vector<std::string>& command) {
