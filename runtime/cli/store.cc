@@ -159,6 +159,8 @@ int store_command(int argument_count, char** arguments) {
   sub->add_option("--job-id", options.server.job_id, "refuse ranks of other jobs");
   sub->add_option("--attempt", options.server.attempt, "how often the job was started before (0)")
       ->check(CLI::NonNegativeNumber);
+  sub->add_flag("--torch-compat", options.server.torch_compat,
+                "answer clients of PyTorch's TCPStore too (store.torch_compat)");
   sub->add_option("--world-size", options.server.world_size, "ranks that will join (1)")
       ->check(CLI::PositiveNumber);
   sub = add_query("get", "print a value; waits until the key exists", get);

@@ -183,7 +183,9 @@ void Channel::finish_inline() {
     default: break;
   }
   for (int32_t rank = 0; rank < group_.size(); ++rank) sources_[rank] = inline_data(rank) + piece;
-  const kernels::Reduction reduction{collective_->dtype, collective_->op, group_.size()};
+  const kernels::Reduction reduction{
+      collective_->dtype, collective_->op,
+      collective_->divisor > 0 ? collective_->divisor : group_.size()};
   kernels::reduce(reduction, recv, sources_.data(), group_.size(), collective_->count);
 }
 

@@ -15,6 +15,11 @@ bool reduces(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
 
+int32_t shown_rank(const Group& group, int32_t rank) {
+  const int32_t whole = group.options().members[rank].whole_rank;
+  return whole >= 0 ? whole : rank;
+}
+
 bool has_root(Kind kind) { return kind == Kind::kReduce || kind == Kind::kBroadcast; }
 
 }  // namespace
@@ -58,8 +63,9 @@ std::string operation_text(const Group& group, Kind kind, int64_t sequence) {
 
 std::string member_text(const Group& group, int32_t rank) {
   const Member& member = group.options().members[rank];
-  std::string text = format("rank %d (", rank);
-  if (member.world_rank != rank) text += format("world rank %d, ", member.world_rank);
+  const int32_t shown = shown_rank(group, rank);
+  std::string text = format("rank %d (", shown);
+  if (member.world_rank != shown) text += format("world rank %d, ", member.world_rank);
   if (!group.options().host.empty()) text += group.options().host + ", ";
   return text + format("pid %lld)", static_cast<long long>(member.pid));
 }
@@ -68,8 +74,8 @@ Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32
                std::string message) {
   ErrorInfo info;
   info.code = code;
-  info.message = operation_text(group, kind, sequence) + ", rank " + std::to_string(group.rank()) +
-                 ": " + std::move(message);
+  info.message = operation_text(group, kind, sequence) + ", rank " +
+                 std::to_string(shown_rank(group, group.rank())) + ": " + std::move(message);
   info.operation = kind_name(kind);
   info.sequence = sequence;
   if (culprit >= 0) {

@@ -17,6 +17,8 @@ struct Member {
   int32_t local_rank = 0;
   int32_t world_rank = 0;
   int64_t pid = 0;
+  /// In a part of a larger communicator: the rank there, which messages show. Else -1.
+  int32_t whole_rank = -1;
 };
 
 /// The members of a communicator and the memory they share.

@@ -21,7 +21,7 @@ constexpr int64_t kSegmentsWanted = 8;
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
-  return {collective.dtype, collective.op, members};
+  return {collective.dtype, collective.op, collective.divisor > 0 ? collective.divisor : members};
 }
 
 }  // namespace

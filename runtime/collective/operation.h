@@ -34,6 +34,8 @@ struct Collective {
   /// Elements, as in dt.h: per rank's contribution for allgather, per rank's result for
   /// reduce_scatter, of the whole buffer for the others.
   int64_t count = 0;
+  /// What the average divides by; 0: the communicator's size. Set for a part of a larger one.
+  int32_t divisor = 0;
   Deadline deadline = Deadline::never();
   std::string name;  ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").

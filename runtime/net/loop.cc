@@ -212,29 +212,54 @@ void Timer::stop() {
 
 struct PollHandle final : Handle {
   uv_poll_t poll;
-  std::function<void()> on_readable;
+  std::function<void(bool, bool)> on_event;
   uv_handle_t* raw() override { return reinterpret_cast<uv_handle_t*>(&poll); }
+
+  int start(int wanted) {
+    return uv_poll_start(&poll, wanted, [](uv_poll_t* polled, int status, int events) {
+      const auto keep = static_cast<Handle*>(polled->data)->shared_from_this();
+      // An error stops libuv's watching: whoever reads or writes next learns what it is.
+      const bool broken = status != 0 || (events & UV_DISCONNECT) != 0;
+      static_cast<PollHandle*>(keep.get())
+          ->on_event(broken || (events & UV_READABLE) != 0, broken || (events & UV_WRITABLE) != 0);
+    });
+  }
 };
+
+namespace {
+
+Status cannot_watch(int fd, int error) {
+  return Status(Code::kSystem,
+                format("cannot watch descriptor %d: %s", fd, errno_text(-error).c_str()));
+}
+
+}  // namespace
 
 Result<std::unique_ptr<FdWatcher>> FdWatcher::watch(Loop* loop, int fd,
                                                     std::function<void()> on_readable) {
+  DT_TRY_VALUE(auto watcher,
+               watch_socket(loop, fd,
+                            [on_readable = std::move(on_readable)](bool, bool) { on_readable(); }));
+  const int error = watcher->handle_->start(UV_READABLE | UV_DISCONNECT);
+  if (error != 0) return cannot_watch(fd, error);
+  return watcher;
+}
+
+Result<std::unique_ptr<FdWatcher>> FdWatcher::watch_socket(
+    Loop* loop, int fd, std::function<void(bool, bool)> on_event) {
   auto handle = std::make_shared<PollHandle>();
-  int error = uv_poll_init(loop->uv(), &handle->poll, fd);
-  if (error == 0) {
-    handle->on_readable = std::move(on_readable);
-    handle->adopt();
-    error =
-        uv_poll_start(&handle->poll, UV_READABLE | UV_DISCONNECT, [](uv_poll_t* poll, int, int) {
-          const auto keep = static_cast<Handle*>(poll->data)->shared_from_this();
-          static_cast<PollHandle*>(keep.get())->on_readable();
-        });
-    if (error != 0) handle->close();
-  }
-  if (error != 0) {
-    return Status(Code::kSystem,
-                  format("cannot watch descriptor %d: %s", fd, errno_text(-error).c_str()));
-  }
+  const int error = uv_poll_init(loop->uv(), &handle->poll, fd);
+  if (error != 0) return cannot_watch(fd, error);
+  handle->on_event = std::move(on_event);
+  handle->adopt();
   return std::unique_ptr<FdWatcher>(new FdWatcher(std::move(handle)));
+}
+
+Status FdWatcher::set_interest(bool reads, bool writes) {
+  if (handle_->closing()) return {};
+  const int events = (reads ? UV_READABLE : 0) | (writes ? UV_WRITABLE : 0);
+  const int error = events == 0 ? uv_poll_stop(&handle_->poll) : handle_->start(events);
+  return error == 0 ? Status() : cannot_watch(-1, error);
 }
 
 FdWatcher::~FdWatcher() { handle_->close(); }

@@ -81,6 +81,12 @@ class FdWatcher {
  public:
   static Result<std::unique_ptr<FdWatcher>> watch(Loop* loop, int fd,
                                                   std::function<void()> on_readable);
+  /// For sockets: calls back for what set_interest() asks for, at first nothing. A broken socket
+  /// counts as both.
+  static Result<std::unique_ptr<FdWatcher>> watch_socket(
+      Loop* loop, int fd, std::function<void(bool readable, bool writable)> on_event);
+  /// Of a watched socket.
+  Status set_interest(bool reads, bool writes);
   ~FdWatcher();
   FdWatcher(const FdWatcher&) = delete;
   FdWatcher& operator=(const FdWatcher&) = delete;

@@ -62,6 +62,9 @@ class HostEngine {
 /// Options of the communicator of all local ranks.
 struct HostWorldOptions {
   std::string name = "world";
+  /// The local ranks of a communicator that spans hosts: its backend names the operations and tells
+  /// of failures, this one does neither.
+  bool part = false;
   /// Called once, without locks, by whichever thread noticed that the communicator broke (never
   /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.
   std::function<void(const std::string& communicator, const Status&)> on_broken;

@@ -131,6 +131,7 @@ Status HostBackend::run_here(const Collective& collective) {
 
 bool HostBackend::wait(Work& work, const Wait& wait) {
   if (work.done()) return true;
+  const bool only_looks = wait.deadline.passed();
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   Patience patience = engine_->progress().patience();
   bool sleepy = false;
@@ -142,8 +143,8 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     const bool done = work.done();
     const bool progressed = advance.step == Step::kProgressed;
     // Data that keeps flowing must not carry the waiter past its deadline.
-    const bool give_up =
-        !done && (wait.interrupted() || ((sleepy || progressed) && wait.deadline.passed()));
+    const bool give_up = !done && (only_looks || wait.interrupted() ||
+                                   ((sleepy || progressed) && wait.deadline.passed()));
     const bool awake = done || give_up || progressed;
     if (sleepy && !awake) {
       Deadline deadline = wait.deadline.earlier(advance.deadline);
@@ -289,6 +290,7 @@ void HostBackend::complete(OperationPtr operation, Status status) {
 }
 
 void HostBackend::note_last(const Collective& collective, int64_t sequence) {
+  if (options_.part) return;
   engine_->arena()->own_header().last.set(static_cast<int64_t>(collective.kind), sequence,
                                           collective.name);
 }
@@ -302,7 +304,7 @@ Status HostBackend::break_with(Status status) {
 
 void HostBackend::report() {
   if (report_due_.load(std::memory_order_relaxed) && report_due_.exchange(false) &&
-      options_.on_broken) {
+      options_.on_broken && !options_.part) {
     options_.on_broken(options_.name, interrupt_.status());
   }
 }
@@ -348,8 +350,8 @@ Result<std::vector<int64_t>> HostBackend::exchange(const std::vector<int64_t>& m
   return all;
 }
 
-Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std::string& name,
-                                          Deadline deadline) {
+Result<Backend::Split> HostBackend::split_as(bool part, int32_t color, int32_t key,
+                                             const std::string& name, Deadline deadline) {
   DT_TRY_VALUE(const std::vector<int64_t> colors, exchange({color, key}, deadline, "split"));
   Split result;
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
@@ -394,11 +396,13 @@ Result<Backend::Split> HostBackend::split(int32_t color, int32_t key, const std:
     }
     if (rank == group_->rank()) options.rank = static_cast<int32_t>(member_offsets.size());
     options.members.push_back(group_->options().members[rank]);
+    options.members.back().whole_rank = part ? colors[2 * rank + 1] : -1;
     member_offsets.push_back(offsets.value()[rank]);
   }
   DT_TRY_VALUE(auto group, collective::Group::open(std::move(options), block, member_offsets));
   HostWorldOptions child = options_;
   child.name = name;
+  child.part = part;
   auto backend = std::make_shared<HostBackend>(engine_, std::move(group), std::move(child));
   engine_->progress().add(backend);
   result.backend = std::move(backend);

@@ -39,7 +39,13 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   void interrupt(Status status) override;
   Status broken() const override { return interrupt_.status(); }
   Result<Split> split(int32_t color, int32_t key, const std::string& name,
-                      Deadline deadline) override;
+                      Deadline deadline) override {
+    return split_as(options_.part, color, key, name, deadline);
+  }
+  /// `part`, equal for one color: the new communicator is a part of a larger one, in which the keys
+  /// are the ranks.
+  Result<Split> split_as(bool part, int32_t color, int32_t key, const std::string& name,
+                         Deadline deadline);
 
   /// For the progress thread. True: somebody waits and advances, keep away.
   bool helped() const { return helpers_.load(std::memory_order_seq_cst) > 0; }

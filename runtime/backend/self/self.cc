@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/fork.h"
+#include "kernels/host/reduce.h"
 
 namespace dt::backend {
 namespace {
@@ -170,9 +171,18 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     if (collective.withheld) {
       return failure(Code::kInvalidState, collective.kind, *collective.withheld);
     }
+    if (collective.op == ReduceOp::kAvg && collective.divisor > 0 && reduces(collective.kind)) {
+      kernels::reduce({collective.dtype, collective.op, collective.divisor}, collective.recv,
+                      &collective.send, 1, collective.count);
+      return {};
+    }
     // The reduction of one contribution is the contribution, the mean of one value the value.
     if (collective.kind != Kind::kBarrier) copy(collective.send, collective.recv, collective);
     return {};
+  }
+
+  static bool reduces(Kind kind) {
+    return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
   }
 
   static void copy(const void* from, void* to, const Collective& collective) {

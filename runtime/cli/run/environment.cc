@@ -23,7 +23,7 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
   const std::string node = std::to_string(place.node_rank);
   const std::string nodes = std::to_string(place.node_count);
   const std::string attempt = std::to_string(place.attempt);
-  const std::vector<std::pair<std::string, std::string>> set = {
+  std::vector<std::pair<std::string, std::string>> set = {
       {"DT_RANK", rank},
       {"DT_WORLD_SIZE", world_size},
       {"DT_LOCAL_RANK", local},
@@ -50,6 +50,8 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
   };
+  // Tells PyTorch's rank 0 to be a client of that store instead of binding the port.
+  if (place.torch_store) set.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "True");
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {
     const std::string name = variable.substr(0, variable.find('='));

@@ -151,6 +151,7 @@ struct ServedStore {
 Result<ServedStore> serve_store(const Agent& agent) {
   const JobPlace& place = agent.plan.place;
   store::ServerOptions options;
+  options.torch_compat = agent.config.boolean("store.torch_compat");
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.world_size = place.world_size;
@@ -176,6 +177,7 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
     place.store_port = endpoints.store_port;
     place.master_host = endpoints.master_host;
     place.master_port = endpoints.master_port;
+    place.torch_store = endpoints.master_port == endpoints.store_port;
     return {};
   }
   DT_TRY_VALUE(*served, serve_store(*agent));
@@ -183,7 +185,9 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
     return server->first_failed_rank();
   };
   place.store_port = served->server->port();
-  place.master_port = agent->master.port;
+  // PyTorch's ranks then find a store there that is served already.
+  place.torch_store = agent->config.boolean("store.torch_compat");
+  place.master_port = place.torch_store ? place.store_port : agent->master.port;
   if (fleet == nullptr) return {};
   place.store_host = place.master_host = fleet->reachable_host();
   return fleet->publish({place.attempt, place.job_id, place.store_host, place.store_port,

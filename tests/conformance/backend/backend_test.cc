@@ -25,10 +25,18 @@ Setup setup(const char* backend, int32_t size) {
   return one;
 }
 
+/// `hosts`: by rank, the number of its host.
+Setup multihost(std::vector<int32_t> hosts) {
+  Setup one = setup("multihost", static_cast<int32_t>(hosts.size()));
+  one.hosts = std::move(hosts);
+  return one;
+}
+
 const std::vector<Setup>& implementations() {
   static const std::vector<Setup> all = {
-      setup("self", 1), setup("host", 1), setup("host", 2), setup("host", 3),
-      setup("host", 4), setup("host", 5), setup("host", 8),
+      setup("self", 1),     setup("host", 1),        setup("host", 2),     setup("host", 3),
+      setup("host", 4),     setup("host", 5),        setup("host", 8),     multihost({0, 1}),
+      multihost({0, 0, 1}), multihost({0, 1, 0, 1}), multihost({0, 1, 2}), multihost({0, 0, 0, 1}),
   };
   return all;
 }
@@ -37,6 +45,9 @@ void on_all(const std::function<void(Rank&)>& body) {
   for (const Setup& one : implementations()) {
     CAPTURE(one.backend);
     CAPTURE(one.size);
+    std::string hosts;
+    for (const int32_t host : one.hosts) hosts += dt::format("%d", host);
+    CAPTURE(hosts);
     for (const std::string& failure : run_ranks(one, body)) FAIL_CHECK(failure);
   }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -10,6 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/host/host_backend.h"
+#include "backend/multihost/multihost.h"
 #include "backend/self/self.h"
 
 namespace conformance {
@@ -270,51 +274,122 @@ Collective allreduce_f32(const float* send, float* recv, int64_t count) {
   return collective;
 }
 
-std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(Rank&)>& body) {
-  const bool self = strcmp(setup.backend, "self") == 0;
-  const uint64_t session = next_session.fetch_add(1);
-  std::vector<dt::shm::ArenaListener> listeners;
-  for (int32_t rank = 0; !self && rank < setup.size; ++rank) {
-    auto listener = dt::shm::ArenaListener::create();
-    if (!listener.ok()) return {listener.status().message()};
-    listeners.push_back(std::move(listener).value());
+namespace {
+
+/// What the ranks of a run know of each other before they begin.
+struct Scene {
+  Scene(const Setup& new_setup)
+      : setup(new_setup), session(next_session.fetch_add(1)), meeting(setup.size) {}
+
+  Status prepare();
+  std::shared_ptr<Backend> make(const Rank& rank);
+  std::shared_ptr<Backend> make_multihost(const Rank& rank, std::shared_ptr<Backend> local);
+
+  const Setup& setup;
+  const uint64_t session;
+  Meeting meeting;
+  dt::collective::Topology topology;
+  std::vector<dt::shm::ArenaListener> listeners;  // by rank
+  std::vector<std::string> names;
+  std::vector<dt::tcp::Socket> sockets;  // of multihost
+  std::vector<dt::tcp::Peer> peers;
+};
+
+constexpr int32_t kFirstWorldRank = 100;  // ranks of the job that are not in the communicator
+
+Status Scene::prepare() {
+  topology = dt::collective::Topology::of(
+      setup.hosts.empty() ? std::vector<int32_t>(static_cast<size_t>(setup.size)) : setup.hosts);
+  const bool multihost = !setup.hosts.empty();
+  DT_TRY_VALUE(const auto loopback, dt::net::resolve_now("127.0.0.1", 0, true));
+  for (int32_t rank = 0; rank < setup.size; ++rank) {
+    DT_TRY_VALUE(auto listener, dt::shm::ArenaListener::create());
+    names.push_back(listener.name());
+    listeners.push_back(std::move(listener));
+    if (!multihost) continue;
+    DT_TRY_VALUE(auto socket, dt::tcp::listen_on(loopback[0], {}));
+    peers.push_back({kFirstWorldRank + rank, dt::format("host%d", topology.host[rank]), getpid(),
+                     socket.local()});
+    sockets.push_back(std::move(socket));
   }
-  const std::string leader = self ? std::string() : listeners[0].name();
+  return {};
+}
+
+std::shared_ptr<Backend> Scene::make(const Rank& rank) {
+  const auto& members = topology.hosts[topology.host[rank.rank]];
+  dt::backend::HostEngine::Options options = setup.host;
+  options.leader_name = names[members[0]];
+  options.session = session;
+  options.local_rank = topology.local[rank.rank];
+  options.local_size = static_cast<int32_t>(members.size());
+  options.host = setup.hosts.empty() ? "thishost" : dt::format("host%d", topology.host[rank.rank]);
+  options.world_ranks.clear();
+  for (const int32_t member : members) options.world_ranks.push_back(kFirstWorldRank + member);
+  const Wait wait{Deadline::after_ms(kJoinMs)};
+  auto engine = dt::backend::HostEngine::create(std::move(listeners[rank.rank]), options, wait);
+  rank.expect_ok(engine.status(), "engine");
+  if (!engine.ok()) return nullptr;
+  dt::backend::HostWorldOptions world;
+  world.part = !setup.hosts.empty();
+  if (setup.on_broken) {
+    world.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
+      told(status);
+    };
+  }
+  auto backend = dt::backend::create_host_world(engine.value(), world, wait);
+  rank.expect_ok(backend.status(), "world");
+  if (!backend.ok()) return nullptr;
+  return setup.hosts.empty() ? backend.value() : make_multihost(rank, backend.value());
+}
+
+std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr<Backend> local) {
+  dt::tcp::Mesh::Options mesh_options;
+  mesh_options.session = session;
+  mesh_options.rank = kFirstWorldRank + rank.rank;
+  mesh_options.host = dt::format("host%d", topology.host[rank.rank]);
+  mesh_options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
+    std::vector<dt::tcp::Peer> found;
+    for (const int32_t each : ranks) found.push_back(all[each - kFirstWorldRank]);
+    return dt::Result<std::vector<dt::tcp::Peer>>(std::move(found));
+  };
+  auto mesh = dt::tcp::Mesh::start(std::move(sockets[rank.rank]), std::move(mesh_options));
+  rank.expect_ok(mesh.status(), "mesh");
+  if (!mesh.ok()) return nullptr;
+  dt::backend::MultihostOptions options;
+  options.roster.name = "world";
+  options.roster.rank = rank.rank;
+  options.roster.topology = topology;
+  for (int32_t i = 0; i < setup.size; ++i) {
+    options.roster.world_ranks.push_back(kFirstWorldRank + i);
+  }
+  for (int32_t i = 0; i < topology.host_count(); ++i) {
+    options.roster.host_names.push_back(dt::format("host%d", i));
+  }
+  options.local = std::static_pointer_cast<dt::backend::HostBackend>(std::move(local));
+  options.mesh = std::move(mesh).value();
+  options.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
+    if (told) told(status);
+  };
+  auto backend = dt::backend::create_multihost(std::move(options));
+  rank.expect_ok(backend.status(), "multihost");
+  return backend.ok() ? backend.value() : nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(Rank&)>& body) {
+  Scene scene(setup);
+  const bool self = strcmp(setup.backend, "self") == 0;
+  if (const Status status = scene.prepare(); !status.ok()) return {status.message()};
   std::vector<std::vector<std::string>> failures(setup.size);
-  Meeting meeting(setup.size);
   const auto play = [&](int32_t index) {
     Rank rank;
     rank.rank = index;
     rank.size = setup.size;
     rank.failures = &failures[index];
-    rank.meet = [&] { meeting.meet(); };
-    if (self) {
-      rank.backend = dt::backend::create_self("world");
-      return body(rank);
-    }
-    dt::backend::HostEngine::Options options = setup.host;
-    options.leader_name = leader;
-    options.session = session;
-    options.local_rank = index;
-    options.local_size = setup.size;
-    options.host = "thishost";
-    options.world_ranks.clear();
-    for (int32_t i = 0; i < setup.size; ++i) options.world_ranks.push_back(100 + i);
-    const Wait wait{Deadline::after_ms(kJoinMs)};
-    auto engine = dt::backend::HostEngine::create(std::move(listeners[index]), options, wait);
-    rank.expect_ok(engine.status(), "engine");
-    if (!engine.ok()) return;
-    dt::backend::HostWorldOptions world;
-    if (setup.on_broken) {
-      world.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
-        told(status);
-      };
-    }
-    auto backend = dt::backend::create_host_world(engine.value(), world, wait);
-    rank.expect_ok(backend.status(), "world");
-    if (!backend.ok()) return;
-    rank.backend = std::move(backend).value();
-    body(rank);
+    rank.meet = [&] { scene.meeting.meet(); };
+    rank.backend = self ? dt::backend::create_self("world") : scene.make(rank);
+    if (rank.backend != nullptr) body(rank);
   };
   std::vector<std::thread> threads;
   for (int32_t rank = 1; rank < setup.size; ++rank) threads.emplace_back(play, rank);

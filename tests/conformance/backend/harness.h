@@ -38,6 +38,7 @@ struct Rank {
 struct Setup {
   const char* backend = "host";
   int32_t size = 1;
+  std::vector<int32_t> hosts;             ///< of multihost: by rank, the number of its host
   dt::backend::HostEngine::Options host;  ///< thresholds
   std::function<void(const Status&)> on_broken;
 };

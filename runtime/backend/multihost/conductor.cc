@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/multihost/conductor.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "collective/descriptor.h"
+#include "kernels/host/reduce.h"
+
+namespace dt::backend {
+namespace {
+
+// A step among the ranks of this host may wait for one that a leader is in with other hosts. The
+// leader knows whom it waits for, so it is to fail first and tell the others.
+constexpr int64_t kLocalGraceMs = 1000;
+
+}  // namespace
+
+Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
+    : roster_(options.roster),
+      local_(*options.local),
+      mesh_(*options.mesh),
+      loop_(options.mesh->loop()),
+      options_(&options),
+      interrupt_(interrupt),
+      said_(static_cast<size_t>(roster_.local_size())),
+      heard_(static_cast<size_t>(roster_.topology.host_count())) {}
+
+Status Conductor::open() {
+  timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
+  grace_timer_ = std::make_unique<net::Timer>(loop_, [this] { break_with(suspicion_); });
+  DT_TRY_VALUE(local_fd_, local_.completion_fd());
+  DT_TRY_VALUE(local_watcher_,
+               net::FdWatcher::watch(loop_, local_fd_, [this] { on_local_event(); }));
+  return {};
+}
+
+void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work) {
+  auto operation = std::make_shared<Operation>();
+  operation->collective = collective;
+  operation->work = std::move(work);
+  queue_.push_back(std::move(operation));
+  drive();
+}
+
+void Conductor::fail() {
+  broken_ = true;
+  drive();
+}
+
+void Conductor::stop(std::shared_ptr<Event> ended) {
+  ended_ = std::move(ended);
+  if (!broken_ && (present() != nullptr || !local_works_.empty())) {
+    interrupt_->fire(Status(Code::kAborted,
+                            format("communicator \"%s\" was destroyed while operations were queued",
+                                   roster_.name.c_str())));
+    local_.interrupt(interrupt_->status());
+  }
+  fail();
+}
+
+/// Callbacks of steps that end at once come back here: they only ask for another round.
+void Conductor::drive() {
+  if (std::exchange(driving_, true)) {
+    again_ = true;
+    return;
+  }
+  const auto keep = shared_from_this();
+  do {
+    again_ = false;
+    while (!broken_ && step()) {
+    }
+    if (broken_) drain();
+  } while (again_);
+  driving_ = false;
+  if (!broken_) set_timer();
+}
+
+bool Conductor::step() {
+  if (active_ != nullptr) return pending_ == 0 && next_phase();
+  if (queue_.empty()) return false;
+  if (queue_.front()->is_transfer()) return start_transfers();
+  OperationPtr operation = std::move(queue_.front());
+  queue_.pop_front();
+  begin(operation);
+  return true;
+}
+
+// ---- collectives ----
+
+void Conductor::begin(const OperationPtr& operation) {
+  active_ = operation;
+  ++sequence_;
+  phase_ = Phase::kSay;
+  const Collective& collective = operation->collective;
+  if (options_->note_last) options_->note_last(collective.kind, sequence_, collective.name);
+  own_statement_ = statement_of(collective, roster_.rank);
+  say();
+}
+
+/// `pending_` is zero: what was begun last is done. True: go on.
+bool Conductor::next_phase() {
+  switch (phase_) {
+    case Phase::kSay: state(); return true;
+    case Phase::kState: exchange(); return true;
+    case Phase::kExchange: judge(); return true;
+    case Phase::kTell: tell_more(); return true;
+    case Phase::kTellMore: heard(); return true;
+    case Phase::kMove: return move();
+  }
+  return false;
+}
+
+/// Within the host: what everybody is about to do.
+void Conductor::say() {
+  Collective gather;
+  gather.kind = Kind::kAllgather;
+  gather.send = &own_statement_.said;
+  gather.recv = said_.data();
+  gather.count = sizeof(Said);
+  gather.deadline = active_->collective.deadline;
+  run_locally(std::move(gather));
+}
+
+/// Only where that differs, or somebody withholds: the names and the reasons too.
+void Conductor::state() {
+  phase_ = Phase::kState;
+  const bool alike = std::all_of(said_.begin(), said_.end(), [&](const Said& one) {
+    return one == own_statement_.said && !active_->collective.withheld;
+  });
+  if (alike) {
+    statements_.assign(1, own_statement_);
+    statements_[0].rank = roster_.leader(roster_.host());
+    statements_[0].more = roster_.local_size() - 1;
+    return;
+  }
+  statements_.resize(said_.size());
+  Collective gather;
+  gather.kind = Kind::kAllgather;
+  gather.send = &own_statement_;
+  gather.recv = statements_.data();
+  gather.count = sizeof(Statement);
+  run_locally(std::move(gather));
+}
+
+/// The leaders of all hosts with each other. Statements follow where a leader of another host may
+/// need them: where the ranks here differ or withhold, or have a name for the operation.
+void Conductor::exchange() {
+  phase_ = Phase::kExchange;
+  if (roster_.local() != 0) return;
+  statements_ = collapse(statements_);
+  statements_.reserve(statements_.size() + 1);  // never empty, never moves while it is sent
+  const bool plain =
+      statements_.size() == 1 && own_statement_.name[0] == '\0' && !active_->collective.withheld;
+  const auto bytes = static_cast<int64_t>(plain ? 0 : statements_.size() * sizeof(Statement));
+  heard_[roster_.host()] = statements_;
+  for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
+    if (host == roster_.host()) continue;
+    const int32_t peer = roster_.leader(host);
+    send(peer, header(kAgreement, bytes), statements_.data());
+    ++pending_;
+    link(peer).receive(
+        [this, host, peer](const tcp::Header& found) -> void* {
+          if (!expect(peer, found, kAgreement, -1)) return nullptr;
+          std::vector<Statement>& theirs = heard_[host];
+          theirs.resize(static_cast<size_t>(found.bytes) / sizeof(Statement));
+          if (!theirs.empty()) return theirs.data();
+          Statement same;
+          same.said = {found.signature, found.count};
+          same.rank = peer;
+          same.more = static_cast<int32_t>(roster_.topology.hosts[host].size()) - 1;
+          theirs.assign(1, same);
+          return nullptr;
+        },
+        [this] { step_done(); });
+  }
+}
+
+void Conductor::judge() {
+  if (roster_.local() == 0) {
+    std::vector<Statement> all;
+    bool good = true;
+    for (const auto& theirs : heard_) {
+      all.insert(all.end(), theirs.begin(), theirs.end());
+      for (const Statement& statement : theirs) good &= statement.said == own_statement_.said;
+    }
+    good &= !active_->collective.withheld;
+    verdict_ = {good ? 1u : 0u, static_cast<int64_t>(good ? 0 : all.size())};
+    statements_ = std::move(all);
+  }
+  tell();
+}
+
+/// Within the host: what the leader has heard.
+void Conductor::tell() {
+  phase_ = Phase::kTell;
+  Collective broadcast;
+  broadcast.kind = Kind::kBroadcast;
+  broadcast.send = &verdict_;
+  broadcast.recv = &verdict_;
+  broadcast.count = sizeof verdict_;
+  run_locally(std::move(broadcast));
+}
+
+void Conductor::tell_more() {
+  phase_ = Phase::kTellMore;
+  if (verdict_.good != 0) return;
+  statements_.resize(static_cast<size_t>(verdict_.statements));
+  Collective broadcast;
+  broadcast.kind = Kind::kBroadcast;
+  broadcast.send = statements_.data();
+  broadcast.recv = statements_.data();
+  broadcast.count = static_cast<int64_t>(statements_.size() * sizeof(Statement));
+  run_locally(std::move(broadcast));
+}
+
+void Conductor::heard() {
+  const Collective& collective = active_->collective;
+  if (verdict_.good == 0) {
+    Status status = verdict_over(roster_, collective.kind, sequence_, statements_);
+    // What a rank withholds, all ranks know of: the communicator stays in step.
+    if (status.code() == Code::kInvalidState) return finish(std::move(status));
+    if (status.ok()) status = failure(Code::kInternal, -1, "a verdict without a reason; report it");
+    return break_with(status);
+  }
+  phase_ = Phase::kMove;
+  schedule_.emplace(collective, roster_.topology, roster_.rank);
+  round_ = 0;
+  stages_.clear();
+  stage_ = 0;
+  sums_due_ = nullptr;
+  if (schedule_->scratch_bytes() > scratch_bytes_) {
+    scratch_bytes_ = schedule_->scratch_bytes();
+    scratch_.reset(new (std::nothrow) char[static_cast<size_t>(scratch_bytes_)]);
+    if (scratch_ == nullptr) {
+      const auto wanted = static_cast<long long>(std::exchange(scratch_bytes_, 0));
+      break_with(
+          failure(Code::kOutOfMemory, -1,
+                  format("no memory for %lld bytes to sum in; look at the memory limit", wanted)));
+    }
+  }
+}
+
+bool Conductor::move() {
+  if (sums_due_ != nullptr) {
+    for (const collective::SumStep& each : std::exchange(sums_due_, nullptr)->sums) sum(each);
+  }
+  while (stage_ == stages_.size()) {
+    if (round_ == schedule_->rounds()) {
+      finish(Status());
+      return true;
+    }
+    stages_ = schedule_->round(round_++);
+    stage_ = 0;
+  }
+  start_stage(stages_[stage_++]);
+  return true;
+}
+
+void Conductor::start_stage(const collective::Stage& stage) {
+  sums_due_ = &stage;
+  // What waits for peers first, so that it goes on while this host is at work.
+  for (const collective::NetworkStep& step : stage.receives) {
+    ++pending_;
+    link(step.peer).receive(
+        [this, step](const tcp::Header& found) -> void* {
+          return expect(step.peer, found, kData, step.bytes) ? address(step.at) : nullptr;
+        },
+        [this] { step_done(); });
+  }
+  for (const collective::NetworkStep& step : stage.sends) {
+    send(step.peer, header(kData, step.bytes), address(step.at));
+  }
+  for (const collective::LocalStep& step : stage.local) {
+    if (broken_) return;
+    Collective collective;
+    collective.kind = step.kind;
+    collective.dtype = active_->collective.dtype;
+    collective.op = step.op;
+    collective.divisor = step.divisor;
+    collective.root = step.root;
+    collective.send = address(step.send);
+    collective.recv = address(step.recv);
+    collective.count = step.count;
+    run_locally(std::move(collective));
+  }
+}
+
+void Conductor::sum(const collective::SumStep& step) {
+  std::vector<const void*> sources;
+  for (const collective::Piece& piece : step.sources) sources.push_back(address(piece));
+  const kernels::Reduction reduction{active_->collective.dtype, step.op, step.divisor};
+  kernels::reduce(reduction, address(step.target), sources.data(),
+                  static_cast<int32_t>(sources.size()), step.count);
+}
+
+void Conductor::finish(Status status) {
+  const OperationPtr operation = std::move(active_);
+  active_ = nullptr;
+  schedule_.reset();
+  complete(*operation, status);
+}
+
+char* Conductor::address(const collective::Piece& piece) const {
+  const Collective& collective = active_->collective;
+  char* base = scratch_.get();
+  if (piece.space == collective::Space::kSend) {
+    base = const_cast<char*>(static_cast<const char*>(collective.send));
+  } else if (piece.space == collective::Space::kRecv) {
+    base = static_cast<char*>(collective.recv);
+  }
+  return base == nullptr ? nullptr : base + piece.offset_bytes;
+}
+
+// ---- sends and receives ----
+
+bool Conductor::start_transfers() {
+  bool started = false;
+  for (size_t i = 0; i < queue_.size() && queue_[i]->is_transfer() && !broken_; ++i) {
+    if (std::exchange(queue_[i]->started, true)) continue;
+    started = true;
+    // One that ends at once leaves the queue: begin anew.
+    start_transfer(OperationPtr(queue_[i]));
+    break;
+  }
+  return started;
+}
+
+void Conductor::start_transfer(const OperationPtr& operation) {
+  Collective collective = operation->collective;
+  const int32_t peer = collective.root;
+  if (options_->note_last) options_->note_last(collective.kind, -1, collective.name);
+  if (roster_.topology.host[peer] == roster_.host()) {
+    collective.root = roster_.topology.local[peer];
+    auto work = std::make_shared<Work>();
+    if (const Status status = local_.submit(collective, work); !status.ok()) {
+      return break_with(status);
+    }
+    local_works_.push_back({std::move(work), operation});
+    return;
+  }
+  const int64_t bytes = collective.count * dtype_bytes(collective.dtype);
+  if (collective.kind == Kind::kSend) {
+    tcp::Header header;
+    header.what = kMessage;
+    header.signature = collective::signature_of(collective);
+    header.count = collective.count;
+    header.bytes = bytes;
+    link(peer).send(header, collective.send,
+                    [this, operation] { finish_transfer(operation, Status()); });
+    return;
+  }
+  link(peer).receive(
+      [this, operation, peer](const tcp::Header& found) -> void* {
+        const Collective& mine = operation->collective;
+        const auto dtype = static_cast<Dtype>(found.signature >> 8 & 0xff);
+        if (found.what == kMessage && dtype == mine.dtype && found.count == mine.count &&
+            found.bytes == mine.count * dtype_bytes(mine.dtype)) {
+          return mine.recv;
+        }
+        break_with(roster_.failure(
+            Code::kMismatch, Kind::kRecv, -1, peer, mesh_.peer(roster_.world_ranks[peer]).pid,
+            format("the two sides disagree: %s: %s, %s: %s; make both issue matching operations "
+                   "in the same order, then re-create the communicator",
+                   peer_text(peer).c_str(),
+                   collective::describe(found.signature & ~collective::flag::kAll, found.count, "")
+                       .c_str(),
+                   roster_.member_text(roster_.rank, 0).c_str(),
+                   collective::describe(collective::signature_of(mine), mine.count, mine.name)
+                       .c_str())));
+        return nullptr;
+      },
+      [this, operation] { finish_transfer(operation, Status()); });
+}
+
+void Conductor::finish_transfer(const OperationPtr& operation, const Status& status) {
+  if (broken_) return;  // drain() completes it
+  std::erase(queue_, operation);
+  complete(*operation, status);
+  drive();
+}
+
+// ---- steps ----
+
+void Conductor::run_locally(Collective collective) {
+  if (broken_) return;
+  if (roster_.local_size() == 1) {
+    // Nobody to wait for: done at once, without the progress thread.
+    const Status status = local_.run(collective);
+    if (!status.ok()) break_with(status);
+    return;
+  }
+  if (phase_ != Phase::kSay) {
+    const Deadline deadline = active_->collective.deadline;
+    collective.deadline =
+        deadline.is_never()
+            ? deadline
+            : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms() + kLocalGraceMs, 0));
+  }
+  auto work = std::make_shared<Work>();
+  if (const Status status = local_.submit(collective, work); !status.ok()) {
+    return break_with(status);
+  }
+  local_works_.push_back({std::move(work), nullptr});
+  ++pending_;
+}
+
+void Conductor::on_local_event() {
+  const auto keep = shared_from_this();
+  eventfd_t completions = 0;
+  (void)eventfd_read(local_fd_, &completions);
+  for (size_t i = 0; i < local_works_.size();) {
+    if (!local_works_[i].work->done()) {
+      ++i;
+      continue;
+    }
+    const LocalWork ended = std::move(local_works_[i]);
+    local_works_.erase(local_works_.begin() + static_cast<ptrdiff_t>(i));
+    const Status status = ended.work->status();
+    if (ended.transfer == nullptr) --pending_;
+    if (broken_) continue;
+    if (!status.ok()) {
+      // The local backend names its own operation; the user knows the one that this is a step of.
+      ErrorInfo info = status.info();
+      if (ended.transfer == nullptr && active_ != nullptr) {
+        const Status whole =
+            failure(info.code, -1, "among the ranks of this host: " + info.message);
+        info.message = whole.message();
+        info.operation = whole.info().operation;
+        info.sequence = whole.info().sequence;
+      }
+      break_with(Status(std::move(info)));
+    } else if (ended.transfer != nullptr) {
+      std::erase(queue_, ended.transfer);
+      complete(*ended.transfer, Status());
+    }
+  }
+  drive();
+}
+
+void Conductor::step_done() {
+  --pending_;
+  drive();
+}
+
+tcp::Header Conductor::header(What what, int64_t bytes) const {
+  tcp::Header header;
+  header.what = what;
+  header.sequence = static_cast<uint64_t>(sequence_);
+  header.signature = own_statement_.said.signature;
+  header.count = own_statement_.said.count;
+  header.bytes = bytes;
+  return header;
+}
+
+void Conductor::send(int32_t peer, const tcp::Header& header, const void* data) {
+  ++pending_;
+  link(peer).send(header, data, [this] { step_done(); });
+}
+
+bool Conductor::expect(int32_t peer, const tcp::Header& found, What what, int64_t bytes) {
+  const bool agreement = what == kAgreement;
+  const bool fits = agreement ? found.bytes % static_cast<int64_t>(sizeof(Statement)) == 0 &&
+                                    found.bytes <= (int64_t{1} << 20)
+                              : found.bytes == bytes;
+  if (found.what == what && found.sequence == static_cast<uint64_t>(sequence_) && fits) return true;
+  if (agreement && found.what == kMessage) {
+    break_with(failure(
+        Code::kMismatch, peer,
+        format("ranks disagree: %s: %s, %s: %s; make all ranks issue the same operations in the "
+               "same order, then re-create the communicator",
+               peer_text(peer).c_str(),
+               collective::describe(found.signature, found.count, "").c_str(),
+               roster_.member_text(roster_.rank, own_statement_.pid).c_str(),
+               collective::describe(own_statement_.said.signature & ~collective::flag::kAll,
+                                    own_statement_.said.count, active_->collective.name)
+                   .c_str())));
+    return false;
+  }
+  break_with(failure(
+      Code::kInternal, peer,
+      format("%s sent message %u of operation %llu where %u of %lld was due; report "
+             "this",
+             peer_text(peer).c_str(), found.what, static_cast<unsigned long long>(found.sequence),
+             what, static_cast<long long>(sequence_))));
+  return false;
+}
+
+tcp::Link& Conductor::link(int32_t peer) {
+  std::shared_ptr<tcp::Link>& known = links_[peer];
+  if (known != nullptr) return *known;
+  known = std::make_shared<tcp::Link>(
+      loop_, [this, peer](const std::string& reason) { broke(peer, reason); });
+  mesh_.connect(roster_.name, roster_.world_ranks[peer],
+                [weak = std::weak_ptr<Conductor>(shared_from_this()), link = known,
+                 peer](Result<tcp::Socket> socket) {
+                  if (socket.ok()) return link->open(std::move(socket).value());
+                  link->close();
+                  if (const auto self = weak.lock()) self->unreachable(peer, socket.status());
+                });
+  return *known;
+}
+
+/// First done, then counted: who is woken by the eventfd finds the work done.
+void Conductor::complete(Operation& operation, const Status& status) {
+  completing_.fetch_add(1, std::memory_order_relaxed);  // published by done()
+  operation.work->complete(status);
+  const int fd = completion_fd_.load(std::memory_order_acquire);
+  if (fd >= 0) (void)eventfd_write(fd, 1);
+  completed_.fetch_add(1, std::memory_order_release);
+}
+
+void Conductor::await_count() const {
+  const uint64_t begun = completing_.load(std::memory_order_relaxed);
+  while (completed_.load(std::memory_order_acquire) < begun) sched_yield();
+}
+
+}  // namespace dt::backend

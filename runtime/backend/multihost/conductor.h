@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/host/host_backend.h"
+#include "backend/multihost/agreement.h"
+#include "backend/multihost/multihost.h"
+#include "collective/schedule.h"
+#include "transport/tcp/link.h"
+#include "transport/tcp/mesh.h"
+
+namespace dt::backend {
+
+/// Carries out the operations of one communicator that spans hosts: an actor on the mesh's loop,
+/// where all of its functions run unless marked otherwise. It never blocks there: operations of the
+/// local ranks are submitted to their backend, whose eventfd wakes the loop, and sockets wake it
+/// too.
+///
+/// Steps are counted in `pending_`; when it is zero the next phase begins. Memory that steps use
+/// belongs to this object or to the caller of the operation, and an operation completes, well or
+/// ill, only when no local operation is under way that might touch it and no link has it queued.
+class Conductor : public std::enable_shared_from_this<Conductor> {
+ public:
+  Conductor(const MultihostOptions& options, Interrupt* interrupt);
+  /// Watches the local backend.
+  Status open();
+  void enqueue(const Collective& collective, std::shared_ptr<Work> work);
+  /// The communicator is broken, see the interrupt: fails everything that is queued.
+  void fail();
+  /// Fails what is queued and lets go of all that the loop knows of; then sets `ended`.
+  void stop(std::shared_ptr<Event> ended);
+
+  /// Any thread. An eventfd that counts completions.
+  void set_completion_fd(int fd) { completion_fd_.store(fd, std::memory_order_release); }
+  /// Any thread. Returns when the eventfd counts every operation that is done by now: between the
+  /// two lie a few instructions of the loop's thread.
+  void await_count() const;
+  /// Any thread. This rank found the failure and told of it.
+  bool told() const { return told_.load(std::memory_order_acquire); }
+
+ private:
+  enum class Phase { kSay, kState, kExchange, kTell, kTellMore, kMove };
+  enum What : uint32_t { kAgreement = 1, kData = 2, kMessage = 3 };
+
+  struct Operation {
+    Collective collective;
+    std::shared_ptr<Work> work;
+    bool started = false;  ///< of a send or receive
+    bool is_transfer() const {
+      return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
+    }
+  };
+  using OperationPtr = std::shared_ptr<Operation>;
+  /// An operation of the local backend: a step of a collective, or a send or receive.
+  struct LocalWork {
+    std::shared_ptr<Work> work;
+    OperationPtr transfer;  ///< null: a step
+  };
+  /// What the leaders of two hosts exchange, and what a leader tells its host.
+  struct Verdict {
+    uint64_t good = 0;
+    int64_t statements = 0;
+  };
+
+  void drive();
+  bool step();
+  bool start_transfers();
+  void start_transfer(const OperationPtr& operation);
+  void begin(const OperationPtr& operation);
+  bool next_phase();
+  void say();
+  void state();
+  void exchange();
+  void judge();
+  void tell();
+  void tell_more();
+  void heard();
+  bool move();
+  void start_stage(const collective::Stage& stage);
+  void sum(const collective::SumStep& step);
+  void finish(Status status);
+
+  void run_locally(Collective collective);
+  void on_local_event();
+  void finish_transfer(const OperationPtr& operation, const Status& status);
+  void complete(Operation& operation, const Status& status);
+
+  tcp::Link& link(int32_t peer);
+  tcp::Header header(What what, int64_t bytes) const;
+  /// False: it was not what is due, and the communicator is broken.
+  bool expect(int32_t peer, const tcp::Header& found, What what, int64_t bytes);
+  void send(int32_t peer, const tcp::Header& header, const void* data);
+  void step_done();
+  void broke(int32_t peer, const std::string& reason);
+  void unreachable(int32_t peer, const Status& status);
+  void suspect(Status status);
+
+  Status failure(Code code, int32_t culprit, const std::string& message) const;
+  std::string peer_text(int32_t peer) const;
+  Status timed_out() const;
+  void break_with(const Status& status);
+  void drain();
+  void set_timer();
+  void on_timer();
+
+  char* address(const collective::Piece& piece) const;
+  const Operation* present() const;
+
+  // The backend outlives all that this does; the last reference to this, which a task may hold,
+  // must not be the last one to any of them.
+  const Roster roster_;
+  HostBackend& local_;
+  tcp::Mesh& mesh_;
+  net::Loop* const loop_;
+  const MultihostOptions* const options_;
+  Interrupt* const interrupt_;
+  std::atomic<int> completion_fd_{-1};
+  std::atomic<bool> told_{false};
+  // Written by the loop's thread: one before an operation is done, the other after the eventfd.
+  std::atomic<uint64_t> completing_{0};
+  std::atomic<uint64_t> completed_{0};
+
+  std::unique_ptr<net::FdWatcher> local_watcher_;
+  std::unique_ptr<net::Timer> timer_;
+  std::unique_ptr<net::Timer> grace_timer_;
+  int local_fd_ = -1;
+  bool driving_ = false;
+  bool again_ = false;
+  bool broken_ = false;
+  Status suspicion_;  ///< a link broke; the control plane may know why
+  std::shared_ptr<Event> ended_;
+
+  std::deque<OperationPtr> queue_;  ///< transfers that are under way stay at its front
+  std::deque<LocalWork> local_works_;
+  std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator
+
+  // The collective at work:
+  OperationPtr active_;
+  int64_t sequence_ = 0;
+  Phase phase_ = Phase::kSay;
+  int32_t pending_ = 0;     ///< steps under way
+  std::vector<Said> said_;  ///< by local index
+  std::vector<Statement> statements_;
+  std::vector<std::vector<Statement>> heard_;  ///< by host
+  Verdict verdict_;
+  Statement own_statement_;
+  std::optional<collective::Schedule> schedule_;
+  int64_t round_ = 0;
+  std::vector<collective::Stage> stages_;
+  size_t stage_ = 0;
+  const collective::Stage* sums_due_ = nullptr;
+  std::unique_ptr<char[]> scratch_;
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace dt::backend

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a Conductor fails: time-outs, broken links, and what is left to complete.
+#include <algorithm>
+#include <utility>
+
+#include "backend/multihost/conductor.h"
+
+namespace dt::backend {
+namespace {
+
+// A connection often breaks because its peer died. The control plane, which knows why, is given
+// this long to say so.
+constexpr int64_t kGraceMs = 1000;
+// The local backend keeps the deadline of its own steps; this is for when it does not.
+constexpr int64_t kBackstopMs = 3000;
+constexpr size_t kListedMax = 8;
+
+}  // namespace
+
+const Conductor::Operation* Conductor::present() const {
+  if (active_ != nullptr) return active_.get();
+  return queue_.empty() ? nullptr : queue_.front().get();
+}
+
+Status Conductor::failure(Code code, int32_t culprit, const std::string& message) const {
+  const Operation* operation = present();
+  const Kind kind = operation != nullptr ? operation->collective.kind : Kind::kBarrier;
+  const int64_t pid = culprit >= 0 ? mesh_.peer(roster_.world_ranks[culprit]).pid : 0;
+  return roster_.failure(code, kind, active_ != nullptr ? sequence_ : -1, culprit, pid, message);
+}
+
+std::string Conductor::peer_text(int32_t peer) const {
+  return roster_.member_text(peer, mesh_.peer(roster_.world_ranks[peer]).pid);
+}
+
+void Conductor::broke(int32_t peer, const std::string& reason) {
+  const tcp::Peer there = mesh_.peer(roster_.world_ranks[peer]);
+  suspect(failure(
+      Code::kPeerLost, peer,
+      format("the connection between %s and %s broke: %s; look at the network between the hosts "
+             "and at the log of that rank, then start the job again",
+             mesh_.own_text().c_str(), there.text().c_str(), reason.c_str())));
+}
+
+void Conductor::unreachable(int32_t peer, const Status& status) {
+  suspect(failure(Code::kPeerLost, peer, status.message()));
+}
+
+void Conductor::suspect(Status status) {
+  if (broken_ || !suspicion_.ok()) return;
+  suspicion_ = std::move(status);
+  grace_timer_->start(kGraceMs);
+}
+
+Status Conductor::timed_out() const {
+  const Kind kind = present()->collective.kind;
+  const bool transfer = kind == Kind::kSend || kind == Kind::kRecv;
+  std::string text;
+  int32_t culprit = -1;
+  size_t listed = 0;
+  for (const auto& [peer, link] : links_) {
+    if (!link->receiving() && !link->sending()) continue;
+    if (culprit < 0) culprit = peer;
+    if (listed++ >= kListedMax) continue;
+    std::string doing = mesh_.progress(roster_.name, roster_.world_ranks[peer]);
+    if (link->is_open()) {
+      if (transfer) {
+        doing = link->receiving() ? "has not sent" : "has not received";
+      } else {
+        doing = phase_ == Phase::kExchange ? "has not arrived" : "has not finished";
+      }
+    }
+    text += format("%s%s at %s %s", text.empty() ? "" : ", ", peer_text(peer).c_str(),
+                   mesh_.peer(roster_.world_ranks[peer]).address.text().c_str(), doing.c_str());
+  }
+  if (listed > kListedMax) text += format(", and %zu more", listed - kListedMax);
+  if (text.empty()) text = "the ranks of this host did not finish";
+  return failure(Code::kTimeout, culprit,
+                 format("timed out: %s; look at what these ranks do and at the network to them, or "
+                        "raise collective.timeout_ms",
+                        text.c_str()));
+}
+
+/// The first to break it tells the control plane, before callers hear of it.
+void Conductor::break_with(const Status& status) {
+  if (broken_) return;
+  broken_ = true;
+  const bool first = !interrupt_->fired();
+  interrupt_->fire(status);
+  local_.interrupt(interrupt_->status());
+  if (first && options_->on_broken) {
+    told_.store(true, std::memory_order_release);
+    options_->on_broken(roster_.name, status);
+  }
+  drive();
+}
+
+/// From now on no link touches a buffer; the local operations were interrupted and end soon.
+void Conductor::drain() {
+  for (const auto& [peer, link] : std::exchange(links_, {})) link->close();
+  mesh_.forget(roster_.name);
+  if (timer_ != nullptr) timer_->stop();
+  if (grace_timer_ != nullptr) grace_timer_->stop();
+  if (!local_works_.empty()) return;
+  const Status status = interrupt_->status();
+  if (const OperationPtr operation = std::exchange(active_, nullptr)) complete(*operation, status);
+  while (!queue_.empty()) {
+    const OperationPtr operation = std::move(queue_.front());
+    queue_.pop_front();
+    complete(*operation, status);
+  }
+  if (ended_ == nullptr) return;
+  timer_ = nullptr;
+  grace_timer_ = nullptr;
+  local_watcher_ = nullptr;
+  std::exchange(ended_, nullptr)->set();
+}
+
+void Conductor::set_timer() {
+  const Operation* operation = present();
+  if (operation == nullptr || operation->collective.deadline.is_never()) return timer_->stop();
+  Deadline deadline = operation->collective.deadline;
+  for (const OperationPtr& each : queue_) {
+    if (active_ != nullptr || !each->is_transfer()) break;
+    deadline = deadline.earlier(each->collective.deadline);
+  }
+  timer_->start(deadline.remaining_ms());
+}
+
+void Conductor::on_timer() {
+  const Operation* operation = present();
+  if (broken_ || operation == nullptr) return;
+  const Deadline deadline = operation->collective.deadline;
+  const bool on_network = std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
+    return entry.second->receiving() || entry.second->sending();
+  });
+  const bool only_local = !on_network && !local_works_.empty();
+  if (only_local && deadline.remaining_ns() > -kBackstopMs * 1'000'000) {
+    return timer_->start(kBackstopMs);
+  }
+  break_with(suspicion_.ok() ? timed_out() : suspicion_);
+}
+
+}  // namespace dt::backend

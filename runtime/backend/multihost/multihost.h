@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/multihost/roster.h"
+#include "transport/tcp/mesh.h"
+
+namespace dt::backend {
+
+class HostBackend;
+
+/// A communicator of ranks of several hosts: shared memory inside a host, TCP between hosts.
+struct MultihostOptions {
+  Roster roster;
+  /// The communicator's ranks of this host, in order; made as a part (HostWorldOptions::part).
+  std::shared_ptr<HostBackend> local;
+  std::shared_ptr<tcp::Mesh> mesh;
+  /// As HostWorldOptions::on_broken, but must not block.
+  std::function<void(const std::string& communicator, const Status&)> on_broken;
+  /// Returns, soon in any case, when what on_broken was told is on its way. For callers' threads,
+  /// which may end the process as soon as they hear of the failure.
+  std::function<void()> settle;
+  /// For messages of peers: which operation this rank entered last.
+  std::function<void(collective::Kind, int64_t sequence, const std::string& name)> note_last;
+};
+
+/// Collective over the ranks of the roster.
+Result<std::shared_ptr<Backend>> create_multihost(MultihostOptions options);
+
+}  // namespace dt::backend

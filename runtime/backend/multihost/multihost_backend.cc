@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <set>
+
+#include "backend/multihost/conductor.h"
+#include "base/fork.h"
+
+namespace dt::backend {
+namespace {
+
+// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
+constexpr int64_t kInterruptPollMs = 20;
+
+/// The face of a Conductor: any thread may call; operations are posted to the mesh's loop in the
+/// order of the calls.
+class MultihostBackend final : public Backend {
+ public:
+  explicit MultihostBackend(MultihostOptions options)
+      : options_(std::move(options)),
+        conductor_(std::make_shared<Conductor>(options_, &interrupt_)) {
+    // Whom this rank exchanges with in collectives.
+    const collective::Topology& topology = options_.roster.topology;
+    const int32_t home = options_.roster.host();
+    std::set<int32_t> contacts;
+    for (int32_t host = 0; host < topology.host_count(); ++host) {
+      if (host != home) contacts.insert(topology.deputy(options_.roster.rank, host));
+    }
+    for (int32_t rank = 0; rank < topology.size(); ++rank) {
+      if (topology.host[rank] != home && topology.deputy(rank, home) == options_.roster.rank) {
+        contacts.insert(rank);
+      }
+    }
+    for (const int32_t rank : contacts) contacts_.push_back(options_.roster.world_ranks[rank]);
+  }
+
+  Status open() {
+    Status status;
+    loop()->run([&] { status = conductor_->open(); });
+    return status;
+  }
+
+  ~MultihostBackend() override {
+    const auto ended = std::make_shared<Event>();
+    // False in a forked child, where nothing runs any more. Ends: the local operations were
+    // interrupted, and nothing else is waited for.
+    if (loop()->run([&] { conductor_->stop(ended); })) ended->wait({});
+    const int fd = completion_fd_.load();
+    release_fd_from_fork_guard(fd);
+    if (fd >= 0) close(fd);
+  }
+
+  const char* name() const override { return "multihost"; }
+
+  Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
+    DT_TRY(interrupt_.status());
+    DT_TRY(loop()->check_not_forked());
+    const Wait wait{collective.deadline, &interrupt_};
+    if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv) {
+      const Roster& roster = options_.roster;
+      if (roster.topology.host[collective.root] != roster.host()) {
+        DT_TRY(options_.mesh->know({roster.world_ranks[collective.root]}, wait));
+      }
+    } else if (!knows_contacts_.load(std::memory_order_relaxed)) {
+      DT_TRY(options_.mesh->know(contacts_, wait));
+      knows_contacts_.store(true, std::memory_order_relaxed);
+    }
+    if (loop()->post([conductor = conductor_, collective, work = std::move(work)]() mutable {
+          conductor->enqueue(collective, std::move(work));
+        })) {
+      return {};
+    }
+    return Status(Code::kInvalidState, "the thread dt-tcp has ended");
+  }
+
+  Status run(const Collective& collective) override {
+    auto work = std::make_shared<Work>();
+    DT_TRY(submit(collective, work));
+    wait(*work, Wait());  // ends: the loop keeps the operation's own deadline
+    return work->status();
+  }
+
+  bool wait(Work& work, const Wait& wait) override {
+    Doorbell bell;
+    work.watch(&bell);
+    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
+      const uint32_t ticket = bell.prepare();
+      if (work.done()) {
+        bell.cancel();
+      } else {
+        bell.sleep(ticket, wait.interrupt == nullptr
+                               ? wait.deadline
+                               : wait.deadline.earlier(Deadline::after_ms(kInterruptPollMs)));
+      }
+    }
+    work.unwatch(&bell);
+    if (work.done()) conductor_->await_count();
+    if (work.done() && conductor_->told() && options_.settle && !settled_.exchange(true)) {
+      options_.settle();
+    }
+    return work.done();
+  }
+
+  Result<int> completion_fd() override {
+    int fd = completion_fd_.load(std::memory_order_acquire);
+    if (fd >= 0) return fd;
+    const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made < 0) {
+      return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s",
+                                          options_.roster.name.c_str(), errno_text(errno).c_str()));
+    }
+    guard_fd_from_fork(made);
+    if (completion_fd_.compare_exchange_strong(fd, made)) {
+      conductor_->set_completion_fd(made);
+      return made;
+    }
+    release_fd_from_fork_guard(made);
+    close(made);
+    return fd;
+  }
+
+  Result<void*> allocate(int64_t bytes) override { return options_.local->allocate(bytes); }
+  Status release(void* pointer) override { return options_.local->release(pointer); }
+
+  void interrupt(Status status) override {
+    interrupt_.fire(std::move(status));
+    options_.local->interrupt(interrupt_.status());
+    loop()->post([conductor = conductor_] { conductor->fail(); });
+  }
+
+  Status broken() const override { return interrupt_.status(); }
+
+  Result<Split> split(int32_t color, int32_t key, const std::string& name,
+                      Deadline deadline) override;
+
+ private:
+  net::Loop* loop() const { return options_.mesh->loop(); }
+
+  const MultihostOptions options_;
+  std::vector<int32_t> contacts_;  ///< world ranks
+  std::atomic<bool> knows_contacts_{false};
+  std::atomic<int> completion_fd_{-1};
+  std::atomic<bool> settled_{false};
+  Interrupt interrupt_;  ///< fired: broken, for good
+  const std::shared_ptr<Conductor> conductor_;
+};
+
+Result<Backend::Split> MultihostBackend::split(int32_t color, int32_t key, const std::string& name,
+                                               Deadline deadline) {
+  const Roster& parent = options_.roster;
+  const int32_t size = parent.topology.size();
+  const int64_t mine[2] = {color, key};
+  std::vector<int64_t> all(2 * static_cast<size_t>(size));
+  Collective gather;
+  gather.kind = Kind::kAllgather;
+  gather.dtype = Dtype::kI64;
+  gather.send = mine;
+  gather.recv = all.data();
+  gather.count = 2;
+  gather.deadline = deadline;
+  gather.name = "split";
+  DT_TRY(run(gather));
+
+  Split result;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    if (color >= 0 && all[2 * rank] == color) result.members.push_back(rank);
+  }
+  std::stable_sort(result.members.begin(), result.members.end(),
+                   [&](int32_t a, int32_t b) { return all[2 * a + 1] < all[2 * b + 1]; });
+  Roster roster;
+  roster.name = name;
+  std::vector<int32_t> hosts;
+  for (const int32_t member : result.members) {
+    if (member == parent.rank) roster.rank = static_cast<int32_t>(hosts.size());
+    hosts.push_back(parent.topology.host[member]);
+    roster.world_ranks.push_back(parent.world_ranks[member]);
+  }
+  roster.topology = collective::Topology::of(hosts);
+  for (const auto& members : roster.topology.hosts) {
+    roster.host_names.push_back(parent.host_name(result.members[members[0]]));
+  }
+  const bool spans_hosts = roster.topology.host_count() > 1;
+  // The gathering came last in the queue, so on every rank of this host nothing else is under way.
+  DT_TRY_VALUE(auto local,
+               options_.local->split_as(spans_hosts, color, roster.rank, name, deadline));
+  if (color < 0) return Split{};
+  if (!spans_hosts) {
+    result.backend = std::move(local.backend);
+    return result;
+  }
+  MultihostOptions options = options_;
+  options.roster = std::move(roster);
+  options.local = std::static_pointer_cast<HostBackend>(local.backend);
+  DT_TRY_VALUE(result.backend, create_multihost(std::move(options)));
+  return result;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Backend>> create_multihost(MultihostOptions options) {
+  auto backend = std::make_shared<MultihostBackend>(std::move(options));
+  DT_TRY(backend->open());
+  return std::shared_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace dt::backend

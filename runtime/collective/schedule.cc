@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collective/schedule.h"
+
+#include <algorithm>
+
+namespace dt::collective {
+namespace {
+
+bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
+
+void append(std::vector<Stage>* out, Stage stage) {
+  if (!stage.empty()) out->push_back(std::move(stage));
+}
+
+void add(std::vector<NetworkStep>* steps, NetworkStep step) {
+  if (step.bytes > 0) steps->push_back(step);
+}
+
+}  // namespace
+
+Schedule::Schedule(const Collective& collective, const Topology& topology, int32_t rank)
+    : topology_(topology),
+      rank_(rank),
+      host_(topology.host[rank]),
+      local_(topology.local[rank]),
+      kind_(collective.kind),
+      dtype_(collective.dtype),
+      op_(collective.op),
+      root_(collective.root),
+      count_(collective.kind == Kind::kBarrier ? 0 : collective.count),
+      element_bytes_(dtype_bytes(collective.dtype)) {
+  const int64_t others = topology_.host_count() - 1;
+  int64_t scratch_pieces = 0;  // of round_elements_ each
+  round_elements_ = count_;
+  switch (kind_) {
+    case Kind::kAllreduce:
+      if (bytes(count_) > kWholeBytes) slices_ = topology_.local_size_min;
+      round_elements_ = slices_ * (kSegmentBytes / element_bytes_);
+      scratch_bytes_ = std::min(bytes(count_), kSegmentBytes) +
+                       others * element_bytes_;  // parts of a slice differ by one element
+      if (bytes(count_) <= kWholeBytes) scratch_bytes_ = others * bytes(count_);
+      break;
+    case Kind::kReduce: scratch_pieces = std::max<int64_t>(others, 1); break;
+    case Kind::kReduceScatter: scratch_pieces = others + topology_.represented_max; break;
+    default: break;
+  }
+  if (scratch_pieces > 0) {
+    round_elements_ = std::max<int64_t>(
+        1, kSegmentBytes / std::max<int64_t>(scratch_pieces / 2, 1) / element_bytes_);
+    scratch_bytes_ = scratch_pieces * bytes(std::min(round_elements_, count_));
+  }
+  rounds_ = count_ == 0 ? 0 : (count_ + round_elements_ - 1) / round_elements_;
+}
+
+Schedule::Span Schedule::part(int64_t index, int64_t parts, Span whole) {
+  const int64_t begin = whole.count * index / parts;
+  return {whole.begin + begin, whole.count * (index + 1) / parts - begin};
+}
+
+std::vector<Stage> Schedule::round(int64_t index) const {
+  const int64_t begin = index * round_elements_;
+  const Span span{begin, std::min(round_elements_, count_ - begin)};
+  std::vector<Stage> stages;
+  switch (kind_) {
+    case Kind::kAllreduce: allreduce(span, &stages); break;
+    case Kind::kReduce: reduce(span, &stages); break;
+    case Kind::kBroadcast: broadcast(&stages); break;
+    case Kind::kAllgather: allgather(&stages); break;
+    case Kind::kReduceScatter: reduce_scatter(span, &stages); break;
+    default: break;
+  }
+  return stages;
+}
+
+LocalStep Schedule::reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const {
+  LocalStep step;
+  step.kind = Kind::kReduce;
+  step.op = op_;
+  if (op_ == ReduceOp::kAvg) {
+    if (is_integer(dtype_)) {
+      step.op = ReduceOp::kSum;
+    } else {
+      step.divisor = topology_.size();
+    }
+  }
+  step.root = root;
+  step.send = send;
+  step.recv = recv;
+  step.count = count;
+  return step;
+}
+
+LocalStep Schedule::broadcast_locally(int32_t root, Piece send, Piece recv, int64_t count) const {
+  LocalStep step;
+  step.root = root;
+  step.send = local_ == root ? send : recv;
+  step.recv = recv;
+  step.count = count;
+  return step;
+}
+
+/// The sources are filled in by the caller.
+SumStep Schedule::sum_hosts(Piece target, int64_t count) const {
+  SumStep step;
+  step.target = target;
+  step.op = op_;
+  if (op_ == ReduceOp::kAvg) {
+    if (is_integer(dtype_)) {
+      step.divisor = topology_.size();
+    } else {
+      step.op = ReduceOp::kSum;
+    }
+  }
+  step.count = count;
+  return step;
+}
+
+void Schedule::allreduce(Span span, std::vector<Stage>* out) const {
+  Stage first;
+  Stage last;
+  const int64_t movers = slices_;
+  for (int64_t mover = 0; mover < movers; ++mover) {
+    const Span slice = part(mover, movers, span);
+    if (slice.count == 0) continue;
+    const auto root = static_cast<int32_t>(mover);
+    const Piece result = at(Space::kRecv, slice.begin);
+    first.local.push_back(reduce_locally(root, at(Space::kSend, slice.begin), result, slice.count));
+    last.local.push_back(broadcast_locally(root, result, result, slice.count));
+  }
+  append(out, std::move(first));
+  if (local_ < movers) {
+    const Span slice = part(local_, movers, span);
+    if (bytes(count_) <= kWholeBytes) {
+      exchange_whole(slice, out);
+    } else {
+      exchange_parts(slice, out);
+    }
+  }
+  if (topology_.hosts[host_].size() > 1) append(out, std::move(last));
+}
+
+void Schedule::exchange_whole(Span slice, std::vector<Stage>* out) const {
+  const Piece own = at(Space::kRecv, slice.begin);
+  Stage stage;
+  SumStep sum = sum_hosts(own, slice.count);
+  int64_t used = 0;
+  for (int32_t host = 0; host < topology_.host_count(); ++host) {
+    if (host == host_) {
+      sum.sources.push_back(own);
+      continue;
+    }
+    const int32_t peer = topology_.hosts[host][local_];
+    const Piece theirs{Space::kScratch, used};
+    add(&stage.sends, {peer, own, bytes(slice.count)});
+    add(&stage.receives, {peer, theirs, bytes(slice.count)});
+    sum.sources.push_back(theirs);
+    used += bytes(slice.count);
+  }
+  stage.sums.push_back(std::move(sum));
+  append(out, std::move(stage));
+}
+
+/// A reduce-scatter among the movers of the slice, host h's owning part h, then an all-gather.
+void Schedule::exchange_parts(Span slice, std::vector<Stage>* out) const {
+  const int32_t hosts = topology_.host_count();
+  const Span own = part(host_, hosts, slice);
+  const Piece own_at = at(Space::kRecv, own.begin);
+  Stage scatter;
+  Stage gather;
+  SumStep sum = sum_hosts(own_at, own.count);
+  int64_t used = 0;
+  for (int32_t host = 0; host < hosts; ++host) {
+    if (host == host_) {
+      sum.sources.push_back(own_at);
+      continue;
+    }
+    const int32_t peer = topology_.hosts[host][local_];
+    const Span theirs = part(host, hosts, slice);
+    const Piece partial{Space::kScratch, used};
+    add(&scatter.sends, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
+    add(&scatter.receives, {peer, partial, bytes(own.count)});
+    sum.sources.push_back(partial);
+    used += bytes(own.count);
+    add(&gather.sends, {peer, own_at, bytes(own.count)});
+    add(&gather.receives, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
+  }
+  if (own.count > 0) scatter.sums.push_back(std::move(sum));
+  append(out, std::move(scatter));
+  append(out, std::move(gather));
+}
+
+void Schedule::reduce(Span span, std::vector<Stage>* out) const {
+  const int32_t deputy = topology_.deputy(root_, host_);
+  const bool is_root = rank_ == root_;
+  const Piece partial = is_root ? at(Space::kRecv, span.begin) : at(Space::kScratch, 0);
+  Stage first;
+  first.local.push_back(
+      reduce_locally(topology_.local[deputy], at(Space::kSend, span.begin), partial, span.count));
+  append(out, std::move(first));
+  if (rank_ != deputy) return;
+  Stage second;
+  if (!is_root) {
+    add(&second.sends, {root_, partial, bytes(span.count)});
+  } else {
+    SumStep sum = sum_hosts(partial, span.count);
+    int64_t used = 0;
+    for (int32_t host = 0; host < topology_.host_count(); ++host) {
+      if (host == host_) {
+        sum.sources.push_back(partial);
+        continue;
+      }
+      const Piece theirs{Space::kScratch, used};
+      add(&second.receives, {topology_.deputy(root_, host), theirs, bytes(span.count)});
+      sum.sources.push_back(theirs);
+      used += bytes(span.count);
+    }
+    second.sums.push_back(std::move(sum));
+  }
+  append(out, std::move(second));
+}
+
+void Schedule::broadcast(std::vector<Stage>* out) const {
+  const int32_t deputy = topology_.deputy(root_, host_);
+  const Piece result = at(Space::kRecv, 0);
+  Stage local;
+  local.local.push_back(broadcast_locally(
+      topology_.local[deputy], rank_ == root_ ? at(Space::kSend, 0) : result, result, count_));
+  Stage network;
+  if (rank_ == root_) {
+    // Its own host is served while the bytes leave.
+    for (int32_t host = 0; host < topology_.host_count(); ++host) {
+      if (host == host_) continue;
+      add(&local.sends, {topology_.deputy(root_, host), at(Space::kSend, 0), bytes(count_)});
+    }
+  } else if (rank_ == deputy) {
+    add(&network.receives, {root_, result, bytes(count_)});
+    if (topology_.hosts[host_].size() == 1) local.local.clear();
+  }
+  append(out, std::move(network));
+  append(out, std::move(local));
+}
+
+void Schedule::allgather(std::vector<Stage>* out) const {
+  const std::vector<int32_t>& locals = topology_.hosts[host_];
+  Stage first;
+  Stage second;
+  for (const int32_t member : locals) {
+    first.local.push_back(broadcast_locally(topology_.local[member], at(Space::kSend, 0),
+                                            at(Space::kRecv, member * count_), count_));
+  }
+  for (int32_t host = 0; host < topology_.host_count(); ++host) {
+    if (host == host_) continue;
+    add(&first.sends, {topology_.deputy(rank_, host), at(Space::kSend, 0), bytes(count_)});
+  }
+  for (int32_t peer = 0; peer < topology_.size(); ++peer) {
+    if (topology_.host[peer] == host_) continue;
+    const Piece block = at(Space::kRecv, peer * count_);
+    const int32_t deputy = topology_.deputy(peer, host_);
+    if (deputy == rank_) add(&first.receives, {peer, block, bytes(count_)});
+    if (locals.size() > 1) {
+      second.local.push_back(broadcast_locally(topology_.local[deputy], block, block, count_));
+    }
+  }
+  append(out, std::move(first));
+  append(out, std::move(second));
+}
+
+void Schedule::reduce_scatter(Span span, std::vector<Stage>* out) const {
+  Stage first;
+  Stage second;
+  const Piece own = at(Space::kRecv, span.begin);
+  int64_t used = 0;
+  const auto take_scratch = [&] {
+    const Piece piece{Space::kScratch, used};
+    used += bytes(span.count);
+    return piece;
+  };
+  for (int32_t target = 0; target < topology_.size(); ++target) {
+    const int32_t deputy = topology_.deputy(target, host_);
+    Piece partial = own;
+    if (deputy == rank_ && target != rank_) {
+      partial = take_scratch();
+      add(&second.sends, {target, partial, bytes(span.count)});
+    }
+    first.local.push_back(reduce_locally(topology_.local[deputy],
+                                         at(Space::kSend, target * count_ + span.begin), partial,
+                                         span.count));
+  }
+  SumStep sum = sum_hosts(own, span.count);
+  for (int32_t host = 0; host < topology_.host_count(); ++host) {
+    if (host == host_) {
+      sum.sources.push_back(own);
+      continue;
+    }
+    const Piece theirs = take_scratch();
+    add(&second.receives, {topology_.deputy(rank_, host), theirs, bytes(span.count)});
+    sum.sources.push_back(theirs);
+  }
+  second.sums.push_back(std::move(sum));
+  append(out, std::move(first));
+  append(out, std::move(second));
+}
+
+}  // namespace dt::collective

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "collective/operation.h"
+#include "collective/topology.h"
+
+namespace dt::collective {
+
+/// Where bytes lie: in the caller's buffers, or in memory of the schedule's own.
+enum class Space : uint8_t { kSend, kRecv, kScratch };
+
+struct Piece {
+  Space space = Space::kScratch;
+  int64_t offset_bytes = 0;
+};
+
+/// One operation of the ranks of this host, on the communicator that they form. All of them have
+/// the same operations in the same order.
+struct LocalStep {
+  Kind kind = Kind::kBroadcast;  ///< broadcast or reduce
+  ReduceOp op = ReduceOp::kSum;
+  int32_t divisor = 0;  ///< as in Collective
+  int32_t root = 0;     ///< index on this host
+  Piece send;
+  Piece recv;
+  int64_t count = 0;
+};
+
+/// Bytes to or from a rank of another host. Between two ranks they arrive in the order of sending.
+struct NetworkStep {
+  int32_t peer = 0;  ///< rank of the communicator
+  Piece at;
+  int64_t bytes = 0;
+};
+
+/// target = sources[0] op sources[1] op ..., by host.
+struct SumStep {
+  Piece target;
+  std::vector<Piece> sources;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t divisor = 1;
+  int64_t count = 0;
+};
+
+/// The steps of a stage run side by side, the sums when all others are done. Then comes the next.
+struct Stage {
+  std::vector<LocalStep> local;
+  std::vector<NetworkStep> sends;
+  std::vector<NetworkStep> receives;
+  std::vector<SumStep> sums;
+
+  bool empty() const { return local.empty() && sends.empty() && receives.empty() && sums.empty(); }
+};
+
+/// What one rank does in a collective over several hosts: a pure function of the call, of where the
+/// ranks are and of who asks.
+///
+/// A large buffer is worked off in rounds, each of which needs a bounded scratch memory. The
+/// *mover* of a slice is the rank on each host that exchanges it with its counterparts on the other
+/// hosts; inside a host data moves through shared memory only.
+///
+/// Every element is first combined over the ranks of each host, in rank order, then over the hosts,
+/// in the order of their lowest ranks. So results depend on where the ranks are, never on timing,
+/// and all ranks end with equal bits. For the average of floats the first step scales by 1/ranks;
+/// integers are divided at the end.
+class Schedule {
+ public:
+  /// `collective` is read now, `topology` is borrowed; at least two hosts. Not for send and recv.
+  Schedule(const Collective& collective, const Topology& topology, int32_t rank);
+
+  int64_t rounds() const { return rounds_; }
+  /// Memory of the schedule's own that every round may use.
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+  /// Stages of this rank; none of them is empty.
+  std::vector<Stage> round(int64_t index) const;
+
+  /// Bytes that a mover handles in a round.
+  static constexpr int64_t kSegmentBytes = 4 << 20;
+  /// Up to this the movers exchange whole buffers: one network delay instead of two.
+  static constexpr int64_t kWholeBytes = 32 << 10;
+
+ private:
+  struct Span {
+    int64_t begin;
+    int64_t count;
+  };
+
+  void allreduce(Span span, std::vector<Stage>* out) const;
+  void exchange_whole(Span slice, std::vector<Stage>* out) const;
+  void exchange_parts(Span slice, std::vector<Stage>* out) const;
+  void reduce(Span span, std::vector<Stage>* out) const;
+  void broadcast(std::vector<Stage>* out) const;
+  void allgather(std::vector<Stage>* out) const;
+  void reduce_scatter(Span span, std::vector<Stage>* out) const;
+
+  LocalStep reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
+  LocalStep broadcast_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
+  SumStep sum_hosts(Piece target, int64_t count) const;
+  Piece at(Space space, int64_t element) const { return {space, element * element_bytes_}; }
+  int64_t bytes(int64_t elements) const { return elements * element_bytes_; }
+  static Span part(int64_t index, int64_t parts, Span whole);
+
+  const Topology& topology_;
+  const int32_t rank_;
+  const int32_t host_;   ///< of the caller
+  const int32_t local_;  ///< index of the caller on it
+  const Kind kind_;
+  const Dtype dtype_;
+  const ReduceOp op_;
+  const int32_t root_;
+  const int64_t count_;
+  const int64_t element_bytes_;
+  int64_t slices_ = 1;
+  int64_t round_elements_ = 0;
+  int64_t rounds_ = 1;
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace dt::collective

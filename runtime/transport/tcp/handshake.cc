@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/handshake.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace dt::tcp {
+namespace {
+
+constexpr uint32_t kProtocol = 1;
+constexpr uint32_t kMaxNameBytes = 1024;  // of a communicator
+constexpr uint32_t kMaxTextBytes = 1024;  // of a refusal
+// A stranger that connects and says nothing is dropped after this.
+constexpr int64_t kSilenceMs = 10'000;
+
+struct HelloFrame {
+  static constexpr uint64_t kMagic = 0x316f'6c6c'6548'5444;  // "DTHello1"
+  uint64_t magic = kMagic;
+  uint64_t session = 0;
+  uint32_t protocol = kProtocol;
+  int32_t from = -1;
+  int32_t to = -1;
+  uint32_t name_bytes = 0;
+};
+
+struct AnswerFrame {
+  static constexpr uint32_t kMagic = 0x576f'5444;
+  uint32_t magic = kMagic;
+  uint32_t refusal_bytes = 0;  ///< 0: welcome
+};
+
+template <class Frame>
+std::string to_bytes(const Frame& frame) {
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame);
+}
+
+template <class Frame>
+Frame from_bytes(const std::string& bytes) {
+  Frame frame;
+  memcpy(&frame, bytes.data(), sizeof frame);
+  return frame;
+}
+
+}  // namespace
+
+std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting, const Hello& hello,
+                                           Dialled done) {
+  std::shared_ptr<Handshake> self(new Handshake(loop));
+  self->socket_ = std::move(connecting);
+  self->hello_ = hello;
+  self->dials_ = true;
+  self->dialled_ = std::move(done);
+  if (const Status status = self->watch(); !status.ok()) {
+    loop->post([self, status] { self->end_dial(status); });
+  }
+  return self;
+}
+
+std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket, Judge judge,
+                                             Accepted accepted, std::function<void()> dropped) {
+  std::shared_ptr<Handshake> self(new Handshake(loop));
+  self->socket_ = std::move(socket);
+  self->connected_ = true;
+  self->judge_ = std::move(judge);
+  self->accepted_ = std::move(accepted);
+  self->dropped_ = std::move(dropped);
+  self->timer_ = std::make_unique<net::Timer>(loop, [raw = self.get()] { raw->drop(); });
+  self->timer_->start(kSilenceMs);
+  if (!self->watch().ok()) loop->post([self] { self->drop(); });
+  return self;
+}
+
+Status Handshake::watch() {
+  DT_TRY_VALUE(watcher_, net::FdWatcher::watch_socket(
+                             loop_, socket_.fd(),
+                             [this](bool readable, bool writable) { step(readable, writable); }));
+  return watcher_->set_interest(connected_, !connected_);
+}
+
+void Handshake::close() {
+  closed_ = true;
+  watcher_ = nullptr;
+  timer_ = nullptr;
+  socket_.close();
+}
+
+void Handshake::step(bool readable, bool writable) {
+  const auto keep = shared_from_this();
+  if (closed_) return;
+  if (!connected_) {
+    if (writable || readable) on_connected();
+  } else if (dials_) {
+    on_answer();
+  } else {
+    on_hello();
+  }
+}
+
+void Handshake::on_connected() {
+  if (const int error = connect_error(socket_); error != 0) {
+    return end_dial(Status(Code::kSystem, connect_error_text(error)));
+  }
+  connected_ = true;
+  HelloFrame frame;
+  frame.session = hello_.session;
+  frame.from = hello_.from;
+  frame.to = hello_.to;
+  frame.name_bytes = static_cast<uint32_t>(hello_.communicator.size());
+  if (!put(to_bytes(frame) + hello_.communicator)) return;
+  if (const Status status = watcher_->set_interest(true, false); !status.ok()) end_dial(status);
+}
+
+void Handshake::on_answer() {
+  if (!fill(sizeof(AnswerFrame))) return;
+  const auto answer = from_bytes<AnswerFrame>(buffer_);
+  if (answer.magic != AnswerFrame::kMagic || answer.refusal_bytes > kMaxTextBytes) {
+    return end_dial(Status(Code::kSystem, "something that is no rank of a job answers there"));
+  }
+  if (!fill(sizeof answer + answer.refusal_bytes)) return;
+  if (answer.refusal_bytes > 0) {
+    return end_dial(Status(Code::kSystem, "it refuses: " + buffer_.substr(sizeof answer)));
+  }
+  watcher_ = nullptr;
+  end_dial(std::move(socket_));
+}
+
+void Handshake::on_hello() {
+  if (!fill(sizeof(HelloFrame))) return;
+  const auto frame = from_bytes<HelloFrame>(buffer_);
+  if (frame.magic != HelloFrame::kMagic || frame.name_bytes > kMaxNameBytes) return drop();
+  if (!fill(sizeof frame + frame.name_bytes)) return;
+  Hello hello{frame.session, frame.from, frame.to, buffer_.substr(sizeof frame)};
+  std::string refusal =
+      frame.protocol == kProtocol
+          ? judge_(hello)
+          : format("it speaks protocol %u between hosts, not %u; run one version of dt everywhere",
+                   kProtocol, frame.protocol);
+  refusal.resize(std::min<size_t>(refusal.size(), kMaxTextBytes));
+  AnswerFrame answer;
+  answer.refusal_bytes = static_cast<uint32_t>(refusal.size());
+  if (!put(to_bytes(answer) + refusal)) return;
+  if (!refusal.empty()) return drop();
+  const Accepted accepted = std::move(accepted_);
+  Socket socket = std::move(socket_);
+  close();
+  accepted(hello, std::move(socket));
+}
+
+bool Handshake::fill(size_t bytes) {
+  while (buffer_.size() < bytes) {
+    char chunk[sizeof(HelloFrame) + kMaxNameBytes];
+    const size_t wanted = std::min(bytes - buffer_.size(), sizeof chunk);
+    const ssize_t got = recv(socket_.fd(), chunk, wanted, 0);
+    if (got > 0) {
+      buffer_.append(chunk, static_cast<size_t>(got));
+    } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return false;
+    } else {
+      broke(got == 0 ? "the other side closed the connection" : errno_text(errno));
+      return false;
+    }
+  }
+  return true;
+}
+
+/// A fresh socket takes so few bytes at once.
+bool Handshake::put(const std::string& bytes) {
+  const ssize_t sent = send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(bytes.size())) return true;
+  broke(sent < 0 ? errno_text(errno) : "the greeting did not fit into the socket");
+  return false;
+}
+
+void Handshake::broke(const std::string& reason) {
+  if (dials_) {
+    end_dial(Status(Code::kSystem, reason));
+  } else {
+    drop();
+  }
+}
+
+void Handshake::end_dial(Result<Socket> result) {
+  if (closed_) return;
+  const auto keep = shared_from_this();
+  const Dialled done = std::move(dialled_);
+  close();
+  done(std::move(result));
+}
+
+void Handshake::drop() {
+  if (closed_) return;
+  const auto keep = shared_from_this();
+  const auto dropped = std::move(dropped_);
+  close();
+  dropped();
+}
+
+}  // namespace dt::tcp

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "net/loop.h"
+#include "transport/tcp/socket.h"
+
+namespace dt::tcp {
+
+/// The first bytes on a connection: who dials whom for which communicator of which job.
+struct Hello {
+  uint64_t session = 0;
+  int32_t from = -1;  ///< world ranks
+  int32_t to = -1;
+  std::string communicator;  ///< empty: only whether there is a way
+};
+
+/// The greeting of one connection, on either side. Loop's thread only; held by a shared_ptr.
+class Handshake : public std::enable_shared_from_this<Handshake> {
+ public:
+  /// Why `hello` is refused; empty: welcome.
+  using Judge = std::function<std::string(const Hello& hello)>;
+  using Dialled = std::function<void(Result<Socket>)>;
+  using Accepted = std::function<void(const Hello&, Socket)>;
+
+  /// Sends `hello` once connected and waits for the answer. `done` runs once.
+  static std::shared_ptr<Handshake> dial(net::Loop* loop, Socket connecting, const Hello& hello,
+                                         Dialled done);
+  /// Reads a hello and answers. One of the two runs, once.
+  static std::shared_ptr<Handshake> accept(net::Loop* loop, Socket socket, Judge judge,
+                                           Accepted accepted, std::function<void()> dropped);
+  /// No callback runs afterwards.
+  void close();
+  bool connected() const { return connected_; }
+
+ private:
+  explicit Handshake(net::Loop* loop) : loop_(loop) {}
+  Status watch();
+  void step(bool readable, bool writable);
+  void on_connected();
+  void on_answer();
+  void on_hello();
+  void end_dial(Result<Socket> result);
+  void drop();
+  /// Reads until `bytes` are in the buffer. False: not yet, or broken (then it has ended).
+  bool fill(size_t bytes);
+  void broke(const std::string& reason);
+  bool put(const std::string& bytes);
+
+  net::Loop* const loop_;
+  Socket socket_;
+  std::unique_ptr<net::FdWatcher> watcher_;
+  std::unique_ptr<net::Timer> timer_;
+  std::string buffer_;
+  Hello hello_;
+  bool dials_ = false;
+  bool connected_ = false;
+  bool closed_ = false;
+  Dialled dialled_;
+  Judge judge_;
+  Accepted accepted_;
+  std::function<void()> dropped_;
+};
+
+}  // namespace dt::tcp

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/link.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace dt::tcp {
+namespace {
+
+// One look at a socket moves at most this much: other links and communicators wait meanwhile.
+constexpr int kTurnsAtOnce = 16;
+constexpr int64_t kBytesPerCall = 1 << 20;
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+void Link::open(Socket socket) {
+  if (closed_) return;
+  socket_ = std::move(socket);
+  auto watcher = net::FdWatcher::watch_socket(
+      loop_, socket_.fd(), [this](bool readable, bool writable) { pump(readable, writable); });
+  if (!watcher.ok()) return lose(watcher.status().message());
+  watcher_ = std::move(watcher).value();
+  pump(true, true);
+}
+
+void Link::close() {
+  closed_ = true;
+  watcher_ = nullptr;  // before its descriptor
+  socket_.close();
+  outgoing_.clear();
+  incoming_.clear();
+}
+
+void Link::send(const Header& header, const void* data, Done done) {
+  if (closed_) return;
+  outgoing_.push_back({header, static_cast<const char*>(data), 0, std::move(done)});
+  if (outgoing_.size() == 1) pump(false, true);
+}
+
+void Link::receive(OnHeader on_header, Done done) {
+  if (closed_) return;
+  incoming_.push_back({std::move(on_header), std::move(done)});
+  if (incoming_.size() == 1) pump(true, false);
+}
+
+void Link::pump(bool reads, bool writes) {
+  if (closed_ || watcher_ == nullptr) return;
+  due_read_ |= reads;
+  due_write_ |= writes;
+  if (pumping_) return;
+  const auto keep = shared_from_this();
+  pumping_ = true;
+  // Callbacks may queue more in either direction, so both are tried until both are blocked.
+  for (int turn = 0; turn < kTurnsAtOnce && (due_read_ || due_write_) && !closed_; ++turn) {
+    if (due_write_ && write_some() == Progress::kBlocked) due_write_ = false;
+    if (due_read_ && !closed_ && read_some() == Progress::kBlocked) due_read_ = false;
+  }
+  due_read_ = due_write_ = false;  // what is left, the loop tells again
+  pumping_ = false;
+  if (!closed_) update_interest();
+}
+
+Link::Progress Link::write_some() {
+  if (outgoing_.empty()) return Progress::kBlocked;
+  Outgoing& head = outgoing_.front();
+  constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+  const int64_t total = kHeaderBytes + head.header.bytes;
+  iovec parts[2];
+  size_t used = 0;
+  if (head.sent < kHeaderBytes) {
+    parts[used++] = {reinterpret_cast<char*>(&head.header) + head.sent,
+                     static_cast<size_t>(kHeaderBytes - head.sent)};
+  }
+  const int64_t from = std::max<int64_t>(head.sent - kHeaderBytes, 0);
+  if (from < head.header.bytes) {
+    parts[used++] = {const_cast<char*>(head.data) + from,
+                     static_cast<size_t>(std::min(head.header.bytes - from, kBytesPerCall))};
+  }
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = used;
+  const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+  if (sent < 0) {
+    if (!would_block(errno)) lose(errno_text(errno));
+    return Progress::kBlocked;
+  }
+  head.sent += sent;
+  if (head.sent < total) return Progress::kMore;
+  const Done done = std::move(head.done);
+  outgoing_.pop_front();
+  done();
+  return Progress::kMore;
+}
+
+Link::Progress Link::read_some() {
+  if (incoming_.empty()) return Progress::kBlocked;
+  char* into = reinterpret_cast<char*>(&header_) + header_bytes_;
+  int64_t wanted = static_cast<int64_t>(sizeof header_ - header_bytes_);
+  const bool in_header = wanted > 0;
+  if (!in_header) {
+    into = target_ + received_;
+    wanted = std::min(header_.bytes - received_, kBytesPerCall);
+  }
+  if (wanted > 0) {
+    const ssize_t got = recv(socket_.fd(), into, static_cast<size_t>(wanted), 0);
+    if (got == 0) {
+      lose("the other side closed it");
+      return Progress::kBlocked;
+    }
+    if (got < 0) {
+      if (!would_block(errno)) lose(errno_text(errno));
+      return Progress::kBlocked;
+    }
+    if (!in_header) {
+      received_ += got;
+    } else {
+      header_bytes_ += static_cast<size_t>(got);
+      if (header_bytes_ < sizeof header_) return Progress::kMore;
+      received_ = 0;
+      if (header_.magic != Header::kMagic || header_.bytes < 0) {
+        lose("bytes came that are no message of ours");
+        return Progress::kBlocked;
+      }
+      const OnHeader on_header = std::move(incoming_.front().on_header);
+      target_ = static_cast<char*>(on_header(header_));
+      if (closed_ || (target_ == nullptr && header_.bytes > 0)) return Progress::kBlocked;
+    }
+  }
+  if (received_ < header_.bytes) return Progress::kMore;
+  header_bytes_ = 0;
+  const Done done = std::move(incoming_.front().done);
+  incoming_.pop_front();
+  done();
+  return Progress::kMore;
+}
+
+/// Costs a system call each time it changes, so the wish to read stays until it proves idle.
+void Link::update_interest() {
+  const bool reads = !incoming_.empty();
+  const bool writes = !outgoing_.empty();
+  if (reads == wants_read_ && writes == wants_write_) return;
+  wants_read_ = reads;
+  wants_write_ = writes;
+  if (const Status status = watcher_->set_interest(reads, writes); !status.ok()) {
+    lose(status.message());
+  }
+}
+
+void Link::lose(const std::string& reason) {
+  if (closed_) return;
+  const auto keep = shared_from_this();
+  close();
+  on_lost_(reason);
+}
+
+}  // namespace dt::tcp

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "net/loop.h"
+#include "transport/tcp/socket.h"
+
+namespace dt::tcp {
+
+/// In front of every message.
+struct Header {
+  static constexpr uint32_t kMagic = 0x314d'5444;  // "DTM1"; also tells the order of bytes
+
+  uint32_t magic = kMagic;
+  uint32_t what = 0;       ///< of the owner
+  uint64_t sequence = 0;   ///< likewise
+  uint64_t signature = 0;  ///< likewise
+  int64_t count = 0;       ///< likewise
+  int64_t bytes = 0;       ///< that follow
+};
+static_assert(sizeof(Header) == 40);
+
+/// Messages between two ranks of different hosts, in order in each direction, for one communicator.
+/// Loop's thread only; held by a shared_ptr, because a callback may let go of it.
+///
+/// Bytes go from the sender's buffer to the kernel and from the kernel into the receiver's; a
+/// message for which nothing was posted stays in the socket, so a fast sender is held up by TCP.
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  /// Where the message's bytes go; null refuses it (the owner then closes the link).
+  using OnHeader = std::function<void*(const Header&)>;
+  using Done = std::function<void()>;
+
+  /// `on_lost` runs once, when the connection broke, with the reason.
+  Link(net::Loop* loop, std::function<void(const std::string& reason)> on_lost)
+      : loop_(loop), on_lost_(std::move(on_lost)) {}
+
+  /// Messages may be queued before.
+  void open(Socket socket);
+  bool is_open() const { return watcher_ != nullptr; }
+  /// No callback runs afterwards, and no buffer is touched.
+  void close();
+
+  /// `data` is borrowed until `done`.
+  void send(const Header& header, const void* data, Done done);
+  void receive(OnHeader on_header, Done done);
+
+  /// Whether something is under way, for messages.
+  bool sending() const { return !outgoing_.empty(); }
+  bool receiving() const { return !incoming_.empty(); }
+
+ private:
+  struct Outgoing {
+    Header header;
+    const char* data;
+    int64_t sent = 0;  ///< of header and data
+    Done done;
+  };
+  struct Incoming {
+    OnHeader on_header;
+    Done done;
+  };
+  enum class Progress { kMore, kBlocked };
+
+  void pump(bool reads, bool writes);
+  Progress write_some();
+  Progress read_some();
+  void update_interest();
+  void lose(const std::string& reason);
+
+  net::Loop* const loop_;
+  std::function<void(const std::string&)> on_lost_;
+  Socket socket_;
+  std::unique_ptr<net::FdWatcher> watcher_;
+  bool closed_ = false;
+  bool pumping_ = false;
+  bool due_read_ = false;  ///< worth another try in this pump
+  bool due_write_ = false;
+  bool wants_read_ = false;
+  bool wants_write_ = false;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Incoming> incoming_;
+  Header header_;  ///< of the message that is coming in
+  size_t header_bytes_ = 0;
+  char* target_ = nullptr;
+  int64_t received_ = 0;
+};
+
+}  // namespace dt::tcp

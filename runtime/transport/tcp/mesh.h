@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "net/address.h"
+#include "net/loop.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/socket.h"
+
+namespace dt::tcp {
+
+/// A rank of another host, as the others know it.
+struct Peer {
+  int32_t rank = -1;  ///< world rank
+  std::string host;
+  int64_t pid = 0;
+  net::Address address;  ///< where it listens
+
+  /// "rank 2 (hostB pid 4711) at 10.0.0.2:29600"
+  std::string text() const;
+};
+
+/// The connections of one rank to the ranks of other hosts: one for each communicator and peer,
+/// made when first needed, so that a message which nobody awaits yet holds up its own communicator
+/// only. Of two ranks the lower one dials.
+///
+/// Owns the thread "dt-tcp" and its loop. What is marked so runs there; the rest is for any thread.
+class Mesh {
+ public:
+  using LookUp =
+      std::function<Result<std::vector<Peer>>(const std::vector<int32_t>& ranks, const Wait& wait)>;
+  struct Options {
+    uint64_t session = 0;  ///< equal on all ranks of this job and attempt, in no other
+    int32_t rank = 0;      ///< world rank of this process
+    std::string host;      ///< its name, for texts
+    LookUp look_up;        ///< who the ranks are; may block, under `wait`
+  };
+
+  /// `listener`: from listen_on(); connections that came before wait in it.
+  static Result<std::shared_ptr<Mesh>> start(Socket listener, Options options);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  net::Loop* loop() const { return loop_.get(); }
+  const Options& options() const { return options_; }
+  const net::Address& address() const { return address_; }
+  /// "rank 0 (hostA) at 10.0.0.1:29600"
+  std::string own_text() const;
+
+  /// Learns who these world ranks are, where that is not known yet.
+  Status know(const std::vector<int32_t>& ranks, const Wait& wait);
+  /// After know().
+  Peer peer(int32_t rank) const;
+  /// Whether `rank` can be reached: a greeting there and back. Not on the loop's thread.
+  Status probe(int32_t rank, const Wait& wait);
+
+  using Connected = std::function<void(Result<Socket>)>;
+  /// Loop's thread. Dials, or waits for the peer's call; `done` runs once, unless forgotten.
+  void connect(const std::string& communicator, int32_t rank, Connected done);
+  /// Loop's thread. Drops what belongs to the communicator.
+  void forget(const std::string& communicator);
+  /// Loop's thread. How far the connection is, for messages: "is being dialled".
+  std::string progress(const std::string& communicator, int32_t rank) const;
+
+ private:
+  using Key = std::pair<std::string, int32_t>;  ///< communicator, world rank
+
+  Mesh(Options options, std::unique_ptr<net::Loop> loop);
+  Status listen(Socket listener);
+  void on_readable();
+  std::string judge(const Hello& hello) const;
+  void accepted(const Hello& hello, Socket socket);
+  void dial(const Key& key, Connected done);
+
+  const Options options_;
+  net::Address address_;
+  const std::unique_ptr<net::Loop> loop_;
+  Guarded<std::map<int32_t, Peer>> peers_;
+  // Loop's thread:
+  Socket listener_;
+  std::unique_ptr<net::FdWatcher> watcher_;
+  std::unique_ptr<net::Timer> shortage_;           ///< of descriptors: accepts again when it fires
+  std::set<std::shared_ptr<Handshake>> greeting_;  ///< accepted, no hello yet
+  std::map<Key, std::shared_ptr<Handshake>> dialling_;
+  std::map<Key, Connected> awaited_;
+  std::map<Key, Socket> early_;  ///< dialled by a peer before this rank asked
+};
+
+}  // namespace dt::tcp

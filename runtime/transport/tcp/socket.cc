@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+
+#include "base/fork.h"
+
+namespace dt::tcp {
+namespace {
+
+constexpr int kBacklog = 4096;  // the kernel cuts it at net.core.somaxconn
+
+const sockaddr* raw(const net::Address& address) {
+  return reinterpret_cast<const sockaddr*>(&address.storage);
+}
+
+Result<Socket> make_socket(int family) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fd >= 0) return Socket(fd);
+  return Status(Code::kSystem, format("cannot make a socket: %s; look at the limit of open files "
+                                      "(ulimit -n)",
+                                      errno_text(errno).c_str()));
+}
+
+bool parse_port(std::string_view text, uint16_t* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size() && *out > 0;
+}
+
+}  // namespace
+
+Socket::Socket(int fd) : fd_(fd), generation_(fork_generation()) { guard_fd_from_fork(fd); }
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+    generation_ = other.generation_;
+  }
+  return *this;
+}
+
+void Socket::close() {
+  const int fd = std::exchange(fd_, -1);
+  if (fd < 0 || generation_ != fork_generation()) return;
+  release_fd_from_fork_guard(fd);
+  ::close(fd);
+}
+
+net::Address Socket::local() const {
+  net::Address address;
+  address.length = sizeof address.storage;
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+    address.length = 0;
+  }
+  return address;
+}
+
+void set_port(net::Address* address, uint16_t port) {
+  if (address->family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address->storage).sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in&>(address->storage).sin_port = htons(port);
+  }
+}
+
+Result<PortRange> parse_port_range(const std::string& text) {
+  PortRange range;
+  if (text.empty() || text == "0") return range;
+  const size_t dash = text.find('-');
+  const std::string_view whole(text);
+  const bool good = dash == std::string::npos
+                        ? parse_port(whole, &range.first) && parse_port(whole, &range.last)
+                        : parse_port(whole.substr(0, dash), &range.first) &&
+                              parse_port(whole.substr(dash + 1), &range.last);
+  if (good && range.first <= range.last) return range;
+  return Status(Code::kConfig,
+                format("network.port_range is \"%s\"; give \"first-last\" with ports from 1 to "
+                       "65535, as in \"29600-29699\", or nothing",
+                       text.c_str()));
+}
+
+Result<Socket> listen_on(net::Address address, PortRange ports) {
+  DT_TRY_VALUE(Socket socket, make_socket(address.family()));
+  const int on = 1;
+  (void)setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  int error = 0;
+  for (uint32_t port = ports.first; port <= ports.last; ++port) {
+    set_port(&address, static_cast<uint16_t>(port));
+    // Two sockets may bind a port that nobody listens on: listen() decides.
+    if (bind(socket.fd(), raw(address), address.length) == 0 &&
+        listen(socket.fd(), kBacklog) == 0) {
+      return socket;
+    }
+    error = errno;
+    if (error != EADDRINUSE) break;
+    DT_TRY_VALUE(socket, make_socket(address.family()));
+    (void)setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  }
+  if (error == EADDRINUSE && ports.first != 0) {
+    return Status(Code::kConfig,
+                  format("every port from %u to %u of %s is in use; widen network.port_range: each "
+                         "rank of a host takes one",
+                         ports.first, ports.last, address.host().c_str()));
+  }
+  return Status(Code::kSystem, format("cannot listen on %s for ranks of other hosts: %s; choose "
+                                      "the address with network.interface",
+                                      address.host().c_str(), errno_text(error).c_str()));
+}
+
+Result<Socket> begin_connect(const net::Address& to, const net::Address& source) {
+  DT_TRY_VALUE(Socket socket, make_socket(to.family()));
+  const int on = 1;
+  (void)setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (source.length > 0 && source.family() == to.family()) {
+    net::Address from = source;
+    set_port(&from, 0);
+    // Best effort: without it the kernel chooses the source by its routes.
+    (void)bind(socket.fd(), raw(from), from.length);
+  }
+  if (connect(socket.fd(), raw(to), to.length) == 0 || errno == EINPROGRESS || errno == EINTR) {
+    return socket;
+  }
+  return Status(Code::kSystem, connect_error_text(errno));
+}
+
+int connect_error(const Socket& socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
+}
+
+std::string connect_error_text(int error) {
+  const std::string name = errno_text(error);
+  switch (error) {
+    case ECONNREFUSED:
+      return name + ": the host answers, but not at this port: a firewall rejects it";
+    case ETIMEDOUT: return name + ": a firewall drops the packets, or the host is down";
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EINVAL:  // a blackhole route
+      return name + ": there is no way to this address from here";
+    case EACCES:
+    case EPERM: return name + ": a firewall or a route of this host forbids it";
+    default: return name;
+  }
+}
+
+}  // namespace dt::tcp
