@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/guarded.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "cli/run/fd.h"
@@ -27,15 +28,17 @@ inline constexpr int kMaxLocalRanks = 4096;  // on one host; far above its cores
 
 struct FleetOptions {
   NodePlace node;
-  int local_size = 1;        ///< ranks that this node starts
-  int max_restarts = 0;      ///< node 0's counts
-  std::string host_name;     ///< for texts
-  int64_t pid = 0;           ///< likewise
-  std::string job_id;        ///< of the job that the agents run; node 0's counts
-  std::string bind_address;  ///< where node 0 listens; empty: the rendezvous address
-  int64_t timeout_ms = 0;    ///< for the meeting
+  int local_size = 1;          ///< ranks that this node starts
+  int max_restarts = 0;        ///< node 0's counts
+  std::string host_name;       ///< for texts
+  int64_t pid = 0;             ///< likewise
+  std::string job_id;          ///< of the job that the agents run; node 0's counts
+  std::string bind_address;    ///< where node 0 listens; empty: the rendezvous address
+  int64_t timeout_ms = 0;      ///< for the meeting
+  int64_t remind_ms = 15'000;  ///< how often node 0 says whom it waits for
   /// From a failure to the report of every node; then it is told without the missing ones.
   int64_t settle_timeout_ms = 0;
+  LoggerPtr logger;  ///< may be null
 };
 
 /// One node as it introduced itself.
@@ -126,10 +129,12 @@ class Fleet {
   Fleet(net::Loop* loop, FleetOptions options) : loop_(loop), options_(std::move(options)) {}
 
   // The meeting.
-  Status serve();
+  Status serve(const Wait& wait);
+  Result<std::string> await_bind_host(const Wait& wait) const;
   Status check_in(const Wait& wait);
   Status join(const Wait& wait);
   Status read_records(const Wait& wait);
+  void remind(Event& joined) const;
   Status missing_nodes(const Status& joined, const Wait& wait) const;
   Result<std::shared_ptr<store::Client>> connect(int rank, const Wait& wait) const;
   std::string address() const;

@@ -14,6 +14,7 @@ namespace dt::cli {
 namespace {
 
 constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
+constexpr int64_t kResolveAgainMs = 500;
 constexpr size_t kMaxTextBytes = 1 << 10;
 constexpr const char* kJobKey = "job";
 
@@ -50,7 +51,7 @@ Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& 
   if (!fleet->wake_.is_open()) {
     return Status(Code::kSystem, "cannot make an event descriptor: " + errno_text(errno));
   }
-  if (fleet->node_rank() == 0) DT_TRY(fleet->serve());
+  if (fleet->node_rank() == 0) DT_TRY(fleet->serve(wait));
   DT_TRY(fleet->check_in(wait));
   DT_TRY(fleet->join(wait));
   DT_TRY(fleet->read_records(wait));
@@ -70,7 +71,22 @@ std::string Fleet::reachable_host() const {
   return bound == "0.0.0.0" || bound == "::" ? options_.node.host : bound;
 }
 
-Status Fleet::serve() {
+/// The name of a pod may appear later than the pod.
+Result<std::string> Fleet::await_bind_host(const Wait& wait) const {
+  for (bool told = false;; told = true) {
+    auto host = bind_host(options_.node.host);
+    if (host.ok() || wait.deadline.passed() || wait.interrupted()) return host;
+    if (!told && options_.logger) {
+      options_.logger->log(LogLevel::kWarning, "%s; trying again for %s",
+                           host.status().message().c_str(),
+                           store::seconds_text(wait.deadline.remaining_ms()).c_str());
+    }
+    Event nothing;
+    nothing.wait({Deadline::after_ms(kResolveAgainMs).earlier(wait.deadline), wait.interrupt});
+  }
+}
+
+Status Fleet::serve(const Wait& wait) {
   store::ServerOptions server;
   server.job_id = "agents " + options_.node.job_id;
   server.world_size = options_.node.node_count;
@@ -81,7 +97,7 @@ Status Fleet::serve() {
   server.bind_address = options_.bind_address;
   Status status;
   if (server.bind_address.empty()) {
-    auto host = bind_host(options_.node.host);
+    auto host = await_bind_host(wait);
     status = host.status();
     if (host.ok()) server.bind_address = host.value();
   }
@@ -91,6 +107,7 @@ Status Fleet::serve() {
     if (started.ok()) server_ = std::move(started).value();
   }
   if (status.ok()) return {};
+  if (wait.interrupted()) return wait.interrupt->status();
   return Status(status.code(),
                 format("node 0 (%s) cannot serve the meeting of the nodes: %s; the rendezvous "
                        "(%s) must be an address of node 0 and a port that is free there: give "
@@ -160,10 +177,32 @@ Status Fleet::join(const Wait& wait) {
   record.pid = options_.pid;
   record.payload = std::to_string(options_.local_size);
   member_->on_failure([this](const store::Failure& failure) { hear(failure); });
+  Event joined;
+  std::thread reminder([&] { remind(joined); });
   const Result<store::Verdict> verdict = member_->join(record, wait);
+  joined.set();
+  reminder.join();
   if (verdict.ok()) return {};
   if (verdict.status().code() != Code::kTimeout || wait.interrupted()) return verdict.status();
   return missing_nodes(verdict.status(), wait);
+}
+
+/// Node 0 says from time to time whom it waits for: the others only know that it is there.
+void Fleet::remind(Event& joined) const {
+  if (node_rank() != 0 || options_.logger == nullptr) return;
+  std::vector<std::string> keys;
+  for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
+  while (!joined.wait({Deadline::after_ms(options_.remind_ms)})) {
+    const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), nullptr});
+    std::vector<int32_t> missing;
+    for (size_t node = 0; there.ok() && node < keys.size(); ++node) {
+      if (!there.value()[node]) missing.push_back(static_cast<int32_t>(node));
+    }
+    if (missing.empty()) continue;
+    options_.logger->log(LogLevel::kWarning, "%zu of %d nodes have not come to %s yet: %s %s",
+                         missing.size(), options_.node.node_count, address().c_str(),
+                         missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str());
+  }
 }
 
 /// `joined` is the store's own word; this one names nodes.

@@ -122,6 +122,7 @@ Status meet(Agent* agent, Signals* signals) {
   options.bind_address = agent->config.text("store.bind");
   options.timeout_ms = agent->config.integer("rendezvous.timeout_ms");
   options.settle_timeout_ms = agent->plan.grace_ms + kSettleMs;
+  options.logger = std::make_shared<Logger>();
   DT_TRY_VALUE(agent->loop, net::Loop::start("dt-agents"));
   auto met = while_stoppable(agent, signals, [&](const Wait& wait) {
     return Fleet::meet(agent->loop.get(), options, wait);

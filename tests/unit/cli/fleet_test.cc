@@ -228,6 +228,33 @@ TEST_CASE("the meeting ends by its deadline and by its interrupt") {
   CHECK(stopped.status().message() == "enough");
 }
 
+TEST_CASE("node 0 says whom it waits for, and that its own name does not resolve yet") {
+  const Port port;
+  const auto loop = dt::net::Loop::start().value();
+  dt::Guarded<std::vector<std::string>> said;
+  const auto sink = [&](dt::LogLevel, const char* text) {
+    said.with([&](std::vector<std::string>& lines) { lines.emplace_back(text); });
+  };
+  FleetOptions options = options_of(0, 3, port.number);
+  options.remind_ms = 1;
+  options.logger = std::make_shared<dt::Logger>(dt::LogLevel::kWarning, sink);
+  CHECK_FALSE(Fleet::meet(loop.get(), options, {Deadline::after_ms(200), nullptr}).ok());
+  const auto first = [&] {
+    return said.with([](std::vector<std::string>& lines) {
+      const std::string line = lines.empty() ? "" : lines.front();
+      lines.clear();
+      return line;
+    });
+  };
+  CHECK(first() == "2 of 3 nodes have not come to 127.0.0.1:" + std::to_string(port.number) +
+                       " yet: nodes 1, 2");
+  options.node.host = "no-such-host.invalid";
+  const auto met = Fleet::meet(loop.get(), options, {Deadline::after_ms(50), nullptr});
+  CHECK(met.status().message().find("\"no-such-host.invalid\" cannot be resolved") !=
+        std::string::npos);
+  CHECK(first().find("; trying again for 0.") != std::string::npos);
+}
+
 TEST_CASE("an address that is not node 0's own is refused with the way out") {
   const auto loop = dt::net::Loop::start().value();
   FleetOptions options = options_of(0, 2, 4000);
