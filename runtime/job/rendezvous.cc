@@ -44,8 +44,23 @@ Status Job::serve_store(const Config& config, const std::string& bind_address) {
   options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
   options.torch_compat = config.boolean("store.torch_compat");
   options.logger = logger_;
-  DT_TRY_VALUE(server_, store::Server::start(loop_.get(), std::move(options)));
+  auto server = store::Server::start(loop_.get(), std::move(options));
+  if (!server.ok()) return cannot_serve(server.status());
+  server_ = std::move(server).value();
   return {};
+}
+
+/// Says which variables name the place where rank 0 could not listen.
+Status Job::cannot_serve(const Status& why) const {
+  ErrorInfo info = why.info();
+  info.message = "rank 0 cannot serve the store: " + info.message +
+                 " (MASTER_ADDR and MASTER_PORT name it, the same on all ranks)";
+  if (place_.launcher == "slurm") {
+    info.message +=
+        "; without them the port follows from the number of the Slurm job, so steps that run at "
+        "once on one node need a MASTER_PORT each, or srun --mpi=pmi2";
+  }
+  return Status(std::move(info));
 }
 
 /// Where nobody names an address and a port, rank 0 serves on a port of the kernel's choice and

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/exchange.h"
 
+#include <dlfcn.h>
+
 #include "launch/facts.h"
 #include "launch/pmi.h"
 #include "launch/pmix.h"
@@ -8,6 +10,15 @@
 
 namespace dt::launch {
 namespace {
+
+/// Whether MPI was initialized in this process: then MPI is the one client of PMI, and our goodbye
+/// would be taken for its.
+bool mpi_holds_pmi() {
+  using MpiInitialized = int (*)(int*);  // the same in every MPI
+  const auto initialized = reinterpret_cast<MpiInitialized>(dlsym(RTLD_DEFAULT, "MPI_Initialized"));
+  int flag = 0;
+  return initialized != nullptr && initialized(&flag) == 0 && flag != 0;
+}
 
 Result<std::string> exchange_text(const Place& place, const Environment& environment,
                                   const std::string& mine, const Wait& wait) {
@@ -21,6 +32,13 @@ Result<std::string> exchange_text(const Place& place, const Environment& environ
   }
   DT_TRY_VALUE(const auto fd, variables.integer("PMI_FD", 0, INT32_MAX));
   if (!fd) return no_rendezvous(place.launcher, size, place.master_addr);
+  if (mpi_holds_pmi()) {
+    return launch_error(
+        "no_rendezvous",
+        "MPI_Init was called in this process, and the launcher's PMI service knows "
+        "one client per process; set MASTER_ADDR and MASTER_PORT to the host of rank "
+        "0 and a free port there");
+  }
   return PmiClient(*fd, wait).exchange(place.rank, mine);
 }
 

@@ -7,11 +7,11 @@ loopback addresses, so that the names in a node list can be connected to.
 
 import getpass
 import os
+import select
 import socket
-import subprocess
 from pathlib import Path
 
-from started import Failure, environment, expect, free_ports, need, skip
+from started import LAUNCH_LIMIT_S, Failure, environment, expect, free_ports, need, skip
 
 TRIES = 3  # somebody may take a port between its choice and its use
 CONFIGURATION = """
@@ -28,6 +28,7 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmdSpoolDir={folder}/spool/%n
 StateSaveLocation={folder}/state
 TmpFS={folder}/tmp/%n
+FirstJobId={first_job}
 SlurmctldDebug=info
 SlurmdDebug=info
 ProctrackType=proctrack/linuxproc
@@ -60,9 +61,10 @@ def loopback_name():
 
 
 class Cluster:
-    """`own_host_names`: each node has a host name of its own (root only)."""
+    """`own_host_names`: each node has a host name of its own (root only). `first_job` is the number of the first
+    job; ports follow from such numbers."""
 
-    def __init__(self, launches, folder, nodes=2, cpus=4, own_host_names=False):
+    def __init__(self, launches, folder, nodes=2, cpus=4, own_host_names=False, first_job=1):
         need(["slurmctld", "slurmd", "srun", "sbatch", "salloc"], "slurmctld slurmd slurm-client")
         if os.geteuid() != 0 and (own_host_names or loopback_name() is None):
             skip("host names of their own for Slurm's daemons need root")
@@ -73,6 +75,7 @@ class Cluster:
         self.host = loopback_name() or "localhost"
         self.names = [f"127.0.0.{i + 1}" for i in range(nodes)]
         self.own_host_names = own_host_names
+        self.first_job = first_job
         for attempt in range(TRIES):
             try:
                 self.start(cpus)
@@ -86,7 +89,7 @@ class Cluster:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         controller_port, *ports = free_ports(1 + len(self.names))
         text = CONFIGURATION.format(host=self.host, user=getpass.getuser(), folder=self.folder,
-                                    controller_port=controller_port)
+                                    controller_port=controller_port, first_job=self.first_job)
         for name, port in zip(self.names, ports):
             address = name if self.own_host_names else "127.0.0.1"
             text += f"NodeName={name} NodeHostname={self.host} NodeAddr={address} Port={port} CPUs={cpus} State=UNKNOWN\n"
@@ -108,9 +111,17 @@ class Cluster:
         return self.launches.run(self.inside + list(command), {**self.environment, **variables}, cwd=self.folder)
 
     def batch(self, script, *options, **variables):
-        """Runs the text as a batch script: exit code, what it printed, what sbatch said."""
-        path = self.folder / "job.sh"
-        out = self.folder / "job.out"
-        path.write_text("#!/bin/bash\n" + script)
-        code, _, err = self.run("sbatch", "--wait", "-o", str(out), *options, str(path), **variables)
-        return code, out.read_text() if out.exists() else "", err
+        """Runs the text as a batch script: exit code, what it printed, what sbatch said. The script tells its end
+        through a pipe: sbatch --wait asks ever more seldom."""
+        path, out, end = (self.folder / name for name in ("job.sh", "job.out", "job.end"))
+        path.write_text(f"#!/bin/bash\n(\n{script}\n) >{out} 2>&1\necho $? >{end}\n")
+        os.mkfifo(end)
+        pipe = os.open(end, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            code, _, err = self.run("sbatch", "-o", "/dev/null", *options, str(path), **variables)
+            expect(code == 0, err)
+            expect(select.select([pipe], [], [], LAUNCH_LIMIT_S)[0], f"no end in {LAUNCH_LIMIT_S} s: {out.read_text()}")
+            return int(os.read(pipe, 16)), out.read_text(), err
+        finally:
+            os.close(pipe)
+            end.unlink()

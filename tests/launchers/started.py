@@ -179,7 +179,7 @@ def free_ports(count):
 
 def places(out):
     """The lines of check_program, by rank."""
-    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    found = [json.loads(line) for line in out.splitlines() if line.startswith('{"rank"')]
     return sorted(found, key=lambda place: place["rank"])
 
 
