@@ -18,7 +18,6 @@ for sanitizer in address,undefined thread; do
     -- --suite unit --suite conformance --suite multiprocess --timeout-multiplier 4
   tests/repeat.sh "$((repetitions < 10 ? repetitions : repetitions / 10))" "$build"
 done
-tests/packages.sh clang abigail-tools
-tests/abi/check_abi.sh --self-test
+tests/packages.sh clang
 tests/fuzz/run.sh "$fuzz_seconds"
 echo "long.sh: everything held for $((SECONDS / 60)) minutes"

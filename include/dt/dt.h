@@ -307,7 +307,10 @@ typedef struct dt_place {
   char master_addr[256]; /**< likewise; empty at world size 1 */
   char job_id[272];      /**< equal on all ranks */
   char host[256];        /**< this host's name */
-  char launcher[32]; /**< who started the process: "dt run", "torchrun", "env", "config", "none" */
+  /** who started the process: "dt run", "config", "env", "torchrun", "horovod", "jsrun", "pals",
+      "flux", "mvapich2", "openmpi", "hydra", "slurm", "lightning", "vertex", "tf_config",
+      "sagemaker", "aws-batch", "k8s-indexed", "single" */
+  char launcher[32];
 } dt_place;
 
 /** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
@@ -694,6 +697,21 @@ DT_API dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer);
 DT_API dt_status dt_mem_free(dt_comm* comm, void* pointer);
 
 /* ---- Store --------------------------------------------------------------------------------- */
+/*
+ * Keys that begin with "torch/" are those of PyTorch's TCPStore: "torch/x" is what a client of it
+ * calls "x" (through a PrefixStore("p"): "torch/p/x"). Ranks of dt and of PyTorch exchange values
+ * by them; PyTorch's clients see no other key of dt. Where they lie:
+ *  - in dt's store, when store.torch_compat is set where it is served (dt run, dt store serve,
+ *    rank 0, dt_store_serve()): PyTorch's clients connect to the same port;
+ *  - in a store that PyTorch serves, when store.torch_address names one, or under torchrun, whose
+ *    agent serves one at MASTER_ADDR:MASTER_PORT. Ranks of dt also find each other there.
+ * Else they are keys as any other. Python's env:// puts "/worker/attempt_N" in front of its keys
+ * under torchrun up to 2.5, so "torch//worker/attempt_0/x" is its "x".
+ * In a store that PyTorch serves: a value has at most 8 MiB; dt_store_multi_set() sets one key
+ * after the other; dt_store_compare_set() takes an empty value for an absent key and counts a value
+ * that is the desired one already as set; dt_store_list() is DT_ERR_UNSUPPORTED; keys of both kinds
+ * in one dt_store_multi_get() or dt_store_multi_set() are DT_ERR_INVALID_ARGUMENT.
+ */
 
 /**
  * Sets a key, replacing its value.

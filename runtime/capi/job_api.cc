@@ -178,6 +178,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.pid = getpid();
     options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
     options.max_connections = static_cast<size_t>(settings.integer("store.max_connections"));
+    options.torch_compat = settings.boolean("store.torch_compat");
     DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
     return call.give(std::move(object), out_server);
   });

@@ -31,6 +31,7 @@ int fail(const char* name, const Status& status, int exit_code = kExitFailure);
 
 int bench_command(int argument_count, char** arguments);
 int run_command(int argument_count, char** arguments);
+int doctor_command(int argument_count, char** arguments);
 int config_command(int argument_count, char** arguments);
 int store_command(int argument_count, char** arguments);
 int version_command(int argument_count, char** arguments);

@@ -27,18 +27,24 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-// Name and JSON value; -1 and empty texts mean "unknown" and are kept, so that the keys never vary.
+std::string number(int32_t value, int32_t unknown) {
+  return value == unknown ? "null" : std::to_string(value);
+}
+
+// Name and JSON value; null means "unknown", so that the keys never vary.
 std::vector<std::pair<std::string, std::string>> fields_of(const launch::Place& place) {
   return {{"rank", std::to_string(place.rank)},
           {"world_size", std::to_string(place.world_size)},
-          {"local_rank", std::to_string(place.local_rank)},
-          {"local_size", std::to_string(place.local_size)},
-          {"node_rank", std::to_string(place.node_rank)},
-          {"node_count", std::to_string(place.node_count)},
-          {"master_addr", quoted(place.master_addr)},
-          {"master_port", std::to_string(place.master_port)},
+          {"local_rank", number(place.local_rank, -1)},
+          {"local_size", number(place.local_size, -1)},
+          {"node_rank", number(place.node_rank, -1)},
+          {"node_count", number(place.node_count, -1)},
+          {"master_addr", place.master_addr.empty() ? "null" : quoted(place.master_addr)},
+          {"master_port", number(place.master_port, 0)},
+          {"master_port_taken_by_launcher", place.port_taken ? "true" : "false"},
           {"store_served", place.store_served ? "true" : "false"},
-          {"job_id", quoted(place.job_id)},
+          {"exchange", quoted(launch::exchange_name(place.exchange))},
+          {"job_id", place.job_id.empty() ? "null" : quoted(place.job_id)},
           {"attempt", std::to_string(place.attempt)},
           {"launcher", quoted(place.launcher)}};
 }

@@ -15,7 +15,8 @@ namespace dt::cli {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"run", "start the ranks of a job on this machine", run_command},
+    {"run", "start the ranks of a job on this node", run_command},
+    {"doctor", "say what a job would find here, and what to mend", doctor_command},
     {"config", "print every setting with its source", config_command},
     {"store", "serve or query a store of keys and values", store_command},
     {"bench", "measure collectives, alone or beside MPI", bench_command},

@@ -3,14 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/host_port.h"
 #include "config/config.h"
 #include "net/address.h"
 #include "net/loop.h"
@@ -30,32 +29,8 @@ struct StoreOptions {
   store::ServerOptions server;
 };
 
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-Result<HostPort> parse_address(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  const Status bad(Code::kInvalidArgument,
-                   "\"" + text + "\" is no address; write host:port, or [::1]:port");
-  if (colon == std::string::npos || colon == 0) return bad;
-  char* end = nullptr;
-  const long port = strtol(text.c_str() + colon + 1, &end, 10);
-  if (end == text.c_str() + colon + 1 || *end != '\0' || port < 1 || port > 65535) return bad;
-  std::string host = text.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return HostPort{host, static_cast<uint16_t>(port)};
-}
-
 Result<HostPort> address_of(const StoreOptions& options) {
-  if (!options.address.empty()) return parse_address(options.address);
+  if (!options.address.empty()) return parse_host_port(options.address);
   DT_TRY_VALUE(const Config config, Config::load(process_environment()));
   HostPort found{config.text("job.master_addr"),
                  static_cast<uint16_t>(config.integer("job.master_port"))};
@@ -184,6 +159,8 @@ int store_command(int argument_count, char** arguments) {
   sub->add_option("--job-id", options.server.job_id, "refuse ranks of other jobs");
   sub->add_option("--attempt", options.server.attempt, "how often the job was started before (0)")
       ->check(CLI::NonNegativeNumber);
+  sub->add_flag("--torch-compat", options.server.torch_compat,
+                "answer clients of PyTorch's TCPStore too (store.torch_compat)");
   sub->add_option("--world-size", options.server.world_size, "ranks that will join (1)")
       ->check(CLI::PositiveNumber);
   sub = add_query("get", "print a value; waits until the key exists", get);

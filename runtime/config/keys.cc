@@ -57,6 +57,10 @@ constexpr Key kKeys[] = {
      "Address the store listens on; empty: loopback with one host, else the chosen address."},
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",
      kAny, false, "Clients that the store serves at once; more are refused."},
+    {"store.torch_compat", "DT_STORE_TORCH_COMPAT", Type::kBool, "", 0, 0, "false", "", kAny, false,
+     "The store answers clients of PyTorch's TCPStore too; dt run points MASTER_PORT at it."},
+    {"store.torch_address", "DT_STORE_TORCH_ADDRESS", Type::kString, "", 0, 270, "", "", kAny, false,
+     "host:port of a store that PyTorch serves, where ranks meet; empty: torchrun's, if there is one."},
 
     {"network.interface", "DT_NETWORK_INTERFACE", Type::kString, "", 0, 255, "", "", kAny, false,
      "Name, network (10.1.0.0/16) or address for other hosts; empty: by the route to the store."},

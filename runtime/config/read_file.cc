@@ -61,9 +61,14 @@ Result<std::optional<std::string>> read_file(const std::string& path, const std:
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) {
-    const bool absent = errno == ENOENT || errno == ENOTDIR;
+    const int error = errno;
+    struct stat link {};
+    if (error == ENOENT && lstat(path.c_str(), &link) == 0) {
+      return failed(shown, "is a symbolic link to a file that does not exist; mend or remove it");
+    }
+    const bool absent = error == ENOENT || error == ENOTDIR;
     if (absent && !policy.must_exist) return std::optional<std::string>();
-    return failed(shown, "cannot be read: " + errno_text(errno));
+    return failed(shown, "cannot be read: " + errno_text(error));
   }
   struct stat facts {};
   if (fstat(file.get(), &facts) != 0) {

@@ -59,16 +59,21 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink)
   for (const std::string& warning : job->place_.warnings) {
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
-  DT_TRY(job->place_.world_size == 1 ? job->start_alone() : job->start_together(merged));
+  DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
   return job;
 }
 
-Status Job::start_alone() {
+Status Job::start_alone(const Config& config) {
   place_.local_rank = place_.node_rank = 0;
   place_.local_size = place_.node_count = 1;
   place_.master_addr.clear();
   place_.master_port = 0;
   local_store_ = std::make_unique<LocalStore>();
+  if (!config.text("store.torch_address").empty()) {
+    const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+    DT_TRY_VALUE(loop_, net::Loop::start());
+    DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
+  }
   comm::Communicator::Options options;
   options.name = kWorldName;
   options.world_ranks = {0};
@@ -81,15 +86,15 @@ Status Job::start_alone() {
 
 Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
-  place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
-  if (place_.rank == 0 && !place_.store_served) DT_TRY(serve_store(config));
+  DT_TRY(settle_store(config, wait));
   DT_TRY(connect(wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity()};
   DT_TRY_VALUE(links_, HostLinks::open(config, self, place_.master_addr,
                                        static_cast<uint16_t>(place_.master_port)));
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
+  if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
   place_.local_rank = verdict.local_rank;
   place_.local_size = verdict.local_size;
@@ -99,23 +104,6 @@ Status Job::start_together(const Config& config) {
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
   return board_->first();
-}
-
-Status Job::serve_store(const Config& config) {
-  store::ServerOptions options;
-  options.job_id = place_.job_id;
-  options.attempt = place_.attempt;
-  options.world_size = place_.world_size;
-  options.bind_address =
-      config.text("store.bind").empty() ? place_.master_addr : config.text("store.bind");
-  options.port = static_cast<uint16_t>(place_.master_port);
-  options.server_rank = 0;
-  options.host = host_name_;
-  options.pid = getpid();
-  options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
-  options.logger = logger_;
-  DT_TRY_VALUE(server_, store::Server::start(loop_.get(), std::move(options)));
-  return {};
 }
 
 Status Job::connect(const Wait& wait) {

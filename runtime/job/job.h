@@ -18,6 +18,8 @@
 #include "job/host_links.h"
 #include "job/local_store.h"
 #include "job/peer_watch.h"
+#include "job/routed_store.h"
+#include "job/torch_meeting.h"
 #include "launch/discover.h"
 #include "net/loop.h"
 #include "store/client.h"
@@ -50,13 +52,20 @@ class Job {
   /// The settings it was started with.
   const Config& config() const { return config_; }
 
-  /// Calls `function` with the store of this job: a store::Client or a LocalStore.
+  /// Calls `function` with the store of this job: a store::Client or a LocalStore, or one of them
+  /// beside a store of PyTorch.
   template <class F>
   auto with_store(F&& function) -> decltype(function(std::declval<LocalStore&>())) {
-    if (local_store_ != nullptr) return function(*local_store_);
+    const std::shared_ptr<store::TorchClient>& torch = torch_.client();
     const std::shared_ptr<store::Client> client = control_->client();
-    if (client == nullptr) return ended();
-    return function(*client);
+    if (local_store_ == nullptr && client == nullptr) return ended();
+    if (torch == nullptr) return client != nullptr ? function(*client) : function(*local_store_);
+    if (client != nullptr) {
+      RoutedStore<store::Client> routed(client.get(), torch.get(), &failed_);
+      return function(routed);
+    }
+    RoutedStore<LocalStore> routed(local_store_.get(), torch.get(), &failed_);
+    return function(routed);
   }
   /// < 0: the configured rendezvous time-out.
   Wait store_wait(int64_t timeout_ms) const;
@@ -68,9 +77,12 @@ class Job {
  private:
   Job(const Config& config, Logger::Sink sink);
 
-  Status start_alone();
+  Status start_alone(const Config& config);
   Status start_together(const Config& config);
-  Status serve_store(const Config& config);
+  Status settle_store(const Config& config, const Wait& wait);
+  Status serve_store(const Config& config, const std::string& bind_address);
+  Status cannot_serve(const Status& why) const;
+  Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const Wait& wait);
@@ -131,7 +143,8 @@ class Job {
 
   const std::shared_ptr<Control> control_ = std::make_shared<Control>();
   std::unique_ptr<LocalStore> local_store_;  // world size 1
-  std::unique_ptr<net::Loop> loop_;          // else, like the rest
+  std::unique_ptr<net::Loop> loop_;          // else, like the rest; or beside a store of PyTorch
+  TorchMeeting torch_;
   std::unique_ptr<store::Server> server_;
   Guarded<LocalPeers> local_;
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known

@@ -5,18 +5,51 @@
 
 #include "config/value.h"
 #include "launch/facts.h"
+#include "launch/mpi.h"
 
 namespace dt::launch {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"own", nullptr, "DT_RANK", "DT_WORLD_SIZE",
-     "start the program with dt run, or set both on every rank", read_own},
-    {"torchrun", "env", "RANK", "WORLD_SIZE",
-     "start the program with torchrun --no-python or dt run, or set both on every rank",
-     read_torch},
+    {"own", nullptr, Group::kOwn, "DT_RANK", "DT_WORLD_SIZE",
+     "start the program with dt run, or set both on every rank", read_own, nullptr},
+    {"torchrun", "env", Group::kProcess, "RANK", "WORLD_SIZE",
+     "start the program with torchrun --no-python, srun, mpirun or dt run, or set both on every "
+     "rank",
+     read_torch, nullptr},
+    {"horovod", nullptr, Group::kProcess, "HOROVOD_RANK", "HOROVOD_SIZE",
+     "start the program with horovodrun", read_horovod, nullptr},
+    {"jsrun", nullptr, Group::kMpi, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+     "start the program with jsrun", read_jsrun, nullptr},
+    {"pals", nullptr, Group::kMpi, "PALS_RANKID", "PALS_SIZE",
+     "start the program with the mpiexec or aprun of PALS", read_pals, nullptr},
+    {"flux", nullptr, Group::kMpi, "FLUX_TASK_RANK", "FLUX_JOB_SIZE",
+     "start the program with flux run", read_flux, nullptr},
+    {"mvapich2", nullptr, Group::kMpi, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     "start the program with mpirun_rsh, mpiexec or srun", read_mvapich2, nullptr},
+    {"openmpi", nullptr, Group::kMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "start the program with mpirun", read_openmpi, nullptr},
+    {"hydra", "mpich", Group::kMpi, "PMI_RANK", "PMI_SIZE",
+     "start the program with mpiexec (without -pmi-port) or srun --mpi=pmi2", read_hydra, nullptr},
+    {"slurm", nullptr, Group::kStep, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+     "start the program with srun", read_slurm, warn_slurm_alone},
+    {"lightning", nullptr, Group::kNode, "RANK", "WORLD_SIZE",
+     "let Lightning's launcher or torchrun start the program, or set both on every rank",
+     read_lightning, nullptr},
+    {"vertex", nullptr, Group::kNode, "CLUSTER_SPEC task.index", "CLUSTER_SPEC cluster",
+     "let Vertex AI start the program", read_vertex, nullptr},
+    {"tf_config", nullptr, Group::kNode, "TF_CONFIG task.index", "TF_CONFIG cluster",
+     "give every task the whole cluster in TF_CONFIG, or set RANK and WORLD_SIZE", read_tf_config,
+     nullptr},
+    {"sagemaker", nullptr, Group::kNode, "SM_CURRENT_HOST", "SM_HOSTS",
+     "let SageMaker start the program", read_sagemaker, nullptr},
+    {"aws-batch", nullptr, Group::kNode, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES",
+     "start the program as a multi-node parallel job", read_aws_batch, nullptr},
+    {"k8s-indexed", nullptr, Group::kNode, "JOB_COMPLETION_INDEX", "WORLD_SIZE",
+     "set WORLD_SIZE in the pod template to the number of completions", read_k8s_indexed,
+     warn_k8s_alone},
 };
-constexpr const char* kAlone = "none";
+constexpr const char* kAlone = "single";
 
 struct Reading {
   const Family* family;
@@ -32,7 +65,7 @@ struct Choice {
 Result<Choice> read_choice(Variables& variables) {
   const std::string* name = variables.get("DT_LAUNCHER");
   if (name == nullptr) return Choice{};
-  if (*name == kAlone || *name == "single") return Choice{nullptr, true};
+  if (*name == kAlone || *name == "none") return Choice{nullptr, true};
   std::string known;
   for (const Family& family : kFamilies) {
     if (*name == family.name || (family.other_name != nullptr && *name == family.other_name)) {
@@ -86,6 +119,39 @@ Status check_agreement(const Reading& partial, const Reading& chosen) {
   return {};
 }
 
+/// Whether two complete families that differ may be two launches, one inside the other.
+bool may_be_nested(const Reading& inner, const Reading& outer) {
+  if (inner.facts.nested || outer.family->group == Group::kNode) return true;
+  if (inner.family->group == Group::kMpi && outer.family->group == Group::kMpi) return false;
+  if (inner.family->group != Group::kProcess) return true;
+  // By hand, before srun or mpirun: then each task has the same rank, and the size is the step's.
+  return inner.facts.at(Field::kWorldSize)->value != outer.facts.at(Field::kWorldSize)->value;
+}
+
+Status check_nesting(const Reading& chosen, const Reading& other) {
+  if (may_be_nested(chosen, other)) return {};
+  const char* name = chosen.facts.launcher == "env" ? "env" : chosen.family->name;
+  return launch_error(
+      "conflict", format("%s (%s), but %s (%s); unset the stale ones (a rank exported before the "
+                         "launcher is the same in all processes), or set DT_LAUNCHER=%s or "
+                         "DT_LAUNCHER=%s to say which counts",
+                         said(chosen.facts).c_str(), name, said(other.facts).c_str(),
+                         other.family->name, name, other.family->name));
+}
+
+/// MPI_Init without a launcher of its own kind makes each process an MPI job of one rank.
+Status check_singleton(Variables& variables, const Reading& chosen) {
+  const Group group = chosen.family->group;
+  if (!is_mpi_singleton(variables) || chosen.facts.value(Field::kWorldSize, 1) == 1) return {};
+  if (group != Group::kMpi && group != Group::kStep) return {};
+  return launch_error(
+      "conflict",
+      format("%s (%s), but OMPI_MCA_ess=singleton: MPI_Init of Open MPI did not find its launcher "
+             "and made each process rank 0 of 1; start the program with mpirun of Open MPI or with "
+             "srun --mpi=pmix, or set DT_LAUNCHER=%s to use dt beside such an MPI",
+             said(chosen.facts).c_str(), chosen.family->name, chosen.family->name));
+}
+
 /// Facts of a process that nobody started as part of a job.
 Facts alone() {
   Facts facts;
@@ -96,40 +162,43 @@ Facts alone() {
   return facts;
 }
 
-void fill_alone(Facts& facts) {
-  if (facts.at(Field::kWorldSize)->value != 1) return;
-  const std::string& variable = facts.at(Field::kWorldSize)->variable;
-  for (const Field index : {Field::kLocalRank, Field::kNodeRank}) {
-    if (!facts.at(index)) facts.at(index) = NumberFact{0, variable};
+/// All on one node, or one alone.
+void fill_one_node(Facts& facts) {
+  const NumberFact& world_size = *facts.at(Field::kWorldSize);
+  if (world_size.value == 1) {
+    if (!facts.at(Field::kLocalRank)) {
+      facts.at(Field::kLocalRank) = NumberFact{0, world_size.variable};
+    }
+    if (!facts.at(Field::kLocalSize)) {
+      facts.at(Field::kLocalSize) = NumberFact{1, world_size.variable};
+    }
   }
-  for (const Field size : {Field::kLocalSize, Field::kNodeCount}) {
-    if (!facts.at(size)) facts.at(size) = NumberFact{1, variable};
-  }
+  if (facts.value(Field::kLocalSize, -1) != world_size.value) return;
+  const std::string& variable = facts.at(Field::kLocalSize)->variable;
+  if (!facts.at(Field::kNodeRank)) facts.at(Field::kNodeRank) = NumberFact{0, variable};
+  if (!facts.at(Field::kNodeCount)) facts.at(Field::kNodeCount) = NumberFact{1, variable};
 }
 
 Status check_rendezvous(Facts& facts) {
   const NumberFact& world_size = *facts.at(Field::kWorldSize);
-  if (world_size.value == 1) return {};
-  constexpr const char* kNext =
-      "set MASTER_ADDR and MASTER_PORT (or DT_MASTER_ADDR and DT_MASTER_PORT) to the host of rank "
-      "0 "
-      "and a free port there, the same on all ranks";
-  if (!facts.master_addr && facts.value(Field::kLocalSize, -1) == world_size.value) {
+  if (world_size.value == 1) {
+    facts.exchange = Exchange::kNone;
+    return {};
+  }
+  const bool one_node = facts.value(Field::kLocalSize, -1) == world_size.value;
+  if (!facts.master_addr && one_node) {
     facts.master_addr = TextFact{"127.0.0.1", facts.at(Field::kLocalSize)->variable};
   }
-  if (!facts.master_addr) {
-    return launch_error("no_rendezvous", world_size.text() +
-                                             ", but nobody names the address of "
-                                             "rank 0; " +
-                                             kNext);
+  const bool exchange = facts.exchange != Exchange::kNone && (facts.exchange_reachable || one_node);
+  if (facts.by_convention && facts.exchange_reachable) facts.at(Field::kMasterPort).reset();
+  if (facts.master_addr && facts.at(Field::kMasterPort)) {
+    facts.exchange = Exchange::kNone;
+    return {};
   }
-  if (!facts.at(Field::kMasterPort)) {
-    return launch_error("no_rendezvous",
-                        format("%s and the address %s are known, but not the port; "
-                               "%s",
-                               world_size.text().c_str(), facts.master_addr->value.c_str(), kNext));
-  }
-  return {};
+  if (exchange) return {};
+  if (!facts.no_address.empty()) return Status(Code::kConfig, facts.no_address);
+  return no_rendezvous(facts.launcher, world_size.text(),
+                       facts.master_addr ? facts.master_addr->value : std::string());
 }
 
 void warn_loopback(const Facts& facts, Variables& variables) {
@@ -144,9 +213,12 @@ void warn_loopback(const Facts& facts, Variables& variables) {
 /// The own variables are complete: they win, and the launcher around them fills blanks.
 void complete_own(Facts& own, const std::vector<Reading>& others, Variables& variables) {
   for (const Reading& other : others) {
-    if (!other.facts.complete() || own.same_launch(other.facts)) {
+    if (own.same_launch(other.facts)) {
       own.fill_blanks(other.facts);
-    } else if (own.launcher != "config") {  // a program that gives ranks to its threads means it
+    } else if (!other.facts.complete()) {
+      if (other.family->group == Group::kProcess) own.fill_blanks(other.facts);
+    } else if (own.launcher != "config" &&  // a program that gives ranks to its threads means it
+               (own.launcher != "dt run" || other.family->group == Group::kProcess)) {
       variables.warn(
           format("other_launcher: %s count; %s (%s) say otherwise. If that one started "
                  "this process, set DT_LAUNCHER=%s or unset the first",
@@ -156,25 +228,69 @@ void complete_own(Facts& own, const std::vector<Reading>& others, Variables& var
   }
 }
 
+/// Reads the own family and those that are asked for, from the innermost outwards.
 Result<std::vector<Reading>> read_families(Variables& variables, const Choice& choice) {
   std::vector<Reading> readings;
+  bool complete = false;
   for (const Family& family : kFamilies) {
-    const bool own = &family == &kFamilies[0];
+    const bool own = family.group == Group::kOwn;
     const bool wanted = !choice.alone && (choice.family == nullptr || choice.family == &family);
     if (!wanted && !own) continue;
+    if (complete && family.group == Group::kNode) continue;  // it describes what is around
     Result<Facts> facts = family.read(variables);
     if (!facts.ok()) {
-      // The own variables are the way out of a broken environment.
-      if (!own && readings.front().facts.complete()) continue;
+      // What is inside counts; the own variables are the way out of a broken environment.
+      if (complete) continue;
       return facts.status();
     }
     if (!wanted) {
       facts.value().at(Field::kRank).reset();
       facts.value().at(Field::kWorldSize).reset();
     }
+    complete = complete || facts.value().complete();
     readings.push_back({&family, std::move(facts).value()});
   }
   return readings;
+}
+
+/// The complete family `chosen` with what the user and equal families add.
+Result<Facts> combine(const std::vector<Reading>& readings, size_t chosen, const Facts& user) {
+  const Reading& first = readings[chosen];
+  Facts facts = readings.front().facts;  // the own one, which is not complete
+  std::string launcher = first.facts.launcher;
+  bool bare = first.facts.bare;
+  facts.fill_rendezvous(user);
+  facts.fill_blanks(first.facts);
+  for (size_t i = chosen + 1; i < readings.size(); ++i) {
+    const Reading& other = readings[i];
+    if (!other.facts.complete()) continue;
+    if (!first.facts.same_launch(other.facts)) {
+      DT_TRY(check_nesting(first, other));
+      continue;
+    }
+    facts.fill_blanks(other.facts);
+    if (bare && !other.facts.bare) {
+      launcher = other.facts.launcher;
+      bare = false;
+    }
+  }
+  facts.launcher = launcher;
+  return facts;
+}
+
+Result<Facts> choose_alone(const std::vector<Reading>& readings, const Facts& user,
+                           const Choice& choice, Variables& variables) {
+  const Facts& own = readings.front().facts;
+  Facts facts = alone();
+  facts.job_id = own.job_id;
+  facts.at(Field::kAttempt) = own.at(Field::kAttempt);
+  facts.fill_rendezvous(own);  // kept for those who serve a store themselves
+  facts.fill_rendezvous(user);
+  if (choice.alone) return facts;
+  for (const Family& family : kFamilies) {
+    if (family.warn_alone != nullptr) family.warn_alone(variables);
+  }
+  return facts;
 }
 
 Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variables& variables) {
@@ -184,44 +300,53 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     complete_own(own, readings, variables);
     return own;
   }
-  const Reading* partial = nullptr;
-  for (const Reading& reading : readings) {
+  Facts user;
+  if (!choice.alone) DT_TRY(read_user_rendezvous(variables, user));
+  std::vector<const Reading*> partial;
+  for (size_t i = 0; i < readings.size(); ++i) {
+    const Reading& reading = readings[i];
     if (reading.facts.complete()) {
-      if (partial != nullptr) DT_TRY(check_agreement(*partial, reading));
-      own.fill_blanks(reading.facts);
-      own.launcher = reading.facts.launcher;
-      return own;
+      for (const Reading* each : partial) DT_TRY(check_agreement(*each, reading));
+      if (choice.family == nullptr) DT_TRY(check_singleton(variables, reading));
+      return combine(readings, i, user);
     }
-    const bool forced = choice.family == reading.family;
-    if (partial == nullptr && (reading.facts.partial() || forced)) partial = &reading;
+    if (reading.facts.partial() || choice.family == reading.family) partial.push_back(&reading);
   }
-  if (partial != nullptr) return partial_error(variables, *partial);
-  Facts facts = alone();
-  facts.job_id = own.job_id;
-  facts.at(Field::kAttempt) = own.at(Field::kAttempt);
-  for (const Reading& reading : readings) {  // kept for those who serve a store themselves
-    if (!facts.master_addr) facts.master_addr = reading.facts.master_addr;
-    const auto& port = reading.facts.at(Field::kMasterPort);
-    if (!facts.at(Field::kMasterPort) && port) {
-      facts.at(Field::kMasterPort) = port;
-      facts.port_taken = reading.facts.port_taken;
-      facts.store_served = reading.facts.store_served;
-    }
-  }
-  return facts;
+  if (!partial.empty()) return partial_error(variables, *partial.front());
+  return choose_alone(readings, user, choice, variables);
 }
 
 }  // namespace
 
+const char* exchange_name(Exchange exchange) {
+  return exchange == Exchange::kPmi ? "pmi" : exchange == Exchange::kPmix ? "pmix" : "none";
+}
+
 std::span<const Family> families() { return kFamilies; }
+
+Status no_rendezvous(const std::string& launcher, const std::string& size,
+                     const std::string& address) {
+  std::string text = size + ", but nobody names the address of rank 0";
+  if (!address.empty()) {
+    text = size + " and the address " + address + " are known, but not the port";
+  }
+  text +=
+      "; set MASTER_ADDR and MASTER_PORT (or DT_MASTER_ADDR and DT_MASTER_PORT) to the host of "
+      "rank 0 and a free port there, the same on all ranks";
+  if (launcher == "openmpi") {
+    text += ": mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (without -x other hosts get neither)";
+  }
+  return launch_error("no_rendezvous", text);
+}
 
 Result<Facts> discover_facts(Variables& variables) {
   DT_TRY_VALUE(const Choice choice, read_choice(variables));
   DT_TRY_VALUE(std::vector<Reading> readings, read_families(variables, choice));
   DT_TRY_VALUE(Facts facts, choose(std::move(readings), choice, variables));
-  fill_alone(facts);
+  fill_one_node(facts);
   DT_TRY(check_ranges(facts));
   DT_TRY(check_rendezvous(facts));
+  for (const std::string& warning : facts.warnings) variables.warn(warning);
   warn_loopback(facts, variables);
   return facts;
 }
@@ -240,6 +365,7 @@ Place make_place(const Facts& facts, const Variables& variables) {
   place.store_served = facts.store_served;
   place.job_id = facts.job_id ? facts.job_id->value : std::string();
   place.attempt = facts.value(Field::kAttempt, 0);
+  place.exchange = facts.exchange;
   place.launcher = facts.launcher;
   place.warnings = variables.warnings();
   return place;

@@ -11,6 +11,16 @@
 
 namespace dt::launch {
 
+/// How ranks whom nobody gave an address can tell each other one.
+enum class Exchange : int32_t {
+  kNone,
+  kPmi,   ///< PMI-1, lines of text over the descriptor PMI_FD: MPICH's Hydra, srun --mpi=pmi2
+  kPmix,  ///< PMIx, through its library: Open MPI, srun --mpi=pmix
+};
+
+/// "none", "pmi", "pmix".
+const char* exchange_name(Exchange exchange);
+
 /// Where this process stands in its job, as far as its launcher says.
 struct Place {
   int32_t rank = 0;
@@ -19,21 +29,23 @@ struct Place {
   int32_t local_size = -1;    ///< likewise
   int32_t node_rank = -1;     ///< likewise
   int32_t node_count = -1;    ///< likewise
-  std::string master_addr;    ///< host of rank 0 or of the store; empty only at world size 1
-  int32_t master_port = 0;    ///< 0 only at world size 1
+  std::string master_addr;    ///< host of rank 0 or of the store; empty: alone, or the exchange's
+  int32_t master_port = 0;    ///< 0: alone, or the exchange's
   bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
   bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
   std::string job_id;         ///< empty unknown
   int32_t attempt = 0;        ///< how often the job was started before
-  std::string launcher;       ///< "dt run", "config", "torchrun", "env", "none"
+  Exchange exchange = Exchange::kNone;  ///< how the ranks learn the missing address or port
+  std::string launcher;  ///< "dt run", "config", "env", "single" or the name of a family
   std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
 };
 
 /// Reads who started this process. Pure: looks at `environment` only. Only a complete set (rank and
-/// size) counts; DT_* variables come first, then the innermost launcher; DT_LAUNCHER=own, torchrun
-/// or none forces one.
+/// size) counts; DT_* variables come first, then the innermost launcher; DT_LAUNCHER=<family> or
+/// single forces one.
 /// CONFIG, the text begins with the kind: partial, conflict, no_rendezvous, out_of_range,
-/// not_a_number, bad_address, unknown_launcher.
+/// not_a_number, bad_address, unknown_launcher, bad_json, bad_nodelist, bad_tasks_per_node,
+/// ambiguous_host_order, unknown_host, not_a_worker.
 Result<Place> discover(const Environment& environment);
 
 /// Where the store of dt listens, equal on all ranks: master_port, or, when somebody else's server

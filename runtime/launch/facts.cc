@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "config/value.h"
 
@@ -48,17 +49,29 @@ bool Facts::same_launch(const Facts& other) const {
          at(Field::kWorldSize)->value == other.at(Field::kWorldSize)->value;
 }
 
-void Facts::fill_blanks(const Facts& other) {
-  // Whether the port is taken belongs to the port.
+void Facts::fill_rendezvous(const Facts& other) {
+  if (!master_addr && !at(Field::kMasterPort)) by_convention = other.by_convention;
   if (!at(Field::kMasterPort) && other.at(Field::kMasterPort)) {
+    at(Field::kMasterPort) = other.at(Field::kMasterPort);
+    // Whether the port is taken belongs to the port.
     port_taken = port_taken || other.port_taken;
     store_served = store_served || other.store_served;
   }
+  if (!master_addr) master_addr = other.master_addr;
+}
+
+void Facts::fill_blanks(const Facts& other) {
+  fill_rendezvous(other);
   for (size_t i = 0; i < kFieldCount; ++i) {
     if (!numbers[i]) numbers[i] = other.numbers[i];
   }
-  if (!master_addr) master_addr = other.master_addr;
   if (!job_id) job_id = other.job_id;
+  if (!exchange_reachable && other.exchange != Exchange::kNone) {
+    exchange = other.exchange;
+    exchange_reachable = other.exchange_reachable;
+  }
+  if (no_address.empty()) no_address = other.no_address;
+  warnings.insert(warnings.end(), other.warnings.begin(), other.warnings.end());
 }
 
 Status read_numbers(Variables& variables, std::span<const NumberRow> rows, Facts& facts) {
@@ -73,21 +86,69 @@ Status read_numbers(Variables& variables, std::span<const NumberRow> rows, Facts
   return {};
 }
 
-Status read_address(Variables& variables, const char* variable, Facts& facts) {
-  const std::string* given = variables.get(variable);
-  if (given == nullptr || facts.master_addr) return {};
-  std::string host = *given;
+Result<std::string> parse_host(const std::string& shown, const std::string& given) {
+  std::string host = given;
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   const bool good = is_ipv6(host) || (!bracketed && is_host_name(host));
-  if (!good || host.size() > kLongestHost) {
-    std::string text = variables.shown(variable) + "=" + config::quoted(*given) +
-                       "; expected a host name, an IPv4 or an IPv6 address";
-    if (std::count(host.begin(), host.end(), ':') == 1) text += " without a port";
-    return launch_error("bad_address", text);
+  if (good && host.size() <= kLongestHost) return host;
+  std::string text =
+      shown + "=" + config::quoted(given) + "; expected a host name, an IPv4 or an IPv6 address";
+  if (std::count(host.begin(), host.end(), ':') == 1) text += " without a port";
+  return launch_error("bad_address", text);
+}
+
+Result<HostPort> parse_host_port(const std::string& shown, const std::string& given) {
+  HostPort result;
+  const size_t colon = given.rfind(':');
+  const bool has_port =
+      colon != std::string::npos && (given.find(':') == colon || given[colon - 1] == ']');
+  std::string host = given;
+  if (has_port) {
+    host = given.substr(0, colon);
+    const char* begin = given.data() + colon + 1;
+    const char* end = given.data() + given.size();
+    const auto parsed = std::from_chars(begin, end, result.port);
+    const bool good = parsed.ec == std::errc() && parsed.ptr == end && *begin != '-';
+    if (!good || result.port < 1 || result.port > 65535) {
+      return launch_error("bad_address", shown + "=" + config::quoted(given) +
+                                             "; expected host:port with a port from 1 to 65535");
+    }
   }
-  facts.master_addr = TextFact{host, variables.shown(variable)};
+  const auto parsed = parse_host(shown, host);
+  // A bare IPv6 address could end in a port or not.
+  if (!parsed.ok() || (!has_port && colon != std::string::npos && given.front() != '[')) {
+    return launch_error("bad_address", shown + "=" + config::quoted(given) +
+                                           "; expected host:port or a host alone, an IPv6 address "
+                                           "in brackets");
+  }
+  result.host = parsed.value();
+  return result;
+}
+
+Status read_address(Variables& variables, const char* variable, Facts& facts) {
+  const std::string* given = variables.get(variable);
+  if (given == nullptr || facts.master_addr) return {};
+  DT_TRY_VALUE(std::string host, parse_host(variables.shown(variable), *given));
+  facts.master_addr = TextFact{std::move(host), variables.shown(variable)};
   return {};
+}
+
+Status read_user_rendezvous(Variables& variables, Facts& facts) {
+  constexpr NumberRow kPort[] = {{Field::kMasterPort, "MASTER_PORT", 1, 65535, kNoUnset}};
+  DT_TRY(read_numbers(variables, kPort, facts));
+  DT_TRY(read_address(variables, "MASTER_ADDR", facts));
+  const std::string* agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE");
+  facts.port_taken = agent_store != nullptr && (*agent_store == "True" || *agent_store == "1");
+  return {};
+}
+
+void set_one_per_node(Facts& facts) {
+  const std::string& variable = facts.at(Field::kWorldSize)->variable;
+  facts.at(Field::kLocalRank) = NumberFact{0, variable};
+  facts.at(Field::kLocalSize) = NumberFact{1, variable};
+  facts.at(Field::kNodeRank) = facts.at(Field::kRank);
+  facts.at(Field::kNodeCount) = facts.at(Field::kWorldSize);
 }
 
 Status check_ranges(const Facts& facts) {

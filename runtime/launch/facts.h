@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "launch/discover.h"
@@ -49,6 +50,17 @@ struct Facts {
   std::string launcher;
   /// Why this is a launch although it names neither rank nor size; empty: it is none.
   std::string intention;
+  Exchange exchange = Exchange::kNone;
+  bool exchange_reachable = false;  ///< its descriptor or server is named by the variables
+  /// Address and port follow from names and numbers of the job: an exchange is better.
+  bool by_convention = false;
+  /// A launcher that cannot have been set up by hand: whatever is around it has started it.
+  bool nested = false;
+  /// It knows rank and size only: an equal family that knows more names the launcher.
+  bool bare = false;
+  /// Why no address follows from these variables, with its kind in front; empty: for no reason.
+  std::string no_address;
+  std::vector<std::string> warnings;  ///< told when this family is chosen
 
   std::optional<NumberFact>& at(Field field) { return numbers[static_cast<size_t>(field)]; }
   const std::optional<NumberFact>& at(Field field) const {
@@ -65,6 +77,8 @@ struct Facts {
   bool same_launch(const Facts& other) const;
   /// Takes from `other` what is not known here.
   void fill_blanks(const Facts& other);
+  /// The part of fill_blanks() that says where the store is.
+  void fill_rendezvous(const Facts& other);
 };
 
 /// One variable that holds a number. Where several rows name one field, the first that is set wins.
@@ -77,33 +91,87 @@ struct NumberRow {
 };
 constexpr int64_t kNoUnset = INT64_MIN;
 
+/// Rows of a usual shape.
+constexpr NumberRow rank_row(Field field, const char* variable) {
+  return {field, variable, 0, INT32_MAX - 1, kNoUnset};
+}
+constexpr NumberRow size_row(Field field, const char* variable) {
+  return {field, variable, 1, INT32_MAX, kNoUnset};
+}
+
 Status read_numbers(Variables& variables, std::span<const NumberRow> rows, Facts& facts);
 /// A host name, an IPv4 or an IPv6 address (brackets are removed). Error: bad_address.
 Status read_address(Variables& variables, const char* variable, Facts& facts);
+/// The same check of a text that `shown` holds.
+Result<std::string> parse_host(const std::string& shown, const std::string& given);
+/// "host:port", "[::1]:port" or a host alone; port 0: none given. Errors: bad_address.
+struct HostPort {
+  std::string host;
+  int32_t port = 0;
+};
+Result<HostPort> parse_host_port(const std::string& shown, const std::string& given);
+/// MASTER_ADDR and MASTER_PORT, which go before what a platform says, and whether torchrun's agent
+/// holds that port.
+Status read_user_rendezvous(Variables& variables, Facts& facts);
+/// One process per node: local rank 0 of 1, node rank and count as rank and size.
+void set_one_per_node(Facts& facts);
 
 /// Local rank, node rank and rank in range of their sizes. Error: out_of_range with both variables.
 Status check_ranges(const Facts& facts);
 
+/// Which families describe the same thing. A family of a later group may have started the process
+/// of an earlier one, or may be it.
+enum class Group {
+  kOwn,
+  kProcess,  ///< RANK, WORLD_SIZE and the like: the innermost
+  kMpi,      ///< two that disagree cannot be told apart
+  kStep,     ///< Slurm
+  kNode,     ///< one process per node, as a cluster manager describes it
+};
+
 /// A family: how one kind of launcher describes a process. New ones get a file and a row in
 /// discover.cc.
 struct Family {
-  const char* name;           ///< for DT_LAUNCHER
-  const char* other_name;     ///< likewise, nullptr none
+  const char* name;        ///< for DT_LAUNCHER
+  const char* other_name;  ///< likewise, nullptr none
+  Group group;
   const char* rank_variable;  ///< for messages
   const char* size_variable;  ///< likewise
   const char* how_to_launch;  ///< what to do when it is partial
   Result<Facts> (*read)(Variables& variables);
+  /// Warns that its variables are there although it started no job; nullptr none.
+  void (*warn_alone)(Variables& variables);
 };
 
-/// The families that describe a process, the own one first and then the innermost launcher.
+/// The families that describe a process, the own one first and then from the innermost outwards.
 std::span<const Family> families();
 
 /// What all variables say together: chosen, compared, with blanks filled and ranges checked. The
-/// result has rank and world size, and an address and a port unless it is alone.
+/// result has rank and world size, and, unless it is alone, an address and a port or an exchange.
 Result<Facts> discover_facts(Variables& variables);
 Place make_place(const Facts& facts, const Variables& variables);
+/// Nobody says where rank 0 is; `address` when only the port is missing.
+Status no_rendezvous(const std::string& launcher, const std::string& size,
+                     const std::string& address);
 
 Result<Facts> read_own(Variables& variables);
 Result<Facts> read_torch(Variables& variables);
+Result<Facts> read_horovod(Variables& variables);
+Result<Facts> read_jsrun(Variables& variables);
+Result<Facts> read_pals(Variables& variables);
+Result<Facts> read_flux(Variables& variables);
+Result<Facts> read_mvapich2(Variables& variables);
+Result<Facts> read_openmpi(Variables& variables);
+Result<Facts> read_hydra(Variables& variables);
+Result<Facts> read_slurm(Variables& variables);
+Result<Facts> read_lightning(Variables& variables);
+Result<Facts> read_vertex(Variables& variables);
+Result<Facts> read_tf_config(Variables& variables);
+Result<Facts> read_sagemaker(Variables& variables);
+Result<Facts> read_aws_batch(Variables& variables);
+Result<Facts> read_k8s_indexed(Variables& variables);
+
+void warn_slurm_alone(Variables& variables);
+void warn_k8s_alone(Variables& variables);
 
 }  // namespace dt::launch

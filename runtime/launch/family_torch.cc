@@ -19,7 +19,6 @@ constexpr NumberRow kRows[] = {
     {Field::kNodeRank, "NODE_RANK", 0, INT32_MAX - 1, kNoUnset},  // Azure ML, Ray Train
     {Field::kNodeCount, "GROUP_WORLD_SIZE", 1, INT32_MAX, kNoUnset},
     {Field::kNodeCount, "AZUREML_NODE_COUNT", 1, INT32_MAX, kNoUnset},
-    {Field::kMasterPort, "MASTER_PORT", 1, 65535, kNoUnset},
     {Field::kAttempt, "TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX, kNoUnset},
 };
 
@@ -69,15 +68,14 @@ Status read_kubeflow(Variables& variables, Facts& facts) {
 Result<Facts> read_torch(Variables& variables) {
   Facts facts;
   DT_TRY(read_numbers(variables, kRows, facts));
-  DT_TRY(read_address(variables, "MASTER_ADDR", facts));
+  DT_TRY(read_user_rendezvous(variables, facts));
   const std::string* run_id = variables.get("TORCHELASTIC_RUN_ID");
   facts.launcher = run_id != nullptr ? "torchrun" : "env";
+  facts.nested = run_id != nullptr;
   // "none" is torchrun's default and identifies nothing.
   if (run_id != nullptr && *run_id != "none") {
     facts.job_id = TextFact{*run_id, "TORCHELASTIC_RUN_ID"};
   }
-  const std::string* agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE");
-  facts.port_taken = agent_store != nullptr && (*agent_store == "True" || *agent_store == "1");
   if (facts.complete()) {
     DT_TRY(read_kubeflow(variables, facts));
     derive_local_size(facts);

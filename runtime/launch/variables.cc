@@ -33,8 +33,15 @@ std::string Variables::shown(const std::string& name) const {
 
 Result<std::optional<int32_t>> Variables::integer(const std::string& name, int64_t minimum,
                                                   int64_t maximum) {
+  DT_TRY_VALUE(const std::optional<int64_t> wide, wide_integer(name, minimum, maximum));
+  if (!wide) return std::optional<int32_t>();
+  return std::optional<int32_t>(static_cast<int32_t>(*wide));
+}
+
+Result<std::optional<int64_t>> Variables::wide_integer(const std::string& name, int64_t minimum,
+                                                       int64_t maximum) {
   const std::string* text = get(name);
-  if (text == nullptr) return std::optional<int32_t>();
+  if (text == nullptr) return std::optional<int64_t>();
   int64_t number = 0;
   const char* end = text->data() + text->size();
   const auto parsed = std::from_chars(text->data(), end, number);
@@ -49,7 +56,7 @@ Result<std::optional<int32_t>> Variables::integer(const std::string& name, int64
     return launch_error("out_of_range",
                         shown(name) + "=" + config::quoted(*text) + "; " + expected);
   }
-  return std::optional<int32_t>(static_cast<int32_t>(number));
+  return std::optional<int64_t>(number);
 }
 
 void Variables::warn(const std::string& text) {

@@ -31,6 +31,9 @@ class Variables {
   /// A decimal integer; zeros in front are fine, trailing text is not. Errors: not_a_number,
   /// out_of_range.
   Result<std::optional<int32_t>> integer(const std::string& name, int64_t minimum, int64_t maximum);
+  /// The same for numbers of any length that an int64_t holds.
+  Result<std::optional<int64_t>> wide_integer(const std::string& name, int64_t minimum,
+                                              int64_t maximum);
 
   void warn(const std::string& text);
   const std::vector<std::string>& warnings() const { return warnings_; }

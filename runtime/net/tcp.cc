@@ -223,6 +223,15 @@ void Connection::reset() {
   handle_->close();
 }
 
+std::string Connection::local_host() const {
+  Address local;
+  int length = sizeof local.storage;
+  auto* address = reinterpret_cast<sockaddr*>(&local.storage);
+  if (handle_->closing() || uv_tcp_getsockname(&handle_->tcp, address, &length) != 0) return {};
+  local.length = static_cast<socklen_t>(length);
+  return local.host();
+}
+
 size_t Connection::queued_bytes() const { return handle_->queued_bytes; }
 
 // ---- Listener ----

@@ -51,6 +51,8 @@ class Connection {
   /// Drops the connection with a reset instead of an orderly end. No event follows.
   void reset();
   size_t queued_bytes() const;
+  /// The numeric address of this end, without the port; empty when there is none.
+  std::string local_host() const;
   bool congested() const { return queued_bytes() > kHighWaterBytes; }
 
  private:

@@ -35,6 +35,7 @@ Status Keyspace::check_room(size_t added, size_t removed) const {
 
 void Keyspace::put(const std::string& key, std::string value, Answers* released) {
   const auto [position, inserted] = values_.try_emplace(key);
+  if (on_change_) on_change_(key, inserted ? nullptr : &position->second, &value);
   bytes_ += value.size() + (inserted ? key.size() : 0) - position->second.size();
   position->second = std::move(value);
   const auto waiting = waiting_for_.find(key);
@@ -42,12 +43,36 @@ void Keyspace::put(const std::string& key, std::string value, Answers* released)
   const std::set<Ticket> tickets = std::move(waiting->second);
   waiting_for_.erase(waiting);
   for (const Ticket& ticket : tickets) {
-    const auto wait = waits_.find(ticket);
-    wait->second.missing.erase(key);
-    if (!wait->second.missing.empty()) continue;
-    released->push_back({ticket, {}, wait->second.wants_value ? position->second : std::string()});
-    remove(wait);
+    release(waits_.find(ticket), key, position->second, released);
   }
+}
+
+void Keyspace::release(Waits::iterator wait, const std::string& key, const std::string& value,
+                       Answers* released) {
+  wait->second.missing.erase(key);
+  if (!wait->second.missing.empty()) return;
+  released->push_back(
+      {wait->first, {}, wait->second.kind == WaitKind::kValue ? value : std::string()});
+  remove(wait);
+}
+
+void Keyspace::notice(const std::string& key, size_t count, Answers* released) {
+  const auto waiting = waiting_for_.find(key);
+  if (waiting == waiting_for_.end()) return;
+  std::vector<Ticket> chosen;
+  for (const Ticket& ticket : waiting->second) {
+    if (chosen.size() == count) break;
+    if (waits_.at(ticket).kind == WaitKind::kNoticed) chosen.push_back(ticket);
+  }
+  for (const Ticket& ticket : chosen) waiting->second.erase(ticket);
+  if (waiting->second.empty()) waiting_for_.erase(waiting);
+  for (const Ticket& ticket : chosen) release(waits_.find(ticket), key, {}, released);
+}
+
+Status Keyspace::reserve(size_t bytes) {
+  DT_TRY(check_room(bytes, 0));
+  bytes_ += bytes;
+  return {};
 }
 
 Status Keyspace::set(const std::string& key, std::string value, Answers* released) {
@@ -101,6 +126,7 @@ Result<CompareSet> Keyspace::compare_set(const std::string& key,
 bool Keyspace::erase(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
+  if (on_change_) on_change_(key, &found->second, nullptr);
   bytes_ -= found->first.size() + found->second.size();
   values_.erase(found);
   return true;
@@ -113,6 +139,15 @@ std::vector<std::string> Keyspace::list(const std::string& prefix) const {
     keys.push_back(entry->first);
   }
   return keys;
+}
+
+size_t Keyspace::count(const std::string& prefix) const {
+  size_t count = 0;
+  for (auto entry = values_.lower_bound(prefix);
+       entry != values_.end() && entry->first.compare(0, prefix.size(), prefix) == 0; ++entry) {
+    ++count;
+  }
+  return count;
 }
 
 // ---- waits ----
@@ -162,11 +197,11 @@ Keyspace::PendingWait Keyspace::remove(Waits::iterator position) {
   return wait;
 }
 
-void Keyspace::wait(Ticket ticket, std::vector<std::string> keys, bool wants_value,
-                    Patience patience, int64_t now_ns, Answers* answers) {
+void Keyspace::wait(Ticket ticket, std::vector<std::string> keys, WaitKind kind, Patience patience,
+                    int64_t now_ns, Answers* answers) {
   PendingWait wait;
   wait.key_count = keys.size();
-  wait.wants_value = wants_value;
+  wait.kind = kind;
   wait.patience = patience;
   const std::string* value = nullptr;
   for (std::string& key : keys) {
@@ -176,7 +211,8 @@ void Keyspace::wait(Ticket ticket, std::vector<std::string> keys, bool wants_val
     wait.missing.insert(std::move(key));
   }
   if (wait.missing.empty()) {
-    answers->push_back({ticket, {}, wants_value && value != nullptr ? *value : std::string()});
+    const bool wants_value = kind == WaitKind::kValue && value != nullptr;
+    answers->push_back({ticket, {}, wants_value ? *value : std::string()});
   } else if (patience.ended(now_ns)) {
     answers->push_back({ticket, timeout_status(wait), {}});
   } else if (Status admitted = admit(ticket, wait.bytes); !admitted.ok()) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -39,6 +40,13 @@ struct Patience {
   bool ended(int64_t now_ns) const { return now_ns >= deadline_ns; }
 };
 
+/// What a pending wait gets, and what ends it.
+enum class WaitKind {
+  kValue,    ///< the value of its only key
+  kExists,   ///< nothing
+  kNoticed,  ///< nothing; notice() counts as the key's coming too
+};
+
 struct CompareSet {
   bool swapped = false;
   std::optional<std::string> current;
@@ -62,11 +70,14 @@ class Keyspace {
                                  const std::string& desired, Answers* released);
   bool erase(const std::string& key);
   std::vector<std::string> list(const std::string& prefix) const;
+  size_t count(const std::string& prefix) const;
 
-  /// Answers `ticket` once every key has been there (each at some time since the call): with the
-  /// value of the only key (get) or with nothing. At once where that holds already.
-  void wait(Ticket ticket, std::vector<std::string> keys, bool wants_value, Patience patience,
+  /// Answers `ticket` once every key has been there (each at some time since the call). At once
+  /// where that holds already.
+  void wait(Ticket ticket, std::vector<std::string> keys, WaitKind kind, Patience patience,
             int64_t now_ns, Answers* answers);
+  /// Tells up to `count` waits of kind kNoticed that `key` has come, without setting it.
+  void notice(const std::string& key, size_t count, Answers* released);
   /// `who` arrives; the `count`th arrival answers all of them.
   void barrier(Ticket ticket, const std::string& who, const std::string& name, int32_t count,
                Patience patience, int64_t now_ns, Answers* answers);
@@ -79,11 +90,19 @@ class Keyspace {
   int64_t next_deadline_ns() const;
   size_t pending() const { return waits_.size(); }
 
+  /// Charges bytes that somebody keeps beside the keys against the same limit.
+  Status reserve(size_t bytes);
+  void give_back(size_t bytes) { bytes_ -= bytes; }
+  /// Hears of each change of a value, before it happens: null before a creation, or for a deletion.
+  using OnChange = std::function<void(const std::string& key, const std::string* before,
+                                      const std::string* after)>;
+  void set_on_change(OnChange on_change) { on_change_ = std::move(on_change); }
+
  private:
   struct PendingWait {
     std::set<std::string> missing;  // a get or wait
     size_t key_count = 0;
-    bool wants_value = false;
+    WaitKind kind = WaitKind::kExists;
     std::string barrier;  // its name, when it is a barrier
     std::string who;
     Patience patience;
@@ -97,6 +116,9 @@ class Keyspace {
 
   Status admit(Ticket ticket, size_t bytes) const;
   void put(const std::string& key, std::string value, Answers* released);
+  /// One key less to wait for; the last one ends the wait.
+  void release(Waits::iterator wait, const std::string& key, const std::string& value,
+               Answers* released);
   Status check_room(size_t added, size_t removed) const;
   void insert(Ticket ticket, PendingWait wait);
   /// Takes the wait out of every index.
@@ -111,6 +133,7 @@ class Keyspace {
   std::map<std::string, BarrierState> barriers_;
   std::set<std::pair<int64_t, Ticket>> deadlines_;
   std::unordered_map<uint64_t, size_t> waits_of_client_;
+  OnChange on_change_;
 };
 
 }  // namespace dt::store

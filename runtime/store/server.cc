@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <deque>
-#include <functional>
 #include <random>
-#include <unordered_map>
 
-#include "net/address.h"
-#include "net/tcp.h"
-#include "store/join.h"
-#include "store/keyspace.h"
-#include "store/protocol.h"
+#include "store/server_impl.h"
 #include "store/text.h"
 
 namespace dt::store {
@@ -30,66 +24,13 @@ uint64_t random_session() {
 
 }  // namespace
 
-// Threads: everything runs on the loop's thread, except the constructor and what is const after
-// start(). Callbacks capture `this`: connections, listener and timer are destroyed by stop(), on
-// the loop's thread, and call nothing afterwards.
-class Server::Impl {
- public:
-  int32_t first_failed_rank() const { return first_failed_rank_.load(); }
-  Impl(net::Loop* loop, ServerOptions options)
-      : loop_(loop),
-        options_(std::move(options)),
-        joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
-                options_.join_timeout_ms}) {}
-
-  Status listen(const std::vector<net::Address>& addresses);
-  void stop();
-  void when_empty(std::shared_ptr<Event> empty);
-  std::vector<std::string> connected() const;
-  const net::Address& bound() const { return bound_; }
-
- private:
-  struct Session {
-    std::unique_ptr<net::Connection> connection;
-    FrameParser parser{kMaxHelloBytes};
-    Member member;
-    bool welcomed = false;
-    bool refused = false;  // waits for the other side to hang up, so that it can read why
-  };
-
-  void accept(std::unique_ptr<net::Connection> connection);
-  void received(uint64_t id, const char* data, size_t bytes);
-  void handle_frames(uint64_t id);
-  void handle(uint64_t id, Session* session, const Frame& frame);
-  void hello(uint64_t id, Session* session, const Request& request);
-  void abort_job(uint64_t id, const Session& session, const Request& request);
-  Result<std::string> answer_now(const Request& request, Answers* answers);
-  void refuse(Session* session, const Status& status);
-  void drop(uint64_t id, int error);
-  void reply(Session* session, uint64_t request, const Result<std::string>& result);
-  void deliver(const Answers& answers);
-  void push(const Failure& failure, uint64_t except);
-  void on_timer();
-  void arm_timer();
-
-  net::Loop* const loop_;
-  const ServerOptions options_;
-  net::Address bound_;
-  std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<net::Timer> timer_;
-  int64_t armed_for_ns_ = kNeverNs;
-  uint64_t last_id_ = 0;
-  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
-  std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
-  Keyspace keyspace_;
-  JoinTable joins_;
-  int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
-  bool aborted_ = false;
-  std::atomic<int32_t> first_failed_rank_{-1};  // written on the loop's thread, once
-  std::vector<std::shared_ptr<Event>> empty_waiters_;
-};
-
 // ---- life ----
+
+Server::Impl::Impl(net::Loop* loop, ServerOptions options)
+    : loop_(loop),
+      options_(std::move(options)),
+      joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
+              options_.join_timeout_ms}) {}
 
 Status Server::Impl::listen(const std::vector<net::Address>& addresses) {
   Status failure;
@@ -118,7 +59,7 @@ void Server::Impl::stop() {
 }
 
 void Server::Impl::when_empty(std::shared_ptr<Event> empty) {
-  if (sessions_.empty()) {
+  if (dt_sessions_ == 0) {
     empty->set();
   } else {
     empty_waiters_.push_back(std::move(empty));
@@ -128,6 +69,7 @@ void Server::Impl::when_empty(std::shared_ptr<Event> empty) {
 std::vector<std::string> Server::Impl::connected() const {
   std::vector<std::string> names;
   for (const auto& entry : sessions_) {
+    if (entry.second->peer != Peer::kDt) continue;
     names.push_back(entry.second->welcomed ? entry.second->member.text()
                                            : "a connection without hello");
   }
@@ -138,7 +80,7 @@ std::vector<std::string> Server::Impl::connected() const {
 
 void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   const uint64_t id = ++last_id_;
-  const bool full = sessions_.size() >= options_.max_connections;
+  const bool one_too_many = sessions_.size() >= options_.max_connections;
   auto owned = std::make_unique<Session>();
   Session* session = owned.get();
   session->connection = std::move(connection);
@@ -146,23 +88,60 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   strangers_.push_back({monotonic_ns() + kStrangerMs * kNsPerMs, id});
   net::ConnectionEvents events;
   events.on_bytes = [this, id](const char* data, size_t bytes) { received(id, data, bytes); };
-  events.on_drained = [this, id] { handle_frames(id); };
+  events.on_drained = [this, id] { proceed(id); };
   events.on_close = [this, id](int error) { drop(id, error); };
   session->connection->open(std::move(events));
-  if (full) {
+  session->one_too_many = one_too_many;
+  if (!options_.torch_compat) settle(session, Peer::kDt);
+  arm_timer();
+}
+
+// Torch's clients of one process open two connections, of which one stays silent.
+bool Server::Impl::is_stranger(const Session& session) const {
+  if (session.refused || session.one_too_many) return true;
+  if (session.peer == Peer::kDt) return !session.welcomed;
+  return false;
+}
+
+void Server::Impl::settle(Session* session, Peer peer) {
+  session->peer = peer;
+  if (peer == Peer::kDt) ++dt_sessions_;
+  if (peer == Peer::kTorch) session->torch = std::make_unique<TorchParser>();
+  if (peer == Peer::kDt && session->one_too_many) {
     refuse(session, Status(Code::kSystem,
                            format("the store has %zu connections, its limit; raise it or start "
                                   "fewer ranks",
                                   options_.max_connections)));
   }
-  arm_timer();
 }
 
 void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session* session = found->second.get();
+  if (session->peer == Peer::kUnknown) {
+    settle(session, may_begin_torch(*data) ? Peer::kTorch : Peer::kDt);
+  }
+  if (session->refused) return;
+  if (session->peer == Peer::kDt) {
+    session->parser.feed(data, bytes);
+  } else if (session->one_too_many) {
+    drop(id, ECONNREFUSED);  // its protocol has no words for a refusal
+    return;
+  } else {
+    session->torch->feed(data, bytes);
+  }
+  proceed(id);
+}
+
+void Server::Impl::proceed(uint64_t id) {
   const auto session = sessions_.find(id);
-  if (session == sessions_.end() || session->second->refused) return;
-  session->second->parser.feed(data, bytes);
-  handle_frames(id);
+  if (session == sessions_.end()) return;
+  if (session->second->peer == Peer::kTorch) {
+    handle_torch(id);
+  } else {
+    handle_frames(id);
+  }
 }
 
 // One answer can be 300,000 times longer than its question, so questions wait in the parser while
@@ -195,6 +174,7 @@ void Server::Impl::drop(uint64_t id, int error) {
   if (found == sessions_.end()) return;
   const std::unique_ptr<Session> session = std::move(found->second);
   sessions_.erase(found);
+  gone(*session);
   if (session->welcomed && options_.logger) {
     options_.logger->log(LogLevel::kDebug, "store: %s disconnected%s%s",
                          session->member.text().c_str(), error == 0 ? "" : ": ",
@@ -202,6 +182,7 @@ void Server::Impl::drop(uint64_t id, int error) {
   }
   Answers answers;
   keyspace_.drop(id);
+  torch_.drop(id);
   const std::string reason = error == 0
                                  ? "closed its connection to the store"
                                  : "lost its connection to the store (" + errno_text(error) + ")";
@@ -211,179 +192,15 @@ void Server::Impl::drop(uint64_t id, int error) {
   // After an abort the ends of the others are its consequences, not news.
   if (death.has_value() && !aborted_) push(*death, id);
   deliver(answers);
-  if (sessions_.empty()) {
+  if (dt_sessions_ == 0) {
     for (const auto& empty : empty_waiters_) empty->set();
     empty_waiters_.clear();
   }
   arm_timer();
 }
 
-// ---- requests ----
-
-void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
-  Result<Request> decoded = decode_request(frame);
-  if (!session->welcomed) {
-    if (!decoded.ok() || frame.type != FrameType::kHello) {
-      refuse(session, decoded.ok() ? Status(Code::kInvalidArgument,
-                                            "the first frame of a connection must be a hello")
-                                   : decoded.status());
-      return;
-    }
-    hello(id, session, decoded.value());
-    return;
-  }
-  if (!decoded.ok()) {
-    reply(session, frame.id, decoded.status());
-    return;
-  }
-  Request& request = decoded.value();
-  const Ticket ticket{id, request.id};
-  const int64_t now_ns = monotonic_ns();
-  const Patience patience = Patience::starting(now_ns, request.timeout_ms);
-  Answers answers;
-  switch (request.type) {
-    case FrameType::kGet:
-      keyspace_.wait(ticket, std::move(request.keys), true, patience, now_ns, &answers);
-      break;
-    case FrameType::kWait:
-      keyspace_.wait(ticket, std::move(request.keys), false, patience, now_ns, &answers);
-      break;
-    case FrameType::kBarrier:
-      keyspace_.barrier(ticket, session->member.text(), request.keys[0],
-                        static_cast<int32_t>(request.number), patience, now_ns, &answers);
-      break;
-    case FrameType::kJoin:
-      joins_.join(ticket, std::move(request.join), patience, now_ns, &answers);
-      for (auto& [key, value] : joins_.take_records()) {
-        // Cannot fail for want of room in practice; a rank would then find the key absent.
-        [[maybe_unused]] const Status kept = keyspace_.set(key, std::move(value), &answers);
-      }
-      join_deadline_ns_ = joins_.next_deadline_ns();
-      break;
-    case FrameType::kGoodbye:
-      joins_.goodbye(ticket, patience, now_ns, &answers);
-      join_deadline_ns_ = joins_.next_deadline_ns();
-      break;
-    case FrameType::kCancel:
-      keyspace_.cancel(ticket);
-      joins_.cancel(ticket);
-      join_deadline_ns_ = joins_.next_deadline_ns();
-      break;
-    case FrameType::kAbort:
-      reply(session, request.id, std::string());
-      abort_job(id, *session, request);
-      break;
-    case FrameType::kReportFailure:
-      reply(session, request.id, std::string());
-      push(request.failure, id);
-      break;
-    default: reply(session, request.id, answer_now(request, &answers)); break;
-  }
-  deliver(answers);
-}
-
-void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
-  std::optional<uint64_t> superseded;
-  const Status admitted = joins_.admit(request.hello, id, &superseded);
-  if (!admitted.ok()) {
-    refuse(session, admitted);
-    return;
-  }
-  if (superseded.has_value()) {
-    keyspace_.drop(*superseded);
-    sessions_.erase(*superseded);
-  }
-  session->member = request.hello.member;
-  session->welcomed = true;
-  session->parser.set_max_payload(kMaxPayloadBytes);
-  Welcome welcome;
-  welcome.protocol = kProtocolVersion;
-  welcome.job_id = options_.job_id;
-  welcome.attempt = options_.attempt;
-  welcome.world_size = options_.world_size;
-  welcome.server = Member{options_.server_rank, options_.host, options_.pid};
-  reply(session, request.id, encode(welcome));
-}
-
-void Server::Impl::abort_job(uint64_t id, const Session& session, const Request& request) {
-  aborted_ = true;
-  Failure failure;
-  failure.info.code = Code::kAborted;
-  failure.info.message =
-      format("%s aborted the job: %s", session.member.text().c_str(), request.text.c_str());
-  failure.info.rank = session.member.rank;
-  failure.info.host = session.member.host;
-  failure.info.pid = session.member.pid;
-  push(failure, 0);
-  Answers answers;
-  joins_.leave(id, &answers);
-  deliver(answers);
-}
-
-Result<std::string> Server::Impl::answer_now(const Request& request, Answers* answers) {
-  const bool writes = request.type == FrameType::kSet || request.type == FrameType::kAdd ||
-                      request.type == FrameType::kCompareSet || request.type == FrameType::kErase ||
-                      request.type == FrameType::kMultiSet;
-  for (const std::string& key : request.keys) {
-    if (writes && key.rfind(kJoinPrefix, 0) == 0) {
-      return Status(Code::kInvalidArgument,
-                    format("key %s: names below %s belong to the store; choose another name",
-                           quoted(key).c_str(), quoted(kJoinPrefix).c_str()));
-    }
-  }
-  Writer writer;
-  size_t total_bytes = 0;
-  switch (request.type) {
-    case FrameType::kSet: DT_TRY(keyspace_.set(request.keys[0], request.values[0], answers)); break;
-    case FrameType::kAdd: {
-      DT_TRY_VALUE(const int64_t sum, keyspace_.add(request.keys[0], request.number, answers));
-      writer.i64(sum);
-      break;
-    }
-    case FrameType::kCompareSet: {
-      DT_TRY_VALUE(const CompareSet result, keyspace_.compare_set(request.keys[0], request.expected,
-                                                                  request.values[0], answers));
-      writer.u8(result.swapped ? 1 : 0).u8(result.current.has_value() ? 1 : 0);
-      writer.text(result.current.value_or(""));
-      break;
-    }
-    case FrameType::kErase: writer.u8(keyspace_.erase(request.keys[0]) ? 1 : 0); break;
-    case FrameType::kList: {
-      const std::vector<std::string> keys = keyspace_.list(request.keys[0]);
-      for (const std::string& key : keys) total_bytes += key.size() + sizeof(uint32_t);
-      if (total_bytes > kMaxPayloadBytes / 2) break;
-      writer.u32(static_cast<uint32_t>(keys.size()));
-      for (const std::string& key : keys) writer.text(key);
-      break;
-    }
-    case FrameType::kMultiGet: {
-      for (const std::string& key : request.keys) {
-        const std::string* value = keyspace_.find(key);
-        total_bytes += (value == nullptr ? 0 : value->size()) + 8;
-      }
-      if (total_bytes > kMaxPayloadBytes / 2) break;
-      writer.u32(static_cast<uint32_t>(request.keys.size()));
-      for (const std::string& key : request.keys) {
-        const std::string* value = keyspace_.find(key);
-        writer.u8(value == nullptr ? 0 : 1).text(value == nullptr ? "" : *value);
-      }
-      break;
-    }
-    case FrameType::kMultiSet:
-      DT_TRY(keyspace_.multi_set(request.keys, request.values, answers));
-      break;
-    case FrameType::kPing: break;
-    default:
-      return Status(Code::kInvalidArgument, format("request type %d is not served at this point",
-                                                   static_cast<int>(request.type)));
-  }
-  if (total_bytes > kMaxPayloadBytes / 2) {
-    return Status(Code::kInvalidArgument,
-                  format("the answer of %zu bytes is over the limit of %zu bytes; ask for fewer "
-                         "keys at a time",
-                         total_bytes, kMaxPayloadBytes / 2));
-  }
-  return writer.take();
+void Server::Impl::gone(const Session& session) {
+  if (session.peer == Peer::kDt) --dt_sessions_;
 }
 
 // ---- answers ----
@@ -396,11 +213,20 @@ void Server::Impl::reply(Session* session, uint64_t request, const Result<std::s
 
 void Server::Impl::deliver(const Answers& answers) {
   for (const Answer& answer : answers) {
-    const auto session = sessions_.find(answer.ticket.first);
-    if (session == sessions_.end()) continue;
-    reply(session->second.get(), answer.ticket.second,
+    const auto found = sessions_.find(answer.ticket.first);
+    if (found == sessions_.end()) continue;
+    Session* session = found->second.get();
+    if (session->peer == Peer::kTorch) {
+      session->connection->write(TorchService::reply_to_wait(answer));
+      continue;
+    }
+    reply(session, answer.ticket.second,
           answer.status.ok() ? Result<std::string>(answer.payload)
                              : Result<std::string>(answer.status));
+  }
+  for (const Answer& event : torch_.take_events()) {
+    const auto found = sessions_.find(event.ticket.first);
+    if (found != sessions_.end()) found->second->connection->write(event.payload);
   }
 }
 
@@ -430,7 +256,7 @@ void Server::Impl::on_timer() {
     strangers_.pop_front();
     const auto session = sessions_.find(id);
     if (session == sessions_.end()) continue;
-    if (!session->second->welcomed || session->second->refused) drop(id, ETIMEDOUT);
+    if (is_stranger(*session->second)) drop(id, ETIMEDOUT);
   }
   arm_timer();
 }

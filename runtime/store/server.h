@@ -23,6 +23,7 @@ struct ServerOptions {
   int64_t pid = 0;
   size_t max_connections = 16384;
   int64_t join_timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1: none
+  bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   LoggerPtr logger;              ///< may be null
 };
 
@@ -42,7 +43,8 @@ class Server {
   /// The rank whose death or abort came first, as its connection told; -1 while there is none. A
   /// launcher finds ends of processes in no particular order: this is the order of the causes.
   int32_t first_failed_rank() const;
-  /// Returns when no client is connected; at the deadline TIMEOUT naming who is.
+  /// Returns when no client of dt is connected; at the deadline TIMEOUT naming who is. PyTorch's
+  /// clients are not waited for.
   Status wait_empty(const Wait& wait);
 
  private:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # check_abi.sh [BASELINE_FILE]   does this tree keep the ABI of the commit named in BASELINE_FILE?
 # check_abi.sh --self-test       does the check see planted breaks, and let pass what may change?
+# check_abi.sh --all             both
 # Exit 77: the question cannot be asked here. Compares ELF with ELF, both built now with -g.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,22 +41,31 @@ compare() { # old include folder, old library, new include folder, new library
     --suppr "$here/libdt.abignore" "$2" "$4" >"$scratch/report" 2>&1
 }
 
+# A copy of this tree, for planting, and its library.
+build_this() {
+  [ ! -d "$scratch/src" ] || return 0
+  mkdir "$scratch/src"
+  git -C "$root" ls-files -z | (cd "$root" && xargs -0 tar -cf - --) | tar -x -C "$scratch/src"
+  cp -r "$scratch/src/include" "$scratch/include"
+  configure "$scratch/src" "$scratch/build"
+  build "$scratch/build" "$scratch/this.so"
+}
+
 check() { # baseline file
   commit=$(sed -n '/^[0-9a-f]\{7,\}$/p' "$1" | head -n 1)
   [ -n "$commit" ] || die "$1 names no commit"
   git -C "$root" rev-parse --git-dir >/dev/null 2>&1 || skip "this is no git checkout, commit $commit cannot be built"
   git -C "$root" cat-file -e "$commit^{commit}" 2>/dev/null ||
-    skip "commit $commit of $1 is not in this clone: fetch the whole history"
+    die "commit $commit of $1 is not in this clone: fetch the whole history"
   git -C "$root" show "$commit:runtime/capi/meson.build" 2>/dev/null | grep -q "library('dt'" ||
     skip "baseline commit $commit has no libdt yet; put the first one that has into $1"
   mkdir "$scratch/old"
   git -C "$root" archive "$commit" | tar -x -C "$scratch/old"
   configure "$scratch/old" "$scratch/build-old"
   build "$scratch/build-old" "$scratch/old.so"
-  configure "$root" "$scratch/build-new"
-  build "$scratch/build-new" "$scratch/new.so"
+  build_this
   status=0
-  compare "$scratch/old/include" "$scratch/old.so" "$root/include" "$scratch/new.so" || status=$?
+  compare "$scratch/old/include" "$scratch/old.so" "$scratch/include" "$scratch/this.so" || status=$?
   cat "$scratch/report"
   [ "$status" -eq 0 ] || die "the ABI of $commit is broken (abidiff $status); if that is wanted, see docs/abi.md"
   say "the ABI of $commit is kept"
@@ -72,7 +82,7 @@ try() { # what, expected (kept|broken), sed script, files...
   done
   build "$scratch/build" "$scratch/new.so"
   status=0
-  compare "$scratch/include" "$scratch/old.so" "$scratch/src/include" "$scratch/new.so" || status=$?
+  compare "$scratch/include" "$scratch/this.so" "$scratch/src/include" "$scratch/new.so" || status=$?
   verdict=broken
   [ "$status" -ne 0 ] || verdict=kept
   [ "$verdict" = "$expected" ] ||
@@ -82,19 +92,13 @@ try() { # what, expected (kept|broken), sed script, files...
 }
 
 self_test() {
-  [ -f "$root/runtime/capi/comm_api.cc" ] || skip "this tree has no libdt yet"
-  mkdir "$scratch/src"
-  git -C "$root" ls-files -z | (cd "$root" && xargs -0 tar -cf - --) | tar -x -C "$scratch/src"
-  cp -r "$scratch/src/include" "$scratch/include"
-  configure "$scratch/src" "$scratch/build"
-  build "$scratch/build" "$scratch/old.so"
-
+  build_this
   status=0
-  compare "$scratch/include" "$scratch/old.so" "$scratch/include" "$scratch/old.so" || status=$?
+  compare "$scratch/include" "$scratch/this.so" "$scratch/include" "$scratch/this.so" || status=$?
   [ "$status" -eq 0 ] || { cat "$scratch/report"; die "self-test: no change is reported as one ($status)"; }
-  strip -g -o "$scratch/stripped.so" "$scratch/old.so"
+  strip -g -o "$scratch/stripped.so" "$scratch/this.so"
   status=0
-  compare "$scratch/include" "$scratch/old.so" "$scratch/include" "$scratch/stripped.so" || status=$?
+  compare "$scratch/include" "$scratch/this.so" "$scratch/include" "$scratch/stripped.so" || status=$?
   [ "$status" -eq 100 ] || die "self-test: a library without debug information went through"
   say "self-test: no change: kept; stripped library: refused"
 
@@ -112,5 +116,9 @@ self_test() {
 
 case "${1:-}" in
   --self-test) self_test ;;
+  --all)
+    check "$here/baseline"
+    self_test
+    ;;
   *) check "${1:-$here/baseline}" ;;
 esac

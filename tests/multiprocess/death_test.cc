@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real ranks, killed: the others get the named error wherever they are blocked, in time.
 #include <doctest/doctest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,9 +10,11 @@
 #include <memory>
 
 #include "dt_run.h"
+#include "held_port.h"
 
 using dt::test::count_of;
 using dt::test::dt_run;
+using dt::test::HeldPort;
 using dt::test::lines_of;
 using dt::test::Process;
 using dt::test::starts_with;
@@ -49,30 +49,6 @@ std::vector<std::string> shared_memory_files() {
   }
   return files;
 }
-
-/// A free port, for ranks that no launcher started. Held until they run.
-class HeldPort {
- public:
-  HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    socklen_t length = sizeof address;
-    REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    port_ = ntohs(address.sin_port);
-  }
-  ~HeldPort() { close(fd_); }
-  HeldPort(const HeldPort&) = delete;
-  HeldPort& operator=(const HeldPort&) = delete;
-  int port() const { return port_; }
-
- private:
-  int fd_;
-  int port_ = 0;
-};
 
 }  // namespace
 

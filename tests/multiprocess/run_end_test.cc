@@ -251,3 +251,40 @@ TEST_CASE("a wrong number of ranks, option or command is refused") {
   CHECK(version.wait() == 0);
   CHECK(starts_with(version.out, "dt "));
 }
+
+TEST_CASE("--max-restarts starts all ranks again, with the next attempt") {
+  Process run(
+      dt_run({"-n", "3", "--max-restarts", "2", "--grace-ms", "100"}, {"fail-attempt", "1", "0"}));
+  CHECK(run.wait() == 0);
+  CHECK(starts_with(run.err, "dt run: restart 1 of 2 after rank 1 (host " + host_name() + " pid "));
+  CHECK(count_of(run.err, ") exited with code 5 after ") == 1);
+  CHECK(count_of(run.out, "attempt 0 0\n") == 3);
+  CHECK(count_of(run.out, "attempt 1 1\n") == 3);
+}
+
+TEST_CASE("when the restarts are used up the job ends as without them") {
+  Process run(dt_run({"-n", "2", "--max-restarts", "2", "--grace-ms", "100"}, {"fail", "1", "6"}));
+  CHECK(run.wait() == 6);
+  CHECK(count_of(run.err, "dt run: restart 1 of 2 after rank 1 (") == 1);
+  CHECK(count_of(run.err, "dt run: restart 2 of 2 after rank 1 (") == 1);
+  CHECK(count_of(run.err, "\nrank 1 (host ") == 1);
+}
+
+TEST_CASE("a stop is never followed by a restart") {
+  for (const char* mode : {"stay", "ignore-term"}) {
+    Process run(dt_run({"-n", "2", "--max-restarts", "9", "--grace-ms", "100"}, {mode}));
+    REQUIRE(run.wait_for_output(" end", 2));
+    run.send(SIGTERM);
+    CHECK(run.wait() == 128 + SIGTERM);
+    CHECK(starts_with(run.err, "dt run: stopped by SIGTERM: ranks 0-1 killed by SIG"));
+    CHECK(count_of(run.out, "ready ") == 2);
+  }
+}
+
+TEST_CASE("what says which node this is must fit together") {
+  const std::string dt = dt::test::required_variable("DT_COMMAND");
+  Process run({dt, "run", "--nnodes", "2", "true"});
+  CHECK(run.wait() == 2);
+  CHECK(starts_with(run.err, "dt run: --nnodes 2 without a node rank; "));
+  CHECK(count_of(run.err, "; see dt run --help\n") == 1);
+}

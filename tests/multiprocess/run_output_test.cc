@@ -257,3 +257,19 @@ TEST_CASE("rank 0 reads the input and the others nothing") {
   CHECK(count_of(run.out, "[0] read 100000\n") == 1);
   CHECK(count_of(run.out, "[1] read 0\n") == 1);
 }
+
+TEST_CASE("--bind cores gives each rank processors of its own, if there are enough") {
+  Process free(dt_run({"-n", "1"}, {"cpus"}));
+  CHECK(free.wait() == 0);
+  Process bound(dt_run({"-n", "2", "--bind", "cores"}, {"cpus"}));
+  CHECK(bound.wait() == 0);
+  const size_t all = count_of(free.out, " ");
+  if (bound.err.empty()) {
+    CHECK(count_of(bound.out, " ") == all + 2);  // together as many, and a prefix each
+  } else {
+    CHECK(bound.err == "dt run: --bind cores: 1 core for 2 ranks, so nothing is bound\n");
+  }
+  Process wrong(dt_run({"--bind", "sockets"}, {"cpus"}));
+  CHECK(wrong.wait() == 2);
+  CHECK(wrong.err == "dt run: --bind: sockets not in {none,cores,numa}; see dt run --help\n");
+}

@@ -131,6 +131,7 @@ Status HostBackend::run_here(const Collective& collective) {
 
 bool HostBackend::wait(Work& work, const Wait& wait) {
   if (work.done()) return true;
+  const bool only_looks = wait.deadline.passed();
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   Patience patience = engine_->progress().patience();
   bool sleepy = false;
@@ -142,8 +143,8 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     const bool done = work.done();
     const bool progressed = advance.step == Step::kProgressed;
     // Data that keeps flowing must not carry the waiter past its deadline.
-    const bool give_up =
-        !done && (wait.interrupted() || ((sleepy || progressed) && wait.deadline.passed()));
+    const bool give_up = !done && (only_looks || wait.interrupted() ||
+                                   ((sleepy || progressed) && wait.deadline.passed()));
     const bool awake = done || give_up || progressed;
     if (sleepy && !awake) {
       Deadline deadline = wait.deadline.earlier(advance.deadline);

@@ -3,6 +3,7 @@
 // own that links libdt.so: the command links the static core, and a figure should be that of the
 // library that users link. Plain, the command becomes `dt run -n N dt-bench-worker ...`; as a rank
 // of a job it becomes the worker; only --compare stays, to run dt and the rivals in turn.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,7 +52,7 @@ Result<Files> find_files() {
 Result<bool> is_rank() {
   DT_TRY_VALUE(Config config, Config::load(process_environment()));
   DT_TRY_VALUE(const launch::Place place, launch::resolve_place(config, process_environment()));
-  return place.launcher != "none";
+  return place.launcher != "single";
 }
 
 Status become(const std::vector<std::string>& command) {
@@ -62,7 +63,18 @@ Status become(const std::vector<std::string>& command) {
   return Status(Code::kSystem, "cannot run " + command[0] + ": " + errno_text(errno));
 }
 
+// Before minutes of measuring, not after.
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+  if (fd < 0) return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
+  close(fd);
+  return {};
+}
+
 Result<int> bench_with(const Options& options) {
+  DT_TRY(check_writable(options.json));
+  DT_TRY(check_writable(options.csv));
   DT_TRY_VALUE(const Files files, find_files());
   DT_TRY_VALUE(const bool inside_job, is_rank());
   std::vector<std::string> command;

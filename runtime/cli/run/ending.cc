@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "cli/run/processes.h"
 #include "cli/run/supervisor.h"
@@ -18,6 +19,7 @@ constexpr int64_t kSweepTermMs = 2000;  // from SIGTERM to SIGKILL for what a cl
 constexpr int64_t kSweepKillMs = 5000;  // then a process is unkillable
 // Ends this far apart are cause and effect in the order found.
 constexpr int64_t kSettleNs = 1'000'000'000;
+constexpr size_t kTailsBytes = 4 << 20;  // what a node tells of its ranks' last lines
 constexpr int kInterruptsToKill = 2;
 constexpr int kInterruptsToDiscard = 3;  // do not even wait for the reader of the output
 
@@ -57,21 +59,46 @@ void Supervisor::pass_on(int signal) {
 }
 
 void Supervisor::on_stop(int signal) {
-  if (signal == SIGINT && ++interrupts_ >= kInterruptsToKill) {
+  if (signal == SIGINT) ++interrupts_;
+  // A launcher that signals every agent, as srun does for control-C, means it once.
+  if (signal == std::exchange(heard_stop_, 0) && interrupts_ < kInterruptsToKill) return;
+  if (plan_.fleet != nullptr) plan_.fleet->tell_stop(signal, signal == SIGINT ? interrupts_ : 1);
+  if (stop_signal_ == 0) stopped_here_ = true;
+  stop_ranks(signal, signal == SIGINT && interrupts_ >= kInterruptsToKill);
+  if (interrupts_ >= kInterruptsToDiscard) output_.discard();
+}
+
+void Supervisor::stop_ranks(int signal, bool at_once) {
+  if (at_once) {
     signal_groups(SIGKILL);
-    if (interrupts_ >= kInterruptsToDiscard) output_.discard();
   } else {
     pass_on(signal);
   }
+  if (stop_signal_ == 0) stop_signal_ = signal;
   if (phase_ == Phase::kSweeping) {
     sweep_signal_ = SIGKILL;
     sweep(true);
   }
   if (phase_ != Phase::kRunning) return;
-  if (stop_signal_ == 0) stop_signal_ = signal;
   if (plan_.stop_grace_ms >= 0) {
     kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.stop_grace_ms));
   }
+}
+
+void Supervisor::handle_news() {
+  const FleetNews news = plan_.fleet->take_news();
+  if (news.stop_signal != 0) {
+    if (stop_signal_ == 0 && phase_ == Phase::kRunning) heard_stop_ = news.stop_signal;
+    const bool again = stop_signal_ != 0;
+    if (!again || news.kill) stop_ranks(news.stop_signal, news.kill);
+  }
+  if (news.lost || (news.failed && !fleet_failed_)) {
+    fleet_failed_ = true;
+    // A lost node can never say how its ranks ended, so there is nothing to wait for.
+    end_ranks(news.lost ? 0 : std::min(kTermAfterMs, plan_.grace_ms / 2));
+  }
+  if (phase_ != Phase::kSettling) return;
+  if (auto outcome = plan_.fleet->outcome()) report(std::move(*outcome));
 }
 
 void Supervisor::reap() {
@@ -89,7 +116,7 @@ void Supervisor::reap() {
       }
     }
   }
-  if (first_ < 0 && !failed.empty()) {
+  if (first_ < 0 && !fleet_failed_ && !failed.empty()) {
     // Among those found at once, one that was killed is the cause and an exit code its effect.
     const auto killed = std::find_if(failed.begin(), failed.end(), [&](int rank) {
       return WIFSIGNALED(ends_[static_cast<size_t>(rank)].wait_status);
@@ -111,7 +138,11 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
   const bool asked = asks_to_end(signal) && passed_on_.count(signal) != 0;
   const bool forced = end.killed_by(SIGKILL) && stop_signal_ != 0;
   if (asked || forced) {
-    if (stop_signal_ == 0) stop_signal_ = signal;
+    if (stop_signal_ == 0) {
+      stop_signal_ = signal;
+      stopped_here_ = true;
+      if (plan_.fleet != nullptr) plan_.fleet->tell_stop(signal, 1);
+    }
     died_of_stop_ = true;
     return;
   }
@@ -121,50 +152,70 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
 void Supervisor::on_first_failure(int rank) {
   first_ = rank;
   failed_after_stop_ = stop_signal_ != 0;
-  look_for_oom_kill();
-  if (failed_after_stop_) return;  // all are ending as they were asked to, in their own time
-  const int64_t term_after_ms = std::min(kTermAfterMs, plan_.grace_ms / 2);
-  term_at_ = Deadline::after_ms(term_after_ms);
+  if (plan_.fleet != nullptr && !failed_after_stop_) {
+    plan_.fleet->tell_failure(plan_.place.attempt, plan_.place.first_rank + rank);
+  }
+  end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2));
+}
+
+void Supervisor::end_ranks(int64_t term_after_ms) {
+  if (ending_ns_ == 0) ending_ns_ = monotonic_ns();
+  if (stop_signal_ != 0) return;  // all are ending as they were asked to, in their own time
+  term_at_ = term_at_.earlier(Deadline::after_ms(term_after_ms));
   kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));
 }
 
-void Supervisor::look_for_oom_kill() {
-  first_cause_.clear();
-  if (!ends_[static_cast<size_t>(first_)].killed_by(SIGKILL)) return;
+// ---- what is told ----
+
+std::string Supervisor::oom_text() const {
   const int64_t before = oom_kills_at_start_;
   const int64_t now = oom_kill_count();
-  if (before < 0 || now <= before) return;
-  first_cause_ = format(
+  if (before < 0 || now <= before) return {};
+  return format(
       "; the kernel's OOM killer has struck in this memory cgroup since the start (oom_kill %lld "
-      "-> "
-      "%lld): give the job more memory, or use less per rank",
+      "-> %lld): give the job more memory, or use less per rank",
       static_cast<long long>(before), static_cast<long long>(now));
 }
 
-/// Ranks that end within a moment are found in no particular order. Nobody gets a SIGKILL because a
-/// peer died, so that is the cause; then the store knows whose connection ended first.
-void Supervisor::settle_first() {
-  if (first_ < 0 || failed_after_stop_) return;
-  const int64_t until_ns = ends_[static_cast<size_t>(first_)].ended_ns + kSettleNs;
-  const auto may_be_first = [&](size_t rank) {
-    return ends_[rank].has_ended() && ends_[rank].failed() && ends_[rank].ended_ns <= until_ns;
-  };
-  int settled = first_;
-  if (!ends_[static_cast<size_t>(first_)].killed_by(SIGKILL)) {
-    const int told = plan_.first_failed_rank ? plan_.first_failed_rank() : -1;
-    if (told >= 0 && static_cast<size_t>(told) < ends_.size() &&
-        may_be_first(static_cast<size_t>(told))) {
-      settled = told;
+/// Ranks that ended so soon after the first failure known here that any of them may be the cause.
+std::vector<Candidate> Supervisor::candidates() const {
+  std::vector<Candidate> found;
+  if (ending_ns_ == 0) return found;
+  size_t room = kTailsBytes;
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    const RankEnd& end = ends_[i];
+    if (!end.failed() || end.ended_ns > ending_ns_ + kSettleNs) continue;
+    Candidate candidate;
+    candidate.index = static_cast<int>(i);
+    candidate.killed = end.killed_by(SIGKILL) && end.ended_ns < killed_ns_;
+    for (std::string& line : output_.tail(candidate.index)) {
+      if (line.size() > room) break;
+      room -= line.size();
+      candidate.tail.push_back(std::move(line));
     }
-    for (size_t rank = 0; rank < ends_.size(); ++rank) {
-      const bool killed = ends_[rank].killed_by(SIGKILL) && ends_[rank].ended_ns < killed_ns_;
-      if (may_be_first(rank) && killed) settled = static_cast<int>(rank);
-    }
+    found.push_back(std::move(candidate));
   }
-  if (settled == first_) return;
-  first_ = settled;
-  look_for_oom_kill();
+  return found;
 }
+
+NodeEnds Supervisor::node_ends() const {
+  NodeEnds ends;
+  ends.node = plan_.place.node_rank;
+  ends.host = plan_.host;
+  ends.first_rank = plan_.place.first_rank;
+  ends.ends = ends_;
+  ends.start_error = start_error_.message();
+  ends.first = first_;
+  ends.failed_after_stop = failed_after_stop_;
+  ends.stop_signal = stop_signal_;
+  ends.died_of_it = died_of_stop_;
+  ends.stopped_here = stopped_here_;
+  ends.oom_text = oom_text();
+  ends.candidates = candidates();
+  return ends;
+}
+
+// ---- deadlines, and what is left behind ----
 
 void Supervisor::signal_groups(int signal) {
   if (signal == SIGKILL) killed_ns_ = std::min(killed_ns_, monotonic_ns());

@@ -2,46 +2,56 @@
 #include "cli/run/environment.h"
 
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
+
+#include "cli/run/binding.h"
 
 namespace dt::cli {
 
 std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
                                           const std::vector<std::string>& inherited) {
-  const std::string rank = std::to_string(local_rank);
-  const std::string size = std::to_string(place.local_size);
-  const std::vector<std::pair<std::string, std::string>> set = {
+  const std::string rank = std::to_string(place.first_rank + local_rank);
+  const std::string world_size = std::to_string(place.world_size);
+  const std::string local = std::to_string(local_rank);
+  const std::string local_size = std::to_string(place.local_size);
+  const std::string node = std::to_string(place.node_rank);
+  const std::string nodes = std::to_string(place.node_count);
+  const std::string attempt = std::to_string(place.attempt);
+  std::vector<std::pair<std::string, std::string>> set = {
       {"DT_RANK", rank},
-      {"DT_WORLD_SIZE", size},
-      {"DT_LOCAL_RANK", rank},
-      {"DT_LOCAL_SIZE", size},
-      {"DT_NODE_RANK", "0"},
-      {"DT_NODE_COUNT", "1"},
-      {"DT_MASTER_ADDR", "127.0.0.1"},
+      {"DT_WORLD_SIZE", world_size},
+      {"DT_LOCAL_RANK", local},
+      {"DT_LOCAL_SIZE", local_size},
+      {"DT_NODE_RANK", node},
+      {"DT_NODE_COUNT", nodes},
+      {"DT_MASTER_ADDR", place.store_host},
       {"DT_MASTER_PORT", std::to_string(place.store_port)},
       {"DT_STORE_SERVED", "true"},
       {"DT_JOB_ID", place.job_id},
-      {"DT_ATTEMPT", "0"},
+      {"DT_ATTEMPT", attempt},
       {"DT_LAUNCHER_PID", std::to_string(place.agent_pid)},
       {"DT_RUN_TTY", place.terminal ? "1" : "0"},
       // as torchrun does, for programs that do not use dt
       {"RANK", rank},
-      {"WORLD_SIZE", size},
-      {"LOCAL_RANK", rank},
-      {"LOCAL_WORLD_SIZE", size},
-      {"GROUP_RANK", "0"},
-      {"NODE_RANK", "0"},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_RANK", local},
+      {"LOCAL_WORLD_SIZE", local_size},
+      {"GROUP_RANK", node},
+      {"GROUP_WORLD_SIZE", nodes},
+      {"NODE_RANK", node},
+      {"MASTER_ADDR", place.master_host},
       {"MASTER_PORT", std::to_string(place.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", attempt},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
   };
+  // Tells PyTorch's rank 0 to be a client of that store instead of binding the port.
+  if (place.torch_store) set.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "True");
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {
     const std::string name = variable.substr(0, variable.find('='));
@@ -91,10 +101,6 @@ Result<ReservedPort> reserve_port() {
   return reserved;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int usable_cores() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 }  // namespace dt::cli

@@ -13,9 +13,18 @@ namespace dt::cli {
 /// What every rank of this node is told.
 struct JobPlace {
   int local_size = 1;
+  int first_rank = 0;  ///< of this node
+  int world_size = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  int attempt = 0;
+  int max_restarts = 0;
   std::string job_id;
-  int store_port = 0;   ///< served by the agent on 127.0.0.1
-  int master_port = 0;  ///< for the ranks' own use: MASTER_PORT
+  std::string store_host = "127.0.0.1";
+  int store_port = 0;  ///< served by an agent
+  std::string master_host = "127.0.0.1";
+  int master_port = 0;       ///< for the ranks' own use: MASTER_PORT
+  bool torch_store = false;  ///< the store answers PyTorch's clients; then both ports are one
   int64_t agent_pid = 0;
   bool terminal = false;    ///< the agent's stdout is one
   int omp_num_threads = 0;  ///< 0: leave the variable alone

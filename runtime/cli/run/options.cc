@@ -6,11 +6,11 @@
 #include <cstdlib>
 
 #include "cli/command.h"
+#include "cli/run/fleet.h"
+#include "store/messages.h"
 
 namespace dt::cli {
 namespace {
-
-constexpr int kMaxLocalRanks = 4096;  // on one host; far above its cores is a typing mistake
 
 constexpr char kFooter[] =
     "Options after PROG are PROG's own; \"--\" ends those of dt run.\n"
@@ -26,7 +26,12 @@ constexpr char kFooter[] =
     "signal.\n"
     "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms or run.grace_ms "
     "is\n"
-    "given, or at once on a second SIGINT.";
+    "given, or at once on a second SIGINT.\n"
+    "\n"
+    "Several nodes: start dt run once on each, with the same --nnodes and --rendezvous and each "
+    "with\n"
+    "its own --node-rank; under srun --ntasks-per-node=1 all three are known. Ranks count node by\n"
+    "node. The first failure, a signal, or the loss of a node ends all nodes, which all report it.";
 
 // A whole non-negative number that fits, or -1.
 int to_number(const std::string& text) {
@@ -74,33 +79,49 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   ParsedRun parsed;
   RunOptions& options = parsed.options;
   CLI::App app(
-      "Starts N ranks of PROG on this machine and ends with the first failure.\n"
+      "Starts N ranks of PROG on this node and ends with the first failure.\n"
       "dt run [-n N] [options] PROG [ARGS...]",
       "dt run");
   bool no_prefix = false;
   bool always_prefix = false;
-  std::string show = "all";
   std::string nproc = "1";
   app.footer(kFooter);
   app.prefix_command();
-  app.add_option("-n,--nproc", nproc, "how many ranks to start (1)");
+  app.add_option("-n,--nproc", nproc, "how many ranks to start on this node (1)");
+  app.add_option("--nnodes", options.node.node_count,
+                 "how many nodes; dt run is started once on each (1, or the Slurm step's)");
+  app.add_option("--node-rank", options.node.node_rank,
+                 "which of them this is (SLURM_NODEID, JOB_COMPLETION_INDEX, NODE_RANK)");
+  app.add_option("--rendezvous", options.node.rendezvous,
+                 "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by the Slurm step)");
+  app.add_option("--job-id", options.node.job_id, "agents that give another one are refused");
+  app.add_option("--max-restarts", options.max_restarts,
+                 "start all ranks again so many times after a failure (0)")
+      ->check(CLI::Range(0, 1'000'000));
   auto* prefix = app.add_flag("--prefix", always_prefix,
                               "put \"[rank] \" before each line with one rank, too");
   app.add_flag("--no-prefix", no_prefix, "pass lines on as they are")->excludes(prefix);
-  app.add_option("--show", show,
+  app.add_option("--show", options.show,
                  "whose output to pass on: all, errors, or ranks such as 0 or 0,4-7");
-  app.add_option("--log-dir", options.log_dir, "write DIR/rank-0000.out and .err, whole");
+  app.add_option("--log-dir", options.log_dir,
+                 "write DIR/rank-0000.out and .err, whole; with restarts DIR/attempt-0/...");
   app.add_option("--grace-ms", options.grace_ms,
                  "from the first failure to SIGKILL (run.grace_ms: 15000)")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app.add_option("--show-lines", options.show_lines,
                  "last lines of the failed rank in the report (run.show_lines: 30)")
       ->check(CLI::Range(0, 10'000));
+  std::string bind = "none";
+  app.add_option("--bind", bind,
+                 "processors of each rank: none (all), cores (its own), numa (of one node)")
+      ->check(CLI::IsMember({"none", "cores", "numa"}).description(""))
+      ->type_name("none|cores|numa");
   app.add_flag("-v,--verbose", options.verbose, "say what is set up");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
 
   options.nproc = to_number(nproc);
+  options.bind = bind == "cores" ? Bind::kCores : bind == "numa" ? Bind::kNuma : Bind::kNone;
   if (always_prefix || no_prefix) options.prefix = always_prefix;
   options.command = app.remaining();
   if (!options.command.empty() && options.command.front() == "--") {
@@ -114,9 +135,7 @@ ParsedRun parse_run(int argument_count, char** arguments) {
                                           nproc.c_str(), kMaxLocalRanks));
     return parsed;
   }
-  if (auto shown = parse_show(show, options.nproc); shown.ok()) {
-    options.shown = shown.value();
-  } else {
+  if (const auto shown = parse_show(options.show, store::kMaxWorldSize); !shown.ok()) {
     parsed.exit_code = usage_error(shown.status().message());
   }
   if (options.command.empty()) parsed.exit_code = usage_error("no program to run");

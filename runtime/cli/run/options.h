@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/run/binding.h"
+#include "cli/run/node_place.h"
 
 namespace dt::cli {
 
@@ -14,10 +16,13 @@ namespace dt::cli {
 struct RunOptions {
   int nproc = 1;
   std::optional<bool> prefix;  ///< absent: run.prefix decides, and one rank has none
-  std::vector<bool> shown;     ///< per rank
+  std::string show = "all";    ///< for parse_show
   std::string log_dir;
   std::optional<int64_t> grace_ms;  ///< absent: run.grace_ms
   std::optional<int> show_lines;    ///< absent: run.show_lines
+  int max_restarts = 0;
+  Bind bind = Bind::kNone;
+  NodeOptions node;
   bool verbose = false;
   std::vector<std::string> command;  ///< program and arguments
 };

@@ -56,8 +56,8 @@ Status Output::open_logs(const std::string& folder) {
   }
   for (int rank = 0; rank < options_.ranks; ++rank) {
     for (const Stream stream : kStreams) {
-      const std::string path =
-          folder + format("/rank-%04d.", rank) + (stream == Stream::kStdout ? "out" : "err");
+      const std::string path = folder + format("/rank-%04d.", options_.first_rank + rank) +
+                               (stream == Stream::kStdout ? "out" : "err");
       Fd& log = source(rank, stream).log;
       log.reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
       if (!log.is_open()) {
@@ -69,12 +69,12 @@ Status Output::open_logs(const std::string& folder) {
   return {};
 }
 
-std::string Output::prefix(int rank, const Sink& sink) const {
+std::string Output::prefix(int world_rank, const Sink& sink) const {
   if (!options_.prefix) return {};
-  const int width = static_cast<int>(std::to_string(options_.ranks - 1).size());
-  const std::string plain = format("[%*d] ", width, rank);
+  const int width = static_cast<int>(std::to_string(options_.world_size - 1).size());
+  const std::string plain = format("[%*d] ", width, world_rank);
   if (!sink.is_terminal() || !color_) return plain;
-  const size_t color = static_cast<size_t>(rank) % std::size(kColors);
+  const size_t color = static_cast<size_t>(world_rank) % std::size(kColors);
   return kColors[color] + plain + kColorEnd;
 }
 
@@ -94,7 +94,7 @@ void Output::pass_on(int rank, Stream stream, std::string_view text) {
   if (!options_.shown[static_cast<size_t>(rank)]) return;
   Sink& to = sink(stream);
   if (rank == 0 && stream == live_stream_) to.set_live({}, {});  // this is what it has become
-  to.line(prefix(rank, to), text);
+  to.line(prefix(options_.first_rank + rank, to), text);
 }
 
 void Output::feed(int rank, Stream stream, std::string_view bytes) {
@@ -105,7 +105,7 @@ void Output::feed(int rank, Stream stream, std::string_view bytes) {
   if (rank != 0 || !options_.shown[0] || !to.is_terminal()) return;
   if (lines.unfinished().empty() && stream != live_stream_) return;
   live_stream_ = stream;
-  to.set_live(prefix(rank, to), lines.unfinished());
+  to.set_live(prefix(options_.first_rank + rank, to), lines.unfinished());
 }
 
 void Output::finish(int rank, Stream stream) {
@@ -120,7 +120,7 @@ void Output::write_log(int rank, Stream stream, std::string_view bytes) {
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      message(format("dt run: the log file of rank %d is cut short: %s", rank,
+      message(format("dt run: the log file of rank %d is cut short: %s", options_.first_rank + rank,
                      errno_text(errno).c_str()));
       log.reset();
     }
@@ -129,13 +129,19 @@ void Output::write_log(int rank, Stream stream, std::string_view bytes) {
 
 void Output::message(std::string_view text) { sink(Stream::kStderr).line({}, text); }
 
-void Output::show_tail(int rank) {
-  if (options_.ranks == 1 && options_.shown[0]) return;
-  Sink& to = sink(Stream::kStderr);
+std::vector<std::string> Output::tail(int rank) const {
   const Tail& tail = tails_[static_cast<size_t>(rank)];
+  std::vector<std::string> lines;
   for (size_t i = 0; i < tail.lines.size(); ++i) {
-    to.line(prefix(rank, to), tail.lines[(tail.next + i) % tail.lines.size()]);
+    lines.push_back(tail.lines[(tail.next + i) % tail.lines.size()]);
   }
+  return lines;
+}
+
+void Output::show_tail(int world_rank, const std::vector<std::string>& lines) {
+  if (options_.world_size == 1 && options_.shown[0]) return;
+  Sink& to = sink(Stream::kStderr);
+  for (const std::string& line : lines) to.line(prefix(world_rank, to), line);
 }
 
 void Output::flush() {

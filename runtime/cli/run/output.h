@@ -19,16 +19,18 @@ enum class Stream { kStdout = 0, kStderr = 1 };
 inline constexpr std::array<Stream, 2> kStreams = {Stream::kStdout, Stream::kStderr};
 
 struct OutputOptions {
-  int ranks = 1;
+  int ranks = 1;       ///< of this node
+  int first_rank = 0;  ///< the world rank of the first of them
+  int world_size = 1;
   bool prefix = true;
-  std::vector<bool> shown;  ///< per rank: is its output passed on?
+  std::vector<bool> shown;  ///< per rank of this node: is its output passed on?
   std::string log_dir;      ///< empty: none
   int tail_lines = 30;      ///< kept per rank for the report
 };
 
 /// Brings what the ranks write to the agent's stdout and stderr: whole lines, prefixed by rank; on
 /// a terminal rank 0's unfinished line is live. Also writes the log files and keeps each rank's
-/// last lines. One thread.
+/// last lines. `rank` counts the node's ranks; what is shown is the world rank. One thread.
 class Output {
  public:
   /// Creates the log files. `stdout_fd` and `stderr_fd` are borrowed.
@@ -40,9 +42,11 @@ class Output {
   void finish(int rank, Stream stream);
   /// A line of dt's own to stderr, without prefix.
   void message(std::string_view text);
-  /// The rank's last lines, oldest first, to stderr with its prefix; nothing where they are all
-  /// that was shown anyway, because there is one rank.
-  void show_tail(int rank);
+  /// The rank's last lines, oldest first.
+  std::vector<std::string> tail(int rank) const;
+  /// Shows them to stderr with the prefix of `world_rank`; nothing where they are all that was
+  /// shown anyway, because there is one rank.
+  void show_tail(int world_rank, const std::vector<std::string>& lines);
 
   /// False while the reader of `stream` is so slow that no more should be read from the ranks.
   bool accepts(Stream stream) const { return !sink(stream).is_full(); }
@@ -71,7 +75,7 @@ class Output {
   void keep(int rank, std::string_view text);
   void pass_on(int rank, Stream stream, std::string_view text);
   void write_log(int rank, Stream stream, std::string_view bytes);
-  std::string prefix(int rank, const Sink& sink) const;
+  std::string prefix(int world_rank, const Sink& sink) const;
   Source& source(int rank, Stream stream) {
     return sources_[static_cast<size_t>(rank) * 2 + static_cast<size_t>(stream)];
   }

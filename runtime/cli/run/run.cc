@@ -5,12 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 
 #include "cli/command.h"
+#include "cli/host_port.h"
+#include "cli/run/binding.h"
+#include "cli/run/devices.h"
 #include "cli/run/environment.h"
+#include "cli/run/fleet.h"
 #include "cli/run/options.h"
+#include "cli/run/stop_interrupt.h"
 #include "cli/run/supervisor.h"
 #include "config/config.h"
 #include "net/loop.h"
@@ -20,117 +24,297 @@ namespace dt::cli {
 namespace {
 
 constexpr rlim_t kFdsPerRank = 4;  // two pipes, two log files
+constexpr int kFdsPerNode = 2;     // connections of its agent
 constexpr rlim_t kFdsOfAgent = 64;
+constexpr int64_t kSettleMs = 15'000;  // after the grace: what a node may take to sweep and to tell
 
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = "";
-  gethostname(name, sizeof name - 1);
-  return name[0] != '\0' ? name : "localhost";
-}
+/// What outlives an attempt.
+struct Agent {
+  Agent(const RunOptions& given, Config settings, NodePlace place)
+      : options(given), config(std::move(settings)), node(std::move(place)) {}
 
-// Room for the agent's descriptors; the connections of the store count too. The ranks get `before`.
-Result<rlimit> raise_open_files(int ranks) {
-  rlimit before{};
-  if (getrlimit(RLIMIT_NOFILE, &before) != 0) {
-    return Status(Code::kSystem, "cannot read the limit of open files: " + errno_text(errno));
-  }
-  const rlim_t needed = kFdsOfAgent + (kFdsPerRank + 1) * static_cast<rlim_t>(ranks);
+  const RunOptions& options;
+  const Config config;
+  const NodePlace node;
+  SupervisorPlan plan;
+  OutputOptions output;
+  ReservedPort master;              // with one node or on node 0
+  std::unique_ptr<net::Loop> loop;  // of the fleet
+  std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
+  BindPlan binding;
+  int stopped_by = 0;  // a signal that ended a wait for other nodes
+};
+
+// Room for the agent's descriptors; the connections of the stores count too. The ranks get what
+// was there before, which is `before`.
+Status raise_open_files(const rlimit& before, int local_size, int connections) {
+  const rlim_t needed = kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(local_size) +
+                        static_cast<rlim_t>(connections);
   rlimit raised = before;
   raised.rlim_cur = std::max(before.rlim_cur, std::min(needed, before.rlim_max));
-  if (raised.rlim_cur < needed || setrlimit(RLIMIT_NOFILE, &raised) != 0) {
-    return Status(Code::kSystem,
-                  format("%d ranks need %llu open files, the hard limit is %llu; raise it "
-                         "(ulimit -Hn), or start fewer ranks on this machine",
-                         ranks, static_cast<unsigned long long>(needed),
-                         static_cast<unsigned long long>(before.rlim_max)));
-  }
-  return before;
+  if (raised.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &raised) == 0) return {};
+  return Status(Code::kSystem,
+                format("%d ranks and %d connections need %llu open files, the hard limit is %llu; "
+                       "raise it (ulimit -Hn), or start fewer ranks on this machine",
+                       local_size, connections, static_cast<unsigned long long>(needed),
+                       static_cast<unsigned long long>(before.rlim_max)));
 }
 
 // Options win over dt.toml and DT_RUN_*.
-void settle(const RunOptions& options, const Config& config, SupervisorPlan* plan,
-            OutputOptions* output) {
-  plan->grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
-  if (options.grace_ms || config.given("run.grace_ms")) plan->stop_grace_ms = plan->grace_ms;
-  output->ranks = options.nproc;
-  output->prefix = options.prefix.value_or(options.nproc > 1 && config.boolean("run.prefix"));
-  output->shown = options.shown;
-  output->log_dir = options.log_dir;
-  output->tail_lines =
+void settle_options(Agent* agent) {
+  const RunOptions& options = agent->options;
+  const Config& config = agent->config;
+  SupervisorPlan& plan = agent->plan;
+  plan.grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
+  if (options.grace_ms || config.given("run.grace_ms")) plan.stop_grace_ms = plan.grace_ms;
+  plan.place.local_size = options.nproc;
+  plan.place.world_size = options.nproc;
+  plan.place.max_restarts = options.max_restarts;
+  plan.place.agent_pid = getpid();
+  agent->output.tail_lines =
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
 }
 
-// The store of the job, served by this process.
+/// Keys of backends that may not be built into this release read as empty.
+std::string text_of(const Config& config, const char* key) {
+  const Result<std::string> value = config.value_text(key);
+  return value.ok() ? value.value() : std::string();
+}
+
+/// What the ranks of this node run on.
+Status settle_processors(Agent* agent) {
+  const int ranks = agent->options.nproc;
+  DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")),
+                    text_of(agent->config, "backend.name"),
+                    text_of(agent->config, "backend.shared_gpu")));
+  if (agent->options.bind != Bind::kNone) {
+    agent->binding =
+        plan_binding(agent->options.bind, read_topology("/sys", allowed_cpus()), ranks);
+    agent->plan.cpus = agent->binding.cpus;
+  }
+  if (getenv("OMP_NUM_THREADS") != nullptr) return {};
+  const int own = agent->binding.cores_per_rank;
+  agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores() / ranks);
+  return {};
+}
+
+// ---- the other nodes ----
+
+/// A wait for other nodes, which a signal to this agent ends.
+template <class F>
+auto while_stoppable(Agent* agent, Signals* signals, F&& function)
+    -> decltype(function(std::declval<const Wait&>())) {
+  DT_TRY_VALUE(const auto stop, StopInterrupt::start(agent->loop.get(), signals));
+  const Deadline deadline = Deadline::after_ms(agent->config.integer("rendezvous.timeout_ms"));
+  auto result = function(Wait{deadline, stop->interrupt()});
+  if (!result.ok()) agent->stopped_by = stop->signal();
+  return result;
+}
+
+Status meet(Agent* agent, Signals* signals) {
+  FleetOptions options;
+  options.node = agent->node;
+  options.local_size = agent->options.nproc;
+  options.max_restarts = agent->options.max_restarts;
+  options.host_name = agent->plan.host;
+  options.pid = getpid();
+  options.job_id = agent->plan.place.job_id;
+  options.bind_address = agent->config.text("store.bind");
+  options.timeout_ms = agent->config.integer("rendezvous.timeout_ms");
+  options.settle_timeout_ms = agent->plan.grace_ms + kSettleMs;
+  options.logger = std::make_shared<Logger>();
+  DT_TRY_VALUE(agent->loop, net::Loop::start("dt-agents"));
+  auto met = while_stoppable(agent, signals, [&](const Wait& wait) {
+    return Fleet::meet(agent->loop.get(), options, wait);
+  });
+  DT_TRY(met.status());
+  agent->fleet = std::move(met).value();
+  const Fleet& fleet = *agent->fleet;
+  JobPlace& place = agent->plan.place;
+  place.world_size = fleet.world_size();
+  place.first_rank = fleet.own().first_rank;
+  place.node_rank = fleet.node_rank();
+  place.node_count = agent->node.node_count;
+  place.max_restarts = fleet.max_restarts();
+  place.job_id = fleet.job_id();
+  agent->plan.fleet = agent->fleet.get();
+  return {};
+}
+
+// ---- an attempt ----
+
+// The store of one attempt, served by this process.
 struct ServedStore {
   std::unique_ptr<net::Loop> loop;
   std::unique_ptr<store::Server> server;  // ends before the loop
 };
 
-Result<ServedStore> serve_store(const SupervisorPlan& plan) {
+Result<ServedStore> serve_store(const Agent& agent) {
+  const JobPlace& place = agent.plan.place;
   store::ServerOptions options;
-  options.job_id = plan.place.job_id;
-  options.world_size = plan.place.local_size;
-  options.host = plan.host;
-  options.pid = plan.place.agent_pid;
+  options.torch_compat = agent.config.boolean("store.torch_compat");
+  options.job_id = place.job_id;
+  options.attempt = place.attempt;
+  options.world_size = place.world_size;
+  options.host = agent.plan.host;
+  options.pid = place.agent_pid;
+  options.max_connections = static_cast<size_t>(agent.config.integer("store.max_connections"));
+  if (agent.fleet != nullptr) options.bind_address = agent.fleet->bind_address();
   ServedStore served;
   DT_TRY_VALUE(served.loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(served.server, store::Server::start(served.loop.get(), options));
   return served;
 }
 
+/// Where the ranks of this attempt meet: served here, or told by node 0.
+Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
+  JobPlace& place = agent->plan.place;
+  Fleet* fleet = agent->fleet.get();
+  if (fleet != nullptr && fleet->node_rank() != 0) {
+    DT_TRY_VALUE(const Endpoints endpoints, while_stoppable(agent, signals, [&](const Wait& wait) {
+                   return fleet->await_endpoints(place.attempt, wait);
+                 }));
+    place.store_host = endpoints.store_host;
+    place.store_port = endpoints.store_port;
+    place.master_host = endpoints.master_host;
+    place.master_port = endpoints.master_port;
+    place.torch_store = endpoints.master_port == endpoints.store_port;
+    return {};
+  }
+  DT_TRY_VALUE(*served, serve_store(*agent));
+  agent->plan.first_failed_rank = [server = served->server.get()] {
+    return server->first_failed_rank();
+  };
+  place.store_port = served->server->port();
+  // PyTorch's ranks then find a store there that is served already.
+  place.torch_store = agent->config.boolean("store.torch_compat");
+  place.master_port = place.torch_store ? place.store_port : agent->master.port;
+  if (fleet == nullptr) return {};
+  place.store_host = place.master_host = fleet->reachable_host();
+  return fleet->publish({place.attempt, place.job_id, place.store_host, place.store_port,
+                         place.master_host, place.master_port});
+}
+
+/// With restarts each attempt has a folder of its own.
+Result<std::unique_ptr<Output>> open_output(Agent* agent) {
+  const JobPlace& place = agent->plan.place;
+  OutputOptions options = agent->output;
+  options.ranks = place.local_size;
+  options.first_rank = place.first_rank;
+  options.world_size = place.world_size;
+  options.prefix =
+      agent->options.prefix.value_or(place.world_size > 1 && agent->config.boolean("run.prefix"));
+  DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, place.world_size));
+  options.shown.assign(shown.begin() + place.first_rank,
+                       shown.begin() + place.first_rank + place.local_size);
+  options.log_dir = agent->options.log_dir;
+  if (!options.log_dir.empty() && place.max_restarts > 0) {
+    options.log_dir += format("/attempt-%d", place.attempt);
+  }
+  return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
+}
+
 void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
   const JobPlace& place = plan.place;
-  output->message(format("dt run: job %s, %d ranks on %s, store 127.0.0.1:%d, MASTER_PORT %d",
-                         place.job_id.c_str(), place.local_size, plan.host.c_str(),
-                         place.store_port, place.master_port));
+  std::string where = plan.host;
+  if (place.node_count > 1) {
+    where = format("%s, node %d of %d (ranks %d-%d of %d)", plan.host.c_str(), place.node_rank,
+                   place.node_count, place.first_rank, place.first_rank + place.local_size - 1,
+                   place.world_size);
+  }
+  output->message(format("dt run: job %s, %d ranks on %s, store %s:%d, MASTER_PORT %d",
+                         place.job_id.c_str(), place.local_size, where.c_str(),
+                         place.store_host.c_str(), place.store_port, place.master_port));
+  for (size_t i = 0; i < plan.cpus.size(); ++i) {
+    output->message(format("dt run: rank %zu on processors %s",
+                           static_cast<size_t>(place.first_rank) + i,
+                           cpu_list_text(plan.cpus[i]).c_str()));
+  }
   if (place.omp_num_threads == 0) return;
   output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores for %d ranks",
                          place.omp_num_threads, usable_cores(), place.local_size));
 }
 
-Result<int> run_job(const RunOptions& options, const std::string& program) {
-  SupervisorPlan plan;
+/// Attempt after attempt, until one ends well or may not be repeated.
+Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
+  for (;; ++agent->plan.place.attempt) {
+    ServedStore served;
+    DT_TRY(open_attempt(agent, signals, &served));
+    DT_TRY_VALUE(const std::unique_ptr<Output> output, open_output(agent));
+    agent->plan.place.terminal = output->is_terminal(Stream::kStdout);
+    if (!agent->binding.note.empty()) output->message("dt run: " + agent->binding.note);
+    agent->binding.note.clear();  // once
+    if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
+    Supervisor supervisor(agent->plan, *signals, *guardian, *output);
+    const Outcome outcome = supervisor.run();
+    if (!outcome.restart) return outcome.exit_code;
+    agent->plan.stop_signal = supervisor.stop_signal();
+    agent->plan.stopped_here = supervisor.stopped_here();
+  }
+}
+
+Result<int> run_job(Agent* agent, const std::string& program) {
+  SupervisorPlan& plan = agent->plan;
   plan.program = program;
-  plan.args = options.command;
+  plan.args = agent->options.command;
   plan.host = host_name();
-  OutputOptions output_options;
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
-  settle(options, config, &plan, &output_options);
-  DT_TRY_VALUE(plan.open_files, raise_open_files(options.nproc));
+  settle_options(agent);
+  plan.place.job_id = agent->node.job_id;
+  if (plan.place.job_id.empty()) {
+    DT_TRY_VALUE(plan.place.job_id, random_job_id());
+  }
+  if (getrlimit(RLIMIT_NOFILE, &plan.open_files) != 0) {
+    return Status(Code::kSystem, "cannot read the limit of open files: " + errno_text(errno));
+  }
+  const int nodes = agent->node.node_count;
+  DT_TRY(raise_open_files(plan.open_files, plan.place.local_size,
+                          plan.place.local_size + kFdsPerNode * nodes));
+  DT_TRY(settle_processors(agent));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());
   DT_TRY_VALUE(const std::unique_ptr<Guardian> guardian, Guardian::start());
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  DT_TRY_VALUE(const std::unique_ptr<Output> output,
-               Output::create(output_options, STDOUT_FILENO, STDERR_FILENO));
-
-  DT_TRY_VALUE(const ReservedPort master, reserve_port());
-  plan.place.local_size = options.nproc;
-  DT_TRY_VALUE(plan.place.job_id, random_job_id());
-  plan.place.master_port = master.port;
-  plan.place.agent_pid = getpid();
-  DT_TRY_VALUE(const ServedStore served, serve_store(plan));
-  plan.place.store_port = served.server->port();
-  plan.first_failed_rank = [&served] { return served.server->first_failed_rank(); };
-  plan.place.terminal = output->is_terminal(Stream::kStdout);
-  if (getenv("OMP_NUM_THREADS") == nullptr) {
-    plan.place.omp_num_threads = std::max(1, usable_cores() / options.nproc);
+  if (nodes > 1) {
+    DT_TRY(meet(agent, &signals));
   }
-  if (options.verbose) say_what_is_set_up(plan, output.get());
-  return Supervisor(plan, signals, *guardian, *output).run();
+  if (agent->node.node_rank == 0) {
+    DT_TRY(raise_open_files(plan.open_files, plan.place.local_size,
+                            plan.place.world_size + kFdsPerNode * nodes));
+    DT_TRY_VALUE(agent->master, reserve_port());
+  }
+  const Result<int> exit_code = run_attempts(agent, &signals, guardian.get());
+  if (agent->fleet != nullptr && exit_code.ok()) agent->fleet->leave();
+  return exit_code;
+}
+
+int usage_error(const Status& status) {
+  return fail("run", Status(status.code(), status.message() + "; see dt run --help"), kExitUsage);
+}
+
+int run_parsed(const RunOptions& options) {
+  const Result<NodePlace> node = find_node(options.node, process_environment());
+  if (!node.ok()) return usage_error(node.status());
+  if (node.value().node_count == 1) {
+    const auto shown = parse_show(options.show, options.nproc);
+    if (!shown.ok()) return usage_error(shown.status());
+  }
+  const Result<std::string> program = find_program(options.command.front());
+  if (!program.ok()) return fail("run", program.status(), kExitNotFound);
+  Result<Config> config = Config::load(process_environment());
+  if (!config.ok()) return fail("run", config.status());
+  Agent agent(options, std::move(config).value(), node.value());
+  const Result<int> exit_code = run_job(&agent, program.value());
+  if (exit_code.ok()) return exit_code.value();
+  return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }
 
 }  // namespace
 
 int run_command(int argument_count, char** arguments) {
   const ParsedRun parsed = parse_run(argument_count, arguments);
-  if (parsed.exit_code) return *parsed.exit_code;
-  const Result<std::string> program = find_program(parsed.options.command.front());
-  if (!program.ok()) return fail("run", program.status(), kExitNotFound);
-  const Result<int> exit_code = run_job(parsed.options, program.value());
-  return exit_code.ok() ? exit_code.value() : fail("run", exit_code.status());
+  return parsed.exit_code ? *parsed.exit_code : run_parsed(parsed.options);
 }
 
 }  // namespace dt::cli

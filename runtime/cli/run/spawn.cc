@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "cli/run/binding.h"
 #include "cli/run/fd.h"
 #include "cli/run/guardian.h"
 
@@ -26,7 +28,25 @@ struct Prepared {
   std::vector<char*> environment;
   pid_t agent;
   int error_fd;
+  std::vector<unsigned long> cpu_mask;  // bits as in cpu_set_t; empty: not bound
 };
+
+// What the child tells when it could not run the program.
+struct Failure {
+  int error = 0;
+  bool binding = false;
+};
+
+std::vector<unsigned long> mask_of(const std::vector<int>& cpus) {
+  constexpr size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask;
+  for (const int cpu : cpus) {
+    const size_t word = static_cast<size_t>(cpu) / kBits;
+    if (mask.size() <= word) mask.resize(word + 1);
+    mask[word] |= 1ul << (static_cast<size_t>(cpu) % kBits);
+  }
+  return mask;
+}
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -42,10 +62,18 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != prepared.agent) _exit(127);  // it died before the line above
   Guardian::announce(plan.guardian_fd, getpid());
-  int error = 0;
+  Failure failure;
+  int& error = failure.error;
   const int fds[] = {plan.stdin_fd, plan.stdout_fd, plan.stderr_fd};
   for (int fd = 0; fd <= 2; ++fd) {
     if (fds[fd] != fd && dup2(fds[fd], fd) < 0) error = errno;
+  }
+  const std::vector<unsigned long>& mask = prepared.cpu_mask;
+  if (error == 0 && !mask.empty() &&
+      sched_setaffinity(0, mask.size() * sizeof(unsigned long),
+                        reinterpret_cast<const cpu_set_t*>(mask.data())) != 0) {
+    error = errno;
+    failure.binding = true;
   }
   if (error == 0) {
     setrlimit(RLIMIT_NOFILE, &plan.open_files);
@@ -53,7 +81,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
     execve(plan.program.c_str(), prepared.args.data(), prepared.environment.data());
     error = errno;
   }
-  [[maybe_unused]] const ssize_t written = write(prepared.error_fd, &error, sizeof error);
+  [[maybe_unused]] const ssize_t written = write(prepared.error_fd, &failure, sizeof failure);
   _exit(127);
 }
 
@@ -65,20 +93,25 @@ Status exec_error(const std::string& program, int error) {
   return Status(Code::kSystem, text);
 }
 
-// The error pipe closes when exec succeeds, and carries errno when it does not.
-Status await_exec(const std::string& program, int error_fd, pid_t pid) {
+// The error pipe closes when exec succeeds, and carries a Failure when it does not.
+Status await_exec(const SpawnPlan& plan, int error_fd, pid_t pid) {
   pollfd ready{error_fd, POLLIN, 0};
   int count;
   do {
     count = poll(&ready, 1, kExecTimeoutMs);
   } while (count < 0 && errno == EINTR);
-  int error = 0;
+  Failure failure;
   ssize_t bytes = 0;
-  if (count == 1) bytes = read(error_fd, &error, sizeof error);
+  if (count == 1) bytes = read(error_fd, &failure, sizeof failure);
   if (count == 1 && bytes <= 0) return {};
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
-  return exec_error(program, count == 1 ? error : ETIMEDOUT);
+  if (failure.binding) {
+    return Status(Code::kSystem, "cannot bind " + plan.program + " to the processors " +
+                                     cpu_list_text(plan.cpus) + ": " + errno_text(failure.error) +
+                                     "; leave --bind out");
+  }
+  return exec_error(plan.program, count == 1 ? failure.error : ETIMEDOUT);
 }
 
 enum class Found { kNo, kNotAFile, kNotExecutable, kYes };
@@ -99,8 +132,8 @@ Result<pid_t> spawn(const SpawnPlan& plan) {
   }
   Fd reader(ends[0]);
   Fd writer(ends[1]);
-  const Prepared prepared{plan, pointers(plan.args), pointers(plan.environment), getpid(),
-                          writer.get()};
+  const Prepared prepared{plan,     pointers(plan.args), pointers(plan.environment),
+                          getpid(), writer.get(),        mask_of(plan.cpus)};
   const pid_t pid = fork();
   if (pid < 0) {
     return Status(Code::kSystem, "cannot start " + plan.program + ": " + errno_text(errno) +
@@ -108,7 +141,7 @@ Result<pid_t> spawn(const SpawnPlan& plan) {
   }
   if (pid == 0) become_rank(prepared);
   writer.reset();
-  DT_TRY(await_exec(plan.program, reader.get(), pid));
+  DT_TRY(await_exec(plan, reader.get(), pid));
   return pid;
 }
 

@@ -23,6 +23,7 @@ struct SpawnPlan {
   int guardian_fd = -1;
   sigset_t signal_mask{};  ///< as it was before the agent blocked signals
   rlimit open_files{};     ///< as it was before the agent raised it
+  std::vector<int> cpus;   ///< that it may run on, ascending; empty: those of the agent
 };
 
 /// Starts the program as the leader of a process group of its own. It dies with the calling thread,

@@ -26,18 +26,29 @@ Supervisor::Supervisor(const SupervisorPlan& plan, Signals& signals, Guardian& g
       buffer_(kReadBytes),
       oom_kills_at_start_(oom_kill_count()) {}
 
-int Supervisor::run() {
-  start_error_ = start_all();
-  if (!start_error_.ok()) signal_groups(SIGKILL);
+Outcome Supervisor::run() {
+  stop_signal_ = plan_.stop_signal;
+  stopped_here_ = plan_.stopped_here;
+  if (plan_.fleet != nullptr) {
+    if (stopped_here_) plan_.fleet->tell_stop(stop_signal_, 1);
+    handle_news();  // of before the attempt
+  }
+  if (stop_signal_ == 0 && !fleet_failed_) start_error_ = start_all();
+  died_of_stop_ = stop_signal_ != 0;
+  if (!start_error_.ok()) {
+    signal_groups(SIGKILL);
+    if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, -1);
+  }
   while (phase_ != Phase::kReported || !output_.flushed()) step();
-  return exit_code();
+  return outcome_;
 }
 
 Status Supervisor::start_all() {
   DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
   for (int rank = 0; rank < plan_.place.local_size; ++rank) {
-    if (Status started = start(rank, rank == 0 ? &stdin_relay_ : nullptr); !started.ok()) {
-      return started.within(format("rank %d", rank));
+    const int world_rank = plan_.place.first_rank + rank;
+    if (Status started = start(rank, world_rank == 0 ? &stdin_relay_ : nullptr); !started.ok()) {
+      return started.within(format("rank %d", world_rank));
     }
   }
   return {};
@@ -51,6 +62,7 @@ Status Supervisor::start(int rank, StdinRelay* relay) {
   spawn_plan.guardian_fd = guardian_.fd();
   spawn_plan.signal_mask = signals_.original_mask();
   spawn_plan.open_files = plan_.open_files;
+  if (!plan_.cpus.empty()) spawn_plan.cpus = plan_.cpus[static_cast<size_t>(rank)];
   Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   spawn_plan.stdin_fd = relay != nullptr ? relay->child_fd() : null.get();
 
@@ -112,6 +124,9 @@ void Supervisor::build_poll_set() {
   for (const int fd : output_.waiting_fds()) {
     watch(fd, POLLOUT, {Watched::kSink, -1, Stream::kStdout});
   }
+  if (plan_.fleet != nullptr) {
+    watch(plan_.fleet->wake_fd(), POLLIN, {Watched::kFleet, -1, Stream::kStdout});
+  }
   watch(stdin_relay_.read_fd(), POLLIN, {Watched::kStdinRead, 0, Stream::kStdout});
   watch(stdin_relay_.write_fd(), POLLOUT, {Watched::kStdinWrite, 0, Stream::kStdout});
   for (const Stream stream : kStreams) {
@@ -127,7 +142,8 @@ int Supervisor::poll_timeout_ms() const {
   const bool can_drain = output_.accepts(Stream::kStdout) && output_.accepts(Stream::kStderr);
   if (phase_ == Phase::kDraining && can_drain) return 0;
   const Deadline next = term_at_.earlier(kill_at_).earlier(sweep_until_);
-  if (next.is_never()) return -1;  // the ranks decide
+  if (phase_ == Phase::kRunning && all_ended()) return 0;
+  if (next.is_never()) return -1;  // the ranks decide, or the other nodes
   return static_cast<int>(std::clamp<int64_t>(next.remaining_ms(), 0, INT_MAX));
 }
 
@@ -138,6 +154,7 @@ void Supervisor::handle(const Watched& watched) {
     case Watched::kStdinRead: stdin_relay_.on_readable(); break;
     case Watched::kStdinWrite: stdin_relay_.on_writable(); break;
     case Watched::kRankStream: read_stream(watched.rank, watched.stream); break;
+    case Watched::kFleet: handle_news(); break;
   }
 }
 
@@ -178,30 +195,28 @@ void Supervisor::drain() {
       }
     }
   }
-  report();
-  phase_ = Phase::kReported;
+  settle();
 }
 
-void Supervisor::report() {
-  settle_first();
-  if (!start_error_.ok()) {
-    output_.message("dt run: " + start_error_.message());
-  } else if (ended_by_stop()) {
-    output_.message("dt run: stopped by " + signal_name(stop_signal_) + ": " +
-                    outcome_list(ends_, -1));
-  } else if (first_ >= 0) {
-    const RankEnd& end = ends_[static_cast<size_t>(first_)];
-    output_.message(first_failure_line(first_, end, plan_.host) + first_cause_);
-    output_.show_tail(first_);
-    const std::string followers = followers_line(ends_, first_);
-    if (!followers.empty()) output_.message(followers);
+void Supervisor::settle() {
+  if (plan_.fleet != nullptr) {
+    phase_ = Phase::kSettling;
+    plan_.fleet->settle(plan_.place.attempt, node_ends(), plan_.first_failed_rank);
+    return;
   }
+  OutcomeFacts facts;
+  facts.attempt = plan_.place.attempt;
+  facts.max_restarts = plan_.place.max_restarts;
+  if (plan_.first_failed_rank) facts.first_told = plan_.first_failed_rank();
+  report(decide({node_ends()}, facts));
 }
 
-int Supervisor::exit_code() const {
-  if (!start_error_.ok()) return 1;
-  if (ended_by_stop()) return 128 + stop_signal_;
-  return first_ >= 0 ? ends_[static_cast<size_t>(first_)].exit_code() : 0;
+void Supervisor::report(Outcome outcome) {
+  outcome_ = std::move(outcome);
+  if (!outcome_.headline.empty()) output_.message(outcome_.headline);
+  if (outcome_.rank >= 0) output_.show_tail(outcome_.rank, outcome_.tail);
+  if (!outcome_.followers.empty()) output_.message(outcome_.followers);
+  phase_ = Phase::kReported;
 }
 
 }  // namespace dt::cli

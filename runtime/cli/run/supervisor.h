@@ -12,7 +12,9 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "cli/run/environment.h"
+#include "cli/run/fleet.h"
 #include "cli/run/guardian.h"
+#include "cli/run/outcome.h"
 #include "cli/run/output.h"
 #include "cli/run/report.h"
 #include "cli/run/signals.h"
@@ -26,32 +28,41 @@ struct SupervisorPlan {
   std::vector<std::string> args;
   JobPlace place;
   std::string host;
-  rlimit open_files{};  ///< what the ranks get
+  rlimit open_files{};                 ///< what the ranks get
+  std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent
   /// From the first failure to SIGKILL; the others get SIGTERM on the way.
   int64_t grace_ms = 15'000;
   /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that
   /// sent it knows how long a checkpoint may take.
   int64_t stop_grace_ms = -1;
-  /// The rank that the store saw fail first, -1 none. Any time.
+  /// The rank that the job's store saw fail first, -1 none. Any time, any thread.
   std::function<int32_t()> first_failed_rank;
+  Fleet* fleet = nullptr;  ///< the other nodes; null with one node
+  /// A signal that came before this attempt: no rank is started, the others are told.
+  int stop_signal = 0;
+  bool stopped_here = false;  ///< it came to this agent
 };
 
-/// Runs the ranks of one host: starts them, brings their output, passes signals on, and when one
-/// fails ends the others. One thread, one poll() loop; nothing of what the ranks started is left
-/// when it returns.
+/// Runs the ranks of one host in one attempt: starts them, brings their output, passes signals on,
+/// and when one fails, here or on another node, ends the others. One thread, one poll() loop;
+/// nothing of what the ranks started is left when it returns.
 class Supervisor {
  public:
   /// All are borrowed.
   Supervisor(const SupervisorPlan& plan, Signals& signals, Guardian& guardian, Output& output);
-  /// The exit code of the command.
-  int run();
+  /// What has been reported.
+  Outcome run();
+  /// The signal that asked this attempt to end; 0 none.
+  int stop_signal() const { return stop_signal_; }
+  bool stopped_here() const { return stopped_here_; }
 
  private:
   enum class Phase {
     kRunning,   // ranks live
     kSweeping,  // all ranks have ended, processes that they started have not
     kDraining,  // only output is left
-    kReported,  // and the report is in it
+    kSettling,  // the other nodes are not that far yet
+    kReported,  // and the report is in the output
   };
   struct Pipes {
     std::array<Fd, 2> streams;
@@ -59,7 +70,7 @@ class Supervisor {
   };
   // What an entry of the poll set belongs to.
   struct Watched {
-    enum Kind { kSignals, kSink, kStdinRead, kStdinWrite, kRankStream } kind;
+    enum Kind { kSignals, kSink, kStdinRead, kStdinWrite, kRankStream, kFleet } kind;
     int rank;
     Stream stream;
   };
@@ -83,17 +94,20 @@ class Supervisor {
   void reap();
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);
-  void look_for_oom_kill();
-  void settle_first();
+  void end_ranks(int64_t term_after_ms);
+  void handle_news();
+  void stop_ranks(int signal, bool at_once);
   void check_deadlines();
   void signal_groups(int signal);
   bool all_ended() const;
   void sweep(bool send);
   void note_empty_groups();
   // The end
-  void report();
-  int exit_code() const;
-  bool ended_by_stop() const { return died_of_stop_ && (first_ < 0 || failed_after_stop_); }
+  NodeEnds node_ends() const;
+  std::vector<Candidate> candidates() const;
+  std::string oom_text() const;
+  void settle();
+  void report(Outcome outcome);
 
   const SupervisorPlan plan_;
   Signals& signals_;
@@ -108,10 +122,14 @@ class Supervisor {
 
   Phase phase_ = Phase::kRunning;
   Status start_error_;
-  int first_ = -1;  // the rank that failed first
-  std::string first_cause_;
+  int first_ = -1;  // of the node's ranks the one that failed first, before another node's did
   bool failed_after_stop_ = false;
+  int64_t ending_ns_ = 0;  // when a failure was first known here; 0 none
+  bool fleet_failed_ = false;
+  Outcome outcome_;
   int stop_signal_ = 0;  // SIGINT, SIGTERM, ... from outside; 0 none
+  bool stopped_here_ = false;
+  int heard_stop_ = 0;  // passed on because another node got it; 0 none, or it has come here too
   bool died_of_stop_ = false;
   int interrupts_ = 0;  // SIGINTs so far
   std::set<int> passed_on_;

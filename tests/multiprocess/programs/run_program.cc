@@ -2,6 +2,7 @@
 // What the tests of `dt run` start as ranks: run_program MODE [ARGUMENTS].
 #include <dirent.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,6 +40,28 @@ int fail(int failing_rank, int code) {
   if (rank() != failing_rank) stay();
   say("about to fail\n");
   return code;
+}
+
+// The named rank fails in the named attempt; all others end well there, and all do in others.
+int fail_attempt(int failing_rank, int failing_attempt) {
+  const int attempt = number(getenv("DT_ATTEMPT"));
+  say("attempt " + std::to_string(attempt) + " " +
+      (getenv("TORCHELASTIC_RESTART_COUNT") == nullptr ? "?"
+                                                       : getenv("TORCHELASTIC_RESTART_COUNT")) +
+      "\n");
+  if (attempt != failing_attempt) return 0;
+  if (rank() != failing_rank) stay();
+  return 5;
+}
+
+int print_all(const char* const* names) {
+  std::string line = "place";
+  for (; *names != nullptr; ++names) {
+    const char* value = getenv(*names);
+    line += std::string(" ") + (value == nullptr ? "(none)" : value);
+  }
+  say(line + "\n");
+  return 0;
 }
 
 // Leaves a child behind that ignores SIGTERM; with `own_session` it leaves the group too.
@@ -94,6 +117,21 @@ int wait_for_usr1() {
   return 0;
 }
 
+// Ends half a second after the first SIGINT, and says how many have come until then.
+int count_interrupts() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("ready " + std::to_string(getpid()) + " end\n");
+  int signal = 0;
+  int count = sigwait(&set, &signal) == 0 ? 1 : 0;
+  const timespec half_a_second = {0, 500'000'000};
+  while (sigtimedwait(&set, nullptr, &half_a_second) == SIGINT) ++count;
+  say("interrupts " + std::to_string(count) + "\n");
+  return 0;
+}
+
 int listen_on_master_port() {
   if (rank() != 0) return 0;
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -118,6 +156,17 @@ int list_descriptors() {
   }
   closedir(folder);
   say("descriptors " + std::to_string(count) + "\n");
+  return 0;
+}
+
+int list_cpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  std::string line = "cpus";
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) line += " " + std::to_string(cpu);
+  }
+  say(line + "\n");
   return 0;
 }
 
@@ -147,6 +196,8 @@ int run(const std::string& mode, const char* first, const char* second) {
     say("ready " + std::to_string(getpid()) + " end\n");
     stay();
   }
+  if (mode == "cpus") return list_cpus();
+  if (mode == "count-int") return count_interrupts();
   if (mode == "huge") {
     say(std::string(static_cast<size_t>(number(first)), 'x') + "\n");
     return 0;
@@ -166,6 +217,15 @@ int run(const std::string& mode, const char* first, const char* second) {
       say(std::string(name) + "=" + (value == nullptr ? "(none)" : value) + "\n");
     }
     return 0;
+  }
+  if (mode == "fail-attempt") return fail_attempt(number(first), number(second));
+  if (mode == "place") {
+    const char* const names[] = {
+        "DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",
+        "DT_NODE_RANK", "DT_NODE_COUNT",    "RANK",          "WORLD_SIZE",
+        "LOCAL_RANK",   "LOCAL_WORLD_SIZE", "GROUP_RANK",    "GROUP_WORLD_SIZE",
+        nullptr};
+    return print_all(names);
   }
   fprintf(stderr, "run_program: unknown mode %s\n", mode.c_str());
   return 99;

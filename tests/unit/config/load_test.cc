@@ -162,6 +162,10 @@ TEST_CASE("Config: files that cannot be read") {
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   CHECK(tree.error({{"DT_CONFIG", fifo}}) ==
         "DT_CONFIG: " + fifo + ": is neither a regular file nor /dev/null");
+  std::filesystem::create_symlink(tree.path("gone.toml"), tree.path("cwd/dt.toml"));
+  CHECK(tree.error() ==
+        "dt.toml: is a symbolic link to a file that does not exist; mend or remove it");
+  std::filesystem::remove(tree.path("cwd/dt.toml"));
   std::filesystem::create_directory(tree.path("cwd/dt.toml"));
   CHECK(tree.error() == "dt.toml: is a directory; expected a file");
 }

@@ -15,8 +15,8 @@ constexpr int64_t kMsNs = 1'000'000;
 TEST_CASE("Keyspace: a set answers exactly the waits that it completes") {
   Keyspace keys;
   Answers answers;
-  keys.wait({1, 10}, {"a"}, true, {}, 0, &answers);
-  keys.wait({2, 20}, {"a", "b", "a"}, false, {}, 0, &answers);
+  keys.wait({1, 10}, {"a"}, WaitKind::kValue, {}, 0, &answers);
+  keys.wait({2, 20}, {"a", "b", "a"}, WaitKind::kExists, {}, 0, &answers);
   CHECK(answers.empty());
   CHECK(keys.set("a", "1", &answers).ok());
   REQUIRE(answers.size() == 1);
@@ -32,10 +32,10 @@ TEST_CASE("Keyspace: a set answers exactly the waits that it completes") {
 TEST_CASE("Keyspace: waits end by patience, cancel and the end of the client") {
   Keyspace keys;
   Answers answers;
-  keys.wait({1, 1}, {"a"}, true, Patience::starting(0, 5), 0, &answers);
-  keys.wait({1, 2}, {"a"}, true, {}, 0, &answers);
-  keys.wait({1, 3}, {"b"}, true, Patience::starting(0, 7), 0, &answers);
-  keys.wait({2, 1}, {"b"}, true, {}, 0, &answers);
+  keys.wait({1, 1}, {"a"}, WaitKind::kValue, Patience::starting(0, 5), 0, &answers);
+  keys.wait({1, 2}, {"a"}, WaitKind::kValue, {}, 0, &answers);
+  keys.wait({1, 3}, {"b"}, WaitKind::kValue, Patience::starting(0, 7), 0, &answers);
+  keys.wait({2, 1}, {"b"}, WaitKind::kValue, {}, 0, &answers);
   CHECK(keys.next_deadline_ns() == 5 * kMsNs);
   keys.expire(5 * kMsNs - 1, &answers);
   CHECK(answers.empty());
@@ -81,14 +81,14 @@ TEST_CASE("Keyspace: memory, waits per client and request numbers have limits") 
   CHECK(keys.multi_set({"k", "l"}, {"", "123456789"}, &answers).code() == Code::kOutOfMemory);
   CHECK(keys.find("k")->size() == 95);  // all or nothing
   CHECK(keys.erase("k"));
-  keys.wait({1, 1}, {"x"}, true, {}, 0, &answers);
-  keys.wait({1, 1}, {"y"}, true, {}, 0, &answers);
+  keys.wait({1, 1}, {"x"}, WaitKind::kValue, {}, 0, &answers);
+  keys.wait({1, 1}, {"y"}, WaitKind::kValue, {}, 0, &answers);
   REQUIRE(answers.size() == 1);
   CHECK(answers[0].status.message() == "the request's number is in use on this connection");
 
   Keyspace wide;
   for (uint64_t id = 0; id <= Keyspace::kMaxWaitsPerClient; ++id) {
-    wide.wait({1, id}, {"x"}, true, {}, 0, &answers);
+    wide.wait({1, id}, {"x"}, WaitKind::kValue, {}, 0, &answers);
   }
   REQUIRE(answers.size() == 2);
   CHECK(answers[1].status.message() ==
@@ -109,4 +109,43 @@ TEST_CASE("Keyspace: add refuses what is no number and what does not fit") {
   CHECK(keys.add("k", 1, &answers).status().message() ==
         "add to key \"k\": the sum does not fit into 64 bits");
   CHECK(keys.add("k", -1, &answers).value() == INT64_MAX - 1);
+}
+
+TEST_CASE("keyspace: a notice counts as a key's coming for those who asked for that") {
+  Keyspace keys;
+  Answers answers;
+  keys.wait({1, 1}, {"q"}, WaitKind::kNoticed, {}, 0, &answers);
+  keys.wait({2, 1}, {"q", "x"}, WaitKind::kNoticed, {}, 0, &answers);
+  keys.wait({3, 1}, {"q"}, WaitKind::kNoticed, {}, 0, &answers);
+  keys.wait({4, 1}, {"q"}, WaitKind::kExists, {}, 0, &answers);
+  keys.notice("q", 2, &answers);  // 1, and a half of 2
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].ticket == Ticket{1, 1});
+  REQUIRE(keys.set("x", "", &answers).ok());
+  CHECK(answers.size() == 2);
+  keys.notice("q", 9, &answers);
+  CHECK(answers.size() == 3);
+  CHECK(keys.pending() == 1);
+  CHECK(keys.find("q") == nullptr);
+  keys.notice("nobody", 1, &answers);
+  CHECK(answers.size() == 3);
+}
+
+TEST_CASE("keyspace: each change of a value is told before it happens") {
+  Keyspace keys;
+  Answers answers;
+  std::vector<std::string> told;
+  keys.set_on_change(
+      [&](const std::string& key, const std::string* before, const std::string* after) {
+        told.push_back(key + ":" + (before != nullptr ? *before : "-") + ">" +
+                       (after != nullptr ? *after : "-"));
+      });
+  REQUIRE(keys.set("a", "1", &answers).ok());
+  REQUIRE(keys.add("a", 1, &answers).ok());
+  REQUIRE(keys.compare_set("a", "7", "8", &answers).ok());
+  REQUIRE(keys.compare_set("a", "2", "3", &answers).ok());
+  CHECK(keys.erase("a"));
+  CHECK_FALSE(keys.erase("a"));
+  CHECK(told == std::vector<std::string>{"a:->1", "a:1>2", "a:2>3", "a:3>-"});
+  CHECK(keys.count("") == 0);
 }

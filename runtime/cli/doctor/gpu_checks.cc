@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drivers, CUDA, NCCL and what carries NCCL's data.
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/doctor/checks.h"
+#include "cli/run/devices.h"
+
+namespace dt::cli::doctor {
+namespace {
+
+constexpr int kOldestNccl = 21800;  // non-blocking communicators with all that is needed: 2.18
+
+int gpus_of(const Machine& machine) {
+  const auto visible = machine.environment.find("CUDA_VISIBLE_DEVICES");
+  return count_gpus(machine.roots.dev,
+                    visible == machine.environment.end() ? nullptr : visible->second.c_str());
+}
+
+/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...": the first word that is
+/// digits and dots.
+std::string driver_version(const Machine& machine) {
+  const std::string text = read_text(machine.roots.proc + "/driver/nvidia/version");
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const bool version = word.find('.') != std::string::npos &&
+                         word.find_first_not_of("0123456789.") == std::string::npos;
+    if (version) return word;
+    begin = end + 1;
+  }
+  return text.empty() ? "" : "of unknown version";
+}
+
+/// 12020 is 12.2
+std::string cuda_version(int version) {
+  return format("%d.%d", version / 1000, version % 1000 / 10);
+}
+
+/// 21805 is 2.18.5; before 2.9 it was 2804 for 2.8.4.
+std::string nccl_version(int version) {
+  const int major = version < 10000 ? 1000 : 10000;
+  return format("%d.%d.%d", version / major, version % major / 100, version % 100);
+}
+
+struct Port {
+  std::string name;  ///< "mlx5_0/1"
+  bool active = false;
+};
+
+std::vector<Port> infiniband_ports(const Machine& machine) {
+  namespace fs = std::filesystem;
+  std::vector<Port> ports;
+  std::error_code error;
+  for (const auto& device :
+       fs::directory_iterator(machine.roots.sys + "/class/infiniband", error)) {
+    std::error_code inner;
+    for (const auto& port : fs::directory_iterator(device.path() / "ports", inner)) {
+      const std::string state = read_text(port.path() / "state");  // "4: ACTIVE"
+      ports.push_back({device.path().filename().string() + "/" + port.path().filename().string(),
+                       state.find("ACTIVE") != std::string::npos});
+    }
+  }
+  std::sort(ports.begin(), ports.end(),
+            [](const Port& a, const Port& b) { return a.name < b.name; });
+  return ports;
+}
+
+}  // namespace
+
+Finding look_at_gpus(const Machine& machine) {
+  const int gpus = gpus_of(machine);
+  const std::string driver = driver_version(machine);
+  Finding finding;
+  if (driver.empty() && gpus == 0) {
+    finding.text = "none: the host backend computes on the processors";
+    return finding;
+  }
+  finding.text = format("%d visible, driver %s", gpus, driver.empty() ? "missing" : driver.c_str());
+  if (driver.empty()) {
+    finding.grade = Grade::kBad;
+    finding.advice =
+        "there are /dev/nvidia* but no driver: load it, or start the container with "
+        "the NVIDIA runtime";
+  } else if (gpus == 0) {
+    finding.grade = Grade::kWarning;
+    finding.advice =
+        "the driver is there but no device: ask the scheduler for GPUs, and look at "
+        "CUDA_VISIBLE_DEVICES";
+  }
+  return finding;
+}
+
+Finding look_at_cuda(const Machine& machine) {
+  const Library& cuda = machine.cuda;
+  const bool wanted = gpus_of(machine) > 0;
+  Finding finding;
+  if (!cuda.found) {
+    finding.text = "no libcuda.so.1" + std::string(wanted ? "" : ", and no GPU that needs it");
+    if (!wanted) return finding;
+    finding.grade = Grade::kBad;
+    finding.advice = "install the driver's libraries; in a container use the NVIDIA runtime";
+    return finding;
+  }
+  finding.text = "driver API " + cuda_version(cuda.version) + ", " + cuda.path;
+  finding.compared = cuda_version(cuda.version);
+  if (cuda.error.empty()) return finding;
+  finding.grade = wanted ? Grade::kBad : Grade::kGood;
+  finding.text = cuda.path + ": " + cuda.error;
+  if (wanted) finding.advice = "the driver and its libraries do not fit: nvidia-smi says more";
+  return finding;
+}
+
+Finding look_at_nccl(const Machine& machine) {
+  const Library& nccl = machine.nccl;
+  const bool wanted = gpus_of(machine) > 0;
+  Finding finding;
+  if (!nccl.found) {
+    finding.text = "no libnccl.so.2" + std::string(wanted ? "" : ", and no GPU that needs it");
+    if (!wanted) return finding;
+    finding.grade = Grade::kWarning;
+    finding.advice = "install NCCL 2.18 or newer, or give its folder by LD_LIBRARY_PATH";
+    return finding;
+  }
+  finding.text = nccl_version(nccl.version) + ", " + nccl.path;
+  finding.compared = nccl_version(nccl.version);
+  if (!nccl.error.empty()) finding.text = nccl.path + ": " + nccl.error;
+  if (nccl.error.empty() && nccl.version >= kOldestNccl) return finding;
+  finding.grade = wanted ? Grade::kBad : Grade::kWarning;
+  finding.advice = "dt needs NCCL 2.18 or newer: install it, or give its folder by LD_LIBRARY_PATH";
+  return finding;
+}
+
+Finding look_at_infiniband(const Machine& machine) {
+  const std::vector<Port> ports = infiniband_ports(machine);
+  if (ports.empty()) return {Grade::kGood, "none: NCCL uses sockets between hosts", {}, {}};
+  std::string active;
+  size_t down = 0;
+  for (const Port& port : ports) {
+    if (port.active) {
+      active += (active.empty() ? "" : ", ") + port.name;
+    } else {
+      ++down;
+    }
+  }
+  Finding finding;
+  finding.text = active.empty() ? "no port is active" : active + " active";
+  if (down > 0) finding.text += format(", %zu of %zu ports down", down, ports.size());
+  const auto disabled = machine.environment.find("NCCL_IB_DISABLE");
+  std::string obstacle;
+  if (active.empty()) {
+    obstacle = "see ibstat and the cables";
+  } else if (disabled != machine.environment.end() && disabled->second == "1") {
+    obstacle = "NCCL_IB_DISABLE=1: unset it";
+  } else if (!machine.ibverbs) {
+    obstacle = "libibverbs.so.1 is missing: install rdma-core";
+  } else if (!std::filesystem::exists(machine.roots.dev + "/infiniband")) {
+    obstacle = "/dev/infiniband is missing: pass it to the container";
+  }
+  finding.text += obstacle.empty() ? "; NCCL uses it" : "; NCCL uses sockets instead";
+  if (obstacle.empty()) return finding;
+  finding.grade = Grade::kWarning;
+  finding.advice = obstacle;
+  return finding;
+}
+
+}  // namespace dt::cli::doctor

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who started this process, where it stands, and whether the others can be reached.
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/doctor/checks.h"
+#include "dt/version.h"
+#include "net/address.h"
+
+namespace dt::cli::doctor {
+namespace {
+
+/// "a; b; c"
+std::string joined(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
+  return text;
+}
+
+/// The message is what, where, why; next: the last clause is the advice.
+Finding of_error(const Status& status) {
+  const std::string& message = status.message();
+  const size_t end = message.rfind("; ");
+  if (end == std::string::npos) return {Grade::kBad, message, "see dt config", {}};
+  return {Grade::kBad, message.substr(0, end), message.substr(end + 2), {}};
+}
+
+bool is_alone(const Machine& machine) { return !machine.place || machine.place->world_size == 1; }
+
+Finding not_needed() { return {Grade::kGood, "not needed by one rank alone", {}, {}}; }
+
+std::string unknown_or(int32_t value) { return value < 0 ? "?" : std::to_string(value); }
+
+std::string where(const Machine& machine) {
+  return net::host_port_text(machine.place->master_addr,
+                             static_cast<uint16_t>(launch::store_port(*machine.place)));
+}
+
+const InterfaceAddress* interface_of(const Machine& machine, const std::string& address) {
+  const auto found = std::find_if(machine.interfaces.begin(), machine.interfaces.end(),
+                                  [&](const auto& each) { return each.address == address; });
+  return found == machine.interfaces.end() ? nullptr : &*found;
+}
+
+std::string described(const InterfaceAddress& each) {
+  return each.interface + " " + each.address +
+         (each.loopback ? " (loopback)"
+          : each.bridge ? " (bridge)"
+                        : "");
+}
+
+/// The others, which would have been possible; link-local ones of IPv6 are on every interface.
+std::string others(const Machine& machine, const InterfaceAddress* chosen) {
+  std::string text;
+  for (const InterfaceAddress& each : machine.interfaces) {
+    if (&each == chosen || each.address.rfind("fe80:", 0) == 0) continue;
+    text += (text.empty() ? "" : ", ") + described(each);
+  }
+  return text;
+}
+
+}  // namespace
+
+Finding look_at_version(const Machine& machine) {
+  return {Grade::kGood, "dt " DT_VERSION " on " + machine.kernel, {}, {}};
+}
+
+Finding look_at_settings(const Machine& machine) {
+  if (!machine.config_error.ok()) return of_error(machine.config_error);
+  Finding finding;
+  for (const Config::Entry& entry : machine.config.entries()) {
+    const std::string name = entry.key->name;
+    if (name.rfind("job.", 0) == 0 || !machine.config.given(name)) continue;
+    finding.text += (finding.text.empty() ? "" : ", ") + name + "=" + entry.value;
+  }
+  if (finding.text.empty()) finding.text = "defaults only";
+  for (const auto& [key, value] : machine.config.equal_keys()) {
+    finding.compared += key + "=" + value + " ";
+  }
+  if (machine.config.warnings().empty()) return finding;
+  finding.grade = Grade::kWarning;
+  finding.text = joined(machine.config.warnings());
+  finding.advice = "see dt config";
+  return finding;
+}
+
+Finding look_at_launcher(const Machine& machine) {
+  if (!machine.place) return of_error(machine.place_error);
+  const launch::Place& place = *machine.place;
+  Finding finding;
+  finding.compared = place.launcher;
+  if (place.launcher == "single") {
+    finding.text = "none: this process is a job of one rank";
+  } else {
+    finding.text = place.launcher;
+    const ConfigSource& rank = machine.config.source_of("job.rank");
+    const ConfigSource& size = machine.config.source_of("job.world_size");
+    finding.text += " (rank from " + rank.where + ", world size from " + size.where + ")";
+  }
+  if (place.warnings.empty()) return finding;
+  finding.grade = Grade::kWarning;
+  finding.advice = joined(place.warnings);
+  return finding;
+}
+
+Finding look_at_place(const Machine& machine) {
+  if (!machine.place) return {Grade::kBad, "unknown", "see launcher", {}};
+  const launch::Place& place = *machine.place;
+  Finding finding;
+  finding.text =
+      format("rank %d of %d, local rank %s of %s, node %s of %s", place.rank, place.world_size,
+             unknown_or(place.local_rank).c_str(), unknown_or(place.local_size).c_str(),
+             unknown_or(place.node_rank).c_str(), unknown_or(place.node_count).c_str());
+  finding.compared = format("world size %d on %s nodes, attempt %d", place.world_size,
+                            unknown_or(place.node_count).c_str(), place.attempt);
+  return finding;
+}
+
+Finding look_at_interface(const Machine& machine) {
+  const std::string all = others(machine, nullptr);
+  if (is_alone(machine)) return {Grade::kGood, "not needed by one rank alone: " + all, {}, "alone"};
+  if (!machine.rendezvous || machine.rendezvous->local_address.empty()) {
+    return {Grade::kBad,
+            "no route to the rendezvous; there are " + all,
+            "check the address of the rendezvous and the network of this host",
+            {}};
+  }
+  const std::string& address = machine.rendezvous->local_address;
+  const InterfaceAddress* chosen = interface_of(machine, address);
+  Finding finding;
+  finding.text = chosen != nullptr ? described(*chosen) : address;
+  finding.text += ", by the route to " + machine.place->master_addr;
+  const std::string rest = others(machine, chosen);
+  if (!rest.empty()) finding.text += "; not " + rest;
+  finding.compared = chosen != nullptr ? chosen->interface : "unknown";
+  const bool one_node = machine.place->node_count == 1;
+  if (chosen == nullptr || one_node) {
+    finding.compared = one_node ? "one node" : finding.compared;
+  } else if (chosen->loopback && machine.place->node_count > 1) {
+    finding.grade = Grade::kWarning;  // a test of several nodes on one machine is in order
+    finding.advice =
+        "other hosts cannot be reached by loopback: give the rendezvous an address "
+        "of node 0 that they see";
+  } else if (chosen->bridge) {
+    finding.grade = Grade::kWarning;
+    finding.advice =
+        "bridges of containers have the same address on many hosts: give the "
+        "rendezvous an address of the real network";
+  }
+  return finding;
+}
+
+Finding look_at_rendezvous(const Machine& machine) {
+  if (is_alone(machine)) return not_needed();
+  if (!machine.rendezvous) return {Grade::kBad, "unknown", "see launcher", {}};
+  const Reach& reach = *machine.rendezvous;
+  const std::string at = where(machine);
+  switch (reach.kind) {
+    case Reach::kOpen: return {Grade::kGood, at + " answers", {}, at};
+    case Reach::kRefused:
+      if (!machine.place->store_served) {
+        return {Grade::kGood, at + ": the host answers, rank 0 does not serve there yet", {}, at};
+      }
+      return {Grade::kBad, at + ": refused, the host is up but nothing listens there",
+              "see whether dt run still runs, and whether the port is right", at};
+    case Reach::kSilent:
+      return {Grade::kBad, at + ": no answer",
+              "the host is down, or a firewall drops the packets: open the port between the nodes",
+              at};
+    case Reach::kUnresolved:
+      return {Grade::kBad, at + ": " + reach.detail.substr(0, reach.detail.find(';')),
+              "check the name, /etc/hosts and DNS on this host, or give an address", at};
+    case Reach::kUnroutable:
+      return {Grade::kBad, at + ": " + reach.detail,
+              "check the address and the network of this host", at};
+  }
+  return {};
+}
+
+Finding look_at_store_port(const Machine& machine) {
+  if (is_alone(machine)) return not_needed();
+  const launch::Place& place = *machine.place;
+  const int port = launch::store_port(place);
+  Finding finding;
+  finding.compared = kNotCompared;
+  if (place.store_served) {
+    finding.text = format("%d is held by the launcher, which serves the store", port);
+    return finding;
+  }
+  if (!machine.serves_store) {
+    finding.text = format("%d is rank 0's to serve", port);
+    return finding;
+  }
+  if (!machine.store_port.ok()) {
+    finding.grade = Grade::kBad;
+    finding.text =
+        format("%d cannot be served here: %s", port, machine.store_port.message().c_str());
+    finding.advice =
+        "give another MASTER_PORT on all ranks, or end what holds this one "
+        "(ss -ltnp), and check that MASTER_ADDR is this host's";
+    return finding;
+  }
+  finding.text = format("%d is free", port);
+  int low = 0;
+  int high = 0;
+  const std::string range = read_text(machine.roots.proc + "/sys/net/ipv4/ip_local_port_range");
+  if (sscanf(range.c_str(), "%d %d", &low, &high) == 2 && port >= low && port <= high) {
+    finding.grade = Grade::kWarning;
+    finding.text += format(", but any connection of this host may take it (%d-%d)", low, high);
+    finding.advice = "choose a port outside of that range";
+  }
+  return finding;
+}
+
+}  // namespace dt::cli::doctor

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/wait.h"
+#include "config/config.h"
+#include "launch/discover.h"
+
+namespace dt::cli::doctor {
+
+/// Where the kernel tells about itself; a test points them at a pretended tree.
+struct Roots {
+  std::string proc = "/proc";
+  std::string sys = "/sys";
+  std::string dev = "/dev";
+};
+
+/// One address of a network interface that is up.
+struct InterfaceAddress {
+  std::string interface;
+  std::string address;  ///< numeric
+  bool loopback = false;
+  bool bridge = false;  ///< of containers or virtual machines: the same address on many hosts
+};
+
+/// What an attempt to reach the rendezvous showed.
+struct Reach {
+  enum Kind { kOpen, kRefused, kSilent, kUnresolved, kUnroutable } kind = kOpen;
+  std::string detail;         ///< the reason in words, empty when open
+  std::string local_address;  ///< this host's end of the route there; empty none
+};
+
+/// A library that is opened at run time.
+struct Library {
+  bool found = false;
+  std::string path;
+  int version = 0;    ///< as the library says it
+  std::string error;  ///< why it cannot be used
+};
+
+/// All that the checks look at, so that they are pure.
+struct Machine {
+  Roots roots;
+  std::string kernel;  ///< "Linux 6.1.0 x86_64"
+  Environment environment;
+  Config config;
+  Status config_error;
+  std::optional<launch::Place> place;
+  Status place_error;
+  std::vector<int> cpus;  ///< that this process may use
+  rlimit open_files{};
+  rlimit locked_memory{};
+  rlimit processes{};
+  std::vector<InterfaceAddress> interfaces;
+  std::optional<Reach> rendezvous;  ///< absent where there is none
+  Status store_port;                ///< of a rank 0 that is to serve: whether it can listen
+  bool serves_store = false;        ///< it is one
+  Library cuda;
+  Library nccl;
+  bool ibverbs = false;  ///< libibverbs.so.1 can be loaded
+};
+
+/// Looks at this machine. Waits for the network until `deadline` at most.
+Machine survey(Deadline deadline);
+
+/// The text of a key, empty where this release does not know it.
+std::string text_of(const Config& config, const char* key);
+/// A file's content without the last line end; empty where there is none.
+std::string read_text(const std::string& path);
+
+}  // namespace dt::cli::doctor

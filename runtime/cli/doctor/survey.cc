@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `dt doctor` finds out by asking the system; the judgements are in the checks.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+
+#include "cli/doctor/machine.h"
+#include "cli/run/binding.h"
+#include "cli/run/fd.h"
+#include "net/address.h"
+#include "net/loop.h"
+
+namespace dt::cli::doctor {
+namespace {
+
+std::string numeric(const sockaddr* address, socklen_t length) {
+  char text[NI_MAXHOST] = "";
+  getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+std::vector<InterfaceAddress> list_interfaces(const std::string& sys) {
+  std::vector<InterfaceAddress> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    InterfaceAddress each;
+    each.interface = entry->ifa_name;
+    each.address =
+        numeric(entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    each.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    std::error_code error;
+    each.bridge = std::filesystem::exists(sys + "/class/net/" + each.interface + "/bridge", error);
+    found.push_back(std::move(each));
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+Result<std::vector<net::Address>> resolve(const std::string& host, uint16_t port,
+                                          Deadline deadline) {
+  struct Answer {
+    Event done;
+    Result<std::vector<net::Address>> addresses = Status(Code::kTimeout, "");
+  };
+  // A broken resolver answers late or never; the answer outlives this call.
+  const auto answer = std::make_shared<Answer>();
+  DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-doctor"));
+  loop->run([&] {
+    net::resolve(loop.get(), host, port, [answer](Result<std::vector<net::Address>> addresses) {
+      answer->addresses = std::move(addresses);
+      answer->done.set();
+    });
+  });
+  if (!answer->done.wait({deadline})) {
+    return Status(Code::kTimeout, "the resolver does not answer for \"" + host + "\"");
+  }
+  return answer->addresses;
+}
+
+/// This host's address on the way there: the kernel's routing answers without sending anything.
+std::string local_address(const net::Address& to) {
+  const Fd fd(socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+    return {};
+  }
+  return numeric(reinterpret_cast<const sockaddr*>(&own), length);
+}
+
+/// 0, or the errno of connecting; ETIMEDOUT at the deadline.
+int try_connect(const net::Address& to, Deadline deadline) {
+  const Fd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd ready{fd.get(), POLLOUT, 0};
+  const int64_t left_ms = std::max<int64_t>(deadline.remaining_ms(), 0);
+  if (poll(&ready, 1, static_cast<int>(std::min<int64_t>(left_ms, INT32_MAX))) != 1) {
+    return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+Reach reach(const std::string& host, uint16_t port, Deadline deadline) {
+  Reach found;
+  const auto addresses = resolve(host, port, deadline);
+  if (!addresses.ok()) return {Reach::kUnresolved, addresses.status().message(), {}};
+  for (const net::Address& address : addresses.value()) {
+    found.local_address = local_address(address);
+    const int error = try_connect(address, deadline);
+    if (error == 0) return {Reach::kOpen, {}, found.local_address};
+    found.detail = errno_text(error);
+    found.kind = error == ECONNREFUSED ? Reach::kRefused
+                 : error == ETIMEDOUT  ? Reach::kSilent
+                                       : Reach::kUnroutable;
+  }
+  return found;
+}
+
+Status try_listen(const std::string& host, uint16_t port) {
+  DT_TRY_VALUE(const std::vector<net::Address> addresses, net::resolve_now(host, port, true));
+  int error = 0;
+  for (const net::Address& address : addresses) {
+    const Fd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
+        listen(fd.get(), 1) == 0) {
+      return {};
+    }
+    error = errno;
+  }
+  return Status(Code::kSystem, errno_text(error));
+}
+
+std::string library_path(void* symbol) {
+  Dl_info info{};
+  return dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
+/// The first of `names` that loads, and what its `version_function` says.
+Library open_library(const std::vector<std::string>& names, const char* version_function) {
+  Library library;
+  void* handle = nullptr;
+  for (const std::string& name : names) {
+    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    const char* reason = dlerror();
+    library.error = reason != nullptr ? reason : name + " cannot be loaded";
+  }
+  if (handle == nullptr) return library;
+  library.error.clear();
+  library.found = true;
+  void* symbol = dlsym(handle, version_function);
+  if (symbol == nullptr) {
+    library.error = std::string("it has no ") + version_function;
+    return library;
+  }
+  library.path = library_path(symbol);
+  const int error = reinterpret_cast<int (*)(int*)>(symbol)(&library.version);
+  if (error != 0) library.error = format("%s fails with %d", version_function, error);
+  return library;  // stays loaded: CUDA does not like to be unloaded
+}
+
+bool can_load(const char* name) { return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+
+}  // namespace
+
+Machine survey(Deadline deadline) {
+  Machine machine;
+  utsname system{};
+  if (uname(&system) == 0) {
+    machine.kernel = format("%s %s %s", system.sysname, system.release, system.machine);
+  }
+  machine.environment = process_environment();
+  auto config = Config::load(machine.environment);
+  machine.config_error = config.status();
+  if (config.ok()) machine.config = std::move(config).value();
+  auto place = launch::resolve_place(machine.config, machine.environment);
+  machine.place_error = place.status();
+  if (place.ok()) machine.place = std::move(place).value();
+  machine.cpus = allowed_cpus();
+  getrlimit(RLIMIT_NOFILE, &machine.open_files);
+  getrlimit(RLIMIT_MEMLOCK, &machine.locked_memory);
+  getrlimit(RLIMIT_NPROC, &machine.processes);
+  machine.interfaces = list_interfaces(machine.roots.sys);
+  if (machine.place && machine.place->world_size > 1) {
+    const launch::Place& found = *machine.place;
+    const auto port = static_cast<uint16_t>(launch::store_port(found));
+    machine.serves_store = found.rank == 0 && !found.store_served;
+    machine.rendezvous = reach(found.master_addr, port, deadline);
+    if (machine.serves_store && machine.rendezvous->kind != Reach::kUnresolved) {
+      machine.store_port = try_listen(found.master_addr, port);
+    }
+  }
+  // The order in which the nccl backend looks: the configured path, a copy that something has
+  // loaded into the process (dlopen finds it by its name), the system's.
+  std::vector<std::string> nccl;
+  if (const std::string path = text_of(machine.config, "nccl.library"); !path.empty()) {
+    nccl.push_back(path);
+  }
+  nccl.push_back("libnccl.so.2");
+  machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
+  machine.nccl = open_library(nccl, "ncclGetVersion");
+  machine.ibverbs = can_load("libibverbs.so.1");
+  return machine;
+}
+
+}  // namespace dt::cli::doctor

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/devices.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+namespace dt::cli {
+namespace {
+
+constexpr const char* kDeviceName = "nvidia";  // /dev/nvidia0; nvidiactl and nvidia-uvm are none
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.size() < 6 &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+int count_present(const std::string& dev_root) {
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dev_root, error)) {
+    const std::string name = entry.path().filename();
+    if (name.rfind(kDeviceName, 0) == 0 && is_number(name.substr(6))) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+int count_gpus(const std::string& dev_root, const char* visible) {
+  const int present = count_present(dev_root);
+  if (visible == nullptr) return present;
+  // As the CUDA driver reads it: what follows the first entry that names nothing does not count.
+  // UUIDs may name parts of a device.
+  const std::string list = visible;
+  int count = 0;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string entry = list.substr(begin, end - begin);
+    const bool uuid = entry.rfind("GPU-", 0) == 0 || entry.rfind("MIG-", 0) == 0;
+    if (!uuid && (!is_number(entry) || atoi(entry.c_str()) >= present)) break;
+    ++count;
+    begin = end + 1;
+  }
+  return present == 0 ? 0 : count;
+}
+
+Status check_gpus(int local_size, int gpus, const std::string& backend,
+                  const std::string& shared_gpu) {
+  if (backend != "nccl" || local_size <= gpus || !shared_gpu.empty()) return {};
+  return Status(Code::kConfig,
+                format("%d ranks on this node, but it has %d %s (/dev/nvidia*, "
+                       "CUDA_VISIBLE_DEVICES), and NCCL wants one for each; start %d with -n, or "
+                       "set backend.shared_gpu = \"host\"",
+                       local_size, gpus, gpus == 1 ? "GPU" : "GPUs", gpus));
+}
+
+}  // namespace dt::cli

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace dt::cli {
+
+/// How many NVIDIA GPUs a program started here would see: the nvidia0, nvidia1, ... in `dev_root`
+/// ("/dev"), of which CUDA_VISIBLE_DEVICES, when it is set, names some. No CUDA needed.
+int count_gpus(const std::string& dev_root, const char* visible);
+
+/// CONFIG when `local_size` ranks of the nccl backend would have to share `gpus` devices although
+/// `shared_gpu` (backend.shared_gpu) does not say how.
+Status check_gpus(int local_size, int gpus, const std::string& backend,
+                  const std::string& shared_gpu);
+
+}  // namespace dt::cli

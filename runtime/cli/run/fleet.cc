@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the agents of a job tell each other while it runs.
+#include "cli/run/fleet.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "store/protocol.h"
+#include "store/text.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr int64_t kTellMs = 2'000;     // the agent hears no signal while it tells
+constexpr int64_t kRenewMs = 200;      // how long a loss may stay unnoticed by a wait
+constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
+constexpr int64_t kSlackMs = 2'000;    // node 0 decides first, then the others give up
+constexpr int64_t kGoodbyeMs = 10'000;
+constexpr int64_t kFarewellMs = 3'000;  // node 0 stays that long for the others to hear it
+constexpr size_t kMaxTextBytes = 1 << 10;
+
+std::string attempt_key(int attempt, const char* what) {
+  return format("attempt/%d/%s", attempt, what);
+}
+
+std::string ends_key(int attempt, int node) { return format("attempt/%d/ends/%d", attempt, node); }
+
+std::string encode(const Endpoints& endpoints) {
+  store::Writer writer;
+  writer.i32(endpoints.attempt).text(endpoints.job_id).text(endpoints.store_host);
+  writer.i32(endpoints.store_port).text(endpoints.master_host).i32(endpoints.master_port);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Endpoints* out) {
+  store::Reader reader(bytes);
+  out->attempt = reader.i32();
+  out->job_id = reader.text(kMaxTextBytes);
+  out->store_host = reader.text(kMaxTextBytes);
+  out->store_port = reader.i32();
+  out->master_host = reader.text(kMaxTextBytes);
+  out->master_port = reader.i32();
+  return reader.done();
+}
+
+Wait within(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
+
+}  // namespace
+
+Fleet::~Fleet() {
+  state_.with([](State& state) { state.closing = true; });
+  if (settling_.joinable()) settling_.join();
+  member_.reset();
+  keys_.reset();
+  if (server_ != nullptr) (void)server_->wait_empty(within(kFarewellMs));
+}
+
+// ---- news ----
+
+void Fleet::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void Fleet::expect_end(State& state) const {
+  state.settle_until = state.settle_until.earlier(Deadline::after_ms(options_.settle_timeout_ms));
+}
+
+void Fleet::hear(const store::Failure& failure) {
+  state_.with([&](State& state) {
+    int attempt = 0;
+    int signal = 0;
+    int count = 0;
+    if (failure.scope.empty() && failure.info.code == Code::kPeerLost) {
+      state.lost.insert(failure.info.rank);
+      state.news.lost = true;
+      expect_end(state);
+    } else if (sscanf(failure.scope.c_str(), "end/%d", &attempt) == 1) {
+      // This agent may be the last to begin the attempt.
+      state.failed_attempt = attempt;
+      if (attempt != state.attempt) return;
+      state.news.failed = true;
+      expect_end(state);
+    } else if (sscanf(failure.scope.c_str(), "stop/%d/%d", &signal, &count) == 2) {
+      state.news.stop_signal = signal;
+      if (count < 2) return;
+      state.news.kill = true;
+      expect_end(state);
+    }
+  });
+  wake();
+}
+
+FleetNews Fleet::take_news() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &count, sizeof count);
+  return state_.with([](State& state) { return std::exchange(state.news, {}); });
+}
+
+void Fleet::tell_failure(int attempt, int rank) {
+  state_.with([this](State& state) { expect_end(state); });
+  // The message is what wakes the others, the key what they agree on. Whoever misses the message
+  // because the store does not answer hears of the lost node 0.
+  if (rank >= 0) {
+    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, std::to_string(rank),
+                             within(kTellMs));
+  }
+  ErrorInfo info;
+  info.rank = rank;
+  (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
+}
+
+void Fleet::tell_stop(int signal, int count) {
+  if (count > 1) state_.with([this](State& state) { expect_end(state); });
+  (void)member_->report_failure(format("stop/%d/%d", signal, count), {}, within(kTellMs));
+}
+
+// ---- attempts ----
+
+void Fleet::begin(int attempt) {
+  if (settling_.joinable()) settling_.join();  // it has given its outcome
+  state_.with([&](State& state) {
+    state.attempt = attempt;
+    state.outcome.reset();
+    state.settle_until = Deadline::never();
+    state.news.failed = state.failed_attempt == attempt;
+    state.news.lost = !state.lost.empty();  // perhaps too late for the attempt before
+    if (state.news.failed || state.news.lost) expect_end(state);
+  });
+}
+
+Status Fleet::publish(const Endpoints& endpoints) {
+  begin(endpoints.attempt);
+  return keys_->set(attempt_key(endpoints.attempt, "endpoints"), encode(endpoints),
+                    within(kAnswerMs));
+}
+
+Result<Endpoints> Fleet::await_endpoints(int attempt, const Wait& wait) {
+  begin(attempt);
+  const Result<std::string> value = keys_->get(attempt_key(attempt, "endpoints"), wait);
+  if (!value.ok() && value.status().code() == Code::kPeerLost) {
+    return Status(Code::kPeerLost, lost_text(0));
+  }
+  DT_TRY(value.status());
+  Endpoints endpoints;
+  if (!decode(value.value(), &endpoints) || endpoints.attempt != attempt) {
+    return Status(Code::kInternal, "node 0 gives addresses that make no sense");
+  }
+  return endpoints;
+}
+
+std::string Fleet::lost_text(int node) const {
+  const NodeRecord& record = nodes_[static_cast<size_t>(node)];
+  std::vector<int32_t> ranks;
+  for (int i = 0; i < record.local_size; ++i) ranks.push_back(record.first_rank + i);
+  return format(
+      "node %d (host %s, dt run pid %lld) is gone: its agent was killed, or its machine or network "
+      "is down; it held %s; look at its log, then start the job again",
+      node, record.host.c_str(), static_cast<long long>(record.pid),
+      store::ranks_text(ranks).c_str());
+}
+
+std::string Fleet::silent_text(int node) const {
+  const NodeRecord& record = nodes_[static_cast<size_t>(node)];
+  return format(
+      "node %d (host %s, dt run pid %lld) does not say how its ranks ended, %s after a failure; "
+      "look "
+      "at its log for processes that do not die, or for a network that is down",
+      node, record.host.c_str(), static_cast<long long>(record.pid),
+      store::seconds_text(options_.settle_timeout_ms).c_str());
+}
+
+void Fleet::settle(int attempt, NodeEnds mine, std::function<int()> first_told) {
+  settling_ = std::thread([this, attempt, mine = std::move(mine), told = std::move(first_told)] {
+    Outcome agreed = agree(attempt, mine, told);
+    state_.with([&](State& state) { state.outcome = std::move(agreed); });
+    wake();
+  });
+}
+
+std::optional<Outcome> Fleet::outcome() {
+  return state_.with([](State& state) { return std::exchange(state.outcome, std::nullopt); });
+}
+
+Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
+  const Status told = keys_->set(ends_key(attempt, node_rank()), encode(mine), within(kAnswerMs));
+  if (told.ok() && node_rank() == 0) {
+    Outcome outcome = gather(attempt, mine, first_told);
+    (void)keys_->set(attempt_key(attempt, "outcome"), encode(outcome), within(kAnswerMs));
+    return outcome;
+  }
+  while (told.ok()) {
+    const Result<std::string> value = keys_->get(attempt_key(attempt, "outcome"), within(kRenewMs));
+    Outcome outcome;
+    if (value.ok() && decode(value.value(), &outcome)) return outcome;
+    const bool give_up = state_.with([](const State& state) {
+      return state.closing || state.settle_until.remaining_ms() < -kSlackMs;
+    });
+    if (value.ok() || value.status().code() != Code::kTimeout || give_up) break;
+  }
+  const bool silent = told.ok() && keys_->ping(within(kRenewMs)).code() == Code::kTimeout;
+  OutcomeFacts facts;
+  facts.node_count = options_.node.node_count;
+  facts.lost_node = silent ? silent_text(0) : lost_text(0);
+  return decide({mine}, facts);
+}
+
+Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
+  std::map<int, NodeEnds> told;
+  told[0] = mine;
+  collect(attempt, &told);
+  OutcomeFacts facts;
+  facts.node_count = options_.node.node_count;
+  facts.attempt = attempt;
+  const std::set<int> lost = state_.with([](const State& state) { return state.lost; });
+  facts.max_restarts = lost.empty() ? max_restarts_ : 0;
+  facts.first_told = first_told();
+  const auto first = keys_->multi_get({attempt_key(attempt, "first")}, within(kAnswerMs));
+  if (first.ok() && first.value()[0]) facts.first_recorded = atoi(first.value()[0]->c_str());
+  std::vector<NodeEnds> all;
+  for (int node = 0; node < facts.node_count; ++node) {
+    const auto found = told.find(node);
+    if (found != told.end()) {
+      all.push_back(found->second);
+    } else if (facts.lost_node.empty()) {
+      facts.lost_node = lost.count(node) != 0 ? lost_text(node) : silent_text(node);
+    }
+  }
+  return decide(all, facts);
+}
+
+void Fleet::collect(int attempt, std::map<int, NodeEnds>* told) {
+  for (;;) {
+    const State now = state_.with([](const State& state) { return state; });
+    std::vector<int> missing;
+    std::vector<std::string> keys;
+    for (int node = 0; node < options_.node.node_count; ++node) {
+      if (told->count(node) != 0 || now.lost.count(node) != 0) continue;
+      missing.push_back(node);
+      keys.push_back(ends_key(attempt, node));
+    }
+    if (missing.empty() || now.closing || now.settle_until.passed()) return;
+    (void)keys_->wait_for(keys, within(kRenewMs));
+    const auto values = keys_->multi_get(keys, within(kAnswerMs));
+    if (!values.ok()) return;
+    for (size_t i = 0; i < missing.size(); ++i) {
+      const std::optional<std::string>& value = values.value()[i];
+      NodeEnds ends;
+      if (!value || !decode(*value, &ends)) continue;
+      const NodeRecord& record = nodes_[static_cast<size_t>(missing[i])];
+      const bool fits = ends.first_rank == record.first_rank &&
+                        ends.ends.size() <= static_cast<size_t>(record.local_size);
+      if (fits) (*told)[missing[i]] = std::move(ends);
+    }
+  }
+}
+
+void Fleet::leave() {
+  if (settling_.joinable()) settling_.join();
+  (void)member_->goodbye(within(kGoodbyeMs));
+}
+
+}  // namespace dt::cli

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/guarded.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/wait.h"
+#include "cli/run/fd.h"
+#include "cli/run/node_place.h"
+#include "cli/run/outcome.h"
+#include "net/loop.h"
+#include "store/client.h"
+#include "store/server.h"
+
+namespace dt::cli {
+
+inline constexpr int kMaxLocalRanks = 4096;  // on one host; far above its cores is a typing mistake
+
+struct FleetOptions {
+  NodePlace node;
+  int local_size = 1;          ///< ranks that this node starts
+  int max_restarts = 0;        ///< node 0's counts
+  std::string host_name;       ///< for texts
+  int64_t pid = 0;             ///< likewise
+  std::string job_id;          ///< of the job that the agents run; node 0's counts
+  std::string bind_address;    ///< where node 0 listens; empty: the rendezvous address
+  int64_t timeout_ms = 0;      ///< for the meeting
+  int64_t remind_ms = 15'000;  ///< how often node 0 says whom it waits for
+  /// From a failure to the report of every node; then it is told without the missing ones.
+  int64_t settle_timeout_ms = 0;
+  LoggerPtr logger;  ///< may be null
+};
+
+/// One node as it introduced itself.
+struct NodeRecord {
+  std::string host;
+  int64_t pid = 0;
+  int local_size = 0;
+  int first_rank = 0;
+};
+
+/// Where the ranks of one attempt find each other; node 0 serves it and tells the others.
+struct Endpoints {
+  int attempt = 0;
+  std::string job_id;
+  std::string store_host;
+  int store_port = 0;
+  std::string master_host;  ///< for the ranks' own use: MASTER_ADDR, MASTER_PORT
+  int master_port = 0;
+};
+
+/// What has happened on the other nodes since the last look.
+struct FleetNews {
+  bool failed = false;  ///< a rank of this attempt
+  bool lost = false;    ///< an agent: no restart
+  int stop_signal = 0;  ///< came to an agent; 0 none
+  bool kill = false;    ///< and once more: at once
+};
+
+/// The agents of all nodes of one job, as one of them sees them.
+///
+/// Node 0 serves a store at the rendezvous address. Each agent joins it as the "rank" that its node
+/// rank is, so that the store notices the end of an agent, and has a second connection for keys,
+/// which outlives the failure of the job. News come through the store's failure messages: scope
+/// "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT" for a signal to an agent.
+///
+/// Used by the agent's main thread, except where a comment says otherwise.
+class Fleet {
+ public:
+  /// Returns when all agents are there, or why not. `loop` is borrowed.
+  static Result<std::unique_ptr<Fleet>> meet(net::Loop* loop, const FleetOptions& options,
+                                             const Wait& wait);
+  ~Fleet();
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  int node_rank() const { return options_.node.node_rank; }
+  const std::vector<NodeRecord>& nodes() const { return nodes_; }
+  const NodeRecord& own() const { return nodes_[static_cast<size_t>(node_rank())]; }
+  int world_size() const { return nodes_.back().first_rank + nodes_.back().local_size; }
+  /// Node 0's job id and restarts.
+  const std::string& job_id() const { return job_id_; }
+  int max_restarts() const { return max_restarts_; }
+  /// Where node 0 serves, for the store of the job: to bind, and as the other nodes reach it.
+  std::string bind_address() const;
+  std::string reachable_host() const;
+
+  // One attempt, in this order.
+  /// Node 0 only.
+  Status publish(const Endpoints& endpoints);
+  Result<Endpoints> await_endpoints(int attempt, const Wait& wait);
+  /// Readable when take_news() or outcome() has something new.
+  int wake_fd() const { return wake_.get(); }
+  FleetNews take_news();
+  /// A rank of this node has failed, or could not be started (-1).
+  void tell_failure(int attempt, int rank);
+  /// A signal came to this agent for the `count`th time.
+  void tell_stop(int signal, int count);
+  /// All ranks of this node have ended: agrees with the other nodes, in the background.
+  /// `first_told` as in OutcomeFacts, asked on node 0 only.
+  void settle(int attempt, NodeEnds mine, std::function<int()> first_told);
+  /// What all nodes say, once they do.
+  std::optional<Outcome> outcome();
+
+  /// Says goodbye to the other agents.
+  void leave();
+
+ private:
+  struct State {
+    FleetNews news;           // not yet taken
+    int attempt = -1;         // begun here
+    int failed_attempt = -1;  // the last one in which another node had a failure
+    std::set<int> lost;
+    Deadline settle_until = Deadline::never();
+    std::optional<Outcome> outcome;
+    bool closing = false;
+  };
+
+  Fleet(net::Loop* loop, FleetOptions options) : loop_(loop), options_(std::move(options)) {}
+
+  // The meeting.
+  Status serve(const Wait& wait);
+  Result<std::string> await_bind_host(const Wait& wait) const;
+  Status check_in(const Wait& wait);
+  Status join(const Wait& wait);
+  Status read_records(const Wait& wait);
+  void remind(Event& joined) const;
+  Status missing_nodes(const Status& joined, const Wait& wait) const;
+  Result<std::shared_ptr<store::Client>> connect(int rank, const Wait& wait) const;
+  std::string address() const;
+  std::string self() const;
+  // The life of an attempt. hear() runs on the loop's thread, the rest on the settling one.
+  void hear(const store::Failure& failure);
+  void wake();
+  void begin(int attempt);
+  void expect_end(State& state) const;
+  Outcome agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
+  Outcome gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
+  void collect(int attempt, std::map<int, NodeEnds>* told);
+  std::string lost_text(int node) const;
+  std::string silent_text(int node) const;
+
+  net::Loop* const loop_;
+  const FleetOptions options_;
+  std::vector<NodeRecord> nodes_;
+  std::string job_id_;
+  int max_restarts_ = 0;
+  Fd wake_;
+  Guarded<State> state_;
+  std::unique_ptr<store::Server> server_;  // node 0's
+  std::shared_ptr<store::Client> keys_;
+  std::shared_ptr<store::Client> member_;
+  std::thread settling_;
+};
+
+}  // namespace dt::cli

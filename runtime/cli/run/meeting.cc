@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the agents of a job meet. The other half of Fleet.
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+#include "cli/run/fleet.h"
+#include "net/address.h"
+#include "store/protocol.h"
+#include "store/text.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
+constexpr int64_t kResolveAgainMs = 500;
+constexpr size_t kMaxTextBytes = 1 << 10;
+constexpr const char* kJobKey = "job";
+
+std::string node_key(int node) { return "node/" + std::to_string(node); }
+
+std::string process_text(const std::string& host, int64_t pid) {
+  return format("host %s pid %lld", host.c_str(), static_cast<long long>(pid));
+}
+
+bool is_loopback(const net::Address& address) {
+  if (address.family() == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+  }
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
+  return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+}
+
+/// A host's own name is often 127.0.1.1 in its own /etc/hosts, where no other node can come; who
+/// writes 127.0.0.1 or localhost means it.
+Result<std::string> bind_host(const std::string& host) {
+  DT_TRY_VALUE(const std::vector<net::Address> addresses, net::resolve_now(host, 0, true));
+  const bool literal = std::any_of(addresses.begin(), addresses.end(),
+                                   [&](const net::Address& each) { return each.host() == host; });
+  const bool all_loopback = std::all_of(addresses.begin(), addresses.end(), is_loopback);
+  return all_loopback && !literal && host != "localhost" ? std::string() : host;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& options,
+                                           const Wait& wait) {
+  std::unique_ptr<Fleet> fleet(new Fleet(loop, options));
+  fleet->wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fleet->wake_.is_open()) {
+    return Status(Code::kSystem, "cannot make an event descriptor: " + errno_text(errno));
+  }
+  if (fleet->node_rank() == 0) DT_TRY(fleet->serve(wait));
+  DT_TRY(fleet->check_in(wait));
+  DT_TRY(fleet->join(wait));
+  DT_TRY(fleet->read_records(wait));
+  return fleet;
+}
+
+std::string Fleet::address() const {
+  return net::host_port_text(options_.node.host, options_.node.port);
+}
+
+std::string Fleet::self() const { return process_text(options_.host_name, options_.pid); }
+
+std::string Fleet::bind_address() const { return server_->bound_address(); }
+
+std::string Fleet::reachable_host() const {
+  const std::string bound = server_->bound_address();
+  return bound == "0.0.0.0" || bound == "::" ? options_.node.host : bound;
+}
+
+/// The name of a pod may appear later than the pod.
+Result<std::string> Fleet::await_bind_host(const Wait& wait) const {
+  for (bool told = false;; told = true) {
+    auto host = bind_host(options_.node.host);
+    if (host.ok() || wait.deadline.passed() || wait.interrupted()) return host;
+    if (!told && options_.logger) {
+      options_.logger->log(LogLevel::kWarning, "%s; trying again for %s",
+                           host.status().message().c_str(),
+                           store::seconds_text(wait.deadline.remaining_ms()).c_str());
+    }
+    Event nothing;
+    nothing.wait({Deadline::after_ms(kResolveAgainMs).earlier(wait.deadline), wait.interrupt});
+  }
+}
+
+Status Fleet::serve(const Wait& wait) {
+  store::ServerOptions server;
+  server.job_id = "agents " + options_.node.job_id;
+  server.world_size = options_.node.node_count;
+  server.server_rank = 0;
+  server.host = options_.host_name;
+  server.pid = options_.pid;
+  server.port = options_.node.port;
+  server.bind_address = options_.bind_address;
+  Status status;
+  if (server.bind_address.empty()) {
+    auto host = await_bind_host(wait);
+    status = host.status();
+    if (host.ok()) server.bind_address = host.value();
+  }
+  if (status.ok()) {
+    auto started = store::Server::start(loop_, server);
+    status = started.status();
+    if (started.ok()) server_ = std::move(started).value();
+  }
+  if (status.ok()) return {};
+  if (wait.interrupted()) return wait.interrupt->status();
+  return Status(status.code(),
+                format("node 0 (%s) cannot serve the meeting of the nodes: %s; the rendezvous "
+                       "(%s) must be an address of node 0 and a port that is free there: give "
+                       "another with --rendezvous on every node",
+                       self().c_str(), status.message().c_str(), address().c_str()));
+}
+
+Result<std::shared_ptr<store::Client>> Fleet::connect(int rank, const Wait& wait) const {
+  store::ClientOptions client;
+  client.host = server_ != nullptr ? reachable_host() : options_.node.host;
+  client.port = options_.node.port;
+  client.job_id = "agents " + options_.node.job_id;
+  client.rank = rank;
+  client.world_size = options_.node.node_count;
+  client.host_name = options_.host_name;
+  client.pid = options_.pid;
+  return store::Client::connect(loop_, client, wait);
+}
+
+/// Compares what every agent was given, and takes this node's place.
+Status Fleet::check_in(const Wait& wait) {
+  const NodePlace& node = options_.node;
+  auto keys = connect(-1, wait);
+  if (!keys.ok()) {
+    if (wait.interrupted()) return keys.status();
+    return keys.status().within(
+        format("node %d (%s) cannot join the agent of node 0", node.node_rank, self().c_str()));
+  }
+  keys_ = std::move(keys).value();
+  const store::Welcome& welcome = keys_->welcome();
+  const std::string server = process_text(welcome.server.host, welcome.server.pid);
+  if (welcome.world_size != node.node_count) {
+    return Status(
+        Code::kConfig,
+        format("node 0 (%s) was started for %d nodes, this one (node %d, %s) for %d; give "
+               "every agent the same --nnodes",
+               server.c_str(), welcome.world_size, node.node_rank, self().c_str(),
+               node.node_count));
+  }
+  auto member = connect(node.node_rank, wait);
+  if (!member.ok() && member.status().code() == Code::kConfig) {
+    // Job, attempt and size are right, so somebody else is this node.
+    const Wait answer{Deadline::after_ms(kAnswerMs), wait.interrupt};
+    DT_TRY_VALUE(const auto taken, keys_->multi_get({node_key(node.node_rank)}, answer));
+    return Status(
+        Code::kConfig,
+        format("node rank %d is taken by another agent (%s); this one (%s) is refused; "
+               "give every node its own --node-rank",
+               node.node_rank, taken[0].value_or("it has just come").c_str(), self().c_str()));
+  }
+  if (!member.ok()) return member.status();
+  member_ = std::move(member).value();
+  if (node.node_rank == 0) {
+    store::Writer job;
+    job.text(options_.job_id).i32(options_.max_restarts);
+    DT_TRY(keys_->set(kJobKey, job.take(), wait));
+  }
+  return keys_->set(node_key(node.node_rank), self(), wait);
+}
+
+Status Fleet::join(const Wait& wait) {
+  store::JoinRecord record;
+  record.rank = node_rank();
+  record.world_size = options_.node.node_count;
+  record.host_name = options_.host_name;
+  record.host_id = options_.host_name;
+  record.pid = options_.pid;
+  record.payload = std::to_string(options_.local_size);
+  member_->on_failure([this](const store::Failure& failure) { hear(failure); });
+  Event joined;
+  std::thread reminder([&] { remind(joined); });
+  const Result<store::Verdict> verdict = member_->join(record, wait);
+  joined.set();
+  reminder.join();
+  if (verdict.ok()) return {};
+  if (verdict.status().code() != Code::kTimeout || wait.interrupted()) return verdict.status();
+  return missing_nodes(verdict.status(), wait);
+}
+
+/// Node 0 says from time to time whom it waits for: the others only know that it is there.
+void Fleet::remind(Event& joined) const {
+  if (node_rank() != 0 || options_.logger == nullptr) return;
+  std::vector<std::string> keys;
+  for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
+  while (!joined.wait({Deadline::after_ms(options_.remind_ms)})) {
+    const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), nullptr});
+    std::vector<int32_t> missing;
+    for (size_t node = 0; there.ok() && node < keys.size(); ++node) {
+      if (!there.value()[node]) missing.push_back(static_cast<int32_t>(node));
+    }
+    if (missing.empty()) continue;
+    options_.logger->log(LogLevel::kWarning, "%zu of %d nodes have not come to %s yet: %s %s",
+                         missing.size(), options_.node.node_count, address().c_str(),
+                         missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str());
+  }
+}
+
+/// `joined` is the store's own word; this one names nodes.
+Status Fleet::missing_nodes(const Status& joined, const Wait& wait) const {
+  std::vector<std::string> keys;
+  for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
+  const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), wait.interrupt});
+  if (!there.ok()) return joined;
+  std::vector<std::string> came;
+  std::vector<int32_t> missing;
+  for (int32_t node = 0; node < options_.node.node_count; ++node) {
+    const std::optional<std::string>& who = there.value()[static_cast<size_t>(node)];
+    const bool left = who && node == joined.info().rank;
+    if (!who || left) missing.push_back(node);
+    if (who) came.push_back(format("%d (%s%s)", node, who->c_str(), left ? ", left again" : ""));
+  }
+  return Status(Code::kTimeout,
+                format("%zu of %d nodes did not come to %s within %s: missing %s %s; there: %s; "
+                       "start dt run there with the same --rendezvous and --nnodes, or raise "
+                       "rendezvous.timeout_ms",
+                       missing.size(), options_.node.node_count, address().c_str(),
+                       store::seconds_text(options_.timeout_ms).c_str(),
+                       missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str(),
+                       store::item_list(came).c_str()));
+}
+
+Status Fleet::read_records(const Wait& wait) {
+  std::vector<std::string> keys{kJobKey};
+  for (int node = 0; node < options_.node.node_count; ++node) {
+    keys.push_back(store::join_record_key(node));
+  }
+  DT_TRY_VALUE(const auto values, keys_->multi_get(keys, wait));
+  const Status nonsense(Code::kInternal, "what the agents say of themselves makes no sense");
+  const std::string described = values[0].value_or("");
+  store::Reader job(described);
+  job_id_ = job.text(kMaxTextBytes);
+  max_restarts_ = job.i32();
+  if (!job.done()) return nonsense;
+  int first_rank = 0;
+  for (size_t i = 1; i < values.size(); ++i) {
+    store::JoinRecord record;
+    if (!values[i] || !decode(*values[i], &record)) return nonsense;
+    NodeRecord node;
+    node.host = record.host_name;
+    node.pid = record.pid;
+    node.local_size = atoi(record.payload.c_str());
+    node.first_rank = first_rank;
+    if (node.local_size < 1 || node.local_size > kMaxLocalRanks) return nonsense;
+    first_rank += node.local_size;
+    nodes_.push_back(std::move(node));
+  }
+  if (first_rank <= store::kMaxWorldSize) return {};
+  return Status(Code::kInvalidArgument,
+                format("%d ranks on %zu nodes are more than a job may have (%d)", first_rank,
+                       nodes_.size(), store::kMaxWorldSize));
+}
+
+}  // namespace dt::cli

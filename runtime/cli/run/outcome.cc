@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/outcome.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "cli/run/processes.h"
+#include "store/protocol.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
+constexpr size_t kCandidateBytes = 4 + 1 + 4;
+
+void write_lines(store::Writer& writer, const std::vector<std::string>& lines) {
+  writer.u32(static_cast<uint32_t>(lines.size()));
+  for (const std::string& line : lines) writer.text(line);
+}
+
+std::vector<std::string> read_lines(store::Reader& reader) {
+  std::vector<std::string> lines(reader.count(sizeof(uint32_t)));
+  for (std::string& line : lines) line = reader.text(kMaxTextBytes);
+  return lines;
+}
+
+const NodeEnds* node_of(const std::vector<NodeEnds>& nodes, int rank) {
+  for (const NodeEnds& node : nodes) {
+    if (rank >= node.first_rank && rank < node.first_rank + static_cast<int>(node.ends.size())) {
+      return &node;
+    }
+  }
+  return nullptr;
+}
+
+const Candidate* candidate_of(const std::vector<NodeEnds>& nodes, int rank) {
+  const NodeEnds* node = rank < 0 ? nullptr : node_of(nodes, rank);
+  if (node == nullptr) return nullptr;
+  for (const Candidate& candidate : node->candidates) {
+    if (node->first_rank + candidate.index == rank) return &candidate;
+  }
+  return nullptr;
+}
+
+/// The world rank that failed first; -1 none failed.
+int first_failure(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
+  int first = candidate_of(nodes, facts.first_recorded) != nullptr ? facts.first_recorded : -1;
+  for (const NodeEnds& node : nodes) {
+    if (first < 0 && node.first >= 0) first = node.first_rank + node.first;
+  }
+  if (first < 0) return -1;
+  const auto killed = [&](int rank) {
+    const Candidate* candidate = candidate_of(nodes, rank);
+    return candidate != nullptr && candidate->killed;
+  };
+  if (killed(first)) return first;
+  if (candidate_of(nodes, facts.first_told) != nullptr) first = facts.first_told;
+  if (killed(first)) return first;
+  for (const NodeEnds& node : nodes) {
+    for (const Candidate& candidate : node.candidates) {
+      if (candidate.killed) return node.first_rank + candidate.index;
+    }
+  }
+  return first;
+}
+
+/// By world rank; ranks of which nothing is known have not ended.
+std::vector<RankEnd> all_ends(const std::vector<NodeEnds>& nodes) {
+  std::vector<RankEnd> all;
+  for (const NodeEnds& node : nodes) {
+    const size_t end = static_cast<size_t>(node.first_rank) + node.ends.size();
+    if (all.size() < end) all.resize(end);
+    std::copy(node.ends.begin(), node.ends.end(), all.begin() + node.first_rank);
+  }
+  return all;
+}
+
+Outcome of_lost_node(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
+  Outcome outcome;
+  outcome.exit_code = 1;
+  outcome.headline = facts.lost_node;
+  outcome.followers = followers_line(all_ends(nodes), -1);
+  return outcome;
+}
+
+Outcome of_start_error(const NodeEnds& node, const OutcomeFacts& facts) {
+  Outcome outcome;
+  outcome.exit_code = 1;
+  outcome.headline = "dt run: ";
+  if (facts.node_count > 1) {
+    outcome.headline += format("node %d (host %s): ", node.node, node.host.c_str());
+  }
+  outcome.headline += node.start_error;
+  return outcome;
+}
+
+Outcome of_stop(const std::vector<NodeEnds>& nodes, const NodeEnds& stopped,
+                const OutcomeFacts& facts) {
+  Outcome outcome;
+  outcome.exit_code = 128 + stopped.stop_signal;
+  const std::string where =
+      facts.node_count > 1 ? format(" on node %d (host %s)", stopped.node, stopped.host.c_str())
+                           : "";
+  const std::string ends = outcome_list(all_ends(nodes), -1);
+  outcome.headline = "dt run: stopped by " + signal_name(stopped.stop_signal) + where +
+                     (ends.empty() ? ", before a rank was started" : ": " + ends);
+  return outcome;
+}
+
+Outcome of_failure(const std::vector<NodeEnds>& nodes, int rank, const OutcomeFacts& facts) {
+  const NodeEnds& node = *node_of(nodes, rank);
+  const RankEnd& end = node.ends[static_cast<size_t>(rank - node.first_rank)];
+  Outcome outcome;
+  outcome.rank = rank;
+  outcome.exit_code = end.exit_code();
+  outcome.restart = facts.attempt < facts.max_restarts;
+  if (outcome.restart) {
+    outcome.headline =
+        format("dt run: restart %d of %d after ", facts.attempt + 1, facts.max_restarts);
+  }
+  outcome.headline += first_failure_line(rank, end, node.host);
+  if (end.killed_by(SIGKILL)) outcome.headline += node.oom_text;
+  if (const Candidate* candidate = candidate_of(nodes, rank)) outcome.tail = candidate->tail;
+  outcome.followers = followers_line(all_ends(nodes), rank);
+  return outcome;
+}
+
+}  // namespace
+
+Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
+  if (!facts.lost_node.empty()) return of_lost_node(nodes, facts);
+  const NodeEnds* stopped = nullptr;
+  bool died_of_it = false;
+  bool failed_before = false;
+  for (const NodeEnds& node : nodes) {
+    if (!node.start_error.empty()) return of_start_error(node, facts);
+    if (node.first >= 0 && !node.failed_after_stop) failed_before = true;
+    if (node.stop_signal == 0) continue;
+    died_of_it = died_of_it || node.died_of_it;
+    if (stopped == nullptr || (node.stopped_here && !stopped->stopped_here)) stopped = &node;
+  }
+  if (died_of_it && !failed_before) return of_stop(nodes, *stopped, facts);
+  const int rank = first_failure(nodes, facts);
+  if (rank < 0) return {};
+  OutcomeFacts told = facts;
+  if (stopped != nullptr) told.max_restarts = 0;  // who stops a job does not want it again
+  return of_failure(nodes, rank, told);
+}
+
+// ---- on the wire ----
+
+std::string encode(const NodeEnds& ends) {
+  store::Writer writer;
+  writer.i32(ends.node).text(ends.host).i32(ends.first_rank);
+  writer.u32(static_cast<uint32_t>(ends.ends.size()));
+  for (const RankEnd& end : ends.ends) {
+    writer.i32(end.pid).i64(end.started_ns).i64(end.ended_ns).i32(end.wait_status);
+  }
+  writer.text(ends.start_error).i32(ends.first).u8(ends.failed_after_stop ? 1 : 0);
+  writer.i32(ends.stop_signal).u8(ends.died_of_it ? 1 : 0).u8(ends.stopped_here ? 1 : 0);
+  writer.text(ends.oom_text).u32(static_cast<uint32_t>(ends.candidates.size()));
+  for (const Candidate& candidate : ends.candidates) {
+    writer.i32(candidate.index).u8(candidate.killed ? 1 : 0);
+    write_lines(writer, candidate.tail);
+  }
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, NodeEnds* out) {
+  store::Reader reader(bytes);
+  out->node = reader.i32();
+  out->host = reader.text(kMaxTextBytes);
+  out->first_rank = reader.i32();
+  out->ends.resize(reader.count(kEndBytes));
+  for (RankEnd& end : out->ends) {
+    end.pid = reader.i32();
+    end.started_ns = reader.i64();
+    end.ended_ns = reader.i64();
+    end.wait_status = reader.i32();
+  }
+  out->start_error = reader.text(kMaxTextBytes);
+  out->first = reader.i32();
+  out->failed_after_stop = reader.u8() != 0;
+  out->stop_signal = reader.i32();
+  out->died_of_it = reader.u8() != 0;
+  out->stopped_here = reader.u8() != 0;
+  out->oom_text = reader.text(kMaxTextBytes);
+  out->candidates.resize(reader.count(kCandidateBytes));
+  const int size = static_cast<int>(out->ends.size());
+  bool in_range = out->first_rank >= 0 && out->first >= -1 && out->first < size;
+  for (Candidate& candidate : out->candidates) {
+    candidate.index = reader.i32();
+    candidate.killed = reader.u8() != 0;
+    candidate.tail = read_lines(reader);
+    in_range = in_range && candidate.index >= 0 && candidate.index < size;
+  }
+  return reader.done() && in_range;
+}
+
+std::string encode(const Outcome& outcome) {
+  store::Writer writer;
+  writer.i32(outcome.exit_code).u8(outcome.restart ? 1 : 0).text(outcome.headline);
+  writer.i32(outcome.rank);
+  write_lines(writer, outcome.tail);
+  return writer.text(outcome.followers).take();
+}
+
+bool decode(std::string_view bytes, Outcome* out) {
+  store::Reader reader(bytes);
+  out->exit_code = reader.i32();
+  out->restart = reader.u8() != 0;
+  out->headline = reader.text(kMaxTextBytes);
+  out->rank = reader.i32();
+  out->tail = read_lines(reader);
+  out->followers = reader.text(kMaxTextBytes);
+  return reader.done();
+}
+
+}  // namespace dt::cli

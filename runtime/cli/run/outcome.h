@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/run/report.h"
+
+namespace dt::cli {
+
+/// A rank that may have failed first, with what the report shows of it.
+struct Candidate {
+  int index = 0;                  ///< among the node's ranks
+  bool killed = false;            ///< by SIGKILL, and not by dt
+  std::vector<std::string> tail;  ///< its last lines
+};
+
+/// How the ranks of one node ended; what its agent tells the others once nothing of them is left.
+struct NodeEnds {
+  int node = 0;
+  std::string host;
+  int first_rank = 0;
+  std::vector<RankEnd> ends;  ///< of its ranks that were started
+  std::string start_error;    ///< why one could not be started; empty none
+  int first = -1;             ///< index of the rank that failed first here, -1 none
+  bool failed_after_stop = false;
+  int stop_signal = 0;        ///< SIGINT, SIGTERM, ... from outside; 0 none
+  bool died_of_it = false;    ///< a rank ended as that signal asked
+  bool stopped_here = false;  ///< it came to this agent, not through another one
+  std::string oom_text;       ///< the kernel's OOM killer has struck here; empty no
+  std::vector<Candidate> candidates;
+};
+
+std::string encode(const NodeEnds& ends);
+/// False: the bytes are no such thing.
+bool decode(std::string_view bytes, NodeEnds* out);
+
+/// What the agents say of one attempt, all the same.
+struct Outcome {
+  int exit_code = 0;
+  bool restart = false;
+  std::string headline;  ///< empty: all ended well
+  int rank = -1;         ///< whose last lines are shown, -1 nobody's
+  std::vector<std::string> tail;
+  std::string followers;  ///< who ended because of it
+};
+
+std::string encode(const Outcome& outcome);
+bool decode(std::string_view bytes, Outcome* out);
+
+/// What is known beside the nodes' own words.
+struct OutcomeFacts {
+  int node_count = 1;
+  int attempt = 0;
+  int max_restarts = 0;
+  int first_told = -1;      ///< the rank that the job's store saw fail first, -1 none
+  int first_recorded = -1;  ///< the rank whose agent was the first to report, -1 none
+  std::string lost_node;    ///< "node 1 (host n1 pid 12) ...": its agent is gone; empty none
+};
+
+/// Which failure was the cause. Pure. Ranks that end within a moment are found in no particular
+/// order, so: nobody gets a SIGKILL because a peer died, that is a cause; then the store knows
+/// whose connection ended first; then the first report counts.
+Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts);
+
+}  // namespace dt::cli

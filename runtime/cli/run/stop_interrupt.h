@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/wait.h"
+#include "cli/run/signals.h"
+#include "net/loop.h"
+
+namespace dt::cli {
+
+/// Ends the agent's own waits when a signal asks it to end, while there are no ranks to pass it on
+/// to. Reads the signals as long as it lives; nobody else may then.
+class StopInterrupt {
+ public:
+  /// Both are borrowed.
+  static Result<std::unique_ptr<StopInterrupt>> start(net::Loop* loop, Signals* signals);
+  ~StopInterrupt();
+  StopInterrupt(const StopInterrupt&) = delete;
+  StopInterrupt& operator=(const StopInterrupt&) = delete;
+
+  const Interrupt* interrupt() const { return &interrupt_; }
+  /// 0 none came.
+  int signal() const { return signal_.load(); }
+
+ private:
+  StopInterrupt(net::Loop* loop, Signals* signals) : loop_(loop), signals_(signals) {}
+  void on_readable();
+
+  net::Loop* const loop_;
+  Signals* const signals_;
+  Interrupt interrupt_;
+  std::atomic<int> signal_{0};
+  std::unique_ptr<net::FdWatcher> watcher_;  // lives on the loop's thread
+};
+
+}  // namespace dt::cli

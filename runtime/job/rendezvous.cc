@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks find the store of their job.
+#include <unistd.h>
+
+#include "job/job.h"
+#include "launch/exchange.h"
+
+namespace dt::job {
+
+/// Where dt's own store is, served by rank 0 unless the launcher does.
+Status Job::settle_store(const Config& config, const Wait& wait) {
+  DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
+  const bool serves = place_.rank == 0 && !place_.store_served;
+  if (!torch_.finds_store()) {
+    if (place_.exchange != launch::Exchange::kNone) return exchange_address(config, wait);
+    place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
+    return serves ? serve_store(config, place_.master_addr) : Status();
+  }
+  if (!serves) {
+    DT_TRY_VALUE(const TorchMeeting::Found found, torch_.find(wait));
+    place_.master_addr = found.host;
+    place_.master_port = found.port;
+    return {};
+  }
+  const TorchMeeting::Serving serving = torch_.serving(config);
+  place_.master_addr = serving.host;
+  place_.master_port = 0;
+  DT_TRY(serve_store(config, serving.bind_address));
+  place_.master_port = server_->port();
+  return torch_.publish(serving.host, place_.master_port, wait);
+}
+
+Status Job::serve_store(const Config& config, const std::string& bind_address) {
+  store::ServerOptions options;
+  options.job_id = place_.job_id;
+  options.attempt = place_.attempt;
+  options.world_size = place_.world_size;
+  options.bind_address =
+      config.text("store.bind").empty() ? bind_address : config.text("store.bind");
+  options.port = static_cast<uint16_t>(place_.master_port);
+  options.server_rank = 0;
+  options.host = host_name_;
+  options.pid = getpid();
+  options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
+  options.torch_compat = config.boolean("store.torch_compat");
+  options.logger = logger_;
+  auto server = store::Server::start(loop_.get(), std::move(options));
+  if (!server.ok()) return cannot_serve(server.status());
+  server_ = std::move(server).value();
+  return {};
+}
+
+/// Says which variables name the place where rank 0 could not listen.
+Status Job::cannot_serve(const Status& why) const {
+  ErrorInfo info = why.info();
+  info.message = "rank 0 cannot serve the store: " + info.message +
+                 " (MASTER_ADDR and MASTER_PORT name it, the same on all ranks)";
+  if (place_.launcher == "slurm") {
+    info.message +=
+        "; without them the port follows from the number of the Slurm job, so steps that run at "
+        "once on one node need a MASTER_PORT each, or srun --mpi=pmi2";
+  }
+  return Status(std::move(info));
+}
+
+/// Where nobody names an address and a port, rank 0 serves on a port of the kernel's choice and
+/// tells the others through the launcher.
+Status Job::exchange_address(const Config& config, const Wait& wait) {
+  const Environment environment = process_environment();
+  launch::StoreAddress mine;
+  if (place_.rank == 0) {
+    DT_TRY_VALUE(place_.master_addr, launch::own_address(place_, environment, wait));
+    DT_TRY(serve_store(config, place_.master_addr));
+    mine = {place_.master_addr, server_->port()};
+  }
+  DT_TRY_VALUE(const launch::StoreAddress store,
+               launch::exchange_address(place_, environment, mine, wait));
+  place_.master_addr = store.host;
+  place_.master_port = store.port;
+  return {};
+}
+
+}  // namespace dt::job

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/torch_meeting.h"
+
+#include <charconv>
+
+#include "net/address.h"
+#include "store/torch_service.h"
+
+namespace dt::job {
+namespace {
+
+// An agent's store is there before its workers are.
+constexpr int64_t kAgentMs = 30'000;
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+}  // namespace
+
+Result<TorchMeeting::Found> parse_host_port(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  TorchMeeting::Found found;
+  if (colon != std::string::npos) {
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, found.port);
+    if (error != std::errc() || rest != end) found.port = 0;
+    found.host = text.substr(0, colon);
+  }
+  if (found.host.size() > 2 && found.host.front() == '[' && found.host.back() == ']') {
+    found.host = found.host.substr(1, found.host.size() - 2);
+  }
+  if (found.host.empty() || found.port < 1 || found.port > 65535) {
+    return Status(Code::kConfig, "\"" + text + "\" is no address; write host:port, or [::1]:port");
+  }
+  return found;
+}
+
+Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
+                                        const launch::Place& place, const LoggerPtr& logger,
+                                        const Wait& wait) {
+  TorchMeeting meeting;
+  store::TorchClientOptions options;
+  options.logger = logger;
+  const std::string& given = config.text("store.torch_address");
+  meeting.finds_store_ = !place.store_served && place.world_size > 1;
+  const bool by_agent = place.port_taken && !place.store_served && given.empty();
+  if (!given.empty()) {
+    Result<Found> found = parse_host_port(given);
+    if (!found.ok()) return found.status().within("store.torch_address");
+    options.host = found.value().host;
+    options.port = static_cast<uint16_t>(found.value().port);
+  } else if (by_agent) {
+    options.host = place.master_addr;
+    options.port = static_cast<uint16_t>(place.master_port);
+  } else {
+    return meeting;
+  }
+  const Wait patience{
+      by_agent ? wait.deadline.earlier(Deadline::after_ms(kAgentMs)) : wait.deadline,
+      wait.interrupt};
+  auto client = store::TorchClient::connect(loop, options, patience);
+  if (!client.ok()) {
+    if (!by_agent || wait.interrupted()) return client.status();
+    logger->log(LogLevel::kInfo,
+                "%s; the ranks meet at port %d of %s instead, which is made of the port, the "
+                "address and the job's name",
+                client.status().message().c_str(), launch::store_port(place),
+                place.master_addr.c_str());
+    return meeting;
+  }
+  meeting.client_ = std::move(client).value();
+  meeting.key_ =
+      store::kTorchPrefix + format("dt/%s/%d/store", place.job_id.c_str(), place.attempt);
+  meeting.master_addr_ = place.master_addr;
+  meeting.may_span_hosts_ = place.node_count != 1 && place.local_size != place.world_size;
+  return meeting;
+}
+
+// The address from which rank 0 reaches the agent is one that the hosts of the job reach, unless
+// the agent's name leads to loopback on its own host, as Debian's /etc/hosts has it.
+TorchMeeting::Serving TorchMeeting::serving(const Config& config) const {
+  const std::string& bind = config.text("store.bind");
+  const std::string local = client_->local_host();
+  if (!bind.empty()) {
+    const bool all = bind == "0.0.0.0" || bind == "::";
+    return {bind, all ? local : bind};
+  }
+  if (!is_loopback(local) || !may_span_hosts_ || is_loopback(master_addr_)) return {local, local};
+  return {"", master_addr_};
+}
+
+Status TorchMeeting::publish(const std::string& host, int32_t port, const Wait& wait) const {
+  return client_->set(key_, net::host_port_text(host, static_cast<uint16_t>(port)), wait);
+}
+
+Result<TorchMeeting::Found> TorchMeeting::find(const Wait& wait) const {
+  Result<std::string> text = client_->get(key_, wait);
+  if (!text.ok()) return text.status().within("looking for dt's store, which rank 0 serves");
+  return parse_host_port(text.value());
+}
+
+void TorchMeeting::withdraw(const Wait& wait) const {
+  // Best effort: left behind it misleads nobody but another job of this name and attempt.
+  (void)client_->erase(key_, wait);
+}
+
+}  // namespace dt::job

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/exchange.h"
+
+#include <dlfcn.h>
+
+#include "launch/facts.h"
+#include "launch/pmi.h"
+#include "launch/pmix.h"
+#include "net/address.h"
+
+namespace dt::launch {
+namespace {
+
+/// Whether MPI was initialized in this process: then MPI is the one client of PMI, and our goodbye
+/// would be taken for its.
+bool mpi_holds_pmi() {
+  using MpiInitialized = int (*)(int*);  // the same in every MPI
+  const auto initialized = reinterpret_cast<MpiInitialized>(dlsym(RTLD_DEFAULT, "MPI_Initialized"));
+  int flag = 0;
+  return initialized != nullptr && initialized(&flag) == 0 && flag != 0;
+}
+
+Result<std::string> exchange_text(const Place& place, const Environment& environment,
+                                  const std::string& mine, const Wait& wait) {
+  const std::string size = format("the world size is %d", place.world_size);
+  Variables variables(environment);
+  if (place.exchange == Exchange::kPmix) {
+    if (variables.get("PMIX_NAMESPACE") == nullptr) {
+      return no_rendezvous(place.launcher, size, place.master_addr);
+    }
+    return pmix_exchange(place.rank, mine, wait);
+  }
+  DT_TRY_VALUE(const auto fd, variables.integer("PMI_FD", 0, INT32_MAX));
+  if (!fd) return no_rendezvous(place.launcher, size, place.master_addr);
+  if (mpi_holds_pmi()) {
+    return launch_error(
+        "no_rendezvous",
+        "MPI_Init was called in this process, and the launcher's PMI service knows "
+        "one client per process; set MASTER_ADDR and MASTER_PORT to the host of rank "
+        "0 and a free port there");
+  }
+  return PmiClient(*fd, wait).exchange(place.rank, mine);
+}
+
+}  // namespace
+
+Result<StoreAddress> exchange_address(const Place& place, const Environment& environment,
+                                      const StoreAddress& mine, const Wait& wait) {
+  const std::string text = place.rank == 0 ? net::host_port_text(mine.host, mine.port) : "";
+  DT_TRY_VALUE(const std::string got, exchange_text(place, environment, text, wait));
+  DT_TRY_VALUE(HostPort parsed, parse_host_port("the address that rank 0 published", got));
+  if (parsed.port == 0) {
+    return launch_error("bad_address",
+                        "rank 0 published no port; its library is of another version: "
+                        "start all ranks from the same files");
+  }
+  return StoreAddress{std::move(parsed.host), static_cast<uint16_t>(parsed.port)};
+}
+
+}  // namespace dt::launch

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "base/wait.h"
+#include "config/environment.h"
+#include "launch/discover.h"
+
+namespace dt::launch {
+
+struct StoreAddress {
+  std::string host;  ///< numeric
+  uint16_t port = 0;
+};
+
+/// Where rank 0 lets the kernel choose the port of its store, the launcher's own service carries
+/// the address to the others: PMI-1 or PMIx, as place.exchange says. All ranks of the launch call
+/// it once; rank 0 gives `mine`, and all get that. The service is left again before it returns.
+///
+/// Such a service knows one client per process: a program that also calls MPI_Init sets MASTER_ADDR
+/// and MASTER_PORT instead. Errors: CONFIG no_rendezvous (the service cannot be reached), TIMEOUT.
+Result<StoreAddress> exchange_address(const Place& place, const Environment& environment,
+                                      const StoreAddress& mine, const Wait& wait);
+
+/// The numeric address on which rank 0 serves the others: what place.master_addr or the launcher's
+/// name for this host resolves to, if it belongs to this host; else the one from which it would
+/// reach the outside. Looks names up; ends with TIMEOUT at the deadline.
+Result<std::string> own_address(const Place& place, const Environment& environment,
+                                const Wait& wait);
+
+}  // namespace dt::launch

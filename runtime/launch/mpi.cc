@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/mpi.h"
+
+namespace dt::launch {
+
+bool is_mpi_singleton(Variables& variables) {
+  const std::string* how = variables.get("OMPI_MCA_ess");
+  return how != nullptr && *how == "singleton";
+}
+
+void read_exchange(Variables& variables, Facts& facts) {
+  // The name of the server's address carries the version of the protocol.
+  for (const char* server : {"PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3",
+                             "PMIX_SERVER_URI21", "PMIX_SERVER_URI2"}) {
+    if (variables.get(server) == nullptr || variables.get("PMIX_NAMESPACE") == nullptr) continue;
+    if (is_mpi_singleton(variables)) break;  // that server is its own
+    facts.exchange = Exchange::kPmix;
+    facts.exchange_reachable = true;
+    return;
+  }
+  if (variables.get("PMI_FD") == nullptr) return;
+  facts.exchange = Exchange::kPmi;
+  facts.exchange_reachable = true;
+}
+
+Status read_mpi_surroundings(Variables& variables, Facts& facts) {
+  if (!facts.complete()) return {};
+  DT_TRY(read_azure(variables, facts));
+  const bool one_node = facts.at(Field::kLocalSize) &&
+                        facts.at(Field::kLocalSize)->value == facts.at(Field::kWorldSize)->value;
+  if (!facts.master_addr && !one_node) DT_TRY(read_slurm_job(variables, facts));
+  read_exchange(variables, facts);
+  return {};
+}
+
+}  // namespace dt::launch

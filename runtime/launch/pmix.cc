@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/pmix.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "launch/aside.h"
+#include "launch/pmix_abi.h"
+#include "launch/variables.h"
+
+namespace dt::launch {
+namespace {
+
+constexpr const char* kLibrary = "libpmix.so.2";
+constexpr const char* kKey = "dt.store";
+constexpr const char* kNext =
+    "; set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there, the same on "
+    "all "
+    "ranks (with Open MPI: mpirun -x MASTER_ADDR=... -x MASTER_PORT=...)";
+
+Status failed(const std::string& what) { return launch_error("no_rendezvous", what + kNext); }
+
+struct Library {
+  pmix::Init init = nullptr;
+  pmix::Put put = nullptr;
+  pmix::Commit commit = nullptr;
+  pmix::Fence fence = nullptr;
+  pmix::Get get = nullptr;
+  pmix::Finalize finalize = nullptr;
+  pmix::ErrorText error_text = nullptr;
+};
+
+/// Stays open for good: its threads may outlive the calls.
+Result<Library> open_library() {
+  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = dlerror();
+    return failed(std::string("PMIx cannot be used: ") + (why != nullptr ? why : kLibrary));
+  }
+  Library library;
+  const auto load = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(handle, name));
+    return function != nullptr;
+  };
+  const bool all = load(library.init, "PMIx_Init") && load(library.put, "PMIx_Put") &&
+                   load(library.commit, "PMIx_Commit") && load(library.fence, "PMIx_Fence") &&
+                   load(library.get, "PMIx_Get") && load(library.finalize, "PMIx_Finalize") &&
+                   load(library.error_text, "PMIx_Error_string");
+  if (!all) return failed(std::string(kLibrary) + " lacks a function of PMIx 3");
+  return library;
+}
+
+Status check(const Library& library, int status, const char* call) {
+  if (status == pmix::kSuccess) return {};
+  const char* text = library.error_text(status);
+  return failed(format("%s: %s (%d)", call, text != nullptr ? text : "unknown", status));
+}
+
+Result<std::string> get_text(const Library& library, pmix::Proc proc) {
+  proc.rank = 0;
+  pmix::Value* value = nullptr;
+  DT_TRY(check(library, library.get(&proc, kKey, nullptr, 0, &value), "PMIx_Get"));
+  if (value == nullptr || value->type != pmix::kString || value->data.text == nullptr) {
+    return failed("PMIx_Get: rank 0 gave no text");
+  }
+  std::string text = value->data.text;
+  std::free(value->data.text);
+  std::free(value);
+  return text;
+}
+
+Result<std::string> exchange(const Library& library, const pmix::Proc& proc, int32_t rank,
+                             std::string mine) {
+  if (proc.rank != static_cast<uint32_t>(rank)) {
+    return failed(
+        format("PMIx calls this process rank %u, but it is rank %d of the job", proc.rank, rank));
+  }
+  if (rank == 0) {
+    pmix::Value value{};
+    value.type = pmix::kString;
+    value.data.text = mine.data();
+    DT_TRY(check(library, library.put(pmix::kGlobal, kKey, &value), "PMIx_Put"));
+    DT_TRY(check(library, library.commit(), "PMIx_Commit"));
+  }
+  pmix::Info collect{};
+  std::strcpy(collect.key, pmix::kCollect);
+  collect.value.type = pmix::kBool;
+  collect.value.data.flag = true;
+  pmix::Proc all = proc;
+  all.rank = UINT32_MAX - 1;  // every rank
+  DT_TRY(check(library, library.fence(&all, 1, &collect, 1), "PMIx_Fence"));
+  return get_text(library, proc);
+}
+
+}  // namespace
+
+Result<std::string> pmix_exchange(int32_t rank, const std::string& mine, const Wait& wait) {
+  const auto call = [rank, mine]() -> Result<std::string> {
+    DT_TRY_VALUE(const Library library, open_library());
+    pmix::Proc proc{};
+    DT_TRY(check(library, library.init(&proc, nullptr, 0), "PMIx_Init"));
+    Result<std::string> result = exchange(library, proc, rank, mine);
+    const Status left = check(library, library.finalize(nullptr, 0), "PMIx_Finalize");
+    return result.ok() && !left.ok() ? Result<std::string>(left) : result;
+  };
+  return run_aside(call,
+                   "rendezvous: not all ranks came to the exchange over PMIx in time; look at the "
+                   "ranks that printed nothing, or raise rendezvous.timeout_ms",
+                   wait);
+}
+
+}  // namespace dt::launch

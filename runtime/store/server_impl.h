@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "net/address.h"
+#include "net/tcp.h"
+#include "store/join.h"
+#include "store/keyspace.h"
+#include "store/protocol.h"
+#include "store/server.h"
+#include "store/torch_protocol.h"
+#include "store/torch_service.h"
+
+namespace dt::store {
+
+// Threads: everything runs on the loop's thread, except the constructor and what is const after
+// start(). Callbacks capture `this`: connections, listener and timer are destroyed by stop(), on
+// the loop's thread, and call nothing afterwards.
+class Server::Impl {
+ public:
+  Impl(net::Loop* loop, ServerOptions options);
+
+  int32_t first_failed_rank() const { return first_failed_rank_.load(); }
+  Status listen(const std::vector<net::Address>& addresses);
+  void stop();
+  void when_empty(std::shared_ptr<Event> empty);
+  std::vector<std::string> connected() const;
+  const net::Address& bound() const { return bound_; }
+
+ private:
+  /// Who is at the other end. Known at once without torch_compat, else from the first byte.
+  enum class Peer { kUnknown, kDt, kTorch };
+  struct Session {
+    std::unique_ptr<net::Connection> connection;
+    Peer peer = Peer::kUnknown;
+    FrameParser parser{kMaxHelloBytes};
+    std::unique_ptr<TorchParser> torch;  // of a Peer::kTorch
+    Member member;
+    bool welcomed = false;
+    bool refused = false;       // waits for the other side to hang up, so that it can read why
+    bool one_too_many = false;  // told so as soon as its protocol is known
+  };
+
+  void accept(std::unique_ptr<net::Connection> connection);
+  void received(uint64_t id, const char* data, size_t bytes);
+  void settle(Session* session, Peer peer);
+  bool is_stranger(const Session& session) const;
+  void proceed(uint64_t id);
+  void handle_frames(uint64_t id);
+  void handle_torch(uint64_t id);
+  void handle(uint64_t id, Session* session, const Frame& frame);
+  void hello(uint64_t id, Session* session, const Request& request);
+  void abort_job(uint64_t id, const Session& session, const Request& request);
+  Result<std::string> answer_now(const Request& request, Answers* answers);
+  void refuse(Session* session, const Status& status);
+  void drop(uint64_t id, int error);
+  void reply(Session* session, uint64_t request, const Result<std::string>& result);
+  void deliver(const Answers& answers);
+  void gone(const Session& session);
+  void push(const Failure& failure, uint64_t except);
+  void on_timer();
+  void arm_timer();
+
+  net::Loop* const loop_;
+  const ServerOptions options_;
+  net::Address bound_;
+  std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<net::Timer> timer_;
+  int64_t armed_for_ns_ = kNeverNs;
+  uint64_t last_id_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
+  size_t dt_sessions_ = 0;                              // of Peer::kDt
+  Keyspace keyspace_;
+  TorchService torch_{&keyspace_};
+  JoinTable joins_;
+  int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
+  bool aborted_ = false;
+  std::atomic<int32_t> first_failed_rank_{-1};  // written on the loop's thread, once
+  std::vector<std::shared_ptr<Event>> empty_waiters_;
+};
+
+}  // namespace dt::store

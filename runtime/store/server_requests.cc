@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server does with each request.
+#include "store/server_impl.h"
+#include "store/text.h"
+
+namespace dt::store {
+
+namespace {
+
+/// PyTorch's clients may choose keys that no call of dt can name.
+bool out_of_reach(const std::string& key) {
+  return key.size() > kMaxKeyBytes || key.find('\0') != std::string::npos;
+}
+
+}  // namespace
+
+void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
+  Result<Request> decoded = decode_request(frame);
+  if (!session->welcomed) {
+    if (!decoded.ok() || frame.type != FrameType::kHello) {
+      refuse(session, decoded.ok() ? Status(Code::kInvalidArgument,
+                                            "the first frame of a connection must be a hello")
+                                   : decoded.status());
+      return;
+    }
+    hello(id, session, decoded.value());
+    return;
+  }
+  if (!decoded.ok()) {
+    reply(session, frame.id, decoded.status());
+    return;
+  }
+  Request& request = decoded.value();
+  const Ticket ticket{id, request.id};
+  const int64_t now_ns = monotonic_ns();
+  const Patience patience = Patience::starting(now_ns, request.timeout_ms);
+  Answers answers;
+  switch (request.type) {
+    case FrameType::kGet:
+      keyspace_.wait(ticket, std::move(request.keys), WaitKind::kValue, patience, now_ns, &answers);
+      break;
+    case FrameType::kWait:
+      keyspace_.wait(ticket, std::move(request.keys), WaitKind::kExists, patience, now_ns,
+                     &answers);
+      break;
+    case FrameType::kBarrier:
+      keyspace_.barrier(ticket, session->member.text(), request.keys[0],
+                        static_cast<int32_t>(request.number), patience, now_ns, &answers);
+      break;
+    case FrameType::kJoin:
+      joins_.join(ticket, std::move(request.join), patience, now_ns, &answers);
+      for (auto& [key, value] : joins_.take_records()) {
+        // Cannot fail for want of room in practice; a rank would then find the key absent.
+        [[maybe_unused]] const Status kept = keyspace_.set(key, std::move(value), &answers);
+      }
+      join_deadline_ns_ = joins_.next_deadline_ns();
+      break;
+    case FrameType::kGoodbye:
+      joins_.goodbye(ticket, patience, now_ns, &answers);
+      join_deadline_ns_ = joins_.next_deadline_ns();
+      break;
+    case FrameType::kCancel:
+      keyspace_.cancel(ticket);
+      joins_.cancel(ticket);
+      join_deadline_ns_ = joins_.next_deadline_ns();
+      break;
+    case FrameType::kAbort:
+      reply(session, request.id, std::string());
+      abort_job(id, *session, request);
+      break;
+    case FrameType::kReportFailure:
+      reply(session, request.id, std::string());
+      push(request.failure, id);
+      break;
+    default: reply(session, request.id, answer_now(request, &answers)); break;
+  }
+  deliver(answers);
+}
+
+void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
+  std::optional<uint64_t> superseded;
+  const Status admitted = joins_.admit(request.hello, id, &superseded);
+  if (!admitted.ok()) {
+    refuse(session, admitted);
+    return;
+  }
+  if (const auto old = sessions_.find(superseded.value_or(0)); old != sessions_.end()) {
+    keyspace_.drop(*superseded);
+    gone(*old->second);
+    sessions_.erase(old);
+  }
+  session->member = request.hello.member;
+  session->welcomed = true;
+  session->parser.set_max_payload(kMaxPayloadBytes);
+  Welcome welcome;
+  welcome.protocol = kProtocolVersion;
+  welcome.job_id = options_.job_id;
+  welcome.attempt = options_.attempt;
+  welcome.world_size = options_.world_size;
+  welcome.server = Member{options_.server_rank, options_.host, options_.pid};
+  reply(session, request.id, encode(welcome));
+}
+
+void Server::Impl::abort_job(uint64_t id, const Session& session, const Request& request) {
+  aborted_ = true;
+  Failure failure;
+  failure.info.code = Code::kAborted;
+  failure.info.message =
+      format("%s aborted the job: %s", session.member.text().c_str(), request.text.c_str());
+  failure.info.rank = session.member.rank;
+  failure.info.host = session.member.host;
+  failure.info.pid = session.member.pid;
+  push(failure, 0);
+  Answers answers;
+  joins_.leave(id, &answers);
+  deliver(answers);
+}
+
+Result<std::string> Server::Impl::answer_now(const Request& request, Answers* answers) {
+  const bool writes = request.type == FrameType::kSet || request.type == FrameType::kAdd ||
+                      request.type == FrameType::kCompareSet || request.type == FrameType::kErase ||
+                      request.type == FrameType::kMultiSet;
+  for (const std::string& key : request.keys) {
+    if (!writes) break;
+    for (const char* prefix : {kJoinPrefix, kTorchBarePrefix, kTorchBarrierPrefix}) {
+      if (key.rfind(prefix, 0) != 0) continue;
+      return Status(Code::kInvalidArgument,
+                    format("key %s: names below %s belong to the store; choose another name",
+                           quoted(key).c_str(), quoted(prefix).c_str()));
+    }
+  }
+  Writer writer;
+  size_t total_bytes = 0;
+  switch (request.type) {
+    case FrameType::kSet: DT_TRY(keyspace_.set(request.keys[0], request.values[0], answers)); break;
+    case FrameType::kAdd: {
+      DT_TRY_VALUE(const int64_t sum, keyspace_.add(request.keys[0], request.number, answers));
+      writer.i64(sum);
+      break;
+    }
+    case FrameType::kCompareSet: {
+      DT_TRY_VALUE(const CompareSet result, keyspace_.compare_set(request.keys[0], request.expected,
+                                                                  request.values[0], answers));
+      writer.u8(result.swapped ? 1 : 0).u8(result.current.has_value() ? 1 : 0);
+      writer.text(result.current.value_or(""));
+      break;
+    }
+    case FrameType::kErase: writer.u8(keyspace_.erase(request.keys[0]) ? 1 : 0); break;
+    case FrameType::kList: {
+      std::vector<std::string> keys = keyspace_.list(request.keys[0]);
+      std::erase_if(keys, out_of_reach);
+      for (const std::string& key : keys) total_bytes += key.size() + sizeof(uint32_t);
+      if (total_bytes > kMaxPayloadBytes / 2) break;
+      writer.u32(static_cast<uint32_t>(keys.size()));
+      for (const std::string& key : keys) writer.text(key);
+      break;
+    }
+    case FrameType::kMultiGet: {
+      for (const std::string& key : request.keys) {
+        const std::string* value = keyspace_.find(key);
+        total_bytes += (value == nullptr ? 0 : value->size()) + 8;
+      }
+      if (total_bytes > kMaxPayloadBytes / 2) break;
+      writer.u32(static_cast<uint32_t>(request.keys.size()));
+      for (const std::string& key : request.keys) {
+        const std::string* value = keyspace_.find(key);
+        writer.u8(value == nullptr ? 0 : 1).text(value == nullptr ? "" : *value);
+      }
+      break;
+    }
+    case FrameType::kMultiSet:
+      DT_TRY(keyspace_.multi_set(request.keys, request.values, answers));
+      break;
+    case FrameType::kPing: break;
+    default:
+      return Status(Code::kInvalidArgument, format("request type %d is not served at this point",
+                                                   static_cast<int>(request.type)));
+  }
+  if (total_bytes > kMaxPayloadBytes / 2) {
+    return Status(Code::kInvalidArgument,
+                  format("the answer of %zu bytes is over the limit of %zu bytes; ask for fewer "
+                         "keys at a time",
+                         total_bytes, kMaxPayloadBytes / 2));
+  }
+  return writer.take();
+}
+
+// ---- PyTorch's clients ----
+
+void Server::Impl::handle_torch(uint64_t id) {
+  for (;;) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second->connection->congested()) return;
+    Session* session = found->second.get();
+    TorchRequest request;
+    Status broken;
+    if (session->torch->next(&request)) {
+      Answers answers;
+      Result<std::string> reply =
+          torch_.handle(id, session->torch->dialect(), std::move(request), &answers);
+      if (reply.ok()) session->connection->write(std::move(reply).value());
+      deliver(answers);
+      if (reply.ok()) continue;
+      broken = reply.status();
+    } else if (broken = session->torch->status(); broken.ok()) {
+      return;
+    }
+    if (options_.logger) {
+      options_.logger->log(LogLevel::kInfo, "store: closed the connection of a PyTorch client: %s",
+                           broken.message().c_str());
+    }
+    drop(id, EPROTO);
+    return;
+  }
+}
+
+}  // namespace dt::store

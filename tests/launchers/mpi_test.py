@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""mpi_test.py openmpi|hydra DT CHECK_PROGRAM TRAINER LIBRARY INCLUDE: programs started by a real mpirun or mpiexec.
+
+Two hosts are pretended by a replacement of ssh that gives each command a host name of its own (root only).
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from started import Launches, environment, error_of, expect, free_ports, good_places, need, run_cases
+from trained import can_train, check_training, training_command
+
+KIND = sys.argv[1]
+DT, PROGRAM, TRAINER, LIBRARY, INCLUDE = (str(Path(argument).resolve()) for argument in sys.argv[2:7])
+OPENMPI = KIND == "openmpi"
+
+FAKE_SSH = """#!/bin/sh
+# ssh [options] HOST COMMAND: drops the options, and runs the command under that host name.
+while [ "${1#-}" != "$1" ]; do
+  case "$1" in -l | -p | -o | -i) shift ;; esac
+  shift
+done
+host=$1
+shift
+exec unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$host" "$*"
+"""
+
+# name, ranks on nodea and nodeb, options of mpirun, of mpiexec, host of each rank
+LAYOUTS = [
+    ("2 + 2", ["--host", "nodea:2,nodeb:2", "-n", "4"], ["-hosts", "nodea:2,nodeb:2", "-n", "4"], "aabb"),
+    ("cyclic", ["--host", "nodea:2,nodeb:2", "--map-by", "node", "-n", "4"], ["-hosts", "nodea:1,nodeb:1", "-n", "4"],
+     "abab"),
+    ("3 + 1", ["--host", "nodea:3,nodeb:1", "-n", "4"], ["-hosts", "nodea:3,nodeb:1", "-n", "4"], "aaab"),
+]
+
+
+class Mpi:
+    def __init__(self, launches, folder):
+        self.launches, self.folder = launches, folder
+        self.ssh = folder + "/ssh"
+        Path(self.ssh).write_text(FAKE_SSH)
+        os.chmod(self.ssh, 0o700)
+
+    def command(self, options, hosts):
+        if OPENMPI:
+            remote = ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.ssh] if hosts else ["--oversubscribe"]
+            return ["mpirun.openmpi", "--bind-to", "none", *remote, *options]
+        remote = ["-launcher", "ssh", "-launcher-exec", self.ssh] if hosts else []
+        return ["mpiexec.hydra", *remote, *options]
+
+    def run(self, options, program, hosts=False, **variables):
+        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return self.launches.run(self.command(options, hosts) + program, environment(allowed, **variables),
+                                 cwd=self.folder)
+
+
+def given_address():
+    """MASTER_ADDR and MASTER_PORT; Open MPI carries them to other hosts with -x only."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    return variables, ["-x", "MASTER_ADDR", "-x", "MASTER_PORT"] if OPENMPI else []
+
+
+def check_one_node(mpi):
+    variables, carry = given_address()
+    found = good_places(mpi.run(["-n", "4"], [PROGRAM]), 4, KIND)
+    expect(all(place["master_addr"] == "127.0.0.1" and place["local_size"] == 4 for place in found), str(found))
+    found = good_places(mpi.run([*carry, "-n", "3"], [PROGRAM], **variables), 3, KIND)
+    expect(all(str(place["master_port"]) == variables["MASTER_PORT"] for place in found), str(found))
+
+
+def check_layout(mpi, options, hosts):
+    """Join and placement on two hosts, and, where one identity makes them one, the collectives."""
+    share = ["-x", "DT_HOST_ID", "-x", "DT_RENDEZVOUS_TIMEOUT_MS", "-x", "DT_CONFIG"] if OPENMPI else []
+    variables, carry = given_address()
+    for more, address in (([], {}), (carry, variables)):
+        text = error_of(mpi.run([*options, *share, *more], [PROGRAM], hosts=True, **address))
+        counts = f"nodea ({hosts.count('a')} ranks), nodeb ({hosts.count('b')} ranks)"
+        expect("the job spans 2 hosts: " + counts in text, text)
+        found = good_places(mpi.run([*options, *share, *more], [PROGRAM], hosts=True, DT_HOST_ID="one", **address), 4,
+                            KIND)
+        expect("".join(place["host"][-1] for place in found) == hosts, str(found))
+        if address:
+            expect(all(str(place["master_port"]) == variables["MASTER_PORT"] for place in found), str(found))
+
+
+def check_trainer(mpi):
+    variables, carry = given_address()
+    check_training(mpi.run(["-n", "2"], training_command(TRAINER)), 2)
+    check_training(mpi.run([*carry, "-n", "2"], training_command(TRAINER), **variables), 2)
+
+
+def check_disagreement(mpi):
+    """Another launcher's variables in the shell from which this one is started."""
+    other = {"PMI_RANK": "0", "PMI_SIZE": "3"} if OPENMPI else {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
+    text = error_of(mpi.run(["-n", "2"], [PROGRAM], **other))
+    for part in ("conflict: OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=", " (openmpi), but PMI_RANK=0 PMI_SIZE=",
+                 "(hydra)", "set DT_LAUNCHER=openmpi or DT_LAUNCHER=hydra to say which counts"):
+        expect(part in text, text)
+    good_places(mpi.run(["-n", "2"], [PROGRAM], DT_LAUNCHER=KIND, **other), 2, KIND)
+    text = error_of(mpi.run(["-n", "2"], [PROGRAM], RANK="0", DT_RENDEZVOUS_TIMEOUT_MS="2000"))
+    name = "OMPI_COMM_WORLD_RANK" if OPENMPI else "PMI_RANK"
+    expect(f"conflict: RANK=0, but {name}=1; unset the stale one, or set DT_LAUNCHER={KIND}" in text, text)
+
+
+def compiled(mpi, name):
+    program = mpi.folder + "/mpi_program"
+    library = Path(LIBRARY)
+    source = Path(__file__).parent / "mpi_program.c"
+    code, out, err = mpi.launches.run([f"mpicc.{name}", str(source), "-I", INCLUDE, "-o", program, str(library),
+                                       f"-Wl,-rpath,{library.parent}"])
+    expect(code == 0, out + err)
+    return program
+
+
+def check_mpi_beside(mpi):
+    """A program that calls MPI_Init: with PMIx both go together; PMI serves one, so the user names the address."""
+    program = compiled(mpi, "openmpi" if OPENMPI else "mpich")
+    variables, carry = given_address()
+    good_places(mpi.run([*carry, "-n", "2"], [program], **variables), 2, KIND)
+    if OPENMPI:
+        good_places(mpi.run(["-n", "2"], [program]), 2, KIND)
+    else:
+        text = error_of(mpi.run(["-n", "2"], [program]))
+        expect("no_rendezvous: MPI_Init was called in this process" in text and "set MASTER_ADDR" in text, text)
+
+
+def check_singleton(mpi):
+    """A program of Open MPI under a launcher that Open MPI does not know."""
+    program = compiled(mpi, "openmpi")
+    text = error_of(mpi.run(["-n", "2"], [program]))
+    for part in ("conflict: PMI_RANK=", " PMI_SIZE=2 (hydra), but OMPI_MCA_ess=singleton: ",
+                 "start the program with mpirun of Open MPI or with srun --mpi=pmix, or set DT_LAUNCHER=hydra"):
+        expect(part in text, text)
+
+
+def main():
+    if OPENMPI:
+        need(["mpirun.openmpi"], "openmpi-bin")
+    else:
+        need(["mpiexec.hydra"], "mpich")
+    with tempfile.TemporaryDirectory() as folder, Launches() as launches:
+        mpi = Mpi(launches, folder)
+        cases = [("one node", lambda: check_one_node(mpi)),
+                 ("two families that disagree, an exported rank", lambda: check_disagreement(mpi))]
+        if os.geteuid() == 0:
+            for name, openmpi, hydra, hosts in LAYOUTS:
+                options = openmpi if OPENMPI else hydra
+                cases.append(("two hosts, " + name, lambda options=options, hosts=hosts: check_layout(mpi, options, hosts)))
+        else:
+            print("two hosts: not run, needs root")
+        if can_train(TRAINER):
+            cases.append(("the trainer", lambda: check_trainer(mpi)))
+        for compiler, case in (("openmpi" if OPENMPI else "mpich", check_mpi_beside), ("openmpi", check_singleton)):
+            if case is check_singleton and OPENMPI:
+                continue
+            if os.access(f"/usr/bin/mpicc.{compiler}", os.X_OK):
+                cases.append((case.__name__[len("check_"):].replace("_", " "), lambda case=case: case(mpi)))
+            else:
+                print(f"{case.__name__}: not run: apt-get install lib{compiler}-dev")
+        return run_cases(cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

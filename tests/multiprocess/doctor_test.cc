@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt doctor` on this machine, alone and as the ranks of jobs.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "dt_run.h"
+#include "held_port.h"
+
+using dt::test::count_of;
+using dt::test::HeldPort;
+using dt::test::lines_of;
+using dt::test::Process;
+using dt::test::required_variable;
+using dt::test::starts_with;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+Strings doctor(const Strings& arguments) {
+  Strings command{required_variable("DT_COMMAND"), "doctor"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+Strings run_doctor(const Strings& options, const Strings& arguments) {
+  Strings command{required_variable("DT_COMMAND"), "run"};
+  command.insert(command.end(), options.begin(), options.end());
+  const Strings program = doctor(arguments);
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+}  // namespace
+
+TEST_CASE("alone it prints one line per check, within 80 columns") {
+  Process process(doctor({}));
+  const int code = process.wait();
+  CHECK((code == 0) == (count_of(process.out, "\nbad ") == 0));
+  CHECK(process.err.empty());
+  const Strings lines = lines_of(process.out);
+  for (const std::string& line : lines) CHECK(line.size() <= 80);
+  for (const char* name :
+       {"version", "settings", "launcher", "place", "interface", "rendezvous", "store port",
+        "open files", "processes", "locked memory", "backlog", "processors", "memory",
+        "shared memory", "GPUs", "CUDA", "NCCL", "InfiniBand"}) {
+    CHECK(count_of(process.out, std::string("  ") + name + "  ") == 1);
+  }
+  CHECK(count_of(process.out, "none: this process is a job of one rank") == 1);
+}
+
+TEST_CASE("as a rank it knows its place and reaches the store") {
+  Process process(run_doctor({"-n", "2", "--show", "1", "--no-prefix"}, {"--json"}));
+  process.wait();
+  const nlohmann::json json = nlohmann::json::parse(process.out);
+  CHECK(json["rank"] == 1);
+  CHECK(json["checks"].size() == 18);
+  for (const auto& check : json["checks"]) {
+    CHECK(check.size() == 4);
+    const std::string name = check["name"];
+    const std::string finding = check["finding"];
+    if (name == "place") CHECK(finding == "rank 1 of 2, local rank 1 of 2, node 0 of 1");
+    if (name == "launcher") CHECK(starts_with(finding, "dt run (rank from "));
+    if (name == "rendezvous") CHECK(count_of(finding, " answers") == 1);
+    if (name == "interface") CHECK(starts_with(finding, "lo 127.0.0.1 (loopback), by the route "));
+  }
+}
+
+TEST_CASE("a launcher that says half is bad, and the exit code says so") {
+  Process::Options options;
+  options.environment = {"RANK=3"};
+  Process process(doctor({}), options);
+  CHECK(process.wait() == 1);
+  CHECK(count_of(process.out, "bad      launcher") == 1);
+  CHECK(count_of(process.out, "RANK=3 is set") == 1);
+}
+
+TEST_CASE("a rendezvous that nobody serves is found out without waiting for ever") {
+  const HeldPort port;  // does not listen
+  Process::Options options;
+  options.environment = {"DT_RANK=1", "DT_WORLD_SIZE=2", "DT_MASTER_ADDR=127.0.0.1",
+                         "DT_MASTER_PORT=" + std::to_string(port.port()), "DT_STORE_SERVED=true"};
+  Process process(doctor({}), options);
+  CHECK(process.wait() == 1);
+  CHECK(count_of(process.out, "bad      rendezvous") == 1);
+  CHECK(count_of(process.out, ": refused,") == 1);
+}
+
+TEST_CASE("--strict makes warnings fail") {
+  Process::Options options;
+  options.environment = {"DT_LAUNCHER="};  // an empty variable is worth a warning
+  Process lenient(doctor({}), options);
+  Process strict(doctor({"--strict"}), options);
+  const int lenient_code = lenient.wait();
+  CHECK(count_of(lenient.out, "warning  ") >= 1);
+  CHECK(lenient_code == (count_of(lenient.out, "\nbad ") == 0 ? 0 : 1));
+  CHECK(strict.wait() == 1);
+}
+
+TEST_CASE("--cluster gathers all ranks, and prints what differs, once") {
+  Process alike(run_doctor({"-n", "3"}, {"--cluster"}));
+  alike.wait();
+  CHECK(count_of(alike.out, "18 of 18 checks are alike on the 3 ranks that reported\n") == 1);
+  CHECK(count_of(alike.out, "[1]") == 0);
+  CHECK(count_of(alike.out, "[2]") == 0);
+  // One rank with another setting.
+  const std::string script =
+      "if [ $RANK = 2 ]; then export DT_HOST_SLOT_BYTES=8192; fi; exec \"$0\" doctor --cluster";
+  Process differ({required_variable("DT_COMMAND"), "run", "-n", "3", "/bin/sh", "-c", script,
+                  required_variable("DT_COMMAND")});
+  differ.wait();
+  CHECK(count_of(differ.out, "[0] settings\n") == 1);
+  CHECK(count_of(differ.out, "ranks 0, 1:") == 1);
+  CHECK(count_of(differ.out, "rank 2:") == 1);
+  CHECK(count_of(differ.out, "rank 2:      host.slot_bytes=8192\n") == 1);
+}
+
+TEST_CASE("--cluster works without dt run: rank 0 then serves the store") {
+  const HeldPort port;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    Process::Options options;
+    options.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                           "MASTER_PORT=" + std::to_string(port.port())};
+    ranks.push_back(std::make_unique<Process>(doctor({"--cluster", "--json"}), options));
+  }
+  ranks[0]->wait();
+  CHECK(ranks[1]->wait() == 0);
+  CHECK(ranks[1]->out.empty());
+  const nlohmann::json json = nlohmann::json::parse(ranks[0]->out);
+  CHECK(json["ranks"] == 2);
+  CHECK(json["missing"].empty());
+}
+
+TEST_CASE("--cluster names the ranks that do not report in time") {
+  const HeldPort port;
+  Process::Options options;
+  options.environment = {"RANK=0", "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(port.port())};
+  Process process(doctor({"--cluster", "--timeout-ms", "200"}), options);
+  CHECK(process.wait() == 1);
+  CHECK(count_of(process.out, "no report of ranks 1, 2\n") == 1);
+}

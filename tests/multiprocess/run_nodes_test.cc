@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dt run` on several nodes: one agent for each, here all on one machine.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "dt_run.h"
+#include "held_port.h"
+
+using dt::test::count_of;
+using dt::test::HeldPort;
+using dt::test::lines_of;
+using dt::test::Process;
+using dt::test::required_variable;
+using dt::test::starts_with;
+using dt::test::Watch;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+constexpr int kEndedMs = 2000;  // what dt promises after an agent was killed
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// The agents of one job.
+class Nodes {
+ public:
+  explicit Nodes(int count) : count_(count) {}
+
+  /// `options` come after those that make it node `node` of the job.
+  Process& start(int node, const Strings& options, const Strings& program) {
+    Strings command{required_variable("DT_COMMAND"),
+                    "run",
+                    "--nnodes",
+                    std::to_string(count_),
+                    "--node-rank",
+                    std::to_string(node),
+                    "--rendezvous",
+                    address()};
+    command.insert(command.end(), options.begin(), options.end());
+    command.insert(command.end(), program.begin(), program.end());
+    agents_.push_back(std::make_unique<Process>(command));
+    return *agents_.back();
+  }
+  /// Node i starts i + 1 ranks.
+  void start_all(const Strings& options, const Strings& program) {
+    for (int node = 0; node < count_; ++node) {
+      Strings all{"-n", std::to_string(node + 1)};
+      all.insert(all.end(), options.begin(), options.end());
+      start(node, all, program);
+    }
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_.port()); }
+  Process& operator[](size_t node) { return *agents_[node]; }
+  size_t size() const { return agents_.size(); }
+
+ private:
+  const int count_;
+  HeldPort port_;
+  std::vector<std::unique_ptr<Process>> agents_;
+};
+
+Strings run_program(const Strings& mode) {
+  Strings command{required_variable("RUN_PROGRAM")};
+  command.insert(command.end(), mode.begin(), mode.end());
+  return command;
+}
+
+Strings rank_program(const std::string& mode) { return {required_variable("RANK_PROGRAM"), mode}; }
+
+/// "[RANK] ready PID" or "[RANK] ready PID end" of every rank that agent shows.
+std::vector<pid_t> ready_pids(const std::string& text) {
+  std::vector<pid_t> pids;
+  for (const std::string& line : lines_of(text)) {
+    const size_t at = line.find("] ready ");
+    if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + 8));
+  }
+  return pids;
+}
+
+pid_t pid_of_rank(const std::string& text, int rank) {
+  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
+  for (const std::string& line : lines_of(text)) {
+    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
+  }
+  return -1;
+}
+
+bool all_ready(Nodes& nodes) {
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    if (!nodes[node].wait_for_output("] ready ", node + 1)) return false;
+  }
+  return true;
+}
+
+std::vector<pid_t> all_pids(Nodes& nodes) {
+  std::vector<pid_t> pids;
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    for (const pid_t pid : ready_pids(nodes[node].out)) pids.push_back(pid);
+  }
+  return pids;
+}
+
+}  // namespace
+
+TEST_CASE("ranks count node by node, also when nodes start different numbers of them") {
+  Nodes nodes(3);
+  nodes.start_all({}, run_program({"place"}));
+  int rank = 0;
+  for (int node = 0; node < 3; ++node) {
+    Process& agent = nodes[static_cast<size_t>(node)];
+    CHECK(agent.wait() == 0);
+    CHECK(agent.err.empty());
+    for (int local = 0; local <= node; ++local, ++rank) {
+      const std::string dt = std::to_string(rank) + " 6 " + std::to_string(local) + " " +
+                             std::to_string(node + 1) + " " + std::to_string(node) + " 3";
+      CHECK(count_of(agent.out, "[" + std::to_string(rank) + "] place " + dt + " " + dt + "\n") ==
+            1);
+    }
+    CHECK(lines_of(agent.out).size() == static_cast<size_t>(node) + 1);
+  }
+}
+
+TEST_CASE("log files are named by world rank, and with restarts by attempt") {
+  char folder[] = "/tmp/dt_run_nodes_XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::filesystem::path logs(folder);
+  Nodes nodes(2);
+  nodes.start_all({"--log-dir", folder, "--max-restarts", "1", "--grace-ms", "100"},
+                  run_program({"fail-attempt", "2", "0"}));
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[1].wait() == 0);
+  for (const char* attempt : {"attempt-0", "attempt-1"}) {
+    for (const char* rank : {"rank-0000", "rank-0001", "rank-0002"}) {
+      CHECK(std::filesystem::exists(logs / attempt / (std::string(rank) + ".out")));
+      CHECK(std::filesystem::exists(logs / attempt / (std::string(rank) + ".err")));
+    }
+  }
+  std::filesystem::remove_all(logs);
+}
+
+TEST_CASE("the first failure anywhere ends all nodes, and all report it alike") {
+  Nodes nodes(3);
+  nodes.start_all({"--grace-ms", "400"}, run_program({"fail", "4", "7"}));
+  const int codes[] = {nodes[0].wait(), nodes[1].wait(), nodes[2].wait()};
+  for (size_t node = 0; node < 3; ++node) {
+    CHECK(codes[node] == 7);
+    const Strings lines = lines_of(nodes[node].err);
+    REQUIRE(lines.size() == 3);
+    CHECK(starts_with(lines[0], "rank 4 (host " + host_name() + " pid "));
+    CHECK(count_of(lines[0], " exited with code 7 after ") == 1);
+    CHECK(lines[1] == "[4] about to fail");
+    CHECK(lines[2] == "5 ranks ended because of it: ranks 0-3, 5 killed by SIGTERM");
+    CHECK(nodes[node].err == nodes[0].err);
+  }
+}
+
+TEST_CASE("kill -9 of a rank is the reported cause on every node, not the errors that follow") {
+  Nodes nodes(3);
+  nodes.start_all({}, rank_program("reduce"));
+  REQUIRE(all_ready(nodes));
+  const std::vector<pid_t> pids = all_pids(nodes);
+  REQUIRE(pids.size() == 6);
+  const Watch watch(pids);
+  const pid_t victim = ready_pids(nodes[1].out)[0];
+  kill(victim, SIGKILL);
+  for (size_t node = 0; node < 3; ++node) {
+    CHECK(nodes[node].wait() == 128 + SIGKILL);
+    const std::string cause =
+        " (host " + host_name() + " pid " + std::to_string(victim) + ") killed by SIGKILL after ";
+    Strings lines = lines_of(nodes[node].err);
+    while (!lines.empty() && starts_with(lines[0], "[")) lines.erase(lines.begin());
+    REQUIRE(lines.size() >= 2);  // the first words of the agent's own
+    CHECK(count_of(lines[0], cause) == 1);
+    CHECK(starts_with(lines.back(), "5 ranks ended because of it: "));
+  }
+  CHECK(watch.all_ended(0));
+}
+
+TEST_CASE("kill -9 of an agent ends all nodes in time, and the node is named") {
+  for (const size_t victim : {size_t{1}, size_t{0}}) {
+    CAPTURE(victim);
+    Nodes nodes(3);
+    nodes.start_all({}, run_program({"stay"}));
+    REQUIRE(all_ready(nodes));
+    const Watch watch(all_pids(nodes));
+    nodes[victim].send(SIGKILL);
+    CHECK(watch.all_ended(kEndedMs));
+    for (size_t node = 0; node < 3; ++node) {
+      const int code = nodes[node].wait();
+      if (node == victim) continue;
+      CHECK(code == 1);
+      const std::string first = lines_of(nodes[node].err)[0];
+      CHECK(starts_with(first, "node " + std::to_string(victim) + " (host " + host_name() +
+                                   ", dt run pid " + std::to_string(nodes[victim].pid()) +
+                                   ") is gone: "));
+      CHECK(count_of(first, victim == 0 ? "it held rank 0;" : "it held ranks 1, 2;") == 1);
+    }
+  }
+}
+
+TEST_CASE("a signal to one agent ends all nodes as that signal does") {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    Nodes nodes(3);
+    nodes.start_all({}, run_program({"stay"}));
+    REQUIRE(all_ready(nodes));
+    nodes[2].send(signal);
+    const std::string name = std::string("SIG") + sigabbrev_np(signal);
+    for (size_t node = 0; node < 3; ++node) {
+      CHECK(nodes[node].wait() == 128 + signal);
+      CHECK(nodes[node].err == "dt run: stopped by " + name + " on node 2 (host " + host_name() +
+                                   "): ranks 0-5 killed by " + name + "\n");
+    }
+  }
+}
+
+TEST_CASE("a signal that a launcher sends to every agent counts once") {
+  Nodes nodes(2);
+  nodes.start_all({}, run_program({"count-int"}));
+  REQUIRE(all_ready(nodes));
+  nodes[0].send(SIGINT);
+  nodes[1].send(SIGINT);
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[1].wait() == 0);
+  CHECK(count_of(nodes[0].out, "interrupts 1\n") == 1);
+  CHECK(count_of(nodes[1].out, "interrupts 1\n") == 2);
+}
+
+TEST_CASE("a second SIGINT to an agent kills the ranks of all nodes") {
+  Nodes nodes(2);
+  nodes.start_all({}, run_program({"ignore-term"}));
+  REQUIRE(all_ready(nodes));
+  const Watch watch(all_pids(nodes));
+  nodes[0].send(SIGINT);
+  CHECK_FALSE(watch.all_ended(50));
+  nodes[0].send(SIGINT);
+  for (size_t node = 0; node < 2; ++node) {
+    CHECK(nodes[node].wait() == 128 + SIGINT);
+    CHECK(nodes[node].err == "dt run: stopped by SIGINT on node 0 (host " + host_name() +
+                                 "): ranks 0-2 killed by SIGKILL\n");
+  }
+}
+
+TEST_CASE("restarts start all nodes again with the next attempt") {
+  Nodes nodes(3);
+  nodes.start_all({"--max-restarts", "3", "--grace-ms", "100"},
+                  run_program({"fail-attempt", "5", "0"}));
+  for (size_t node = 0; node < 3; ++node) {
+    CHECK(nodes[node].wait() == 0);
+    CHECK(starts_with(nodes[node].err,
+                      "dt run: restart 1 of 3 after rank 5 (host " + host_name() + " pid "));
+    CHECK(count_of(nodes[node].err, "dt run: restart") == 1);
+    CHECK(count_of(nodes[node].out, "attempt 0 0\n") == node + 1);
+    CHECK(count_of(nodes[node].out, "attempt 1 1\n") == node + 1);
+  }
+}
+
+TEST_CASE("when the restarts are used up the last failure counts") {
+  Nodes nodes(2);
+  nodes.start_all({"--max-restarts", "1", "--grace-ms", "100"}, run_program({"fail", "0", "6"}));
+  for (size_t node = 0; node < 2; ++node) {
+    CHECK(nodes[node].wait() == 6);
+    CHECK(count_of(nodes[node].err, "dt run: restart 1 of 1 after rank 0 (") == 1);
+    CHECK(count_of(nodes[node].err, "\nrank 0 (host ") == 1);
+  }
+}
+
+TEST_CASE("ranks of a restarted job find each other again") {
+  Nodes nodes(2);
+  nodes.start_all({"--max-restarts", "1"}, rank_program("reduce"));
+  REQUIRE(all_ready(nodes));
+  const pid_t victim = pid_of_rank(nodes[1].out, 2);
+  REQUIRE(victim > 0);
+  kill(victim, SIGKILL);
+  REQUIRE(nodes[0].wait_for_output("] ready ", 2));
+  REQUIRE(nodes[1].wait_for_output("] ready ", 4));
+  nodes[0].send(SIGTERM);
+  for (size_t node = 0; node < 2; ++node) {
+    CHECK(nodes[node].wait() == 128 + SIGTERM);
+    CHECK(count_of(nodes[node].err, "dt run: restart 1 of 1 after rank 2 (") == 1);
+    CHECK(count_of(nodes[node].err, "dt run: stopped by SIGTERM on node 0 ") == 1);
+  }
+}
+
+TEST_CASE("a node that never comes is named, with those that came") {
+  Nodes nodes(3);
+  const Strings program = run_program({"place"});
+  setenv("DT_RENDEZVOUS_TIMEOUT_MS", "1000", 1);
+  nodes.start(0, {}, program);
+  nodes.start(2, {}, program);
+  unsetenv("DT_RENDEZVOUS_TIMEOUT_MS");
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(nodes[i].wait() == 1);
+    CHECK(nodes[i].out.empty());
+    const std::string expected = "dt run: 1 of 3 nodes did not come to " + nodes.address() +
+                                 " within 1.0 s: missing node 1; there: 0 (host " + host_name() +
+                                 " pid " + std::to_string(nodes[0].pid()) + "), 2 (host " +
+                                 host_name() + " pid " + std::to_string(nodes[1].pid()) +
+                                 "); start dt run there with the same --rendezvous and --nnodes, "
+                                 "or raise rendezvous.timeout_ms\n";
+    CHECK(nodes[i].err == expected);
+  }
+}
+
+TEST_CASE("without node 0 the others say where they looked for it") {
+  Nodes nodes(2);
+  setenv("DT_RENDEZVOUS_TIMEOUT_MS", "300", 1);
+  Process& agent = nodes.start(1, {}, run_program({"place"}));
+  unsetenv("DT_RENDEZVOUS_TIMEOUT_MS");
+  CHECK(agent.wait() == 1);
+  CHECK(starts_with(agent.err, "dt run: node 1 (host " + host_name() + " pid " +
+                                   std::to_string(agent.pid()) +
+                                   ") cannot join the agent of node 0: no store at " +
+                                   nodes.address() + " within 0.3 s ("));
+  CHECK(count_of(agent.err, "connection refused") == 1);
+}
+
+TEST_CASE("another number of nodes is refused, and the right one can still come") {
+  Nodes nodes(2);
+  const Strings program = run_program({"place"});
+  nodes.start(0, {}, program);
+  Process wrong({required_variable("DT_COMMAND"), "run", "--nnodes", "3", "--node-rank", "1",
+                 "--rendezvous", nodes.address(), "true"});
+  CHECK(wrong.wait() == 1);
+  CHECK(wrong.err ==
+        "dt run: node 0 (host " + host_name() + " pid " + std::to_string(nodes[0].pid()) +
+            ") was started for 2 nodes, this one (node 1, host " + host_name() + " pid " +
+            std::to_string(wrong.pid()) + ") for 3; give every agent the same --nnodes\n");
+  nodes.start(1, {}, program);
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[1].wait() == 0);
+}
+
+TEST_CASE("a node rank that is taken is refused, and both agents are named") {
+  Nodes nodes(3);
+  const Strings program = run_program({"place"});
+  nodes.start(0, {}, program);
+  // One of these two is refused, whichever comes second.
+  Process& one = nodes.start(1, {}, program);
+  Process& other = nodes.start(1, {}, program);
+  nodes.start(2, {}, program);
+  const int codes[] = {one.wait(), other.wait()};
+  const Process& refused = codes[0] == 1 ? one : other;
+  CHECK(codes[0] + codes[1] == 1);
+  CHECK(starts_with(refused.err, "dt run: node rank 1 is taken by another agent ("));
+  CHECK(count_of(refused.err, "this one (host " + host_name() + " pid " +
+                                  std::to_string(refused.pid()) +
+                                  ") is refused; give every node its own --node-rank") == 1);
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[3].wait() == 0);
+}
+
+TEST_CASE("agents of another job are refused") {
+  Nodes nodes(2);
+  const Strings program = run_program({"place"});
+  nodes.start(0, {"--job-id", "monday"}, program);
+  Process& foreign = nodes.start(1, {"--job-id", "tuesday"}, program);
+  CHECK(foreign.wait() == 1);
+  CHECK(count_of(foreign.err, "\"agents monday\"") == 1);
+  CHECK(count_of(foreign.err, "\"agents tuesday\"") == 1);
+  nodes.start(1, {"--job-id", "monday"}, program);
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[2].wait() == 0);
+}
+
+TEST_CASE("a signal ends the wait for other nodes at once") {
+  Nodes nodes(2);
+  Process& agent = nodes.start(0, {"-v"}, run_program({"place"}));
+  // Once it refuses a wrong agent it is waiting.
+  Process probe({required_variable("DT_COMMAND"), "run", "--nnodes", "3", "--node-rank", "1",
+                 "--rendezvous", nodes.address(), "true"});
+  CHECK(probe.wait() == 1);
+  agent.send(SIGINT);
+  CHECK(agent.wait() == 128 + SIGINT);
+  CHECK(agent.err == "dt run: stopped by SIGINT while waiting for the other nodes\n");
+}
+
+TEST_CASE("a program that cannot be run on one node ends all nodes") {
+  char path[] = "/tmp/dt_no_interpreter_XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  const std::string script = "#!/no/such/interpreter\n";
+  REQUIRE(write(fd, script.data(), script.size()) == static_cast<ssize_t>(script.size()));
+  fchmod(fd, 0700);
+  close(fd);
+  Nodes nodes(2);
+  nodes.start(0, {"--grace-ms", "200"}, run_program({"stay"}));
+  nodes.start(1, {"--grace-ms", "200"}, {path});
+  for (size_t node = 0; node < 2; ++node) {
+    CHECK(nodes[node].wait() == 1);
+    CHECK(starts_with(nodes[node].err, "dt run: node 1 (host " + host_name() +
+                                           "): rank 1: cannot run " + path + ": "));
+  }
+  unlink(path);
+}
+
+TEST_CASE("a node that ends early waits for the others, whose failure is its own") {
+  Nodes nodes(2);
+  nodes.start(0, {}, {"/bin/true"});
+  nodes.start(1, {"-n", "2"}, run_program({"stay"}));
+  REQUIRE(nodes[1].wait_for_output("] ready ", 2));
+  const pid_t victim = pid_of_rank(nodes[1].out, 1);
+  REQUIRE(victim > 0);
+  kill(victim, SIGKILL);
+  CHECK(nodes[0].wait() == 128 + SIGKILL);
+  CHECK(nodes[1].wait() == 128 + SIGKILL);
+  CHECK(starts_with(nodes[0].err, "rank 1 (host "));
+}

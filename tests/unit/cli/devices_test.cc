@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/devices.h"
+
+#include <doctest/doctest.h>
+
+#include "pretended_tree.h"
+
+using dt::cli::check_gpus;
+using dt::cli::count_gpus;
+using dt::test::PretendedTree;
+
+TEST_CASE("devices are the numbered files, of which CUDA_VISIBLE_DEVICES names some") {
+  PretendedTree dev;
+  CHECK(count_gpus(dev.root(), nullptr) == 0);
+  CHECK(count_gpus(dev.root(), "0,1") == 0);
+  for (const char* name :
+       {"nvidia0", "nvidia1", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"}) {
+    dev.write(name, "");
+  }
+  CHECK(count_gpus(dev.root(), nullptr) == 4);
+  CHECK(count_gpus(dev.root(), "2,0") == 2);
+  CHECK(count_gpus(dev.root(), "") == 0);
+  CHECK(count_gpus(dev.root(), "-1") == 0);
+  CHECK(count_gpus(dev.root(), "0,7,1") == 1);  // the driver stops at what is not there
+  CHECK(count_gpus(dev.root(), "GPU-5ebe9f43,MIG-12") == 2);
+}
+
+TEST_CASE("more ranks than devices is an error that counts both, for nccl without sharing") {
+  CHECK(check_gpus(4, 4, "nccl", "").ok());
+  CHECK(check_gpus(8, 4, "host", "").ok());
+  CHECK(check_gpus(8, 4, "auto", "").ok());
+  CHECK(check_gpus(8, 4, "nccl", "host").ok());
+  CHECK(check_gpus(8, 4, "nccl", "").message() ==
+        "8 ranks on this node, but it has 4 GPUs (/dev/nvidia*, CUDA_VISIBLE_DEVICES), and NCCL "
+        "wants one for each; start 4 with -n, or set backend.shared_gpu = \"host\"");
+  CHECK(check_gpus(2, 1, "nccl", "").message().find("it has 1 GPU (") != std::string::npos);
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agents of two nodes, as threads of this process.
+#include "cli/run/fleet.h"
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+using dt::Deadline;
+using dt::Interrupt;
+using dt::Status;
+using dt::Wait;
+using dt::cli::Endpoints;
+using dt::cli::Fd;
+using dt::cli::Fleet;
+using dt::cli::FleetNews;
+using dt::cli::FleetOptions;
+using dt::cli::NodeEnds;
+using dt::cli::Outcome;
+using dt::cli::RankEnd;
+
+namespace {
+
+constexpr int64_t kTestMs = 20'000;  // far above what a loaded machine needs
+
+Wait soon() { return {Deadline::after_ms(kTestMs), nullptr}; }
+
+// A port that stays free for a server, because this socket does not listen.
+struct Port {
+  Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  uint16_t number = 0;
+
+  Port() {
+    const int on = 1;
+    setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(bind(socket.get(), generic, length) == 0);
+    REQUIRE(getsockname(socket.get(), generic, &length) == 0);
+    number = ntohs(address.sin_port);
+  }
+};
+
+FleetOptions options_of(int node, int node_count, uint16_t port) {
+  FleetOptions options;
+  options.node.node_rank = node;
+  options.node.node_count = node_count;
+  options.node.host = "127.0.0.1";
+  options.node.port = port;
+  options.local_size = node + 2;
+  options.host_name = "host" + std::to_string(node);
+  options.pid = 1000 + node;
+  options.job_id = "job of node " + std::to_string(node);
+  options.max_restarts = 3 - node;
+  options.timeout_ms = kTestMs;
+  options.settle_timeout_ms = kTestMs;
+  return options;
+}
+
+struct Pair {
+  std::unique_ptr<dt::net::Loop> loops[2];
+  std::unique_ptr<Fleet> fleets[2];
+
+  Pair() {
+    const Port port;
+    const auto meet = [&](int node) {
+      loops[node] = dt::net::Loop::start().value();
+      auto met = Fleet::meet(loops[node].get(), options_of(node, 2, port.number), soon());
+      REQUIRE_MESSAGE(met.ok(), met.status().message());
+      fleets[node] = std::move(met).value();
+    };
+    std::thread other([&] { meet(1); });
+    meet(0);
+    other.join();
+  }
+  ~Pair() {
+    // Both at once, as the last one out waits for the other.
+    std::thread other([&] { fleets[1].reset(); });
+    fleets[0].reset();
+    other.join();
+  }
+  Fleet& operator[](int node) { return *fleets[node]; }
+};
+
+void await_wake(const Fleet& fleet) {
+  pollfd ready{fleet.wake_fd(), POLLIN, 0};
+  REQUIRE(poll(&ready, 1, kTestMs) == 1);
+}
+
+Outcome await_outcome(Fleet& fleet) {
+  for (;;) {
+    await_wake(fleet);
+    (void)fleet.take_news();
+    if (auto outcome = fleet.outcome()) return *outcome;
+  }
+}
+
+Endpoints endpoints_of(int attempt) { return {attempt, "job", "10.0.0.1", 4711, "10.0.0.2", 4712}; }
+
+NodeEnds ends_of(Fleet& fleet, int status) {
+  NodeEnds ends;
+  ends.node = fleet.node_rank();
+  ends.host = fleet.own().host;
+  ends.first_rank = fleet.own().first_rank;
+  for (int i = 0; i < fleet.own().local_size; ++i) ends.ends.push_back(RankEnd{10, 1, 2, status});
+  return ends;
+}
+
+}  // namespace
+
+TEST_CASE("agents know each other after the meeting, and node 0's word counts") {
+  Pair pair;
+  for (int node = 0; node < 2; ++node) {
+    const Fleet& fleet = pair[node];
+    CHECK(fleet.node_rank() == node);
+    CHECK(fleet.world_size() == 5);
+    CHECK(fleet.own().first_rank == 2 * node);
+    CHECK(fleet.nodes()[1].host == "host1");
+    CHECK(fleet.nodes()[1].pid == 1001);
+    CHECK(fleet.job_id() == "job of node 0");
+    CHECK(fleet.max_restarts() == 3);
+  }
+  CHECK(pair[0].reachable_host() == "127.0.0.1");
+}
+
+TEST_CASE("node 0 tells where the ranks of an attempt meet") {
+  Pair pair;
+  REQUIRE(pair[0].publish(endpoints_of(4)).ok());
+  const auto told = pair[1].await_endpoints(4, soon());
+  REQUIRE(told.ok());
+  CHECK(told.value().attempt == 4);
+  CHECK(told.value().store_host == "10.0.0.1");
+  CHECK(told.value().store_port == 4711);
+  CHECK(told.value().master_host == "10.0.0.2");
+  CHECK(told.value().master_port == 4712);
+  const auto late = pair[1].await_endpoints(5, {Deadline::after_ms(50), nullptr});
+  CHECK(late.status().code() == dt::Code::kTimeout);
+}
+
+TEST_CASE("a failure is heard, also by an agent that begins the attempt later") {
+  Pair pair;
+  REQUIRE(pair[0].publish(endpoints_of(0)).ok());
+  pair[0].tell_failure(0, 1);
+  await_wake(pair[1]);
+  REQUIRE(pair[1].await_endpoints(0, soon()).ok());
+  CHECK(pair[1].take_news().failed);
+  CHECK_FALSE(pair[1].take_news().failed);
+  // It is no news for the next attempt.
+  REQUIRE(pair[0].publish(endpoints_of(1)).ok());
+  REQUIRE(pair[1].await_endpoints(1, soon()).ok());
+  CHECK_FALSE(pair[1].take_news().failed);
+}
+
+TEST_CASE("a signal to an agent is heard, and a second one means at once") {
+  Pair pair;
+  pair[1].tell_stop(SIGTERM, 1);
+  await_wake(pair[0]);
+  FleetNews news = pair[0].take_news();
+  CHECK(news.stop_signal == SIGTERM);
+  CHECK_FALSE(news.kill);
+  pair[1].tell_stop(SIGINT, 2);
+  await_wake(pair[0]);
+  news = pair[0].take_news();
+  CHECK(news.stop_signal == SIGINT);
+  CHECK(news.kill);
+}
+
+TEST_CASE("all agents get one outcome, from what every node told") {
+  Pair pair;
+  REQUIRE(pair[0].publish(endpoints_of(0)).ok());
+  REQUIRE(pair[1].await_endpoints(0, soon()).ok());
+  pair[1].tell_failure(0, 3);
+  NodeEnds failed = ends_of(pair[1], 7 << 8);
+  failed.first = 1;
+  failed.candidates = {{1, false, {"it was me"}}};
+  pair[1].settle(0, failed, {});
+  pair[0].settle(0, ends_of(pair[0], SIGTERM), [] { return -1; });
+  for (int node = 0; node < 2; ++node) {
+    const Outcome outcome = await_outcome(pair[node]);
+    CHECK(outcome.rank == 3);
+    CHECK(outcome.exit_code == 7);
+    CHECK(outcome.restart);
+    CHECK(outcome.headline ==
+          "dt run: restart 1 of 3 after rank 3 (host host1 pid 10) exited with code 7 after 0.0 s");
+    CHECK(outcome.tail == std::vector<std::string>{"it was me"});
+  }
+}
+
+TEST_CASE("a node that is gone is named, and nobody waits for it") {
+  for (const int victim : {1, 0}) {
+    Pair pair;
+    const int witness = 1 - victim;
+    pair.fleets[victim].reset();
+    await_wake(pair[witness]);
+    CHECK(pair[witness].take_news().lost);
+    pair[witness].settle(0, ends_of(pair[witness], SIGTERM), [] { return -1; });
+    const Outcome outcome = await_outcome(pair[witness]);
+    CHECK(outcome.exit_code == 1);
+    CHECK(outcome.headline ==
+          "node " + std::to_string(victim) + " (host host" + std::to_string(victim) +
+              ", dt run pid " + std::to_string(1000 + victim) +
+              ") is gone: its agent was killed, or its machine or network is down; it held ranks " +
+              (victim == 0 ? "0, 1" : "2-4") + "; look at its log, then start the job again");
+  }
+}
+
+TEST_CASE("the meeting ends by its deadline and by its interrupt") {
+  const Port port;
+  const auto loop = dt::net::Loop::start().value();
+  FleetOptions options = options_of(0, 2, port.number);
+  options.timeout_ms = 100;
+  const auto late = Fleet::meet(loop.get(), options, {Deadline::after_ms(100), nullptr});
+  CHECK(
+      late.status().message() ==
+      "1 of 2 nodes did not come to 127.0.0.1:" + std::to_string(port.number) +
+          " within 0.1 s: missing node 1; there: 0 (host host0 pid 1000); start dt run there with "
+          "the same --rendezvous and --nnodes, or raise rendezvous.timeout_ms");
+  Interrupt interrupt;
+  interrupt.fire(Status(dt::Code::kAborted, "enough"));
+  const auto stopped = Fleet::meet(loop.get(), options, {Deadline::after_ms(kTestMs), &interrupt});
+  CHECK(stopped.status().message() == "enough");
+}
+
+TEST_CASE("node 0 says whom it waits for, and that its own name does not resolve yet") {
+  const Port port;
+  const auto loop = dt::net::Loop::start().value();
+  dt::Guarded<std::vector<std::string>> said;
+  const auto sink = [&](dt::LogLevel, const char* text) {
+    said.with([&](std::vector<std::string>& lines) { lines.emplace_back(text); });
+  };
+  FleetOptions options = options_of(0, 3, port.number);
+  options.remind_ms = 1;
+  options.logger = std::make_shared<dt::Logger>(dt::LogLevel::kWarning, sink);
+  CHECK_FALSE(Fleet::meet(loop.get(), options, {Deadline::after_ms(200), nullptr}).ok());
+  const auto first = [&] {
+    return said.with([](std::vector<std::string>& lines) {
+      const std::string line = lines.empty() ? "" : lines.front();
+      lines.clear();
+      return line;
+    });
+  };
+  CHECK(first() == "2 of 3 nodes have not come to 127.0.0.1:" + std::to_string(port.number) +
+                       " yet: nodes 1, 2");
+  options.node.host = "no-such-host.invalid";
+  const auto met = Fleet::meet(loop.get(), options, {Deadline::after_ms(50), nullptr});
+  CHECK(met.status().message().find("\"no-such-host.invalid\" cannot be resolved") !=
+        std::string::npos);
+  CHECK(first().find("; trying again for 0.") != std::string::npos);
+}
+
+TEST_CASE("an address that is not node 0's own is refused with the way out") {
+  const auto loop = dt::net::Loop::start().value();
+  FleetOptions options = options_of(0, 2, 4000);
+  options.node.host = "192.0.2.1";  // TEST-NET-1: nobody's
+  const auto met = Fleet::meet(loop.get(), options, soon());
+  REQUIRE_FALSE(met.ok());
+  const std::string& text = met.status().message();
+  CHECK(text.rfind("node 0 (host host0 pid 1000) cannot serve the meeting of the nodes: ", 0) == 0);
+  CHECK(text.find("the rendezvous (192.0.2.1:4000) must be an address of node 0 and a port that is "
+                  "free there") != std::string::npos);
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/node_place.h"
+
+#include <doctest/doctest.h>
+
+using dt::Environment;
+using dt::cli::find_node;
+using dt::cli::NodeOptions;
+using dt::cli::NodePlace;
+
+namespace {
+
+// As srun sets them for one task on each of two nodes.
+Environment slurm_step() {
+  return {{"SLURM_JOB_ID", "3490098"},
+          {"SLURM_STEP_ID", "2"},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"SLURM_STEP_NUM_TASKS", "2"},
+          {"SLURM_STEP_NODELIST", "gpu[08-09]"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_PROCID", "1"}};
+}
+
+Environment with(Environment environment, const std::string& name, const std::string& value) {
+  environment[name] = value;
+  return environment;
+}
+
+std::string error_of(const NodeOptions& options, const Environment& environment) {
+  const auto place = find_node(options, environment);
+  return place.ok() ? "no error" : place.status().message();
+}
+
+NodeOptions options(int node_count, std::optional<int> node_rank, const std::string& rendezvous) {
+  NodeOptions all;
+  all.node_count = node_count;
+  all.node_rank = node_rank;
+  all.rendezvous = rendezvous;
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("nothing said is one node") {
+  const auto place = find_node({}, {});
+  REQUIRE(place.ok());
+  CHECK(place.value().node_count == 1);
+  CHECK(place.value().node_rank == 0);
+}
+
+TEST_CASE("the options say all three, with IPv6 too") {
+  const auto place = find_node(options(3, 2, "[fe80::1]:4711"), {});
+  REQUIRE(place.ok());
+  CHECK(place.value().node_count == 3);
+  CHECK(place.value().node_rank == 2);
+  CHECK(place.value().host == "fe80::1");
+  CHECK(place.value().port == 4711);
+  CHECK(place.value().job_id.empty());
+}
+
+TEST_CASE("under srun everything comes from the step") {
+  const auto place = find_node({}, slurm_step());
+  REQUIRE(place.ok());
+  CHECK(place.value().node_count == 2);
+  CHECK(place.value().node_rank == 1);
+  CHECK(place.value().host == "gpu08");
+  CHECK(place.value().port == 10098);  // 10000 + job id mod 10000
+  CHECK(place.value().job_id == "slurm-3490098.2");
+  CHECK(place.value().source == "Slurm step 3490098.2");
+  // Given ones win.
+  const auto given = find_node({{}, {}, "10.0.0.9:500", "mine"}, slurm_step());
+  REQUIRE(given.ok());
+  CHECK(given.value().host == "10.0.0.9");
+  CHECK(given.value().port == 500);
+  CHECK(given.value().job_id == "mine");
+}
+
+TEST_CASE("MASTER_ADDR and MASTER_PORT of the user win over the step's own address") {
+  const auto place =
+      find_node({}, with(with(slurm_step(), "MASTER_ADDR", "head"), "MASTER_PORT", "29500"));
+  REQUIRE(place.ok());
+  CHECK(place.value().host == "head");
+  CHECK(place.value().port == 29500);
+}
+
+TEST_CASE("several tasks per node are refused with the way out") {
+  CHECK(error_of({}, with(slurm_step(), "SLURM_STEP_NUM_TASKS", "8")) ==
+        "Slurm step 3490098.2 has 8 tasks on 2 nodes, but dt run is started once per node and "
+        "starts the ranks itself; use srun --ntasks-per-node=1 dt run -n RANKS_PER_NODE, or dt run "
+        "--nnodes 1 for a job of its own in each task");
+  NodeOptions alone;
+  alone.node_count = 1;
+  const auto place = find_node(alone, with(slurm_step(), "SLURM_STEP_NUM_TASKS", "8"));
+  REQUIRE(place.ok());
+  CHECK(place.value().node_count == 1);
+}
+
+TEST_CASE("what is no step of srun's is no step") {
+  for (const char* id : {"4294967290", "4294967291", "-5"}) {  // interactive, batch, newer batch
+    CAPTURE(id);
+    const auto place = find_node({}, with(slurm_step(), "SLURM_STEP_ID", id));
+    REQUIRE(place.ok());
+    CHECK(place.value().node_count == 1);
+  }
+  // Inside a rank of dt run, under mpirun or torchrun the step is about the outer launcher.
+  for (const char* name : {"DT_LAUNCHER_PID", "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}) {
+    const auto place = find_node({}, with(slurm_step(), name, "4"));
+    REQUIRE(place.ok());
+    CHECK(place.value().node_count == 1);
+  }
+  const auto hydra = find_node({}, with(slurm_step(), "PMI_SIZE", "4"));
+  REQUIRE(hydra.ok());
+  CHECK(hydra.value().node_count == 1);
+  const auto pmi2 = find_node({}, with(slurm_step(), "PMI_SIZE", "2"));
+  REQUIRE(pmi2.ok());
+  CHECK(pmi2.value().node_count == 2);
+}
+
+TEST_CASE("a pod knows its index") {
+  const Environment pod = {{"JOB_COMPLETION_INDEX", "2"}};
+  const auto place = find_node(options(4, {}, "trainer-0.trainer:29400"), pod);
+  REQUIRE(place.ok());
+  CHECK(place.value().node_rank == 2);
+  CHECK(place.value().host == "trainer-0.trainer");
+  const Environment azure = {
+      {"NODE_RANK", "1"}, {"MASTER_ADDR", "10.0.0.4"}, {"MASTER_PORT", "6105"}};
+  const auto node = find_node(options(2, {}, ""), azure);
+  REQUIRE(node.ok());
+  CHECK(node.value().node_rank == 1);
+  CHECK(node.value().host == "10.0.0.4");
+  CHECK(node.value().port == 6105);
+}
+
+TEST_CASE("what is missing or contradicts is named") {
+  CHECK(error_of(options(2, {}, "h:1"), {}) ==
+        "--nnodes 2 without a node rank; give --node-rank 0 to 1, another one to each node, or set "
+        "NODE_RANK (a Kubernetes Indexed Job sets JOB_COMPLETION_INDEX)");
+  CHECK(
+      error_of(options(2, 0, ""), {}) ==
+      "--nnodes 2, but nobody says where the nodes meet; give --rendezvous HOST:PORT, the host of "
+      "node 0 and a free port there, the same on all nodes, or set MASTER_ADDR and MASTER_PORT");
+  CHECK(error_of(options(2, 0, "nowhere"), {}) ==
+        "--rendezvous: \"nowhere\" is no address; write host:port, or [::1]:port");
+  CHECK(error_of(options(2, 2, "h:1"), {}) ==
+        "--node-rank 2 is out of range: with --nnodes 2 the nodes are 0 to 1");
+  CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "7"}}) ==
+        "NODE_RANK 7 is out of range: with --nnodes 2 the nodes are 0 to 1");
+  CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "one"}}) == "NODE_RANK=one is no number");
+  CHECK(error_of(options(1, 1, ""), {}) == "--node-rank 1 is out of range: with one node it is 0");
+  CHECK(error_of(options(0, {}, ""), {}) == "--nnodes 0: the number of nodes is 1 to 65536");
+  CHECK(error_of({{}, 1, "", ""}, {}) ==
+        "--node-rank without --nnodes; give --nnodes N, the number of nodes");
+  CHECK(error_of({{}, {}, "h:1", ""}, {}) ==
+        "--rendezvous without --nnodes; give --nnodes N, the number of nodes");
+  CHECK(error_of(options(3, {}, ""), slurm_step()) ==
+        "--nnodes 3, but Slurm step 3490098.2 has 2 nodes; leave --nnodes out");
+}

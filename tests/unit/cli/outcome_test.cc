@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/outcome.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+using dt::cli::Candidate;
+using dt::cli::decide;
+using dt::cli::NodeEnds;
+using dt::cli::Outcome;
+using dt::cli::OutcomeFacts;
+using dt::cli::RankEnd;
+using Strings = std::vector<std::string>;
+
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+int exited(int code) { return code << 8; }  // as waitpid says it
+
+// Node `node` with two ranks, which ended as said after a second.
+NodeEnds node_of(int node, int first_status, int second_status) {
+  NodeEnds ends;
+  ends.node = node;
+  ends.host = "n" + std::to_string(node);
+  ends.first_rank = 2 * node;
+  for (const int status : {first_status, second_status}) {
+    RankEnd end;
+    end.pid = 100 * node + 10 + static_cast<int>(ends.ends.size());
+    end.started_ns = 1;
+    end.ended_ns = 1 + kSecondNs;
+    end.wait_status = status;
+    ends.ends.push_back(end);
+  }
+  return ends;
+}
+
+void add_candidate(NodeEnds* ends, int index, bool killed = false) {
+  ends->candidates.push_back({index, killed, {"last words of " + std::to_string(index)}});
+  if (ends->first < 0) ends->first = index;
+}
+
+OutcomeFacts two_nodes() {
+  OutcomeFacts facts;
+  facts.node_count = 2;
+  return facts;
+}
+
+}  // namespace
+
+TEST_CASE("all well is silent") {
+  const Outcome outcome = decide({node_of(0, 0, 0), node_of(1, 0, 0)}, two_nodes());
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.headline.empty());
+  CHECK_FALSE(outcome.restart);
+}
+
+TEST_CASE("the failure that was recorded first is the cause, with its last lines") {
+  NodeEnds a = node_of(0, exited(1), exited(1));
+  NodeEnds b = node_of(1, SIGTERM, exited(7));
+  add_candidate(&a, 0);
+  add_candidate(&a, 1);
+  add_candidate(&b, 1);
+  OutcomeFacts facts = two_nodes();
+  facts.first_recorded = 3;
+  const Outcome outcome = decide({a, b}, facts);
+  CHECK(outcome.exit_code == 7);
+  CHECK(outcome.rank == 3);
+  CHECK(outcome.headline == "rank 3 (host n1 pid 111) exited with code 7 after 1.0 s");
+  CHECK(outcome.tail == Strings{"last words of 1"});
+  CHECK(outcome.followers ==
+        "3 ranks ended because of it: ranks 0-1 exited with code 1; rank 2 killed by SIGTERM");
+}
+
+TEST_CASE("the job's store knows better than the order of the reports") {
+  NodeEnds a = node_of(0, exited(1), 0);
+  NodeEnds b = node_of(1, exited(1), 0);
+  add_candidate(&a, 0);
+  add_candidate(&b, 0);
+  OutcomeFacts facts = two_nodes();
+  facts.first_recorded = 0;
+  facts.first_told = 2;
+  CHECK(decide({a, b}, facts).rank == 2);
+  facts.first_told = 3;  // ended well: it was not the cause
+  CHECK(decide({a, b}, facts).rank == 0);
+  facts.first_told = 99;
+  CHECK(decide({a, b}, facts).rank == 0);
+}
+
+TEST_CASE("a SIGKILL from outside is a cause, whoever reported first") {
+  NodeEnds a = node_of(0, exited(1), exited(1));
+  NodeEnds b = node_of(1, exited(1), SIGKILL);
+  add_candidate(&a, 0);
+  add_candidate(&b, 0);
+  add_candidate(&b, 1, true);
+  OutcomeFacts facts = two_nodes();
+  facts.first_recorded = 0;
+  facts.first_told = 2;
+  b.oom_text = "; the OOM killer was here";
+  const Outcome outcome = decide({a, b}, facts);
+  CHECK(outcome.exit_code == 128 + SIGKILL);
+  CHECK(outcome.headline ==
+        "rank 3 (host n1 pid 111) killed by SIGKILL after 1.0 s; the OOM killer was here");
+}
+
+TEST_CASE("without a record the first node that saw a failure of its own counts") {
+  NodeEnds a = node_of(0, SIGTERM, SIGTERM);
+  NodeEnds b = node_of(1, exited(4), SIGTERM);
+  add_candidate(&b, 0);
+  CHECK(decide({a, b}, two_nodes()).rank == 2);
+}
+
+TEST_CASE("restarts are counted, and none follows a stop") {
+  NodeEnds a = node_of(0, exited(3), SIGTERM);
+  add_candidate(&a, 0);
+  OutcomeFacts facts;
+  facts.max_restarts = 2;
+  facts.attempt = 1;
+  const Outcome again = decide({a}, facts);
+  CHECK(again.restart);
+  CHECK(again.headline ==
+        "dt run: restart 2 of 2 after rank 0 (host n0 pid 10) exited with code 3 after 1.0 s");
+  facts.attempt = 2;
+  CHECK_FALSE(decide({a}, facts).restart);
+  facts.attempt = 0;
+  a.stop_signal = SIGINT;
+  const Outcome stopped = decide({a}, facts);
+  CHECK_FALSE(stopped.restart);
+  CHECK(stopped.exit_code == 3);  // it had failed before
+}
+
+TEST_CASE("a stop is told from the node that it came to") {
+  NodeEnds a = node_of(0, SIGINT, SIGINT);
+  NodeEnds b = node_of(1, SIGINT, 0);
+  a.stop_signal = b.stop_signal = SIGINT;
+  a.died_of_it = b.died_of_it = true;
+  b.stopped_here = true;
+  const Outcome outcome = decide({a, b}, two_nodes());
+  CHECK(outcome.exit_code == 128 + SIGINT);
+  CHECK(outcome.headline ==
+        "dt run: stopped by SIGINT on node 1 (host n1): ranks 0-2 killed by SIGINT");
+  a.ends.clear();
+  a.died_of_it = true;
+  a.stopped_here = true;
+  CHECK(decide({a}, {}).headline == "dt run: stopped by SIGINT, before a rank was started");
+}
+
+TEST_CASE("a lost node outweighs what its end caused, and cannot be restarted") {
+  NodeEnds a = node_of(0, exited(1), SIGTERM);
+  add_candidate(&a, 0);
+  OutcomeFacts facts = two_nodes();
+  facts.max_restarts = 5;
+  facts.lost_node = "node 1 is gone";
+  const Outcome outcome = decide({a}, facts);
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.headline == "node 1 is gone");
+  CHECK_FALSE(outcome.restart);
+  CHECK(outcome.followers ==
+        "2 ranks ended because of it: rank 0 exited with code 1; rank 1 killed by SIGTERM");
+}
+
+TEST_CASE("a rank that could not be started is the cause") {
+  NodeEnds a = node_of(0, SIGTERM, SIGTERM);
+  NodeEnds b;
+  b.node = 1;
+  b.host = "n1";
+  b.first_rank = 2;
+  b.start_error = "rank 2: cannot run x";
+  CHECK(decide({a, b}, two_nodes()).headline == "dt run: node 1 (host n1): rank 2: cannot run x");
+  CHECK(decide({b}, {}).headline == "dt run: rank 2: cannot run x");
+  CHECK(decide({b}, {}).exit_code == 1);
+}
+
+TEST_CASE("what an agent tells arrives as it was, and nonsense is refused") {
+  NodeEnds ends = node_of(1, SIGKILL, exited(2));
+  add_candidate(&ends, 1, true);
+  ends.start_error = "none";
+  ends.failed_after_stop = ends.died_of_it = ends.stopped_here = true;
+  ends.stop_signal = SIGTERM;
+  ends.oom_text = "oom";
+  const std::string bytes = encode(ends);
+  NodeEnds back;
+  REQUIRE(decode(bytes, &back));
+  CHECK(encode(back) == bytes);
+  CHECK(back.ends[0].pid == 110);
+  CHECK(back.ends[0].ended_ns == 1 + kSecondNs);
+  CHECK(back.ends[1].wait_status == exited(2));
+  CHECK(back.candidates[0].tail == Strings{"last words of 1"});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    NodeEnds cut;
+    CHECK_FALSE(decode(bytes.substr(0, size), &cut));
+  }
+  ends.candidates[0].index = 2;  // there is no such rank
+  CHECK_FALSE(decode(encode(ends), &back));
+
+  Outcome outcome;
+  outcome.exit_code = 9;
+  outcome.restart = true;
+  outcome.headline = "why";
+  outcome.rank = 4;
+  outcome.tail = {"a", "", "b"};
+  outcome.followers = "who";
+  Outcome told;
+  REQUIRE(decode(encode(outcome), &told));
+  CHECK(encode(told) == encode(outcome));
+  CHECK(told.tail == outcome.tail);
+  CHECK_FALSE(decode(encode(outcome) + "x", &told));
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client of PMI-1 against answers as Hydra and Slurm write them, and against none. The real
+// services are used in tests/launchers.
+#include "launch/exchange.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "launch/aside.h"
+#include "launch/pmi.h"
+#include "launch/pmix.h"
+
+using dt::Code;
+using dt::Deadline;
+using dt::Environment;
+using dt::Wait;
+using dt::launch::exchange_address;
+using dt::launch::Place;
+using dt::launch::PmiClient;
+using dt::launch::StoreAddress;
+
+namespace {
+
+Wait soon() { return Wait{Deadline::after_ms(50), nullptr}; }
+Wait later() { return Wait{Deadline::after_ms(20000), nullptr}; }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A service that gives one answer after the other, whatever is asked.
+class Service {
+ public:
+  explicit Service(std::vector<std::string> answers) {
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_) == 0);
+    thread_ = std::thread([this, answers] { serve(answers); });
+  }
+  ~Service() {
+    shutdown(ends_[0], SHUT_RDWR);
+    thread_.join();
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  int fd() const { return ends_[0]; }
+  std::string asked() {  // after the last answer
+    thread_.join();
+    thread_ = std::thread([] {});
+    return asked_;
+  }
+
+ private:
+  void serve(const std::vector<std::string>& answers) {
+    for (const std::string& answer : answers) {
+      char c = 0;
+      while (c != '\n') {
+        if (read(ends_[1], &c, 1) != 1) return;
+        asked_ += c;
+      }
+      if (send(ends_[1], answer.data(), answer.size(), MSG_NOSIGNAL) < 0) return;
+    }
+    shutdown(ends_[1], SHUT_WR);
+  }
+
+  int ends_[2];
+  std::string asked_;
+  std::thread thread_;
+};
+
+const std::vector<std::string> kHydra = {
+    "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n",
+    "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\n",
+    "cmd=my_kvsname kvsname=kvs_77_0_1_host\n",
+    "cmd=put_result rc=0 msg=success\n",
+    "cmd=barrier_out\n",
+    "cmd=get_result rc=0 msg=success value=10.0.0.4:4711\n",
+    "cmd=finalize_ack\n"};
+
+}  // namespace
+
+TEST_CASE("pmi: rank 0 puts, all get") {
+  Service hydra(kHydra);
+  CHECK(PmiClient(hydra.fd(), later()).exchange(0, "10.0.0.4:4711").value() == "10.0.0.4:4711");
+  CHECK(hydra.asked() ==
+        "cmd=init pmi_version=1 pmi_subversion=1\n"
+        "cmd=get_maxes\n"
+        "cmd=get_my_kvsname\n"
+        "cmd=put kvsname=kvs_77_0_1_host key=dt.store value=10.0.0.4:4711\n"
+        "cmd=barrier_in\n"
+        "cmd=get kvsname=kvs_77_0_1_host key=dt.store\n"
+        "cmd=finalize\n");
+}
+
+TEST_CASE("pmi: answers are read by name, in any order and any pieces") {
+  Service slurm({"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n",
+                 "cmd=maxes rc=0 kvsname_max=256 keylen_max=256 vallen_max=256\n",
+                 "cmd=my_kvsname rc=0 kvsname=5.5\n",
+                 "cmd=barrier_out rc=0\ncmd=get_result rc=0 value=[::1]:9\n",
+                 "cmd=finalize_ack rc=0\n", ""});
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.exchange = dt::launch::Exchange::kPmi;
+  const Environment environment = {{"PMI_FD", std::to_string(slurm.fd())}};
+  const auto got = exchange_address(place, environment, {}, later());
+  INFO(got.status().message());
+  REQUIRE(got.ok());
+  CHECK(got.value().host == "::1");
+  CHECK(got.value().port == 9);
+}
+
+TEST_CASE("pmi: each wrong answer is an error with the way out") {
+  const char* const next =
+      "; set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there, also where "
+      "the program calls MPI_Init or starts a second job, since PMI serves one of them";
+  for (size_t wrong = 0; wrong < kHydra.size(); ++wrong) {
+    for (const char* answer : {"cmd=foo\n", "\n", "cmd= rc=0\n", "=\n", "rc=0 cmd\n"}) {
+      std::vector<std::string> answers(kHydra.begin(), kHydra.begin() + static_cast<long>(wrong));
+      answers.push_back(answer);
+      Service service(answers);
+      const auto got = PmiClient(service.fd(), later()).exchange(0, "a:1");
+      REQUIRE_FALSE(got.ok());
+      CHECK(got.status().code() == Code::kConfig);
+      CHECK(contains(got.status().message(),
+                     "no_rendezvous: the launcher's PMI service answered \""));
+      CHECK(contains(got.status().message(), next));
+    }
+  }
+  Service gone({});
+  CHECK(contains(PmiClient(gone.fd(), later()).exchange(0, "").status().message(),
+                 "no_rendezvous: the launcher's PMI service has closed the connection"));
+  Service refused({"cmd=response_to_init rc=-1\n"});
+  CHECK(contains(PmiClient(refused.fd(), later()).exchange(0, "").status().message(),
+                 "answered \"cmd=response_to_init rc=-1\" to \"cmd=init "));
+  Service endless({std::string(100000, 'x')});
+  CHECK(contains(PmiClient(endless.fd(), later()).exchange(0, "").status().message(),
+                 "sent a line without an end"));
+  CHECK(contains(PmiClient(1 << 20, later()).exchange(0, "").status().message(),
+                 "(PMI_FD=1048576) cannot be"));
+}
+
+TEST_CASE("pmi: ranks that do not come end the wait at its deadline") {
+  Service silent({kHydra[0], kHydra[1], kHydra[2], ""});
+  const auto got = PmiClient(silent.fd(), soon()).exchange(1, "");
+  CHECK(contains(got.status().message(), "has closed the connection"));
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const auto late = PmiClient(ends[0], soon()).exchange(1, "");
+  CHECK(late.status().code() == Code::kTimeout);
+  CHECK(late.status().message() ==
+        "rendezvous: not all ranks came to the exchange over PMI in time; look at the ranks that "
+        "printed nothing, or raise rendezvous.timeout_ms");
+  dt::Interrupt interrupt;
+  interrupt.fire(dt::Status(Code::kAborted, "x"));
+  const auto stopped =
+      PmiClient(ends[0], Wait{Deadline::after_ms(20000), &interrupt}).exchange(1, "");
+  CHECK(stopped.status().code() == Code::kAborted);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_CASE("exchange: without the launcher's variables the error says what to set") {
+  Place place;
+  place.rank = 1;
+  place.world_size = 4;
+  place.launcher = "openmpi";
+  place.master_addr = "127.0.0.1";
+  for (const auto kind : {dt::launch::Exchange::kPmi, dt::launch::Exchange::kPmix}) {
+    place.exchange = kind;
+    CHECK(
+        exchange_address(place, {}, {}, later()).status().message() ==
+        "no_rendezvous: the world size is 4 and the address 127.0.0.1 are known, but not the port; "
+        "set MASTER_ADDR and MASTER_PORT (or DT_MASTER_ADDR and DT_MASTER_PORT) to the host of "
+        "rank 0 and a free port there, the same on all ranks: mpirun -x MASTER_ADDR=... -x "
+        "MASTER_PORT=... (without -x other hosts get neither)");
+  }
+}
+
+TEST_CASE("run_aside: a call without an end is left behind at the deadline") {
+  const auto answer = std::make_shared<dt::Event>();
+  const auto late = dt::launch::run_aside(
+      [answer]() -> dt::Result<std::string> {
+        (void)answer->wait(later());
+        return std::string("late");
+      },
+      "what it was", soon());
+  CHECK(late.status().code() == Code::kTimeout);
+  CHECK(late.status().message() == "what it was");
+  answer->set();
+  CHECK(dt::launch::run_aside([]() -> dt::Result<std::string> { return std::string("x"); }, "",
+                              later())
+            .value() == "x");
+}
+
+TEST_CASE("own_address: loopback on one node, else an address of this host") {
+  Place place;
+  place.node_count = 1;
+  CHECK(dt::launch::own_address(place, {}, later()).value() == "127.0.0.1");
+  place.node_count = -1;
+  place.master_addr = "127.0.0.3";  // a literal is meant, as on pretended hosts
+  CHECK(dt::launch::own_address(place, {}, later()).value() == "127.0.0.3");
+  // An address of nobody is not this host's.
+  place.master_addr = "203.0.113.9";
+  const std::string address =
+      dt::launch::own_address(place, {{"PMIX_HOSTNAME", "localhost"}}, later()).value();
+  CHECK(address != "203.0.113.9");
+  CHECK_FALSE(address.empty());
+}

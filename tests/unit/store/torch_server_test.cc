@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch's clients and dt's on one port.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fixture.h"
+#include "net/address.h"
+#include "store/protocol.h"
+#include "torch_bytes.h"
+
+using namespace dt;
+using namespace dt::store;
+using namespace dt::store::test;
+
+namespace {
+
+void allow_torch(ServerOptions* options) { options->torch_compat = true; }
+
+// A blocking socket of somebody who speaks PyTorch's protocol, or something like it.
+struct TorchClient {
+  int fd;
+
+  explicit TorchClient(const Job& job) : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const net::Address address =
+        net::resolve_now("127.0.0.1", job.server->port(), false).value()[0];
+    const timeval limit{kPatienceMs / 1000, 0};
+    REQUIRE(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+    REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+  }
+  ~TorchClient() { close(fd); }
+  TorchClient(const TorchClient&) = delete;
+  TorchClient& operator=(const TorchClient&) = delete;
+
+  void say(const std::string& text) {
+    REQUIRE(send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+  }
+  std::string hear(size_t count) {
+    std::string heard(count, '\0');
+    const ssize_t got = recv(fd, heard.data(), count, MSG_WAITALL);
+    heard.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    return heard;
+  }
+  std::string ask(const std::string& hex, size_t count) {
+    say(bytes(hex));
+    return hear(count);
+  }
+  bool ended() {
+    char byte = 0;
+    const ssize_t got = recv(fd, &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+};
+
+constexpr const char* kAddInit = "03 0500000000000000 696e69742f 0100000000000000";
+
+}  // namespace
+
+TEST_CASE("torch server: clients of every age and ranks of dt exchange keys on one port") {
+  Job job(2, allow_torch);
+  const auto ranks = job.join_all();
+  TorchClient old(job);
+  CHECK(old.ask(kAddInit, 8) == bytes("0100000000000000"));
+  TorchClient silent(job);  // an old client's second connection
+  TorchClient young(job);
+  CHECK(young.ask("00 cef7853c 0d 34120000", 4) == bytes("34120000"));
+  // From rank to clients, who wait.
+  old.say(bytes("05 0100000000000000 0200000000000000 2f61"));
+  young.say(bytes("06 0100000000000000 0200000000000000 2f61"));
+  REQUIRE(ranks[0]->set("torch/a", "from dt", patiently()).ok());
+  CHECK(old.hear(1) == bytes("00"));
+  CHECK(young.hear(1) == bytes("00"));
+  CHECK(old.ask("02 0200000000000000 2f61", 15) == bytes("0700000000000000") + "from dt");
+  CHECK(young.ask("03 0200000000000000 2f61", 15) == bytes("0700000000000000") + "from dt");
+  // From a client to the ranks.
+  young.say(bytes("01 0200000000000000 2f62 0100000000000000 31"));
+  CHECK(ranks[1]->get("torch/b", patiently()).value() == "1");
+  CHECK(ranks[1]->add("torch/b", 4, patiently()).value() == 5);
+  CHECK(old.ask("03 0200000000000000 2f62 0200000000000000", 8) == bytes("0700000000000000"));
+  CHECK(ranks[0]->list("torch/", patiently()).value() ==
+        std::vector<std::string>{"torch/a", "torch/b"});
+  CHECK(ranks[0]->erase("torch/a", patiently()).value());
+  CHECK(young.ask("05 0100000000000000 0200000000000000 2f61", 1) == bytes("01"));
+}
+
+TEST_CASE("torch server: clients see no key of dt, and dt's reserved names stay theirs") {
+  Job job(1, allow_torch);
+  const auto ranks = job.join_all();
+  REQUIRE(ranks[0]->set("secret", "x", patiently()).ok());
+  TorchClient client(job);
+  CHECK(client.ask("06", 8) == bytes("0000000000000000"));
+  CHECK(client.ask("04 0100000000000000 0900000000000000 64742e6a6f696e2f30", 1) == bytes("01"));
+  CHECK(client.ask(kAddInit, 8) == bytes("0100000000000000"));
+  CHECK(ranks[0]->multi_get({"dt.torch/init/"}, patiently()).value()[0] == "1");
+  CHECK(ranks[0]->set("dt.torch/init/", "x", patiently()).message() ==
+        "key \"dt.torch/init/\": names below \"dt.torch/\" belong to the store; choose another "
+        "name");
+  CHECK_FALSE(ranks[0]->set("dt.torch.barrier/b", "x", patiently()).ok());
+  // Keys that dt cannot name are not listed for it.
+  client.say(bytes("00 0300000000000000 2f6100 0000000000000000"));
+  client.say(bytes("00 0108000000000000") + "/" + std::string(2048, 'k') +
+             bytes("0000000000000000"));
+  CHECK(client.ask("06", 8) == bytes("0300000000000000"));
+  CHECK(ranks[0]->list("torch/", patiently()).value().empty());
+}
+
+TEST_CASE("torch server: a client is no rank, and its end no death") {
+  Job job(2, allow_torch);
+  TorchClient watching(job);
+  CHECK(watching.ask(kAddInit, 8) == bytes("0100000000000000"));
+  const auto ranks = job.join_all();
+  Failures failures;
+  failures.watch(ranks[0].get());
+  {
+    TorchClient client(job);
+    CHECK(client.ask(kAddInit, 8) == bytes("0200000000000000"));
+    client.say(bytes("05 0100000000000000 0200000000000000 2f61"));
+  }
+  REQUIRE(ranks[0]->set("torch/a", "", patiently()).ok());
+  REQUIRE(ranks[1]->ping(patiently()).ok());
+  CHECK(failures.count() == 0);
+  CHECK(job.server->first_failed_rank() == -1);
+  on_threads(
+      2, [&](int32_t rank) { CHECK(ranks[static_cast<size_t>(rank)]->goodbye(patiently()).ok()); });
+}
+
+TEST_CASE("torch server: a server that goes does not wait for PyTorch's clients") {
+  Job job(1, allow_torch);
+  TorchClient client(job);
+  CHECK(client.ask(kAddInit, 8) == bytes("0100000000000000"));
+  TorchClient silent(job);
+  {
+    const auto rank = job.connect(0);
+    CHECK(job.server->wait_empty(briefly(0)).message().find("1 clients are still connected") !=
+          std::string::npos);
+  }
+  CHECK(job.server->wait_empty(patiently()).ok());
+}
+
+TEST_CASE("torch server: hostile bytes end their own connection only") {
+  Job job(1, allow_torch);
+  TorchClient good(job);
+  CHECK(good.ask(kAddInit, 8) == bytes("0100000000000000"));
+  for (const char* hex : {
+           "02 0200000000000000 2f61",                      // get of an absent key
+           "02 ffffffffffffffff",                           // a key of 2^64 - 1 bytes
+           "05 ffffffffffffffff",                           // as many keys
+           "09 ffffffffffffff7f",                           // likewise
+           "06 ff",                                         // no such operation
+           "00 cef7853c 00 00000000",                       // validated with a wrong number
+           "00 cef7853c 7f",                                // no such operation
+           "00 0200000000000000 2f61 0000000100000000 00",  // fine, but never whole
+       }) {
+    CAPTURE(hex);
+    TorchClient hostile(job);
+    hostile.say(bytes(hex));
+    if (hex[0] == '0' && hex[1] == '6') CHECK(hostile.hear(8).size() == 8);
+    shutdown(hostile.fd, SHUT_WR);
+    CHECK(hostile.ended());
+  }
+  TorchClient http(job);
+  http.say("GET / HTTP/1.1\r\n\r\n");
+  CHECK(http.hear(20).substr(0, 4) ==
+        "dtSt");  // what a stranger is told without clients of PyTorch
+  // Half a request holds nobody up.
+  TorchClient half(job);
+  half.say(bytes("00 cef7853c"));
+  CHECK(good.ask("06", 8) == bytes("0100000000000000"));
+  CHECK(job.connect(0)->ping(patiently()).ok());
+}
+
+TEST_CASE("torch server: a client that does not read its answers gets no further ones") {
+  Job job(1, allow_torch);
+  const auto rank = job.connect(0);
+  REQUIRE(rank->set("torch/large", std::string(1 << 20, 'x'), patiently()).ok());
+  TorchClient client(job);
+  std::string gets;
+  for (int i = 0; i < 64; ++i) gets += bytes("02 0600000000000000 2f6c61726765");
+  client.say(gets);
+  REQUIRE(rank->ping(patiently()).ok());
+  size_t total = 0;
+  while (total < 64 * ((1 << 20) + 8)) {
+    const std::string piece = client.hear(1 << 20);
+    REQUIRE_FALSE(piece.empty());
+    total += piece.size();
+  }
+  CHECK(client.ask("06", 8) == bytes("0100000000000000"));
+}
+
+TEST_CASE("torch server: at the limit of connections each is refused in its own way") {
+  Job job(1, [](ServerOptions* options) {
+    options->torch_compat = true;
+    options->max_connections = 1;
+  });
+  TorchClient first(job);
+  CHECK(first.ask(kAddInit, 8) == bytes("0100000000000000"));
+  TorchClient second(job);
+  second.say(bytes(kAddInit));
+  CHECK(second.ended());
+  // A rank of dt keeps trying: somebody may leave.
+  const auto rank = Client::connect(job.loop.get(), job.client_options(0), briefly(300));
+  CHECK(rank.status().message().find("the store has 1 connections, its limit; raise it or start "
+                                     "fewer ranks") != std::string::npos);
+}
+
+TEST_CASE("torch server: off, PyTorch's clients are strangers") {
+  Job job(1);
+  TorchClient old(job);
+  old.say(bytes(kAddInit));
+  CHECK(old.hear(20).substr(0, 4) == "dtSt");
+  CHECK(job.connect(0)->set("torch/a", "", patiently()).ok());
+}
