@@ -12,7 +12,6 @@ namespace dt::job {
 namespace {
 
 constexpr int64_t kReportMs = 1000;    // telling the others of a failure
-constexpr int64_t kSettleMs = 200;     // until what was told has left
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 
@@ -326,7 +325,7 @@ void Job::Control::settle() {
   std::lock_guard lock(reporting_);
   // Answered after all that was sent before; a job that has failed needs no telling.
   if (const auto connected = client()) {
-    (void)connected->ping(Wait{Deadline::after_ms(kSettleMs), nullptr});
+    (void)connected->ping(Wait{Deadline::after_ms(kReportMs), nullptr});
   }
 }
 

@@ -33,7 +33,7 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
 
 Status Conductor::open() {
   timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
-  grace_timer_ = std::make_unique<net::Timer>(loop_, [this] { break_with(suspicion_); });
+  grace_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_grace(); });
   DT_TRY_VALUE(local_fd_, local_.completion_fd());
   DT_TRY_VALUE(local_watcher_,
                net::FdWatcher::watch(loop_, local_fd_, [this] { on_local_event(); }));

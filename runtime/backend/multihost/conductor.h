@@ -115,6 +115,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void drain();
   void set_timer();
   void on_timer();
+  void on_grace();
 
   char* address(const collective::Piece& piece) const;
   const Operation* present() const;

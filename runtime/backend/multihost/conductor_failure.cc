@@ -77,6 +77,16 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
   return phase_ == Phase::kExchange ? "has not arrived" : "has not finished";
 }
 
+/// Nobody explained the broken link. A peer that timed out because of a third one may have gone:
+/// where the way to that one is cut here too, that is the news.
+void Conductor::on_grace() {
+  if (broken_) return;
+  const bool overdue = present() != nullptr && present()->collective.deadline.passed();
+  const bool cut = std::any_of(links_.begin(), links_.end(),
+                               [](const auto& entry) { return entry.second->cut_off(); });
+  break_with(overdue && cut ? timed_out() : suspicion_);
+}
+
 Status Conductor::timed_out() const {
   std::string text;
   int32_t culprit = -1;
@@ -158,7 +168,7 @@ void Conductor::on_timer() {
     patience_ms = kBystanderMs;
   }
   if (overdue_ms < patience_ms) return timer_->start(patience_ms - overdue_ms);
-  break_with(suspicion_.ok() ? timed_out() : suspicion_);
+  if (suspicion_.ok()) break_with(timed_out());  // else the control plane has its time
 }
 
 }  // namespace dt::backend
