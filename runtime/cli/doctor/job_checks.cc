@@ -89,7 +89,7 @@ Finding look_at_launcher(const Machine& machine) {
   const launch::Place& place = *machine.place;
   Finding finding;
   finding.compared = place.launcher;
-  if (place.launcher == "none") {
+  if (place.launcher == "single") {
     finding.text = "none: this process is a job of one rank";
   } else {
     finding.text = place.launcher;
