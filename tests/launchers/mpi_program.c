@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that uses MPI beside dt: both must mean the same job. Compiled by the test with mpicc. */
+/* A program that uses MPI beside dt: both must mean the same job. Compiled by the test with mpicc.
+ */
 #include <mpi.h>
 #include <stdio.h>
 
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
   dt_job_destroy(job);
   MPI_Finalize();
   if (mpi_rank != place.rank || sum != place.world_size * (place.world_size - 1) / 2) {
-    fprintf(stderr, "mpi_program: MPI says rank %d, dt rank %d, sum %d\n", mpi_rank, place.rank, sum);
+    fprintf(stderr, "mpi_program: MPI says rank %d, dt rank %d, sum %d\n", mpi_rank, place.rank,
+            sum);
     return 1;
   }
   printf("{\"rank\": %d, \"world_size\": %d, \"launcher\": \"%s\"}\n", place.rank, place.world_size,
