@@ -107,7 +107,12 @@ auto while_stoppable(Agent* agent, Signals* signals, F&& function)
   DT_TRY_VALUE(const auto stop, StopInterrupt::start(agent->loop.get(), signals));
   const Deadline deadline = Deadline::after_ms(agent->config.integer("rendezvous.timeout_ms"));
   auto result = function(Wait{deadline, stop->interrupt()});
-  if (!result.ok()) agent->stopped_by = stop->signal();
+  if (!result.ok()) {
+    agent->stopped_by = stop->signal();
+  } else if (stop->signal() != 0) {  // it came a moment too late: the attempt ends by it
+    agent->plan.stop_signal = stop->signal();
+    agent->plan.stopped_here = true;
+  }
   return result;
 }
 
