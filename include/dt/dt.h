@@ -188,8 +188,11 @@ typedef enum dt_dtype {
 } dt_dtype;
 
 /**
- * Reductions. On one host each element is combined in rank order, so every rank gets the same bits.
- * f16 and bf16 accumulate in f32. Integers wrap. NaN propagates through min and max.
+ * Reductions. On one host each element is combined in rank order; over several hosts first over the
+ * ranks of each host, then over the hosts in the order of their lowest ranks. So every rank gets
+ * the same bits, whatever the timing; other placements of the ranks may round differently. f16 and
+ * bf16 accumulate in f32 and are rounded at the end, over several hosts also once between the two
+ * steps. Integers wrap. NaN propagates through min and max.
  */
 typedef enum dt_reduce_op {
   DT_SUM = 0,

@@ -62,6 +62,11 @@ constexpr Key kKeys[] = {
     {"store.torch_address", "DT_STORE_TORCH_ADDRESS", Type::kString, "", 0, 270, "", "", kAny, false,
      "host:port of a store that PyTorch serves, where ranks meet; empty: torchrun's, if there is one."},
 
+    {"network.interface", "DT_NETWORK_INTERFACE", Type::kString, "", 0, 255, "", "", kAny, false,
+     "Name, network (10.1.0.0/16) or address for other hosts; empty: by the route to the store."},
+    {"network.port_range", "DT_NETWORK_PORT_RANGE", Type::kString, "", 0, 11, "", "", kAny, false,
+     "Ports where ranks listen for other hosts, as 29600-29699; empty: the kernel chooses."},
+
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},
     {"host.inline_bytes", "DT_HOST_INLINE_BYTES", Type::kInteger, "bytes", 0, 16 << 20, "8192", "",

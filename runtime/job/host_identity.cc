@@ -29,11 +29,12 @@ std::string host_name() {
   return name;
 }
 
-std::string host_identity() {
+std::string network_identity() {
   struct stat network = {};
   if (stat("/proc/self/ns/net", &network) != 0) network.st_ino = 0;
-  return format("%s/%s/%llu", boot_id().c_str(), host_name().c_str(),
-                static_cast<unsigned long long>(network.st_ino));
+  return format("%s/%llu", boot_id().c_str(), static_cast<unsigned long long>(network.st_ino));
 }
+
+std::string host_identity() { return host_name() + "/" + network_identity(); }
 
 }  // namespace dt::job

@@ -12,4 +12,8 @@ std::string host_name();
 /// namespace.
 std::string host_identity();
 
+/// Equal for processes that share a network stack, whose loopback is one: boot id and network
+/// namespace.
+std::string network_identity();
+
 }  // namespace dt::job

@@ -12,6 +12,7 @@ namespace dt::job {
 namespace {
 
 constexpr int64_t kReportMs = 1000;    // telling the others of a failure
+constexpr int64_t kSettleMs = 200;     // until what was told has left
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 
@@ -89,6 +90,9 @@ Status Job::start_together(const Config& config) {
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   DT_TRY(settle_store(config, wait));
   DT_TRY(connect(wait));
+  const HostLinks::Self self{place_.rank, host_name_, network_identity()};
+  DT_TRY_VALUE(links_, HostLinks::open(config, self, place_.master_addr,
+                                       static_cast<uint16_t>(place_.master_port)));
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
@@ -96,7 +100,7 @@ Status Job::start_together(const Config& config) {
   place_.local_size = verdict.local_size;
   place_.node_rank = verdict.node_rank;
   place_.node_count = verdict.node_count;
-  DT_TRY(check_one_host(verdict));
+  DT_TRY(connect_hosts(verdict, wait));
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
   return board_->first();
@@ -131,20 +135,28 @@ Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener&
   record.node_rank = place_.node_rank;
   record.socket_name = listener.name();
   record.equal_config = config.equal_keys();
+  record.payload = links_->payload();
   return control_->client()->join(record, wait);
 }
 
-Status Job::check_one_host(const store::Verdict& verdict) const {
-  if (verdict.node_count == 1) return {};
-  std::string hosts;
-  for (const store::HostEntry& host : verdict.hosts) {
-    hosts += format("%s%s (%zu ranks)", hosts.empty() ? "" : ", ", host.host_name.c_str(),
-                    host.ranks.size());
+/// All ranks go on together, or fail with what the first one found.
+Status Job::connect_hosts(const store::Verdict& verdict, const Wait& wait) {
+  if (verdict.node_count == 1) {
+    links_ = nullptr;
+    return {};
   }
-  return Status(Code::kUnsupported,
-                format("dt_init: the job spans %d hosts: %s; this version's host backend connects "
-                       "the ranks of one host only; start all ranks on one host",
-                       verdict.node_count, hosts.c_str()));
+  const auto multi_get = [control = control_](
+                             const std::vector<std::string>& keys,
+                             const Wait& limit) -> Result<std::vector<std::optional<std::string>>> {
+    const auto client = control->client();
+    if (client == nullptr) return ended();
+    return client->multi_get(keys, limit);
+  };
+  if (const Status status = links_->connect(verdict, multi_get, wait); !status.ok()) {
+    control_->report("", status);
+    return status;
+  }
+  return control_->client()->barrier("dt.links", verdict.world_size, wait);
 }
 
 Status Job::share_memory(const Config& config, const store::Verdict& verdict,
@@ -168,6 +180,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
 
   backend::HostWorldOptions world;
   world.name = kWorldName;
+  world.part = links_ != nullptr;
   world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
     control->report(communicator, status);
   };
@@ -176,6 +189,24 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   comm.name = kWorldName;
   comm.rank = verdict.local_rank;
   for (const store::LocalRecord& local : verdict.locals) comm.world_ranks.push_back(local.rank);
+  if (links_ != nullptr) {
+    backend::MultihostOptions over_hosts;
+    over_hosts.roster.name = kWorldName;
+    over_hosts.on_broken = [control = control_](const std::string& communicator,
+                                                const Status& status) {
+      control->report_soon(communicator, status);
+    };
+    over_hosts.settle = [control = control_] { control->settle(); };
+    over_hosts.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
+                                                     const std::string& name) {
+      arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);
+    };
+    DT_TRY_VALUE(comm.backend, links_->world(verdict, std::move(comm.backend),
+                                             std::move(over_hosts), wait.deadline));
+    comm.rank = place_.rank;
+    comm.world_ranks.clear();
+    for (int32_t rank = 0; rank < verdict.world_size; ++rank) comm.world_ranks.push_back(rank);
+  }
   comm.board = board_;
   comm.timeout_ms = collective_timeout_ms_;
   world_ = comm::Communicator::create(std::move(comm));
@@ -286,8 +317,21 @@ void Job::Control::report(const std::string& communicator, const Status& status)
                                   Wait{Deadline::after_ms(kReportMs), nullptr});
 }
 
-void Job::Control::disconnect() {
+void Job::Control::report_soon(const std::string& communicator, const Status& status) {
+  std::lock_guard lock(telling_);
+  if (const auto connected = client()) connected->report_failure_soon(communicator, status.info());
+}
+
+void Job::Control::settle() {
   std::lock_guard lock(reporting_);
+  // Answered after all that was sent before; a job that has failed needs no telling.
+  if (const auto connected = client()) {
+    (void)connected->ping(Wait{Deadline::after_ms(kSettleMs), nullptr});
+  }
+}
+
+void Job::Control::disconnect() {
+  std::scoped_lock lock(reporting_, telling_);
   connect(nullptr);
 }
 

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "comm/failure_board.h"
 #include "config/config.h"
+#include "job/host_links.h"
 #include "job/local_store.h"
 #include "job/peer_watch.h"
 #include "job/routed_store.h"
@@ -87,7 +88,7 @@ class Job {
                               const Wait& wait);
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
-  Status check_one_host(const store::Verdict& verdict) const;
+  Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
 
   // On the I/O thread.
@@ -123,11 +124,15 @@ class Job {
     }
     /// Tells the other ranks that a communicator failed here.
     void report(const std::string& communicator, const Status& status);
-    /// No call of report() is inside afterwards, and none goes out any more.
+    /// The same without waiting, for threads that must not; settle() returns when it was sent.
+    void report_soon(const std::string& communicator, const Status& status);
+    void settle();
+    /// No call of these is inside afterwards, and none goes out any more.
     void disconnect();
 
    private:
-    std::mutex reporting_;  // held during report(): bounded by its time-out
+    std::mutex reporting_;  // held during report() and settle(): bounded by their time-out
+    std::mutex telling_;    // held during report_soon()
     Guarded<std::shared_ptr<store::Client>> client_;
   };
   /// What the I/O thread needs to name a peer's last operation.
@@ -142,6 +147,7 @@ class Job {
   TorchMeeting torch_;
   std::unique_ptr<store::Server> server_;
   Guarded<LocalPeers> local_;
+  std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   std::shared_ptr<comm::Communicator> world_;
   std::unique_ptr<PeerWatch> peer_watch_;
 

@@ -282,6 +282,16 @@ Status Client::report_failure(const std::string& scope, const ErrorInfo& info, c
   return call(std::move(request), wait, "report_failure").status();
 }
 
+void Client::report_failure_soon(const std::string& scope, const ErrorInfo& info) {
+  Request request;
+  request.type = FrameType::kReportFailure;
+  request.failure.scope = scope;
+  request.failure.info = info;
+  loop_->post([impl = impl_, payload = encode_request(request)] {
+    impl->begin(std::make_shared<Call>(), FrameType::kReportFailure, payload);
+  });
+}
+
 void Client::on_failure(std::function<void(const Failure&)> callback) {
   loop_->run([&] { impl_->set_callback(std::move(callback)); });
 }

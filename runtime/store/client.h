@@ -88,6 +88,9 @@ class Client {
   /// Tells all other ranks of a failure that this rank has seen.
   Status report_failure(const std::string& scope, const ErrorInfo& info, const Wait& wait);
 
+  /// The same without waiting: what was not sent when the process ends is lost. Any thread.
+  void report_failure_soon(const std::string& scope, const ErrorInfo& info);
+
   /// `callback` runs on the loop's thread, once per failure; failures that came before this call
   /// are told right away. Replaces an earlier one, which does not run after this returns.
   void on_failure(std::function<void(const Failure&)> callback);

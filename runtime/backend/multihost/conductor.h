@@ -106,6 +106,10 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
 
   Status failure(Code code, int32_t culprit, const std::string& message) const;
   std::string peer_text(int32_t peer) const;
+  enum class Blame { kNone, kWaits, kCutOff };
+  Blame blame(const tcp::Link& link) const;
+  bool any_link(Blame wanted) const;
+  std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
   void break_with(const Status& status);
   void drain();

@@ -13,6 +13,9 @@ namespace {
 constexpr int64_t kGraceMs = 1000;
 // The local backend keeps the deadline of its own steps; this is for when it does not.
 constexpr int64_t kBackstopMs = 3000;
+// Who waits for data over sound connections is not at the break. Those that are have the same
+// deadline, and are given this long to tell.
+constexpr int64_t kBystanderMs = 1000;
 constexpr size_t kListedMax = 8;
 
 }  // namespace
@@ -52,26 +55,40 @@ void Conductor::suspect(Status status) {
   grace_timer_->start(kGraceMs);
 }
 
+/// What a link has to do with an operation that does not end.
+Conductor::Blame Conductor::blame(const tcp::Link& link) const {
+  if (!link.is_open()) return link.receiving() || link.sending() ? Blame::kCutOff : Blame::kNone;
+  if (link.cut_off()) return Blame::kCutOff;
+  return link.receiving() || link.sending() ? Blame::kWaits : Blame::kNone;
+}
+
+bool Conductor::any_link(Blame wanted) const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [&](const auto& entry) { return blame(*entry.second) == wanted; });
+}
+
+std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
+  if (!link.is_open()) return mesh_.progress(roster_.name, roster_.world_ranks[peer]);
+  if (link.cut_off()) {
+    return "does not acknowledge what was sent: the network between the hosts is cut, or its host "
+           "is down";
+  }
+  if (active_ == nullptr) return link.receiving() ? "has not sent" : "has not received";
+  return phase_ == Phase::kExchange ? "has not arrived" : "has not finished";
+}
+
 Status Conductor::timed_out() const {
-  const Kind kind = present()->collective.kind;
-  const bool transfer = kind == Kind::kSend || kind == Kind::kRecv;
   std::string text;
   int32_t culprit = -1;
   size_t listed = 0;
+  const Blame wanted = any_link(Blame::kCutOff) ? Blame::kCutOff : Blame::kWaits;
   for (const auto& [peer, link] : links_) {
-    if (!link->receiving() && !link->sending()) continue;
+    if (blame(*link) != wanted) continue;
     if (culprit < 0) culprit = peer;
     if (listed++ >= kListedMax) continue;
-    std::string doing = mesh_.progress(roster_.name, roster_.world_ranks[peer]);
-    if (link->is_open()) {
-      if (transfer) {
-        doing = link->receiving() ? "has not sent" : "has not received";
-      } else {
-        doing = phase_ == Phase::kExchange ? "has not arrived" : "has not finished";
-      }
-    }
     text += format("%s%s at %s %s", text.empty() ? "" : ", ", peer_text(peer).c_str(),
-                   mesh_.peer(roster_.world_ranks[peer]).address.text().c_str(), doing.c_str());
+                   mesh_.peer(roster_.world_ranks[peer]).address.text().c_str(),
+                   doing(peer, *link).c_str());
   }
   if (listed > kListedMax) text += format(", and %zu more", listed - kListedMax);
   if (text.empty()) text = "the ranks of this host did not finish";
@@ -131,13 +148,16 @@ void Conductor::on_timer() {
   const Operation* operation = present();
   if (broken_ || operation == nullptr) return;
   const Deadline deadline = operation->collective.deadline;
-  const bool on_network = std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
-    return entry.second->receiving() || entry.second->sending();
-  });
-  const bool only_local = !on_network && !local_works_.empty();
-  if (only_local && deadline.remaining_ns() > -kBackstopMs * 1'000'000) {
-    return timer_->start(kBackstopMs);
+  const int64_t overdue_ms = -deadline.remaining_ns() / 1'000'000;
+  const bool cut_off = any_link(Blame::kCutOff);
+  const bool on_network = cut_off || any_link(Blame::kWaits);
+  int64_t patience_ms = 0;
+  if (!on_network && !local_works_.empty()) {
+    patience_ms = kBackstopMs;
+  } else if (active_ != nullptr && phase_ == Phase::kMove && !cut_off) {
+    patience_ms = kBystanderMs;
   }
+  if (overdue_ms < patience_ms) return timer_->start(patience_ms - overdue_ms);
   break_with(suspicion_.ok() ? timed_out() : suspicion_);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/link.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -47,6 +49,13 @@ void Link::receive(OnHeader on_header, Done done) {
   if (closed_) return;
   incoming_.push_back({std::move(on_header), std::move(done)});
   if (incoming_.size() == 1) pump(true, false);
+}
+
+bool Link::cut_off() const {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return socket_.valid() && getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+         info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
 }
 
 void Link::pump(bool reads, bool writes) {

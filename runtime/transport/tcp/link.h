@@ -53,6 +53,8 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Whether something is under way, for messages.
   bool sending() const { return !outgoing_.empty(); }
   bool receiving() const { return !incoming_.empty(); }
+  /// Whether the peer's host has stopped to acknowledge what was sent: the way to it is cut.
+  bool cut_off() const;
 
  private:
   struct Outgoing {

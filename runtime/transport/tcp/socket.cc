@@ -116,6 +116,13 @@ Result<Socket> listen_on(net::Address address, PortRange ports) {
 
 Result<Socket> begin_connect(const net::Address& to, const net::Address& source) {
   DT_TRY_VALUE(Socket socket, make_socket(to.family()));
+  net::Address target = to;
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(target.storage);
+  if (to.family() == AF_INET6 && source.family() == AF_INET6 && v6.sin6_scope_id == 0 &&
+      IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) {
+    // Link-local addresses need the interface, which is a matter of this host.
+    v6.sin6_scope_id = reinterpret_cast<const sockaddr_in6&>(source.storage).sin6_scope_id;
+  }
   const int on = 1;
   (void)setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (source.length > 0 && source.family() == to.family()) {
@@ -124,7 +131,8 @@ Result<Socket> begin_connect(const net::Address& to, const net::Address& source)
     // Best effort: without it the kernel chooses the source by its routes.
     (void)bind(socket.fd(), raw(from), from.length);
   }
-  if (connect(socket.fd(), raw(to), to.length) == 0 || errno == EINPROGRESS || errno == EINTR) {
+  if (connect(socket.fd(), raw(target), target.length) == 0 || errno == EINPROGRESS ||
+      errno == EINTR) {
     return socket;
   }
   return Status(Code::kSystem, connect_error_text(errno));

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "net/address.h"
+
+namespace dt::net {
+
+/// An address of this host that is in use.
+struct Interface {
+  std::string name;
+  Address address;  ///< port 0
+  int prefix_bits = 0;
+};
+
+/// In the kernel's order; IPv4 and IPv6 only.
+std::vector<Interface> list_interfaces();
+/// "eth0 10.0.0.1/24, lo 127.0.0.1/8": for messages, a bounded number of them.
+std::string interfaces_text(const std::vector<Interface>& interfaces);
+
+bool is_loopback(const Address& address);
+/// Same family and same bits; the port does not count.
+bool same_host_address(const Address& a, const Address& b);
+
+/// The address of this host from which packets to `to` leave, by its routes. Sends nothing.
+Result<Address> route_source(const Address& to);
+
+/// Which of the own addresses peers are to use. `wanted`: a name ("eth1"), a network
+/// ("10.1.0.0/16") or an address; empty: by the route to `rendezvous`, which is the own address
+/// itself where that is meant. `interfaces` is what list_interfaces() gave.
+Result<Address> choose_address(const std::string& wanted, const Address& rendezvous,
+                               const std::vector<Interface>& interfaces);
+
+}  // namespace dt::net

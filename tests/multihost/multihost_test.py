@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs over several hosts, which are network namespaces: right results, and what goes wrong between hosts.
+
+multihost_test.py PROGRAM [case ...]; ends with 77 where namespaces cannot be made.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from network import Network, Unavailable
+
+PROGRAM = ""
+PORT = 29500  # in a namespace of our own: nobody else is there
+# The error must be there within the deadline of the operation; the rest is for a busy machine.
+SLACK_S = 15
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+class Job:
+    """Ranks in namespaces; hosts[r] is the host of rank r. Whatever is left is killed at the end."""
+
+    def __init__(self, network, hosts, mode, variables=None, of_host=None, family=4):
+        self.network = network
+        self.outputs = []
+        self.processes = []
+        for rank, host in enumerate(hosts):
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
+            environment.update(DT_RANK=str(rank), DT_WORLD_SIZE=str(len(hosts)),
+                               DT_MASTER_ADDR=network.address(hosts[0], family), DT_MASTER_PORT=str(PORT),
+                               DT_RENDEZVOUS_TIMEOUT_MS="30000", DT_COLLECTIVE_TIMEOUT_MS="30000")
+            environment.update(variables or {})
+            environment.update((of_host or {}).get(host, {}))
+            output = tempfile.TemporaryFile(mode="w+")
+            self.outputs.append(output)
+            self.processes.append(subprocess.Popen(network.command(host, [PROGRAM, *mode]), env=environment,
+                                                   stdin=subprocess.PIPE, stdout=output, stderr=output))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            process.stdin.close()
+
+    def text(self, rank):
+        self.outputs[rank].seek(0)
+        return self.outputs[rank].read()
+
+    def wait_ready(self):
+        """Every rank has printed `ready`."""
+        limit = time.monotonic() + 60
+        for rank, process in enumerate(self.processes):
+            while "ready" not in self.text(rank):
+                expect(process.poll() is None, f"rank {rank} ended early: {self.text(rank)}")
+                expect(time.monotonic() < limit, f"rank {rank} is not ready: {self.text(rank)}")
+                os.sched_yield()
+
+    def go(self):
+        for process in self.processes:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+
+    def end(self, seconds, but=()):
+        """The exit codes, by rank."""
+        limit = time.monotonic() + seconds
+        codes = {}
+        for rank, process in enumerate(self.processes):
+            if rank in but:
+                continue
+            try:
+                codes[rank] = process.wait(max(0.1, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise Failed(f"rank {rank} did not end within {seconds} s; it said: {self.text(rank)}")
+        return codes
+
+    def expect_good(self, hosts):
+        codes = self.end(120)
+        for rank, code in codes.items():
+            expect(code == 0, f"rank {rank} ended with {code}: {self.text(rank)}")
+            found = re.search(r"local (\d+) of (\d+) on node (\d+) of (\d+)", self.text(rank))
+            expect(found is not None, self.text(rank))
+            expect(int(found[2]) == hosts.count(hosts[rank]), f"local size: {self.text(rank)}")
+            expect(int(found[4]) == len(set(hosts)), f"nodes: {self.text(rank)}")
+
+    def expect_errors(self, deadline_s, pattern, but=(), status=None):
+        """Every rank ends with code 9 within the deadline, with an error that the pattern is found in."""
+        began = time.monotonic()
+        codes = self.end(deadline_s + SLACK_S, but)
+        for rank, code in codes.items():
+            text = self.text(rank)
+            expect(code == 9, f"rank {rank} ended with {code}: {text}")
+            expect(re.search(pattern, text), f"rank {rank} does not say {pattern!r}: {text}")
+            expect(status is None or re.search(f"saw DT_ERR_({status}) ", text), f"not {status}: {text}")
+        first = self.text(min(codes)).splitlines()[-1]
+        print(f"  all {len(codes)} ranks within {time.monotonic() - began:.1f} s; rank {min(codes)}: {first}")
+
+
+SHAPES = {
+    2: ([0, 1], [0, 0, 0, 1], [0, 1, 0, 1]),
+    3: ([0, 1, 2], [0, 0, 1, 2, 2]),
+    4: ([0, 1, 2, 3], [0, 1, 2, 3, 0, 1]),
+}
+
+
+def results(count):
+    """Every dtype and every kind of collective gives the right elements."""
+    with Network(count) as network:
+        for hosts in SHAPES[count]:
+            with Job(network, hosts, ["check"]) as job:
+                job.expect_good(hosts)
+
+
+def results_on_2():
+    results(2)
+
+
+def results_on_3():
+    results(3)
+
+
+def results_on_4():
+    results(4)
+
+
+def results_over_ipv6():
+    with Network(2) as network:
+        hosts = [0, 0, 1]
+        with Job(network, hosts, ["check"], family=6) as job:
+            job.expect_good(hosts)
+
+
+def bytes_on_the_wire():
+    """What two hosts exchange passes through the wire, and what two ranks of a host exchange does not."""
+    count = 4_000_000
+    with Network(2) as network:
+        for hosts, low, high in (([0, 1], 1.0, 1.2), ([0, 0, 1, 1], 1.0, 1.2), ([0, 0], 0.0, 0.01)):
+            with Job(network, hosts, ["bytes", str(count)]) as job:
+                job.wait_ready()
+                before = network.sent_bytes(0)
+                job.go()
+                job.expect_good(hosts)
+                share = (network.sent_bytes(0) - before) / (4 * count)
+                print(f"  ranks on hosts {hosts}: host 0 sent {share:.3f} of the buffer's bytes")
+                expect(low <= share <= high, f"hosts {hosts}: {share} of the buffer's bytes")
+
+
+def add_decoy(network, count):
+    """What a container engine leaves on every host: the same address everywhere."""
+    for host in range(count):
+        network.ip(host, "link", "add", "docker0", "type", "bridge")
+        network.ip(host, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        network.ip(host, "link", "set", "docker0", "up")
+
+
+def as_hex(address):
+    return "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+
+
+def interface_by_route():
+    """The decoy is not chosen, and nothing listens anywhere else than where peers call."""
+    with Network(3) as network:
+        add_decoy(network, 3)
+        hosts = [0, 0, 1, 2]
+        with Job(network, hosts, ["bytes", "1000"]) as job:
+            job.wait_ready()
+            for host in range(3):
+                found = network.listening(host)
+                expect(found == {as_hex(network.address(host))}, f"host {host} listens on {found}")
+            job.go()
+            job.expect_good(hosts)
+
+
+def one_host_listens_for_itself():
+    """On one host the links are gone after the start, and the store is on the loopback address."""
+    with Network(1) as network:
+        hosts = [0, 0]
+        with Job(network, hosts, ["bytes", "1000"], {"DT_MASTER_ADDR": "127.0.0.1"}) as job:
+            job.wait_ready()
+            found = network.listening(0)
+            expect(found == {as_hex("127.0.0.1")}, f"listens on {found}")
+            job.go()
+            job.expect_good(hosts)
+
+
+def interface_by_choice():
+    """By name, network and address; a wrong choice is an error with the interfaces of both sides."""
+    with Network(2) as network:
+        add_decoy(network, 2)
+        hosts = [0, 1]
+        for wanted in ("eth0", "10.77.0.0/16"):
+            with Job(network, hosts, ["check"], {"DT_NETWORK_INTERFACE": wanted}) as job:
+                job.expect_good(hosts)
+        with Job(network, hosts, ["check"], of_host={0: {"DT_NETWORK_INTERFACE": "10.77.0.1"}}) as job:
+            job.expect_good(hosts)
+        both = (r"the first host has .*docker0 172\.17\.0\.1/16.*; the second has .*eth0 10\.77\.0\.[12]/24.*"
+                r"choose with network\.interface")
+        with Job(network, hosts, [], {"DT_NETWORK_INTERFACE": "docker0"}) as job:
+            job.expect_errors(30, r"dt_init: two hosts gave the same address: rank \d \(host\d\) is at "
+                              r"172\.17\.0\.1 and rank \d \(host\d pid \d+\) at 172\.17\.0\.1; " + both)
+        with Job(network, hosts, [], {"DT_NETWORK_INTERFACE": "lo"}) as job:
+            job.expect_errors(30, r"dt_init: a loopback address reaches no other host: .*; " + both)
+        with Job(network, [0, 1], [], of_host={1: {"DT_NETWORK_INTERFACE": "eth7"}}) as job:
+            codes = job.end(30 + SLACK_S, but=[0])
+            expect(codes[1] == 9 and "network.interface is \"eth7\", and this host has no such interface" in
+                   job.text(1), job.text(1))
+
+
+def port_range():
+    with Network(2) as network:
+        hosts = [0, 0, 1]
+        with Job(network, hosts, ["check"], {"DT_NETWORK_PORT_RANGE": "29600-29601"}) as job:
+            job.expect_good(hosts)
+        with Job(network, hosts, [], {"DT_NETWORK_PORT_RANGE": "29600"}) as job:
+            codes = job.end(5 + SLACK_S, but=[0, 1, 2])
+            limit = time.monotonic() + 5 + SLACK_S
+            while not any("every port from 29600 to 29600 of 10.77.0.1 is in use" in job.text(r) for r in (0, 1)):
+                expect(time.monotonic() < limit, f"{codes} {job.text(0)} {job.text(1)}")
+                os.sched_yield()
+
+
+PAIR_1_2 = r"(rank 1 \(host1.*rank 2 \(host2|rank 2 \(host2.*rank 1 \(host1)"
+
+
+def blackhole_at_start():
+    """Two hosts that both reach the store and not each other: neighbours in the ring."""
+    with Network(3) as network:
+        network.ip(1, "route", "add", "blackhole", f"{network.address(2)}/32")
+        with Job(network, [0, 1, 2], [], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000"}) as job:
+            job.expect_errors(8, r"dt_init: rank 1 \(host1\) at 10\.77\.0\.2:\d+ cannot reach rank 2 "
+                              r"\(host2 pid \d+\) at 10\.77\.0\.3:\d+: .*does answer on the store, so its "
+                              r"host is up")
+
+
+def blackhole_beside_the_ring():
+    """Two hosts that the greeting at the start does not join: the first operation names them."""
+    with Network(4) as network:
+        network.ip(1, "route", "add", "blackhole", f"{network.address(3)}/32")
+        with Job(network, [0, 1, 2, 3], ["loop"], {"DT_COLLECTIVE_TIMEOUT_MS": "5000"}) as job:
+            job.expect_errors(5, r"(rank 1 \(host1.*rank 3 \(host3|rank 3 \(host3.*rank 1 \(host1)")
+
+
+def blackhole_in_the_middle():
+    with Network(3) as network:
+        with Job(network, [0, 1, 2], ["loop"], {"DT_COLLECTIVE_TIMEOUT_MS": "4000"}) as job:
+            job.wait_ready()
+            network.ip(1, "route", "add", "blackhole", f"{network.address(2)}/32")
+            job.expect_errors(4, PAIR_1_2, status="TIMEOUT|PEER_LOST")
+
+
+def link_down(count):
+    with Network(count) as network:
+        hosts = list(range(count)) + [0]
+        with Job(network, hosts, ["loop"], {"DT_COLLECTIVE_TIMEOUT_MS": "4000"}) as job:
+            job.wait_ready()
+            network.unplug(count - 1)
+            last = count - 1
+            job.expect_errors(4, rf"rank {last} \(host{last}", status="TIMEOUT|PEER_LOST")
+
+
+def link_down_on_2():
+    link_down(2)
+
+
+def link_down_on_3():
+    link_down(3)
+
+
+def firewall(silent):
+    """Only the store's port passes: the ports of the links do not."""
+    with Network(2) as network:
+        if silent:  # the answers of the listening host are lost
+            network.ip(1, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", "29600-29699", "blackhole")
+        else:
+            network.ip(0, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", "29600-29699", "prohibit")
+        with Job(network, [0, 1], [], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000",
+                                       "DT_NETWORK_PORT_RANGE": "29600-29699"}) as job:
+            why = "it does not take the connection: a firewall drops the packets" if silent else \
+                "Permission denied: a firewall or a route of this host forbids it"
+            job.expect_errors(8, r"dt_init: rank 0 \(host0\) at 10\.77\.0\.1:296\d\d cannot reach rank 1 "
+                              r"\(host1 pid \d+\) at 10\.77\.0\.2:296\d\d: " + why +
+                              r".*network\.port_range.*does answer on the store, so its host is up")
+
+
+def firewall_that_drops():
+    firewall(True)
+
+
+def firewall_that_forbids():
+    firewall(False)
+
+
+def kill_on_another_host():
+    with Network(3) as network:
+        with Job(network, [0, 0, 1, 2], ["loop"]) as job:
+            job.wait_ready()
+            victim = job.processes[2].pid  # ip, unshare and sh have become the program
+            os.kill(victim, signal.SIGKILL)
+            job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 2 host host1 pid {victim}: .*rank 2 \(host1 pid {victim}\)",
+                              but=[2])
+
+
+CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_the_wire, interface_by_route,
+         one_host_listens_for_itself, interface_by_choice, port_range, blackhole_at_start,
+         blackhole_beside_the_ring, blackhole_in_the_middle, link_down_on_2, link_down_on_3,
+         firewall_that_drops, firewall_that_forbids, kill_on_another_host]
+
+
+def main():
+    global PROGRAM
+    PROGRAM = sys.argv[1]
+    wanted = sys.argv[2:]
+    if os.geteuid() != 0:
+        print("skipped: making network namespaces needs root")
+        return 77
+    try:
+        with Network(2):
+            pass
+    except (Unavailable, FileNotFoundError) as reason:
+        print(f"skipped: no network namespaces here: {reason}")
+        return 77
+    failed = []
+    for case in CASES:
+        if wanted and case.__name__ not in wanted:
+            continue
+        began = time.monotonic()
+        try:
+            case()
+            print(f"ok      {case.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        except (Failed, Unavailable, OSError, subprocess.SubprocessError) as problem:
+            failed.append(case.__name__)
+            print(f"FAILED  {case.__name__}: {problem}", flush=True)
+    if failed:
+        print(f"{len(failed)} failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
