@@ -90,8 +90,8 @@ class TorchClient::Impl : public std::enable_shared_from_this<TorchClient::Impl>
 void TorchClient::Impl::finish(Call* call, Status status) {
   if (call->done.is_set()) return;
   call->status = std::move(status);
-  call->begun.set();
   call->done.set();
+  call->begun.set();
 }
 
 void TorchClient::Impl::begin(const std::shared_ptr<Call>& call) {
@@ -273,6 +273,7 @@ Status TorchClient::find_dialect(const Wait& wait) {
   int64_t delay_ms = kFirstDelayMs;
   Event never;
   std::shared_ptr<Call> call;
+  std::string last = "no answer";
   for (int tries = 1;; ++tries) {
     call = std::make_shared<Call>(encode_torch({TorchOp::kCountKeys, {}}, TorchDialect::kOld), "n");
     call->alone = true;
@@ -281,7 +282,7 @@ Status TorchClient::find_dialect(const Wait& wait) {
     if (call->begun.is_set() && call->is_open) break;
     loop_->post([impl = impl_, call] { impl->abandon(call); });
     if (wait.interrupted()) return wait.interrupt->status();
-    const std::string last = call->done.is_set() ? call->status.message() : "no answer";
+    if (call->done.is_set()) last = call->status.message();
     std::uniform_int_distribution<int64_t> jitter(delay_ms / 2, delay_ms);
     const Deadline again = Deadline::after_ms(jitter(random));
     (void)never.wait({wait.deadline.earlier(again), wait.interrupt});
