@@ -111,6 +111,12 @@ wait $one && wait $two
         expect({place["master_addr"] for place in places(out)} == {"127.0.0.1"}, out)
 
 
+def check_agents(cluster):
+    """dt run once per node: it starts the ranks, and finds the other agents by the step."""
+    result = cluster.run("srun", "-N2", "--ntasks-per-node=1", DT, "run", "-n", "2", "--no-prefix", PROGRAM)
+    good_places(result, 4, "dt run")
+
+
 def check_taken_port(cluster):
     """Somebody, such as a second step of the job, holds the port that follows from the job's number."""
     script = f"""
@@ -177,6 +183,7 @@ def main():
             ("srun --mpi=pmi2", lambda: check_exchange(cluster, "pmi2")),
             ("srun --mpi=pmix", lambda: check_exchange(cluster, "pmix")),
             ("several steps", lambda: check_steps(cluster)),
+            ("dt run on each node", lambda: check_agents(cluster)),
             ("a port that is taken", lambda: check_taken_port(cluster)),
             ("sbatch and salloc without srun", lambda: check_no_srun(cluster)),
             ("a rank exported before srun", lambda: check_exported_rank(cluster)),
