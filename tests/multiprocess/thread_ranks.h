@@ -87,17 +87,22 @@ inline Outcome outcome_of(dt_status status) {
 }
 
 /// Runs `body` as every rank of a job, each on a thread, with dt_init before and dt_finalize after
-/// it; returns what each rank saw first.
+/// it; returns what each rank saw first. `settings_of` gives what differs between ranks.
 inline std::vector<Outcome> run_ranks(int world_size,
                                       const std::function<dt_status(const Rank&)>& body,
-                                      const Settings& settings = {}) {
+                                      const Settings& settings = {},
+                                      const std::function<Settings(int)>& settings_of = {}) {
   ServedStore store(world_size);
   std::vector<Outcome> outcomes(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
   for (int r = 0; r < world_size; ++r) {
     threads.emplace_back([&, r] {
       Outcome& outcome = outcomes[static_cast<size_t>(r)];
-      dt_config* const config = rank_config(r, world_size, store.port(), settings);
+      Settings all = settings;
+      if (settings_of) {
+        for (const auto& each : settings_of(r)) all.push_back(each);
+      }
+      dt_config* const config = rank_config(r, world_size, store.port(), all);
       Rank rank{r, world_size, nullptr, nullptr};
       outcome = outcome_of(config == nullptr ? DT_ERR_CONFIG : dt_init(config, &rank.job));
       dt_config_destroy(config);

@@ -17,7 +17,7 @@ namespace {
 
 // A step among the ranks of this host may wait for one that a leader is in with other hosts. The
 // leader knows whom it waits for, so it is to fail first and tell the others.
-constexpr int64_t kLocalGraceMs = 1000;
+constexpr int64_t kLocalGraceMs = 1500;
 
 }  // namespace
 
@@ -334,7 +334,8 @@ bool Conductor::start_transfers() {
 void Conductor::start_transfer(const OperationPtr& operation) {
   Collective collective = operation->collective;
   const int32_t peer = collective.root;
-  if (options_->note_last) options_->note_last(collective.kind, -1, collective.name);
+  const int64_t number = ++messages_[{peer, collective.kind == Kind::kSend}];
+  if (options_->note_last) options_->note_last(collective.kind, number, collective.name);
   if (roster_.topology.host[peer] == roster_.host()) {
     collective.root = roster_.topology.local[peer];
     auto work = std::make_shared<Work>();

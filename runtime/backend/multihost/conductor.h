@@ -145,6 +145,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
 
   std::deque<OperationPtr> queue_;  ///< transfers that are under way stay at its front
   std::deque<LocalWork> local_works_;
+  std::map<std::pair<int32_t, bool>, int64_t>
+      messages_;                                         ///< begun, by peer and whether they go out
   std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator
 
   // The collective at work:

@@ -263,10 +263,9 @@ TEST_CASE("Multihost: splits within hosts, across hosts and of splits") {
 
 TEST_CASE("Multihost: several segments, with any dtype that is rounded between the levels") {
   play(hosts({0, 0, 1}), [](Rank& rank) {
-    for (const Dtype dtype : {Dtype::kF32, Dtype::kU8, Dtype::kBf16}) {
-      const int64_t count = (9 << 20) / dt::dtype_bytes(dtype) + 13;
-      for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScatter,
-                              Kind::kAllgather, Kind::kBroadcast}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+      const int64_t count = (9 << 19) / dt::dtype_bytes(dtype) + 13;
+      for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScatter}) {
         const int64_t each = kind == Kind::kReduceScatter ? count / 3 : count;
         check_collective(rank, kind, dtype, ReduceOp::kSum, each, 2, Placement::kInPlace);
       }
@@ -419,6 +418,17 @@ TEST_CASE("Mesh: a call for another job or another rank is refused, garbage is d
     std::this_thread::yield();
   }
   CHECK(stranger->probe(1, wait).message() == refused.message());
+  // A port at which nobody listens any more.
+  auto last = dt::tcp::listen_on(loopback.value()[0], {});
+  auto gone = dt::tcp::listen_on(loopback.value()[0], {});
+  REQUIRE(last.ok());
+  REQUIRE(gone.ok());
+  peers[1].address = gone.value().local();
+  gone.value().close();
+  const auto late = start(0, 77, std::move(last).value());
+  CHECK(contains(late->probe(1, wait).message(),
+                 "Connection refused: the host answers, but not at this port: a firewall rejects "
+                 "it; open TCP between the hosts"));
 }
 
 TEST_CASE("Mesh: nobody at the port, and a port range that is used up, are said") {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs over several hosts, pretended on one machine by job.host_id, through the installed
+// interface.
+#include <algorithm>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+/// Rank r lives on host hosts[r]; launchers may number the ranks of a host downwards.
+std::function<Settings(int)> on_hosts(std::vector<int> hosts, bool downwards = false) {
+  return [hosts = std::move(hosts), downwards](int rank) {
+    Settings settings = {
+        {"job.host_id", "host" + std::to_string(hosts[static_cast<size_t>(rank)])}};
+    if (downwards) {
+      int later = 0;
+      for (size_t other = static_cast<size_t>(rank) + 1; other < hosts.size(); ++other) {
+        if (hosts[other] == hosts[static_cast<size_t>(rank)]) ++later;
+      }
+      settings.emplace_back("job.local_rank", std::to_string(later));
+    }
+    return settings;
+  };
+}
+
+dt_status sum(dt_comm* comm, std::vector<double>& data) {
+  return dt_allreduce(comm, data.data(), data.data(), static_cast<int64_t>(data.size()), DT_F64,
+                      DT_SUM, nullptr, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("hosts: places and sums are right, however the launcher numbers the ranks of a host") {
+  for (const bool downwards : {false, true}) {
+    for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 0, 1}, {0, 1, 0, 1, 2}}) {
+      const auto size = static_cast<int>(hosts.size());
+      require_all_ok(run_ranks(
+          size,
+          [&](const Rank& rank) -> dt_status {
+            dt_place place;
+            dt_place_init(&place);
+            RANK_TRY(dt_rank_info(rank.job, &place));
+            const auto here = static_cast<size_t>(rank.rank);
+            if (place.local_size != std::count(hosts.begin(), hosts.end(), hosts[here]) ||
+                place.node_rank != hosts[here]) {
+              return DT_ERR_INTERNAL;
+            }
+            for (const size_t count : {size_t{3}, size_t{100'000}}) {
+              std::vector<double> data(count);
+              for (size_t i = 0; i < count; ++i) {
+                data[i] = static_cast<double>((here + 1) * (i % 7 + 1));
+              }
+              RANK_TRY(sum(rank.world, data));
+              for (size_t i = 0; i < count; ++i) {
+                if (data[i] != size * (size + 1) / 2 * static_cast<double>(i % 7 + 1)) {
+                  return DT_ERR_INTERNAL;
+                }
+              }
+            }
+            return DT_OK;
+          },
+          {}, on_hosts(hosts, downwards)));
+    }
+  }
+}
+
+TEST_CASE("hosts: a disagreement between two hosts is an error with both sides on every rank") {
+  const auto outcomes = run_ranks(
+      3,
+      [](const Rank& rank) {
+        std::vector<double> data(rank.rank == 2 ? 5 : 4);
+        return sum(rank.world, data);
+      },
+      {}, on_hosts({0, 0, 1}));
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    CHECK(contains(outcome.message, "and 1 more: allreduce f64 sum x 4"));
+    CHECK(contains(outcome.message, ": allreduce f64 sum x 5; make all ranks issue"));
+  }
+}
+
+TEST_CASE("hosts: a receiver that disagrees is heard of by the sender and by bystanders") {
+  const auto outcomes = run_ranks(
+      3,
+      [](const Rank& rank) -> dt_status {
+        int32_t data[4] = {};
+        if (rank.rank == 0) RANK_TRY(dt_send(rank.world, data, 4, DT_I32, 2, nullptr, nullptr));
+        if (rank.rank == 2) RANK_TRY(dt_recv(rank.world, data, 3, DT_I32, 0, nullptr, nullptr));
+        return dt_barrier(rank.world, nullptr, nullptr);
+      },
+      {}, on_hosts({0, 0, 1}));
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    CHECK(contains(outcome.message, "recv on comm \"world\", rank 2 ("));
+    CHECK(contains(outcome.message, "): send i32 x 4, rank 2 ("));
+    CHECK(contains(outcome.message, "): recv i32 x 3; make both issue"));
+  }
+}
+
+TEST_CASE("hosts: an operation that one rank never enters names it, on every host") {
+  const auto outcomes = run_ranks(
+      3,
+      [](const Rank& rank) -> dt_status {
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+        if (rank.rank == 2) {
+          int64_t bytes = 0;  // what nobody sets: until the others have failed
+          return dt_store_get(rank.job, "never", 3000, nullptr, 0, &bytes);
+        }
+        return dt_barrier(rank.world, nullptr, nullptr);
+      },
+      {{"collective.timeout_ms", "500"}}, on_hosts({0, 0, 1}));
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    CHECK(outcome.status == DT_ERR_TIMEOUT);
+    CHECK(contains(outcome.message, "barrier #2 on comm \"world\", rank 0 ("));
+    CHECK(contains(outcome.message, "timed out: rank 2 ("));
+    CHECK(contains(outcome.message, "has not arrived"));
+  }
+}
+
+TEST_CASE("hosts: a reducer overlaps, averages, and names a gradient that is missing") {
+  const auto outcomes = run_ranks(
+      4,
+      [](const Rank& rank) -> dt_status {
+        const dt_param params[] = {{100'000, "a", DT_F32, 0}, {50'000, "b", DT_F32, 0}};
+        dt_reducer* reducer = nullptr;
+        RANK_TRY(dt_reducer_create(rank.world, params, 2, nullptr, &reducer));
+        std::vector<float> a(100'000);
+        std::vector<float> b(50'000);
+        dt_status status = DT_OK;
+        for (int step = 0; step < 3 && status == DT_OK; ++step) {
+          std::fill(a.begin(), a.end(), static_cast<float>(4 * rank.rank));
+          std::fill(b.begin(), b.end(), static_cast<float>(rank.rank + step));
+          RANK_TRY(dt_reducer_ready(reducer, 1, b.data(), nullptr));
+          RANK_TRY(dt_reducer_ready(reducer, 0, a.data(), nullptr));
+          status = dt_reducer_finish(reducer, nullptr);
+          if (status == DT_OK && (a[99'999] != 6.0f || b[0] != 1.5f + static_cast<float>(step))) {
+            status = DT_ERR_INTERNAL;
+          }
+        }
+        RANK_TRY(status);
+        RANK_TRY(dt_reducer_ready(reducer, 1, b.data(), nullptr));
+        if (rank.rank != 3) RANK_TRY(dt_reducer_ready(reducer, 0, a.data(), nullptr));
+        status = dt_reducer_finish(reducer, nullptr);
+        if (status != DT_ERR_INVALID_STATE || !contains(dt_last_error(), "a") ||
+            !contains(dt_last_error(), "rank 3")) {
+          return status == DT_OK ? DT_ERR_INTERNAL : status;
+        }
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));  // the communicator is whole
+        dt_reducer_destroy(reducer);
+        return DT_OK;
+      },
+      {}, on_hosts({0, 1, 0, 1}));
+  require_all_ok(outcomes);
+}
