@@ -258,9 +258,10 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
   }
 }
 
-Result<int> run_job(Agent* agent, const std::string& program) {
+Result<int> run_job(Agent* agent, const Result<std::string>& program) {
   SupervisorPlan& plan = agent->plan;
-  plan.program = program;
+  plan.program_error = program.status();
+  if (program.ok()) plan.program = program.value();
   plan.args = agent->options.command;
   plan.host = host_name();
   settle_options(agent);
@@ -306,11 +307,14 @@ int run_parsed(const RunOptions& options) {
     if (!shown.ok()) return usage_error(shown.status());
   }
   const Result<std::string> program = find_program(options.command.front());
-  if (!program.ok()) return fail("run", program.status(), kExitNotFound);
+  // The agents of other nodes wait for this one: they must hear of it.
+  if (!program.ok() && node.value().node_count == 1) {
+    return fail("run", program.status(), kExitNotFound);
+  }
   Result<Config> config = Config::load(process_environment());
   if (!config.ok()) return fail("run", config.status());
   Agent agent(options, std::move(config).value(), node.value());
-  const Result<int> exit_code = run_job(&agent, program.value());
+  const Result<int> exit_code = run_job(&agent, program);
   if (exit_code.ok()) return exit_code.value();
   return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }
