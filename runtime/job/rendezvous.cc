@@ -9,6 +9,8 @@ namespace dt::job {
 
 /// Where dt's own store is, served by rank 0 unless the launcher does.
 Status Job::settle_store(const Config& config, const Wait& wait) {
+  // Nobody else needs to come in where all ranks are here and nobody asked for another address.
+  if (place_.node_count == 1 && place_.address_by_convention) place_.master_addr = "127.0.0.1";
   DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
   const bool serves = place_.rank == 0 && !place_.store_served;
   if (!torch_.finds_store()) {

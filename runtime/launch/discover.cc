@@ -361,6 +361,7 @@ Place make_place(const Facts& facts, const Variables& variables) {
   place.node_count = facts.value(Field::kNodeCount, -1);
   place.master_addr = facts.master_addr ? facts.master_addr->value : std::string();
   place.master_port = facts.value(Field::kMasterPort, 0);
+  place.address_by_convention = facts.address_by_convention;
   place.port_taken = facts.port_taken;
   place.store_served = facts.store_served;
   place.job_id = facts.job_id ? facts.job_id->value : std::string();

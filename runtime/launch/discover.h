@@ -25,12 +25,13 @@ const char* exchange_name(Exchange exchange);
 struct Place {
   int32_t rank = 0;
   int32_t world_size = 1;
-  int32_t local_rank = -1;    ///< -1 unknown: the join settles it
-  int32_t local_size = -1;    ///< likewise
-  int32_t node_rank = -1;     ///< likewise
-  int32_t node_count = -1;    ///< likewise
-  std::string master_addr;    ///< host of rank 0 or of the store; empty: alone, or the exchange's
-  int32_t master_port = 0;    ///< 0: alone, or the exchange's
+  int32_t local_rank = -1;  ///< -1 unknown: the join settles it
+  int32_t local_size = -1;  ///< likewise
+  int32_t node_rank = -1;   ///< likewise
+  int32_t node_count = -1;  ///< likewise
+  std::string master_addr;  ///< host of rank 0 or of the store; empty: alone, or the exchange's
+  int32_t master_port = 0;  ///< 0: alone, or the exchange's
+  bool address_by_convention = false;  ///< nobody named it: it follows from the job's node list
   bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
   bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
   std::string job_id;         ///< empty unknown

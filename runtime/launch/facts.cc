@@ -57,7 +57,10 @@ void Facts::fill_rendezvous(const Facts& other) {
     port_taken = port_taken || other.port_taken;
     store_served = store_served || other.store_served;
   }
-  if (!master_addr) master_addr = other.master_addr;
+  if (!master_addr) {
+    master_addr = other.master_addr;
+    address_by_convention = other.address_by_convention;
+  }
 }
 
 void Facts::fill_blanks(const Facts& other) {

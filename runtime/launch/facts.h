@@ -54,6 +54,7 @@ struct Facts {
   bool exchange_reachable = false;  ///< its descriptor or server is named by the variables
   /// Address and port follow from names and numbers of the job: an exchange is better.
   bool by_convention = false;
+  bool address_by_convention = false;  ///< the address alone, whoever says the port
   /// A launcher that cannot have been set up by hand: whatever is around it has started it.
   bool nested = false;
   /// It knows rank and size only: an equal family that knows more names the launcher.

@@ -42,7 +42,7 @@ Status read_lsf_job(Variables& variables, Facts& facts) {
   DT_TRY_VALUE(std::string address, parse_host(variables.shown("LSB_MCPU_HOSTS"), host));
   facts.master_addr = TextFact{std::move(address), variables.shown("LSB_MCPU_HOSTS")};
   facts.at(Field::kMasterPort) = NumberFact{port_of_job(*job), "LSB_JOBID"};
-  facts.by_convention = true;
+  facts.by_convention = facts.address_by_convention = true;
   return {};
 }
 

@@ -109,7 +109,7 @@ Status read_first_host(Variables& variables, const char* list, int32_t node_coun
   if (!host.ok()) return host.status();
   facts.master_addr = TextFact{host.value(), variables.shown(list)};
   facts.at(Field::kMasterPort) = NumberFact{port_of_job(*job), "10000 + SLURM_JOB_ID mod 10000"};
-  facts.by_convention = true;
+  facts.by_convention = facts.address_by_convention = true;
   return {};
 }
 

@@ -123,6 +123,7 @@ namespace {
 struct WriteRequest {
   uv_write_t request;
   std::string bytes;
+  std::shared_ptr<const std::string> shared;  // may be null
   std::shared_ptr<TcpHandle> handle;
 };
 
@@ -179,22 +180,32 @@ void Connection::open(ConnectionEvents events) {
   handle_->read(true);
 }
 
-void Connection::write(std::string bytes) {
+void Connection::write(std::string bytes) { write(std::move(bytes), nullptr); }
+
+void Connection::write(std::string bytes, std::shared_ptr<const std::string> shared) {
   TcpHandle& handle = *handle_;
-  if (handle.closing() || handle.writing_failed || bytes.empty()) return;
-  const size_t count = bytes.size();
+  const size_t count = bytes.size() + (shared == nullptr ? 0 : shared->size());
+  if (handle.closing() || handle.writing_failed || count == 0) return;
   if (handle.queued_bytes + count > kMaxQueuedBytes) {
     handle.fail_later(ENOBUFS);
     return;
   }
-  auto* write = new WriteRequest{{}, std::move(bytes), handle_};
+  auto* write = new WriteRequest{{}, std::move(bytes), std::move(shared), handle_};
   write->request.data = write;
-  const uv_buf_t buffer = uv_buf_init(write->bytes.data(), static_cast<unsigned>(count));
+  uv_buf_t buffers[2] = {
+      uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size())), {}};
+  const unsigned pieces = write->shared == nullptr ? 1 : 2;
+  if (pieces == 2) {
+    // libuv only reads it.
+    buffers[1] = uv_buf_init(const_cast<char*>(write->shared->data()),
+                             static_cast<unsigned>(write->shared->size()));
+  }
   handle.queued_bytes += count;
-  const int error =
-      uv_write(&write->request, handle.stream(), &buffer, 1, [](uv_write_t* request, int status) {
+  const int error = uv_write(
+      &write->request, handle.stream(), buffers, pieces, [](uv_write_t* request, int status) {
         const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
-        done->handle->wrote(done->bytes.size(), status);
+        const size_t shared_bytes = done->shared == nullptr ? 0 : done->shared->size();
+        done->handle->wrote(done->bytes.size() + shared_bytes, status);
       });
   if (error != 0) {
     handle.queued_bytes -= count;
@@ -246,6 +257,7 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop* loop, const Address& addr
   }
   handle->adopt();
   handle->guard();
+  handle->tune();  // Linux hands the options on to each accepted connection
   handle->on_accept = std::move(on_accept);
   error = uv_tcp_bind(&handle->tcp, reinterpret_cast<const sockaddr*>(&address.storage), 0);
   if (error == 0) {
@@ -263,7 +275,6 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop* loop, const Address& addr
             return;
           }
           accepted->guard();
-          accepted->tune();
           self->on_accept(std::unique_ptr<Connection>(new Connection(std::move(accepted))));
         });
   }

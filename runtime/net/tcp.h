@@ -46,6 +46,8 @@ class Connection {
   void open(ConnectionEvents events);
   /// Queues the bytes. Errors arrive through on_close, never during this call.
   void write(std::string bytes);
+  /// The same with bytes behind them that many connections are sent, which nobody changes.
+  void write(std::string bytes, std::shared_ptr<const std::string> shared);
   /// Sends what is queued, then end of file. Reading goes on.
   void shutdown();
   /// Drops the connection with a reset instead of an orderly end. No event follows.

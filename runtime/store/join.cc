@@ -97,7 +97,9 @@ Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint6
   slot.member = member;
   slot.nonce = hello.nonce;
   slot.client = client;
-  slots_[member.rank] = std::move(slot);
+  erase(member.rank);
+  ++counts_[static_cast<size_t>(slot.stage)];
+  slots_.emplace(member.rank, std::move(slot));
   rank_of_client_[client] = member.rank;
   return {};
 }
@@ -107,10 +109,30 @@ JoinTable::Slot* JoinTable::slot_of(uint64_t client) {
   return rank == rank_of_client_.end() ? nullptr : &slots_.at(rank->second);
 }
 
-size_t JoinTable::count(Stage stage) const {
-  return static_cast<size_t>(std::count_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
-    return entry.second.stage == stage;
-  }));
+void JoinTable::move(Slot* slot, Stage stage) {
+  --counts_[static_cast<size_t>(slot->stage)];
+  ++counts_[static_cast<size_t>(stage)];
+  slot->stage = stage;
+}
+
+void JoinTable::begin_waiting(Slot* slot, uint64_t request, Patience patience) {
+  slot->waiting = request;
+  slot->patience = patience;
+  deadlines_.insert({patience.deadline_ns, slot->member.rank});
+}
+
+void JoinTable::end_waiting(Slot* slot) {
+  if (!slot->waiting.has_value()) return;
+  slot->waiting.reset();
+  deadlines_.erase({slot->patience.deadline_ns, slot->member.rank});
+}
+
+void JoinTable::erase(int32_t rank) {
+  const auto slot = slots_.find(rank);
+  if (slot == slots_.end()) return;
+  end_waiting(&slot->second);
+  --counts_[static_cast<size_t>(slot->second.stage)];
+  slots_.erase(slot);
 }
 
 // ---- join ----
@@ -138,9 +160,8 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
   }
   if (count(Stage::kJoining) == 0) first_join_ = Patience::starting(now_ns, setup_.timeout_ms);
   died_joining_.erase(record.rank);
-  slot->stage = Stage::kJoining;
-  slot->waiting = ticket.second;
-  slot->patience = patience;
+  move(slot, Stage::kJoining);
+  begin_waiting(slot, ticket.second, patience);
   slot->record = std::move(record);
   decide(answers);
   // A joiner without patience is answered at once, like one whose deadline passes later.
@@ -189,21 +210,28 @@ void JoinTable::decide(Answers* answers) {
     host.node_rank = places[rank].node_rank;
     host.ranks.push_back(static_cast<int32_t>(rank));
   }
+  const std::string hosts = encode_hosts(common);
   for (auto& [rank, slot] : slots_) {
     answers->push_back(
-        {{slot.client, *slot.waiting}, {}, encode(verdict_for(rank, records, places, common))});
-    slot.waiting.reset();
-    slot.stage = Stage::kMember;
+        {{slot.client, *slot.waiting}, {}, verdict_for(rank, records, places, common, hosts)});
+    end_waiting(&slot);
+    move(&slot, Stage::kMember);
     records_.emplace_back(join_record_key(rank), encode(slot.record));
     slot.record = {};
   }
   decided_ = true;
 }
 
-Verdict JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
-                               const std::vector<Placement>& places, const Verdict& common) const {
+// `hosts` is the largest part, and the same for all.
+std::string JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
+                                   const std::vector<Placement>& places, const Verdict& common,
+                                   const std::string& hosts) const {
   const Placement& own = places[static_cast<size_t>(rank)];
-  Verdict verdict = common;
+  Verdict verdict;
+  verdict.attempt = common.attempt;
+  verdict.session = common.session;
+  verdict.world_size = common.world_size;
+  verdict.node_count = common.node_count;
   verdict.node_rank = own.node_rank;
   verdict.local_rank = own.local_rank;
   const std::vector<int32_t>& ranks = common.hosts[static_cast<size_t>(own.node_rank)].ranks;
@@ -218,7 +246,7 @@ Verdict JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& reco
     entry.socket_name = record.socket_name;
     entry.payload = record.payload;
   }
-  return verdict;
+  return encode(verdict, hosts);
 }
 
 void JoinTable::fail_join(const Status& status, Answers* answers) {
@@ -227,8 +255,8 @@ void JoinTable::fail_join(const Status& status, Answers* answers) {
     Slot& slot = entry.second;
     if (slot.stage != Stage::kJoining) continue;
     answers->push_back({{slot.client, *slot.waiting}, status, {}});
-    slot.waiting.reset();
-    slot.stage = Stage::kConnected;
+    end_waiting(&slot);
+    move(&slot, Stage::kConnected);
   }
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,31 +67,39 @@ class JoinTable {
   std::vector<std::pair<std::string, std::string>> take_records();
 
  private:
-  enum class Stage { kConnected, kJoining, kMember, kLeft, kDead };
+  enum class Stage : size_t { kConnected, kJoining, kMember, kLeft, kDead };
   struct Slot {
     Stage stage = Stage::kConnected;
     Member member;
     uint64_t nonce = 0;
     uint64_t client = 0;
-    std::optional<uint64_t> waiting;  // request id of a pending join or goodbye
+    std::optional<uint64_t>
+        waiting;  // request id of a pending join or goodbye, see begin_waiting()
     Patience patience;
     JoinRecord record;
   };
   using Slots = std::map<int32_t, Slot>;
 
   Slot* slot_of(uint64_t client);
+  void move(Slot* slot, Stage stage);
+  void begin_waiting(Slot* slot, uint64_t request, Patience patience);
+  void end_waiting(Slot* slot);
+  void erase(int32_t rank);
   Status check_identity(const Hello& hello) const;
-  size_t count(Stage stage) const;
+  size_t count(Stage stage) const { return counts_[static_cast<size_t>(stage)]; }
   void decide(Answers* answers);
   void fail_join(const Status& status, Answers* answers);
   Status missing_status(int64_t timeout_ms) const;
   void finish_goodbyes(Answers* answers);
   Status still_there_status(int64_t timeout_ms) const;
-  Verdict verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
-                      const std::vector<Placement>& places, const Verdict& common) const;
+  std::string verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
+                          const std::vector<Placement>& places, const Verdict& common,
+                          const std::string& hosts) const;
 
   const JoinSetup setup_;
-  Slots slots_;  // by rank
+  Slots slots_;                                      // by rank
+  std::array<size_t, 5> counts_{};                   // of slots, by stage
+  std::set<std::pair<int64_t, int32_t>> deadlines_;  // of the ranks that wait
   std::map<uint64_t, int32_t> rank_of_client_;
   std::map<int32_t, Member> died_joining_;  // and have not come back
   Patience first_join_;                     // the server's own limit

@@ -34,6 +34,7 @@ Status Keyspace::check_room(size_t added, size_t removed) const {
 }
 
 void Keyspace::put(const std::string& key, std::string value, Answers* released) {
+  ++version_;
   const auto [position, inserted] = values_.try_emplace(key);
   if (on_change_) on_change_(key, inserted ? nullptr : &position->second, &value);
   bytes_ += value.size() + (inserted ? key.size() : 0) - position->second.size();
@@ -126,6 +127,7 @@ Result<CompareSet> Keyspace::compare_set(const std::string& key,
 bool Keyspace::erase(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
+  ++version_;
   if (on_change_) on_change_(key, &found->second, nullptr);
   bytes_ -= found->first.size() + found->second.size();
   values_.erase(found);

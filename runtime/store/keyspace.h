@@ -71,6 +71,8 @@ class Keyspace {
   bool erase(const std::string& key);
   std::vector<std::string> list(const std::string& prefix) const;
   size_t count(const std::string& prefix) const;
+  /// Moves with each change of a value.
+  uint64_t version() const { return version_; }
 
   /// Answers `ticket` once every key has been there (each at some time since the call). At once
   /// where that holds already.
@@ -127,6 +129,7 @@ class Keyspace {
 
   const size_t max_bytes_;
   size_t bytes_ = 0;
+  uint64_t version_ = 0;
   std::map<std::string, std::string> values_;  // ordered, for list()
   Waits waits_;
   std::unordered_map<std::string, std::set<Ticket>> waiting_for_;  // key -> who waits

@@ -21,9 +21,8 @@ void JoinTable::goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answer
                         {}});
     return;
   }
-  slot->stage = Stage::kLeft;
-  slot->waiting = ticket.second;
-  slot->patience = patience;
+  move(slot, Stage::kLeft);
+  begin_waiting(slot, ticket.second, patience);
   finish_goodbyes(answers);
   expire(now_ns, answers);
 }
@@ -31,7 +30,7 @@ void JoinTable::goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answer
 void JoinTable::leave(uint64_t client, Answers* answers) {
   Slot* slot = slot_of(client);
   if (slot == nullptr || slot->stage != Stage::kMember) return;
-  slot->stage = Stage::kLeft;
+  move(slot, Stage::kLeft);
   finish_goodbyes(answers);
 }
 
@@ -41,16 +40,16 @@ void JoinTable::finish_goodbyes(Answers* answers) {
     Slot& slot = entry.second;
     if (slot.stage != Stage::kLeft || !slot.waiting.has_value()) continue;
     answers->push_back({{slot.client, *slot.waiting}, first_death_, {}});
-    slot.waiting.reset();
+    end_waiting(&slot);
   }
 }
 
 void JoinTable::cancel(Ticket ticket) {
   Slot* slot = slot_of(ticket.first);
   if (slot == nullptr || slot->waiting != ticket.second) return;
-  slot->waiting.reset();
+  end_waiting(slot);
   // A goodbye stays said: its connection may end silently.
-  if (slot->stage == Stage::kJoining) slot->stage = Stage::kConnected;
+  if (slot->stage == Stage::kJoining) move(slot, Stage::kConnected);
 }
 
 std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& reason,
@@ -60,19 +59,19 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& reaso
   const int32_t rank = found->second;
   Slot& slot = slots_.at(rank);
   rank_of_client_.erase(found);
-  slot.waiting.reset();
+  end_waiting(&slot);
   switch (slot.stage) {
-    case Stage::kConnected: slots_.erase(rank); return std::nullopt;
+    case Stage::kConnected: erase(rank); return std::nullopt;
     case Stage::kJoining:
       died_joining_[rank] = slot.member;
-      slots_.erase(rank);
+      erase(rank);
       decide(answers);
       return std::nullopt;
     case Stage::kLeft:
     case Stage::kDead: return std::nullopt;
     case Stage::kMember: break;
   }
-  slot.stage = Stage::kDead;
+  move(&slot, Stage::kDead);
   Failure failure;
   failure.info.code = Code::kPeerLost;
   failure.info.message = format(
@@ -91,9 +90,10 @@ void JoinTable::expire(int64_t now_ns, Answers* answers) {
   if (!decided_ && failed_.ok()) {
     // One joiner's deadline ends the join for all: without it the world cannot be complete.
     std::optional<int64_t> ended;
-    for (const auto& entry : slots_) {
-      const Slot& slot = entry.second;
-      if (slot.stage == Stage::kJoining && slot.patience.ended(now_ns)) {
+    for (const auto& [deadline_ns, rank] : deadlines_) {
+      if (deadline_ns > now_ns) break;
+      const Slot& slot = slots_.at(rank);
+      if (slot.stage == Stage::kJoining) {
         ended = std::max(ended.value_or(0), slot.patience.timeout_ms);
       }
     }
@@ -102,23 +102,17 @@ void JoinTable::expire(int64_t now_ns, Answers* answers) {
     }
     if (ended.has_value()) fail_join(missing_status(*ended), answers);
   }
-  for (auto& entry : slots_) {
-    Slot& slot = entry.second;
-    if (slot.stage != Stage::kLeft || !slot.waiting.has_value()) continue;
-    if (!slot.patience.ended(now_ns)) continue;
+  // What is left has said goodbye.
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+    Slot& slot = slots_.at(deadlines_.begin()->second);
     answers->push_back(
         {{slot.client, *slot.waiting}, still_there_status(slot.patience.timeout_ms), {}});
-    slot.waiting.reset();
+    end_waiting(&slot);
   }
 }
 
 int64_t JoinTable::next_deadline_ns() const {
-  int64_t next = kNeverNs;
-  for (const auto& entry : slots_) {
-    if (entry.second.waiting.has_value()) {
-      next = std::min(next, entry.second.patience.deadline_ns);
-    }
-  }
+  int64_t next = deadlines_.empty() ? kNeverNs : deadlines_.begin()->first;
   if (count(Stage::kJoining) > 0) next = std::min(next, first_join_.deadline_ns);
   return next;
 }

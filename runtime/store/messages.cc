@@ -117,16 +117,24 @@ bool decode(std::string_view bytes, JoinRecord* out) {
   return reader.done();
 }
 
-std::string encode(const Verdict& verdict) {
+std::string encode_hosts(const Verdict& verdict) {
   Writer writer;
-  writer.i32(verdict.attempt).u64(verdict.session).i32(verdict.world_size);
-  writer.i32(verdict.local_rank).i32(verdict.local_size);
-  writer.i32(verdict.node_rank).i32(verdict.node_count);
   writer.u32(static_cast<uint32_t>(verdict.hosts.size()));
   for (const HostEntry& host : verdict.hosts) {
     writer.text(host.host_name).i32(host.node_rank);
     put_ranks(&writer, host.ranks);
   }
+  return writer.take();
+}
+
+std::string encode(const Verdict& verdict) { return encode(verdict, encode_hosts(verdict)); }
+
+std::string encode(const Verdict& verdict, const std::string& hosts) {
+  Writer writer;
+  writer.i32(verdict.attempt).u64(verdict.session).i32(verdict.world_size);
+  writer.i32(verdict.local_rank).i32(verdict.local_size);
+  writer.i32(verdict.node_rank).i32(verdict.node_count);
+  writer.raw(hosts);
   writer.u32(static_cast<uint32_t>(verdict.locals.size()));
   for (const LocalRecord& local : verdict.locals) {
     writer.i32(local.rank).i64(local.pid).text(local.socket_name).text(local.payload);

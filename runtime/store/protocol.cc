@@ -35,15 +35,21 @@ Status broken(std::string text) { return Status(Code::kInvalidArgument, std::mov
 
 }  // namespace
 
-std::string encode_frame(FrameType type, uint64_t id, std::string_view payload) {
+std::string encode_header(FrameType type, uint64_t id, size_t payload_bytes) {
   std::string out;
-  out.reserve(kHeaderBytes + payload.size());
   append_le(&out, kMagic);
   append_le(&out, kFrameVersion);
   append_le(&out, static_cast<uint8_t>(type));
   append_le(&out, uint16_t{0});
-  append_le(&out, static_cast<uint32_t>(payload.size()));
+  append_le(&out, static_cast<uint32_t>(payload_bytes));
   append_le(&out, id);
+  return out;
+}
+
+std::string encode_frame(FrameType type, uint64_t id, std::string_view payload) {
+  std::string out;
+  out.reserve(kHeaderBytes + payload.size());
+  out += encode_header(type, id, payload.size());
   out.append(payload);
   return out;
 }
@@ -120,6 +126,11 @@ Writer& Writer::u64(uint64_t value) {
 Writer& Writer::text(std::string_view value) {
   append_le(&bytes_, static_cast<uint32_t>(value.size()));
   bytes_.append(value);
+  return *this;
+}
+
+Writer& Writer::raw(std::string_view bytes) {
+  bytes_.append(bytes);
   return *this;
 }
 

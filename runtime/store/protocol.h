@@ -59,6 +59,8 @@ struct Frame {
   std::string payload;
 };
 
+/// The header of a frame whose payload follows in a piece of its own.
+std::string encode_header(FrameType type, uint64_t id, size_t payload_bytes);
 /// Header and payload in one piece.
 std::string encode_frame(FrameType type, uint64_t id, std::string_view payload);
 
@@ -91,6 +93,8 @@ class Writer {
   Writer& i32(int32_t value) { return u32(static_cast<uint32_t>(value)); }
   Writer& i64(int64_t value) { return u64(static_cast<uint64_t>(value)); }
   Writer& text(std::string_view value);
+  /// Bytes that a Writer made before.
+  Writer& raw(std::string_view bytes);
   std::string take() { return std::move(bytes_); }
 
  private:

@@ -64,6 +64,7 @@ class Server::Impl {
   void refuse(Session* session, const Status& status);
   void drop(uint64_t id, int error);
   void reply(Session* session, uint64_t request, const Result<std::string>& result);
+  bool reply_again(Session* session, const Frame& frame);
   void deliver(const Answers& answers);
   void gone(const Session& session);
   void push(const Failure& failure, uint64_t except);
@@ -79,7 +80,14 @@ class Server::Impl {
   uint64_t last_id_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
-  size_t dt_sessions_ = 0;                              // of Peer::kDt
+  /// The last multi_get. Ranks that need each other's records all ask the same question, and their
+  /// answers together would be the square of the number of ranks.
+  struct {
+    std::string question;
+    uint64_t version = 0;
+    std::shared_ptr<const std::string> answer;  // null: none yet
+  } last_read_;
+  size_t dt_sessions_ = 0;  // of Peer::kDt
   Keyspace keyspace_;
   TorchService torch_{&keyspace_};
   JoinTable joins_;

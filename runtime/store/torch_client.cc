@@ -90,8 +90,8 @@ class TorchClient::Impl : public std::enable_shared_from_this<TorchClient::Impl>
 void TorchClient::Impl::finish(Call* call, Status status) {
   if (call->done.is_set()) return;
   call->status = std::move(status);
+  call->done.set();  // first: whoever saw `begun` without a connection reads the status
   call->begun.set();
-  call->done.set();
 }
 
 void TorchClient::Impl::begin(const std::shared_ptr<Call>& call) {

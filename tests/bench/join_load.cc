@@ -8,6 +8,7 @@
 //   --read-ranks N    ranks of the kinds in which each rank reads all records; 0: none (4096)
 //   --read-rounds R   their rounds (3)
 //   --client-reads N  ranks of the kind that reads as PyTorch 1.13's client does; 0: none (512)
+//   --torch 0         dt only
 //
 // What a rank does, from the first connect of all to the last answer of all:
 //   dt         connect, hello, join; the verdict comes when all have joined
@@ -25,11 +26,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,7 +58,8 @@ namespace {
 using namespace dt;
 using namespace dt::store;
 
-constexpr int64_t kRoundLimitMs = 600'000;
+constexpr int64_t kRoundLimitMs = 3'600'000;
+constexpr int kEndMs = 5'000;      // of a server that was asked to end
 constexpr int kConnecting = 1024;  // at a time: the servers' queues of connections hold that many
 constexpr int kGetsAtATime = 64;   // that one rank of PyTorch sends in one piece
 
@@ -116,8 +120,11 @@ class ServerProcess {
     inet_pton(AF_INET, line.substr(0, colon).c_str(), &address_.sin_addr);
   }
   ~ServerProcess() {
-    kill(pid_, SIGKILL);
+    kill(pid_, SIGTERM);
+    pollfd ended{static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
+    if (poll(&ended, 1, kEndMs) != 1) kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
+    close(ended.fd);
     close(input_);
   }
   ServerProcess(const ServerProcess&) = delete;
@@ -524,6 +531,7 @@ struct Options {
   int read_ranks = 4096;
   int read_rounds = 3;
   int client_reads = 512;
+  int torch = 1;
 };
 
 Outcome run_round(const Options& options, const Kind& kind) {
@@ -587,7 +595,8 @@ Options parse(int argc, char** argv) {
                                                   {"--rounds", &options.rounds},
                                                   {"--read-ranks", &options.read_ranks},
                                                   {"--read-rounds", &options.read_rounds},
-                                                  {"--client-reads", &options.client_reads}};
+                                                  {"--client-reads", &options.client_reads},
+                                                  {"--torch", &options.torch}};
   for (int i = 4; i < argc; i += 2) {
     const auto* found = std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& each) {
       return strcmp(argv[i], each.first) == 0;
@@ -641,6 +650,9 @@ int main(int argc, char** argv) {
                      Reading::kAsClient,
                      {}});
   }
+  if (options.torch == 0) {
+    for (Kind& kind : kinds) kind.rounds = kind.dt ? kind.rounds : 0;
+  }
   int rounds = 0;
   for (const Kind& kind : kinds) rounds = std::max(rounds, kind.rounds);
   for (int round = 0; round < rounds; ++round) {
@@ -658,7 +670,9 @@ int main(int argc, char** argv) {
          encode(record_of(0, options.ranks)).size());
   printf("%-34s %6s %6s %9s %9s %9s %8s %10s %10s %8s\n", "", "ranks", "rounds", "median s",
          "min s", "max s", "cpu s", "sent B", "received B", "KiB");
-  for (const Kind& kind : kinds) print_kind(kind);
+  for (const Kind& kind : kinds) {
+    if (!kind.outcomes.empty()) print_kind(kind);
+  }
   printf(
       "cpu s: of the server; sent, received: by a rank, on average; KiB: of the server's memory "
       "for each connection\n");

@@ -3,6 +3,7 @@
 """config_vectors.py DT: `dt config --json` under each recorded environment says the recorded place or error."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,18 @@ def complaints_about(command, vector):
             yield "with an address: " + text
 
 
+def complaints_about_page(command):
+    """docs/launching.md names each family that DT_LAUNCHER takes."""
+    page = (VECTORS.parent.parent.parent / "docs" / "launching.md").read_text(encoding="utf-8")
+    names = run(command, {"DT_LAUNCHER": "?"}).stderr.strip().rpartition("expected one of ")[2].split(", ")
+    if len(names) < 10:
+        yield f"unexpected names: {names}"
+    row = next((line for line in page.splitlines() if line.startswith("| `DT_LAUNCHER` |")), "")
+    for name in names:
+        if name not in re.findall(r"[\w-]+", row):
+            yield f"{name} is not in the row DT_LAUNCHER of docs/launching.md"
+
+
 def main():
     command = str(Path(sys.argv[1]).resolve())
     vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
@@ -75,6 +88,9 @@ def main():
         for text in complaints:
             print(f"{vector['name']}: {text}")
         failed += bool(complaints)
+    for text in complaints_about_page(command):
+        failed += 1
+        print(text)
     print(f"{len(vectors) - failed} of {len(vectors)} environments")
     return 1 if failed or not vectors else 0
 

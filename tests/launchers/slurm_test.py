@@ -92,20 +92,29 @@ def check_exchange(cluster, kind):
 
 
 def check_steps(cluster):
-    """One after the other, then two at once: on different nodes, and on one node over PMI."""
+    """One after the other, then two at once on one node, with a port each or over PMI."""
     step = f"srun --exact --mem=0 %s {PROGRAM} || exit 1\n"
     code, out, err = cluster.batch(step % "-N2 -n4" + step % "-N2 -n2" + step % "-N1 -n1", "-N2", "--ntasks-per-node=2")
     expect(code == 0 and [place["world_size"] for place in places(out)].count(4) == 4, f"{code}\n{out}{err}")
     expect(len(places(out)) == 7, f"{out}{err}")
     together = f"""
-srun --exact --mem=0 -N1 -n2 -w {cluster.names[0]} %s {PROGRAM} & one=$!
-srun --exact --mem=0 -N1 -n2 -w %s %s {PROGRAM} & two=$!
+%s srun --exact --mem=0 -N1 -n2 -w {cluster.names[1]} %s {PROGRAM} & one=$!
+%s srun --exact --mem=0 -N1 -n2 -w {cluster.names[1]} %s {PROGRAM} & two=$!
 wait $one && wait $two
 """
-    for other, mpi in ((cluster.names[1], ""), (cluster.names[0], "--mpi=pmi2")):
-        code, out, err = cluster.batch(together % (mpi, other, mpi), "-N2", "--ntasks-per-node=4")
+    first, second = (f"MASTER_PORT={port}" for port in free_ports(2))
+    for words in ((first, "", second, ""), ("", "--mpi=pmi2", "", "--mpi=pmi2")):
+        code, out, err = cluster.batch(together % words, "-N2", "--ntasks-per-node=4")
         expect(code == 0, f"{code}\n{out}{err}")
         expect([place["rank"] for place in places(out)] == [0, 0, 1, 1], f"{out}{err}")
+        # On one node nobody else needs to come in, so the node's own address is not used.
+        expect({place["master_addr"] for place in places(out)} == {"127.0.0.1"}, out)
+
+
+def check_agents(cluster):
+    """dt run once per node: it starts the ranks, and finds the other agents by the step."""
+    result = cluster.run("srun", "-N2", "--ntasks-per-node=1", DT, "run", "-n", "2", "--no-prefix", PROGRAM)
+    good_places(result, 4, "dt run")
 
 
 def check_taken_port(cluster):
@@ -174,6 +183,7 @@ def main():
             ("srun --mpi=pmi2", lambda: check_exchange(cluster, "pmi2")),
             ("srun --mpi=pmix", lambda: check_exchange(cluster, "pmix")),
             ("several steps", lambda: check_steps(cluster)),
+            ("dt run on each node", lambda: check_agents(cluster)),
             ("a port that is taken", lambda: check_taken_port(cluster)),
             ("sbatch and salloc without srun", lambda: check_no_srun(cluster)),
             ("a rank exported before srun", lambda: check_exported_rank(cluster)),

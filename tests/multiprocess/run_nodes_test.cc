@@ -404,6 +404,19 @@ TEST_CASE("a program that cannot be run on one node ends all nodes") {
   unlink(path);
 }
 
+TEST_CASE("a program that one node does not have ends all nodes, with the shell's code") {
+  Nodes nodes(3);
+  nodes.start(0, {"--grace-ms", "200"}, run_program({"stay"}));
+  nodes.start(1, {"--grace-ms", "200"}, {"no-such-program"});
+  nodes.start(2, {"--grace-ms", "200", "--max-restarts", "3"}, run_program({"stay"}));
+  for (size_t node = 0; node < 3; ++node) {
+    CHECK(nodes[node].wait() == 127);
+    CHECK(nodes[node].err == "dt run: node 1 (host " + host_name() +
+                                 "): program no-such-program not found in PATH; give its path, or "
+                                 "correct PATH\n");
+  }
+}
+
 TEST_CASE("a node that ends early waits for the others, whose failure is its own") {
   Nodes nodes(2);
   nodes.start(0, {}, {"/bin/true"});

@@ -87,7 +87,7 @@ Outcome of_lost_node(const std::vector<NodeEnds>& nodes, const OutcomeFacts& fac
 
 Outcome of_start_error(const NodeEnds& node, const OutcomeFacts& facts) {
   Outcome outcome;
-  outcome.exit_code = 1;
+  outcome.exit_code = node.start_code;
   outcome.headline = "dt run: ";
   if (facts.node_count > 1) {
     outcome.headline += format("node %d (host %s): ", node.node, node.host.c_str());
@@ -158,7 +158,10 @@ std::string encode(const NodeEnds& ends) {
   for (const RankEnd& end : ends.ends) {
     writer.i32(end.pid).i64(end.started_ns).i64(end.ended_ns).i32(end.wait_status);
   }
-  writer.text(ends.start_error).i32(ends.first).u8(ends.failed_after_stop ? 1 : 0);
+  writer.text(ends.start_error)
+      .i32(ends.start_code)
+      .i32(ends.first)
+      .u8(ends.failed_after_stop ? 1 : 0);
   writer.i32(ends.stop_signal).u8(ends.died_of_it ? 1 : 0).u8(ends.stopped_here ? 1 : 0);
   writer.text(ends.oom_text).u32(static_cast<uint32_t>(ends.candidates.size()));
   for (const Candidate& candidate : ends.candidates) {
@@ -181,6 +184,7 @@ bool decode(std::string_view bytes, NodeEnds* out) {
     end.wait_status = reader.i32();
   }
   out->start_error = reader.text(kMaxTextBytes);
+  out->start_code = reader.i32();
   out->first = reader.i32();
   out->failed_after_stop = reader.u8() != 0;
   out->stop_signal = reader.i32();

@@ -26,6 +26,7 @@ struct NodeEnds {
   int first_rank = 0;
   std::vector<RankEnd> ends;  ///< of its ranks that were started
   std::string start_error;    ///< why one could not be started; empty none
+  int start_code = 1;         ///< the exit code then
   int first = -1;             ///< index of the rank that failed first here, -1 none
   bool failed_after_stop = false;
   int stop_signal = 0;        ///< SIGINT, SIGTERM, ... from outside; 0 none

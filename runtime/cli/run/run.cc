@@ -107,7 +107,12 @@ auto while_stoppable(Agent* agent, Signals* signals, F&& function)
   DT_TRY_VALUE(const auto stop, StopInterrupt::start(agent->loop.get(), signals));
   const Deadline deadline = Deadline::after_ms(agent->config.integer("rendezvous.timeout_ms"));
   auto result = function(Wait{deadline, stop->interrupt()});
-  if (!result.ok()) agent->stopped_by = stop->signal();
+  if (!result.ok()) {
+    agent->stopped_by = stop->signal();
+  } else if (stop->signal() != 0) {  // it came a moment too late: the attempt ends by it
+    agent->plan.stop_signal = stop->signal();
+    agent->plan.stopped_here = true;
+  }
   return result;
 }
 
@@ -253,9 +258,10 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
   }
 }
 
-Result<int> run_job(Agent* agent, const std::string& program) {
+Result<int> run_job(Agent* agent, const Result<std::string>& program) {
   SupervisorPlan& plan = agent->plan;
-  plan.program = program;
+  plan.program_error = program.status();
+  if (program.ok()) plan.program = program.value();
   plan.args = agent->options.command;
   plan.host = host_name();
   settle_options(agent);
@@ -301,11 +307,14 @@ int run_parsed(const RunOptions& options) {
     if (!shown.ok()) return usage_error(shown.status());
   }
   const Result<std::string> program = find_program(options.command.front());
-  if (!program.ok()) return fail("run", program.status(), kExitNotFound);
+  // The agents of other nodes wait for this one: they must hear of it.
+  if (!program.ok() && node.value().node_count == 1) {
+    return fail("run", program.status(), kExitNotFound);
+  }
   Result<Config> config = Config::load(process_environment());
   if (!config.ok()) return fail("run", config.status());
   Agent agent(options, std::move(config).value(), node.value());
-  const Result<int> exit_code = run_job(&agent, program.value());
+  const Result<int> exit_code = run_job(&agent, program);
   if (exit_code.ok()) return exit_code.value();
   return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }

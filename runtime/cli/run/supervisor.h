@@ -24,7 +24,8 @@
 namespace dt::cli {
 
 struct SupervisorPlan {
-  std::string program;  ///< path
+  std::string program;   ///< path
+  Status program_error;  ///< why there is none; then no rank is started, and the others are told
   std::vector<std::string> args;
   JobPlace place;
   std::string host;

@@ -20,7 +20,7 @@ struct Pretended {
   Pretended() {
     machine.roots = {tree.root() + "/proc", tree.root() + "/sys", tree.root() + "/dev"};
     machine.place.emplace();
-    machine.place->launcher = "none";
+    machine.place->launcher = "single";
     machine.cpus = {0, 1, 2, 3};
     machine.open_files = {1024, 1 << 20};
     machine.processes = {RLIM_INFINITY, RLIM_INFINITY};

@@ -169,6 +169,8 @@ TEST_CASE("a rank that could not be started is the cause") {
   CHECK(decide({a, b}, two_nodes()).headline == "dt run: node 1 (host n1): rank 2: cannot run x");
   CHECK(decide({b}, {}).headline == "dt run: rank 2: cannot run x");
   CHECK(decide({b}, {}).exit_code == 1);
+  b.start_code = 127;
+  CHECK(decide({b}, {}).exit_code == 127);
 }
 
 TEST_CASE("what an agent tells arrives as it was, and nonsense is refused") {

@@ -63,6 +63,7 @@ TEST_CASE(
   CHECK(place.launcher == "slurm");
   CHECK(place.master_addr == "n3");
   CHECK(place.master_port == 10012);
+  CHECK(place.address_by_convention);
   CHECK(place.job_id == "70012.3");
   CHECK(place.exchange == Exchange::kNone);
   const Place pmi = place_of(with(kStep, {{"PMI_FD", "7"}, {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}));
@@ -75,6 +76,12 @@ TEST_CASE(
   CHECK(pmix.exchange == Exchange::kPmix);
   const Place given = place_of(with(with(kStep, kAddress), {{"PMI_FD", "7"}}));
   CHECK(given.exchange == Exchange::kNone);
+  CHECK_FALSE(given.address_by_convention);
+  const Place port = place_of(with(kStep, {{"MASTER_PORT", "5"}, {"PMI_FD", "7"}}));
+  CHECK(port.address_by_convention);
+  CHECK(port.master_addr == "n3");
+  CHECK(port.master_port == 5);
+  CHECK(port.exchange == Exchange::kNone);
   CHECK(given.master_addr == "m");
   CHECK(given.master_port == 5);
 }

@@ -312,3 +312,26 @@ TEST_CASE("Client: 300 of them at one server") {
   }
   CHECK(sum == kRanks * (kRanks - 1) / 2);
 }
+
+TEST_CASE("client: ranks that ask for the same keys get what is there when they ask") {
+  Job job(2);
+  const auto ranks = job.join_all();
+  const std::vector<std::string> keys = {"a", "b", join_record_key(0)};
+  REQUIRE(ranks[0]->set("a", std::string(1 << 20, 'x'), patiently()).ok());
+  const std::string record = encode(job.record(0));
+  for (const char* b : {"1", "2"}) {
+    REQUIRE(ranks[0]->set("b", b, patiently()).ok());
+    on_threads(2, [&](int32_t rank) {
+      for (int i = 0; i < 3; ++i) {
+        const auto values = ranks[static_cast<size_t>(rank)]->multi_get(keys, patiently());
+        REQUIRE(values.ok());
+        CHECK(values.value()[0]->size() == 1 << 20);
+        CHECK(values.value()[1] == b);
+        CHECK(values.value()[2] == record);
+      }
+    });
+  }
+  CHECK(ranks[1]->erase("b", patiently()).value());
+  CHECK(ranks[0]->multi_get(keys, patiently()).value()[1] == std::nullopt);
+  CHECK(ranks[1]->multi_get({"a", "c"}, patiently()).value()[1] == std::nullopt);
+}
