@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends and receives of a Conductor: those that are adjacent in the queue progress together.
+#include <utility>
+
+#include "backend/multihost/conductor.h"
+#include "collective/descriptor.h"
+
+namespace dt::backend {
+
+bool Conductor::start_transfers() {
+  bool started = false;
+  for (size_t i = 0; i < queue_.size() && queue_[i]->is_transfer() && !broken_; ++i) {
+    if (std::exchange(queue_[i]->started, true)) continue;
+    started = true;
+    // One that ends at once leaves the queue: begin anew.
+    start_transfer(OperationPtr(queue_[i]));
+    break;
+  }
+  return started;
+}
+
+void Conductor::start_transfer(const OperationPtr& operation) {
+  Collective collective = operation->collective;
+  const int32_t peer = collective.root;
+  const int64_t number = ++messages_[{peer, collective.kind == Kind::kSend}];
+  if (options_->note_last) options_->note_last(collective.kind, number, collective.name);
+  if (roster_.topology.host[peer] == roster_.host()) {
+    collective.root = roster_.topology.local[peer];
+    auto work = std::make_shared<Work>();
+    if (const Status status = local_.submit(collective, work); !status.ok()) {
+      return break_with(status);
+    }
+    local_works_.push_back({std::move(work), operation});
+    return;
+  }
+  const int64_t bytes = collective.count * dtype_bytes(collective.dtype);
+  if (collective.kind == Kind::kSend) {
+    tcp::Header header;
+    header.what = kMessage;
+    header.signature = collective::signature_of(collective);
+    header.count = collective.count;
+    header.bytes = bytes;
+    link(peer).send(header, collective.send,
+                    [this, operation] { finish_transfer(operation, Status()); });
+    return;
+  }
+  link(peer).receive(
+      [this, operation, peer](const tcp::Header& found) -> void* {
+        const Collective& mine = operation->collective;
+        const auto dtype = static_cast<Dtype>(found.signature >> 8 & 0xff);
+        if (found.what == kMessage && dtype == mine.dtype && found.count == mine.count &&
+            found.bytes == mine.count * dtype_bytes(mine.dtype)) {
+          return mine.recv;
+        }
+        break_with(roster_.failure(
+            Code::kMismatch, Kind::kRecv, -1, peer, mesh_.peer(roster_.world_ranks[peer]).pid,
+            format("the two sides disagree: %s: %s, %s: %s; make both issue matching operations "
+                   "in the same order, then re-create the communicator",
+                   peer_text(peer).c_str(),
+                   collective::describe(found.signature & ~collective::flag::kAll, found.count, "")
+                       .c_str(),
+                   roster_.member_text(roster_.rank, 0).c_str(),
+                   collective::describe(collective::signature_of(mine), mine.count, mine.name)
+                       .c_str())));
+        return nullptr;
+      },
+      [this, operation] { finish_transfer(operation, Status()); });
+}
+
+void Conductor::finish_transfer(const OperationPtr& operation, const Status& status) {
+  if (broken_) return;  // drain() completes it
+  std::erase(queue_, operation);
+  complete(*operation, status);
+  drive();
+}
+
+}  // namespace dt::backend
