@@ -103,6 +103,21 @@ bool all_ready(Nodes& nodes) {
   return true;
 }
 
+/// A rank of "fail-told".
+void tell_to_fail(const Process& agent, int rank) {
+  const pid_t pid = pid_of_rank(agent.out, rank);
+  REQUIRE(pid > 0);
+  kill(pid, SIGUSR1);
+}
+
+bool one_ended(const Process& one, const Process& other) {
+  const Watch watches[] = {Watch({one.pid()}), Watch({other.pid()})};
+  for (int turn = 0; turn < 1000; ++turn) {
+    if (watches[turn % 2].all_ended(20)) return true;
+  }
+  return false;
+}
+
 std::vector<pid_t> all_pids(Nodes& nodes) {
   std::vector<pid_t> pids;
   for (size_t node = 0; node < nodes.size(); ++node) {
@@ -151,7 +166,9 @@ TEST_CASE("log files are named by world rank, and with restarts by attempt") {
 
 TEST_CASE("the first failure anywhere ends all nodes, and all report it alike") {
   Nodes nodes(3);
-  nodes.start_all({"--grace-ms", "400"}, run_program({"fail", "4", "7"}));
+  nodes.start_all({"--grace-ms", "4000", "--show-lines", "1"}, run_program({"fail-told", "7"}));
+  REQUIRE(all_ready(nodes));
+  tell_to_fail(nodes[2], 4);
   const int codes[] = {nodes[0].wait(), nodes[1].wait(), nodes[2].wait()};
   for (size_t node = 0; node < 3; ++node) {
     CHECK(codes[node] == 7);
@@ -253,8 +270,9 @@ TEST_CASE("a second SIGINT to an agent kills the ranks of all nodes") {
 
 TEST_CASE("restarts start all nodes again with the next attempt") {
   Nodes nodes(3);
-  nodes.start_all({"--max-restarts", "3", "--grace-ms", "100"},
-                  run_program({"fail-attempt", "5", "0"}));
+  nodes.start_all({"--max-restarts", "3", "--grace-ms", "100"}, run_program({"fail-told", "5"}));
+  REQUIRE(all_ready(nodes));
+  tell_to_fail(nodes[2], 5);
   for (size_t node = 0; node < 3; ++node) {
     CHECK(nodes[node].wait() == 0);
     CHECK(starts_with(nodes[node].err,
@@ -348,6 +366,7 @@ TEST_CASE("a node rank that is taken is refused, and both agents are named") {
   // One of these two is refused, whichever comes second.
   Process& one = nodes.start(1, {}, program);
   Process& other = nodes.start(1, {}, program);
+  REQUIRE(one_ended(one, other));
   nodes.start(2, {}, program);
   const int codes[] = {one.wait(), other.wait()};
   const Process& refused = codes[0] == 1 ? one : other;

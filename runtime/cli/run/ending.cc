@@ -63,7 +63,8 @@ void Supervisor::on_stop(int signal) {
   if (signal == SIGINT) ++interrupts_;
   // A launcher that signals every agent, as srun does for control-C, means it once.
   if (signal == std::exchange(heard_stop_, 0) && interrupts_ < kInterruptsToKill) return;
-  if (plan_.fleet != nullptr) plan_.fleet->tell_stop(signal, signal == SIGINT ? interrupts_ : 1);
+  if (plan_.fleet != nullptr)
+    plan_.fleet->tell_stop(plan_.place.attempt, signal, signal == SIGINT ? interrupts_ : 1);
   if (stop_signal_ == 0) stopped_here_ = true;
   stop_ranks(signal, signal == SIGINT && interrupts_ >= kInterruptsToKill);
   if (interrupts_ >= kInterruptsToDiscard) output_.discard();
@@ -142,7 +143,7 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
     if (stop_signal_ == 0) {
       stop_signal_ = signal;
       stopped_here_ = true;
-      if (plan_.fleet != nullptr) plan_.fleet->tell_stop(signal, 1);
+      if (plan_.fleet != nullptr) plan_.fleet->tell_stop(plan_.place.attempt, signal, 1);
     }
     died_of_stop_ = true;
     return;

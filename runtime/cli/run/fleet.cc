@@ -20,6 +20,7 @@ constexpr int64_t kSlackMs = 2'000;    // node 0 decides first, then the others 
 constexpr int64_t kGoodbyeMs = 10'000;
 constexpr int64_t kFarewellMs = 3'000;  // node 0 stays that long for the others to hear it
 constexpr size_t kMaxTextBytes = 1 << 10;
+constexpr const char* kStopped = "stop";  // in the place of the rank that failed first
 
 std::string attempt_key(int attempt, const char* what) {
   return format("attempt/%d/%s", attempt, what);
@@ -112,7 +113,11 @@ void Fleet::tell_failure(int attempt, int rank) {
   (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
 }
 
-void Fleet::tell_stop(int signal, int count) {
+void Fleet::tell_stop(int attempt, int signal, int count) {
+  if (count == 1) {
+    (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, kStopped,
+                             within(kTellMs));
+  }
   if (count > 1) state_.with([this](State& state) { expect_end(state); });
   (void)member_->report_failure(format("stop/%d/%d", signal, count), {}, within(kTellMs));
 }
@@ -218,7 +223,10 @@ Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int
   facts.max_restarts = lost.empty() ? max_restarts_ : 0;
   facts.first_told = first_told();
   const auto first = keys_->multi_get({attempt_key(attempt, "first")}, within(kAnswerMs));
-  if (first.ok() && first.value()[0]) facts.first_recorded = atoi(first.value()[0]->c_str());
+  if (first.ok() && first.value()[0]) {
+    facts.stopped_first = *first.value()[0] == kStopped;
+    if (!facts.stopped_first) facts.first_recorded = atoi(first.value()[0]->c_str());
+  }
   std::vector<NodeEnds> all;
   for (int node = 0; node < facts.node_count; ++node) {
     const auto found = told.find(node);

@@ -104,8 +104,9 @@ class Fleet {
   FleetNews take_news();
   /// A rank of this node has failed, or could not be started (-1).
   void tell_failure(int attempt, int rank);
-  /// A signal came to this agent for the `count`th time.
-  void tell_stop(int signal, int count);
+  /// A signal came to this agent for the `count`th time. Before it is passed on: what fails from
+  /// then on is its effect.
+  void tell_stop(int attempt, int signal, int count);
   /// All ranks of this node have ended: agrees with the other nodes, in the background.
   /// `first_told` as in OutcomeFacts, asked on node 0 only.
   void settle(int attempt, NodeEnds mine, std::function<int()> first_told);

@@ -136,7 +136,9 @@ Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
   bool failed_before = false;
   for (const NodeEnds& node : nodes) {
     if (!node.start_error.empty()) return of_start_error(node, facts);
-    if (node.first >= 0 && !node.failed_after_stop) failed_before = true;
+    // Ranks of one node may end because those of another were stopped, before their agent knows.
+    const bool before = !node.failed_after_stop && !facts.stopped_first;
+    if (node.first >= 0 && before) failed_before = true;
     if (node.stop_signal == 0) continue;
     died_of_it = died_of_it || node.died_of_it;
     if (stopped == nullptr || (node.stopped_here && !stopped->stopped_here)) stopped = &node;

@@ -58,9 +58,10 @@ struct OutcomeFacts {
   int node_count = 1;
   int attempt = 0;
   int max_restarts = 0;
-  int first_told = -1;      ///< the rank that the job's store saw fail first, -1 none
-  int first_recorded = -1;  ///< the rank whose agent was the first to report, -1 none
-  std::string lost_node;    ///< "node 1 (host n1 pid 12) ...": its agent is gone; empty none
+  int first_told = -1;         ///< the rank that the job's store saw fail first, -1 none
+  int first_recorded = -1;     ///< the rank whose agent was the first to report, -1 none
+  bool stopped_first = false;  ///< a signal to an agent was reported before any failure
+  std::string lost_node;       ///< "node 1 (host n1 pid 12) ...": its agent is gone; empty none
 };
 
 /// Which failure was the cause. Pure. Ranks that end within a moment are found in no particular

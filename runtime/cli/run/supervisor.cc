@@ -30,7 +30,7 @@ Outcome Supervisor::run() {
   stop_signal_ = plan_.stop_signal;
   stopped_here_ = plan_.stopped_here;
   if (plan_.fleet != nullptr) {
-    if (stopped_here_) plan_.fleet->tell_stop(stop_signal_, 1);
+    if (stopped_here_) plan_.fleet->tell_stop(plan_.place.attempt, stop_signal_, 1);
     handle_news();  // of before the attempt
   }
   if (stop_signal_ == 0 && !fleet_failed_) {

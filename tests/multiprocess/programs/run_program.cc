@@ -42,18 +42,6 @@ int fail(int failing_rank, int code) {
   return code;
 }
 
-// The named rank fails in the named attempt; all others end well there, and all do in others.
-int fail_attempt(int failing_rank, int failing_attempt) {
-  const int attempt = number(getenv("DT_ATTEMPT"));
-  say("attempt " + std::to_string(attempt) + " " +
-      (getenv("TORCHELASTIC_RESTART_COUNT") == nullptr ? "?"
-                                                       : getenv("TORCHELASTIC_RESTART_COUNT")) +
-      "\n");
-  if (attempt != failing_attempt) return 0;
-  if (rank() != failing_rank) stay();
-  return 5;
-}
-
 int print_all(const char* const* names) {
   std::string line = "place";
   for (; *names != nullptr; ++names) {
@@ -95,6 +83,34 @@ bool await_usr1() {
   sigaddset(&set, SIGUSR1);
   int signal = 0;
   return sigwait(&set, &signal) == 0 && signal == SIGUSR1;
+}
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "(none)" : value;
+}
+
+void say_attempt() {
+  say("attempt " + variable("DT_ATTEMPT") + " " + variable("TORCHELASTIC_RESTART_COUNT") + "\n");
+}
+
+// The named rank fails in the named attempt; all others end well there, and all do in others.
+int fail_attempt(int failing_rank, int failing_attempt) {
+  say_attempt();
+  if (number(getenv("DT_ATTEMPT")) != failing_attempt) return 0;
+  if (rank() != failing_rank) stay();
+  return 5;
+}
+
+// In the first attempt each rank waits for SIGUSR1 and then fails; in others it ends well at once.
+int fail_told(int code) {
+  block_usr1();
+  say_attempt();
+  say("ready " + std::to_string(getpid()) + " end\n");
+  if (number(getenv("DT_ATTEMPT")) != 0) return 0;
+  if (!await_usr1()) return 1;
+  say("about to fail\n");
+  return code;
 }
 
 // Every rank shows progress, the others print ordinary lines between; done at SIGUSR1.
@@ -219,6 +235,7 @@ int run(const std::string& mode, const char* first, const char* second) {
     return 0;
   }
   if (mode == "fail-attempt") return fail_attempt(number(first), number(second));
+  if (mode == "fail-told") return fail_told(number(first));
   if (mode == "place") {
     const char* const names[] = {
         "DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",

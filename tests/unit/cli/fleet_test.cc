@@ -160,12 +160,12 @@ TEST_CASE("a failure is heard, also by an agent that begins the attempt later") 
 
 TEST_CASE("a signal to an agent is heard, and a second one means at once") {
   Pair pair;
-  pair[1].tell_stop(SIGTERM, 1);
+  pair[1].tell_stop(0, SIGTERM, 1);
   await_wake(pair[0]);
   FleetNews news = pair[0].take_news();
   CHECK(news.stop_signal == SIGTERM);
   CHECK_FALSE(news.kill);
-  pair[1].tell_stop(SIGINT, 2);
+  pair[1].tell_stop(0, SIGINT, 2);
   await_wake(pair[0]);
   news = pair[0].take_news();
   CHECK(news.stop_signal == SIGINT);

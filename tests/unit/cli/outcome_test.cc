@@ -145,6 +145,22 @@ TEST_CASE("a stop is told from the node that it came to") {
   CHECK(decide({a}, {}).headline == "dt run: stopped by SIGINT, before a rank was started");
 }
 
+TEST_CASE("what fails on another node because of a stop is no failure") {
+  NodeEnds a = node_of(0, SIGTERM, SIGTERM);
+  a.stop_signal = SIGTERM;
+  a.died_of_it = a.stopped_here = true;
+  NodeEnds b = node_of(1, exited(9), exited(9));
+  add_candidate(&b, 0);
+  OutcomeFacts facts = two_nodes();
+  facts.stopped_first = true;
+  CHECK(decide({a, b}, facts).headline ==
+        "dt run: stopped by SIGTERM on node 0 (host n0): ranks 0-1 killed by SIGTERM; ranks 2-3 "
+        "exited with code 9");
+  facts.stopped_first = false;  // then it had failed before
+  facts.first_recorded = 2;
+  CHECK(decide({a, b}, facts).exit_code == 9);
+}
+
 TEST_CASE("a lost node outweighs what its end caused, and cannot be restarted") {
   NodeEnds a = node_of(0, exited(1), SIGTERM);
   add_candidate(&a, 0);
