@@ -164,7 +164,7 @@ void Conductor::on_timer() {
   int64_t patience_ms = 0;
   if (!on_network && !local_works_.empty()) {
     patience_ms = kBackstopMs;
-  } else if (active_ != nullptr && phase_ == Phase::kMove && !cut_off) {
+  } else if (active_ != nullptr && !cut_off && (phase_ == Phase::kMove || links_.size() > 1)) {
     patience_ms = kBystanderMs;
   }
   if (overdue_ms < patience_ms) return timer_->start(patience_ms - overdue_ms);
