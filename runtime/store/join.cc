@@ -210,10 +210,11 @@ void JoinTable::decide(Answers* answers) {
     host.node_rank = places[rank].node_rank;
     host.ranks.push_back(static_cast<int32_t>(rank));
   }
-  const std::string hosts = encode_hosts(common);
+  // The largest part.
+  const auto hosts = std::make_shared<const std::string>(encode_hosts(common));
   for (auto& [rank, slot] : slots_) {
     answers->push_back(
-        {{slot.client, *slot.waiting}, {}, verdict_for(rank, records, places, common, hosts)});
+        {{slot.client, *slot.waiting}, {}, verdict_for(rank, records, places, common), hosts});
     end_waiting(&slot);
     move(&slot, Stage::kMember);
     records_.emplace_back(join_record_key(rank), encode(slot.record));
@@ -222,10 +223,10 @@ void JoinTable::decide(Answers* answers) {
   decided_ = true;
 }
 
-// `hosts` is the largest part, and the same for all.
+// Without the hosts.
 std::string JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
-                                   const std::vector<Placement>& places, const Verdict& common,
-                                   const std::string& hosts) const {
+                                   const std::vector<Placement>& places,
+                                   const Verdict& common) const {
   const Placement& own = places[static_cast<size_t>(rank)];
   Verdict verdict;
   verdict.attempt = common.attempt;
@@ -246,7 +247,7 @@ std::string JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& 
     entry.socket_name = record.socket_name;
     entry.payload = record.payload;
   }
-  return encode(verdict, hosts);
+  return encode_without_hosts(verdict);
 }
 
 void JoinTable::fail_join(const Status& status, Answers* answers) {

@@ -93,8 +93,7 @@ class JoinTable {
   void finish_goodbyes(Answers* answers);
   Status still_there_status(int64_t timeout_ms) const;
   std::string verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
-                          const std::vector<Placement>& places, const Verdict& common,
-                          const std::string& hosts) const;
+                          const std::vector<Placement>& places, const Verdict& common) const;
 
   const JoinSetup setup_;
   Slots slots_;                                      // by rank

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,8 @@ struct Answer {
   Ticket ticket;
   Status status;
   std::string payload;  ///< when the status is ok
+  /// Comes behind the payload: what many are told, kept once. Null: nothing.
+  std::shared_ptr<const std::string> shared = nullptr;
 };
 using Answers = std::vector<Answer>;
 

@@ -127,19 +127,20 @@ std::string encode_hosts(const Verdict& verdict) {
   return writer.take();
 }
 
-std::string encode(const Verdict& verdict) { return encode(verdict, encode_hosts(verdict)); }
-
-std::string encode(const Verdict& verdict, const std::string& hosts) {
+std::string encode_without_hosts(const Verdict& verdict) {
   Writer writer;
   writer.i32(verdict.attempt).u64(verdict.session).i32(verdict.world_size);
   writer.i32(verdict.local_rank).i32(verdict.local_size);
   writer.i32(verdict.node_rank).i32(verdict.node_count);
-  writer.raw(hosts);
   writer.u32(static_cast<uint32_t>(verdict.locals.size()));
   for (const LocalRecord& local : verdict.locals) {
     writer.i32(local.rank).i64(local.pid).text(local.socket_name).text(local.payload);
   }
   return writer.take();
+}
+
+std::string encode(const Verdict& verdict) {
+  return encode_without_hosts(verdict) + encode_hosts(verdict);
 }
 
 bool decode(std::string_view bytes, Verdict* out) {
@@ -151,15 +152,6 @@ bool decode(std::string_view bytes, Verdict* out) {
   out->local_size = reader.i32();
   out->node_rank = reader.i32();
   out->node_count = reader.i32();
-  int64_t budget = std::min(out->world_size, kMaxWorldSize);
-  const size_t hosts = reader.count(3 * sizeof(uint32_t));
-  for (size_t i = 0; i < hosts && reader.ok(); ++i) {
-    HostEntry host;
-    host.host_name = reader.text(kMaxNameBytes);
-    host.node_rank = reader.i32();
-    if (!get_ranks(&reader, &budget, &host.ranks)) return false;
-    out->hosts.push_back(std::move(host));
-  }
   const size_t locals = reader.count(5 * sizeof(uint32_t));
   for (size_t i = 0; i < locals && reader.ok(); ++i) {
     LocalRecord local;
@@ -168,6 +160,15 @@ bool decode(std::string_view bytes, Verdict* out) {
     local.socket_name = reader.text(kMaxNameBytes);
     local.payload = reader.text(kMaxRecordBytes);
     out->locals.push_back(std::move(local));
+  }
+  int64_t budget = std::min(out->world_size, kMaxWorldSize);
+  const size_t hosts = reader.count(3 * sizeof(uint32_t));
+  for (size_t i = 0; i < hosts && reader.ok(); ++i) {
+    HostEntry host;
+    host.host_name = reader.text(kMaxNameBytes);
+    host.node_rank = reader.i32();
+    if (!get_ranks(&reader, &budget, &host.ranks)) return false;
+    out->hosts.push_back(std::move(host));
   }
   return reader.done();
 }

@@ -99,8 +99,8 @@ std::string join_record_key(int32_t rank);
 
 std::string encode(const JoinRecord& record);
 std::string encode(const Verdict& verdict);
-/// The same with its hosts as encode_hosts() gave them, for many verdicts that differ elsewhere.
-std::string encode(const Verdict& verdict, const std::string& hosts);
+/// The two parts of that: what differs between ranks, and the table of hosts, the same for all.
+std::string encode_without_hosts(const Verdict& verdict);
 std::string encode_hosts(const Verdict& verdict);
 std::string encode(const ErrorInfo& info);
 std::string encode(const Failure& failure);

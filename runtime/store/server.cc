@@ -220,6 +220,13 @@ void Server::Impl::deliver(const Answers& answers) {
       session->connection->write(TorchService::reply_to_wait(answer));
       continue;
     }
+    if (answer.status.ok() && answer.shared != nullptr) {
+      const size_t bytes = answer.payload.size() + answer.shared->size();
+      session->connection->write(
+          encode_header(FrameType::kReply, answer.ticket.second, bytes) + answer.payload,
+          answer.shared);
+      continue;
+    }
     reply(session, answer.ticket.second,
           answer.status.ok() ? Result<std::string>(answer.payload)
                              : Result<std::string>(answer.status));

@@ -89,7 +89,9 @@ TEST_CASE("JoinTable: the verdict numbers hosts by lowest rank and local ranks b
       const Answer& answer = table.answers[static_cast<size_t>(rank)];
       CHECK(answer.ticket == Ticket{Table::client(rank), 1});
       Verdict verdict;
-      REQUIRE(decode(answer.payload, &verdict));
+      REQUIRE(answer.shared != nullptr);
+      CHECK(answer.shared == table.answers[0].shared);  // the hosts are kept once
+      REQUIRE(decode(answer.payload + *answer.shared, &verdict));
       CHECK(verdict.attempt == 2);
       CHECK(verdict.session == 77);
       CHECK(verdict.world_size == world_size);
