@@ -54,7 +54,7 @@ constexpr Key kKeys[] = {
      "600000", "", kAny, false, "How long one operation may take; 0: for ever."},
 
     {"store.bind", "DT_STORE_BIND", Type::kString, "", 0, 255, "", "", kAny, false,
-     "Address the store listens on; empty: loopback with one host, else the chosen address."},
+     "Address the store listens on; empty: the one that peers use, loopback with one host."},
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",
      kAny, false, "Clients that the store serves at once; more are refused."},
     {"store.torch_compat", "DT_STORE_TORCH_COMPAT", Type::kBool, "", 0, 0, "false", "", kAny, false,

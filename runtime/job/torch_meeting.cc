@@ -9,9 +9,6 @@
 namespace dt::job {
 namespace {
 
-// An agent's store is there before its workers are.
-constexpr int64_t kAgentMs = 30'000;
-
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
@@ -48,6 +45,12 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   if (!given.empty()) {
     Result<Found> found = parse_host_port(given);
     if (!found.ok()) return found.status().within("store.torch_address");
+    if (meeting.finds_store_ && place.job_id.empty()) {
+      return Status(
+          Code::kConfig,
+          "store.torch_address needs job.id, the same on all ranks: other jobs may meet in "
+          "the same store");
+    }
     options.host = found.value().host;
     options.port = static_cast<uint16_t>(found.value().port);
   } else if (by_agent) {
@@ -56,13 +59,11 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   } else {
     return meeting;
   }
-  const Wait patience{
-      by_agent ? wait.deadline.earlier(Deadline::after_ms(kAgentMs)) : wait.deadline,
-      wait.interrupt};
-  auto client = store::TorchClient::connect(loop, options, patience);
+  auto client = store::TorchClient::connect(loop, options, wait);
   if (!client.ok()) {
-    if (!by_agent || wait.interrupted()) return client.status();
-    logger->log(LogLevel::kInfo,
+    // What is no store of PyTorch is none for every rank; what does not answer may be for others.
+    if (!by_agent || client.status().code() != Code::kUnsupported) return client.status();
+    logger->log(LogLevel::kWarning,
                 "%s; the ranks meet at port %d of %s instead, which is made of the port, the "
                 "address and the job's name",
                 client.status().message().c_str(), launch::store_port(place),
@@ -82,12 +83,13 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
 TorchMeeting::Serving TorchMeeting::serving(const Config& config) const {
   const std::string& bind = config.text("store.bind");
   const std::string local = client_->local_host();
+  const bool unreachable = is_loopback(local) && may_span_hosts_ && !is_loopback(master_addr_);
+  const std::string told = unreachable ? master_addr_ : local;
   if (!bind.empty()) {
     const bool all = bind == "0.0.0.0" || bind == "::";
-    return {bind, all ? local : bind};
+    return {bind, all ? told : bind};
   }
-  if (!is_loopback(local) || !may_span_hosts_ || is_loopback(master_addr_)) return {local, local};
-  return {"", master_addr_};
+  return {unreachable ? "" : local, told};
 }
 
 Status TorchMeeting::publish(const std::string& host, int32_t port, const Wait& wait) const {

@@ -132,7 +132,7 @@ def torch_serves(dt, torch_rank):
         for rank in range(2):
             # Nothing listens at the address of the job, and nobody is to: all meet at PyTorch's.
             all_ranks.start([torch_rank, "1"], DT_RANK=rank, DT_WORLD_SIZE=2, DT_MASTER_ADDR=host,
-                            DT_MASTER_PORT=port, DT_STORE_TORCH_ADDRESS=address)
+                            DT_MASTER_PORT=port, DT_JOB_ID="meeting", DT_STORE_TORCH_ADDRESS=address)
         all_ranks.finish(*said(1, 2))
     with Server(python_rank("serve")) as address, Processes() as all_ranks:
         all_ranks.start(python_rank(address, 0, 1, 1))
@@ -168,7 +168,7 @@ def agent_starts_both(dt, torch_rank):
     del dt
     script = ('if [ "$RANK" -ge 2 ]; then exec "$1" "$2" "$MASTER_ADDR:$MASTER_PORT" $((RANK - 2)) 2 2; fi; '
               'export DT_RANK=$RANK DT_WORLD_SIZE=2 DT_MASTER_ADDR=$MASTER_ADDR DT_MASTER_PORT=$MASTER_PORT '
-              'DT_STORE_TORCH_ADDRESS=$MASTER_ADDR:$MASTER_PORT; exec "$3" 2')
+              'DT_JOB_ID=meeting DT_STORE_TORCH_ADDRESS=$MASTER_ADDR:$MASTER_PORT; exec "$3" 2')
     with tempfile.TemporaryDirectory() as folder, Processes() as all_ranks:
         all_ranks.start(torchrun(4, folder, "/bin/sh", "-c", script, "sh", *python_rank(), torch_rank))
         all_ranks.finish(*said(2, 2))
