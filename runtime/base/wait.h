@@ -26,6 +26,8 @@ class Deadline {
   int64_t remaining_ns() const;
   /// Rounded up, so that a wait of this length does not wake before the deadline.
   int64_t remaining_ms() const;
+  bool operator==(const Deadline&) const = default;
+  bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.
   Deadline earlier(Deadline other) const {
     return Deadline(at_ns_ < other.at_ns_ ? at_ns_ : other.at_ns_);

@@ -42,6 +42,10 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
       break;
     case Kind::kReduce: scratch_pieces = std::max<int64_t>(others, 1); break;
     case Kind::kReduceScatter: scratch_pieces = others + topology_.represented_max; break;
+    case Kind::kBroadcast:
+    case Kind::kAllgather:
+      round_elements_ = std::max<int64_t>(1, kSegmentBytes / element_bytes_);
+      break;
     default: break;
   }
   if (scratch_pieces > 0) {
@@ -49,7 +53,7 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
         1, kSegmentBytes / std::max<int64_t>(scratch_pieces / 2, 1) / element_bytes_);
     scratch_bytes_ = scratch_pieces * bytes(std::min(round_elements_, count_));
   }
-  rounds_ = count_ == 0 ? 0 : (count_ + round_elements_ - 1) / round_elements_;
+  rounds_ = count_ == 0 ? 0 : 1 + (count_ - 1) / round_elements_;
 }
 
 Schedule::Span Schedule::part(int64_t index, int64_t parts, Span whole) {
@@ -64,8 +68,8 @@ std::vector<Stage> Schedule::round(int64_t index) const {
   switch (kind_) {
     case Kind::kAllreduce: allreduce(span, &stages); break;
     case Kind::kReduce: reduce(span, &stages); break;
-    case Kind::kBroadcast: broadcast(&stages); break;
-    case Kind::kAllgather: allgather(&stages); break;
+    case Kind::kBroadcast: broadcast(span, &stages); break;
+    case Kind::kAllgather: allgather(span, &stages); break;
     case Kind::kReduceScatter: reduce_scatter(span, &stages); break;
     default: break;
   }
@@ -219,46 +223,48 @@ void Schedule::reduce(Span span, std::vector<Stage>* out) const {
   append(out, std::move(second));
 }
 
-void Schedule::broadcast(std::vector<Stage>* out) const {
+void Schedule::broadcast(Span span, std::vector<Stage>* out) const {
   const int32_t deputy = topology_.deputy(root_, host_);
-  const Piece result = at(Space::kRecv, 0);
+  const Piece source = at(Space::kSend, span.begin);
+  const Piece result = at(Space::kRecv, span.begin);
   Stage local;
-  local.local.push_back(broadcast_locally(
-      topology_.local[deputy], rank_ == root_ ? at(Space::kSend, 0) : result, result, count_));
+  local.local.push_back(broadcast_locally(topology_.local[deputy], rank_ == root_ ? source : result,
+                                          result, span.count));
   Stage network;
   if (rank_ == root_) {
     // Its own host is served while the bytes leave.
     for (int32_t host = 0; host < topology_.host_count(); ++host) {
       if (host == host_) continue;
-      add(&local.sends, {topology_.deputy(root_, host), at(Space::kSend, 0), bytes(count_)});
+      add(&local.sends, {topology_.deputy(root_, host), source, bytes(span.count)});
     }
   } else if (rank_ == deputy) {
-    add(&network.receives, {root_, result, bytes(count_)});
+    add(&network.receives, {root_, result, bytes(span.count)});
     if (topology_.hosts[host_].size() == 1) local.local.clear();
   }
   append(out, std::move(network));
   append(out, std::move(local));
 }
 
-void Schedule::allgather(std::vector<Stage>* out) const {
+void Schedule::allgather(Span span, std::vector<Stage>* out) const {
+  const Piece own = at(Space::kSend, span.begin);
   const std::vector<int32_t>& locals = topology_.hosts[host_];
   Stage first;
   Stage second;
   for (const int32_t member : locals) {
-    first.local.push_back(broadcast_locally(topology_.local[member], at(Space::kSend, 0),
-                                            at(Space::kRecv, member * count_), count_));
+    first.local.push_back(broadcast_locally(
+        topology_.local[member], own, at(Space::kRecv, member * count_ + span.begin), span.count));
   }
   for (int32_t host = 0; host < topology_.host_count(); ++host) {
     if (host == host_) continue;
-    add(&first.sends, {topology_.deputy(rank_, host), at(Space::kSend, 0), bytes(count_)});
+    add(&first.sends, {topology_.deputy(rank_, host), own, bytes(span.count)});
   }
   for (int32_t peer = 0; peer < topology_.size(); ++peer) {
     if (topology_.host[peer] == host_) continue;
-    const Piece block = at(Space::kRecv, peer * count_);
+    const Piece block = at(Space::kRecv, peer * count_ + span.begin);
     const int32_t deputy = topology_.deputy(peer, host_);
-    if (deputy == rank_) add(&first.receives, {peer, block, bytes(count_)});
+    if (deputy == rank_) add(&first.receives, {peer, block, bytes(span.count)});
     if (locals.size() > 1) {
-      second.local.push_back(broadcast_locally(topology_.local[deputy], block, block, count_));
+      second.local.push_back(broadcast_locally(topology_.local[deputy], block, block, span.count));
     }
   }
   append(out, std::move(first));

@@ -92,8 +92,8 @@ class Schedule {
   void exchange_whole(Span slice, std::vector<Stage>* out) const;
   void exchange_parts(Span slice, std::vector<Stage>* out) const;
   void reduce(Span span, std::vector<Stage>* out) const;
-  void broadcast(std::vector<Stage>* out) const;
-  void allgather(std::vector<Stage>* out) const;
+  void broadcast(Span span, std::vector<Stage>* out) const;
+  void allgather(Span span, std::vector<Stage>* out) const;
   void reduce_scatter(Span span, std::vector<Stage>* out) const;
 
   LocalStep reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const;

@@ -83,11 +83,14 @@ void Conductor::drive() {
 
 bool Conductor::step() {
   if (active_ != nullptr) return pending_ == 0 && next_phase();
-  if (queue_.empty()) return false;
-  if (queue_.front()->is_transfer()) return start_transfers();
+  if (queue_.empty() || (!queue_.front()->is_transfer() && !transfers_.empty())) return false;
   OperationPtr operation = std::move(queue_.front());
   queue_.pop_front();
-  begin(operation);
+  if (operation->is_transfer()) {
+    start_transfer(operation);
+  } else {
+    begin(operation);
+  }
   return true;
 }
 
@@ -368,7 +371,7 @@ void Conductor::on_local_event() {
       }
       break_with(Status(std::move(info)));
     } else if (ended.transfer != nullptr) {
-      std::erase(queue_, ended.transfer);
+      transfers_.erase(ended.transfer->at);
       complete(*ended.transfer, Status());
     }
   }

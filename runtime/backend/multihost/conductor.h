@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,7 +55,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   struct Operation {
     Collective collective;
     std::shared_ptr<Work> work;
-    bool started = false;  ///< of a send or receive
+    std::list<std::shared_ptr<Operation>>::iterator at;  ///< of a transfer that is under way
     bool is_transfer() const {
       return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
     }
@@ -73,7 +74,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
 
   void drive();
   bool step();
-  bool start_transfers();
   void start_transfer(const OperationPtr& operation);
   void begin(const OperationPtr& operation);
   bool next_phase();
@@ -118,7 +118,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void on_grace();
 
   char* address(const collective::Piece& piece) const;
+  /// What is under way; of several transfers the one whose deadline comes first. Cost: linear.
   const Operation* present() const;
+  bool concerns_present(int32_t peer) const;
 
   // The backend outlives all that this does; the last reference to this, which a task may hold,
   // must not be the last one to any of them.
@@ -144,7 +146,10 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   Status suspicion_;  ///< a link broke; the control plane may know why
   std::shared_ptr<Event> ended_;
 
-  std::deque<OperationPtr> queue_;  ///< transfers that are under way stay at its front
+  std::deque<OperationPtr> queue_;  ///< not begun
+  /// Sends and receives under way: those that follow each other progress together.
+  std::list<OperationPtr> transfers_;
+  Deadline soonest_ = Deadline::never();  ///< of transfers_, and of some that have ended
   std::deque<LocalWork> local_works_;
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out

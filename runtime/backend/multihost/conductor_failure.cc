@@ -22,7 +22,19 @@ constexpr size_t kListedMax = 8;
 
 const Conductor::Operation* Conductor::present() const {
   if (active_ != nullptr) return active_.get();
-  return queue_.empty() ? nullptr : queue_.front().get();
+  const Operation* urgent = nullptr;
+  for (const OperationPtr& each : transfers_) {
+    const Deadline deadline = each->collective.deadline;
+    if (urgent == nullptr || deadline.before(urgent->collective.deadline)) urgent = each.get();
+  }
+  return urgent;
+}
+
+/// A collective concerns all peers, a transfer the one.
+bool Conductor::concerns_present(int32_t peer) const {
+  if (active_ != nullptr) return true;
+  const Operation* transfer = present();
+  return transfer != nullptr && transfer->collective.root == peer;
 }
 
 Status Conductor::failure(Code code, int32_t culprit, const std::string& message) const {
@@ -63,8 +75,9 @@ Conductor::Blame Conductor::blame(const tcp::Link& link) const {
 }
 
 bool Conductor::any_link(Blame wanted) const {
-  return std::any_of(links_.begin(), links_.end(),
-                     [&](const auto& entry) { return blame(*entry.second) == wanted; });
+  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    return blame(*entry.second) == wanted && concerns_present(entry.first);
+  });
 }
 
 std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
@@ -93,7 +106,7 @@ Status Conductor::timed_out() const {
   size_t listed = 0;
   const Blame wanted = any_link(Blame::kCutOff) ? Blame::kCutOff : Blame::kWaits;
   for (const auto& [peer, link] : links_) {
-    if (blame(*link) != wanted) continue;
+    if (blame(*link) != wanted || !concerns_present(peer)) continue;
     if (culprit < 0) culprit = peer;
     if (listed++ >= kListedMax) continue;
     text += format("%s%s at %s %s", text.empty() ? "" : ", ", peer_text(peer).c_str(),
@@ -131,11 +144,8 @@ void Conductor::drain() {
   if (!local_works_.empty()) return;
   const Status status = interrupt_->status();
   if (const OperationPtr operation = std::exchange(active_, nullptr)) complete(*operation, status);
-  while (!queue_.empty()) {
-    const OperationPtr operation = std::move(queue_.front());
-    queue_.pop_front();
-    complete(*operation, status);
-  }
+  for (const OperationPtr& each : std::exchange(transfers_, {})) complete(*each, status);
+  for (const OperationPtr& each : std::exchange(queue_, {})) complete(*each, status);
   if (ended_ == nullptr) return;
   timer_ = nullptr;
   grace_timer_ = nullptr;
@@ -144,13 +154,9 @@ void Conductor::drain() {
 }
 
 void Conductor::set_timer() {
-  const Operation* operation = present();
-  if (operation == nullptr || operation->collective.deadline.is_never()) return timer_->stop();
-  Deadline deadline = operation->collective.deadline;
-  for (const OperationPtr& each : queue_) {
-    if (active_ != nullptr || !each->is_transfer()) break;
-    deadline = deadline.earlier(each->collective.deadline);
-  }
+  if (transfers_.empty()) soonest_ = Deadline::never();
+  const Deadline deadline = active_ != nullptr ? active_->collective.deadline : soonest_;
+  if (deadline.is_never()) return timer_->stop();
   timer_->start(deadline.remaining_ms());
 }
 
@@ -158,6 +164,8 @@ void Conductor::on_timer() {
   const Operation* operation = present();
   if (broken_ || operation == nullptr) return;
   const Deadline deadline = operation->collective.deadline;
+  if (active_ == nullptr) soonest_ = deadline;
+  if (!deadline.passed()) return set_timer();
   const int64_t overdue_ms = -deadline.remaining_ns() / 1'000'000;
   const bool cut_off = any_link(Blame::kCutOff);
   const bool on_network = cut_off || any_link(Blame::kWaits);

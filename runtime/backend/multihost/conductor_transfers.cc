@@ -7,20 +7,10 @@
 
 namespace dt::backend {
 
-bool Conductor::start_transfers() {
-  bool started = false;
-  for (size_t i = 0; i < queue_.size() && queue_[i]->is_transfer() && !broken_; ++i) {
-    if (std::exchange(queue_[i]->started, true)) continue;
-    started = true;
-    // One that ends at once leaves the queue: begin anew.
-    start_transfer(OperationPtr(queue_[i]));
-    break;
-  }
-  return started;
-}
-
 void Conductor::start_transfer(const OperationPtr& operation) {
+  operation->at = transfers_.insert(transfers_.end(), operation);
   Collective collective = operation->collective;
+  soonest_ = soonest_.earlier(collective.deadline);
   const int32_t peer = collective.root;
   const int64_t number = ++messages_[{peer, collective.kind == Kind::kSend}];
   if (options_->note_last) options_->note_last(collective.kind, number, collective.name);
@@ -69,7 +59,7 @@ void Conductor::start_transfer(const OperationPtr& operation) {
 
 void Conductor::finish_transfer(const OperationPtr& operation, const Status& status) {
   if (broken_) return;  // drain() completes it
-  std::erase(queue_, operation);
+  transfers_.erase(operation->at);
   complete(*operation, status);
   drive();
 }

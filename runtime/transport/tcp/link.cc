@@ -70,7 +70,9 @@ void Link::pump(bool reads, bool writes) {
     if (due_write_ && write_some() == Progress::kBlocked) due_write_ = false;
     if (due_read_ && !closed_ && read_some() == Progress::kBlocked) due_read_ = false;
   }
-  due_read_ = due_write_ = false;  // what is left, the loop tells again
+  // What is left, the loop tells again; an error may have ended the watching.
+  if (due_read_ || due_write_) wants_read_ = wants_write_ = false;
+  due_read_ = due_write_ = false;
   pumping_ = false;
   if (!closed_) update_interest();
 }
@@ -149,7 +151,7 @@ Link::Progress Link::read_some() {
   return Progress::kMore;
 }
 
-/// Costs a system call each time it changes, so the wish to read stays until it proves idle.
+/// Costs a system call each time it changes.
 void Link::update_interest() {
   const bool reads = !incoming_.empty();
   const bool writes = !outgoing_.empty();

@@ -144,6 +144,33 @@ TEST_CASE("Multihost: a deadline names the rank of the other host that has not a
   }
 }
 
+TEST_CASE("Multihost: a receive that may wait for ever does not hide the deadline of a later one") {
+  play(hosts({0, 1}), [&](Rank& rank) {
+    rank.expect_ok(rank.backend->run(Collective()), "barrier");
+    if (rank.rank == 0) {
+      int32_t values[2] = {};
+      std::vector<std::shared_ptr<Work>> works;
+      for (const Deadline deadline : {Deadline::never(), Deadline::after_ms(100)}) {
+        Collective receive;
+        receive.kind = Kind::kRecv;
+        receive.dtype = Dtype::kI32;
+        receive.root = 1;
+        receive.recv = &values[works.size()];
+        receive.count = 1;
+        receive.deadline = deadline;
+        works.push_back(std::make_shared<Work>());
+        rank.expect_ok(rank.backend->submit(receive, works.back()), "submit");
+      }
+      const Wait patient{Deadline::after_ms(20'000), nullptr};
+      for (const auto& work : works) {
+        rank.expect(rank.backend->wait(*work, patient) && work->status().code() == Code::kTimeout,
+                    "TIMEOUT: " + work->status().message());
+      }
+    }
+    rank.meet();
+  });
+}
+
 TEST_CASE("Multihost: a rank of this host that does not arrive is named, a wait cancels nothing") {
   play(hosts({0, 0, 1}), [&](Rank& rank) {
     rank.expect_ok(rank.backend->run(Collective()), "barrier");
