@@ -75,18 +75,11 @@ void settle_options(Agent* agent) {
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
 }
 
-/// Keys of backends that may not be built into this release read as empty.
-std::string text_of(const Config& config, const char* key) {
-  const Result<std::string> value = config.value_text(key);
-  return value.ok() ? value.value() : std::string();
-}
-
 /// What the ranks of this node run on.
 Status settle_processors(Agent* agent) {
   const int ranks = agent->options.nproc;
   DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")),
-                    text_of(agent->config, "backend.name"),
-                    text_of(agent->config, "backend.shared_gpu")));
+                    agent->config.text("backend.name")));
   if (agent->options.bind != Bind::kNone) {
     agent->binding =
         plan_binding(agent->options.bind, read_topology("/sys", allowed_cpus()), ranks);
