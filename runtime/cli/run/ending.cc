@@ -202,7 +202,7 @@ NodeEnds Supervisor::node_ends() const {
   ends.first_rank = plan_.place.first_rank;
   ends.ends = ends_;
   ends.start_error = start_error_.message();
-  ends.start_code = plan_.program_error.ok() ? kExitFailure : kExitNotFound;
+  ends.start_code = plan_.start_error.ok() ? kExitFailure : plan_.start_code;
   ends.first = first_;
   ends.failed_after_stop = failed_after_stop_;
   ends.stop_signal = stop_signal_;
