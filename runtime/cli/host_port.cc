@@ -3,8 +3,8 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <climits>
-#include <cstdlib>
 
 namespace dt::cli {
 
@@ -13,12 +13,14 @@ Result<HostPort> parse_host_port(const std::string& text) {
   const Status bad(Code::kInvalidArgument,
                    "\"" + text + "\" is no address; write host:port, or [::1]:port");
   if (colon == std::string::npos || colon == 0) return bad;
-  char* end = nullptr;
-  const long port = strtol(text.c_str() + colon + 1, &end, 10);
-  if (end == text.c_str() + colon + 1 || *end != '\0' || port < 1 || port > 65535) return bad;
+  uint16_t port = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, port);
+  if (error != std::errc() || rest != end || port == 0) return bad;
   std::string host = text.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return HostPort{host, static_cast<uint16_t>(port)};
+  if (host.empty()) return bad;
+  return HostPort{host, port};
 }
 
 std::string host_name() {

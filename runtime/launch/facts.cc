@@ -13,16 +13,19 @@ namespace {
 
 constexpr size_t kLongestHost = 255;  // RFC 1035
 
-bool is_ipv6(const std::string& text) {
-  in6_addr address{};
-  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
-}
-
 bool is_host_name(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
   });
+}
+
+/// Also with the name of an interface: "fe80::1%eth0".
+bool is_ipv6(const std::string& text) {
+  const size_t zone = text.find('%');
+  if (zone != std::string::npos && !is_host_name(text.substr(zone + 1))) return false;
+  in6_addr address{};
+  return inet_pton(AF_INET6, text.substr(0, zone).c_str(), &address) == 1;
 }
 
 Status check_below(const Facts& facts, Field index, Field size) {

@@ -52,8 +52,9 @@ Status PmiClient::wait_for(short events) const {
   }
   return Status(
       Code::kTimeout,
-      "rendezvous: not all ranks came to the exchange over PMI in time; look at the ranks "
-      "that printed nothing, or raise rendezvous.timeout_ms");
+      "rendezvous: not all ranks came to the exchange over PMI in time; MASTER_ADDR and "
+      "MASTER_PORT may be set on some hosts only: mpirun -x MASTER_ADDR -x MASTER_PORT carries "
+      "them to all; look at the ranks that printed nothing, or raise rendezvous.timeout_ms");
 }
 
 Status PmiClient::send(const std::string& line) const {

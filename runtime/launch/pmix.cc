@@ -105,10 +105,12 @@ Result<std::string> pmix_exchange(int32_t rank, const std::string& mine, const W
     const Status left = check(library, library.finalize(nullptr, 0), "PMIx_Finalize");
     return result.ok() && !left.ok() ? Result<std::string>(left) : result;
   };
-  return run_aside(call,
-                   "rendezvous: not all ranks came to the exchange over PMIx in time; look at the "
-                   "ranks that printed nothing, or raise rendezvous.timeout_ms",
-                   wait);
+  return run_aside(
+      call,
+      "rendezvous: not all ranks came to the exchange over PMIx in time; MASTER_ADDR and "
+      "MASTER_PORT may be set on some hosts only: mpirun -x MASTER_ADDR -x MASTER_PORT carries "
+      "them to all; look at the ranks that printed nothing, or raise rendezvous.timeout_ms",
+      wait);
 }
 
 }  // namespace dt::launch

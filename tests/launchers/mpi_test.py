@@ -89,6 +89,15 @@ def check_trainer(mpi):
     check_training(mpi.run([*carry, "-n", "2"], training_command(TRAINER), **variables), 2)
 
 
+def check_doctor(mpi):
+    """It knows that the address comes through the launcher, and meets through it."""
+    code, out, err = mpi.run(["-n", "2"], [DT, "doctor", "--json"])
+    by = "by PMIx: " if OPENMPI else "by PMI-1: "
+    expect(out.count(by + "rank 0's address comes through the launcher") == 2, out + err)
+    code, out, err = mpi.run(["-n", "2"], [DT, "doctor", "--cluster"])
+    expect(" checks are alike on the 2 ranks that reported" in out, f"{code}: {out}{err}")
+
+
 def check_disagreement(mpi):
     """Another launcher's variables in the shell from which this one is started."""
     other = {"PMI_RANK": "0", "PMI_SIZE": "3"} if OPENMPI else {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
@@ -141,6 +150,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, Launches() as launches:
         mpi = Mpi(launches, folder)
         cases = [("one node", lambda: check_one_node(mpi)),
+                 ("dt doctor", lambda: check_doctor(mpi)),
                  ("two families that disagree, an exported rank", lambda: check_disagreement(mpi))]
         if os.geteuid() == 0:
             for name, openmpi, hydra, hosts in LAYOUTS:

@@ -87,6 +87,30 @@ TEST_CASE("a rendezvous that nobody serves is found out without waiting for ever
   CHECK(count_of(process.out, ": refused,") == 1);
 }
 
+TEST_CASE("what the keys of the network say is looked at") {
+  Process::Options options;
+  options.environment = {"DT_NETWORK_INTERFACE=no-such0"};
+  Process none(doctor({}), options);
+  CHECK(none.wait() == 1);
+  CHECK(count_of(none.out, "bad      interface") == 1);
+  CHECK(count_of(none.out, "network.interface is \"no-such0\"") == 1);
+  options.environment = {"DT_NETWORK_PORT_RANGE=9-1"};
+  Process range(doctor({}), options);
+  CHECK(range.wait() == 1);
+  CHECK(count_of(range.out, "network.port_range is \"9-1\"") == 1);
+  const HeldPort port;
+  options.environment = {"RANK=0",
+                         "WORLD_SIZE=2",
+                         "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(port.port()),
+                         "DT_STORE_BIND=203.0.113.9",
+                         "DT_NETWORK_INTERFACE=lo"};
+  Process bind(doctor({}), options);
+  CHECK(bind.wait() == 1);
+  CHECK(count_of(bind.out, "bad      store port") == 1);
+  CHECK(count_of(bind.out, "by network.interface") == 1);
+}
+
 TEST_CASE("--strict makes warnings fail") {
   Process::Options options;
   options.environment = {"DT_LAUNCHER="};  // an empty variable is worth a warning

@@ -38,7 +38,8 @@ class Nodes {
   explicit Nodes(int count) : count_(count) {}
 
   /// `options` come after those that make it node `node` of the job.
-  Process& start(int node, const Strings& options, const Strings& program) {
+  Process& start(int node, const Strings& options, const Strings& program,
+                 const Strings& environment = {}) {
     Strings command{required_variable("DT_COMMAND"),
                     "run",
                     "--nnodes",
@@ -49,7 +50,9 @@ class Nodes {
                     address()};
     command.insert(command.end(), options.begin(), options.end());
     command.insert(command.end(), program.begin(), program.end());
-    agents_.push_back(std::make_unique<Process>(command));
+    Process::Options process;
+    process.environment = environment;
+    agents_.push_back(std::make_unique<Process>(command, process));
     return *agents_.back();
   }
   /// Node i starts i + 1 ranks.
@@ -433,6 +436,34 @@ TEST_CASE("a program that one node does not have ends all nodes, with the shell'
     CHECK(nodes[node].err == "dt run: node 1 (host " + host_name() +
                                  "): program no-such-program not found in PATH; give its path, or "
                                  "correct PATH\n");
+  }
+}
+
+TEST_CASE("whatever keeps a node from starting its ranks is told to all, at once") {
+  const std::string why[] = {"run.grace_ms", "/dev/null/logs", "--show"};
+  for (const int wrong : {0, 1}) {
+    for (size_t kind = 0; kind < 3; ++kind) {
+      CAPTURE(wrong);
+      CAPTURE(why[kind]);
+      Nodes nodes(3);
+      for (int node = 0; node < 3; ++node) {
+        Strings options{"--grace-ms", "200"};
+        Strings environment;
+        if (node == wrong && kind == 0) environment = {"DT_RUN_GRACE_MS=soon"};
+        if (node == wrong && kind == 1) options.insert(options.end(), {"--log-dir", why[1]});
+        if (node == wrong && kind == 2) options.insert(options.end(), {"--show", "99"});
+        nodes.start(node, options, run_program({"stay"}), environment);
+      }
+      for (size_t node = 0; node < 3; ++node) {
+        CHECK(nodes[node].wait() == 1);
+        CAPTURE(nodes[node].err);
+        const std::string beginning =
+            "dt run: node " + std::to_string(wrong) + " (host " + host_name() + "): ";
+        CHECK(count_of(nodes[node].err, beginning) == 1);
+        CHECK(count_of(nodes[node].err, why[kind]) >= 1);
+        CHECK(count_of(nodes[node].err, "is gone") == 0);
+      }
+    }
   }
 }
 

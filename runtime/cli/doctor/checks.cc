@@ -32,11 +32,6 @@ constexpr Check kChecks[] = {
 
 std::span<const Check> checks() { return kChecks; }
 
-std::string text_of(const Config& config, const char* key) {
-  const Result<std::string> value = config.value_text(key);
-  return value.ok() ? value.value() : std::string();
-}
-
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include "job/torch_meeting.h"
+#include "launch/exchange.h"
 #include "net/loop.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -16,33 +18,81 @@ constexpr size_t kReportsPerCall = 512;  // well below what one answer may hold
 
 std::string key_of(int64_t rank) { return "dt.doctor/" + std::to_string(rank); }
 
-Result<std::unique_ptr<store::Server>> serve(net::Loop* loop, const Machine& machine,
-                                             const std::string& host) {
+/// How this rank and the others come together.
+struct Together {
+  std::unique_ptr<net::Loop> loop;
+  job::TorchMeeting torch;
+  std::unique_ptr<store::Server> server;  // rank 0's, unless the launcher serves
+  launch::StoreAddress store;
+};
+
+Status serve(const Machine& machine, const std::string& host, const std::string& bind_address,
+             Together* together) {
   const launch::Place& place = *machine.place;
   store::ServerOptions options;
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.world_size = place.world_size;
-  options.bind_address = machine.config.text("store.bind").empty()
-                             ? place.master_addr
-                             : machine.config.text("store.bind");
-  options.port = static_cast<uint16_t>(launch::store_port(place));
+  const std::string& bind = machine.config.text("store.bind");
+  options.bind_address = bind.empty() ? bind_address : bind;
+  options.port = together->store.port;
   options.server_rank = 0;
   options.host = host;
   options.pid = getpid();
-  return store::Server::start(loop, options);
+  DT_TRY_VALUE(together->server, store::Server::start(together->loop.get(), options));
+  together->store.port = together->server->port();
+  return {};
 }
 
-Result<std::shared_ptr<store::Client>> connect(net::Loop* loop, const launch::Place& place,
+Status meet_by_exchange(const Machine& machine, const std::string& host, const Wait& wait,
+                        Together* together) {
+  const launch::Place& place = *machine.place;
+  if (place.rank == 0) {
+    DT_TRY_VALUE(together->store.host, launch::own_address(place, machine.environment, wait));
+    DT_TRY(serve(machine, host, together->store.host, together));
+  }
+  DT_TRY_VALUE(together->store,
+               launch::exchange_address(place, machine.environment, together->store, wait));
+  return {};
+}
+
+Status meet_by_torch(const Machine& machine, const std::string& host, const Wait& wait,
+                     Together* together) {
+  if (!machine.serves_store) {
+    DT_TRY_VALUE(const job::TorchMeeting::Found found, together->torch.find(wait));
+    together->store = {found.host, static_cast<uint16_t>(found.port)};
+    return {};
+  }
+  const job::TorchMeeting::Serving serving = together->torch.serving(machine.config);
+  DT_TRY(serve(machine, host, serving.bind_address, together));
+  together->store.host = serving.host;
+  return together->torch.publish(serving.host, together->store.port, wait);
+}
+
+/// As a job of these ranks does it, but what they are set up for need not agree.
+Status meet(const Machine& machine, const std::string& host, const Wait& wait, Together* together) {
+  const launch::Place& place = *machine.place;
+  DT_TRY_VALUE(together->loop, net::Loop::start("dt-doctor"));
+  DT_TRY_VALUE(together->torch, job::TorchMeeting::join(together->loop.get(), machine.config, place,
+                                                        std::make_shared<Logger>(), wait));
+  if (together->torch.finds_store()) return meet_by_torch(machine, host, wait, together);
+  if (place.exchange != launch::Exchange::kNone) {
+    return meet_by_exchange(machine, host, wait, together);
+  }
+  together->store = {place.master_addr, static_cast<uint16_t>(launch::store_port(place))};
+  return machine.serves_store ? serve(machine, host, place.master_addr, together) : Status();
+}
+
+Result<std::shared_ptr<store::Client>> connect(const Together& together, const launch::Place& place,
                                                const std::string& host, const Wait& wait) {
   store::ClientOptions options;
-  options.host = place.master_addr;
-  options.port = static_cast<uint16_t>(launch::store_port(place));
+  options.host = together.store.host;
+  options.port = together.store.port;
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.host_name = host;
   options.pid = getpid();
-  return store::Client::connect(loop, options, wait);
+  return store::Client::connect(together.loop.get(), options, wait);
 }
 
 /// What is there once all have come, or at the deadline.
@@ -73,18 +123,18 @@ Result<std::vector<Report>> gather(const Machine& machine, const Report& own, co
   if (!machine.place) return machine.place_error;
   const launch::Place& place = *machine.place;
   if (place.world_size == 1) return std::vector<Report>{own};
-  DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-doctor"));
-  std::unique_ptr<store::Server> server;  // ends before the loop
-  if (machine.serves_store) {
-    DT_TRY_VALUE(server, serve(loop.get(), machine, own.host));
-  }
-  DT_TRY_VALUE(std::shared_ptr<store::Client> client, connect(loop.get(), place, own.host, wait));
+  Together together;
+  DT_TRY(meet(machine, own.host, wait, &together));
+  DT_TRY_VALUE(std::shared_ptr<store::Client> client, connect(together, place, own.host, wait));
   DT_TRY(client->set(key_of(place.rank), encode(own), wait));
   if (place.rank != 0) return std::vector<Report>();
   auto reports = collect(*client, place.world_size, wait);
   client.reset();
-  if (server != nullptr) {
-    (void)server->wait_empty({Deadline::after_ms(kFarewellMs), nullptr});
+  if (together.torch.finds_store()) {
+    together.torch.withdraw({Deadline::after_ms(kFarewellMs), nullptr});
+  }
+  if (together.server != nullptr) {
+    (void)together.server->wait_empty({Deadline::after_ms(kFarewellMs), nullptr});
   }
   return reports;
 }

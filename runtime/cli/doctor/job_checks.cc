@@ -5,6 +5,7 @@
 
 #include "cli/doctor/checks.h"
 #include "dt/version.h"
+#include "job/torch_meeting.h"
 #include "net/address.h"
 
 namespace dt::cli::doctor {
@@ -31,9 +32,30 @@ Finding not_needed() { return {Grade::kGood, "not needed by one rank alone", {},
 
 std::string unknown_or(int32_t value) { return value < 0 ? "?" : std::to_string(value); }
 
-std::string where(const Machine& machine) {
-  return net::host_port_text(machine.place->master_addr,
-                             static_cast<uint16_t>(launch::store_port(*machine.place)));
+/// "PMI-1" or "PMIx"; empty: an address says where the ranks meet.
+std::string exchange_of(const Machine& machine) {
+  if (!machine.config.text("store.torch_address").empty()) return {};
+  switch (machine.place->exchange) {
+    case launch::Exchange::kNone: return {};
+    case launch::Exchange::kPmi: return "PMI-1";
+    case launch::Exchange::kPmix: return "PMIx";
+  }
+  return {};
+}
+
+Finding look_at_exchange(const Machine& machine) {
+  const std::string name = exchange_of(machine);
+  const char* variable =
+      machine.place->exchange == launch::Exchange::kPmi ? "PMI_FD" : "PMIX_NAMESPACE";
+  if (machine.environment.count(variable) == 0) {
+    return {Grade::kBad, "by " + name + ", but " + variable + " is not set in this process",
+            "keep the launcher's variables, or set MASTER_ADDR and MASTER_PORT on all ranks", name};
+  }
+  return {Grade::kGood,
+          "by " + name +
+              ": rank 0's address comes through the launcher, the port is the kernel's choice",
+          {},
+          name};
 }
 
 const InterfaceAddress* interface_of(const Machine& machine, const std::string& address) {
@@ -59,7 +81,40 @@ std::string others(const Machine& machine, const InterfaceAddress* chosen) {
   return text;
 }
 
+Finding look_at_torch(const Reach& reach, const std::string& at) {
+  switch (reach.kind) {
+    case Reach::kOpen:
+      return {Grade::kGood, at + " answers: the ranks meet in PyTorch's store there", {}, at};
+    case Reach::kRefused:
+      return {Grade::kBad, at + ": refused, PyTorch's store, in which the ranks meet, is not there",
+              "see whether torchrun's agent still runs, and whether the port is right", at};
+    default: return {};
+  }
+}
+
+/// A rank 0 that listens where the kernel chooses.
+Finding look_at_free_choice(const Machine& machine, const std::string& way) {
+  const std::string told = "the kernel's choice, told by " + way;
+  if (machine.store_port.ok()) return {Grade::kGood, told, {}, kNotCompared};
+  return {Grade::kBad, told + "; but store.bind cannot be served: " + machine.store_port.message(),
+          "give store.bind an address of this host, or leave it out", kNotCompared};
+}
+
 }  // namespace
+
+Result<Meeting> meeting_of(const Machine& machine) {
+  const launch::Place& place = *machine.place;
+  const std::string& address = machine.config.text("store.torch_address");
+  if (place.store_served) {
+    return Meeting{place.master_addr, static_cast<uint16_t>(place.master_port), false};
+  }
+  if (!address.empty()) {
+    const auto found = job::parse_host_port(address);
+    if (!found.ok()) return found.status().within("store.torch_address");
+    return Meeting{found.value().host, static_cast<uint16_t>(found.value().port), true};
+  }
+  return Meeting{place.master_addr, static_cast<uint16_t>(place.master_port), place.port_taken};
+}
 
 Finding look_at_version(const Machine& machine) {
   return {Grade::kGood, "dt " DT_VERSION " on " + machine.kernel, {}, {}};
@@ -117,19 +172,33 @@ Finding look_at_place(const Machine& machine) {
 }
 
 Finding look_at_interface(const Machine& machine) {
+  if (!machine.network_error.ok()) return of_error(machine.network_error);
   const std::string all = others(machine, nullptr);
   if (is_alone(machine)) return {Grade::kGood, "not needed by one rank alone: " + all, {}, "alone"};
-  if (!machine.rendezvous || machine.rendezvous->local_address.empty()) {
+  const bool by_key = !machine.chosen_address.empty();
+  const std::string exchange = exchange_of(machine);
+  if (!by_key && !exchange.empty()) {
+    return {Grade::kGood,
+            "by the route to rank 0, whose address comes by " + exchange + "; there are " + all,
+            {},
+            "by the route"};
+  }
+  if (!by_key && (!machine.rendezvous || machine.rendezvous->local_address.empty())) {
     return {Grade::kBad,
             "no route to the rendezvous; there are " + all,
             "check the address of the rendezvous and the network of this host",
             {}};
   }
-  const std::string& address = machine.rendezvous->local_address;
+  const std::string& address = by_key ? machine.chosen_address : machine.rendezvous->local_address;
   const InterfaceAddress* chosen = interface_of(machine, address);
   Finding finding;
   finding.text = chosen != nullptr ? described(*chosen) : address;
-  finding.text += ", by the route to " + machine.place->master_addr;
+  if (by_key) {
+    finding.text += ", by network.interface";
+  } else {
+    const auto meeting = meeting_of(machine);
+    finding.text += ", by the route to " + (meeting.ok() ? meeting.value().host : "rank 0");
+  }
   const std::string rest = others(machine, chosen);
   if (!rest.empty()) finding.text += "; not " + rest;
   finding.compared = chosen != nullptr ? chosen->interface : "unknown";
@@ -139,22 +208,29 @@ Finding look_at_interface(const Machine& machine) {
   } else if (chosen->loopback && machine.place->node_count > 1) {
     finding.grade = Grade::kWarning;  // a test of several nodes on one machine is in order
     finding.advice =
-        "other hosts cannot be reached by loopback: give the rendezvous an address "
-        "of node 0 that they see";
+        by_key ? "other hosts cannot be reached by loopback: give network.interface another one"
+               : "other hosts cannot be reached by loopback: give the rendezvous an address of "
+                 "node 0 that they see";
   } else if (chosen->bridge) {
     finding.grade = Grade::kWarning;
     finding.advice =
-        "bridges of containers have the same address on many hosts: give the "
-        "rendezvous an address of the real network";
+        std::string("bridges of containers have the same address on many hosts: give ") +
+        (by_key ? "network.interface one of the real network"
+                : "the rendezvous an address of the real network");
   }
   return finding;
 }
 
 Finding look_at_rendezvous(const Machine& machine) {
   if (is_alone(machine)) return not_needed();
+  if (!exchange_of(machine).empty()) return look_at_exchange(machine);
+  const auto meeting = meeting_of(machine);
+  if (!meeting.ok()) return of_error(meeting.status());
   if (!machine.rendezvous) return {Grade::kBad, "unknown", "see launcher", {}};
   const Reach& reach = *machine.rendezvous;
-  const std::string at = where(machine);
+  const std::string at = net::host_port_text(meeting.value().host, meeting.value().port);
+  const bool there = reach.kind == Reach::kOpen || reach.kind == Reach::kRefused;
+  if (meeting.value().torch && there) return look_at_torch(reach, at);
   switch (reach.kind) {
     case Reach::kOpen: return {Grade::kGood, at + " answers", {}, at};
     case Reach::kRefused:
@@ -180,7 +256,13 @@ Finding look_at_rendezvous(const Machine& machine) {
 Finding look_at_store_port(const Machine& machine) {
   if (is_alone(machine)) return not_needed();
   const launch::Place& place = *machine.place;
-  const int port = launch::store_port(place);
+  if (const std::string name = exchange_of(machine); !name.empty()) {
+    return look_at_free_choice(machine, name);
+  }
+  const auto meeting = meeting_of(machine);
+  if (!meeting.ok()) return {Grade::kBad, "unknown", "see rendezvous", kNotCompared};
+  if (meeting.value().torch) return look_at_free_choice(machine, "PyTorch's store");
+  const int port = meeting.value().port;
   Finding finding;
   finding.compared = kNotCompared;
   if (place.store_served) {
@@ -197,7 +279,7 @@ Finding look_at_store_port(const Machine& machine) {
         format("%d cannot be served here: %s", port, machine.store_port.message().c_str());
     finding.advice =
         "give another MASTER_PORT on all ranks, or end what holds this one "
-        "(ss -ltnp), and check that MASTER_ADDR is this host's";
+        "(ss -ltnp), and check that MASTER_ADDR, or store.bind, is this host's";
     return finding;
   }
   finding.text = format("%d is free", port);

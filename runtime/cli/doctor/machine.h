@@ -30,6 +30,13 @@ struct InterfaceAddress {
   bool bridge = false;  ///< of containers or virtual machines: the same address on many hosts
 };
 
+/// Where the ranks find each other, when an address says so.
+struct Meeting {
+  std::string host;
+  uint16_t port = 0;
+  bool torch = false;  ///< a store of PyTorch is there, which tells where rank 0 serves dt's
+};
+
 /// What an attempt to reach the rendezvous showed.
 struct Reach {
   enum Kind { kOpen, kRefused, kSilent, kUnresolved, kUnroutable } kind = kOpen;
@@ -59,7 +66,9 @@ struct Machine {
   rlimit locked_memory{};
   rlimit processes{};
   std::vector<InterfaceAddress> interfaces;
-  std::optional<Reach> rendezvous;  ///< absent where there is none
+  std::string chosen_address;       ///< by network.interface; empty: by the route
+  Status network_error;             ///< of network.interface or network.port_range
+  std::optional<Reach> rendezvous;  ///< absent where there is none, or the launcher carries it
   Status store_port;                ///< of a rank 0 that is to serve: whether it can listen
   bool serves_store = false;        ///< it is one
   Library cuda;
@@ -70,8 +79,8 @@ struct Machine {
 /// Looks at this machine. Waits for the network until `deadline` at most.
 Machine survey(Deadline deadline);
 
-/// The text of a key, empty where this release does not know it.
-std::string text_of(const Config& config, const char* key);
+/// Of a job of several ranks without an exchange. CONFIG: store.torch_address is none.
+Result<Meeting> meeting_of(const Machine& machine);
 /// A file's content without the last line end; empty where there is none.
 std::string read_text(const std::string& path);
 

@@ -2,9 +2,6 @@
 // What `dt doctor` finds out by asking the system; the judgements are in the checks.
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -19,35 +16,21 @@
 #include "cli/run/binding.h"
 #include "cli/run/fd.h"
 #include "net/address.h"
+#include "net/interfaces.h"
 #include "net/loop.h"
+#include "transport/tcp/socket.h"
 
 namespace dt::cli::doctor {
 namespace {
 
-std::string numeric(const sockaddr* address, socklen_t length) {
-  char text[NI_MAXHOST] = "";
-  getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
-std::vector<InterfaceAddress> list_interfaces(const std::string& sys) {
+std::vector<InterfaceAddress> describe(const std::vector<net::Interface>& interfaces,
+                                       const std::string& sys) {
   std::vector<InterfaceAddress> found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    InterfaceAddress each;
-    each.interface = entry->ifa_name;
-    each.address =
-        numeric(entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    each.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+  for (const net::Interface& each : interfaces) {
     std::error_code error;
-    each.bridge = std::filesystem::exists(sys + "/class/net/" + each.interface + "/bridge", error);
-    found.push_back(std::move(each));
+    const bool bridge = std::filesystem::exists(sys + "/class/net/" + each.name + "/bridge", error);
+    found.push_back({each.name, each.address.host(), net::is_loopback(each.address), bridge});
   }
-  freeifaddrs(list);
   return found;
 }
 
@@ -72,18 +55,6 @@ Result<std::vector<net::Address>> resolve(const std::string& host, uint16_t port
   return answer->addresses;
 }
 
-/// This host's address on the way there: the kernel's routing answers without sending anything.
-std::string local_address(const net::Address& to) {
-  const Fd fd(socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
-    return {};
-  }
-  return numeric(reinterpret_cast<const sockaddr*>(&own), length);
-}
-
 /// 0, or the errno of connecting; ETIMEDOUT at the deadline.
 int try_connect(const net::Address& to, Deadline deadline) {
   const Fd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -105,7 +76,8 @@ Reach reach(const std::string& host, uint16_t port, Deadline deadline) {
   const auto addresses = resolve(host, port, deadline);
   if (!addresses.ok()) return {Reach::kUnresolved, addresses.status().message(), {}};
   for (const net::Address& address : addresses.value()) {
-    found.local_address = local_address(address);
+    const auto source = net::route_source(address);
+    found.local_address = source.ok() ? source.value().host() : std::string();
     const int error = try_connect(address, deadline);
     if (error == 0) return {Reach::kOpen, {}, found.local_address};
     found.detail = errno_text(error);
@@ -163,6 +135,37 @@ Library open_library(const std::vector<std::string>& names, const char* version_
 
 bool can_load(const char* name) { return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != nullptr; }
 
+/// What the keys of the network choose here, whether or not this job will need it.
+void look_at_network(const std::vector<net::Interface>& interfaces, Machine* machine) {
+  const auto ports = tcp::parse_port_range(machine->config.text("network.port_range"));
+  machine->network_error = ports.status();
+  const std::string& wanted = machine->config.text("network.interface");
+  if (wanted.empty() || !ports.ok()) return;
+  const auto chosen = net::choose_address(wanted, net::Address(), interfaces);
+  machine->network_error = chosen.status();
+  if (!chosen.ok()) return;
+  machine->chosen_address = chosen.value().host();
+  machine->network_error = tcp::listen_on(chosen.value(), ports.value()).status();
+}
+
+void look_for_others(Deadline deadline, Machine* machine) {
+  const launch::Place& place = *machine->place;
+  machine->serves_store = place.rank == 0 && !place.store_served;
+  const std::string& bind = machine->config.text("store.bind");
+  const bool exchange = place.exchange != launch::Exchange::kNone &&
+                        machine->config.text("store.torch_address").empty();
+  const auto meeting = exchange ? Result<Meeting>(Meeting()) : meeting_of(*machine);
+  if (!meeting.ok()) return;  // said by the check
+  const Meeting& at = meeting.value();
+  if (!exchange) machine->rendezvous = reach(at.host, at.port, deadline);
+  if (!machine->serves_store) return;
+  if (exchange || at.torch) {
+    if (!bind.empty()) machine->store_port = try_listen(bind, 0);
+  } else if (!bind.empty() || machine->rendezvous->kind != Reach::kUnresolved) {
+    machine->store_port = try_listen(bind.empty() ? at.host : bind, at.port);
+  }
+}
+
 }  // namespace
 
 Machine survey(Deadline deadline) {
@@ -182,25 +185,12 @@ Machine survey(Deadline deadline) {
   getrlimit(RLIMIT_NOFILE, &machine.open_files);
   getrlimit(RLIMIT_MEMLOCK, &machine.locked_memory);
   getrlimit(RLIMIT_NPROC, &machine.processes);
-  machine.interfaces = list_interfaces(machine.roots.sys);
-  if (machine.place && machine.place->world_size > 1) {
-    const launch::Place& found = *machine.place;
-    const auto port = static_cast<uint16_t>(launch::store_port(found));
-    machine.serves_store = found.rank == 0 && !found.store_served;
-    machine.rendezvous = reach(found.master_addr, port, deadline);
-    if (machine.serves_store && machine.rendezvous->kind != Reach::kUnresolved) {
-      machine.store_port = try_listen(found.master_addr, port);
-    }
-  }
-  // The order in which the nccl backend looks: the configured path, a copy that something has
-  // loaded into the process (dlopen finds it by its name), the system's.
-  std::vector<std::string> nccl;
-  if (const std::string path = text_of(machine.config, "nccl.library"); !path.empty()) {
-    nccl.push_back(path);
-  }
-  nccl.push_back("libnccl.so.2");
+  const std::vector<net::Interface> interfaces = net::list_interfaces();
+  machine.interfaces = describe(interfaces, machine.roots.sys);
+  if (config.ok()) look_at_network(interfaces, &machine);
+  if (machine.place && machine.place->world_size > 1) look_for_others(deadline, &machine);
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
-  machine.nccl = open_library(nccl, "ncclGetVersion");
+  machine.nccl = open_library({"libnccl.so.2"}, "ncclGetVersion");
   machine.ibverbs = can_load("libibverbs.so.1");
   return machine;
 }

@@ -46,13 +46,11 @@ int count_gpus(const std::string& dev_root, const char* visible) {
   return present == 0 ? 0 : count;
 }
 
-Status check_gpus(int local_size, int gpus, const std::string& backend,
-                  const std::string& shared_gpu) {
-  if (backend != "nccl" || local_size <= gpus || !shared_gpu.empty()) return {};
+Status check_gpus(int local_size, int gpus, const std::string& backend) {
+  if (backend != "nccl" || local_size <= gpus) return {};
   return Status(Code::kConfig,
                 format("%d ranks on this node, but it has %d %s (/dev/nvidia*, "
-                       "CUDA_VISIBLE_DEVICES), and NCCL wants one for each; start %d with -n, or "
-                       "set backend.shared_gpu = \"host\"",
+                       "CUDA_VISIBLE_DEVICES), and NCCL wants one for each; start %d with -n",
                        local_size, gpus, gpus == 1 ? "GPU" : "GPUs", gpus));
 }
 

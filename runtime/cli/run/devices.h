@@ -11,9 +11,7 @@ namespace dt::cli {
 /// ("/dev"), of which CUDA_VISIBLE_DEVICES, when it is set, names some. No CUDA needed.
 int count_gpus(const std::string& dev_root, const char* visible);
 
-/// CONFIG when `local_size` ranks of the nccl backend would have to share `gpus` devices although
-/// `shared_gpu` (backend.shared_gpu) does not say how.
-Status check_gpus(int local_size, int gpus, const std::string& backend,
-                  const std::string& shared_gpu);
+/// CONFIG when `local_size` ranks of the nccl backend would have to share `gpus` devices.
+Status check_gpus(int local_size, int gpus, const std::string& backend);
 
 }  // namespace dt::cli

@@ -20,7 +20,6 @@ constexpr int64_t kSweepTermMs = 2000;  // from SIGTERM to SIGKILL for what a cl
 constexpr int64_t kSweepKillMs = 5000;  // then a process is unkillable
 // Ends this far apart are cause and effect in the order found.
 constexpr int64_t kSettleNs = 1'000'000'000;
-constexpr size_t kTailsBytes = 4 << 20;  // what a node tells of its ranks' last lines
 constexpr int kInterruptsToKill = 2;
 constexpr int kInterruptsToDiscard = 3;  // do not even wait for the reader of the output
 
@@ -183,18 +182,14 @@ std::string Supervisor::oom_text() const {
 std::vector<Candidate> Supervisor::candidates() const {
   std::vector<Candidate> found;
   if (ending_ns_ == 0) return found;
-  size_t room = kTailsBytes;
+  size_t room = tails_room(plan_.place.node_count);
   for (size_t i = 0; i < ends_.size(); ++i) {
     const RankEnd& end = ends_[i];
     if (!end.failed() || end.ended_ns > ending_ns_ + kSettleNs) continue;
     Candidate candidate;
     candidate.index = static_cast<int>(i);
     candidate.killed = end.killed_by(SIGKILL) && end.ended_ns < killed_ns_;
-    for (std::string& line : output_.tail(candidate.index)) {
-      if (line.size() > room) break;
-      room -= line.size();
-      candidate.tail.push_back(std::move(line));
-    }
+    candidate.tail = lines_that_fit(output_.tail(candidate.index), &room);
     found.push_back(std::move(candidate));
   }
   return found;
@@ -207,7 +202,7 @@ NodeEnds Supervisor::node_ends() const {
   ends.first_rank = plan_.place.first_rank;
   ends.ends = ends_;
   ends.start_error = start_error_.message();
-  ends.start_code = plan_.program_error.ok() ? kExitFailure : kExitNotFound;
+  ends.start_code = plan_.start_error.ok() ? kExitFailure : plan_.start_code;
   ends.first = first_;
   ends.failed_after_stop = failed_after_stop_;
   ends.stop_signal = stop_signal_;

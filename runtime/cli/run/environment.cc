@@ -49,15 +49,16 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"MASTER_PORT", std::to_string(place.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
+      // Tells PyTorch's rank 0 whether to be a client of that store instead of binding the port.
+      {"TORCHELASTIC_USE_AGENT_STORE", place.torch_store ? "True" : "False"},
   };
-  // Tells PyTorch's rank 0 to be a client of that store instead of binding the port.
-  if (place.torch_store) set.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "True");
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {
     const std::string name = variable.substr(0, variable.find('='));
     const bool replaced =
         std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
-    if (!replaced) environment.push_back(variable);
+    // Names a job of torchrun's around this one.
+    if (!replaced && name != "TORCHELASTIC_RUN_ID") environment.push_back(variable);
   }
   for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
   if (place.omp_num_threads > 0) {

@@ -12,6 +12,8 @@ namespace dt::cli {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds 32 MiB
+constexpr size_t kLengthBytes = 4;       // before each line
 constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
 constexpr size_t kCandidateBytes = 4 + 1 + 4;
 
@@ -128,6 +130,22 @@ Outcome of_failure(const std::vector<NodeEnds>& nodes, int rank, const OutcomeFa
 }
 
 }  // namespace
+
+size_t tails_room(int node_count) {
+  return kTailsBytes / static_cast<size_t>(std::max(1, node_count));
+}
+
+std::vector<std::string> lines_that_fit(std::vector<std::string> lines, size_t* room) {
+  size_t count = 0;
+  for (const std::string& line : lines) {
+    const size_t bytes = line.size() + kLengthBytes;
+    if (bytes > *room) break;
+    *room -= bytes;
+    ++count;
+  }
+  lines.resize(count);
+  return lines;
+}
 
 Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
   if (!facts.lost_node.empty()) return of_lost_node(nodes, facts);

@@ -19,6 +19,12 @@ struct Candidate {
   std::vector<std::string> tail;  ///< its last lines
 };
 
+/// How many bytes a node may tell of its ranks' last lines: node 0 reads those of all nodes in one
+/// answer of the store.
+size_t tails_room(int node_count);
+/// The first of `lines` that `room` holds, which shrinks by them and by what they take on the wire.
+std::vector<std::string> lines_that_fit(std::vector<std::string> lines, size_t* room);
+
 /// How the ranks of one node ended; what its agent tells the others once nothing of them is left.
 struct NodeEnds {
   int node = 0;

@@ -75,18 +75,11 @@ void settle_options(Agent* agent) {
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
 }
 
-/// Keys of backends that may not be built into this release read as empty.
-std::string text_of(const Config& config, const char* key) {
-  const Result<std::string> value = config.value_text(key);
-  return value.ok() ? value.value() : std::string();
-}
-
 /// What the ranks of this node run on.
 Status settle_processors(Agent* agent) {
   const int ranks = agent->options.nproc;
   DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")),
-                    text_of(agent->config, "backend.name"),
-                    text_of(agent->config, "backend.shared_gpu")));
+                    agent->config.text("backend.name")));
   if (agent->options.bind != Bind::kNone) {
     agent->binding =
         plan_binding(agent->options.bind, read_topology("/sys", allowed_cpus()), ranks);
@@ -99,6 +92,16 @@ Status settle_processors(Agent* agent) {
 }
 
 // ---- the other nodes ----
+
+/// An error that keeps this node from starting ranks. Alone it is the end; the agents of other
+/// nodes wait for this one and must hear of it, so it goes on until they have.
+Status cannot_start(Agent* agent, const Status& status, int code = kExitFailure) {
+  if (status.ok() || agent->node.node_count == 1) return status;
+  if (!agent->plan.start_error.ok()) return {};  // the first one counts
+  agent->plan.start_error = status;
+  agent->plan.start_code = code;
+  return {};
+}
 
 /// A wait for other nodes, which a signal to this agent ends.
 template <class F>
@@ -171,6 +174,30 @@ Result<ServedStore> serve_store(const Agent& agent) {
   return served;
 }
 
+/// Node 0 has no store to offer, but the others wait for its word. Told before they have it, so
+/// that they start no ranks.
+Status publish_failure(Agent* agent) {
+  const JobPlace& place = agent->plan.place;
+  agent->plan.first_failed_rank = [] { return -1; };
+  agent->fleet->tell_failure(place.attempt, -1);
+  Endpoints nowhere;
+  nowhere.attempt = place.attempt;
+  return agent->fleet->publish(nowhere);
+}
+
+Status serve_attempt(Agent* agent, ServedStore* served) {
+  JobPlace& place = agent->plan.place;
+  DT_TRY_VALUE(*served, serve_store(*agent));
+  agent->plan.first_failed_rank = [server = served->server.get()] {
+    return server->first_failed_rank();
+  };
+  place.store_port = served->server->port();
+  // PyTorch's ranks then find a store there that is served already.
+  place.torch_store = agent->config.boolean("store.torch_compat");
+  place.master_port = place.torch_store ? place.store_port : agent->master.port;
+  return {};
+}
+
 /// Where the ranks of this attempt meet: served here, or told by node 0.
 Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
   JobPlace& place = agent->plan.place;
@@ -186,22 +213,17 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
     place.torch_store = endpoints.master_port == endpoints.store_port;
     return {};
   }
-  DT_TRY_VALUE(*served, serve_store(*agent));
-  agent->plan.first_failed_rank = [server = served->server.get()] {
-    return server->first_failed_rank();
-  };
-  place.store_port = served->server->port();
-  // PyTorch's ranks then find a store there that is served already.
-  place.torch_store = agent->config.boolean("store.torch_compat");
-  place.master_port = place.torch_store ? place.store_port : agent->master.port;
+  if (agent->plan.start_error.ok()) DT_TRY(cannot_start(agent, serve_attempt(agent, served)));
   if (fleet == nullptr) return {};
+  if (!agent->plan.start_error.ok()) return publish_failure(agent);
   place.store_host = place.master_host = fleet->reachable_host();
   return fleet->publish({place.attempt, place.job_id, place.store_host, place.store_port,
                          place.master_host, place.master_port});
 }
 
-/// With restarts each attempt has a folder of its own.
-Result<std::unique_ptr<Output>> open_output(Agent* agent) {
+/// With restarts each attempt has a folder of its own. `plain` is what the terminal gets when the
+/// options cannot be followed.
+Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
   const JobPlace& place = agent->plan.place;
   OutputOptions options = agent->output;
   options.ranks = place.local_size;
@@ -209,6 +231,7 @@ Result<std::unique_ptr<Output>> open_output(Agent* agent) {
   options.world_size = place.world_size;
   options.prefix =
       agent->options.prefix.value_or(place.world_size > 1 && agent->config.boolean("run.prefix"));
+  if (plain) return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
   DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, place.world_size));
   options.shown.assign(shown.begin() + place.first_rank,
                        shown.begin() + place.first_rank + place.local_size);
@@ -245,7 +268,12 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
   for (;; ++agent->plan.place.attempt) {
     ServedStore served;
     DT_TRY(open_attempt(agent, signals, &served));
-    DT_TRY_VALUE(const std::unique_ptr<Output> output, open_output(agent));
+    auto opened = open_output(agent, false);
+    if (!opened.ok()) {
+      DT_TRY(cannot_start(agent, opened.status()));
+      opened = open_output(agent, true);
+    }
+    DT_TRY_VALUE(const std::unique_ptr<Output> output, std::move(opened));
     agent->plan.place.terminal = output->is_terminal(Stream::kStdout);
     if (!agent->binding.note.empty()) output->message("dt run: " + agent->binding.note);
     agent->binding.note.clear();  // once
@@ -258,10 +286,8 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
   }
 }
 
-Result<int> run_job(Agent* agent, const Result<std::string>& program) {
+Result<int> run_job(Agent* agent) {
   SupervisorPlan& plan = agent->plan;
-  plan.program_error = program.status();
-  if (program.ok()) plan.program = program.value();
   plan.args = agent->options.command;
   plan.host = host_name();
   settle_options(agent);
@@ -273,9 +299,9 @@ Result<int> run_job(Agent* agent, const Result<std::string>& program) {
     return Status(Code::kSystem, "cannot read the limit of open files: " + errno_text(errno));
   }
   const int nodes = agent->node.node_count;
-  DT_TRY(raise_open_files(plan.open_files, plan.place.local_size,
-                          plan.place.local_size + kFdsPerNode * nodes));
-  DT_TRY(settle_processors(agent));
+  DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, plan.place.local_size,
+                                              plan.place.local_size + kFdsPerNode * nodes)));
+  DT_TRY(cannot_start(agent, settle_processors(agent)));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());
@@ -286,9 +312,11 @@ Result<int> run_job(Agent* agent, const Result<std::string>& program) {
     DT_TRY(meet(agent, &signals));
   }
   if (agent->node.node_rank == 0) {
-    DT_TRY(raise_open_files(plan.open_files, plan.place.local_size,
-                            plan.place.world_size + kFdsPerNode * nodes));
-    DT_TRY_VALUE(agent->master, reserve_port());
+    DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, plan.place.local_size,
+                                                plan.place.world_size + kFdsPerNode * nodes)));
+    auto master = reserve_port();
+    DT_TRY(cannot_start(agent, master.status()));
+    if (master.ok()) agent->master = std::move(master).value();
   }
   const Result<int> exit_code = run_attempts(agent, &signals, guardian.get());
   if (agent->fleet != nullptr && exit_code.ok()) agent->fleet->leave();
@@ -306,15 +334,17 @@ int run_parsed(const RunOptions& options) {
     const auto shown = parse_show(options.show, options.nproc);
     if (!shown.ok()) return usage_error(shown.status());
   }
-  const Result<std::string> program = find_program(options.command.front());
-  // The agents of other nodes wait for this one: they must hear of it.
-  if (!program.ok() && node.value().node_count == 1) {
-    return fail("run", program.status(), kExitNotFound);
-  }
   Result<Config> config = Config::load(process_environment());
-  if (!config.ok()) return fail("run", config.status());
-  Agent agent(options, std::move(config).value(), node.value());
-  const Result<int> exit_code = run_job(&agent, program);
+  const Status config_error = config.status();
+  Agent agent(options, config.ok() ? std::move(config).value() : Config(), node.value());
+  const Result<std::string> program = find_program(options.command.front());
+  if (program.ok()) agent.plan.program = program.value();
+  for (const auto& [error, code] :
+       {std::pair(program.status(), kExitNotFound), std::pair(config_error, kExitFailure)}) {
+    const Status alone = cannot_start(&agent, error, code);
+    if (!alone.ok()) return fail("run", alone, code);
+  }
+  const Result<int> exit_code = run_job(&agent);
   if (exit_code.ok()) return exit_code.value();
   return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }

@@ -33,9 +33,8 @@ Outcome Supervisor::run() {
     if (stopped_here_) plan_.fleet->tell_stop(plan_.place.attempt, stop_signal_, 1);
     handle_news();  // of before the attempt
   }
-  if (stop_signal_ == 0 && !fleet_failed_) {
-    start_error_ = plan_.program_error.ok() ? start_all() : plan_.program_error;
-  }
+  if (stop_signal_ == 0) start_error_ = plan_.start_error;
+  if (stop_signal_ == 0 && start_error_.ok() && !fleet_failed_) start_error_ = start_all();
   died_of_stop_ = stop_signal_ != 0;
   if (!start_error_.ok()) {
     signal_groups(SIGKILL);

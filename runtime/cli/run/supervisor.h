@@ -24,8 +24,10 @@
 namespace dt::cli {
 
 struct SupervisorPlan {
-  std::string program;   ///< path
-  Status program_error;  ///< why there is none; then no rank is started, and the others are told
+  std::string program;  ///< path
+  /// What keeps this node from starting ranks; then none is started, and the others are told.
+  Status start_error;
+  int start_code = 1;  ///< the exit code then
   std::vector<std::string> args;
   JobPlace place;
   std::string host;

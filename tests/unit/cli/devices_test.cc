@@ -25,13 +25,12 @@ TEST_CASE("devices are the numbered files, of which CUDA_VISIBLE_DEVICES names s
   CHECK(count_gpus(dev.root(), "GPU-5ebe9f43,MIG-12") == 2);
 }
 
-TEST_CASE("more ranks than devices is an error that counts both, for nccl without sharing") {
-  CHECK(check_gpus(4, 4, "nccl", "").ok());
-  CHECK(check_gpus(8, 4, "host", "").ok());
-  CHECK(check_gpus(8, 4, "auto", "").ok());
-  CHECK(check_gpus(8, 4, "nccl", "host").ok());
-  CHECK(check_gpus(8, 4, "nccl", "").message() ==
+TEST_CASE("more ranks than devices is an error that counts both, for nccl") {
+  CHECK(check_gpus(4, 4, "nccl").ok());
+  CHECK(check_gpus(8, 4, "host").ok());
+  CHECK(check_gpus(8, 4, "auto").ok());
+  CHECK(check_gpus(8, 4, "nccl").message() ==
         "8 ranks on this node, but it has 4 GPUs (/dev/nvidia*, CUDA_VISIBLE_DEVICES), and NCCL "
-        "wants one for each; start 4 with -n, or set backend.shared_gpu = \"host\"");
-  CHECK(check_gpus(2, 1, "nccl", "").message().find("it has 1 GPU (") != std::string::npos);
+        "wants one for each; start 4 with -n");
+  CHECK(check_gpus(2, 1, "nccl").message().find("it has 1 GPU (") != std::string::npos);
 }

@@ -152,6 +152,67 @@ TEST_CASE("a rendezvous that cannot be reached says how") {
                 "check the name, /etc/hosts and DNS on this host, or give an address");
 }
 
+TEST_CASE("network.interface chooses, and a bad one is bad") {
+  Pretended pretended;
+  pretended.join_job(4, 2, 2);
+  pretended.machine.chosen_address = "172.17.0.1";
+  check_finding(look_at_interface(pretended.machine), Grade::kWarning,
+                "docker0 172.17.0.1 (bridge), by network.interface; not lo 127.0.0.1 (loopback), "
+                "eth0 10.0.0.5",
+                "bridges of containers have the same address on many hosts: give "
+                "network.interface one of the real network");
+  pretended.machine.network_error =
+      Status(dt::Code::kConfig, "network.port_range is \"7\"; give \"first-last\"");
+  check_finding(look_at_interface(pretended.machine), Grade::kBad, "network.port_range is \"7\"",
+                "give \"first-last\"");
+}
+
+TEST_CASE("an address that comes through the launcher is not looked for") {
+  Pretended pretended;
+  pretended.join_job(4, 2, 2);
+  Machine& machine = pretended.machine;
+  machine.place->store_served = machine.place->port_taken = false;
+  machine.place->master_addr.clear();
+  machine.place->master_port = 0;
+  machine.place->exchange = dt::launch::Exchange::kPmi;
+  machine.rendezvous.reset();
+  check_finding(look_at_rendezvous(machine), Grade::kBad,
+                "by PMI-1, but PMI_FD is not set in this process",
+                "keep the launcher's variables, or set MASTER_ADDR and MASTER_PORT on all ranks");
+  machine.environment["PMI_FD"] = "7";
+  check_finding(look_at_rendezvous(machine), Grade::kGood,
+                "by PMI-1: rank 0's address comes through the launcher, the port is the kernel's "
+                "choice");
+  check_finding(look_at_interface(machine), Grade::kGood,
+                "by the route to rank 0, whose address comes by PMI-1; there are lo 127.0.0.1 "
+                "(loopback), eth0 10.0.0.5, docker0 172.17.0.1 (bridge)");
+  check_finding(look_at_store_port(machine), Grade::kGood, "the kernel's choice, told by PMI-1");
+  machine.store_port = Status(dt::Code::kSystem, "Cannot assign requested address");
+  check_finding(look_at_store_port(machine), Grade::kBad,
+                "the kernel's choice, told by PMI-1; but store.bind cannot be served: Cannot "
+                "assign requested address",
+                "give store.bind an address of this host, or leave it out");
+  machine.place->exchange = dt::launch::Exchange::kPmix;
+  machine.environment["PMIX_NAMESPACE"] = "a";
+  CHECK(look_at_rendezvous(machine).text ==
+        "by PMIx: rank 0's address comes through the launcher, the port is the kernel's choice");
+}
+
+TEST_CASE("under torchrun the ranks meet in its agent's store") {
+  Pretended pretended;
+  pretended.join_job(4, 2, 2);
+  Machine& machine = pretended.machine;
+  machine.place->store_served = false;  // but the port is taken
+  check_finding(look_at_rendezvous(machine), Grade::kGood,
+                "10.0.0.1:4711 answers: the ranks meet in PyTorch's store there");
+  check_finding(look_at_store_port(machine), Grade::kGood,
+                "the kernel's choice, told by PyTorch's store");
+  machine.rendezvous->kind = Reach::kRefused;
+  check_finding(look_at_rendezvous(machine), Grade::kBad,
+                "10.0.0.1:4711: refused, PyTorch's store, in which the ranks meet, is not there",
+                "see whether torchrun's agent still runs, and whether the port is right");
+}
+
 TEST_CASE("the port of the store is free, held, or in danger") {
   Pretended pretended;
   pretended.join_job(4, 2, 2);
@@ -170,7 +231,7 @@ TEST_CASE("the port of the store is free, held, or in danger") {
   check_finding(look_at_store_port(pretended.machine), Grade::kBad,
                 "40000 cannot be served here: Address already in use",
                 "give another MASTER_PORT on all ranks, or end what holds this one (ss -ltnp), and "
-                "check that MASTER_ADDR is this host's");
+                "check that MASTER_ADDR, or store.bind, is this host's");
 }
 
 TEST_CASE("limits are compared with what the job needs") {

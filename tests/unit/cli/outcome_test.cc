@@ -6,10 +6,12 @@
 
 using dt::cli::Candidate;
 using dt::cli::decide;
+using dt::cli::lines_that_fit;
 using dt::cli::NodeEnds;
 using dt::cli::Outcome;
 using dt::cli::OutcomeFacts;
 using dt::cli::RankEnd;
+using dt::cli::tails_room;
 using Strings = std::vector<std::string>;
 
 namespace {
@@ -223,4 +225,17 @@ TEST_CASE("what an agent tells arrives as it was, and nonsense is refused") {
   CHECK(encode(told) == encode(outcome));
   CHECK(told.tail == outcome.tail);
   CHECK_FALSE(decode(encode(outcome) + "x", &told));
+}
+
+TEST_CASE("the last lines of all nodes fit into one answer, empty ones too") {
+  CHECK(tails_room(1) == 4 << 20);
+  CHECK(tails_room(0) == 4 << 20);
+  CHECK(tails_room(1024) == 4096);
+  size_t room = 20;
+  CHECK(lines_that_fit({"12345678", "", "", "x"}, &room) == Strings{"12345678", "", ""});
+  CHECK(room == 0);
+  CHECK(lines_that_fit({""}, &room).empty());
+  room = 8;
+  CHECK(lines_that_fit({"12345", "x"}, &room).empty());  // no line after one that is left out
+  CHECK(room == 8);
 }

@@ -258,11 +258,14 @@ TEST_CASE("discover: error texts") {
   CHECK(error_of(with(kTorchrun, {{"MASTER_ADDR", "10.0.0.4:29500"}})) ==
         "bad_address: MASTER_ADDR=\"10.0.0.4:29500\"; expected a host name, an IPv4 or an IPv6 "
         "address without a port");
-  for (const char* bad : {"[::1", "a b", "1::2::3", "[node]", "http://x", "\xff"}) {
+  for (const char* bad : {"[::1", "a b", "1::2::3", "[node]", "http://x", "\xff", "fe80::1%",
+                          "fe80::1%eth0\n", "fe80::1%a b", "fe80::1%[x]", "fe80::1%a%b"}) {
     CAPTURE(std::string(bad));
     CHECK(contains(error_of(with(kTorchrun, {{"MASTER_ADDR", bad}})), "bad_address: MASTER_ADDR="));
   }
   CHECK(place_of(with(kTorchrun, {{"MASTER_ADDR", "[2001:db8::5]"}})).master_addr == "2001:db8::5");
+  CHECK(place_of(with(kTorchrun, {{"MASTER_ADDR", "fe80::1%br-0_a.7"}})).master_addr ==
+        "fe80::1%br-0_a.7");
   CHECK(place_of(with(kTorchrun, {{"RANK", "0003"}})).rank == 3);
 }
 

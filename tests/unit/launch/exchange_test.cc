@@ -150,8 +150,9 @@ TEST_CASE("pmi: ranks that do not come end the wait at its deadline") {
   const auto late = PmiClient(ends[0], soon()).exchange(1, "");
   CHECK(late.status().code() == Code::kTimeout);
   CHECK(late.status().message() ==
-        "rendezvous: not all ranks came to the exchange over PMI in time; look at the ranks that "
-        "printed nothing, or raise rendezvous.timeout_ms");
+        "rendezvous: not all ranks came to the exchange over PMI in time; MASTER_ADDR and "
+        "MASTER_PORT may be set on some hosts only: mpirun -x MASTER_ADDR -x MASTER_PORT carries "
+        "them to all; look at the ranks that printed nothing, or raise rendezvous.timeout_ms");
   dt::Interrupt interrupt;
   interrupt.fire(dt::Status(Code::kAborted, "x"));
   const auto stopped =

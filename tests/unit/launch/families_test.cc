@@ -188,6 +188,17 @@ TEST_CASE("openmpi: an MPI that found no launcher does not fit to one that dt fi
   CHECK(place_of(singleton).launcher == "single");
 }
 
+TEST_CASE("hydra: its own service counts, not a server of PMIx around it") {
+  const Environment around = {{"PMIX_NAMESPACE", "slurm.pmix.5.0"}, {"PMIX_SERVER_URI41", "x"}};
+  const Environment inner = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "9"}};
+  const Environment hydra = with(inner, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  CHECK(place_of(with(hydra, around)).exchange == Exchange::kPmi);
+  CHECK(place_of(with(inner, around)).exchange == Exchange::kPmi);
+  Environment without = with(inner, around);
+  without.erase("PMI_FD");
+  CHECK(place_of(without).exchange == Exchange::kPmix);
+}
+
 TEST_CASE("openmpi: an address is asked for with -x, unless PMIx can tell one") {
   CHECK(error_of(kOpenMpi) ==
         "no_rendezvous: OMPI_COMM_WORLD_SIZE=4, but nobody names the address of rank 0; set "
