@@ -112,6 +112,10 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
     if (address.ok()) break;
   }
   DT_TRY(address.status());
+  if (wanted.empty() && net::is_loopback(address.value()) && !net::means_loopback(store_host)) {
+    // The name of this host leads to loopback here, and elsewhere to the network.
+    if (auto source = net::default_route_source(); source.ok()) address = std::move(source);
+  }
   DT_TRY_VALUE(auto listener, tcp::listen_on(address.value(), ports));
   LinkRecord record;
   record.network_id = self.network_id;

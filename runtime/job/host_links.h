@@ -45,7 +45,8 @@ class HostLinks {
     std::string network_id;
   };
 
-  /// Chooses the address (network.interface, else by the route to the store) and listens there.
+  /// Chooses the address (network.interface, else by the route to the store, or to anywhere
+  /// where the store's name leads to loopback) and listens there.
   static Result<std::unique_ptr<HostLinks>> open(const Config& config, const Self& self,
                                                  const std::string& store_host,
                                                  uint16_t store_port);

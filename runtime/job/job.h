@@ -81,6 +81,7 @@ class Job {
   Status start_together(const Config& config);
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
+  Status serve_store_for_all(const Config& config);
   Status cannot_serve(const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);

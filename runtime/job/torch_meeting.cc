@@ -3,7 +3,7 @@
 
 #include <charconv>
 
-#include "net/address.h"
+#include "net/interfaces.h"
 #include "store/torch_service.h"
 
 namespace dt::job {
@@ -11,10 +11,6 @@ namespace {
 
 // An agent's store is there before its workers are.
 constexpr int64_t kAgentMs = 30'000;
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
-}
 
 }  // namespace
 
@@ -73,7 +69,7 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   meeting.key_ =
       store::kTorchPrefix + format("dt/%s/%d/store", place.job_id.c_str(), place.attempt);
   meeting.master_addr_ = place.master_addr;
-  meeting.may_span_hosts_ = place.node_count != 1 && place.local_size != place.world_size;
+  meeting.may_span_hosts_ = place.may_span_hosts();
   return meeting;
 }
 
@@ -86,7 +82,8 @@ TorchMeeting::Serving TorchMeeting::serving(const Config& config) const {
     const bool all = bind == "0.0.0.0" || bind == "::";
     return {bind, all ? local : bind};
   }
-  if (!is_loopback(local) || !may_span_hosts_ || is_loopback(master_addr_)) return {local, local};
+  if (!net::means_loopback(local) || !may_span_hosts_ || net::means_loopback(master_addr_))
+    return {local, local};
   return {"", master_addr_};
 }
 

@@ -222,6 +222,31 @@ def interface_by_choice():
                    job.text(1), job.text(1))
 
 
+def add_default_routes(network, count):
+    for host in range(count):
+        network.ip(host, "route", "add", "default", "dev", "eth0")
+
+
+def master_by_name():
+    """Debian's /etc/hosts: on its own host the master's name leads to 127.0.1.1, where no other host can come."""
+    with Network(2) as network:
+        add_default_routes(network, 2)
+        network.write_names(0, "127.0.0.1 localhost\n127.0.1.1 master\n")
+        network.write_names(1, f"127.0.0.1 localhost\n{network.address(0)} master\n")
+        for hosts in ([0, 1], [0, 0, 1], [0, 1, 1]):
+            with Job(network, hosts, ["check"], {"DT_MASTER_ADDR": "master"}) as job:
+                job.expect_good(hosts)
+
+
+def master_that_listens_everywhere():
+    """Rank 0 may not know its own address (AWS Batch)."""
+    with Network(2) as network:
+        add_default_routes(network, 2)
+        hosts = [0, 1]
+        with Job(network, hosts, ["check"], of_host={0: {"DT_MASTER_ADDR": "0.0.0.0"}}) as job:
+            job.expect_good(hosts)
+
+
 def port_range():
     with Network(2) as network:
         hosts = [0, 0, 1]
@@ -317,7 +342,8 @@ def kill_on_another_host():
 
 
 CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_the_wire, interface_by_route,
-         one_host_listens_for_itself, interface_by_choice, port_range, blackhole_at_start,
+         one_host_listens_for_itself, interface_by_choice, master_by_name,
+         master_that_listens_everywhere, port_range, blackhole_at_start,
          blackhole_beside_the_ring, blackhole_in_the_middle, link_down_on_2, link_down_on_3,
          firewall_that_drops, firewall_that_forbids, kill_on_another_host]
 
