@@ -50,6 +50,8 @@ class HostLinks {
   static Result<std::unique_ptr<HostLinks>> open(const Config& config, const Self& self,
                                                  const std::string& store_host,
                                                  uint16_t store_port);
+  /// What a rank that could not open its links tells the others, when there are other hosts.
+  static Status cannot_open(const Status& why, int32_t rank, const std::string& host_name);
   std::string payload() const { return record_.encode(); }
 
   /// After the join: starts the mesh and greets a rank of the next host, so that all hosts form a

@@ -89,7 +89,8 @@ class Job {
                               const Wait& wait);
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
-  Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
+  /// `opened`: what became of opening links_.
+  Status connect_hosts(const store::Verdict& verdict, const Status& opened, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
 
   // On the I/O thread.
