@@ -19,8 +19,7 @@ constexpr int64_t kProbeMs = 10'000;
 constexpr int64_t kGraceMs = 300;  // for what the control plane has to say about a failure
 
 Result<net::Address> address_of(const LinkRecord& record) {
-  DT_TRY_VALUE(const auto addresses, net::resolve_now(record.address, record.port, false));
-  return addresses[0];
+  return net::literal_address(record.address, record.port);
 }
 
 std::string who(int32_t rank, const std::string& host, int64_t pid) {
@@ -114,26 +113,21 @@ Status check_addresses(const std::string& from, const LinkRecord& own, const std
 
 Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const Self& self,
                                                    const std::string& store_host,
-                                                   uint16_t store_port) {
+                                                   const std::string& store_address) {
   const std::vector<net::Interface> interfaces = net::list_interfaces();
   const std::string& wanted = config.text("network.interface");
   DT_TRY_VALUE(const auto ports, tcp::parse_port_range(config.text("network.port_range")));
-  DT_TRY_VALUE(const auto stores, net::resolve_now(store_host, store_port, false));
-  Result<net::Address> address = Status(Code::kSystem, "");
-  for (const net::Address& rendezvous : stores) {
-    address = net::choose_address(wanted, rendezvous, interfaces);
-    if (address.ok()) break;
-  }
-  DT_TRY(address.status());
-  if (wanted.empty() && net::is_loopback(address.value()) && !net::means_loopback(store_host)) {
+  DT_TRY_VALUE(const net::Address rendezvous, net::literal_address(store_address, 0));
+  DT_TRY_VALUE(net::Address address, net::choose_address(wanted, rendezvous, interfaces));
+  if (wanted.empty() && net::is_loopback(address) && !net::means_loopback(store_host)) {
     // The name of this host leads to loopback here, and elsewhere to the network.
-    if (auto source = net::default_route_source(); source.ok()) address = std::move(source);
+    if (auto source = net::default_route_source(); source.ok()) address = source.value();
   }
-  DT_TRY_VALUE(auto listener, tcp::listen_on(address.value(), ports));
+  DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
   LinkRecord record;
   record.network_id = self.network_id;
   // Without the name of an interface, which means nothing on another host.
-  record.address = address.value().host();
+  record.address = address.host();
   record.address.resize(std::min(record.address.size(), record.address.find('%')));
   record.port = listener.local().port();
   record.interfaces = net::interfaces_text(interfaces);

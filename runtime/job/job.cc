@@ -91,8 +91,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY(connect(wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity()};
   // Of no matter if it fails where the job turns out to have one host.
-  auto links =
-      HostLinks::open(config, self, place_.master_addr, static_cast<uint16_t>(place_.master_port));
+  auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
   const Status links_status = links.status();
   if (links.ok()) links_ = std::move(links).value();
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
