@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/host_links.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "backend/host/host_backend.h"
@@ -17,8 +19,7 @@ constexpr int64_t kProbeMs = 10'000;
 constexpr int64_t kGraceMs = 300;  // for what the control plane has to say about a failure
 
 Result<net::Address> address_of(const LinkRecord& record) {
-  DT_TRY_VALUE(const auto addresses, net::resolve_now(record.address, record.port, false));
-  return addresses[0];
+  return net::literal_address(record.address, record.port);
 }
 
 std::string who(int32_t rank, const std::string& host, int64_t pid) {
@@ -40,6 +41,11 @@ Result<std::vector<std::pair<store::JoinRecord, LinkRecord>>> read_records(
           Code::kInternal,
           format("the store has no record of rank %d, which has joined; report this", ranks[i]));
     }
+    if (record.payload.empty()) {  // it tells everybody why, see cannot_open()
+      return Status(Code::kConfig,
+                    format("%s cannot be reached from other hosts; its own error says why",
+                           who(record.rank, record.host_name, record.pid).c_str()));
+    }
     if (!LinkRecord::decode(record.payload, &links)) {
       return Status(Code::kVersion,
                     format("%s did not say where it can be reached; run the same version of dt on "
@@ -49,6 +55,12 @@ Result<std::vector<std::pair<store::JoinRecord, LinkRecord>>> read_records(
     result.emplace_back(std::move(record), std::move(links));
   }
   return result;
+}
+
+/// The other rank may have failed first, and gone: then that is what happened.
+Status first_cause(const Status& status, const Wait& wait) {
+  (void)Event().wait(Wait{Deadline::after_ms(kGraceMs), wait.interrupt});
+  return wait.interrupted() ? wait.interrupt->status() : status;
 }
 
 tcp::Mesh::LookUp make_look_up(HostLinks::MultiGet multi_get) {
@@ -101,26 +113,35 @@ Status check_addresses(const std::string& from, const LinkRecord& own, const std
 
 Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const Self& self,
                                                    const std::string& store_host,
-                                                   uint16_t store_port) {
+                                                   const std::string& store_address) {
   const std::vector<net::Interface> interfaces = net::list_interfaces();
   const std::string& wanted = config.text("network.interface");
   DT_TRY_VALUE(const auto ports, tcp::parse_port_range(config.text("network.port_range")));
-  DT_TRY_VALUE(const auto stores, net::resolve_now(store_host, store_port, false));
-  Result<net::Address> address = Status(Code::kSystem, "");
-  for (const net::Address& rendezvous : stores) {
-    address = net::choose_address(wanted, rendezvous, interfaces);
-    if (address.ok()) break;
+  DT_TRY_VALUE(const net::Address rendezvous, net::literal_address(store_address, 0));
+  DT_TRY_VALUE(net::Address address, net::choose_address(wanted, rendezvous, interfaces));
+  if (wanted.empty() && net::is_loopback(address) && !net::means_loopback(store_host)) {
+    // The name of this host leads to loopback here, and elsewhere to the network.
+    if (auto source = net::default_route_source(); source.ok()) address = source.value();
   }
-  DT_TRY(address.status());
-  DT_TRY_VALUE(auto listener, tcp::listen_on(address.value(), ports));
+  DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
   LinkRecord record;
   record.network_id = self.network_id;
   // Without the name of an interface, which means nothing on another host.
-  record.address = address.value().host();
+  record.address = address.host();
   record.address.resize(std::min(record.address.size(), record.address.find('%')));
   record.port = listener.local().port();
   record.interfaces = net::interfaces_text(interfaces);
   return std::unique_ptr<HostLinks>(new HostLinks(self, std::move(record), std::move(listener)));
+}
+
+Status HostLinks::cannot_open(const Status& why, int32_t rank, const std::string& host_name) {
+  ErrorInfo info = why.info();
+  info.rank = rank;
+  info.host = host_name;
+  info.pid = getpid();
+  info.operation = "dt_init";
+  info.message = "dt_init: " + who(rank, host_name, info.pid) + ": " + info.message;
+  return Status(std::move(info));
 }
 
 Status HostLinks::connect(const store::Verdict& verdict, MultiGet multi_get, const Wait& wait) {
@@ -142,21 +163,20 @@ Status HostLinks::connect(const store::Verdict& verdict, MultiGet multi_get, con
 }
 
 Status HostLinks::probe(int32_t rank, const MultiGet& multi_get, const Wait& wait) {
-  DT_TRY_VALUE(const auto records, read_records(multi_get, {rank}, wait));
-  const store::JoinRecord& next = records[0].first;
+  const auto found = read_records(multi_get, {rank}, wait);
+  if (!found.ok()) return first_cause(found.status(), wait);
+  const auto& [next, links] = found.value()[0];
   const std::string to = who(next.rank, next.host_name, next.pid);
   Status status = check_addresses(format("rank %d (%s)", self_.rank, self_.host_name.c_str()),
-                                  record_, to, records[0].second);
+                                  record_, to, links);
   if (status.ok()) {
     const Deadline limit = Deadline::after_ms(
         std::min(kProbeMs, std::max<int64_t>(wait.deadline.remaining_ms() / 2, 1)));
     status = mesh_->probe(rank, Wait{limit, wait.interrupt});
   }
   if (status.ok()) return status;
-  // The other rank may have failed first, and gone: then that is what happened.
-  (void)Event().wait(Wait{Deadline::after_ms(kGraceMs), wait.interrupt});
-  if (wait.interrupted()) return wait.interrupt->status();
-  ErrorInfo info = status.info();
+  ErrorInfo info = first_cause(status, wait).info();
+  if (wait.interrupted()) return Status(std::move(info));
   // The rank lives: it has just joined. What fails is the way to it.
   if (info.code == Code::kTimeout || info.code == Code::kPeerLost) {
     info.code = Code::kSystem;

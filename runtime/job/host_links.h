@@ -45,10 +45,14 @@ class HostLinks {
     std::string network_id;
   };
 
-  /// Chooses the address (network.interface, else by the route to the store) and listens there.
+  /// Chooses the address (network.interface, else by the route to the store, or to anywhere
+  /// where the store's name leads to loopback) and listens there. `store_host`: as the job names
+  /// it; `store_address`: numeric, where this rank found it.
   static Result<std::unique_ptr<HostLinks>> open(const Config& config, const Self& self,
                                                  const std::string& store_host,
-                                                 uint16_t store_port);
+                                                 const std::string& store_address);
+  /// What a rank that could not open its links tells the others, when there are other hosts.
+  static Status cannot_open(const Status& why, int32_t rank, const std::string& host_name);
   std::string payload() const { return record_.encode(); }
 
   /// After the join: starts the mesh and greets a rank of the next host, so that all hosts form a

@@ -90,8 +90,10 @@ Status Job::start_together(const Config& config) {
   DT_TRY(settle_store(config, wait));
   DT_TRY(connect(wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity()};
-  DT_TRY_VALUE(links_, HostLinks::open(config, self, place_.master_addr,
-                                       static_cast<uint16_t>(place_.master_port)));
+  // Of no matter if it fails where the job turns out to have one host.
+  auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
+  const Status links_status = links.status();
+  if (links.ok()) links_ = std::move(links).value();
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
@@ -99,7 +101,7 @@ Status Job::start_together(const Config& config) {
   place_.local_size = verdict.local_size;
   place_.node_rank = verdict.node_rank;
   place_.node_count = verdict.node_count;
-  DT_TRY(connect_hosts(verdict, wait));
+  DT_TRY(connect_hosts(verdict, links_status, wait));
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
   return board_->first();
@@ -134,15 +136,20 @@ Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener&
   record.node_rank = place_.node_rank;
   record.socket_name = listener.name();
   record.equal_config = config.equal_keys();
-  record.payload = links_->payload();
+  if (links_ != nullptr) record.payload = links_->payload();
   return control_->client()->join(record, wait);
 }
 
 /// All ranks go on together, or fail with what the first one found.
-Status Job::connect_hosts(const store::Verdict& verdict, const Wait& wait) {
+Status Job::connect_hosts(const store::Verdict& verdict, const Status& opened, const Wait& wait) {
   if (verdict.node_count == 1) {
     links_ = nullptr;
     return {};
+  }
+  if (!opened.ok()) {
+    const Status status = HostLinks::cannot_open(opened, place_.rank, host_name_);
+    control_->report("", status);
+    return status;
   }
   const auto multi_get = [control = control_](
                              const std::vector<std::string>& keys,

@@ -81,6 +81,7 @@ class Job {
   Status start_together(const Config& config);
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
+  Status serve_store_for_all(const Config& config);
   Status cannot_serve(const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
@@ -88,7 +89,8 @@ class Job {
                               const Wait& wait);
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
-  Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
+  /// `opened`: what became of opening links_.
+  Status connect_hosts(const store::Verdict& verdict, const Status& opened, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
 
   // On the I/O thread.

@@ -4,6 +4,7 @@
 
 #include "job/job.h"
 #include "launch/exchange.h"
+#include "net/interfaces.h"
 
 namespace dt::job {
 
@@ -16,7 +17,7 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
   if (!torch_.finds_store()) {
     if (place_.exchange != launch::Exchange::kNone) return exchange_address(config, wait);
     place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
-    return serves ? serve_store(config, place_.master_addr) : Status();
+    return serves ? serve_store_for_all(config) : Status();
   }
   if (!serves) {
     DT_TRY_VALUE(const TorchMeeting::Found found, torch_.find(wait));
@@ -30,6 +31,15 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
   DT_TRY(serve_store(config, serving.bind_address));
   place_.master_port = server_->port();
   return torch_.publish(serving.host, place_.master_port, wait);
+}
+
+/// At the address that all ranks were given, as far as other hosts can come there.
+Status Job::serve_store_for_all(const Config& config) {
+  if (!place_.may_span_hosts() || !config.text("store.bind").empty()) {
+    return serve_store(config, place_.master_addr);
+  }
+  const auto host = net::bind_host(place_.master_addr);
+  return host.ok() ? serve_store(config, host.value()) : cannot_serve(host.status());
 }
 
 Status Job::serve_store(const Config& config, const std::string& bind_address) {
@@ -73,6 +83,8 @@ Status Job::exchange_address(const Config& config, const Wait& wait) {
   if (place_.rank == 0) {
     DT_TRY_VALUE(place_.master_addr, launch::own_address(place_, environment, wait));
     DT_TRY(serve_store(config, place_.master_addr));
+    const std::string bound = server_->bound_address();  // not the own address with store.bind
+    if (bound != "0.0.0.0" && bound != "::") place_.master_addr = bound;
     mine = {place_.master_addr, server_->port()};
   }
   DT_TRY_VALUE(const launch::StoreAddress store,

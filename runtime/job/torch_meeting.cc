@@ -3,18 +3,10 @@
 
 #include <charconv>
 
-#include "net/address.h"
+#include "net/interfaces.h"
 #include "store/torch_service.h"
 
 namespace dt::job {
-namespace {
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
-}
-
-}  // namespace
-
 Result<TorchMeeting::Found> parse_host_port(const std::string& text) {
   const size_t colon = text.rfind(':');
   TorchMeeting::Found found;
@@ -74,7 +66,7 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   meeting.key_ =
       store::kTorchPrefix + format("dt/%s/%d/store", place.job_id.c_str(), place.attempt);
   meeting.master_addr_ = place.master_addr;
-  meeting.may_span_hosts_ = place.node_count != 1 && place.local_size != place.world_size;
+  meeting.may_span_hosts_ = place.may_span_hosts();
   return meeting;
 }
 
@@ -83,7 +75,8 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
 TorchMeeting::Serving TorchMeeting::serving(const Config& config) const {
   const std::string& bind = config.text("store.bind");
   const std::string local = client_->local_host();
-  const bool unreachable = is_loopback(local) && may_span_hosts_ && !is_loopback(master_addr_);
+  const bool unreachable =
+      net::means_loopback(local) && may_span_hosts_ && !net::means_loopback(master_addr_);
   const std::string told = unreachable ? master_addr_ : local;
   if (!bind.empty()) {
     const bool all = bind == "0.0.0.0" || bind == "::";

@@ -39,6 +39,8 @@ struct Place {
   Exchange exchange = Exchange::kNone;  ///< how the ranks learn the missing address or port
   std::string launcher;  ///< "dt run", "config", "env", "single" or the name of a family
   std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
+
+  bool may_span_hosts() const { return node_count != 1 && local_size != world_size; }
 };
 
 /// Reads who started this process. Pure: looks at `environment` only. Only a complete set (rank and

@@ -70,6 +70,15 @@ std::string host_port_text(const std::string& host, uint16_t port) {
   return format(is_ipv6 ? "[%s]:%u" : "%s:%u", host.c_str(), static_cast<unsigned>(port));
 }
 
+Result<Address> literal_address(const std::string& text, uint16_t port) {
+  bool ignored = false;
+  const auto found = look_up(text, port, AI_NUMERICHOST, &ignored);
+  if (text.empty() || !found.ok()) {  // an empty text stands for loopback there
+    return Status(Code::kInvalidArgument, "\"" + text + "\" is no numeric address");
+  }
+  return found.value().front();
+}
+
 Result<std::vector<Address>> resolve_now(const std::string& host, uint16_t port, bool to_bind) {
   bool ignored = false;
   return look_up(host, port, to_bind ? AI_PASSIVE : 0, &ignored);

@@ -29,6 +29,9 @@ struct Address {
 /// "host:port", with brackets around an IPv6 literal.
 std::string host_port_text(const std::string& host, uint16_t port);
 
+/// The address that a literal stands for; anything else is an error. Never blocks.
+Result<Address> literal_address(const std::string& text, uint16_t port);
+
 /// Looks up a literal or a name. May block for as long as the resolver likes: never on the loop.
 /// An empty host means all interfaces, for binding.
 Result<std::vector<Address>> resolve_now(const std::string& host, uint16_t port, bool to_bind);

@@ -123,6 +123,17 @@ bool is_loopback(const Address& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
 }
 
+bool means_loopback(const std::string& host) {
+  const auto literal = literal_address(host, 0);
+  return literal.ok() ? is_loopback(literal.value()) : host == "localhost";
+}
+
+Result<std::string> bind_host(const std::string& host) {
+  if (means_loopback(host)) return host;
+  DT_TRY_VALUE(const std::vector<Address> addresses, resolve_now(host, 0, true));
+  return std::all_of(addresses.begin(), addresses.end(), is_loopback) ? std::string() : host;
+}
+
 bool same_host_address(const Address& a, const Address& b) { return same_prefix(a, b, 128); }
 
 Result<Address> route_source(const Address& to) {
@@ -154,6 +165,21 @@ Result<Address> route_source(const Address& to) {
     reinterpret_cast<sockaddr_in&>(source.storage).sin_port = 0;
   }
   return source;
+}
+
+Result<Address> default_route_source() {
+  // Addresses that belong to nobody (RFC 5737, RFC 3849).
+  Status status;
+  for (const char* outside : {"198.51.100.1", "2001:db8::1"}) {
+    DT_TRY_VALUE(const Address to, literal_address(outside, 0));
+    Result<Address> source = route_source(to);
+    if (source.ok() && !is_loopback(source.value())) return source;
+    if (status.ok()) {
+      status =
+          source.ok() ? Status(Code::kSystem, "the default route is loopback") : source.status();
+    }
+  }
+  return status;
 }
 
 Result<Address> choose_address(const std::string& wanted, const Address& rendezvous,

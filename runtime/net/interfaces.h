@@ -22,11 +22,19 @@ std::vector<Interface> list_interfaces();
 std::string interfaces_text(const std::vector<Interface>& interfaces);
 
 bool is_loopback(const Address& address);
+/// Whether who writes `host` means loopback: a literal of it, or localhost. A host's own name may
+/// lead there too, in its own /etc/hosts (Debian has 127.0.1.1), but means the host.
+bool means_loopback(const std::string& host);
+/// Where to listen for other hosts that know this one as `host`: at it, or on all interfaces
+/// (empty) where that leads to loopback and is not meant. May block, like resolve_now().
+Result<std::string> bind_host(const std::string& host);
 /// Same family and same bits; the port does not count.
 bool same_host_address(const Address& a, const Address& b);
 
 /// The address of this host from which packets to `to` leave, by its routes. Sends nothing.
 Result<Address> route_source(const Address& to);
+/// The same for the default route: from where packets to anywhere leave.
+Result<Address> default_route_source();
 
 /// Which of the own addresses peers are to use. `wanted`: a name ("eth1"), a network
 /// ("10.1.0.0/16") or an address; empty: by the route to `rendezvous`, which is the own address

@@ -243,6 +243,15 @@ std::string Connection::local_host() const {
   return local.host();
 }
 
+std::string Connection::peer_host() const {
+  Address peer;
+  int length = sizeof peer.storage;
+  auto* address = reinterpret_cast<sockaddr*>(&peer.storage);
+  if (handle_->closing() || uv_tcp_getpeername(&handle_->tcp, address, &length) != 0) return {};
+  peer.length = static_cast<socklen_t>(length);
+  return peer.host();
+}
+
 size_t Connection::queued_bytes() const { return handle_->queued_bytes; }
 
 // ---- Listener ----

@@ -55,6 +55,8 @@ class Connection {
   size_t queued_bytes() const;
   /// The numeric address of this end, without the port; empty when there is none.
   std::string local_host() const;
+  /// The same of the other end.
+  std::string peer_host() const;
   bool congested() const { return queued_bytes() > kHighWaterBytes; }
 
  private:

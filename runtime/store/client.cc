@@ -298,4 +298,6 @@ void Client::on_failure(std::function<void(const Failure&)> callback) {
 
 const Welcome& Client::welcome() const { return impl_->welcome; }
 
+const std::string& Client::peer_host() const { return impl_->peer_host; }
+
 }  // namespace dt::store

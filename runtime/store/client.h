@@ -96,6 +96,8 @@ class Client {
   void on_failure(std::function<void(const Failure&)> callback);
   /// Who serves the store, and the job as the server knows it.
   const Welcome& welcome() const;
+  /// The numeric address at which the server was found.
+  const std::string& peer_host() const;
 
  private:
   class Impl;

@@ -46,7 +46,10 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
   events.on_ready = [weak, ready = std::move(ready)](Status status) {
     const auto impl = weak.lock();
     if (impl == nullptr) return;
-    if (status.ok()) impl->welcome = impl->link_->welcome();
+    if (status.ok()) {
+      impl->welcome = impl->link_->welcome();
+      impl->peer_host = impl->link_->peer_host();
+    }
     finish(ready.get(), std::move(status), {});
   };
   events.on_frame = [weak](Frame frame) {

@@ -36,6 +36,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   const Member self;
   /// Written before the caller of connect() goes on, constant afterwards.
   Welcome welcome;
+  std::string peer_host;
   /// "the store at 127.0.0.1:4711 (rank 0, hostA pid 12)"
   std::string server_text() const;
 

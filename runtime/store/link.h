@@ -37,6 +37,8 @@ class Link {
   void stop();
   void send(FrameType type, uint64_t id, std::string_view payload);
   const Welcome& welcome() const { return welcome_; }
+  /// The numeric address of the server; empty while there is no connection.
+  std::string peer_host() const { return connection_ == nullptr ? "" : connection_->peer_host(); }
   /// Why there is no connection yet: "12 tries; the last: connection refused: ...".
   std::string progress() const;
 

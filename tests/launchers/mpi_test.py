@@ -67,6 +67,8 @@ def check_one_node(mpi):
     variables, carry = given_address()
     found = good_places(mpi.run(["-n", "4"], [PROGRAM]), 4, KIND)
     expect(all(place["master_addr"] == "127.0.0.1" and place["local_size"] == 4 for place in found), str(found))
+    found = good_places(mpi.run(["-n", "2"], [PROGRAM], DT_STORE_BIND="127.0.0.2"), 2, KIND)
+    expect(all(place["master_addr"] == "127.0.0.2" for place in found), str(found))
     found = good_places(mpi.run([*carry, "-n", "3"], [PROGRAM], **variables), 3, KIND)
     expect(all(str(place["master_port"]) == variables["MASTER_PORT"] for place in found), str(found))
 

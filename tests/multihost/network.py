@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import tempfile
 
 
 class Unavailable(Exception):
@@ -26,6 +27,7 @@ class Network:
         self.prefix = f"dt{os.getpid()}x{Network.serial}"
         self.hosts = hosts
         self.namespaces = []
+        self.names = {}
 
     def __enter__(self):
         try:
@@ -72,8 +74,16 @@ class Network:
     def command(self, host, program):
         """`program` in the host's namespace, under a name of its own."""
         script = f'hostname host{host} && exec "$@"'
-        return ["ip", "netns", "exec", self.namespace(host), "unshare", "--uts", "sh", "-c", script,
+        if host in self.names:
+            script = f"mount --bind {self.names[host].name} /etc/hosts && {script}"
+        return ["ip", "netns", "exec", self.namespace(host), "unshare", "--uts", "--mount", "sh", "-c", script,
                 "sh", *program]
+
+    def write_names(self, host, text):
+        """What the host has for /etc/hosts."""
+        self.names[host] = tempfile.NamedTemporaryFile(mode="w")
+        self.names[host].write(text)
+        self.names[host].flush()
 
     def inside(self, host, *program):
         return subprocess.run(["ip", "netns", "exec", self.namespace(host), *program],

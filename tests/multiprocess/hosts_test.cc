@@ -155,3 +155,16 @@ TEST_CASE("hosts: a reducer overlaps, averages, and names a gradient that is mis
       {}, on_hosts({0, 1, 0, 1}));
   require_all_ok(outcomes);
 }
+
+TEST_CASE("hosts: a network.interface that is not there matters to a job of several hosts only") {
+  const Settings wrong = {{"network.interface", "nosuch0"}};
+  const auto sum_up = [](const Rank& rank) {
+    std::vector<double> data(4);
+    return sum(rank.world, data);
+  };
+  require_all_ok(run_ranks(2, sum_up, wrong, on_hosts({0, 0})));
+  for (const Outcome& outcome : run_ranks(2, sum_up, wrong, on_hosts({0, 1}))) {
+    CHECK(outcome.status == DT_ERR_CONFIG);
+    CHECK(contains(outcome.message, "): network.interface is \"nosuch0\", and this host has no "));
+  }
+}

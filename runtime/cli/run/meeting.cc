@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the agents of a job meet. The other half of Fleet.
-#include <netinet/in.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 
 #include "cli/run/fleet.h"
-#include "net/address.h"
+#include "net/interfaces.h"
 #include "store/protocol.h"
 #include "store/text.h"
 
@@ -22,24 +21,6 @@ std::string node_key(int node) { return "node/" + std::to_string(node); }
 
 std::string process_text(const std::string& host, int64_t pid) {
   return format("host %s pid %lld", host.c_str(), static_cast<long long>(pid));
-}
-
-bool is_loopback(const net::Address& address) {
-  if (address.family() == AF_INET6) {
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
-  }
-  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
-  return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
-}
-
-/// A host's own name is often 127.0.1.1 in its own /etc/hosts, where no other node can come; who
-/// writes 127.0.0.1 or localhost means it.
-Result<std::string> bind_host(const std::string& host) {
-  DT_TRY_VALUE(const std::vector<net::Address> addresses, net::resolve_now(host, 0, true));
-  const bool literal = std::any_of(addresses.begin(), addresses.end(),
-                                   [&](const net::Address& each) { return each.host() == host; });
-  const bool all_loopback = std::all_of(addresses.begin(), addresses.end(), is_loopback);
-  return all_loopback && !literal && host != "localhost" ? std::string() : host;
 }
 
 }  // namespace
@@ -74,7 +55,7 @@ std::string Fleet::reachable_host() const {
 /// The name of a pod may appear later than the pod.
 Result<std::string> Fleet::await_bind_host(const Wait& wait) const {
   for (bool told = false;; told = true) {
-    auto host = bind_host(options_.node.host);
+    auto host = net::bind_host(options_.node.host);
     if (host.ok() || wait.deadline.passed() || wait.interrupted()) return host;
     if (!told && options_.logger) {
       options_.logger->log(LogLevel::kWarning, "%s; trying again for %s",

@@ -64,6 +64,27 @@ TEST_CASE("Interfaces: loopback and equal addresses are recognised, ports do not
   CHECK(!same_host_address(address("127.0.0.1"), address("::1")));
 }
 
+TEST_CASE("Interfaces: a literal and localhost mean loopback, other hosts are listened for") {
+  for (const char* meant : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    CHECK(means_loopback(meant));
+    CHECK(bind_host(meant).value() == meant);
+  }
+  for (const char* other : {"10.0.0.5", "0.0.0.0", "2001:db8::5", "node0", ""}) {
+    CHECK(!means_loopback(other));
+  }
+  CHECK(bind_host("0.0.0.0").value() == "0.0.0.0");
+  CHECK(bind_host("10.0.0.5").value() == "10.0.0.5");
+  CHECK(!bind_host("no-such-host.invalid").ok());
+  CHECK(literal_address("fd77::1", 99).value().text() == "[fd77::1]:99");
+  CHECK(!literal_address("localhost", 99).ok());
+  CHECK(!literal_address("", 99).ok());
+}
+
+TEST_CASE("Interfaces: the default route leaves from no loopback address, or there is none") {
+  const auto source = default_route_source();
+  CHECK((!source.ok() || !is_loopback(source.value())));
+}
+
 TEST_CASE("Interfaces: this host has a loopback address and a text for it") {
   const auto found = list_interfaces();
   const std::string text = interfaces_text(found);

@@ -19,6 +19,7 @@ TEST_CASE("Client: set, get, add, compare_set, erase, list, multi_get, multi_set
   const auto client = job.connect(0);
   const Wait wait = patiently();
   CHECK(client->welcome().server.text() == "rank 0 (hostA pid 10)");
+  CHECK(client->peer_host() == "127.0.0.1");
   CHECK(client->ping(wait).ok());
 
   CHECK(client->set("k", std::string("\0bytes\xff", 7), wait).ok());
