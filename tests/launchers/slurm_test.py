@@ -91,6 +91,12 @@ def check_exchange(cluster, kind):
     expect(len({place["master_port"] for place in found}) == 1, str(found))
 
 
+def check_hydra_inside(cluster):
+    """The server of PMIx around mpiexec knows one process only."""
+    options = ["-N1", "-n1", "--mpi=pmix", "mpiexec.hydra", "-launcher", "fork", "-hosts", "localhost", "-n", "2", PROGRAM]
+    good_places(cluster.run("srun", *options), 2, "hydra")
+
+
 def check_steps(cluster):
     """One after the other, then two at once on one node, with a port each or over PMI."""
     step = f"srun --exact --mem=0 %s {PROGRAM} || exit 1\n"
@@ -187,6 +193,10 @@ def main():
             ("sbatch and salloc without srun", lambda: check_no_srun(cluster)),
             ("a rank exported before srun", lambda: check_exported_rank(cluster)),
         ]
+        if os.access("/usr/bin/mpiexec.hydra", os.X_OK):
+            cases.append(("mpiexec inside srun --mpi=pmix", lambda: check_hydra_inside(cluster)))
+        else:
+            print("mpiexec inside srun --mpi=pmix: not run: apt-get install mpich")
         if can_train(TRAINER):
             cases.append(("the trainer", lambda: check_trainer(cluster)))
         if os.geteuid() == 0:
