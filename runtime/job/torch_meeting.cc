@@ -7,6 +7,7 @@
 #include "store/torch_service.h"
 
 namespace dt::job {
+
 Result<TorchMeeting::Found> parse_host_port(const std::string& text) {
   const size_t colon = text.rfind(':');
   TorchMeeting::Found found;
