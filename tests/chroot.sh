@@ -43,6 +43,7 @@ rm -rf "$system"/var/lib/apt/lists/*
 cp /etc/resolv.conf /etc/hosts "$system/etc/"
 mount -t proc proc "$system/proc" && mounted+=("$system/proc")
 mount --bind /dev "$system/dev" && mounted=("$system/dev" "${mounted[@]}")
+mount --bind /dev/pts "$system/dev/pts" && mounted=("$system/dev/pts" "${mounted[@]}") # for terminals
 
 git clone -q "$root" "$system/root/dt"
 echo "chroot.sh: bare Debian $(cat "$system/etc/debian_version"), commit $(git -C "$root" rev-parse --short HEAD), $(nproc) cores"
