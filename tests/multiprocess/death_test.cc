@@ -16,30 +16,15 @@ using dt::test::count_of;
 using dt::test::dt_run;
 using dt::test::HeldPort;
 using dt::test::lines_of;
+using dt::test::pid_of_rank;
 using dt::test::Process;
+using dt::test::ready_pids;
 using dt::test::starts_with;
 using dt::test::Watch;
 
 namespace {
 
 constexpr int kNamedMs = 2000;  // what dt promises
-
-std::vector<pid_t> ready_pids(const std::string& text) {
-  std::vector<pid_t> pids;
-  for (const std::string& line : lines_of(text)) {
-    const size_t at = line.find("ready ");
-    if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + 6));
-  }
-  return pids;
-}
-
-pid_t pid_of_rank(const std::string& text, int rank) {
-  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
-  for (const std::string& line : lines_of(text)) {
-    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
-  }
-  return -1;
-}
 
 std::vector<std::string> shared_memory_files() {
   std::vector<std::string> files;

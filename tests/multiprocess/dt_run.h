@@ -25,4 +25,24 @@ inline std::vector<std::string> dt_run(const std::vector<std::string>& options,
   return command;
 }
 
+/// Of every "[RANK] ready PID" in the output.
+inline std::vector<pid_t> ready_pids(const std::string& output) {
+  static constexpr char kMark[] = "] ready ";
+  std::vector<pid_t> pids;
+  for (const std::string& line : lines_of(output)) {
+    const size_t at = line.find(kMark);
+    if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + sizeof kMark - 1));
+  }
+  return pids;
+}
+
+/// Of "[RANK] ready PID"; -1: there is none.
+inline pid_t pid_of_rank(const std::string& output, int rank) {
+  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
+  for (const std::string& line : lines_of(output)) {
+    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
+  }
+  return -1;
+}
+
 }  // namespace dt::test

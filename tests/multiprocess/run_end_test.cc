@@ -13,6 +13,7 @@
 using dt::test::count_of;
 using dt::test::dt_run;
 using dt::test::lines_of;
+using dt::test::pid_of_rank;
 using dt::test::Process;
 using dt::test::starts_with;
 using dt::test::Watch;
@@ -39,14 +40,6 @@ std::vector<pid_t> pids_in(const std::string& text) {
     if (second > 0) pids.push_back(second);
   }
   return pids;
-}
-
-pid_t pid_of_rank(const std::string& text, int rank) {
-  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
-  for (const std::string& line : lines_of(text)) {
-    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
-  }
-  return -1;
 }
 
 std::string host_name() {

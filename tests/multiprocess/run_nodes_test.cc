@@ -16,7 +16,9 @@
 using dt::test::count_of;
 using dt::test::HeldPort;
 using dt::test::lines_of;
+using dt::test::pid_of_rank;
 using dt::test::Process;
+using dt::test::ready_pids;
 using dt::test::required_variable;
 using dt::test::starts_with;
 using dt::test::Watch;
@@ -80,24 +82,6 @@ Strings run_program(const Strings& mode) {
 }
 
 Strings rank_program(const std::string& mode) { return {required_variable("RANK_PROGRAM"), mode}; }
-
-/// "[RANK] ready PID" or "[RANK] ready PID end" of every rank that agent shows.
-std::vector<pid_t> ready_pids(const std::string& text) {
-  std::vector<pid_t> pids;
-  for (const std::string& line : lines_of(text)) {
-    const size_t at = line.find("] ready ");
-    if (at != std::string::npos) pids.push_back(atoi(line.c_str() + at + 8));
-  }
-  return pids;
-}
-
-pid_t pid_of_rank(const std::string& text, int rank) {
-  const std::string beginning = "[" + std::to_string(rank) + "] ready ";
-  for (const std::string& line : lines_of(text)) {
-    if (starts_with(line, beginning)) return atoi(line.c_str() + beginning.size());
-  }
-  return -1;
-}
 
 bool all_ready(Nodes& nodes) {
   for (size_t node = 0; node < nodes.size(); ++node) {

@@ -147,6 +147,15 @@ TEST_CASE("--log-dir has each rank's output as it was written") {
   CHECK(refused.out.empty());
 }
 
+TEST_CASE("output that cannot be written is told, and the job has not ended well") {
+  const std::string dt = dt::test::required_variable("DT_COMMAND");
+  Process full({"/bin/sh", "-c", dt + " run -n 2 echo hello >/dev/full"});
+  CHECK(full.wait() == 1);
+  CHECK(full.err ==
+        "dt run: cannot write to stdout: No space left on device; what the ranks print from here "
+        "on is lost\n");
+}
+
 TEST_CASE("a terminal shows only rank 0's progress, and no line is torn by it") {
   constexpr int kSteps = 200;
   Process::Options options;

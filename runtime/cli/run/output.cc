@@ -144,10 +144,18 @@ void Output::show_tail(int world_rank, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) to.line(prefix(world_rank, to), line);
 }
 
+bool Output::left(const Sink& sink) { return sink.error() == EPIPE || sink.error() == EIO; }
+
 void Output::flush() {
   for (const Stream stream : kStreams) {
-    sink(stream).draw_live();
-    sink(stream).write_some();
+    Sink& to = sink(stream);
+    to.draw_live();
+    to.write_some();
+    if (!to.is_broken() || left(to) || cut_short_) continue;
+    cut_short_ = true;
+    message(format("dt run: cannot write to %s: %s; what the ranks print from here on is lost",
+                   stream == Stream::kStdout ? "stdout" : "stderr",
+                   errno_text(to.error()).c_str()));
   }
 }
 

@@ -50,8 +50,11 @@ class Output {
 
   /// False while the reader of `stream` is so slow that no more should be read from the ranks.
   bool accepts(Stream stream) const { return !sink(stream).is_full(); }
-  /// Nobody will ever see or keep what a rank still writes to `stream`.
-  bool is_pointless(Stream stream) const { return sink(stream).is_broken() && !has_logs_; }
+  /// Nobody will ever see or keep what a rank still writes to `stream`, and somebody wanted that.
+  bool is_pointless(Stream stream) const { return left(sink(stream)) && !has_logs_; }
+  /// Output could not be written although its reader is there: a full disk, say. It was told to
+  /// stderr when it happened.
+  bool is_cut_short() const { return cut_short_; }
   bool is_terminal(Stream stream) const { return sink(stream).is_terminal(); }
   /// Writes what can be written without blocking.
   void flush();
@@ -72,6 +75,8 @@ class Output {
 
   Output(const OutputOptions& options, int stdout_fd, int stderr_fd);
   Status open_logs(const std::string& folder);
+  /// Its reader, or the terminal, is gone.
+  static bool left(const Sink& sink);
   void keep(int rank, std::string_view text);
   void pass_on(int rank, Stream stream, std::string_view text);
   void write_log(int rank, Stream stream, std::string_view bytes);
@@ -85,6 +90,7 @@ class Output {
   const OutputOptions options_;
   const bool color_;
   bool has_logs_ = false;
+  bool cut_short_ = false;
   Stream live_stream_ = Stream::kStdout;        // whose unfinished line is live
   std::array<std::shared_ptr<Sink>, 2> sinks_;  // one and the same for one terminal
   std::vector<Source> sources_;                 // by rank and stream

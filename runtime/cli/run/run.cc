@@ -280,7 +280,9 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
     if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
     Supervisor supervisor(agent->plan, *signals, *guardian, *output);
     const Outcome outcome = supervisor.run();
-    if (!outcome.restart) return outcome.exit_code;
+    if (!outcome.restart) {
+      return outcome.exit_code == 0 && output->is_cut_short() ? 1 : outcome.exit_code;
+    }
     agent->plan.stop_signal = supervisor.stop_signal();
     agent->plan.stopped_here = supervisor.stopped_here();
   }

@@ -60,20 +60,20 @@ void Sink::erase_live() {
 }
 
 void Sink::line(std::string_view prefix, std::string_view text) {
-  if (broken_) return;
+  if (is_broken()) return;
   erase_live();
   buffer_.append(prefix).append(text).push_back('\n');
 }
 
 void Sink::set_live(std::string_view prefix, std::string_view text) {
-  if (!is_terminal_ || broken_ || text == live_) return;
+  if (!is_terminal_ || is_broken() || text == live_) return;
   erase_live();
   live_prefix_ = prefix;
   live_ = text;
 }
 
 void Sink::draw_live() {
-  if (live_drawn_ || live_.empty() || broken_) return;
+  if (live_drawn_ || live_.empty() || is_broken()) return;
   const size_t width = columns() - 1;  // a full row would wrap
   append_columns(live_, append_columns(live_prefix_, width, &buffer_), &buffer_);
   live_drawn_ = true;
@@ -89,7 +89,7 @@ void Sink::write_some() {
     if (count >= 0) {
       written_ += static_cast<size_t>(count);
     } else if (errno != EAGAIN && errno != EINTR) {
-      broken_ = true;  // EPIPE, ENOSPC, EIO of a terminal that was closed
+      error_ = errno;
       discard();
     } else {
       break;

@@ -19,8 +19,10 @@ class Sink {
 
   bool is_terminal() const { return is_terminal_; }
   int fd() const { return fd_; }
-  /// The reader is gone; everything is thrown away from now on.
-  bool is_broken() const { return broken_; }
+  /// A write failed; everything is thrown away from now on.
+  bool is_broken() const { return error_ != 0; }
+  /// The errno value of that, 0 none. EPIPE and EIO: the reader or the terminal is gone.
+  int error() const { return error_; }
   /// Holds so much that whoever writes must wait. Nothing is lost when it is used all the same.
   bool is_full() const { return buffer_.size() - written_ > kFullBytes; }
   bool is_empty() const { return buffer_.size() == written_; }
@@ -42,7 +44,7 @@ class Sink {
 
   const int fd_;
   const bool is_terminal_;
-  bool broken_ = false;
+  int error_ = 0;
   bool live_drawn_ = false;
   std::string live_prefix_;
   std::string live_;
