@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/host_links.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "backend/host/host_backend.h"
@@ -11,51 +9,11 @@
 namespace dt::job {
 namespace {
 
-constexpr uint32_t kRecordVersion = 1;
-constexpr size_t kMaxTextBytes = 2048;
 // A greeting takes milliseconds. Whoever drops packets is waited for this long, or for half of
 // what the rendezvous still has: the other half is to tell everybody.
 constexpr int64_t kProbeMs = 10'000;
-constexpr int64_t kGraceMs = 300;  // for what the control plane has to say about a failure
-
-Result<net::Address> address_of(const LinkRecord& record) {
-  return net::literal_address(record.address, record.port);
-}
-
-std::string who(int32_t rank, const std::string& host, int64_t pid) {
-  return format("rank %d (%s pid %lld)", rank, host.c_str(), static_cast<long long>(pid));
-}
-
-/// Records of ranks, and with them where they listen.
-Result<std::vector<std::pair<store::JoinRecord, LinkRecord>>> read_records(
-    const HostLinks::MultiGet& multi_get, const std::vector<int32_t>& ranks, const Wait& wait) {
-  std::vector<std::string> keys;
-  for (const int32_t rank : ranks) keys.push_back(store::join_record_key(rank));
-  DT_TRY_VALUE(const auto values, multi_get(keys, wait));
-  std::vector<std::pair<store::JoinRecord, LinkRecord>> result;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    store::JoinRecord record;
-    LinkRecord links;
-    if (i >= values.size() || !values[i] || !store::decode(*values[i], &record)) {
-      return Status(
-          Code::kInternal,
-          format("the store has no record of rank %d, which has joined; report this", ranks[i]));
-    }
-    if (record.payload.empty()) {  // it tells everybody why, see cannot_open()
-      return Status(Code::kConfig,
-                    format("%s cannot be reached from other hosts; its own error says why",
-                           who(record.rank, record.host_name, record.pid).c_str()));
-    }
-    if (!LinkRecord::decode(record.payload, &links)) {
-      return Status(Code::kVersion,
-                    format("%s did not say where it can be reached; run the same version of dt on "
-                           "every host",
-                           who(record.rank, record.host_name, record.pid).c_str()));
-    }
-    result.emplace_back(std::move(record), std::move(links));
-  }
-  return result;
-}
+constexpr int64_t kAnswerMs = 2'000;  // of a process that runs, through the store
+constexpr int64_t kGraceMs = 300;     // for what the control plane has to say about a failure
 
 /// The other rank may have failed first, and gone: then that is what happened.
 Status first_cause(const Status& status, const Wait& wait) {
@@ -63,13 +21,22 @@ Status first_cause(const Status& status, const Wait& wait) {
   return wait.interrupted() ? wait.interrupt->status() : status;
 }
 
-tcp::Mesh::LookUp make_look_up(HostLinks::MultiGet multi_get) {
-  return [multi_get = std::move(multi_get)](const std::vector<int32_t>& ranks,
-                                            const Wait& wait) -> Result<std::vector<tcp::Peer>> {
-    DT_TRY_VALUE(const auto records, read_records(multi_get, ranks, wait));
+tcp::Mesh::LookUp make_look_up(const HostLinks::Store& store) {
+  return [multi_get = store.multi_get](const std::vector<int32_t>& ranks,
+                                       const Wait& wait) -> Result<std::vector<tcp::Peer>> {
+    std::vector<std::string> keys;
+    for (const int32_t rank : ranks) keys.push_back(store::join_record_key(rank));
+    DT_TRY_VALUE(const auto values, multi_get(keys, wait));
     std::vector<tcp::Peer> peers;
-    for (const auto& [record, links] : records) {
-      DT_TRY_VALUE(const net::Address address, address_of(links));
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      store::JoinRecord record;
+      if (i >= values.size() || !values[i] || !store::decode(*values[i], &record)) {
+        return Status(
+            Code::kInternal,
+            format("the store has no record of rank %d, which has joined; report this", ranks[i]));
+      }
+      DT_TRY_VALUE(const net::Address address,
+                   net::literal_address(record.reach.address, record.reach.port));
       peers.push_back({record.rank, record.host_name, record.pid, address});
     }
     return peers;
@@ -77,39 +44,6 @@ tcp::Mesh::LookUp make_look_up(HostLinks::MultiGet multi_get) {
 }
 
 }  // namespace
-
-std::string LinkRecord::encode() const {
-  store::Writer writer;
-  writer.u32(kRecordVersion).text(network_id).text(address).u32(port).text(interfaces);
-  return writer.take();
-}
-
-bool LinkRecord::decode(std::string_view bytes, LinkRecord* out) {
-  store::Reader reader(bytes);
-  const uint32_t version = reader.u32();
-  out->network_id = reader.text(kMaxTextBytes);
-  out->address = reader.text(kMaxTextBytes);
-  out->port = static_cast<uint16_t>(reader.u32());
-  out->interfaces = reader.text(kMaxTextBytes);
-  return reader.done() && version == kRecordVersion && out->port != 0;
-}
-
-Status check_addresses(const std::string& from, const LinkRecord& own, const std::string& to,
-                       const LinkRecord& other) {
-  if (own.network_id == other.network_id) return {};  // one network stack: any address will do
-  DT_TRY_VALUE(const net::Address here, address_of(own));
-  DT_TRY_VALUE(const net::Address there, address_of(other));
-  const bool loopback = net::is_loopback(there) || net::is_loopback(here);
-  if (!loopback && !net::same_host_address(here, there)) return {};
-  const std::string what =
-      loopback ? "a loopback address reaches no other host" : "two hosts gave the same address";
-  return Status(Code::kConfig,
-                format("%s: %s is at %s and %s at %s; the first host has %s; the second has %s; "
-                       "choose with network.interface (a name, a network as 10.1.0.0/16, or an "
-                       "address), and give a job.master_addr that is no loopback address",
-                       what.c_str(), from.c_str(), own.address.c_str(), to.c_str(),
-                       other.address.c_str(), own.interfaces.c_str(), other.interfaces.c_str()));
-}
 
 Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const Self& self,
                                                    const std::string& store_host,
@@ -124,66 +58,75 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
     if (auto source = net::default_route_source(); source.ok()) address = source.value();
   }
   DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
-  LinkRecord record;
-  record.network_id = self.network_id;
+  store::Reach reach;
+  reach.network_id = self.network_id;
   // Without the name of an interface, which means nothing on another host.
-  record.address = address.host();
-  record.address.resize(std::min(record.address.size(), record.address.find('%')));
-  record.port = listener.local().port();
-  record.interfaces = net::interfaces_text(interfaces);
-  return std::unique_ptr<HostLinks>(new HostLinks(self, std::move(record), std::move(listener)));
+  reach.address = address.host();
+  reach.address.resize(std::min(reach.address.size(), reach.address.find('%')));
+  reach.port = listener.local().port();
+  reach.interfaces = net::interface_texts(interfaces);
+  return std::unique_ptr<HostLinks>(new HostLinks(self, std::move(reach), std::move(listener)));
 }
 
-Status HostLinks::cannot_open(const Status& why, int32_t rank, const std::string& host_name) {
-  ErrorInfo info = why.info();
-  info.rank = rank;
-  info.host = host_name;
-  info.pid = getpid();
-  info.operation = "dt_init";
-  info.message = "dt_init: " + who(rank, host_name, info.pid) + ": " + info.message;
-  return Status(std::move(info));
+store::Reach HostLinks::reach_of(const Result<std::unique_ptr<HostLinks>>& opened,
+                                 const Self& self) {
+  if (opened.ok()) return opened.value()->reach_;
+  store::Reach reach;
+  reach.network_id = self.network_id;
+  reach.problem = opened.status().message();
+  return reach;
 }
 
-Status HostLinks::connect(const store::Verdict& verdict, MultiGet multi_get, const Wait& wait) {
+Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait& wait) {
   tcp::Mesh::Options options;
   options.session = verdict.session;
   options.rank = self_.rank;
   options.host = self_.host_name;
-  options.look_up = make_look_up(multi_get);
+  options.look_up = make_look_up(store);
   DT_TRY_VALUE(mesh_, tcp::Mesh::start(std::move(listener_), std::move(options)));
   for (size_t host = 0; host < verdict.hosts.size(); ++host) {
     const auto& ranks = verdict.hosts[host].ranks;
     const auto mine = std::find(ranks.begin(), ranks.end(), self_.rank);
     if (mine == ranks.end()) continue;
     const auto& next = verdict.hosts[(host + 1) % verdict.hosts.size()].ranks;
-    return probe(next[static_cast<size_t>(mine - ranks.begin()) % next.size()], multi_get, wait);
+    if (next.empty()) break;
+    return probe(next[static_cast<size_t>(mine - ranks.begin()) % next.size()], store, wait);
   }
   return Status(Code::kInternal,
-                format("rank %d is on no host of the verdict; report this", self_.rank));
+                format("rank %d finds no next host in the verdict; report this", self_.rank));
 }
 
-Status HostLinks::probe(int32_t rank, const MultiGet& multi_get, const Wait& wait) {
-  const auto found = read_records(multi_get, {rank}, wait);
-  if (!found.ok()) return first_cause(found.status(), wait);
-  const auto& [next, links] = found.value()[0];
-  const std::string to = who(next.rank, next.host_name, next.pid);
-  Status status = check_addresses(format("rank %d (%s)", self_.rank, self_.host_name.c_str()),
-                                  record_, to, links);
-  if (status.ok()) {
-    const Deadline limit = Deadline::after_ms(
-        std::min(kProbeMs, std::max<int64_t>(wait.deadline.remaining_ms() / 2, 1)));
-    status = mesh_->probe(rank, Wait{limit, wait.interrupt});
-  }
+Status HostLinks::probe(int32_t rank, const Store& store, const Wait& wait) {
+  const Deadline limit = Deadline::after_ms(
+      std::min(kProbeMs, std::max<int64_t>(wait.deadline.remaining_ms() / 2, 1)));
+  const Status status = mesh_->probe(rank, Wait{limit, wait.interrupt});
   if (status.ok()) return status;
   ErrorInfo info = first_cause(status, wait).info();
   if (wait.interrupted()) return Status(std::move(info));
-  // The rank lives: it has just joined. What fails is the way to it.
+  const tcp::Peer next = mesh_->peer(rank);
   if (info.code == Code::kTimeout || info.code == Code::kPeerLost) {
-    info.code = Code::kSystem;
-    info.message += format(" (%s does answer on the store, so its host is up)", to.c_str());
+    const std::string who =
+        format("rank %d (%s pid %lld)", rank, next.host.c_str(), static_cast<long long>(next.pid));
+    const auto answers = store.answers(rank, Wait{Deadline::after_ms(kAnswerMs), wait.interrupt});
+    if (!answers.ok()) {
+      info.message += format("; whether %s is up is not known, because the store does not say: %s",
+                             who.c_str(), answers.status().message().c_str());
+    } else if (answers.value()) {
+      info.code = Code::kSystem;
+      info.message += format(
+          "; %s does answer through the store, so its host is up and the way "
+          "between the two is blocked",
+          who.c_str());
+    } else {
+      info.code = Code::kPeerLost;
+      info.message += format(
+          "; %s does not answer through the store either: its process is "
+          "stopped, or its host is down or off the network",
+          who.c_str());
+    }
   }
   info.rank = next.rank;
-  info.host = next.host_name;
+  info.host = next.host;
   info.pid = next.pid;
   info.operation = "dt_init";
   info.message = "dt_init: " + info.message;

@@ -90,18 +90,18 @@ Status Job::start_together(const Config& config) {
   DT_TRY(settle_store(config, wait));
   DT_TRY(connect(wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity()};
-  // Of no matter if it fails where the job turns out to have one host.
+  // Of no matter if it fails where the job turns out to have one host; else the join fails.
   auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
-  const Status links_status = links.status();
+  const store::Reach reach = HostLinks::reach_of(links, self);
   if (links.ok()) links_ = std::move(links).value();
-  DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, wait));
+  DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, reach, wait));
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
   place_.local_rank = verdict.local_rank;
   place_.local_size = verdict.local_size;
   place_.node_rank = verdict.node_rank;
   place_.node_count = verdict.node_count;
-  DT_TRY(connect_hosts(verdict, links_status, wait));
+  DT_TRY(connect_hosts(verdict, wait));
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
   return board_->first();
@@ -125,7 +125,7 @@ Status Job::connect(const Wait& wait) {
 }
 
 Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener& listener,
-                                 const Wait& wait) {
+                                 const store::Reach& reach, const Wait& wait) {
   store::JoinRecord record;
   record.rank = place_.rank;
   record.world_size = place_.world_size;
@@ -136,29 +136,30 @@ Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener&
   record.node_rank = place_.node_rank;
   record.socket_name = listener.name();
   record.equal_config = config.equal_keys();
-  if (links_ != nullptr) record.payload = links_->payload();
+  record.reach = reach;
   return control_->client()->join(record, wait);
 }
 
 /// All ranks go on together, or fail with what the first one found.
-Status Job::connect_hosts(const store::Verdict& verdict, const Status& opened, const Wait& wait) {
+Status Job::connect_hosts(const store::Verdict& verdict, const Wait& wait) {
   if (verdict.node_count == 1) {
     links_ = nullptr;
     return {};
   }
-  if (!opened.ok()) {
-    const Status status = HostLinks::cannot_open(opened, place_.rank, host_name_);
-    control_->report("", status);
-    return status;
-  }
-  const auto multi_get = [control = control_](
-                             const std::vector<std::string>& keys,
-                             const Wait& limit) -> Result<std::vector<std::optional<std::string>>> {
+  HostLinks::Store store;
+  store.multi_get = [control = control_](
+                        const std::vector<std::string>& keys,
+                        const Wait& limit) -> Result<std::vector<std::optional<std::string>>> {
     const auto client = control->client();
     if (client == nullptr) return ended();
     return client->multi_get(keys, limit);
   };
-  if (const Status status = links_->connect(verdict, multi_get, wait); !status.ok()) {
+  store.answers = [control = control_](int32_t rank, const Wait& limit) -> Result<bool> {
+    const auto client = control->client();
+    if (client == nullptr) return ended();
+    return client->answers(rank, limit);
+  };
+  if (const Status status = links_->connect(verdict, std::move(store), wait); !status.ok()) {
     control_->report("", status);
     return status;
   }

@@ -86,11 +86,10 @@ class Job {
   Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
-                              const Wait& wait);
+                              const store::Reach& reach, const Wait& wait);
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
-  /// `opened`: what became of opening links_.
-  Status connect_hosts(const store::Verdict& verdict, const Status& opened, const Wait& wait);
+  Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
 
   // On the I/O thread.

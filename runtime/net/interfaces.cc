@@ -103,17 +103,24 @@ std::vector<Interface> list_interfaces() {
   return result;
 }
 
-std::string interfaces_text(const std::vector<Interface>& interfaces) {
-  std::string text;
-  size_t shown = 0;
+std::vector<std::string> interface_texts(const std::vector<Interface>& interfaces) {
+  std::vector<std::string> texts;
   for (const Interface& each : interfaces) {
-    if (is_link_local(each.address)) continue;  // every interface has one
-    if (++shown > kShownMax) continue;
-    text += format("%s%s %s/%d", text.empty() ? "" : ", ", each.name.c_str(),
-                   each.address.host().c_str(), each.prefix_bits);
+    if (is_link_local(each.address)) continue;
+    texts.push_back(
+        format("%s %s/%d", each.name.c_str(), each.address.host().c_str(), each.prefix_bits));
   }
-  if (shown > kShownMax) text += format(" and %zu more", shown - kShownMax);
-  return text.empty() ? "none" : text;
+  return texts;
+}
+
+std::string interfaces_text(const std::vector<Interface>& interfaces) {
+  const std::vector<std::string> texts = interface_texts(interfaces);
+  std::string joined;
+  for (size_t i = 0; i < std::min(texts.size(), kShownMax); ++i) {
+    joined += (i == 0 ? "" : ", ") + texts[i];
+  }
+  if (texts.size() > kShownMax) joined += format(" and %zu more", texts.size() - kShownMax);
+  return joined.empty() ? "none" : joined;
 }
 
 bool is_loopback(const Address& address) {

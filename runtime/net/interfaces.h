@@ -18,7 +18,9 @@ struct Interface {
 
 /// In the kernel's order; IPv4 and IPv6 only.
 std::vector<Interface> list_interfaces();
-/// "eth0 10.0.0.1/24, lo 127.0.0.1/8": for messages, a bounded number of them.
+/// Each as "eth0 10.0.0.1/24", without the link-local ones that every interface has.
+std::vector<std::string> interface_texts(const std::vector<Interface>& interfaces);
+/// These joined: for messages, a bounded number of them; or "none".
 std::string interfaces_text(const std::vector<Interface>& interfaces);
 
 bool is_loopback(const Address& address);

@@ -14,7 +14,7 @@ constexpr size_t kFrameRoomBytes = 1 << 10;  // what a request holds beside keys
 
 bool server_watches_deadline(FrameType type) {
   return type == FrameType::kGet || type == FrameType::kWait || type == FrameType::kBarrier ||
-         type == FrameType::kJoin || type == FrameType::kGoodbye;
+         type == FrameType::kJoin || type == FrameType::kGoodbye || type == FrameType::kAskPeer;
 }
 
 Status bad_reply(const std::string& what) {
@@ -247,6 +247,14 @@ Status Client::ping(const Wait& wait) {
   Request request;
   request.type = FrameType::kPing;
   return call(std::move(request), wait, "ping").status();
+}
+
+Result<bool> Client::answers(int32_t rank, const Wait& wait) {
+  Request request;
+  request.type = FrameType::kAskPeer;
+  request.number = rank;
+  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "ask_peer"));
+  return payload == std::string(1, '\1');
 }
 
 // ---- the job ----

@@ -78,6 +78,9 @@ class Client {
   /// Returns when `count` calls with this name have come; then the name is free again.
   Status barrier(const std::string& name, int32_t count, const Wait& wait);
   Status ping(const Wait& wait);
+  /// Whether the process of `rank` answers the store before the deadline: its I/O thread runs, and
+  /// the network between it and the store carries.
+  Result<bool> answers(int32_t rank, const Wait& wait);
 
   /// One round trip: returns when every rank of the job has joined, or why that failed.
   Result<Verdict> join(const JoinRecord& record, const Wait& wait);

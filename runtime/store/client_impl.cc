@@ -136,6 +136,7 @@ void Client::Impl::on_frame(Frame frame) {
     if (decode(frame.payload, &failure)) fail(failure);
     return;
   }
+  if (frame.type == FrameType::kPing) return link_->send(FrameType::kHere, frame.id, {});
   const auto found = pending_.find(frame.id);
   if (found == pending_.end()) return;  // withdrawn meanwhile
   const std::shared_ptr<Call> call = std::move(found->second);

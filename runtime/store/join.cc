@@ -191,9 +191,11 @@ void JoinTable::decide(Answers* answers) {
   if (joined < world_size) return;
   std::vector<JoinRecord> records;
   for (const auto& entry : slots_) records.push_back(entry.second.record);
-  if (const Status compared = compare_configs(records); !compared.ok()) {
-    fail_join(compared, answers);
-    return;
+  for (const auto compare : {compare_configs, compare_addresses}) {
+    if (const Status compared = compare(records); !compared.ok()) {
+      fail_join(compared, answers);
+      return;
+    }
   }
   const std::vector<Placement> places = place_ranks(records);
   Verdict common;
@@ -245,7 +247,6 @@ std::string JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& 
     entry.rank = local;
     entry.pid = record.pid;
     entry.socket_name = record.socket_name;
-    entry.payload = record.payload;
   }
   return encode_without_hosts(verdict);
 }

@@ -19,6 +19,11 @@ namespace dt::store {
 /// Ok, or CONFIG with every key whose value is not the same in all records. By rank.
 Status compare_configs(const std::vector<JoinRecord>& records);
 
+/// Ok, or CONFIG where a rank cannot be reached by all ranks of other hosts: it listens nowhere, at
+/// a loopback address, or at one that another host has too. Says what interfaces the hosts have.
+/// Only where there is more than one host. By rank.
+Status compare_addresses(const std::vector<JoinRecord>& records);
+
 /// Where a rank lives. Hosts are told apart by host_id.
 struct Placement {
   int32_t node_rank = 0;
@@ -63,6 +68,8 @@ class JoinTable {
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
   bool decided() const { return decided_; }
+  /// The connection of a rank that is there; 0 none.
+  uint64_t client_of(int32_t rank) const;
   /// Once after the verdict: the records, as keys and values for the store.
   std::vector<std::pair<std::string, std::string>> take_records();
 

@@ -111,6 +111,11 @@ void JoinTable::expire(int64_t now_ns, Answers* answers) {
   }
 }
 
+uint64_t JoinTable::client_of(int32_t rank) const {
+  const auto slot = slots_.find(rank);
+  return slot == slots_.end() || slot->second.stage == Stage::kDead ? 0 : slot->second.client;
+}
+
 int64_t JoinTable::next_deadline_ns() const {
   int64_t next = deadlines_.empty() ? kNeverNs : deadlines_.begin()->first;
   if (count(Stage::kJoining) > 0) next = std::min(next, first_join_.deadline_ns);

@@ -94,7 +94,11 @@ std::string encode(const JoinRecord& record) {
   writer.i64(record.pid).i32(record.local_rank).i32(record.node_rank).text(record.socket_name);
   writer.u32(static_cast<uint32_t>(record.equal_config.size()));
   for (const auto& entry : record.equal_config) writer.text(entry.first).text(entry.second);
-  writer.text(record.payload);
+  const Reach& reach = record.reach;
+  writer.text(reach.network_id).text(reach.address).u32(reach.port);
+  writer.u32(static_cast<uint32_t>(reach.interfaces.size()));
+  for (const std::string& each : reach.interfaces) writer.text(cut(each, kMaxNameBytes));
+  writer.text(cut(reach.problem, kMaxConfigTextBytes)).text(record.payload);
   return writer.take();
 }
 
@@ -113,8 +117,18 @@ bool decode(std::string_view bytes, JoinRecord* out) {
     std::string key = reader.text(kMaxNameBytes);
     out->equal_config.emplace_back(std::move(key), reader.text(kMaxConfigTextBytes));
   }
+  Reach& reach = out->reach;
+  reach.network_id = reader.text(kMaxNameBytes);
+  reach.address = reader.text(kMaxNameBytes);
+  const uint32_t port = reader.u32();
+  reach.port = static_cast<uint16_t>(port);
+  const size_t interfaces = reader.count(sizeof(uint32_t));
+  for (size_t i = 0; i < interfaces && reader.ok(); ++i) {
+    reach.interfaces.push_back(reader.text(kMaxNameBytes));
+  }
+  reach.problem = reader.text(kMaxConfigTextBytes);
   out->payload = reader.text(kMaxRecordBytes);
-  return reader.done();
+  return reader.done() && port <= UINT16_MAX;
 }
 
 std::string encode_hosts(const Verdict& verdict) {
@@ -134,7 +148,7 @@ std::string encode_without_hosts(const Verdict& verdict) {
   writer.i32(verdict.node_rank).i32(verdict.node_count);
   writer.u32(static_cast<uint32_t>(verdict.locals.size()));
   for (const LocalRecord& local : verdict.locals) {
-    writer.i32(local.rank).i64(local.pid).text(local.socket_name).text(local.payload);
+    writer.i32(local.rank).i64(local.pid).text(local.socket_name);
   }
   return writer.take();
 }
@@ -152,13 +166,12 @@ bool decode(std::string_view bytes, Verdict* out) {
   out->local_size = reader.i32();
   out->node_rank = reader.i32();
   out->node_count = reader.i32();
-  const size_t locals = reader.count(5 * sizeof(uint32_t));
+  const size_t locals = reader.count(4 * sizeof(uint32_t));
   for (size_t i = 0; i < locals && reader.ok(); ++i) {
     LocalRecord local;
     local.rank = reader.i32();
     local.pid = reader.i64();
     local.socket_name = reader.text(kMaxNameBytes);
-    local.payload = reader.text(kMaxRecordBytes);
     out->locals.push_back(std::move(local));
   }
   int64_t budget = std::min(out->world_size, kMaxWorldSize);

@@ -45,6 +45,16 @@ struct Welcome {
   Member server;  ///< rank -1: an agent (dt run) serves
 };
 
+/// How ranks of other hosts reach a rank.
+struct Reach {
+  std::string network_id;  ///< equal: one network stack, so any of its addresses will do; empty:
+                           ///< the process is not to be reached by others, and nothing is compared
+  std::string address;     ///< numeric, without a zone; empty: it listens nowhere
+  uint16_t port = 0;
+  std::vector<std::string> interfaces;  ///< of its host, as "eth0 10.0.0.1/24"
+  std::string problem;                  ///< why it listens nowhere
+};
+
 /// What a rank tells the others when it joins.
 struct JoinRecord {
   int32_t rank = -1;
@@ -56,6 +66,7 @@ struct JoinRecord {
   int32_t node_rank = -1;   ///< the launcher's hint; -1 none
   std::string socket_name;  ///< abstract unix socket; opaque bytes
   std::vector<std::pair<std::string, std::string>> equal_config;  ///< must be equal on all ranks
+  Reach reach;
   std::string payload;  ///< opaque bytes for the layers above
 };
 
@@ -64,7 +75,6 @@ struct LocalRecord {
   int32_t rank = -1;
   int64_t pid = 0;
   std::string socket_name;
-  std::string payload;
 };
 
 struct HostEntry {

@@ -26,7 +26,7 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kCancel)) ||
+          type <= static_cast<uint8_t>(FrameType::kHere)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
           type <= static_cast<uint8_t>(FrameType::kFailure));
 }
@@ -220,7 +220,9 @@ const char* fields_of(FrameType type) {
     case FrameType::kGoodbye: return "t";
     case FrameType::kAbort: return "m";
     case FrameType::kReportFailure: return "f";
+    case FrameType::kAskPeer: return "nt";
     case FrameType::kPing:
+    case FrameType::kHere:
     case FrameType::kCancel: return "";
     case FrameType::kReply:
     case FrameType::kError:

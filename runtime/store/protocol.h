@@ -46,8 +46,10 @@ enum class FrameType : uint8_t {
   kAbort = 14,
   kReportFailure = 15,
   kPing = 16,
-  kCancel = 17,  ///< withdraws the pending request with the same id; has no answer
-  // from the server
+  kCancel = 17,   ///< withdraws the pending request with the same id; has no answer
+  kAskPeer = 18,  ///< whether a rank's process answers at this moment
+  kHere = 19,     ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  // from the server, and kPing, pushed with an id
   kReply = 64,    ///< payload by request
   kError = 65,    ///< ErrorInfo; id 0: about the connection, which is then closed
   kFailure = 66,  ///< Failure, pushed
@@ -133,9 +135,9 @@ struct Request {
   std::vector<std::string> keys;    ///< list: the prefix; barrier: the name
   std::vector<std::string> values;  ///< set, compare_set: one; multi_set: as many as keys
   std::optional<std::string> expected;
-  int64_t number = 0;  ///< add: delta; barrier: count
+  int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank
   int64_t timeout_ms =
-      -1;  ///< get, wait, barrier, join, goodbye: until the server gives up; -1 never
+      -1;  ///< get, wait, barrier, join, goodbye, ask_peer: until the server gives up; -1 never
   Hello hello;
   JoinRecord join;
   Failure failure;   ///< report_failure

@@ -183,6 +183,8 @@ void Server::Impl::drop(uint64_t id, int error) {
   Answers answers;
   keyspace_.drop(id);
   torch_.drop(id);
+  std::erase_if(questions_, [id](const auto& each) { return each.second.asker.first == id; });
+  end_questions([id](const Question& each) { return each.asked == id; });
   const std::string reason = error == 0
                                  ? "closed its connection to the store"
                                  : "lost its connection to the store (" + errno_text(error) + ")";
@@ -258,6 +260,7 @@ void Server::Impl::on_timer() {
   joins_.expire(now_ns, &answers);
   join_deadline_ns_ = joins_.next_deadline_ns();
   deliver(answers);
+  end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });
   while (!strangers_.empty() && strangers_.front().first <= now_ns) {
     const uint64_t id = strangers_.front().second;
     strangers_.pop_front();
@@ -271,6 +274,7 @@ void Server::Impl::on_timer() {
 void Server::Impl::arm_timer() {
   int64_t next = std::min(keyspace_.next_deadline_ns(), join_deadline_ns_);
   if (!strangers_.empty()) next = std::min(next, strangers_.front().first);
+  for (const auto& [question, each] : questions_) next = std::min(next, each.deadline_ns);
   if (next == armed_for_ns_ || timer_ == nullptr) return;
   armed_for_ns_ = next;
   if (next == kNeverNs) {

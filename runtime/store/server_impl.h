@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +52,13 @@ class Server::Impl {
     bool one_too_many = false;  // told so as soon as its protocol is known
   };
 
+  /// Ranks that were asked whether they are there, and who wants to know.
+  struct Question {
+    Ticket asker;
+    uint64_t asked = 0;  // session
+    int64_t deadline_ns = kNeverNs;
+  };
+
   void accept(std::unique_ptr<net::Connection> connection);
   void received(uint64_t id, const char* data, size_t bytes);
   void settle(Session* session, Peer peer);
@@ -59,6 +68,10 @@ class Server::Impl {
   void handle_torch(uint64_t id);
   void handle(uint64_t id, Session* session, const Frame& frame);
   void hello(uint64_t id, Session* session, const Request& request);
+  void ask_peer(Ticket asker, int64_t rank, Patience patience);
+  void peer_answered(uint64_t question, bool answers);
+  /// Of those that are asked and will not answer, or too late.
+  void end_questions(const std::function<bool(const Question&)>& ended);
   void abort_job(uint64_t id, const Session& session, const Request& request);
   Result<std::string> answer_now(const Request& request, Answers* answers);
   void refuse(Session* session, const Status& status);
@@ -87,6 +100,8 @@ class Server::Impl {
     uint64_t version = 0;
     std::shared_ptr<const std::string> answer;  // null: none yet
   } last_read_;
+  std::map<uint64_t, Question> questions_;  // by the id of the kPing
+  uint64_t last_question_ = 0;
   size_t dt_sessions_ = 0;  // of Peer::kDt
   Keyspace keyspace_;
   TorchService torch_{&keyspace_};

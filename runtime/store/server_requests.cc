@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the server does with each request.
+#include <algorithm>
+
 #include "store/server_impl.h"
 #include "store/text.h"
 
@@ -73,6 +75,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
     case FrameType::kCancel:
       keyspace_.cancel(ticket);
       joins_.cancel(ticket);
+      std::erase_if(questions_, [&](const auto& each) { return each.second.asker == ticket; });
       join_deadline_ns_ = joins_.next_deadline_ns();
       break;
     case FrameType::kAbort:
@@ -82,6 +85,13 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
     case FrameType::kReportFailure:
       reply(session, request.id, std::string());
       push(request.failure, id);
+      break;
+    case FrameType::kAskPeer: ask_peer(ticket, request.number, patience); break;
+    case FrameType::kHere:
+      if (const auto found = questions_.find(request.id);
+          found != questions_.end() && found->second.asked == id) {
+        peer_answered(request.id, true);
+      }
       break;
     case FrameType::kMultiGet: {
       Result<std::string> answer = answer_now(request, &answers);
@@ -121,6 +131,37 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
   welcome.world_size = options_.world_size;
   welcome.server = Member{options_.server_rank, options_.host, options_.pid};
   reply(session, request.id, encode(welcome));
+}
+
+void Server::Impl::ask_peer(Ticket asker, int64_t rank, Patience patience) {
+  const auto pending = [&](const auto& each) { return each.second.asker.first == asker.first; };
+  if (std::any_of(questions_.begin(), questions_.end(), pending)) {
+    // Bounds what one connection can make the server keep.
+    const Status status(Code::kInvalidState, "ask_peer: one question at a time");
+    return reply(sessions_.at(asker.first).get(), asker.second, status);
+  }
+  const bool in_range = rank >= 0 && rank < options_.world_size;
+  const uint64_t asked = in_range ? joins_.client_of(static_cast<int32_t>(rank)) : 0;
+  const auto session = sessions_.find(asked);
+  questions_[++last_question_] = {asker, asked, patience.deadline_ns};
+  if (session == sessions_.end()) return peer_answered(last_question_, false);
+  session->second->connection->write(encode_frame(FrameType::kPing, last_question_, {}));
+}
+
+void Server::Impl::peer_answered(uint64_t question, bool answers) {
+  const Ticket asker = questions_.at(question).asker;
+  questions_.erase(question);
+  if (const auto session = sessions_.find(asker.first); session != sessions_.end()) {
+    reply(session->second.get(), asker.second, std::string(1, answers ? '\1' : '\0'));
+  }
+}
+
+void Server::Impl::end_questions(const std::function<bool(const Question&)>& ended) {
+  std::vector<uint64_t> over;
+  for (const auto& [question, each] : questions_) {
+    if (ended(each)) over.push_back(question);
+  }
+  for (const uint64_t question : over) peer_answered(question, false);
 }
 
 void Server::Impl::abort_job(uint64_t id, const Session& session, const Request& request) {

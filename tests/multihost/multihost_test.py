@@ -209,15 +209,21 @@ def interface_by_choice():
                 job.expect_good(hosts)
         with Job(network, hosts, ["check"], of_host={0: {"DT_NETWORK_INTERFACE": "10.77.0.1"}}) as job:
             job.expect_good(hosts)
-        both = (r"the first host has .*docker0 172\.17\.0\.1/16.*; the second has .*eth0 10\.77\.0\.[12]/24.*"
+        both = (r"host[01] has .*docker0 172\.17\.0\.1/16.*; host[01] has .*eth0 10\.77\.0\.[12]/24.*"
                 r"choose with network\.interface")
         with Job(network, hosts, [], {"DT_NETWORK_INTERFACE": "docker0"}) as job:
-            job.expect_errors(30, r"dt_init: two hosts gave the same address: rank \d \(host\d\) is at "
-                              r"172\.17\.0\.1 and rank \d \(host\d pid \d+\) at 172\.17\.0\.1; " + both)
+            job.expect_errors(30, r"two hosts have the same address: rank \d \(host\d pid \d+\) is at "
+                              r"172\.17\.0\.1, and rank \d \(host\d pid \d+\) \(at 172\.17\.0\.1\) has that "
+                              r"address too; " + both, status="CONFIG")
+        # The one that listens there would be sought at home by the other.
+        with Job(network, hosts, [], of_host={0: {"DT_NETWORK_INTERFACE": "docker0"}}) as job:
+            job.expect_errors(30, r"rank 0 \(host0 pid \d+\) is at 172\.17\.0\.1, and rank 1 \(host1 pid \d+\) "
+                              r"\(at 10\.77\.0\.2\) has that address too; " + both, status="CONFIG")
         with Job(network, hosts, [], {"DT_NETWORK_INTERFACE": "lo"}) as job:
-            job.expect_errors(30, r"dt_init: a loopback address reaches no other host: .*; " + both)
+            job.expect_errors(30, r"a loopback address reaches no other host: .*; " + both)
         with Job(network, [0, 1], [], of_host={1: {"DT_NETWORK_INTERFACE": "eth7"}}) as job:
-            job.expect_errors(30, r"dt_init: rank 1 \(host1 pid \d+\): network\.interface is \"eth7\", and this "
+            job.expect_errors(30, r"rank 1 \(host1 pid \d+\) cannot be reached by ranks of other hosts: "
+                              r"network\.interface is \"eth7\", and this "
                               r"host has no such interface", status="CONFIG")
 
 
@@ -252,7 +258,7 @@ def port_range():
         with Job(network, hosts, ["check"], {"DT_NETWORK_PORT_RANGE": "29600-29601"}) as job:
             job.expect_good(hosts)
         with Job(network, hosts, [], {"DT_NETWORK_PORT_RANGE": "29600"}) as job:
-            job.expect_errors(5, r"dt_init: rank [01] \(host0 pid \d+\): every port from 29600 to 29600 of "
+            job.expect_errors(5, r"rank [01] \(host0 pid \d+\) cannot be reached by ranks of other hosts: every port from 29600 to 29600 of "
                               r"10\.77\.0\.1 is in use")
 
 
@@ -265,7 +271,7 @@ def blackhole_at_start():
         network.ip(1, "route", "add", "blackhole", f"{network.address(2)}/32")
         with Job(network, [0, 1, 2], [], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000"}) as job:
             job.expect_errors(8, r"dt_init: rank 1 \(host1\) at 10\.77\.0\.2:\d+ cannot reach rank 2 "
-                              r"\(host2 pid \d+\) at 10\.77\.0\.3:\d+: .*does answer on the store, so its "
+                              r"\(host2 pid \d+\) at 10\.77\.0\.3:\d+: .*does answer through the store, so its "
                               r"host is up")
 
 
@@ -316,7 +322,7 @@ def firewall(silent):
                 "Permission denied: a firewall or a route of this host forbids it"
             job.expect_errors(8, r"dt_init: rank 0 \(host0\) at 10\.77\.0\.1:296\d\d cannot reach rank 1 "
                               r"\(host1 pid \d+\) at 10\.77\.0\.2:296\d\d: " + why +
-                              r".*network\.port_range.*does answer on the store, so its host is up")
+                              r".*network\.port_range.*does answer through the store, so its host is up")
 
 
 def firewall_that_drops():

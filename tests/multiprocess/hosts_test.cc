@@ -165,6 +165,8 @@ TEST_CASE("hosts: a network.interface that is not there matters to a job of seve
   require_all_ok(run_ranks(2, sum_up, wrong, on_hosts({0, 0})));
   for (const Outcome& outcome : run_ranks(2, sum_up, wrong, on_hosts({0, 1}))) {
     CHECK(outcome.status == DT_ERR_CONFIG);
-    CHECK(contains(outcome.message, "): network.interface is \"nosuch0\", and this host has no "));
+    CHECK(contains(outcome.message,
+                   ") cannot be reached by ranks of other hosts: network.interface is \"nosuch0\", "
+                   "and this host has no "));
   }
 }

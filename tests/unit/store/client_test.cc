@@ -336,3 +336,25 @@ TEST_CASE("client: ranks that ask for the same keys get what is there when they 
   CHECK(ranks[0]->multi_get(keys, patiently()).value()[1] == std::nullopt);
   CHECK(ranks[1]->multi_get({"a", "c"}, patiently()).value()[1] == std::nullopt);
 }
+
+TEST_CASE("Client: whether a rank answers at this moment") {
+  // Outlive the job: a client's end needs its loop.
+  const auto gate = std::make_shared<Event>();
+  const auto other_loop = std::move(net::Loop::start()).value();
+  Job job(3);
+  const auto asker = job.connect(0);
+  CHECK(asker->answers(0, patiently()).value());
+  CHECK(!asker->answers(1, patiently()).value());  // not there yet
+  CHECK(!asker->answers(-1, patiently()).value());
+  CHECK(!asker->answers(3, patiently()).value());
+
+  auto asked = Client::connect(other_loop.get(), job.client_options(1), patiently());
+  REQUIRE(asked.ok());
+  CHECK(asker->answers(1, patiently()).value());
+  // Its I/O thread stands still, as in a process that was stopped.
+  other_loop->post([gate] { gate->wait({}); });
+  CHECK(!asker->answers(1, briefly(50)).value());
+  std::thread release([&] { gate->set(); });
+  CHECK(asker->answers(1, patiently()).value());
+  release.join();
+}

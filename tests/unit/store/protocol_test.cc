@@ -145,7 +145,7 @@ TEST_CASE("messages: a verdict and a record survive the wire") {
   verdict.node_rank = 1;
   verdict.node_count = 2;
   verdict.hosts = {{"hostA", 0, {0, 1, 2, 5}}, {"hostB", 1, {3, 4}}};
-  verdict.locals = {{3, 33, std::string("\0s", 2), "p"}, {4, 44, "", ""}};
+  verdict.locals = {{3, 33, std::string("\0s", 2)}, {4, 44, ""}};
   Verdict copy;
   REQUIRE(decode(encode(verdict), &copy));
   CHECK(copy.session == verdict.session);
