@@ -11,8 +11,6 @@
 namespace dt::store {
 namespace {
 
-// A connection that says nothing, or that was refused and does not hang up, is closed after this.
-constexpr int64_t kStrangerMs = 10'000;
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kNamesTimeoutMs = 1'000;
 
@@ -85,7 +83,7 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   Session* session = owned.get();
   session->connection = std::move(connection);
   sessions_.emplace(id, std::move(owned));
-  strangers_.push_back({monotonic_ns() + kStrangerMs * kNsPerMs, id});
+  strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
   net::ConnectionEvents events;
   events.on_bytes = [this, id](const char* data, size_t bytes) { received(id, data, bytes); };
   events.on_drained = [this, id] { proceed(id); };
@@ -96,11 +94,34 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   arm_timer();
 }
 
-// Torch's clients of one process open two connections, of which one stays silent.
-bool Server::Impl::is_stranger(const Session& session) const {
-  if (session.refused || session.one_too_many) return true;
-  if (session.peer == Peer::kDt) return !session.welcomed;
-  return false;
+/// PyTorch's clients up to 1.13 open two connections, of which one may stay silent for good: it is
+/// let be as long as its host has one that speaks.
+Server::Impl::Standing Server::Impl::standing(const Session& session,
+                                              const std::set<std::string>& torch_hosts) const {
+  if (session.refused || session.one_too_many) return Standing::kStranger;
+  if (session.peer == Peer::kTorch) return Standing::kKnown;
+  if (session.peer == Peer::kDt) return session.welcomed ? Standing::kKnown : Standing::kStranger;
+  return torch_hosts.count(session.connection->peer_host()) != 0 ? Standing::kTolerated
+                                                                 : Standing::kStranger;
+}
+
+void Server::Impl::drop_strangers(int64_t now_ns) {
+  if (strangers_.empty() || strangers_.front().first > now_ns) return;
+  std::set<std::string> torch_hosts;
+  for (const auto& [id, session] : sessions_) {
+    if (session->peer == Peer::kTorch) torch_hosts.insert(session->connection->peer_host());
+  }
+  while (!strangers_.empty() && strangers_.front().first <= now_ns) {
+    const uint64_t id = strangers_.front().second;
+    strangers_.pop_front();
+    const auto session = sessions_.find(id);
+    if (session == sessions_.end()) continue;
+    const Standing found = standing(*session->second, torch_hosts);
+    if (found == Standing::kStranger) drop(id, ETIMEDOUT);
+    if (found == Standing::kTolerated) {
+      strangers_.push_back({now_ns + options_.silence_ms * kNsPerMs, id});
+    }
+  }
 }
 
 void Server::Impl::settle(Session* session, Peer peer) {
@@ -261,13 +282,7 @@ void Server::Impl::on_timer() {
   join_deadline_ns_ = joins_.next_deadline_ns();
   deliver(answers);
   end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });
-  while (!strangers_.empty() && strangers_.front().first <= now_ns) {
-    const uint64_t id = strangers_.front().second;
-    strangers_.pop_front();
-    const auto session = sessions_.find(id);
-    if (session == sessions_.end()) continue;
-    if (is_stranger(*session->second)) drop(id, ETIMEDOUT);
-  }
+  drop_strangers(now_ns);
   arm_timer();
 }
 

@@ -24,7 +24,9 @@ struct ServerOptions {
   size_t max_connections = 16384;
   int64_t join_timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1: none
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
-  LoggerPtr logger;              ///< may be null
+  /// A connection that says nothing is closed after this, and one that was refused and stays.
+  int64_t silence_ms = 10'000;
+  LoggerPtr logger;  ///< may be null
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -62,7 +63,9 @@ class Server::Impl {
   void accept(std::unique_ptr<net::Connection> connection);
   void received(uint64_t id, const char* data, size_t bytes);
   void settle(Session* session, Peer peer);
-  bool is_stranger(const Session& session) const;
+  enum class Standing { kStranger, kTolerated, kKnown };
+  Standing standing(const Session& session, const std::set<std::string>& torch_hosts) const;
+  void drop_strangers(int64_t now_ns);
   void proceed(uint64_t id);
   void handle_frames(uint64_t id);
   void handle_torch(uint64_t id);

@@ -20,7 +20,10 @@ void allow_torch(ServerOptions* options) { options->torch_compat = true; }
 struct TorchClient {
   int fd;
 
-  explicit TorchClient(const Job& job) : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit TorchClient(const Job& job, const char* source = "127.0.0.1")
+      : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const net::Address from = net::literal_address(source, 0).value();
+    REQUIRE(bind(fd, reinterpret_cast<const sockaddr*>(&from.storage), from.length) == 0);
     const net::Address address =
         net::resolve_now("127.0.0.1", job.server->port(), false).value()[0];
     const timeval limit{kPatienceMs / 1000, 0};
@@ -44,6 +47,7 @@ struct TorchClient {
     say(bytes(hex));
     return hear(count);
   }
+  void end() { shutdown(fd, SHUT_RDWR); }
   bool ended() {
     char byte = 0;
     const ssize_t got = recv(fd, &byte, 1, 0);
@@ -134,6 +138,26 @@ TEST_CASE("torch server: a server that goes does not wait for PyTorch's clients"
           std::string::npos);
   }
   CHECK(job.server->wait_empty(patiently()).ok());
+}
+
+TEST_CASE("torch server: a silent connection stays only beside one of its host that speaks") {
+  Job job(1, [](ServerOptions* options) {
+    options->torch_compat = true;
+    options->silence_ms = 400;
+  });
+  auto first = std::make_unique<TorchClient>(job);
+  CHECK(first->ask(kAddInit, 8) == bytes("0100000000000000"));
+  TorchClient second(job);
+  TorchClient stranger(job, "127.0.0.2");
+  CHECK(stranger.ended());  // after the second one's time
+  CHECK(second.ask(kAddInit, 8) == bytes("0200000000000000"));
+  TorchClient third(job);
+  TorchClient other_stranger(job, "127.0.0.2");
+  CHECK(other_stranger.ended());
+  CHECK(first->ask(kAddInit, 8) == bytes("0300000000000000"));
+  first = nullptr;
+  second.end();
+  CHECK(third.ended());
 }
 
 TEST_CASE("torch server: hostile bytes end their own connection only") {
