@@ -85,6 +85,11 @@ JoinRecord record_of(int rank, int ranks) {
   record.equal_config = {{"host.inline_bytes", "8192"}, {"host.slot_bytes", "65536"},
                          {"backend.name", "auto"},      {"reducer.bucket_cap_bytes", "26214400"},
                          {"reducer.rebuild", "true"},   {"reducer.first_bucket_bytes", "1048576"}};
+  const std::string address = format("10.%d.%d.1", 1 + host / 250, host % 250);
+  record.reach.network_id = record.host_id;
+  record.reach.address = address;
+  record.reach.port = static_cast<uint16_t>(29600 + rank % 8);
+  record.reach.interfaces = {"lo 127.0.0.1/8", "eth0 " + address + "/8", "docker0 172.17.0.1/16"};
   return record;
 }
 
