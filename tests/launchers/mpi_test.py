@@ -111,6 +111,12 @@ def check_disagreement(mpi):
     text = error_of(mpi.run(["-n", "2"], [PROGRAM], RANK="0", DT_RENDEZVOUS_TIMEOUT_MS="2000"))
     name = "OMPI_COMM_WORLD_RANK" if OPENMPI else "PMI_RANK"
     expect(f"conflict: RANK=0, but {name}=1; unset the stale one, or set DT_LAUNCHER={KIND}" in text, text)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    text = error_of(mpi.run(["-n", "4"], [PROGRAM], **alone))
+    expect(f"conflict: RANK=0 WORLD_SIZE=1 (env), but {name}=" in text, text)
+    expect("each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE, or start one process only"
+           in text, text)
+    good_places(mpi.run(["-n", "1"], [PROGRAM], **alone), 1, "env")
 
 
 def compiled(mpi, name):

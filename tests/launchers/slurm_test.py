@@ -158,6 +158,10 @@ def check_exported_rank(cluster):
     expect(" SLURM_STEP_NUM_TASKS=4 (slurm); unset the stale ones" in text, text)
     expect("DT_LAUNCHER=env or DT_LAUNCHER=slurm" in text, text)
     good_places(cluster.run("srun", "-N2", "-n4", PROGRAM, DT_LAUNCHER="slurm", **stale), 4, "slurm")
+    alone = {**stale, "WORLD_SIZE": "1"}
+    text = error_of(cluster.run("srun", "-K1", "-N2", "-n4", PROGRAM, **alone))
+    expect("conflict: RANK=0 WORLD_SIZE=1 (env), but SLURM_PROCID=" in text, text)
+    expect("each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE" in text, text)
 
 
 def check_trainer(cluster):

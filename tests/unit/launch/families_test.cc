@@ -160,6 +160,43 @@ TEST_CASE("a rank exported before the launcher") {
   CHECK(place_of(with(both, {{"WORLD_SIZE", "8"}})).world_size == 8);
 }
 
+TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
+  const Environment alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}};
+  const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}};
+  const struct {
+    Environment launch;
+    const char* who;
+  } rows[] = {
+      {kOpenMpi, "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi)"},
+      {hydra, "PMI_RANK=1 PMI_SIZE=4 (hydra)"},
+      {kStep, "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm)"},
+  };
+  for (const auto& row : rows) {
+    CHECK(error_of(with(row.launch, alone)) ==
+          "conflict: RANK=0 WORLD_SIZE=1 (env), but " + std::string(row.who) +
+              ": each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE, or "
+              "start one process only, or set DT_LAUNCHER=env to run so many jobs of one rank");
+    CHECK(place_of(with(with(row.launch, alone), {{"DT_LAUNCHER", "env"}})).world_size == 1);
+    // Somebody who writes these variables for each process was started in it.
+    const Place inner = place_of(with(with(row.launch, alone), {{"TORCHELASTIC_RUN_ID", "none"}}));
+    CHECK(inner.launcher == "torchrun");
+    CHECK(inner.world_size == 1);
+    const Place own =
+        place_of(with(with(row.launch, alone),
+                      {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "1"}, {"DT_LAUNCHER_PID", "7"}}));
+    CHECK(own.launcher == "dt run");
+    CHECK(own.world_size == 1);
+  }
+  const Environment ray = with(alone, {{"LOCAL_WORLD_SIZE", "1"}, {"NODE_RANK", "0"}});
+  CHECK(place_of(with(kStep, ray)).world_size == 1);
+  CHECK(contains(error_of(with(kOpenMpi, ray)), "conflict: RANK=0 WORLD_SIZE=1 (env), but OMPI_"));
+  const Environment horovod = {{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "1"}};
+  CHECK(place_of(with(kOpenMpi, horovod)).launcher == "horovod");
+  // The step is around an mpirun of one process, not around the exported variables.
+  const Environment one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  CHECK(place_of(with(with(kStep, alone), one)).world_size == 1);
+}
+
 TEST_CASE("two MPI families that differ cannot be told apart") {
   CHECK(error_of(with(kOpenMpi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})) ==
         "conflict: OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi), but PMI_RANK=0 "
