@@ -320,11 +320,12 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     return own;
   }
   Facts user;
-  if (!choice.alone) DT_TRY(read_user_rendezvous(variables, user));
+  const Status user_status = choice.alone ? Status() : read_user_rendezvous(variables, user);
   std::vector<const Reading*> partial;
   for (size_t i = 0; i < readings.size(); ++i) {
     const Reading& reading = readings[i];
     if (reading.facts.complete()) {
+      DT_TRY(user_status);
       for (const Reading* each : partial) DT_TRY(check_agreement(*each, reading));
       if (choice.family == nullptr) DT_TRY(check_singleton(variables, reading));
       return combine(readings, i, user);
@@ -332,6 +333,9 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     if (reading.facts.partial() || choice.family == reading.family) partial.push_back(&reading);
   }
   if (!partial.empty()) return partial_error(variables, *partial.front());
+  if (!user_status.ok()) {
+    variables.warn(user_status.message() + "; nobody needs it in a process that runs alone");
+  }
   return choose_alone(readings, user, choice, variables);
 }
 

@@ -197,6 +197,55 @@ TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
   CHECK(place_of(with(with(kStep, alone), one)).world_size == 1);
 }
 
+TEST_CASE("names of launches in a process that nobody launched") {
+  const struct {
+    const char* name;
+    const char* value;
+    const char* warning;
+  } rows[] = {
+      {"MASTER_PORT", "tcp://10.0.0.1:80",
+       "not_a_number: MASTER_PORT=\"tcp://10.0.0.1:80\"; expected a decimal integer from 1 to "
+       "65535; "
+       "nobody needs it in a process that runs alone"},
+      {"MASTER_PORT", "70000",
+       "out_of_range: MASTER_PORT=\"70000\"; expected a decimal integer from 1 to 65535; nobody "
+       "needs "
+       "it in a process that runs alone"},
+      {"MASTER_ADDR", "http://x",
+       "bad_address: MASTER_ADDR=\"http://x\"; expected a host name, an IPv4 or an IPv6 address "
+       "without a port; nobody needs it in a process that runs alone"},
+      {"LOCAL_RANK", "first", nullptr},
+      {"NODE_RANK", "x", nullptr},
+      {"CLUSTER_SPEC", "hello",
+       "other_cluster_spec: CLUSTER_SPEC names no workerpool, so it is not Vertex AI's and does "
+       "not "
+       "count"},
+      {"CLUSTER_SPEC", "{\"cluster\": {\"web\": [\"a\"]}, \"task\": {\"type\": \"web\"}}",
+       "other_cluster_spec: CLUSTER_SPEC names no workerpool, so it is not Vertex AI's and does "
+       "not "
+       "count"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.value));
+    const Place place = place_of({{row.name, row.value}});
+    CHECK(place.launcher == "single");
+    CHECK(place.world_size == 1);
+    std::vector<std::string> expected;
+    if (row.warning != nullptr) expected.push_back(row.warning);
+    CHECK(place.warnings == expected);
+    // Under a launcher what belongs to the address counts, and nothing else.
+    const auto step = discover(with(kStep, {{row.name, row.value}}));
+    CHECK(step.ok() == (std::string(row.name).find("MASTER_") != 0));
+    if (!step.ok()) CHECK(contains(step.status().message(), std::string(": ") + row.name + "="));
+    if (step.ok()) CHECK(step.value().launcher == "slurm");
+  }
+  CHECK(contains(error_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "x"}}),
+                 "not_a_number: MASTER_PORT="));
+  CHECK(contains(error_of({{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}), "not_a_number: LOCAL_RANK"));
+  CHECK(contains(error_of({{"CLUSTER_SPEC", "{\"cluster\": {\"workerpool0\""}}),
+                 "bad_json: CLUSTER_SPEC="));
+}
+
 TEST_CASE("two MPI families that differ cannot be told apart") {
   CHECK(error_of(with(kOpenMpi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})) ==
         "conflict: OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi), but PMI_RANK=0 "
