@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import Launches, environment, error_of, expect, free_ports, good_places, need, run_cases
+from started import Launches, environment, error_of, expect, free_ports, good_places, need, places, run_cases
 from trained import can_train, check_training, training_command
 
 KIND = sys.argv[1]
@@ -119,6 +119,15 @@ def check_disagreement(mpi):
     good_places(mpi.run(["-n", "1"], [PROGRAM], **alone), 1, "env")
 
 
+def check_several_agents(mpi):
+    """dt run does not take its nodes from an MPI."""
+    text = error_of(mpi.run(["-n", "2"], [DT, "run", "-n", "2", PROGRAM]))
+    expect(f"this is one of 2 dt run that {KIND} has started (" in text and "start PROG without dt run" in text, text)
+    code, out, err = mpi.run(["-n", "2"], [DT, "run", "--nnodes", "1", "-n", "2", "--no-prefix", PROGRAM])
+    expect(code == 0 and [place["rank"] for place in places(out)] == [0, 0, 1, 1], f"{code}: {out}{err}")
+    good_places(mpi.run(["-n", "1"], [DT, "run", "-n", "2", "--no-prefix", PROGRAM]), 2, "dt run")
+
+
 def compiled(mpi, name):
     program = mpi.folder + "/mpi_program"
     library = Path(LIBRARY)
@@ -159,7 +168,8 @@ def main():
         mpi = Mpi(launches, folder)
         cases = [("one node", lambda: check_one_node(mpi)),
                  ("dt doctor", lambda: check_doctor(mpi)),
-                 ("two families that disagree, an exported rank", lambda: check_disagreement(mpi))]
+                 ("two families that disagree, an exported rank", lambda: check_disagreement(mpi)),
+                 ("dt run in several processes", lambda: check_several_agents(mpi))]
         if os.geteuid() == 0:
             for name, openmpi, hydra, hosts in LAYOUTS:
                 options = openmpi if OPENMPI else hydra
