@@ -90,7 +90,8 @@ Status Job::exchange_address(const Config& config, const Wait& wait) {
   const Environment environment = process_environment();
   launch::StoreAddress mine;
   if (place_.rank == 0) {
-    DT_TRY_VALUE(place_.master_addr, launch::own_address(place_, environment, wait));
+    DT_TRY_VALUE(place_.master_addr,
+                 launch::own_address(place_, environment, config.text("network.interface"), wait));
     DT_TRY(serve_store(config, place_.master_addr));
     const std::string bound = server_->bound_address();  // not the own address with store.bind
     if (bound != "0.0.0.0" && bound != "::") place_.master_addr = bound;

@@ -48,7 +48,9 @@ Status meet_by_exchange(const Machine& machine, const std::string& host, const W
                         Together* together) {
   const launch::Place& place = *machine.place;
   if (place.rank == 0) {
-    DT_TRY_VALUE(together->store.host, launch::own_address(place, machine.environment, wait));
+    DT_TRY_VALUE(together->store.host,
+                 launch::own_address(place, machine.environment,
+                                     machine.config.text("network.interface"), wait));
     DT_TRY(serve(machine, host, together->store.host, together));
   }
   DT_TRY_VALUE(together->store,
