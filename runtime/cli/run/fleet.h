@@ -108,8 +108,8 @@ class Fleet {
   /// then on is its effect.
   void tell_stop(int attempt, int signal, int count);
   /// All ranks of this node have ended: agrees with the other nodes, in the background.
-  /// `first_told` as in OutcomeFacts, asked on node 0 only.
-  void settle(int attempt, NodeEnds mine, std::function<int()> first_told);
+  /// `first_told` as in OutcomeFacts, asked on node 0 only. SYSTEM: there is no thread for it.
+  Status settle(int attempt, NodeEnds mine, std::function<int()> first_told);
   /// What all nodes say, once they do.
   std::optional<Outcome> outcome();
 
@@ -142,6 +142,7 @@ class Fleet {
   std::string self() const;
   // The life of an attempt. hear() runs on the loop's thread, the rest on the settling one.
   void hear(const store::Failure& failure);
+  void report_nonsense(const std::string& text) const;
   void wake();
   void begin(int attempt);
   void expect_end(State& state) const;

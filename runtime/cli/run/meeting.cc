@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/number.h"
+#include "base/thread.h"
 #include "cli/run/fleet.h"
 #include "net/interfaces.h"
 #include "store/protocol.h"
@@ -159,7 +161,8 @@ Status Fleet::join(const Wait& wait) {
   record.payload = std::to_string(options_.local_size);
   member_->on_failure([this](const store::Failure& failure) { hear(failure); });
   Event joined;
-  std::thread reminder([&] { remind(joined); });
+  DT_TRY_VALUE(std::thread reminder,
+               start_thread("says which nodes are missing", [&] { remind(joined); }));
   const Result<store::Verdict> verdict = member_->join(record, wait);
   joined.set();
   reminder.join();
@@ -229,7 +232,7 @@ Status Fleet::read_records(const Wait& wait) {
     NodeRecord node;
     node.host = record.host_name;
     node.pid = record.pid;
-    node.local_size = atoi(record.payload.c_str());
+    node.local_size = parse_number<int>(record.payload).value_or(0);
     node.first_rank = first_rank;
     if (node.local_size < 1 || node.local_size > kMaxLocalRanks) return nonsense;
     first_rank += node.local_size;
