@@ -20,7 +20,7 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
     return serves ? serve_store_for_all(config) : Status();
   }
   if (!serves) {
-    DT_TRY_VALUE(const TorchMeeting::Found found, torch_.find(wait));
+    DT_TRY_VALUE(const net::HostPort found, torch_.find(wait));
     place_.master_addr = found.host;
     place_.master_port = found.port;
     return {};

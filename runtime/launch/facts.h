@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "launch/discover.h"
 #include "launch/variables.h"
+#include "net/host_port.h"
 
 namespace dt::launch {
 
@@ -106,11 +107,7 @@ Status read_address(Variables& variables, const char* variable, Facts& facts);
 /// The same check of a text that `shown` holds.
 Result<std::string> parse_host(const std::string& shown, const std::string& given);
 /// "host:port", "[::1]:port" or a host alone; port 0: none given. Errors: bad_address.
-struct HostPort {
-  std::string host;
-  int32_t port = 0;
-};
-Result<HostPort> parse_host_port(const std::string& shown, const std::string& given);
+Result<net::HostPort> parse_host_port(const std::string& shown, const std::string& given);
 /// MASTER_ADDR and MASTER_PORT, which go before what a platform says, and whether torchrun's agent
 /// holds that port.
 Status read_user_rendezvous(Variables& variables, Facts& facts);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/node_place.h"
 
-#include "cli/host_port.h"
 #include "launch/facts.h"
 #include "launch/slurm.h"
+#include "net/host_port.h"
 
 namespace dt::cli {
 namespace {
@@ -106,7 +106,7 @@ Status find_rank(const NodeOptions& options, Variables& variables, const std::op
 Status find_address(const NodeOptions& options, Variables& variables,
                     const std::optional<Facts>& step, NodePlace* place) {
   if (!options.rendezvous.empty()) {
-    const Result<HostPort> parsed = parse_host_port(options.rendezvous);
+    const Result<net::HostPort> parsed = net::parse_host_port(options.rendezvous);
     if (!parsed.ok()) return parsed.status().within("--rendezvous");
     place->host = parsed.value().host;
     place->port = parsed.value().port;

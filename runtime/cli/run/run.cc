@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "cli/command.h"
-#include "cli/host_port.h"
 #include "cli/run/binding.h"
 #include "cli/run/devices.h"
 #include "cli/run/environment.h"
@@ -17,6 +16,7 @@
 #include "cli/run/stop_interrupt.h"
 #include "cli/run/supervisor.h"
 #include "config/config.h"
+#include "job/host_identity.h"
 #include "net/loop.h"
 #include "store/server.h"
 
@@ -291,7 +291,7 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
 Result<int> run_job(Agent* agent) {
   SupervisorPlan& plan = agent->plan;
   plan.args = agent->options.command;
-  plan.host = host_name();
+  plan.host = job::host_name();
   settle_options(agent);
   plan.place.job_id = agent->node.job_id;
   if (plan.place.job_id.empty()) {
