@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/host_port.h"
 #include "config/config.h"
+#include "job/host_identity.h"
 #include "net/address.h"
+#include "net/host_port.h"
 #include "net/loop.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -29,11 +30,11 @@ struct StoreOptions {
   store::ServerOptions server;
 };
 
-Result<HostPort> address_of(const StoreOptions& options) {
-  if (!options.address.empty()) return parse_host_port(options.address);
+Result<net::HostPort> address_of(const StoreOptions& options) {
+  if (!options.address.empty()) return net::parse_host_port(options.address);
   DT_TRY_VALUE(const Config config, Config::load(process_environment()));
-  HostPort found{config.text("job.master_addr"),
-                 static_cast<uint16_t>(config.integer("job.master_port"))};
+  net::HostPort found{config.text("job.master_addr"),
+                      static_cast<uint16_t>(config.integer("job.master_port"))};
   if (found.host.empty() || found.port == 0) {
     return Status(Code::kInvalidArgument,
                   "no store is known here; say --store host:port, or set DT_MASTER_ADDR and "
@@ -52,12 +53,12 @@ struct Tool {
 Result<Tool> connect(const StoreOptions& options) {
   Tool tool;
   tool.wait.deadline = Deadline::after_ms(options.timeout_ms);
-  DT_TRY_VALUE(const HostPort address, address_of(options));
+  DT_TRY_VALUE(const net::HostPort address, address_of(options));
   store::ClientOptions client;
   client.host = address.host;
   client.port = address.port;
   client.attempt = -1;
-  client.host_name = host_name();
+  client.host_name = job::host_name();
   client.pid = getpid();
   DT_TRY_VALUE(tool.loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(tool.client, store::Client::connect(tool.loop.get(), client, tool.wait));
@@ -76,7 +77,7 @@ Status serve(const StoreOptions& options) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&end, signal);
   sigprocmask(SIG_BLOCK, &end, nullptr);
   store::ServerOptions server_options = options.server;
-  server_options.host = host_name();
+  server_options.host = job::host_name();
   server_options.pid = getpid();
   DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(const std::unique_ptr<store::Server> server,

@@ -82,7 +82,7 @@ class Job {
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
   Status serve_store_for_all(const Config& config);
-  Status cannot_serve(const Status& why) const;
+  Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,

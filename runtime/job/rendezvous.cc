@@ -20,7 +20,7 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
     return serves ? serve_store_for_all(config) : Status();
   }
   if (!serves) {
-    DT_TRY_VALUE(const TorchMeeting::Found found, torch_.find(wait));
+    DT_TRY_VALUE(const net::HostPort found, torch_.find(wait));
     place_.master_addr = found.host;
     place_.master_port = found.port;
     return {};
@@ -39,7 +39,7 @@ Status Job::serve_store_for_all(const Config& config) {
     return serve_store(config, place_.master_addr);
   }
   const auto host = net::bind_host(place_.master_addr);
-  return host.ok() ? serve_store(config, host.value()) : cannot_serve(host.status());
+  return host.ok() ? serve_store(config, host.value()) : cannot_serve(config, host.status());
 }
 
 Status Job::serve_store(const Config& config, const std::string& bind_address) {
@@ -57,19 +57,28 @@ Status Job::serve_store(const Config& config, const std::string& bind_address) {
   options.torch_compat = config.boolean("store.torch_compat");
   options.logger = logger_;
   auto server = store::Server::start(loop_.get(), std::move(options));
-  if (!server.ok()) return cannot_serve(server.status());
+  if (!server.ok()) return cannot_serve(config, server.status());
   server_ = std::move(server).value();
   return {};
 }
 
-/// Says which variables name the place where rank 0 could not listen.
-Status Job::cannot_serve(const Status& why) const {
+/// Says who could not listen, and what names the place.
+Status Job::cannot_serve(const Config& config, const Status& why) const {
   ErrorInfo info = why.info();
-  info.message = "rank 0 cannot serve the store: " + info.message +
-                 " (MASTER_ADDR and MASTER_PORT name it, the same on all ranks)";
+  info.rank = 0;
+  info.host = host_name_;
+  const std::string& bind = config.text("store.bind");
+  info.message = format("rank 0 (host %s) cannot serve the store on %s port %d: %s; ",
+                        host_name_.c_str(), (bind.empty() ? place_.master_addr : bind).c_str(),
+                        place_.master_port, why.message().c_str());
+  info.message += bind.empty()
+                      ? "MASTER_ADDR and MASTER_PORT must name an address of rank 0's host "
+                        "and a free port there, the same on all ranks"
+                      : "store.bind must be an address of rank 0's host";
   if (place_.launcher == "slurm") {
     info.message +=
-        "; without them the port follows from the number of the Slurm job, so steps that run at "
+        "; without MASTER_PORT the port follows from the number of the Slurm job, so steps that "
+        "run at "
         "once on one node need a MASTER_PORT each, or srun --mpi=pmi2";
   }
   return Status(std::move(info));
@@ -81,7 +90,8 @@ Status Job::exchange_address(const Config& config, const Wait& wait) {
   const Environment environment = process_environment();
   launch::StoreAddress mine;
   if (place_.rank == 0) {
-    DT_TRY_VALUE(place_.master_addr, launch::own_address(place_, environment, wait));
+    DT_TRY_VALUE(place_.master_addr,
+                 launch::own_address(place_, environment, config.text("network.interface"), wait));
     DT_TRY(serve_store(config, place_.master_addr));
     const std::string bound = server_->bound_address();  // not the own address with store.bind
     if (bound != "0.0.0.0" && bound != "::") place_.master_addr = bound;

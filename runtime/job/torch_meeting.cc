@@ -1,30 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/torch_meeting.h"
 
-#include <charconv>
-
 #include "net/interfaces.h"
 #include "store/torch_service.h"
 
 namespace dt::job {
-
-Result<TorchMeeting::Found> parse_host_port(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  TorchMeeting::Found found;
-  if (colon != std::string::npos) {
-    const char* end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, found.port);
-    if (error != std::errc() || rest != end) found.port = 0;
-    found.host = text.substr(0, colon);
-  }
-  if (found.host.size() > 2 && found.host.front() == '[' && found.host.back() == ']') {
-    found.host = found.host.substr(1, found.host.size() - 2);
-  }
-  if (found.host.empty() || found.port < 1 || found.port > 65535) {
-    return Status(Code::kConfig, "\"" + text + "\" is no address; write host:port, or [::1]:port");
-  }
-  return found;
-}
 
 Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
                                         const launch::Place& place, const LoggerPtr& logger,
@@ -36,7 +16,7 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   meeting.finds_store_ = !place.store_served && place.world_size > 1;
   const bool by_agent = place.port_taken && !place.store_served && given.empty();
   if (!given.empty()) {
-    Result<Found> found = parse_host_port(given);
+    Result<net::HostPort> found = net::parse_host_port(given);
     if (!found.ok()) return found.status().within("store.torch_address");
     if (meeting.finds_store_ && place.job_id.empty()) {
       return Status(
@@ -45,7 +25,7 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
           "the same store");
     }
     options.host = found.value().host;
-    options.port = static_cast<uint16_t>(found.value().port);
+    options.port = found.value().port;
   } else if (by_agent) {
     options.host = place.master_addr;
     options.port = static_cast<uint16_t>(place.master_port);
@@ -90,10 +70,10 @@ Status TorchMeeting::publish(const std::string& host, int32_t port, const Wait& 
   return client_->set(key_, net::host_port_text(host, static_cast<uint16_t>(port)), wait);
 }
 
-Result<TorchMeeting::Found> TorchMeeting::find(const Wait& wait) const {
+Result<net::HostPort> TorchMeeting::find(const Wait& wait) const {
   Result<std::string> text = client_->get(key_, wait);
   if (!text.ok()) return text.status().within("looking for dt's store, which rank 0 serves");
-  return parse_host_port(text.value());
+  return net::parse_host_port(text.value());
 }
 
 void TorchMeeting::withdraw(const Wait& wait) const {

@@ -10,6 +10,7 @@
 #include "base/wait.h"
 #include "config/config.h"
 #include "launch/discover.h"
+#include "net/host_port.h"
 #include "net/loop.h"
 #include "store/torch_client.h"
 
@@ -37,11 +38,7 @@ class TorchMeeting {
   };
   Serving serving(const Config& config) const;
   Status publish(const std::string& host, int32_t port, const Wait& wait) const;
-  struct Found {
-    std::string host;
-    int32_t port = 0;
-  };
-  Result<Found> find(const Wait& wait) const;
+  Result<net::HostPort> find(const Wait& wait) const;
   /// When all have read it: a later job of the same processes must not find it.
   void withdraw(const Wait& wait) const;
 
@@ -52,8 +49,5 @@ class TorchMeeting {
   std::string master_addr_;
   bool may_span_hosts_ = false;
 };
-
-/// Reads "host:port", also "[::1]:port".
-Result<TorchMeeting::Found> parse_host_port(const std::string& text);
 
 }  // namespace dt::job

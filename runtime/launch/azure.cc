@@ -10,7 +10,8 @@ constexpr int32_t kDefaultPort = 6105;  // what Azure's documentation suggests
 
 Status read_azure_address(Variables& variables, Facts& facts) {
   if (const std::string* node = variables.get("AZ_BATCH_MASTER_NODE")) {
-    DT_TRY_VALUE(HostPort parsed, parse_host_port(variables.shown("AZ_BATCH_MASTER_NODE"), *node));
+    DT_TRY_VALUE(net::HostPort parsed,
+                 parse_host_port(variables.shown("AZ_BATCH_MASTER_NODE"), *node));
     facts.master_addr = TextFact{std::move(parsed.host), variables.shown("AZ_BATCH_MASTER_NODE")};
     return {};
   }

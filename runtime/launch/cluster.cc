@@ -85,7 +85,7 @@ Result<Facts> facts_of_cluster(const Cluster& cluster, const char* variable,
   facts.at(Field::kRank) = NumberFact{static_cast<int32_t>(before) + cluster.task_index.value_or(0),
                                       where + " task.index"};
   facts.at(Field::kWorldSize) = NumberFact{static_cast<int32_t>(size), where + " cluster"};
-  DT_TRY_VALUE(HostPort address, parse_host_port(where, *leader));
+  DT_TRY_VALUE(net::HostPort address, parse_host_port(where, *leader));
   facts.master_addr = TextFact{std::move(address.host), where};
   if (address.port != 0) facts.at(Field::kMasterPort) = NumberFact{address.port, where};
   set_one_per_node(facts);

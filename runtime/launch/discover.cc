@@ -124,19 +124,36 @@ bool may_be_nested(const Reading& inner, const Reading& outer) {
   if (inner.facts.nested || outer.family->group == Group::kNode) return true;
   if (inner.family->group == Group::kMpi && outer.family->group == Group::kMpi) return false;
   if (inner.family->group != Group::kProcess) return true;
-  // By hand, before srun or mpirun: then each task has the same rank, and the size is the step's.
-  return inner.facts.at(Field::kWorldSize)->value != outer.facts.at(Field::kWorldSize)->value;
+  const int32_t inner_size = inner.facts.at(Field::kWorldSize)->value;
+  // By hand, before srun or mpirun: then each task has the same rank, and the size is the step's,
+  // or that of a program that runs alone.
+  if (inner_size == 1 && inner.facts.launcher == "env") {
+    // Ray's workers in a step: what a launcher writes also says where on which node.
+    return outer.family->group == Group::kStep && inner.facts.at(Field::kLocalSize) &&
+           inner.facts.at(Field::kNodeRank);
+  }
+  return inner_size != outer.facts.at(Field::kWorldSize)->value;
 }
 
 Status check_nesting(const Reading& chosen, const Reading& other) {
   if (may_be_nested(chosen, other)) return {};
   const char* name = chosen.facts.launcher == "env" ? "env" : chosen.family->name;
+  const std::string both = format("%s (%s), but %s (%s)", said(chosen.facts).c_str(), name,
+                                  said(other.facts).c_str(), other.family->name);
+  if (chosen.facts.at(Field::kWorldSize)->value == 1) {
+    return launch_error(
+        "conflict",
+        format("%s: each of the %d processes would be a job of its own; unset %s and %s, or start "
+               "one process only, or set DT_LAUNCHER=%s to run so many jobs of one rank",
+               both.c_str(), other.facts.at(Field::kWorldSize)->value,
+               chosen.facts.at(Field::kRank)->variable.c_str(),
+               chosen.facts.at(Field::kWorldSize)->variable.c_str(), name));
+  }
   return launch_error(
-      "conflict", format("%s (%s), but %s (%s); unset the stale ones (a rank exported before the "
-                         "launcher is the same in all processes), or set DT_LAUNCHER=%s or "
-                         "DT_LAUNCHER=%s to say which counts",
-                         said(chosen.facts).c_str(), name, said(other.facts).c_str(),
-                         other.family->name, name, other.family->name));
+      "conflict", format("%s; unset the stale ones (a rank exported before the launcher is the "
+                         "same in all processes), or set DT_LAUNCHER=%s or DT_LAUNCHER=%s to say "
+                         "which counts",
+                         both.c_str(), name, other.family->name));
 }
 
 /// MPI_Init without a launcher of its own kind makes each process an MPI job of one rank.
@@ -261,13 +278,15 @@ Result<Facts> combine(const std::vector<Reading>& readings, size_t chosen, const
   bool bare = first.facts.bare;
   facts.fill_rendezvous(user);
   facts.fill_blanks(first.facts);
+  const Reading* inner = &first;  // the outermost one of this launch
   for (size_t i = chosen + 1; i < readings.size(); ++i) {
     const Reading& other = readings[i];
     if (!other.facts.complete()) continue;
     if (!first.facts.same_launch(other.facts)) {
-      DT_TRY(check_nesting(first, other));
+      DT_TRY(check_nesting(*inner, other));
       continue;
     }
+    inner = &other;
     facts.fill_blanks(other.facts);
     if (bare && !other.facts.bare) {
       launcher = other.facts.launcher;
@@ -301,11 +320,12 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     return own;
   }
   Facts user;
-  if (!choice.alone) DT_TRY(read_user_rendezvous(variables, user));
+  const Status user_status = choice.alone ? Status() : read_user_rendezvous(variables, user);
   std::vector<const Reading*> partial;
   for (size_t i = 0; i < readings.size(); ++i) {
     const Reading& reading = readings[i];
     if (reading.facts.complete()) {
+      DT_TRY(user_status);
       for (const Reading* each : partial) DT_TRY(check_agreement(*each, reading));
       if (choice.family == nullptr) DT_TRY(check_singleton(variables, reading));
       return combine(readings, i, user);
@@ -313,6 +333,9 @@ Result<Facts> choose(std::vector<Reading> readings, const Choice& choice, Variab
     if (reading.facts.partial() || choice.family == reading.family) partial.push_back(&reading);
   }
   if (!partial.empty()) return partial_error(variables, *partial.front());
+  if (!user_status.ok()) {
+    variables.warn(user_status.message() + "; nobody needs it in a process that runs alone");
+  }
   return choose_alone(readings, user, choice, variables);
 }
 
@@ -349,6 +372,20 @@ Result<Facts> discover_facts(Variables& variables) {
   for (const std::string& warning : facts.warnings) variables.warn(warning);
   warn_loopback(facts, variables);
   return facts;
+}
+
+std::optional<Facts> launch_around(Variables& variables) {
+  for (const Family& family : kFamilies) {
+    if (family.group == Group::kStep || family.group == Group::kNode) continue;
+    Result<Facts> read = family.read(variables);
+    if (!read.ok() || !read.value().complete()) continue;
+    Facts facts = std::move(read).value();
+    // By hand they describe ranks, and are about to be overwritten.
+    if (facts.launcher == "env") continue;
+    if (facts.value(Field::kWorldSize, 1) == 1) return std::nullopt;
+    return facts;
+  }
+  return std::nullopt;
 }
 
 Place make_place(const Facts& facts, const Variables& variables) {

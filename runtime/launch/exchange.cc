@@ -48,13 +48,13 @@ Result<StoreAddress> exchange_address(const Place& place, const Environment& env
                                       const StoreAddress& mine, const Wait& wait) {
   const std::string text = place.rank == 0 ? net::host_port_text(mine.host, mine.port) : "";
   DT_TRY_VALUE(const std::string got, exchange_text(place, environment, text, wait));
-  DT_TRY_VALUE(HostPort parsed, parse_host_port("the address that rank 0 published", got));
+  DT_TRY_VALUE(net::HostPort parsed, parse_host_port("the address that rank 0 published", got));
   if (parsed.port == 0) {
     return launch_error("bad_address",
                         "rank 0 published no port; its library is of another version: "
                         "start all ranks from the same files");
   }
-  return StoreAddress{std::move(parsed.host), static_cast<uint16_t>(parsed.port)};
+  return StoreAddress{std::move(parsed.host), parsed.port};
 }
 
 }  // namespace dt::launch

@@ -25,10 +25,11 @@ struct StoreAddress {
 Result<StoreAddress> exchange_address(const Place& place, const Environment& environment,
                                       const StoreAddress& mine, const Wait& wait);
 
-/// The numeric address on which rank 0 serves the others: what place.master_addr or the launcher's
-/// name for this host resolves to, if it belongs to this host; else the one from which it would
-/// reach the outside. Looks names up; ends with TIMEOUT at the deadline.
+/// The numeric address on which rank 0 serves the others: that of `interface`, the value of
+/// network.interface, if there is one; else what place.master_addr or the launcher's name for this
+/// host resolves to, if it belongs to this host; else the one from which it would reach the
+/// outside. Looks names up; ends with TIMEOUT at the deadline. CONFIG: no such interface.
 Result<std::string> own_address(const Place& place, const Environment& environment,
-                                const Wait& wait);
+                                const std::string& interface, const Wait& wait);
 
 }  // namespace dt::launch

@@ -1,32 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/facts.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <charconv>
 
 #include "config/value.h"
 
 namespace dt::launch {
 namespace {
-
-constexpr size_t kLongestHost = 255;  // RFC 1035
-
-bool is_host_name(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_';
-  });
-}
-
-/// Also with the name of an interface: "fe80::1%eth0".
-bool is_ipv6(const std::string& text) {
-  const size_t zone = text.find('%');
-  if (zone != std::string::npos && !is_host_name(text.substr(zone + 1))) return false;
-  in6_addr address{};
-  return inet_pton(AF_INET6, text.substr(0, zone).c_str(), &address) == 1;
-}
 
 Status check_below(const Facts& facts, Field index, Field size) {
   const auto& small = facts.at(index);
@@ -93,43 +73,18 @@ Status read_numbers(Variables& variables, std::span<const NumberRow> rows, Facts
 }
 
 Result<std::string> parse_host(const std::string& shown, const std::string& given) {
-  std::string host = given;
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  const bool good = is_ipv6(host) || (!bracketed && is_host_name(host));
-  if (good && host.size() <= kLongestHost) return host;
+  if (auto host = net::parse_host(given)) return *std::move(host);
   std::string text =
       shown + "=" + config::quoted(given) + "; expected a host name, an IPv4 or an IPv6 address";
-  if (std::count(host.begin(), host.end(), ':') == 1) text += " without a port";
+  if (std::count(given.begin(), given.end(), ':') == 1) text += " without a port";
   return launch_error("bad_address", text);
 }
 
-Result<HostPort> parse_host_port(const std::string& shown, const std::string& given) {
-  HostPort result;
-  const size_t colon = given.rfind(':');
-  const bool has_port =
-      colon != std::string::npos && (given.find(':') == colon || given[colon - 1] == ']');
-  std::string host = given;
-  if (has_port) {
-    host = given.substr(0, colon);
-    const char* begin = given.data() + colon + 1;
-    const char* end = given.data() + given.size();
-    const auto parsed = std::from_chars(begin, end, result.port);
-    const bool good = parsed.ec == std::errc() && parsed.ptr == end && *begin != '-';
-    if (!good || result.port < 1 || result.port > 65535) {
-      return launch_error("bad_address", shown + "=" + config::quoted(given) +
-                                             "; expected host:port with a port from 1 to 65535");
-    }
-  }
-  const auto parsed = parse_host(shown, host);
-  // A bare IPv6 address could end in a port or not.
-  if (!parsed.ok() || (!has_port && colon != std::string::npos && given.front() != '[')) {
-    return launch_error("bad_address", shown + "=" + config::quoted(given) +
-                                           "; expected host:port or a host alone, an IPv6 address "
-                                           "in brackets");
-  }
-  result.host = parsed.value();
-  return result;
+Result<net::HostPort> parse_host_port(const std::string& shown, const std::string& given) {
+  if (auto parsed = net::parse_host_maybe_port(given)) return *std::move(parsed);
+  return launch_error("bad_address", shown + "=" + config::quoted(given) +
+                                         "; expected host:port with a port from 1 to 65535, or a "
+                                         "host alone, an IPv6 address in brackets");
 }
 
 Status read_address(Variables& variables, const char* variable, Facts& facts) {

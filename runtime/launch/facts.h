@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "launch/discover.h"
 #include "launch/variables.h"
+#include "net/host_port.h"
 
 namespace dt::launch {
 
@@ -106,11 +107,7 @@ Status read_address(Variables& variables, const char* variable, Facts& facts);
 /// The same check of a text that `shown` holds.
 Result<std::string> parse_host(const std::string& shown, const std::string& given);
 /// "host:port", "[::1]:port" or a host alone; port 0: none given. Errors: bad_address.
-struct HostPort {
-  std::string host;
-  int32_t port = 0;
-};
-Result<HostPort> parse_host_port(const std::string& shown, const std::string& given);
+Result<net::HostPort> parse_host_port(const std::string& shown, const std::string& given);
 /// MASTER_ADDR and MASTER_PORT, which go before what a platform says, and whether torchrun's agent
 /// holds that port.
 Status read_user_rendezvous(Variables& variables, Facts& facts);
@@ -151,6 +148,9 @@ std::span<const Family> families();
 /// result has rank and world size, and, unless it is alone, an address and a port or an exchange.
 Result<Facts> discover_facts(Variables& variables);
 Place make_place(const Facts& facts, const Variables& variables);
+/// For a program that starts ranks itself: the launcher that started it as one of several processes
+/// (the innermost one; variables set by hand, steps of Slurm and cluster managers aside).
+std::optional<Facts> launch_around(Variables& variables);
 /// Nobody says where rank 0 is; `address` when only the port is missing.
 Status no_rendezvous(const std::string& launcher, const std::string& size,
                      const std::string& address);

@@ -7,6 +7,7 @@
 #include "config/value.h"
 #include "launch/hostlist.h"
 #include "launch/mpi.h"
+#include "launch/slurm.h"
 
 namespace dt::launch {
 namespace {
@@ -125,10 +126,27 @@ Status read_step_address(Variables& variables, Facts& facts) {
                            .message();
     return {};
   }
-  return read_first_host(variables, "SLURM_STEP_NODELIST", nodes, facts);
+  return read_slurm_step_host(variables, facts);
 }
 
 }  // namespace
+
+Result<Facts> read_slurm_step(Variables& variables) {
+  Facts facts;
+  facts.launcher = "slurm";
+  DT_TRY_VALUE(const bool ordinary, in_ordinary_step(variables));
+  if (!ordinary) return facts;
+  DT_TRY(read_numbers(variables, kRows, facts));
+  if (const std::string* job = variables.get("SLURM_JOB_ID")) {
+    facts.job_id = TextFact{*job + "." + *variables.get("SLURM_STEP_ID"), "SLURM_STEP_ID"};
+  }
+  return facts;
+}
+
+Status read_slurm_step_host(Variables& variables, Facts& facts) {
+  return read_first_host(variables, "SLURM_STEP_NODELIST", facts.value(Field::kNodeCount, 1),
+                         facts);
+}
 
 Status read_slurm_job(Variables& variables, Facts& facts) {
   constexpr int32_t kMostNodes = 100000;  // Slurm itself holds 64 Ki
@@ -138,16 +156,9 @@ Status read_slurm_job(Variables& variables, Facts& facts) {
 }
 
 Result<Facts> read_slurm(Variables& variables) {
-  Facts facts;
-  facts.launcher = "slurm";
-  DT_TRY_VALUE(const bool ordinary, in_ordinary_step(variables));
-  if (!ordinary) return facts;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY_VALUE(Facts facts, read_slurm_step(variables));
   if (!facts.complete()) return facts;
   DT_TRY(read_tasks_per_node(variables, facts));
-  if (const std::string* job = variables.get("SLURM_JOB_ID")) {
-    facts.job_id = TextFact{*job + "." + *variables.get("SLURM_STEP_ID"), "SLURM_STEP_ID"};
-  }
   DT_TRY(read_step_address(variables, facts));
   if (facts.value(Field::kWorldSize, 1) > 1 && variables.get("SLURM_PTY_PORT") != nullptr) {
     facts.warnings.push_back(

@@ -11,6 +11,8 @@ namespace {
 constexpr NumberRow kRows[] = {
     {Field::kRank, "RANK", 0, INT32_MAX - 1, kNoUnset},
     {Field::kWorldSize, "WORLD_SIZE", 1, INT32_MAX, kNoUnset},
+};
+constexpr NumberRow kMoreRows[] = {
     // accelerate and DeepSpeed write -1 for "unset"
     {Field::kLocalRank, "LOCAL_RANK", 0, INT32_MAX - 1, -1},
     {Field::kLocalSize, "LOCAL_WORLD_SIZE", 1, INT32_MAX, kNoUnset},
@@ -68,7 +70,14 @@ Status read_kubeflow(Variables& variables, Facts& facts) {
 Result<Facts> read_torch(Variables& variables) {
   Facts facts;
   DT_TRY(read_numbers(variables, kRows, facts));
-  DT_TRY(read_user_rendezvous(variables, facts));
+  Status rest = read_numbers(variables, kMoreRows, facts);
+  if (rest.ok()) rest = read_user_rendezvous(variables, facts);
+  // Such names are common: in a process that nobody started as a rank they may be anybody's, and
+  // junk in them is no error.
+  const bool node = variables.get("NODE_RANK") != nullptr || variables.get("GROUP_RANK") != nullptr;
+  const bool launch = facts.at(Field::kRank) || facts.at(Field::kWorldSize) ||
+                      (node && variables.get("MASTER_ADDR") != nullptr);
+  if (launch) DT_TRY(rest);
   const std::string* run_id = variables.get("TORCHELASTIC_RUN_ID");
   facts.launcher = run_id != nullptr ? "torchrun" : "env";
   facts.nested = run_id != nullptr;

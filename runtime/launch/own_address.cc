@@ -34,7 +34,13 @@ std::string own_address_of(const std::string& name) {
   return {};
 }
 
-std::string choose(const std::vector<std::string>& names) {
+/// `interface` as network.interface, which goes before all names.
+Result<std::string> choose(const std::string& interface, const std::vector<std::string>& names) {
+  if (!interface.empty()) {
+    DT_TRY_VALUE(const net::Address chosen,
+                 net::choose_address(interface, net::Address(), net::list_interfaces()));
+    return chosen.host();
+  }
   for (const std::string& name : names) {
     const std::string address = own_address_of(name);
     if (!address.empty()) return address;
@@ -46,7 +52,7 @@ std::string choose(const std::vector<std::string>& names) {
 }  // namespace
 
 Result<std::string> own_address(const Place& place, const Environment& environment,
-                                const Wait& wait) {
+                                const std::string& interface, const Wait& wait) {
   if (place.node_count == 1) return std::string("127.0.0.1");
   std::vector<std::string> names;
   if (!place.master_addr.empty()) names.push_back(place.master_addr);
@@ -56,7 +62,7 @@ Result<std::string> own_address(const Place& place, const Environment& environme
     const auto found = environment.find(variable);
     if (found != environment.end() && !found->second.empty()) names.push_back(found->second);
   }
-  return run_aside([names]() -> Result<std::string> { return choose(names); },
+  return run_aside([interface, names]() -> Result<std::string> { return choose(interface, names); },
                    "rendezvous: looking up this host's own address did not end in time; set "
                    "MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there",
                    wait);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "net/handle.h"
+#include "net/interfaces.h"
 
 namespace dt::net {
 namespace {
@@ -137,9 +138,21 @@ int read_somaxconn() {
   return value > 0 ? value : SOMAXCONN;
 }
 
-Status system_error(const char* what, const Address& address, int error, const char* next) {
+Status system_error(const char* what, const Address& address, int error, const std::string& next) {
   return Status(Code::kSystem, format("%s %s: %s; %s", what, address.text().c_str(),
-                                      errno_text(error).c_str(), next));
+                                      errno_text(error).c_str(), next.c_str()));
+}
+
+/// What to do where `address` cannot be listened on.
+std::string next_for_listener(int error) {
+  switch (error) {
+    case UV_EADDRINUSE:
+      return "another process listens there: choose another port, or 0 for a free one";
+    case UV_EADDRNOTAVAIL:
+      return "no interface of this host has that address; it has " +
+             interfaces_text(list_interfaces());
+    default: return "choose another address or port";
+  }
 }
 
 }  // namespace
@@ -296,12 +309,7 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop* loop, const Address& addr
   }
   if (error != 0) {
     handle->close();
-    const char* next =
-        error == UV_EADDRINUSE
-            ? "another process listens there: choose another port, or 0 for a free one"
-        : error == UV_EADDRNOTAVAIL ? "no interface of this host has that address"
-                                    : "choose another address or port";
-    return system_error("cannot listen on", address, -error, next);
+    return system_error("cannot listen on", address, -error, next_for_listener(error));
   }
   return std::unique_ptr<Listener>(new Listener(std::move(handle), bound));
 }

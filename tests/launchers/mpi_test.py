@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import Launches, environment, error_of, expect, free_ports, good_places, need, run_cases
+from started import Launches, environment, error_of, expect, free_ports, good_places, need, places, run_cases
 from trained import can_train, check_training, training_command
 
 KIND = sys.argv[1]
@@ -111,6 +111,21 @@ def check_disagreement(mpi):
     text = error_of(mpi.run(["-n", "2"], [PROGRAM], RANK="0", DT_RENDEZVOUS_TIMEOUT_MS="2000"))
     name = "OMPI_COMM_WORLD_RANK" if OPENMPI else "PMI_RANK"
     expect(f"conflict: RANK=0, but {name}=1; unset the stale one, or set DT_LAUNCHER={KIND}" in text, text)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    text = error_of(mpi.run(["-n", "4"], [PROGRAM], **alone))
+    expect(f"conflict: RANK=0 WORLD_SIZE=1 (env), but {name}=" in text, text)
+    expect("each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE, or start one process only"
+           in text, text)
+    good_places(mpi.run(["-n", "1"], [PROGRAM], **alone), 1, "env")
+
+
+def check_several_agents(mpi):
+    """dt run does not take its nodes from an MPI."""
+    text = error_of(mpi.run(["-n", "2"], [DT, "run", "-n", "2", PROGRAM]))
+    expect(f"this is one of 2 dt run that {KIND} has started (" in text and "start PROG without dt run" in text, text)
+    code, out, err = mpi.run(["-n", "2"], [DT, "run", "--nnodes", "1", "-n", "2", "--no-prefix", PROGRAM])
+    expect(code == 0 and [place["rank"] for place in places(out)] == [0, 0, 1, 1], f"{code}: {out}{err}")
+    good_places(mpi.run(["-n", "1"], [DT, "run", "-n", "2", "--no-prefix", PROGRAM]), 2, "dt run")
 
 
 def compiled(mpi, name):
@@ -153,7 +168,8 @@ def main():
         mpi = Mpi(launches, folder)
         cases = [("one node", lambda: check_one_node(mpi)),
                  ("dt doctor", lambda: check_doctor(mpi)),
-                 ("two families that disagree, an exported rank", lambda: check_disagreement(mpi))]
+                 ("two families that disagree, an exported rank", lambda: check_disagreement(mpi)),
+                 ("dt run in several processes", lambda: check_several_agents(mpi))]
         if os.geteuid() == 0:
             for name, openmpi, hydra, hosts in LAYOUTS:
                 options = openmpi if OPENMPI else hydra

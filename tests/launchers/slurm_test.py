@@ -91,6 +91,12 @@ def check_exchange(cluster, kind):
     expect(len({place["master_port"] for place in found}) == 1, str(found))
 
 
+def check_doctor(cluster, kind):
+    """dt doctor finds the others as a job does."""
+    code, out, err = cluster.run("srun", "-N2", "-n4", f"--mpi={kind}", DT, "doctor", "--cluster")
+    expect(code in (0, 1) and "checks are alike on the 4 ranks that reported" in out, f"{code}: {out}{err}")
+
+
 def check_hydra_inside(cluster):
     """The server of PMIx around mpiexec knows one process only."""
     options = ["-N1", "-n1", "--mpi=pmix", "mpiexec.hydra", "-launcher", "fork", "-hosts", "localhost", "-n", "2", PROGRAM]
@@ -158,6 +164,10 @@ def check_exported_rank(cluster):
     expect(" SLURM_STEP_NUM_TASKS=4 (slurm); unset the stale ones" in text, text)
     expect("DT_LAUNCHER=env or DT_LAUNCHER=slurm" in text, text)
     good_places(cluster.run("srun", "-N2", "-n4", PROGRAM, DT_LAUNCHER="slurm", **stale), 4, "slurm")
+    alone = {**stale, "WORLD_SIZE": "1"}
+    text = error_of(cluster.run("srun", "-K1", "-N2", "-n4", PROGRAM, **alone))
+    expect("conflict: RANK=0 WORLD_SIZE=1 (env), but SLURM_PROCID=" in text, text)
+    expect("each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE" in text, text)
 
 
 def check_trainer(cluster):
@@ -187,6 +197,7 @@ def main():
             ("MASTER_ADDR and MASTER_PORT", lambda: check_user_address(cluster)),
             ("srun --mpi=pmi2", lambda: check_exchange(cluster, "pmi2")),
             ("srun --mpi=pmix", lambda: check_exchange(cluster, "pmix")),
+            ("dt doctor --cluster", lambda: [check_doctor(cluster, kind) for kind in ("none", "pmi2", "pmix")]),
             ("several steps", lambda: check_steps(cluster)),
             ("dt run on each node", lambda: check_agents(cluster)),
             ("a port that is taken", lambda: check_taken_port(cluster)),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs whose ranks are threads of this process, through the C ABI alone.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -265,6 +267,38 @@ TEST_CASE("job: missing ranks are named at the deadline") {
   CHECK(contains(message, "0, 2"));
   CHECK(job == nullptr);
   dt_config_destroy(config);
+}
+
+TEST_CASE("job: an address that is not rank 0's is an error with its host and what it has") {
+  char host[256] = "";
+  REQUIRE(gethostname(host, sizeof host - 1) == 0);
+  const std::string rank0 = "rank 0 (host " + std::string(host) + ") cannot serve the store on ";
+  const std::string foreign =
+      "store: cannot listen on 203.0.113.9:4711: Cannot assign requested address; no interface of "
+      "this host "
+      "has that address; it has ";
+  const struct {
+    Settings settings;
+    std::string end;
+  } rows[] = {
+      {{{"job.master_addr", "203.0.113.9"}},  // TEST-NET-3: nobody's
+       "; MASTER_ADDR and MASTER_PORT must name an address of rank 0's host and a free port there, "
+       "the same on all ranks"},
+      {{{"store.bind", "203.0.113.9"}}, "; store.bind must be an address of rank 0's host"},
+  };
+  for (const auto& row : rows) {
+    Settings settings = row.settings;
+    settings.emplace_back("job.store_served", "false");
+    dt_config* const config = rank_config(0, 2, 4711, settings);
+    dt_job* job = nullptr;
+    CHECK(dt_init(config, &job) == DT_ERR_SYSTEM);
+    const std::string message = dt_last_error();
+    INFO(message);
+    CHECK(contains(message, rank0 + "203.0.113.9 port 4711: " + foreign));
+    CHECK(contains(message, "127.0.0.1/8"));
+    CHECK(contains(message, row.end));
+    dt_config_destroy(config);
+  }
 }
 
 TEST_CASE("job: config that must be equal and is not fails on all ranks with both values") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt run` on several nodes: one agent for each, here all on one machine.
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "cli/run/fleet.h"
 #include "dt_run.h"
 #include "held_port.h"
 
@@ -26,7 +28,8 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-constexpr int kEndedMs = 2000;  // what dt promises after an agent was killed
+constexpr int kPatienceMs = 20'000;  // far above what a loaded machine needs
+constexpr int kEndedMs = 2000;       // what dt promises after an agent was killed
 
 std::string host_name() {
   char name[256] = "";
@@ -65,6 +68,7 @@ class Nodes {
       start(node, all, program);
     }
   }
+  uint16_t port() const { return port_.port(); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_.port()); }
   Process& operator[](size_t node) { return *agents_[node]; }
   size_t size() const { return agents_.size(); }
@@ -103,6 +107,39 @@ bool one_ended(const Process& one, const Process& other) {
     if (watches[turn % 2].all_ended(20)) return true;
   }
   return false;
+}
+
+/// A node 0 that starts no ranks.
+std::unique_ptr<dt::cli::Fleet> meet_as_node0(dt::net::Loop* loop, uint16_t port) {
+  dt::cli::FleetOptions options;
+  options.node.node_count = 2;
+  options.node.host = "127.0.0.1";
+  options.node.port = port;
+  options.host_name = "host0";
+  options.job_id = "job";
+  options.max_restarts = 1;
+  options.timeout_ms = kPatienceMs;
+  options.settle_timeout_ms = kPatienceMs;
+  const dt::Wait patience{dt::Deadline::after_ms(kPatienceMs), nullptr};
+  auto met = dt::cli::Fleet::meet(loop, options, patience);
+  REQUIRE_MESSAGE(met.ok(), met.status().message());
+  return std::move(met).value();
+}
+
+void await_wake(const dt::cli::Fleet& fleet) {
+  pollfd ready{fleet.wake_fd(), POLLIN, 0};
+  REQUIRE(poll(&ready, 1, kPatienceMs) == 1);
+}
+
+dt::cli::Outcome outcome_of(dt::cli::Fleet& node0, int attempt) {
+  dt::cli::NodeEnds ends;
+  ends.host = "host0";
+  REQUIRE(node0.settle(attempt, ends, [] { return -1; }).ok());
+  for (;;) {
+    await_wake(node0);
+    (void)node0.take_news();
+    if (auto outcome = node0.outcome()) return *outcome;
+  }
 }
 
 std::vector<pid_t> all_pids(Nodes& nodes) {
@@ -314,6 +351,58 @@ TEST_CASE("a node that never comes is named, with those that came") {
                                  "); start dt run there with the same --rendezvous and --nnodes, "
                                  "or raise rendezvous.timeout_ms\n";
     CHECK(nodes[i].err == expected);
+  }
+}
+
+TEST_CASE("a node that never comes: who was refused is said with it") {
+  Nodes nodes(2);
+  Process& agent = nodes.start(0, {}, run_program({"place"}), {"DT_RENDEZVOUS_TIMEOUT_MS=5000"});
+  Process wrong({required_variable("DT_COMMAND"), "run", "--nnodes", "3", "--node-rank", "1",
+                 "--rendezvous", nodes.address(), "true"});
+  CHECK(wrong.wait() == 1);
+  CHECK(agent.wait() == 1);
+  CAPTURE(agent.err);
+  CHECK(count_of(agent.err, "missing node 1; there: 0 (host ") == 1);
+  CHECK(count_of(agent.err, "; an agent was refused: " +
+                                wrong.err.substr(sizeof "dt run: " - 1,
+                                                 wrong.err.size() - sizeof "dt run: ")) == 1);
+}
+
+TEST_CASE("an agent that cannot go on after the meeting tells why, and is not taken for lost") {
+  struct Case {
+    const char* timeout;
+    int signal;
+    int exit_code;
+    const char* said;
+  };
+  const Case cases[] = {{"DT_RENDEZVOUS_TIMEOUT_MS=60000", SIGTERM, 128 + SIGTERM,
+                         "dt run: stopped by SIGTERM on node 1 "},
+                        {"DT_RENDEZVOUS_TIMEOUT_MS=1500", 0, 1, "dt run: node 1 (host "}};
+  for (const Case& each : cases) {
+    CAPTURE(std::string(each.said));
+    Nodes nodes(2);
+    Process& agent = nodes.start(1, {}, {"/bin/false"}, {each.timeout});
+    const auto loop = dt::net::Loop::start().value();
+    const auto node0 = meet_as_node0(loop.get(), nodes.port());
+    // The second attempt is a place where the agent waits for node 0, long after the meeting.
+    REQUIRE(node0->publish({0, "job", "127.0.0.1", 1, "127.0.0.1", 2}).ok());
+    REQUIRE(outcome_of(*node0, 0).restart);
+    node0->begin(1);
+    if (each.signal != 0) agent.send(each.signal);
+    dt::cli::FleetNews news;
+    while (!news.failed && !news.lost && news.stop_signal == 0) {
+      await_wake(*node0);
+      news = node0->take_news();
+    }
+    CHECK(news.stop_signal == each.signal);
+    CHECK_FALSE(news.lost);
+    (void)outcome_of(*node0, 1);
+    node0->leave();
+    CHECK(agent.wait() == each.exit_code);
+    const size_t second = agent.err.find(each.said);
+    CAPTURE(agent.err);
+    CHECK(second != std::string::npos);
+    CHECK(count_of(agent.err, "is gone") == 0);
   }
 }
 

@@ -48,7 +48,9 @@ Status meet_by_exchange(const Machine& machine, const std::string& host, const W
                         Together* together) {
   const launch::Place& place = *machine.place;
   if (place.rank == 0) {
-    DT_TRY_VALUE(together->store.host, launch::own_address(place, machine.environment, wait));
+    DT_TRY_VALUE(together->store.host,
+                 launch::own_address(place, machine.environment,
+                                     machine.config.text("network.interface"), wait));
     DT_TRY(serve(machine, host, together->store.host, together));
   }
   DT_TRY_VALUE(together->store,
@@ -59,8 +61,8 @@ Status meet_by_exchange(const Machine& machine, const std::string& host, const W
 Status meet_by_torch(const Machine& machine, const std::string& host, const Wait& wait,
                      Together* together) {
   if (!machine.serves_store) {
-    DT_TRY_VALUE(const job::TorchMeeting::Found found, together->torch.find(wait));
-    together->store = {found.host, static_cast<uint16_t>(found.port)};
+    DT_TRY_VALUE(const net::HostPort found, together->torch.find(wait));
+    together->store = {found.host, found.port};
     return {};
   }
   const job::TorchMeeting::Serving serving = together->torch.serving(machine.config);

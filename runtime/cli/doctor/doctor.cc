@@ -5,7 +5,7 @@
 #include "cli/command.h"
 #include "cli/doctor/cluster.h"
 #include "cli/doctor/report.h"
-#include "cli/host_port.h"
+#include "job/host_identity.h"
 
 namespace dt::cli {
 namespace {
@@ -54,7 +54,7 @@ int doctor_command(int argument_count, char** arguments) {
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   if (const auto over = parse(&app, argument_count, arguments)) return *over;
   const doctor::Machine machine = doctor::survey(Deadline::after_ms(kNetworkMs));
-  const doctor::Report own = doctor::examine(machine, host_name());
+  const doctor::Report own = doctor::examine(machine, job::host_name());
   if (options.cluster) {
     const Result<int> code = examine_cluster(machine, own, options);
     return code.ok() ? code.value() : fail("doctor", code.status());

@@ -5,8 +5,8 @@
 
 #include "cli/doctor/checks.h"
 #include "dt/version.h"
-#include "job/torch_meeting.h"
 #include "net/address.h"
+#include "net/host_port.h"
 
 namespace dt::cli::doctor {
 namespace {
@@ -109,9 +109,9 @@ Result<Meeting> meeting_of(const Machine& machine) {
     return Meeting{place.master_addr, static_cast<uint16_t>(place.master_port), false};
   }
   if (!address.empty()) {
-    const auto found = job::parse_host_port(address);
+    const auto found = net::parse_host_port(address);
     if (!found.ok()) return found.status().within("store.torch_address");
-    return Meeting{found.value().host, static_cast<uint16_t>(found.value().port), true};
+    return Meeting{found.value().host, found.value().port, true};
   }
   return Meeting{place.master_addr, static_cast<uint16_t>(place.master_port), place.port_taken};
 }

@@ -4,9 +4,12 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include <csignal>
+#include <string_view>
 #include <utility>
 
+#include "base/number.h"
+#include "base/thread.h"
 #include "store/protocol.h"
 #include "store/text.h"
 
@@ -48,6 +51,33 @@ bool decode(std::string_view bytes, Endpoints* out) {
 
 Wait within(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
 
+/// What the scope of a failure says: "end/ATTEMPT" or "stop/SIGNAL/COUNT".
+struct Word {
+  std::optional<int> failed_attempt;
+  int signal = 0;
+  int count = 0;
+};
+
+/// Absent: the text is neither.
+std::optional<Word> parse_word(std::string_view scope) {
+  constexpr std::string_view kEnd = "end/";
+  constexpr std::string_view kStop = "stop/";
+  Word word;
+  if (scope.substr(0, kEnd.size()) == kEnd) {
+    word.failed_attempt = parse_number<int>(scope.substr(kEnd.size()));
+    if (!word.failed_attempt || *word.failed_attempt < 0) return std::nullopt;
+    return word;
+  }
+  const size_t slash = scope.rfind('/');
+  if (scope.substr(0, kStop.size()) != kStop || slash < kStop.size()) return std::nullopt;
+  const auto signal = parse_number<int>(scope.substr(kStop.size(), slash - kStop.size()));
+  const auto count = parse_number<int>(scope.substr(slash + 1));
+  if (!signal || *signal < 1 || *signal >= NSIG || !count || *count < 1) return std::nullopt;
+  word.signal = *signal;
+  word.count = *count;
+  return word;
+}
+
 }  // namespace
 
 Fleet::~Fleet() {
@@ -69,24 +99,31 @@ void Fleet::expect_end(State& state) const {
   state.settle_until = state.settle_until.earlier(Deadline::after_ms(options_.settle_timeout_ms));
 }
 
+void Fleet::report_nonsense(const std::string& text) const {
+  if (options_.logger == nullptr) return;
+  options_.logger->log(LogLevel::kError,
+                       "another agent says %s, which makes no sense here and is ignored; use the "
+                       "same release of dt on all nodes",
+                       store::quoted(text).c_str());
+}
+
 void Fleet::hear(const store::Failure& failure) {
+  const std::optional<Word> word = parse_word(failure.scope);
+  if (!word && !failure.scope.empty()) return report_nonsense(failure.scope);
   state_.with([&](State& state) {
-    int attempt = 0;
-    int signal = 0;
-    int count = 0;
     if (failure.scope.empty() && failure.info.code == Code::kPeerLost) {
       state.lost.insert(failure.info.rank);
       state.news.lost = true;
       expect_end(state);
-    } else if (sscanf(failure.scope.c_str(), "end/%d", &attempt) == 1) {
+    } else if (word && word->failed_attempt) {
       // This agent may be the last to begin the attempt.
-      state.failed_attempt = attempt;
-      if (attempt != state.attempt) return;
+      state.failed_attempt = *word->failed_attempt;
+      if (state.failed_attempt != state.attempt) return;
       state.news.failed = true;
       expect_end(state);
-    } else if (sscanf(failure.scope.c_str(), "stop/%d/%d", &signal, &count) == 2) {
-      state.news.stop_signal = signal;
-      if (count < 2) return;
+    } else if (word) {
+      state.news.stop_signal = word->signal;
+      if (word->count < 2) return;
       state.news.kill = true;
       expect_end(state);
     }
@@ -177,12 +214,15 @@ std::string Fleet::silent_text(int node) const {
       store::seconds_text(options_.settle_timeout_ms).c_str());
 }
 
-void Fleet::settle(int attempt, NodeEnds mine, std::function<int()> first_told) {
-  settling_ = std::thread([this, attempt, mine = std::move(mine), told = std::move(first_told)] {
-    Outcome agreed = agree(attempt, mine, told);
-    state_.with([&](State& state) { state.outcome = std::move(agreed); });
-    wake();
-  });
+Status Fleet::settle(int attempt, NodeEnds mine, std::function<int()> first_told) {
+  DT_TRY_VALUE(settling_,
+               start_thread("asks the other nodes how they ended",
+                            [this, attempt, mine = std::move(mine), told = std::move(first_told)] {
+                              Outcome agreed = agree(attempt, mine, told);
+                              state_.with([&](State& state) { state.outcome = std::move(agreed); });
+                              wake();
+                            }));
+  return {};
 }
 
 std::optional<Outcome> Fleet::outcome() {
@@ -225,7 +265,9 @@ Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int
   const auto first = keys_->multi_get({attempt_key(attempt, "first")}, within(kAnswerMs));
   if (first.ok() && first.value()[0]) {
     facts.stopped_first = *first.value()[0] == kStopped;
-    if (!facts.stopped_first) facts.first_recorded = atoi(first.value()[0]->c_str());
+    const auto rank = parse_number<int>(*first.value()[0]);
+    if (rank) facts.first_recorded = *rank;
+    if (!rank && !facts.stopped_first) report_nonsense(*first.value()[0]);
   }
   std::vector<NodeEnds> all;
   for (int node = 0; node < facts.node_count; ++node) {

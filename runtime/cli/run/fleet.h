@@ -96,6 +96,8 @@ class Fleet {
   std::string reachable_host() const;
 
   // One attempt, in this order.
+  /// Instead of the next two, on a node that will start no ranks in it.
+  void begin(int attempt);
   /// Node 0 only.
   Status publish(const Endpoints& endpoints);
   Result<Endpoints> await_endpoints(int attempt, const Wait& wait);
@@ -108,8 +110,8 @@ class Fleet {
   /// then on is its effect.
   void tell_stop(int attempt, int signal, int count);
   /// All ranks of this node have ended: agrees with the other nodes, in the background.
-  /// `first_told` as in OutcomeFacts, asked on node 0 only.
-  void settle(int attempt, NodeEnds mine, std::function<int()> first_told);
+  /// `first_told` as in OutcomeFacts, asked on node 0 only. SYSTEM: there is no thread for it.
+  Status settle(int attempt, NodeEnds mine, std::function<int()> first_told);
   /// What all nodes say, once they do.
   std::optional<Outcome> outcome();
 
@@ -133,6 +135,7 @@ class Fleet {
   Status serve(const Wait& wait);
   Result<std::string> await_bind_host(const Wait& wait) const;
   Status check_in(const Wait& wait);
+  Status refused(const std::string& why) const;
   Status join(const Wait& wait);
   Status read_records(const Wait& wait);
   void remind(Event& joined) const;
@@ -142,8 +145,8 @@ class Fleet {
   std::string self() const;
   // The life of an attempt. hear() runs on the loop's thread, the rest on the settling one.
   void hear(const store::Failure& failure);
+  void report_nonsense(const std::string& text) const;
   void wake();
-  void begin(int attempt);
   void expect_end(State& state) const;
   Outcome agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
   Outcome gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);

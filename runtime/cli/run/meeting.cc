@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/number.h"
+#include "base/thread.h"
 #include "cli/run/fleet.h"
 #include "net/interfaces.h"
 #include "store/protocol.h"
@@ -13,14 +15,20 @@ namespace dt::cli {
 namespace {
 
 constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
+constexpr int64_t kTellMs = 2'000;     // it is only for the others' texts
 constexpr int64_t kResolveAgainMs = 500;
 constexpr size_t kMaxTextBytes = 1 << 10;
 constexpr const char* kJobKey = "job";
+constexpr const char* kRefusedKey = "refused";
 
 std::string node_key(int node) { return "node/" + std::to_string(node); }
 
 std::string process_text(const std::string& host, int64_t pid) {
   return format("host %s pid %lld", host.c_str(), static_cast<long long>(pid));
+}
+
+std::string refusal_text(const std::optional<std::string>& refused) {
+  return refused ? "; an agent was refused: " + *refused : std::string();
 }
 
 }  // namespace
@@ -35,7 +43,8 @@ Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& 
   if (fleet->node_rank() == 0) DT_TRY(fleet->serve(wait));
   DT_TRY(fleet->check_in(wait));
   DT_TRY(fleet->join(wait));
-  DT_TRY(fleet->read_records(wait));
+  // From here on the others count on this agent: a signal may come, but they must hear of it.
+  DT_TRY(fleet->read_records(Wait{Deadline::after_ms(kAnswerMs), nullptr}));
   return fleet;
 }
 
@@ -108,6 +117,13 @@ Result<std::shared_ptr<store::Client>> Fleet::connect(int rank, const Wait& wait
   return store::Client::connect(loop_, client, wait);
 }
 
+/// An agent that is started rightly may still come in this one's place, so the others go on
+/// waiting; when they say for whom, they say this too.
+Status Fleet::refused(const std::string& why) const {
+  (void)keys_->set(kRefusedKey, why, Wait{Deadline::after_ms(kTellMs), nullptr});
+  return Status(Code::kConfig, why);
+}
+
 /// Compares what every agent was given, and takes this node's place.
 Status Fleet::check_in(const Wait& wait) {
   const NodePlace& node = options_.node;
@@ -121,20 +137,17 @@ Status Fleet::check_in(const Wait& wait) {
   const store::Welcome& welcome = keys_->welcome();
   const std::string server = process_text(welcome.server.host, welcome.server.pid);
   if (welcome.world_size != node.node_count) {
-    return Status(
-        Code::kConfig,
-        format("node 0 (%s) was started for %d nodes, this one (node %d, %s) for %d; give "
-               "every agent the same --nnodes",
-               server.c_str(), welcome.world_size, node.node_rank, self().c_str(),
-               node.node_count));
+    return refused(format(
+        "node 0 (%s) was started for %d nodes, this one (node %d, %s) for %d; give "
+        "every agent the same --nnodes",
+        server.c_str(), welcome.world_size, node.node_rank, self().c_str(), node.node_count));
   }
   auto member = connect(node.node_rank, wait);
   if (!member.ok() && member.status().code() == Code::kConfig) {
     // Job, attempt and size are right, so somebody else is this node.
     const Wait answer{Deadline::after_ms(kAnswerMs), wait.interrupt};
     DT_TRY_VALUE(const auto taken, keys_->multi_get({node_key(node.node_rank)}, answer));
-    return Status(
-        Code::kConfig,
+    return refused(
         format("node rank %d is taken by another agent (%s); this one (%s) is refused; "
                "give every node its own --node-rank",
                node.node_rank, taken[0].value_or("it has just come").c_str(), self().c_str()));
@@ -159,7 +172,8 @@ Status Fleet::join(const Wait& wait) {
   record.payload = std::to_string(options_.local_size);
   member_->on_failure([this](const store::Failure& failure) { hear(failure); });
   Event joined;
-  std::thread reminder([&] { remind(joined); });
+  DT_TRY_VALUE(std::thread reminder,
+               start_thread("says which nodes are missing", [&] { remind(joined); }));
   const Result<store::Verdict> verdict = member_->join(record, wait);
   joined.set();
   reminder.join();
@@ -173,16 +187,18 @@ void Fleet::remind(Event& joined) const {
   if (node_rank() != 0 || options_.logger == nullptr) return;
   std::vector<std::string> keys;
   for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
+  keys.push_back(kRefusedKey);
   while (!joined.wait({Deadline::after_ms(options_.remind_ms)})) {
     const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), nullptr});
     std::vector<int32_t> missing;
-    for (size_t node = 0; there.ok() && node < keys.size(); ++node) {
+    for (size_t node = 0; there.ok() && node + 1 < keys.size(); ++node) {
       if (!there.value()[node]) missing.push_back(static_cast<int32_t>(node));
     }
     if (missing.empty()) continue;
-    options_.logger->log(LogLevel::kWarning, "%zu of %d nodes have not come to %s yet: %s %s",
+    options_.logger->log(LogLevel::kWarning, "%zu of %d nodes have not come to %s yet: %s %s%s",
                          missing.size(), options_.node.node_count, address().c_str(),
-                         missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str());
+                         missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str(),
+                         refusal_text(there.value().back()).c_str());
   }
 }
 
@@ -190,6 +206,7 @@ void Fleet::remind(Event& joined) const {
 Status Fleet::missing_nodes(const Status& joined, const Wait& wait) const {
   std::vector<std::string> keys;
   for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
+  keys.push_back(kRefusedKey);
   const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), wait.interrupt});
   if (!there.ok()) return joined;
   std::vector<std::string> came;
@@ -201,13 +218,13 @@ Status Fleet::missing_nodes(const Status& joined, const Wait& wait) const {
     if (who) came.push_back(format("%d (%s%s)", node, who->c_str(), left ? ", left again" : ""));
   }
   return Status(Code::kTimeout,
-                format("%zu of %d nodes did not come to %s within %s: missing %s %s; there: %s; "
+                format("%zu of %d nodes did not come to %s within %s: missing %s %s; there: %s%s; "
                        "start dt run there with the same --rendezvous and --nnodes, or raise "
                        "rendezvous.timeout_ms",
                        missing.size(), options_.node.node_count, address().c_str(),
                        store::seconds_text(options_.timeout_ms).c_str(),
                        missing.size() == 1 ? "node" : "nodes", store::rank_list(missing).c_str(),
-                       store::item_list(came).c_str()));
+                       store::item_list(came).c_str(), refusal_text(there.value().back()).c_str()));
 }
 
 Status Fleet::read_records(const Wait& wait) {
@@ -229,7 +246,7 @@ Status Fleet::read_records(const Wait& wait) {
     NodeRecord node;
     node.host = record.host_name;
     node.pid = record.pid;
-    node.local_size = atoi(record.payload.c_str());
+    node.local_size = parse_number<int>(record.payload).value_or(0);
     node.first_rank = first_rank;
     if (node.local_size < 1 || node.local_size > kMaxLocalRanks) return nonsense;
     first_rank += node.local_size;

@@ -1,118 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/node_place.h"
 
-#include <vector>
-
-#include "cli/host_port.h"
-#include "launch/hostlist.h"
+#include "launch/facts.h"
+#include "launch/slurm.h"
+#include "net/host_port.h"
 
 namespace dt::cli {
 namespace {
 
+using launch::Facts;
+using launch::Field;
+using launch::Variables;
+
 constexpr int kMaxNodes = 65536;
-constexpr int64_t kFirstSpecialStep = 0xfffffff0;  // batch, extern, interactive (slurm.h)
-constexpr int64_t kFirstSlurmPort = 10000;         // as scripts for Azure's and other clusters do
-constexpr int64_t kSlurmPorts = 10000;
 
 Status bad(const std::string& text) { return Status(Code::kInvalidArgument, text); }
 
-const std::string* find(const Environment& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() || found->second.empty() ? nullptr : &found->second;
-}
-
-/// Absent without the variable; an error when it holds no number.
-Result<std::optional<int64_t>> number(const Environment& environment, const char* name) {
-  const std::string* text = find(environment, name);
-  if (text == nullptr) return std::optional<int64_t>();
-  if (text->size() > 18 || text->find_first_not_of("0123456789") != std::string::npos) {
-    return bad(format("%s=%s is no number", name, text->c_str()));
-  }
-  return std::optional<int64_t>(std::stoll(*text));
-}
-
-struct Step {
-  int64_t job = 0;
-  int64_t step = 0;
-  int64_t nodes = 1;
-  int64_t node = 0;
-  int64_t tasks = 1;
-  std::string hosts;
-
-  std::string name() const {
-    return format("Slurm step %lld.%lld", static_cast<long long>(job),
-                  static_cast<long long>(step));
-  }
-};
+std::string name_of(const Facts& step) { return "Slurm step " + step.job_id->value; }
 
 /// Somebody between srun and this process started it: the step's numbers are not about it.
-bool has_inner_launcher(const Environment& environment) {
+bool has_inner_launcher(Variables& variables) {
   for (const char* name : {"DT_LAUNCHER_PID", "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}) {
-    if (find(environment, name) != nullptr) return true;
+    if (variables.get(name) != nullptr) return true;
   }
-  const std::string* pmi = find(environment, "PMI_SIZE");  // `srun --mpi=pmi2` sets it equally
-  const std::string* tasks = find(environment, "SLURM_STEP_NUM_TASKS");
+  const std::string* pmi = variables.get("PMI_SIZE");  // `srun --mpi=pmi2` sets it equally
+  const std::string* tasks = variables.get("SLURM_STEP_NUM_TASKS");
   return pmi != nullptr && tasks != nullptr && *pmi != *tasks;
 }
 
 /// Absent outside of a step that srun started: in a batch script or a shell of salloc too.
-Result<std::optional<Step>> read_step(const Environment& environment) {
-  const std::optional<Step> none;
-  const std::string* id = find(environment, "SLURM_STEP_ID");
-  if (id == nullptr || id->front() == '-' || has_inner_launcher(environment)) return none;
-  Step step;
-  const struct {
-    const char* name;
-    int64_t* value;
-  } rows[] = {{"SLURM_STEP_ID", &step.step},
-              {"SLURM_JOB_ID", &step.job},
-              {"SLURM_STEP_NUM_NODES", &step.nodes},
-              {"SLURM_STEP_NUM_TASKS", &step.tasks},
-              {"SLURM_NODEID", &step.node}};
-  for (const auto& row : rows) {
-    DT_TRY_VALUE(const std::optional<int64_t> value, number(environment, row.name));
-    if (!value) return none;
-    *row.value = *value;
-  }
-  if (step.step >= kFirstSpecialStep) return none;
-  if (const std::string* hosts = find(environment, "SLURM_STEP_NODELIST")) step.hosts = *hosts;
-  return std::optional<Step>(step);
+Result<std::optional<Facts>> read_step(Variables& variables) {
+  const std::optional<Facts> none;
+  if (has_inner_launcher(variables)) return none;
+  DT_TRY_VALUE(Facts step, launch::read_slurm_step(variables));
+  const bool whole = step.at(Field::kWorldSize) && step.at(Field::kNodeRank) &&
+                     step.at(Field::kNodeCount) && step.job_id;
+  return whole ? std::optional(std::move(step)) : none;
 }
 
-Status check_tasks(const Step& step) {
-  if (step.tasks <= step.nodes) return {};
+Status check_tasks(const Facts& step) {
+  const int tasks = step.value(Field::kWorldSize, 1);
+  const int nodes = step.value(Field::kNodeCount, 1);
+  if (tasks <= nodes) return {};
   return bad(
-      format("%s has %lld tasks on %lld %s, but dt run is started once per node and starts the "
+      format("%s has %d tasks on %d %s, but dt run is started once per node and starts the "
              "ranks itself; use srun --ntasks-per-node=1 dt run -n RANKS_PER_NODE, or dt run "
              "--nnodes 1 for a job of its own in each task",
-             step.name().c_str(), static_cast<long long>(step.tasks),
-             static_cast<long long>(step.nodes), step.nodes == 1 ? "node" : "nodes"));
+             name_of(step).c_str(), tasks, nodes, nodes == 1 ? "node" : "nodes"));
 }
 
-Status take_slurm_address(const Step& step, NodePlace* place) {
-  constexpr size_t kMaxHosts = 100'000;
-  DT_TRY_VALUE(const std::vector<std::string> hosts,
-               launch::expand_hostlist(step.hosts, kMaxHosts));
-  if (hosts.empty()) {
+/// Nobody says how many nodes there are: then this must be the only agent.
+Status check_only_one(Variables& variables) {
+  const std::optional<Facts> around = launch::launch_around(variables);
+  if (!around) return {};
+  const launch::NumberFact& rank = *around->at(Field::kRank);
+  const launch::NumberFact& size = *around->at(Field::kWorldSize);
+  return bad(format(
+      "this is one of %d dt run that %s has started (%s %s), and each would make a job of its own; "
+      "start PROG without dt run there; or start dt run once per node, with --nnodes, "
+      "--rendezvous HOST:PORT and --node-rank \"$%s\"; or give --nnodes 1 for a job of its own in "
+      "each process",
+      size.value, around->launcher.c_str(), rank.text().c_str(), size.text().c_str(),
+      rank.variable.c_str()));
+}
+
+Status take_slurm_address(Variables& variables, Facts step, NodePlace* place) {
+  DT_TRY(launch::read_slurm_step_host(variables, step));
+  if (!step.master_addr) {
     return bad("SLURM_STEP_NODELIST is empty; give --rendezvous HOST:PORT of node 0");
   }
-  place->host = hosts.front();
-  place->port = static_cast<uint16_t>(kFirstSlurmPort + step.job % kSlurmPorts);
+  place->host = step.master_addr->value;
+  place->port = static_cast<uint16_t>(step.value(Field::kMasterPort, 0));
   return {};
 }
 
-Status find_rank(const NodeOptions& options, const Environment& environment,
-                 const std::optional<Step>& step, NodePlace* place) {
+Status find_rank(const NodeOptions& options, Variables& variables, const std::optional<Facts>& step,
+                 NodePlace* place) {
   std::string who = "--node-rank";
   std::optional<int64_t> rank;
   if (options.node_rank) rank = *options.node_rank;
   if (!rank && step) {
-    rank = step->node;
+    rank = step->at(Field::kNodeRank)->value;
     who = "SLURM_NODEID";
   }
   for (const char* name : {"JOB_COMPLETION_INDEX", "NODE_RANK"}) {
     if (rank) break;
-    DT_TRY_VALUE(rank, number(environment, name));
+    DT_TRY_VALUE(rank, variables.wide_integer(name, 0, INT32_MAX));
     who = name;
   }
   if (!rank) {
@@ -130,27 +103,23 @@ Status find_rank(const NodeOptions& options, const Environment& environment,
   return {};
 }
 
-Status find_address(const NodeOptions& options, const Environment& environment,
-                    const std::optional<Step>& step, NodePlace* place) {
+Status find_address(const NodeOptions& options, Variables& variables,
+                    const std::optional<Facts>& step, NodePlace* place) {
   if (!options.rendezvous.empty()) {
-    const Result<HostPort> parsed = parse_host_port(options.rendezvous);
+    const Result<net::HostPort> parsed = net::parse_host_port(options.rendezvous);
     if (!parsed.ok()) return parsed.status().within("--rendezvous");
     place->host = parsed.value().host;
     place->port = parsed.value().port;
     return {};
   }
-  const std::string* host = find(environment, "MASTER_ADDR");
-  DT_TRY_VALUE(const std::optional<int64_t> port, number(environment, "MASTER_PORT"));
-  if (host != nullptr && port) {
-    const Result<HostPort> parsed = parse_host_port(
-        (host->find(':') != std::string::npos && host->front() != '[' ? "[" + *host + "]" : *host) +
-        ":" + std::to_string(*port));
-    if (!parsed.ok()) return parsed.status().within("MASTER_ADDR and MASTER_PORT");
-    place->host = parsed.value().host;
-    place->port = parsed.value().port;
+  Facts user;
+  DT_TRY(launch::read_user_rendezvous(variables, user));
+  if (user.master_addr && user.at(Field::kMasterPort)) {
+    place->host = user.master_addr->value;
+    place->port = static_cast<uint16_t>(user.at(Field::kMasterPort)->value);
     return {};
   }
-  if (step) return take_slurm_address(*step, place);
+  if (step) return take_slurm_address(variables, *step, place);
   return bad(
       format("--nnodes %d, but nobody says where the nodes meet; give --rendezvous HOST:PORT, "
              "the host of node 0 and a free port there, the same on all nodes, or set "
@@ -165,28 +134,27 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
   place.job_id = options.job_id;
   place.source = "the options";
   const bool alone = options.node_count && *options.node_count == 1;
-  std::optional<Step> step;
+  Variables variables(environment);
+  std::optional<Facts> step;
   if (!alone) {
-    DT_TRY_VALUE(step, read_step(environment));
+    DT_TRY_VALUE(step, read_step(variables));
   }
   if (step) {
     DT_TRY(check_tasks(*step));
-    if (options.node_count && *options.node_count != step->nodes) {
-      return bad(format("--nnodes %d, but %s has %lld nodes; leave --nnodes out",
-                        *options.node_count, step->name().c_str(),
-                        static_cast<long long>(step->nodes)));
+    place.node_count = step->at(Field::kNodeCount)->value;
+    if (options.node_count && *options.node_count != place.node_count) {
+      return bad(format("--nnodes %d, but %s has %d nodes; leave --nnodes out", *options.node_count,
+                        name_of(*step).c_str(), place.node_count));
     }
-    place.node_count = static_cast<int>(step->nodes);
-    place.source = step->name();
-    if (place.job_id.empty()) {
-      place.job_id = format("slurm-%lld.%lld", static_cast<long long>(step->job),
-                            static_cast<long long>(step->step));
-    }
+    place.source = name_of(*step);
+    if (place.job_id.empty()) place.job_id = "slurm-" + step->job_id->value;
   } else if (options.node_count) {
     place.node_count = *options.node_count;
   } else if (options.node_rank || !options.rendezvous.empty()) {
     return bad(format("%s without --nnodes; give --nnodes N, the number of nodes",
                       options.node_rank ? "--node-rank" : "--rendezvous"));
+  } else {
+    DT_TRY(check_only_one(variables));
   }
   if (place.node_count < 1 || place.node_count > kMaxNodes) {
     return bad(format("--nnodes %d: the number of nodes is 1 to %d", place.node_count, kMaxNodes));
@@ -195,8 +163,8 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
     if (options.node_rank.value_or(0) == 0) return place;
     return bad(format("--node-rank %d is out of range: with one node it is 0", *options.node_rank));
   }
-  DT_TRY(find_rank(options, environment, step, &place));
-  DT_TRY(find_address(options, environment, step, &place));
+  DT_TRY(find_rank(options, variables, step, &place));
+  DT_TRY(find_address(options, variables, step, &place));
   return place;
 }
 

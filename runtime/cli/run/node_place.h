@@ -30,7 +30,9 @@ struct NodePlace {
 
 /// From the options, then from a Slurm step of one task per node; the node rank also from
 /// JOB_COMPLETION_INDEX (Kubernetes Indexed Job) or NODE_RANK, the address also from MASTER_ADDR
-/// and MASTER_PORT. Pure. INVALID_ARGUMENT says what is missing or contradicts.
+/// and MASTER_PORT. Pure. INVALID_ARGUMENT says what is missing or contradicts, or that another
+/// launcher starts several such agents while nobody names their number; CONFIG says which variable
+/// is malformed.
 Result<NodePlace> find_node(const NodeOptions& options, const Environment& environment);
 
 }  // namespace dt::cli

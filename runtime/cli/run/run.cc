@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "cli/command.h"
-#include "cli/host_port.h"
 #include "cli/run/binding.h"
 #include "cli/run/devices.h"
 #include "cli/run/environment.h"
@@ -17,6 +17,7 @@
 #include "cli/run/stop_interrupt.h"
 #include "cli/run/supervisor.h"
 #include "config/config.h"
+#include "job/host_identity.h"
 #include "net/loop.h"
 #include "store/server.h"
 
@@ -185,6 +186,14 @@ Status publish_failure(Agent* agent) {
   return agent->fleet->publish(nowhere);
 }
 
+/// The others may have begun the attempt: it goes on until they have heard why this node has not.
+Status cannot_go_on(Agent* agent, const Status& why) {
+  if (agent->stopped_by == 0) return cannot_start(agent, why);
+  agent->plan.stop_signal = std::exchange(agent->stopped_by, 0);
+  agent->plan.stopped_here = true;
+  return {};
+}
+
 Status serve_attempt(Agent* agent, ServedStore* served) {
   JobPlace& place = agent->plan.place;
   DT_TRY_VALUE(*served, serve_store(*agent));
@@ -203,9 +212,15 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
   JobPlace& place = agent->plan.place;
   Fleet* fleet = agent->fleet.get();
   if (fleet != nullptr && fleet->node_rank() != 0) {
-    DT_TRY_VALUE(const Endpoints endpoints, while_stoppable(agent, signals, [&](const Wait& wait) {
-                   return fleet->await_endpoints(place.attempt, wait);
-                 }));
+    if (agent->plan.stop_signal != 0) {  // no ranks are started, and the others must hear of it
+      fleet->begin(place.attempt);
+      return {};
+    }
+    const auto told = while_stoppable(agent, signals, [&](const Wait& wait) {
+      return fleet->await_endpoints(place.attempt, wait);
+    });
+    if (!told.ok()) return cannot_go_on(agent, told.status());
+    const Endpoints& endpoints = told.value();
     place.store_host = endpoints.store_host;
     place.store_port = endpoints.store_port;
     place.master_host = endpoints.master_host;
@@ -291,7 +306,7 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
 Result<int> run_job(Agent* agent) {
   SupervisorPlan& plan = agent->plan;
   plan.args = agent->options.command;
-  plan.host = host_name();
+  plan.host = job::host_name();
   settle_options(agent);
   plan.place.job_id = agent->node.job_id;
   if (plan.place.job_id.empty()) {

@@ -202,7 +202,13 @@ void Supervisor::drain() {
 void Supervisor::settle() {
   if (plan_.fleet != nullptr) {
     phase_ = Phase::kSettling;
-    plan_.fleet->settle(plan_.place.attempt, node_ends(), plan_.first_failed_rank);
+    const Status settling =
+        plan_.fleet->settle(plan_.place.attempt, node_ends(), plan_.first_failed_rank);
+    if (settling.ok()) return;
+    OutcomeFacts alone;
+    alone.node_count = plan_.place.node_count;
+    alone.lost_node = settling.message();
+    report(decide({node_ends()}, alone));
     return;
   }
   OutcomeFacts facts;

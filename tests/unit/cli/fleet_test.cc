@@ -5,9 +5,11 @@
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 
 using dt::Deadline;
@@ -65,14 +67,16 @@ FleetOptions options_of(int node, int node_count, uint16_t port) {
 }
 
 struct Pair {
+  const Port port;
   std::unique_ptr<dt::net::Loop> loops[2];
   std::unique_ptr<Fleet> fleets[2];
 
-  Pair() {
-    const Port port;
+  explicit Pair(const dt::LoggerPtr& logger = nullptr) {
     const auto meet = [&](int node) {
       loops[node] = dt::net::Loop::start().value();
-      auto met = Fleet::meet(loops[node].get(), options_of(node, 2, port.number), soon());
+      FleetOptions options = options_of(node, 2, port.number);
+      options.logger = logger;
+      auto met = Fleet::meet(loops[node].get(), options, soon());
       REQUIRE_MESSAGE(met.ok(), met.status().message());
       fleets[node] = std::move(met).value();
     };
@@ -172,6 +176,60 @@ TEST_CASE("a signal to an agent is heard, and a second one means at once") {
   CHECK(news.kill);
 }
 
+TEST_CASE("what no agent says is refused with its text") {
+  dt::Guarded<std::vector<std::string>> said;
+  const auto sink = [&](dt::LogLevel, const char* text) {
+    said.with([&](std::vector<std::string>& lines) { lines.emplace_back(text); });
+  };
+  Pair pair(std::make_shared<dt::Logger>(dt::LogLevel::kWarning, sink));
+  REQUIRE(pair[0].publish(endpoints_of(0)).ok());
+  REQUIRE(pair[1].await_endpoints(0, soon()).ok());
+  const auto loop = dt::net::Loop::start().value();
+  dt::store::ClientOptions options;
+  options.host = "127.0.0.1";
+  options.port = pair.port.number;
+  options.attempt = -1;
+  auto foreign = dt::store::Client::connect(loop.get(), options, soon());
+  REQUIRE_MESSAGE(foreign.ok(), foreign.status().message());
+  const std::vector<std::string> wrong = {"end/0x",       "end/",       "end/-1",
+                                          "stop/15",      "stop/15/0",  "stop/a/1",
+                                          "stop/99999/1", "stop/15/1/", "pause/1"};
+  for (const std::string& scope : wrong) {
+    REQUIRE(foreign.value()->report_failure(scope, {}, soon()).ok());
+  }
+  pair[1].tell_stop(0, SIGTERM, 1);
+  await_wake(pair[0]);
+  const FleetNews news = pair[0].take_news();
+  CHECK(news.stop_signal == SIGTERM);
+  CHECK_FALSE(news.kill);
+  CHECK_FALSE(news.failed);
+  said.with([&](std::vector<std::string>& lines) {
+    for (const std::string& scope : wrong) {
+      CAPTURE(scope);
+      CHECK(std::count(lines.begin(), lines.end(),
+                       "another agent says \"" + scope +
+                           "\", which makes no sense here and is ignored; use the same release of "
+                           "dt on all nodes") >= 1);
+    }
+  });
+}
+
+TEST_CASE("without a thread for it the agreement is an error, not the end of the process") {
+  Pair pair;
+  pthread_attr_t usual;
+  pthread_attr_t huge;
+  REQUIRE(pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(pthread_getattr_default_np(&huge) == 0);
+  REQUIRE(pthread_attr_setstacksize(&huge, size_t{1} << 50) == 0);  // no address space has it
+  REQUIRE(pthread_setattr_default_np(&huge) == 0);
+  const Status status = pair[0].settle(0, ends_of(pair[0], 0), [] { return -1; });
+  CHECK(pthread_setattr_default_np(&usual) == 0);
+  CHECK(status.code() == dt::Code::kSystem);
+  CHECK(status.message() ==
+        "cannot start the thread that asks the other nodes how they ended: Resource temporarily "
+        "unavailable; raise the limit of processes (ulimit -u)");
+}
+
 TEST_CASE("all agents get one outcome, from what every node told") {
   Pair pair;
   REQUIRE(pair[0].publish(endpoints_of(0)).ok());
@@ -180,8 +238,8 @@ TEST_CASE("all agents get one outcome, from what every node told") {
   NodeEnds failed = ends_of(pair[1], 7 << 8);
   failed.first = 1;
   failed.candidates = {{1, false, {"it was me"}}};
-  pair[1].settle(0, failed, {});
-  pair[0].settle(0, ends_of(pair[0], SIGTERM), [] { return -1; });
+  REQUIRE(pair[1].settle(0, failed, {}).ok());
+  REQUIRE(pair[0].settle(0, ends_of(pair[0], SIGTERM), [] { return -1; }).ok());
   for (int node = 0; node < 2; ++node) {
     const Outcome outcome = await_outcome(pair[node]);
     CHECK(outcome.rank == 3);
@@ -200,7 +258,7 @@ TEST_CASE("a node that is gone is named, and nobody waits for it") {
     pair.fleets[victim].reset();
     await_wake(pair[witness]);
     CHECK(pair[witness].take_news().lost);
-    pair[witness].settle(0, ends_of(pair[witness], SIGTERM), [] { return -1; });
+    REQUIRE(pair[witness].settle(0, ends_of(pair[witness], SIGTERM), [] { return -1; }).ok());
     const Outcome outcome = await_outcome(pair[witness]);
     CHECK(outcome.exit_code == 1);
     CHECK(outcome.headline ==

@@ -116,6 +116,42 @@ TEST_CASE("what is no step of srun's is no step") {
   CHECK(pmi2.value().node_count == 2);
 }
 
+TEST_CASE("several agents of one launcher are refused, unless their number is known") {
+  const struct {
+    Environment launch;
+    const char* who;
+    const char* rank;
+  } rows[] = {
+      {{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+       "openmpi has started (OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2)",
+       "OMPI_COMM_WORLD_RANK"},
+      {{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}},
+       "hydra has started (PMI_RANK=1 PMI_SIZE=2)",
+       "PMI_RANK"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}},
+       "torchrun has started (RANK=0 WORLD_SIZE=2)",
+       "RANK"},
+      {{{"DT_RANK", "1"}, {"DT_WORLD_SIZE", "2"}, {"DT_LAUNCHER_PID", "7"}},
+       "dt run has started (DT_RANK=1 DT_WORLD_SIZE=2)",
+       "DT_RANK"},
+  };
+  for (const auto& row : rows) {
+    CHECK(error_of({}, row.launch) ==
+          "this is one of 2 dt run that " + std::string(row.who) +
+              ", and each would make a job of its own; start PROG without dt run there; or start "
+              "dt run once per node, with --nnodes, --rendezvous HOST:PORT and --node-rank \"$" +
+              row.rank + "\"; or give --nnodes 1 for a job of its own in each process");
+    CHECK(find_node(options(1, {}, ""), row.launch).value().node_count == 1);
+    CHECK(find_node(options(2, 1, "h:1"), row.launch).value().node_rank == 1);
+  }
+  // One process of a launcher, a shell's own variables, a step of one task per node.
+  CHECK(find_node({}, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}).ok());
+  CHECK(find_node({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}).ok());
+  CHECK(find_node({}, {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "2"}}).ok());
+  const auto pmi2 = with(with(slurm_step(), "PMI_SIZE", "2"), "PMI_RANK", "1");
+  CHECK(find_node({}, pmi2).value().node_rank == 1);
+}
+
 TEST_CASE("a pod knows its index") {
   const Environment pod = {{"JOB_COMPLETION_INDEX", "2"}};
   const auto place = find_node(options(4, {}, "trainer-0.trainer:29400"), pod);
@@ -145,7 +181,13 @@ TEST_CASE("what is missing or contradicts is named") {
         "--node-rank 2 is out of range: with --nnodes 2 the nodes are 0 to 1");
   CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "7"}}) ==
         "NODE_RANK 7 is out of range: with --nnodes 2 the nodes are 0 to 1");
-  CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "one"}}) == "NODE_RANK=one is no number");
+  CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "one"}}) ==
+        "not_a_number: NODE_RANK=\"one\"; expected a decimal integer from 0 to 2147483647");
+  CHECK(error_of(options(2, 0, ""), {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "70000"}}) ==
+        "out_of_range: MASTER_PORT=\"70000\"; expected a decimal integer from 1 to 65535");
+  CHECK(error_of({}, with(slurm_step(), "SLURM_STEP_NODELIST", "gpu[08-")) ==
+        "bad_nodelist: SLURM_STEP_NODELIST: host list \"gpu[08-\", position 4: [ without ]; set "
+        "MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there");
   CHECK(error_of(options(1, 1, ""), {}) == "--node-rank 1 is out of range: with one node it is 0");
   CHECK(error_of(options(0, {}, ""), {}) == "--nnodes 0: the number of nodes is 1 to 65536");
   CHECK(error_of({{}, 1, "", ""}, {}) ==

@@ -198,14 +198,28 @@ TEST_CASE("run_aside: a call without an end is left behind at the deadline") {
 TEST_CASE("own_address: loopback on one node, else an address of this host") {
   Place place;
   place.node_count = 1;
-  CHECK(dt::launch::own_address(place, {}, later()).value() == "127.0.0.1");
+  CHECK(dt::launch::own_address(place, {}, "", later()).value() == "127.0.0.1");
   place.node_count = -1;
   place.master_addr = "127.0.0.3";  // a literal is meant, as on pretended hosts
-  CHECK(dt::launch::own_address(place, {}, later()).value() == "127.0.0.3");
+  CHECK(dt::launch::own_address(place, {}, "", later()).value() == "127.0.0.3");
   // An address of nobody is not this host's.
   place.master_addr = "203.0.113.9";
   const std::string address =
-      dt::launch::own_address(place, {{"PMIX_HOSTNAME", "localhost"}}, later()).value();
+      dt::launch::own_address(place, {{"PMIX_HOSTNAME", "localhost"}}, "", later()).value();
   CHECK(address != "203.0.113.9");
   CHECK_FALSE(address.empty());
+}
+
+TEST_CASE("own_address: network.interface goes before the names of this host") {
+  Place place;
+  place.master_addr = "127.0.0.3";
+  CHECK(dt::launch::own_address(place, {}, "lo", later()).value() == "127.0.0.1");
+  CHECK(dt::launch::own_address(place, {}, "127.0.0.0/8", later()).value() == "127.0.0.1");
+  const dt::Status none = dt::launch::own_address(place, {}, "nosuch0", later()).status();
+  CHECK(none.code() == Code::kConfig);
+  CHECK(
+      none.message().find("network.interface is \"nosuch0\", and this host has no such interface, "
+                          "network or address; it has ") == 0);
+  place.node_count = 1;
+  CHECK(dt::launch::own_address(place, {}, "nosuch0", later()).value() == "127.0.0.1");
 }

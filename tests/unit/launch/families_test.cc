@@ -160,6 +160,92 @@ TEST_CASE("a rank exported before the launcher") {
   CHECK(place_of(with(both, {{"WORLD_SIZE", "8"}})).world_size == 8);
 }
 
+TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
+  const Environment alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}};
+  const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}};
+  const struct {
+    Environment launch;
+    const char* who;
+  } rows[] = {
+      {kOpenMpi, "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi)"},
+      {hydra, "PMI_RANK=1 PMI_SIZE=4 (hydra)"},
+      {kStep, "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm)"},
+  };
+  for (const auto& row : rows) {
+    CHECK(error_of(with(row.launch, alone)) ==
+          "conflict: RANK=0 WORLD_SIZE=1 (env), but " + std::string(row.who) +
+              ": each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE, or "
+              "start one process only, or set DT_LAUNCHER=env to run so many jobs of one rank");
+    CHECK(place_of(with(with(row.launch, alone), {{"DT_LAUNCHER", "env"}})).world_size == 1);
+    // Somebody who writes these variables for each process was started in it.
+    const Place inner = place_of(with(with(row.launch, alone), {{"TORCHELASTIC_RUN_ID", "none"}}));
+    CHECK(inner.launcher == "torchrun");
+    CHECK(inner.world_size == 1);
+    const Place own =
+        place_of(with(with(row.launch, alone),
+                      {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "1"}, {"DT_LAUNCHER_PID", "7"}}));
+    CHECK(own.launcher == "dt run");
+    CHECK(own.world_size == 1);
+  }
+  const Environment ray = with(alone, {{"LOCAL_WORLD_SIZE", "1"}, {"NODE_RANK", "0"}});
+  CHECK(place_of(with(kStep, ray)).world_size == 1);
+  CHECK(contains(error_of(with(kOpenMpi, ray)), "conflict: RANK=0 WORLD_SIZE=1 (env), but OMPI_"));
+  const Environment horovod = {{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "1"}};
+  CHECK(place_of(with(kOpenMpi, horovod)).launcher == "horovod");
+  // The step is around an mpirun of one process, not around the exported variables.
+  const Environment one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  CHECK(place_of(with(with(kStep, alone), one)).world_size == 1);
+}
+
+TEST_CASE("names of launches in a process that nobody launched") {
+  const struct {
+    const char* name;
+    const char* value;
+    const char* warning;
+  } rows[] = {
+      {"MASTER_PORT", "tcp://10.0.0.1:80",
+       "not_a_number: MASTER_PORT=\"tcp://10.0.0.1:80\"; expected a decimal integer from 1 to "
+       "65535; "
+       "nobody needs it in a process that runs alone"},
+      {"MASTER_PORT", "70000",
+       "out_of_range: MASTER_PORT=\"70000\"; expected a decimal integer from 1 to 65535; nobody "
+       "needs "
+       "it in a process that runs alone"},
+      {"MASTER_ADDR", "http://x",
+       "bad_address: MASTER_ADDR=\"http://x\"; expected a host name, an IPv4 or an IPv6 address "
+       "without a port; nobody needs it in a process that runs alone"},
+      {"LOCAL_RANK", "first", nullptr},
+      {"NODE_RANK", "x", nullptr},
+      {"CLUSTER_SPEC", "hello",
+       "other_cluster_spec: CLUSTER_SPEC names no workerpool, so it is not Vertex AI's and does "
+       "not "
+       "count"},
+      {"CLUSTER_SPEC", "{\"cluster\": {\"web\": [\"a\"]}, \"task\": {\"type\": \"web\"}}",
+       "other_cluster_spec: CLUSTER_SPEC names no workerpool, so it is not Vertex AI's and does "
+       "not "
+       "count"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.value));
+    const Place place = place_of({{row.name, row.value}});
+    CHECK(place.launcher == "single");
+    CHECK(place.world_size == 1);
+    std::vector<std::string> expected;
+    if (row.warning != nullptr) expected.push_back(row.warning);
+    CHECK(place.warnings == expected);
+    // Under a launcher what belongs to the address counts, and nothing else.
+    const auto step = discover(with(kStep, {{row.name, row.value}}));
+    CHECK(step.ok() == (std::string(row.name).find("MASTER_") != 0));
+    if (!step.ok()) CHECK(contains(step.status().message(), std::string(": ") + row.name + "="));
+    if (step.ok()) CHECK(step.value().launcher == "slurm");
+  }
+  CHECK(contains(error_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "x"}}),
+                 "not_a_number: MASTER_PORT="));
+  CHECK(contains(error_of({{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}), "not_a_number: LOCAL_RANK"));
+  CHECK(contains(error_of({{"CLUSTER_SPEC", "{\"cluster\": {\"workerpool0\""}}),
+                 "bad_json: CLUSTER_SPEC="));
+}
+
 TEST_CASE("two MPI families that differ cannot be told apart") {
   CHECK(error_of(with(kOpenMpi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})) ==
         "conflict: OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi), but PMI_RANK=0 "

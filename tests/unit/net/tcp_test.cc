@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/wait.h"
+#include "net/interfaces.h"
 
 using dt::Deadline;
 using dt::Event;
@@ -239,7 +240,8 @@ TEST_CASE("Listener: says what is wrong with an address") {
         server.loop.get(), dt::net::resolve_now("192.0.2.1", 0, true).value().at(0), {});
     CHECK(foreign.status().message() ==
           "cannot listen on 192.0.2.1:0: Cannot assign requested address; no interface of this "
-          "host has that address");
+          "host has that address; it has " +
+              dt::net::interfaces_text(dt::net::list_interfaces()));
   });
 }
 
