@@ -34,6 +34,7 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
 Status Conductor::open() {
   timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
   grace_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_grace(); });
+  mesh_.expect(roster_.name);
   DT_TRY_VALUE(local_fd_, local_.completion_fd());
   DT_TRY_VALUE(local_watcher_,
                net::FdWatcher::watch(loop_, local_fd_, [this] { on_local_event(); }));
@@ -55,11 +56,14 @@ void Conductor::fail() {
 
 void Conductor::stop(std::shared_ptr<Event> ended) {
   ended_ = std::move(ended);
-  if (!broken_ && (present() != nullptr || !local_works_.empty())) {
-    interrupt_->fire(Status(Code::kAborted,
-                            format("communicator \"%s\" was destroyed while operations were queued",
-                                   roster_.name.c_str())));
-    local_.interrupt(interrupt_->status());
+  if (!broken_) {
+    const bool all_told = take_leave();
+    if (present() != nullptr || !local_works_.empty()) {
+      const Status status = destroyed();
+      if (!all_told && options_->on_broken) options_->on_broken(roster_.name, status);
+      interrupt_->fire(status);
+      local_.interrupt(status);
+    }
   }
   fail();
 }
@@ -430,13 +434,17 @@ tcp::Link& Conductor::link(int32_t peer) {
   std::shared_ptr<tcp::Link>& known = links_[peer];
   if (known != nullptr) return *known;
   known = std::make_shared<tcp::Link>(
-      loop_, [this, peer](const std::string& reason) { broke(peer, reason); });
+      loop_, [this, peer](const std::string& reason) { broke(peer, reason); },
+      [this, peer] { left(peer); });
   mesh_.connect(roster_.name, roster_.world_ranks[peer],
                 [weak = std::weak_ptr<Conductor>(shared_from_this()), link = known,
                  peer](Result<tcp::Socket> socket) {
                   if (socket.ok()) return link->open(std::move(socket).value());
                   link->close();
-                  if (const auto self = weak.lock()) self->unreachable(peer, socket.status());
+                  const auto self = weak.lock();
+                  if (self == nullptr) return;
+                  if (socket.status().code() == Code::kAborted) return self->left(peer);
+                  self->unreachable(peer, socket.status());
                 });
   return *known;
 }

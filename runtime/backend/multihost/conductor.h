@@ -37,7 +37,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void enqueue(const Collective& collective, std::shared_ptr<Work> work);
   /// The communicator is broken, see the interrupt: fails everything that is queued.
   void fail();
-  /// Fails what is queued and lets go of all that the loop knows of; then sets `ended`.
+  /// Fails what is queued, tells the peers that this rank has left, and lets go of all that the
+  /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
   /// Any thread. An eventfd that counts completions.
@@ -102,9 +103,16 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void step_done();
   void broke(int32_t peer, const std::string& reason);
   void unreachable(int32_t peer, const Status& status);
+  void left(int32_t peer);
+  bool take_leave();
+  Status destroyed() const;
   void suspect(Status status);
 
-  Status failure(Code code, int32_t culprit, const std::string& message) const;
+  Status failure(Code code, int32_t culprit, const std::string& message) const {
+    return failure_of(present(), code, culprit, message);
+  }
+  Status failure_of(const Operation* operation, Code code, int32_t culprit,
+                    const std::string& message) const;
   std::string peer_text(int32_t peer) const;
   enum class Blame { kNone, kWaits, kCutOff };
   Blame blame(const tcp::Link& link) const;

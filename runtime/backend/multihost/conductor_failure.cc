@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a Conductor fails: time-outs, broken links, and what is left to complete.
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -37,11 +39,12 @@ bool Conductor::concerns_present(int32_t peer) const {
   return transfer != nullptr && transfer->collective.root == peer;
 }
 
-Status Conductor::failure(Code code, int32_t culprit, const std::string& message) const {
-  const Operation* operation = present();
+Status Conductor::failure_of(const Operation* operation, Code code, int32_t culprit,
+                             const std::string& message) const {
   const Kind kind = operation != nullptr ? operation->collective.kind : Kind::kBarrier;
   const int64_t pid = culprit >= 0 ? mesh_.peer(roster_.world_ranks[culprit]).pid : 0;
-  return roster_.failure(code, kind, active_ != nullptr ? sequence_ : -1, culprit, pid, message);
+  const bool numbered = operation != nullptr && operation == active_.get();
+  return roster_.failure(code, kind, numbered ? sequence_ : -1, culprit, pid, message);
 }
 
 std::string Conductor::peer_text(int32_t peer) const {
@@ -59,6 +62,46 @@ void Conductor::broke(int32_t peer, const std::string& reason) {
 
 void Conductor::unreachable(int32_t peer, const Status& status) {
   suspect(failure(Code::kPeerLost, peer, status.message()));
+}
+
+/// Found where an operation needs the peer, so there is no need to wait for a cause.
+void Conductor::left(int32_t peer) {
+  const Operation* operation = active_.get();
+  for (const OperationPtr& each : transfers_) {
+    if (operation == nullptr && each->collective.root == peer) operation = each.get();
+  }
+  break_with(failure_of(
+      operation, Code::kAborted, peer,
+      format("%s has destroyed this communicator; let all ranks end their operations on a "
+             "communicator before one of them destroys it, then make a new one with dt_comm_split",
+             peer_text(peer).c_str())));
+}
+
+/// False: some peer could not be told on its link.
+bool Conductor::take_leave() {
+  tcp::Header last;
+  last.what = tcp::Header::kLeft;
+  bool all_told = true;
+  for (const auto& [peer, link] : std::exchange(links_, {})) {
+    tcp::Socket socket = link->leave();
+    all_told &= socket.valid();
+    if (socket.valid()) mesh_.part(std::move(socket), last);
+  }
+  mesh_.forget(roster_.name, tcp::Mesh::End::kDestroyed);
+  return all_told;
+}
+
+Status Conductor::destroyed() const {
+  ErrorInfo info;
+  info.code = Code::kAborted;
+  info.rank = roster_.world_ranks[roster_.rank];
+  info.host = roster_.host_name(roster_.rank);
+  info.pid = getpid();
+  info.message = format(
+      "communicator \"%s\" was destroyed while operations were queued, by %s; wait for their ends "
+      "before, then make a new one with dt_comm_split",
+      roster_.name.c_str(), roster_.member_text(roster_.rank, info.pid).c_str());
+  return Status(std::move(info));
 }
 
 void Conductor::suspect(Status status) {
@@ -138,7 +181,7 @@ void Conductor::break_with(const Status& status) {
 /// From now on no link touches a buffer; the local operations were interrupted and end soon.
 void Conductor::drain() {
   for (const auto& [peer, link] : std::exchange(links_, {})) link->close();
-  mesh_.forget(roster_.name);
+  mesh_.forget(roster_.name, tcp::Mesh::End::kBroken);
   if (timer_ != nullptr) timer_->stop();
   if (grace_timer_ != nullptr) grace_timer_->stop();
   if (!local_works_.empty()) return;

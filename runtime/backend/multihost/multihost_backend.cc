@@ -202,6 +202,15 @@ Result<Backend::Split> MultihostBackend::split(int32_t color, int32_t key, const
 }  // namespace
 
 Result<std::shared_ptr<Backend>> create_multihost(MultihostOptions options) {
+  const std::string& name = options.roster.name;
+  if (name.size() > tcp::kMaxNameBytes) {
+    return Status(
+        Code::kInvalidArgument,
+        format("the communicator's name has %zu bytes, more than the %zu that ranks of "
+               "different hosts exchange: \"%.40s...\"; split from a communicator that is "
+               "not itself the split of so many",
+               name.size(), tcp::kMaxNameBytes, name.c_str()));
+  }
   auto backend = std::make_shared<MultihostBackend>(std::move(options));
   DT_TRY(backend->open());
   return std::shared_ptr<Backend>(std::move(backend));

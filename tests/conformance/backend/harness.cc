@@ -346,6 +346,7 @@ std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr
   dt::tcp::Mesh::Options mesh_options;
   mesh_options.session = session;
   mesh_options.rank = kFirstWorldRank + rank.rank;
+  mesh_options.world_size = kFirstWorldRank + setup.size;
   mesh_options.host = dt::format("host%d", topology.host[rank.rank]);
   mesh_options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
     std::vector<dt::tcp::Peer> found;

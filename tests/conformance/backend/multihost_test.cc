@@ -374,8 +374,8 @@ TEST_CASE("Multihost: a peer whose connection breaks is named with both addresse
     rank.expect_ok(rank.backend->run(Collective()), "barrier");
     rank.meet();
     if (rank.rank == 1) {
-      rank.backend.reset();
-      return;
+      rank.backend->interrupt(Status(Code::kPeerLost, "failed here"));
+      return rank.meet();
     }
     Collective barrier;
     barrier.deadline = Deadline::after_ms(30'000);
@@ -387,6 +387,83 @@ TEST_CASE("Multihost: a peer whose connection breaks is named with both addresse
                          "between rank 100 (host0) at 127.0.0.1:") &&
                     contains(text, " and rank 101 (host1 pid ") && contains(text, " broke: "),
                 text);
+    rank.meet();
+  });
+}
+
+TEST_CASE("Multihost: a rank that destroyed its communicator is named by whoever meets it") {
+  enum class Way { kCollective, kRecv, kSend, kLargeSend, kSendPastUnread, kDial };
+  for (const Way way : {Way::kCollective, Way::kRecv, Way::kSend, Way::kLargeSend,
+                        Way::kSendPastUnread, Way::kDial}) {
+    CAPTURE(static_cast<int>(way));
+    play(hosts({0, 1}), [&](Rank& rank) {
+      const Deadline deadline = Deadline::after_ms(30'000);
+      auto child = rank.backend->split(0, rank.rank, "child", deadline);
+      rank.expect_ok(child.status(), "split");
+      Backend& backend = *child.value().backend;
+      // Less than sockets hold, and more than that.
+      std::vector<float> data(way == Way::kLargeSend || way == Way::kSendPastUnread ? 16 << 20 : 1);
+      Collective one = allreduce_f32(data.data(), data.data(), static_cast<int64_t>(data.size()));
+      one.root = 1 - rank.rank;
+      one.deadline = deadline;
+      if (way != Way::kDial) rank.expect_ok(backend.run(Collective()), "barrier");
+      if (way == Way::kSendPastUnread) {
+        Collective unread = one;
+        unread.kind = Kind::kSend;
+        unread.count = 1;
+        rank.expect_ok(backend.run(unread), "send");
+      }
+      auto work = std::make_shared<Work>();
+      if (way == Way::kLargeSend && rank.rank == 0) {  // it is half sent when the peer leaves
+        one.kind = Kind::kSend;
+        rank.expect_ok(backend.submit(one, work), "submit");
+      }
+      rank.meet();
+      if (rank.rank == 1) {
+        child = Backend::Split();
+        rank.meet();
+        return rank.meet();
+      }
+      rank.meet();
+      if (way == Way::kRecv) one.kind = Kind::kRecv;
+      if (way == Way::kSend || way == Way::kSendPastUnread) one.kind = Kind::kSend;
+      if (way != Way::kLargeSend) rank.expect_ok(backend.submit(one, work), "submit");
+      rank.expect(backend.wait(*work, {deadline, nullptr}), "wait");
+      const std::string text = work->status().message();
+      rank.expect(work->status().code() == Code::kAborted, "ABORTED: " + text);
+      const std::string kind = one.kind == Kind::kAllreduce ? "allreduce #" : kind_name(one.kind);
+      rank.expect(text.rfind(kind, 0) == 0 &&
+                      contains(text,
+                               " on comm \"child\", rank 0 (host0): rank 1 "
+                               "(world rank 101, host1, pid ") &&
+                      contains(text, ") has destroyed this communicator; let all ranks end"),
+                  text);
+      rank.expect(work->status().info().rank == 101 && work->status().info().host == "host1",
+                  "as data");
+      rank.meet();
+    });
+  }
+}
+
+TEST_CASE("Multihost: what was sent before a communicator was destroyed still arrives") {
+  play(hosts({0, 1}), [](Rank& rank) {
+    auto child = rank.backend->split(0, rank.rank, "child", Deadline::after_ms(30'000));
+    rank.expect_ok(child.status(), "split");
+    rank.expect_ok(child.value().backend->run(Collective()), "barrier");
+    std::vector<float> data(50'000, static_cast<float>(rank.rank));
+    Collective message = allreduce_f32(data.data(), data.data(), 50'000);
+    message.root = 1 - rank.rank;
+    message.kind = rank.rank == 1 ? Kind::kSend : Kind::kRecv;
+    if (rank.rank == 1) {
+      rank.expect_ok(child.value().backend->run(message), "send");
+      child = Backend::Split();
+    }
+    rank.meet();
+    if (rank.rank == 0) {
+      rank.expect_ok(child.value().backend->run(message), "recv");
+      rank.expect(data[0] == 1 && data[49'999] == 1, "bytes");
+    }
+    rank.meet();
   });
 }
 
@@ -405,6 +482,7 @@ TEST_CASE("Mesh: a call for another job or another rank is refused, garbage is d
     dt::tcp::Mesh::Options options;
     options.session = session;
     options.rank = rank;
+    options.world_size = 6;
     options.host = dt::format("host%d", rank);
     options.look_up = [&](const std::vector<int32_t>& ranks, const Wait&) {
       std::vector<dt::tcp::Peer> found;
