@@ -60,7 +60,7 @@ void Conductor::stop(std::shared_ptr<Event> ended) {
     const bool all_told = take_leave();
     if (present() != nullptr || !local_works_.empty()) {
       const Status status = destroyed();
-      if (!all_told && options_->on_broken) options_->on_broken(roster_.name, status);
+      if (!all_told) tell(status);
       interrupt_->fire(status);
       local_.interrupt(status);
     }
@@ -116,8 +116,8 @@ bool Conductor::next_phase() {
     case Phase::kSay: state(); return true;
     case Phase::kState: exchange(); return true;
     case Phase::kExchange: judge(); return true;
-    case Phase::kTell: tell_more(); return true;
-    case Phase::kTellMore: heard(); return true;
+    case Phase::kPassOn: pass_on_more(); return true;
+    case Phase::kPassOnMore: heard(); return true;
     case Phase::kMove: return move();
   }
   return false;
@@ -200,12 +200,12 @@ void Conductor::judge() {
     verdict_ = {good ? 1u : 0u, static_cast<int64_t>(good ? 0 : all.size())};
     statements_ = std::move(all);
   }
-  tell();
+  pass_on();
 }
 
 /// Within the host: what the leader has heard.
-void Conductor::tell() {
-  phase_ = Phase::kTell;
+void Conductor::pass_on() {
+  phase_ = Phase::kPassOn;
   Collective broadcast;
   broadcast.kind = Kind::kBroadcast;
   broadcast.send = &verdict_;
@@ -214,8 +214,8 @@ void Conductor::tell() {
   run_locally(std::move(broadcast));
 }
 
-void Conductor::tell_more() {
-  phase_ = Phase::kTellMore;
+void Conductor::pass_on_more() {
+  phase_ = Phase::kPassOnMore;
   if (verdict_.good != 0) return;
   statements_.resize(static_cast<size_t>(verdict_.statements));
   Collective broadcast;

@@ -50,7 +50,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool told() const { return told_.load(std::memory_order_acquire); }
 
  private:
-  enum class Phase { kSay, kState, kExchange, kTell, kTellMore, kMove };
+  enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };
   enum What : uint32_t { kAgreement = 1, kData = 2, kMessage = 3 };
 
   struct Operation {
@@ -82,8 +82,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void state();
   void exchange();
   void judge();
-  void tell();
-  void tell_more();
+  void pass_on();
+  void pass_on_more();
   void heard();
   bool move();
   void start_stage(const collective::Stage& stage);
@@ -120,6 +120,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
   void break_with(const Status& status);
+  void tell(const Status& status);
+  void on_handed_over();
   void drain();
   void set_timer();
   void on_timer();
@@ -151,7 +153,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool driving_ = false;
   bool again_ = false;
   bool broken_ = false;
-  Status suspicion_;  ///< a link broke; the control plane may know why
+  bool telling_ = false;  ///< the control plane does not have the failure yet: nobody may see it
+  Status suspicion_;      ///< a link broke; the control plane may know why
   std::shared_ptr<Event> ended_;
 
   std::deque<OperationPtr> queue_;  ///< not begun

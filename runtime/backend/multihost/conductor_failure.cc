@@ -18,6 +18,8 @@ constexpr int64_t kBackstopMs = 3000;
 // Who waits for data over sound connections is not at the break. Those that are have the same
 // deadline, and are given this long to tell.
 constexpr int64_t kBystanderMs = 1000;
+// The thread that tells the control plane is never busy for long.
+constexpr int64_t kTellMs = 2000;
 constexpr size_t kListedMax = 8;
 
 }  // namespace
@@ -164,17 +166,32 @@ Status Conductor::timed_out() const {
                         text.c_str()));
 }
 
-/// The first to break it tells the control plane, before callers hear of it.
+/// The first to break it tells the control plane, before callers or pollers hear of it.
 void Conductor::break_with(const Status& status) {
   if (broken_) return;
   broken_ = true;
   const bool first = !interrupt_->fired();
   interrupt_->fire(status);
   local_.interrupt(interrupt_->status());
-  if (first && options_->on_broken) {
-    told_.store(true, std::memory_order_release);
-    options_->on_broken(roster_.name, status);
-  }
+  if (first) tell(status);
+  drive();
+}
+
+void Conductor::tell(const Status& status) {
+  if (!options_->on_broken) return;
+  told_.store(true, std::memory_order_release);
+  telling_ = true;
+  options_->on_broken(
+      roster_.name, status,
+      [post = loop_->poster(), weak = std::weak_ptr<Conductor>(shared_from_this())] {
+        (void)post([weak] {
+          if (const auto self = weak.lock()) self->on_handed_over();
+        });
+      });
+}
+
+void Conductor::on_handed_over() {
+  if (!std::exchange(telling_, false)) return;
   drive();
 }
 
@@ -182,9 +199,12 @@ void Conductor::break_with(const Status& status) {
 void Conductor::drain() {
   for (const auto& [peer, link] : std::exchange(links_, {})) link->close();
   mesh_.forget(roster_.name, tcp::Mesh::End::kBroken);
-  if (timer_ != nullptr) timer_->stop();
   if (grace_timer_ != nullptr) grace_timer_->stop();
-  if (!local_works_.empty()) return;
+  if (timer_ != nullptr) {
+    timer_->stop();
+    if (telling_) timer_->start(kTellMs);
+  }
+  if (!local_works_.empty() || telling_) return;
   const Status status = interrupt_->status();
   if (const OperationPtr operation = std::exchange(active_, nullptr)) complete(*operation, status);
   for (const OperationPtr& each : std::exchange(transfers_, {})) complete(*each, status);
@@ -204,6 +224,7 @@ void Conductor::set_timer() {
 }
 
 void Conductor::on_timer() {
+  if (telling_) return on_handed_over();
   const Operation* operation = present();
   if (broken_ || operation == nullptr) return;
   const Deadline deadline = operation->collective.deadline;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only a backend over several hosts can do or get wrong.
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -326,6 +327,43 @@ TEST_CASE("Multihost: all ranks get the same bits, in every run, and NaN wins ev
   });
   for (const auto& result : results)
     CHECK(memcmp(result.data(), results[0].data(), kCount * 4) == 0);
+}
+
+TEST_CASE("Multihost: nobody sees a failure before the control plane has it") {
+  for (const bool answers : {true, false}) {
+    std::mutex guard;
+    std::function<void()> handed_over;
+    dt::Event told;
+    Setup setup = hosts({0, 1});
+    setup.on_telling = [&](std::function<void()> call) {
+      std::lock_guard lock(guard);
+      handed_over = std::move(call);
+      told.set();
+    };
+    play(setup, [&](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      rank.meet();
+      if (rank.rank == 1) return rank.meet();
+      auto work = std::make_shared<Work>();
+      auto fd = rank.backend->completion_fd();
+      rank.expect_ok(fd.status(), "completion_fd");
+      Collective barrier;
+      barrier.deadline = Deadline::after_ms(20);
+      rank.expect_ok(rank.backend->submit(barrier, work), "submit");
+      rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
+      // Nothing happens on the backend's thread until it is called, or 2 s later.
+      pollfd polled{fd.value(), POLLIN, 0};
+      rank.expect(!work->done() && poll(&polled, 1, 50) == 0 && !work->done(), "seen too early");
+      if (answers) {
+        std::lock_guard lock(guard);
+        handed_over();
+      }
+      rank.expect(poll(&polled, 1, 30'000) == 1 && work->done(), "seen");
+      rank.expect(work->status().code() == Code::kTimeout, work->status().message());
+      rank.meet();
+    });
+    handed_over();  // the backend is gone
+  }
 }
 
 TEST_CASE("Multihost: interrupt wakes a call that waits for another host") {
