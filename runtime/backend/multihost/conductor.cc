@@ -45,6 +45,7 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
   operation->work = std::move(work);
+  soonest_ = soonest_.earlier(collective.deadline);
   queue_.push_back(std::move(operation));
   drive();
 }

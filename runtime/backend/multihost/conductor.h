@@ -119,6 +119,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool any_link(Blame wanted) const;
   std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
+  Status timed_out_in_queue(const Operation& operation) const;
+  std::string obstacle() const;
   void break_with(const Status& status);
   void tell(const Status& status);
   void on_handed_over();
@@ -130,6 +132,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   char* address(const collective::Piece& piece) const;
   /// What is under way; of several transfers the one whose deadline comes first. Cost: linear.
   const Operation* present() const;
+  /// Of what has not begun, the one whose deadline comes first. Cost: linear.
+  const Operation* queued() const;
   bool concerns_present(int32_t peer) const;
 
   // The backend outlives all that this does; the last reference to this, which a task may hold,
@@ -160,7 +164,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::deque<OperationPtr> queue_;  ///< not begun
   /// Sends and receives under way: those that follow each other progress together.
   std::list<OperationPtr> transfers_;
-  Deadline soonest_ = Deadline::never();  ///< of transfers_, and of some that have ended
+  /// Of queue_, active_ and transfers_, and of some that have ended.
+  Deadline soonest_ = Deadline::never();
   std::deque<LocalWork> local_works_;
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out

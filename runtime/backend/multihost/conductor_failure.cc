@@ -34,6 +34,15 @@ const Conductor::Operation* Conductor::present() const {
   return urgent;
 }
 
+const Conductor::Operation* Conductor::queued() const {
+  const Operation* urgent = nullptr;
+  for (const OperationPtr& each : queue_) {
+    const Deadline deadline = each->collective.deadline;
+    if (urgent == nullptr || deadline.before(urgent->collective.deadline)) urgent = each.get();
+  }
+  return urgent;
+}
+
 /// A collective concerns all peers, a transfer the one.
 bool Conductor::concerns_present(int32_t peer) const {
   if (active_ != nullptr) return true;
@@ -166,6 +175,36 @@ Status Conductor::timed_out() const {
                         text.c_str()));
 }
 
+/// What the queue waits for: "recv from rank 1 (host1, pid 4711), which has no deadline".
+std::string Conductor::obstacle() const {
+  const auto text_of = [&](const Operation& operation) {
+    const Collective& it = operation.collective;
+    const char* ends = it.deadline.is_never() ? "has no deadline" : "has a later deadline";
+    if (operation.is_transfer()) {
+      return format("%s %s %s, which %s", kind_name(it.kind),
+                    it.kind == Kind::kSend ? "to" : "from", peer_text(it.root).c_str(), ends);
+    }
+    return format("%s #%lld, which %s", kind_name(it.kind), static_cast<long long>(sequence_),
+                  ends);
+  };
+  if (active_ != nullptr) return text_of(*active_);
+  std::string text;
+  size_t listed = 0;
+  for (const OperationPtr& each : transfers_) {
+    if (listed++ < kListedMax) text += (text.empty() ? "" : ", ") + text_of(*each);
+  }
+  if (listed > kListedMax) text += format(", and %zu more", listed - kListedMax);
+  return text;
+}
+
+Status Conductor::timed_out_in_queue(const Operation& operation) const {
+  const OperationPtr first =
+      active_ == nullptr && !transfers_.empty() ? transfers_.front() : nullptr;
+  return failure_of(&operation, Code::kTimeout, first != nullptr ? first->collective.root : -1,
+                    "timed out before it began: it waited behind " + obstacle() +
+                        "; look at why that does not end, or give it a deadline");
+}
+
 /// The first to break it tells the control plane, before callers or pollers hear of it.
 void Conductor::break_with(const Status& status) {
   if (broken_) return;
@@ -217,19 +256,25 @@ void Conductor::drain() {
 }
 
 void Conductor::set_timer() {
-  if (transfers_.empty()) soonest_ = Deadline::never();
-  const Deadline deadline = active_ != nullptr ? active_->collective.deadline : soonest_;
-  if (deadline.is_never()) return timer_->stop();
-  timer_->start(deadline.remaining_ms());
+  if (active_ == nullptr && transfers_.empty()) soonest_ = Deadline::never();  // so is the queue
+  if (soonest_.is_never()) return timer_->stop();
+  timer_->start(std::max<int64_t>(soonest_.remaining_ms(), 0));
 }
 
 void Conductor::on_timer() {
   if (telling_) return on_handed_over();
+  if (broken_) return;
   const Operation* operation = present();
-  if (broken_ || operation == nullptr) return;
+  const Operation* next = queued();
+  soonest_ = Deadline::never();
+  if (operation != nullptr) soonest_ = operation->collective.deadline;
+  if (next != nullptr) soonest_ = soonest_.earlier(next->collective.deadline);
+  if (operation == nullptr || !soonest_.passed()) return set_timer();
   const Deadline deadline = operation->collective.deadline;
-  if (active_ == nullptr) soonest_ = deadline;
-  if (!deadline.passed()) return set_timer();
+  if (!deadline.passed()) {
+    if (suspicion_.ok()) break_with(timed_out_in_queue(*next));
+    return;
+  }
   const int64_t overdue_ms = -deadline.remaining_ns() / 1'000'000;
   const bool cut_off = any_link(Blame::kCutOff);
   const bool on_network = cut_off || any_link(Blame::kWaits);
