@@ -12,8 +12,6 @@ namespace {
 
 constexpr uint32_t kProtocol = 1;
 constexpr uint32_t kMaxTextBytes = 1024;  // of a refusal
-// A stranger that connects and says nothing is dropped after this.
-constexpr int64_t kSilenceMs = 10'000;
 
 struct HelloFrame {
   static constexpr uint64_t kMagic = 0x316f'6c6c'6548'5444;  // "DTHello1"
@@ -60,7 +58,8 @@ std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting, c
 }
 
 std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket, Judge judge,
-                                             Accepted accepted, std::function<void()> dropped) {
+                                             Accepted accepted, std::function<void()> dropped,
+                                             int64_t silence_ms) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(socket);
   self->connected_ = true;
@@ -68,7 +67,7 @@ std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket, Jud
   self->accepted_ = std::move(accepted);
   self->dropped_ = std::move(dropped);
   self->timer_ = std::make_unique<net::Timer>(loop, [raw = self.get()] { raw->on_silence(); });
-  self->timer_->start(kSilenceMs);
+  self->timer_->start(silence_ms);
   if (!self->watch().ok()) loop->post([self] { self->drop(); });
   return self;
 }

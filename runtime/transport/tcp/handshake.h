@@ -36,7 +36,10 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
                                          Dialled done);
   /// Reads a hello and answers. One of the two runs, once.
   static std::shared_ptr<Handshake> accept(net::Loop* loop, Socket socket, Judge judge,
-                                           Accepted accepted, std::function<void()> dropped);
+                                           Accepted accepted, std::function<void()> dropped,
+                                           int64_t silence_ms = kSilenceMs);
+  /// A stranger that connects and says nothing is dropped after this.
+  static constexpr int64_t kSilenceMs = 10'000;
   /// No callback runs afterwards.
   void close();
   bool connected() const { return connected_; }

@@ -379,6 +379,36 @@ TEST_CASE("Multihost: splits within hosts, across hosts and of splits") {
   });
 }
 
+TEST_CASE("Multihost: a split that fails on one rank fails on all that it concerns, at once") {
+  play(hosts({0, 1, 1, 0}), [](Rank& rank) {
+    const Deadline deadline = Deadline::after_ms(30'000);
+    // Rank 1 cannot make its part, because of the name that it alone gives.
+    const std::string name = rank.rank == 1 ? std::string(2000, 'x') : "child";
+    const auto child = rank.backend->split(rank.rank == 3 ? 1 : 0, 0, name, deadline);
+    const std::string text = child.status().message();
+    if (rank.rank == 3) {
+      rank.expect_ok(child.status(), "another color");
+    } else {
+      rank.expect(child.status().code() == Code::kInvalidArgument, "as rank 1: " + text);
+      rank.expect(contains(text, "name has 2000 bytes, more than the 1024"), text);
+    }
+    if (rank.rank == 0 || rank.rank == 2) {
+      rank.expect(
+          contains(text, "communicator \"child\" was not made: rank 1 (world rank 101, host1"),
+          text);
+      rank.expect(child.status().info().rank == 101 && child.status().info().host == "host1",
+                  "as data");
+    }
+    const auto all = rank.backend->split(0, 0, std::string(1025, 'x'), deadline);
+    rank.expect(all.status().code() == Code::kInvalidArgument, all.status().message());
+    const auto good = rank.backend->split(0, 0, std::string(1024, 'x'), deadline);
+    rank.expect_ok(good.status(), "the longest name");
+    rank.expect_ok(good.value().backend->run(Collective()), "barrier");
+    check_collective(rank, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 1000, 0,
+                     Placement::kOrdinary);
+  });
+}
+
 TEST_CASE("Multihost: several segments, with any dtype that is rounded between the levels") {
   play(hosts({0, 0, 1}), [](Rank& rank) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
