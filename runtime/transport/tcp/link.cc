@@ -60,11 +60,15 @@ void Link::receive(OnHeader on_header, Done done) {
   if (incoming_.size() == 1) pump(true, false);
 }
 
+/// Bytes that could not leave at all, for want of a route, are not unacknowledged: the kernel
+/// probes for them, as for a peer that takes nothing; but such a peer answers each probe.
 bool Link::cut_off() const {
   tcp_info info{};
   socklen_t length = sizeof info;
-  return socket_.valid() && getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
-         info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+  if (!socket_.valid() || getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
+    return false;
+  }
+  return info.tcpi_unacked > 0 ? info.tcpi_retransmits > 0 : info.tcpi_probes > 1;
 }
 
 void Link::pump(bool reads, bool writes) {
