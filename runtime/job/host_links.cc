@@ -80,6 +80,7 @@ store::Reach HostLinks::reach_of(const Result<std::unique_ptr<HostLinks>>& opene
 Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait& wait) {
   tcp::Mesh::Options options;
   options.session = verdict.session;
+  options.world_size = verdict.world_size;
   options.rank = self_.rank;
   options.host = self_.host_name;
   options.look_up = make_look_up(store);

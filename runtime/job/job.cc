@@ -200,8 +200,9 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
     backend::MultihostOptions over_hosts;
     over_hosts.roster.name = kWorldName;
     over_hosts.on_broken = [control = control_](const std::string& communicator,
-                                                const Status& status) {
-      control->report_soon(communicator, status);
+                                                const Status& status,
+                                                std::function<void()> handed_over) {
+      control->report_soon(communicator, status, std::move(handed_over));
     };
     over_hosts.settle = [control = control_] { control->settle(); };
     over_hosts.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
@@ -324,9 +325,12 @@ void Job::Control::report(const std::string& communicator, const Status& status)
                                   Wait{Deadline::after_ms(kReportMs), nullptr});
 }
 
-void Job::Control::report_soon(const std::string& communicator, const Status& status) {
+void Job::Control::report_soon(const std::string& communicator, const Status& status,
+                               std::function<void()> handed_over) {
   std::lock_guard lock(telling_);
-  if (const auto connected = client()) connected->report_failure_soon(communicator, status.info());
+  const auto connected = client();
+  if (connected == nullptr) return handed_over();
+  connected->report_failure_soon(communicator, status.info(), std::move(handed_over));
 }
 
 void Job::Control::settle() {

@@ -125,8 +125,10 @@ class Job {
     }
     /// Tells the other ranks that a communicator failed here.
     void report(const std::string& communicator, const Status& status);
-    /// The same without waiting, for threads that must not; settle() returns when it was sent.
-    void report_soon(const std::string& communicator, const Status& status);
+    /// The same without waiting, for threads that must not; settle() returns when it has arrived.
+    /// `handed_over`: as for Client::report_failure_soon().
+    void report_soon(const std::string& communicator, const Status& status,
+                     std::function<void()> handed_over);
     void settle();
     /// No call of these is inside afterwards, and none goes out any more.
     void disconnect();

@@ -290,14 +290,17 @@ Status Client::report_failure(const std::string& scope, const ErrorInfo& info, c
   return call(std::move(request), wait, "report_failure").status();
 }
 
-void Client::report_failure_soon(const std::string& scope, const ErrorInfo& info) {
+void Client::report_failure_soon(const std::string& scope, const ErrorInfo& info,
+                                 std::function<void()> handed_over) {
   Request request;
   request.type = FrameType::kReportFailure;
   request.failure.scope = scope;
   request.failure.info = info;
-  loop_->post([impl = impl_, payload = encode_request(request)] {
+  const bool posted = loop_->post([impl = impl_, payload = encode_request(request), handed_over] {
     impl->begin(std::make_shared<Call>(), FrameType::kReportFailure, payload);
+    handed_over();
   });
+  if (!posted) handed_over();
 }
 
 void Client::on_failure(std::function<void(const Failure&)> callback) {

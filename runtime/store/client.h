@@ -91,8 +91,10 @@ class Client {
   /// Tells all other ranks of a failure that this rank has seen.
   Status report_failure(const std::string& scope, const ErrorInfo& info, const Wait& wait);
 
-  /// The same without waiting: what was not sent when the process ends is lost. Any thread.
-  void report_failure_soon(const std::string& scope, const ErrorInfo& info);
+  /// The same without waiting. `handed_over` runs once, on any thread: the kernel has it, or takes
+  /// nothing any more; a process that ends earlier may not have told. Any thread.
+  void report_failure_soon(const std::string& scope, const ErrorInfo& info,
+                           std::function<void()> handed_over);
 
   /// `callback` runs on the loop's thread, once per failure; failures that came before this call
   /// are told right away. Replaces an earlier one, which does not run after this returns.

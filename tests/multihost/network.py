@@ -92,6 +92,10 @@ class Network:
     def sent_bytes(self, host):
         return int(self.inside(host, "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
+    def unacknowledged(self, host):
+        """Whether a connection of the host has sent what was not acknowledged yet."""
+        return "unacked:" in self.inside(host, "ss", "-Htin")
+
     def listening(self, host):
         """Local addresses, as hexadecimal text, of the sockets that listen."""
         found = set()

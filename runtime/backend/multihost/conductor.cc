@@ -34,6 +34,7 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
 Status Conductor::open() {
   timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
   grace_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_grace(); });
+  mesh_.expect(roster_.name);
   DT_TRY_VALUE(local_fd_, local_.completion_fd());
   DT_TRY_VALUE(local_watcher_,
                net::FdWatcher::watch(loop_, local_fd_, [this] { on_local_event(); }));
@@ -44,6 +45,7 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
   operation->work = std::move(work);
+  soonest_ = soonest_.earlier(collective.deadline);
   queue_.push_back(std::move(operation));
   drive();
 }
@@ -55,11 +57,14 @@ void Conductor::fail() {
 
 void Conductor::stop(std::shared_ptr<Event> ended) {
   ended_ = std::move(ended);
-  if (!broken_ && (present() != nullptr || !local_works_.empty())) {
-    interrupt_->fire(Status(Code::kAborted,
-                            format("communicator \"%s\" was destroyed while operations were queued",
-                                   roster_.name.c_str())));
-    local_.interrupt(interrupt_->status());
+  if (!broken_) {
+    const bool all_told = take_leave();
+    if (present() != nullptr || !local_works_.empty()) {
+      const Status status = destroyed();
+      if (!all_told) tell(status);
+      interrupt_->fire(status);
+      local_.interrupt(status);
+    }
   }
   fail();
 }
@@ -112,8 +117,8 @@ bool Conductor::next_phase() {
     case Phase::kSay: state(); return true;
     case Phase::kState: exchange(); return true;
     case Phase::kExchange: judge(); return true;
-    case Phase::kTell: tell_more(); return true;
-    case Phase::kTellMore: heard(); return true;
+    case Phase::kPassOn: pass_on_more(); return true;
+    case Phase::kPassOnMore: heard(); return true;
     case Phase::kMove: return move();
   }
   return false;
@@ -196,12 +201,12 @@ void Conductor::judge() {
     verdict_ = {good ? 1u : 0u, static_cast<int64_t>(good ? 0 : all.size())};
     statements_ = std::move(all);
   }
-  tell();
+  pass_on();
 }
 
 /// Within the host: what the leader has heard.
-void Conductor::tell() {
-  phase_ = Phase::kTell;
+void Conductor::pass_on() {
+  phase_ = Phase::kPassOn;
   Collective broadcast;
   broadcast.kind = Kind::kBroadcast;
   broadcast.send = &verdict_;
@@ -210,8 +215,8 @@ void Conductor::tell() {
   run_locally(std::move(broadcast));
 }
 
-void Conductor::tell_more() {
-  phase_ = Phase::kTellMore;
+void Conductor::pass_on_more() {
+  phase_ = Phase::kPassOnMore;
   if (verdict_.good != 0) return;
   statements_.resize(static_cast<size_t>(verdict_.statements));
   Collective broadcast;
@@ -430,13 +435,17 @@ tcp::Link& Conductor::link(int32_t peer) {
   std::shared_ptr<tcp::Link>& known = links_[peer];
   if (known != nullptr) return *known;
   known = std::make_shared<tcp::Link>(
-      loop_, [this, peer](const std::string& reason) { broke(peer, reason); });
+      loop_, [this, peer](const std::string& reason) { broke(peer, reason); },
+      [this, peer] { left(peer); });
   mesh_.connect(roster_.name, roster_.world_ranks[peer],
                 [weak = std::weak_ptr<Conductor>(shared_from_this()), link = known,
                  peer](Result<tcp::Socket> socket) {
                   if (socket.ok()) return link->open(std::move(socket).value());
                   link->close();
-                  if (const auto self = weak.lock()) self->unreachable(peer, socket.status());
+                  const auto self = weak.lock();
+                  if (self == nullptr) return;
+                  if (socket.status().code() == Code::kAborted) return self->left(peer);
+                  self->unreachable(peer, socket.status());
                 });
   return *known;
 }

@@ -37,7 +37,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void enqueue(const Collective& collective, std::shared_ptr<Work> work);
   /// The communicator is broken, see the interrupt: fails everything that is queued.
   void fail();
-  /// Fails what is queued and lets go of all that the loop knows of; then sets `ended`.
+  /// Fails what is queued, tells the peers that this rank has left, and lets go of all that the
+  /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
   /// Any thread. An eventfd that counts completions.
@@ -49,7 +50,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool told() const { return told_.load(std::memory_order_acquire); }
 
  private:
-  enum class Phase { kSay, kState, kExchange, kTell, kTellMore, kMove };
+  enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };
   enum What : uint32_t { kAgreement = 1, kData = 2, kMessage = 3 };
 
   struct Operation {
@@ -81,8 +82,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void state();
   void exchange();
   void judge();
-  void tell();
-  void tell_more();
+  void pass_on();
+  void pass_on_more();
   void heard();
   bool move();
   void start_stage(const collective::Stage& stage);
@@ -102,16 +103,27 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void step_done();
   void broke(int32_t peer, const std::string& reason);
   void unreachable(int32_t peer, const Status& status);
+  void left(int32_t peer);
+  bool take_leave();
+  Status destroyed() const;
   void suspect(Status status);
 
-  Status failure(Code code, int32_t culprit, const std::string& message) const;
+  Status failure(Code code, int32_t culprit, const std::string& message) const {
+    return failure_of(present(), code, culprit, message);
+  }
+  Status failure_of(const Operation* operation, Code code, int32_t culprit,
+                    const std::string& message) const;
   std::string peer_text(int32_t peer) const;
   enum class Blame { kNone, kWaits, kCutOff };
   Blame blame(const tcp::Link& link) const;
   bool any_link(Blame wanted) const;
   std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
+  Status timed_out_in_queue(const Operation& operation) const;
+  std::string obstacle() const;
   void break_with(const Status& status);
+  void tell(const Status& status);
+  void on_handed_over();
   void drain();
   void set_timer();
   void on_timer();
@@ -120,6 +132,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   char* address(const collective::Piece& piece) const;
   /// What is under way; of several transfers the one whose deadline comes first. Cost: linear.
   const Operation* present() const;
+  /// Of what has not begun, the one whose deadline comes first. Cost: linear.
+  const Operation* queued() const;
   bool concerns_present(int32_t peer) const;
 
   // The backend outlives all that this does; the last reference to this, which a task may hold,
@@ -143,13 +157,15 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool driving_ = false;
   bool again_ = false;
   bool broken_ = false;
-  Status suspicion_;  ///< a link broke; the control plane may know why
+  bool telling_ = false;  ///< the control plane does not have the failure yet: nobody may see it
+  Status suspicion_;      ///< a link broke; the control plane may know why
   std::shared_ptr<Event> ended_;
 
   std::deque<OperationPtr> queue_;  ///< not begun
   /// Sends and receives under way: those that follow each other progress together.
   std::list<OperationPtr> transfers_;
-  Deadline soonest_ = Deadline::never();  ///< of transfers_, and of some that have ended
+  /// Of queue_, active_ and transfers_, and of some that have ended.
+  Deadline soonest_ = Deadline::never();
   std::deque<LocalWork> local_works_;
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a Conductor fails: time-outs, broken links, and what is left to complete.
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +18,8 @@ constexpr int64_t kBackstopMs = 3000;
 // Who waits for data over sound connections is not at the break. Those that are have the same
 // deadline, and are given this long to tell.
 constexpr int64_t kBystanderMs = 1000;
+// The thread that tells the control plane is never busy for long.
+constexpr int64_t kTellMs = 2000;
 constexpr size_t kListedMax = 8;
 
 }  // namespace
@@ -30,6 +34,15 @@ const Conductor::Operation* Conductor::present() const {
   return urgent;
 }
 
+const Conductor::Operation* Conductor::queued() const {
+  const Operation* urgent = nullptr;
+  for (const OperationPtr& each : queue_) {
+    const Deadline deadline = each->collective.deadline;
+    if (urgent == nullptr || deadline.before(urgent->collective.deadline)) urgent = each.get();
+  }
+  return urgent;
+}
+
 /// A collective concerns all peers, a transfer the one.
 bool Conductor::concerns_present(int32_t peer) const {
   if (active_ != nullptr) return true;
@@ -37,11 +50,12 @@ bool Conductor::concerns_present(int32_t peer) const {
   return transfer != nullptr && transfer->collective.root == peer;
 }
 
-Status Conductor::failure(Code code, int32_t culprit, const std::string& message) const {
-  const Operation* operation = present();
+Status Conductor::failure_of(const Operation* operation, Code code, int32_t culprit,
+                             const std::string& message) const {
   const Kind kind = operation != nullptr ? operation->collective.kind : Kind::kBarrier;
   const int64_t pid = culprit >= 0 ? mesh_.peer(roster_.world_ranks[culprit]).pid : 0;
-  return roster_.failure(code, kind, active_ != nullptr ? sequence_ : -1, culprit, pid, message);
+  const bool numbered = operation != nullptr && operation == active_.get();
+  return roster_.failure(code, kind, numbered ? sequence_ : -1, culprit, pid, message);
 }
 
 std::string Conductor::peer_text(int32_t peer) const {
@@ -59,6 +73,46 @@ void Conductor::broke(int32_t peer, const std::string& reason) {
 
 void Conductor::unreachable(int32_t peer, const Status& status) {
   suspect(failure(Code::kPeerLost, peer, status.message()));
+}
+
+/// Found where an operation needs the peer, so there is no need to wait for a cause.
+void Conductor::left(int32_t peer) {
+  const Operation* operation = active_.get();
+  for (const OperationPtr& each : transfers_) {
+    if (operation == nullptr && each->collective.root == peer) operation = each.get();
+  }
+  break_with(failure_of(
+      operation, Code::kAborted, peer,
+      format("%s has destroyed this communicator; let all ranks end their operations on a "
+             "communicator before one of them destroys it, then make a new one with dt_comm_split",
+             peer_text(peer).c_str())));
+}
+
+/// False: some peer could not be told on its link.
+bool Conductor::take_leave() {
+  tcp::Header last;
+  last.what = tcp::Header::kLeft;
+  bool all_told = true;
+  for (const auto& [peer, link] : std::exchange(links_, {})) {
+    tcp::Socket socket = link->leave();
+    all_told &= socket.valid();
+    if (socket.valid()) mesh_.part(std::move(socket), last);
+  }
+  mesh_.forget(roster_.name, tcp::Mesh::End::kDestroyed);
+  return all_told;
+}
+
+Status Conductor::destroyed() const {
+  ErrorInfo info;
+  info.code = Code::kAborted;
+  info.rank = roster_.world_ranks[roster_.rank];
+  info.host = roster_.host_name(roster_.rank);
+  info.pid = getpid();
+  info.message = format(
+      "communicator \"%s\" was destroyed while operations were queued, by %s; wait for their ends "
+      "before, then make a new one with dt_comm_split",
+      roster_.name.c_str(), roster_.member_text(roster_.rank, info.pid).c_str());
+  return Status(std::move(info));
 }
 
 void Conductor::suspect(Status status) {
@@ -121,27 +175,75 @@ Status Conductor::timed_out() const {
                         text.c_str()));
 }
 
-/// The first to break it tells the control plane, before callers hear of it.
+/// What the queue waits for: "recv from rank 1 (host1, pid 4711), which has no deadline".
+std::string Conductor::obstacle() const {
+  const auto text_of = [&](const Operation& operation) {
+    const Collective& it = operation.collective;
+    const char* ends = it.deadline.is_never() ? "has no deadline" : "has a later deadline";
+    if (operation.is_transfer()) {
+      return format("%s %s %s, which %s", kind_name(it.kind),
+                    it.kind == Kind::kSend ? "to" : "from", peer_text(it.root).c_str(), ends);
+    }
+    return format("%s #%lld, which %s", kind_name(it.kind), static_cast<long long>(sequence_),
+                  ends);
+  };
+  if (active_ != nullptr) return text_of(*active_);
+  std::string text;
+  size_t listed = 0;
+  for (const OperationPtr& each : transfers_) {
+    if (listed++ < kListedMax) text += (text.empty() ? "" : ", ") + text_of(*each);
+  }
+  if (listed > kListedMax) text += format(", and %zu more", listed - kListedMax);
+  return text;
+}
+
+Status Conductor::timed_out_in_queue(const Operation& operation) const {
+  const OperationPtr first =
+      active_ == nullptr && !transfers_.empty() ? transfers_.front() : nullptr;
+  return failure_of(&operation, Code::kTimeout, first != nullptr ? first->collective.root : -1,
+                    "timed out before it began: it waited behind " + obstacle() +
+                        "; look at why that does not end, or give it a deadline");
+}
+
+/// The first to break it tells the control plane, before callers or pollers hear of it.
 void Conductor::break_with(const Status& status) {
   if (broken_) return;
   broken_ = true;
   const bool first = !interrupt_->fired();
   interrupt_->fire(status);
   local_.interrupt(interrupt_->status());
-  if (first && options_->on_broken) {
-    told_.store(true, std::memory_order_release);
-    options_->on_broken(roster_.name, status);
-  }
+  if (first) tell(status);
+  drive();
+}
+
+void Conductor::tell(const Status& status) {
+  if (!options_->on_broken) return;
+  told_.store(true, std::memory_order_release);
+  telling_ = true;
+  options_->on_broken(
+      roster_.name, status,
+      [post = loop_->poster(), weak = std::weak_ptr<Conductor>(shared_from_this())] {
+        (void)post([weak] {
+          if (const auto self = weak.lock()) self->on_handed_over();
+        });
+      });
+}
+
+void Conductor::on_handed_over() {
+  if (!std::exchange(telling_, false)) return;
   drive();
 }
 
 /// From now on no link touches a buffer; the local operations were interrupted and end soon.
 void Conductor::drain() {
   for (const auto& [peer, link] : std::exchange(links_, {})) link->close();
-  mesh_.forget(roster_.name);
-  if (timer_ != nullptr) timer_->stop();
+  mesh_.forget(roster_.name, tcp::Mesh::End::kBroken);
   if (grace_timer_ != nullptr) grace_timer_->stop();
-  if (!local_works_.empty()) return;
+  if (timer_ != nullptr) {
+    timer_->stop();
+    if (telling_) timer_->start(kTellMs);
+  }
+  if (!local_works_.empty() || telling_) return;
   const Status status = interrupt_->status();
   if (const OperationPtr operation = std::exchange(active_, nullptr)) complete(*operation, status);
   for (const OperationPtr& each : std::exchange(transfers_, {})) complete(*each, status);
@@ -154,18 +256,25 @@ void Conductor::drain() {
 }
 
 void Conductor::set_timer() {
-  if (transfers_.empty()) soonest_ = Deadline::never();
-  const Deadline deadline = active_ != nullptr ? active_->collective.deadline : soonest_;
-  if (deadline.is_never()) return timer_->stop();
-  timer_->start(deadline.remaining_ms());
+  if (active_ == nullptr && transfers_.empty()) soonest_ = Deadline::never();  // so is the queue
+  if (soonest_.is_never()) return timer_->stop();
+  timer_->start(std::max<int64_t>(soonest_.remaining_ms(), 0));
 }
 
 void Conductor::on_timer() {
+  if (telling_) return on_handed_over();
+  if (broken_) return;
   const Operation* operation = present();
-  if (broken_ || operation == nullptr) return;
+  const Operation* next = queued();
+  soonest_ = Deadline::never();
+  if (operation != nullptr) soonest_ = operation->collective.deadline;
+  if (next != nullptr) soonest_ = soonest_.earlier(next->collective.deadline);
+  if (operation == nullptr || !soonest_.passed()) return set_timer();
   const Deadline deadline = operation->collective.deadline;
-  if (active_ == nullptr) soonest_ = deadline;
-  if (!deadline.passed()) return set_timer();
+  if (!deadline.passed()) {
+    if (suspicion_.ok()) break_with(timed_out_in_queue(*next));
+    return;
+  }
   const int64_t overdue_ms = -deadline.remaining_ns() / 1'000'000;
   const bool cut_off = any_link(Blame::kCutOff);
   const bool on_network = cut_off || any_link(Blame::kWaits);

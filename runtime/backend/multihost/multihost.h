@@ -19,10 +19,15 @@ struct MultihostOptions {
   /// The communicator's ranks of this host, in order; made as a part (HostWorldOptions::part).
   std::shared_ptr<HostBackend> local;
   std::shared_ptr<tcp::Mesh> mesh;
-  /// As HostWorldOptions::on_broken, but must not block.
-  std::function<void(const std::string& communicator, const Status&)> on_broken;
-  /// Returns, soon in any case, when what on_broken was told is on its way. For callers' threads,
-  /// which may end the process as soon as they hear of the failure.
+  /// As HostWorldOptions::on_broken, but must not block. `handed_over`, which any thread may call
+  /// and which may outlive the backend: it is on its way, as far as this process has to do with
+  /// that. Until then, for a short time, no operation is done.
+  std::function<void(const std::string& communicator, const Status&,
+                     std::function<void()> handed_over)>
+      on_broken;
+  /// Returns, soon in any case, when what on_broken was told has arrived. For callers' threads,
+  /// which may end the process, and with it the network of its host, as soon as they hear of the
+  /// failure.
   std::function<void()> settle;
   /// For messages of peers: which operation this rank entered last.
   std::function<void(collective::Kind, int64_t sequence, const std::string& name)> note_last;

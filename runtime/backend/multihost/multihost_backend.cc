@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "backend/multihost/conductor.h"
@@ -15,6 +16,8 @@ namespace {
 
 // A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
 constexpr int64_t kInterruptPollMs = 20;
+constexpr size_t kListedMax = 8;  // entries of a list in a message
+constexpr size_t kReasonBytes = 256;
 
 /// The face of a Conductor: any thread may call; operations are posted to the mesh's loop in the
 /// order of the calls.
@@ -139,6 +142,10 @@ class MultihostBackend final : public Backend {
 
  private:
   net::Loop* loop() const { return options_.mesh->loop(); }
+  template <class T>
+  Result<std::vector<T>> gather(const T& mine, Deadline deadline);
+  Status agree(const Status& made, const std::vector<int32_t>& members, const std::string& name,
+               Deadline deadline);
 
   const MultihostOptions options_;
   std::vector<int32_t> contacts_;  ///< world ranks
@@ -149,28 +156,74 @@ class MultihostBackend final : public Backend {
   const std::shared_ptr<Conductor> conductor_;
 };
 
+/// What all ranks say, by rank.
+template <class T>
+Result<std::vector<T>> MultihostBackend::gather(const T& mine, Deadline deadline) {
+  std::vector<T> all(static_cast<size_t>(options_.roster.topology.size()));
+  Collective collective;
+  collective.kind = Kind::kAllgather;
+  collective.send = &mine;
+  collective.recv = all.data();
+  collective.count = sizeof(T);
+  collective.deadline = deadline;
+  collective.name = "split";
+  DT_TRY(run(collective));
+  return all;
+}
+
+/// Collective over this communicator. Ok where all of `members` made their part of the new one;
+/// else each of them gets an error.
+Status MultihostBackend::agree(const Status& made, const std::vector<int32_t>& members,
+                               const std::string& name, Deadline deadline) {
+  struct Reason {
+    char text[kReasonBytes];
+  };
+  const auto good = [](int32_t code) { return code == static_cast<int32_t>(Code::kOk); };
+  DT_TRY_VALUE(const auto codes, gather(static_cast<int32_t>(made.code()), deadline));
+  if (std::all_of(codes.begin(), codes.end(), good)) return {};
+  Reason mine{};
+  made.message().copy(mine.text, sizeof mine.text - 1);
+  DT_TRY_VALUE(const auto reasons, gather(mine, deadline));
+  DT_TRY(made);
+  const Roster& parent = options_.roster;
+  ErrorInfo info;
+  std::string text;
+  size_t listed = 0;
+  for (const int32_t rank : members) {
+    if (good(codes[rank]) || listed++ >= kListedMax) continue;
+    const int64_t pid = options_.mesh->peer(parent.world_ranks[rank]).pid;
+    if (listed == 1) {
+      info.code = static_cast<Code>(codes[rank]);
+      info.rank = parent.world_ranks[rank];
+      info.host = parent.host_name(rank);
+      info.pid = pid;
+    }
+    const char* reason = reasons[rank].text;
+    text += format("%s%s: %.*s", listed == 1 ? "" : "; ", parent.member_text(rank, pid).c_str(),
+                   static_cast<int>(strnlen(reason, kReasonBytes)), reason);
+  }
+  if (listed == 0) return {};  // it was a rank of another color
+  if (listed > kListedMax) text += format("; and %zu more ranks", listed - kListedMax);
+  info.message = format("communicator \"%s\" was not made: %s", name.c_str(), text.c_str());
+  return Status(std::move(info));
+}
+
 Result<Backend::Split> MultihostBackend::split(int32_t color, int32_t key, const std::string& name,
                                                Deadline deadline) {
+  struct Wish {
+    int32_t color;
+    int32_t key;
+  };
   const Roster& parent = options_.roster;
   const int32_t size = parent.topology.size();
-  const int64_t mine[2] = {color, key};
-  std::vector<int64_t> all(2 * static_cast<size_t>(size));
-  Collective gather;
-  gather.kind = Kind::kAllgather;
-  gather.dtype = Dtype::kI64;
-  gather.send = mine;
-  gather.recv = all.data();
-  gather.count = 2;
-  gather.deadline = deadline;
-  gather.name = "split";
-  DT_TRY(run(gather));
+  DT_TRY_VALUE(const auto all, gather(Wish{color, key}, deadline));
 
   Split result;
   for (int32_t rank = 0; rank < size; ++rank) {
-    if (color >= 0 && all[2 * rank] == color) result.members.push_back(rank);
+    if (color >= 0 && all[rank].color == color) result.members.push_back(rank);
   }
   std::stable_sort(result.members.begin(), result.members.end(),
-                   [&](int32_t a, int32_t b) { return all[2 * a + 1] < all[2 * b + 1]; });
+                   [&](int32_t a, int32_t b) { return all[a].key < all[b].key; });
   Roster roster;
   roster.name = name;
   std::vector<int32_t> hosts;
@@ -185,23 +238,40 @@ Result<Backend::Split> MultihostBackend::split(int32_t color, int32_t key, const
   }
   const bool spans_hosts = roster.topology.host_count() > 1;
   // The gathering came last in the queue, so on every rank of this host nothing else is under way.
-  DT_TRY_VALUE(auto local,
-               options_.local->split_as(spans_hosts, color, roster.rank, name, deadline));
-  if (color < 0) return Split{};
-  if (!spans_hosts) {
-    result.backend = std::move(local.backend);
-    return result;
+  auto local = options_.local->split_as(spans_hosts, color, roster.rank, name, deadline);
+  Status made = local.status();
+  if (made.ok() && color >= 0) {
+    result.backend = std::move(local.value().backend);
+    if (spans_hosts) {
+      MultihostOptions options = options_;
+      options.roster = std::move(roster);
+      options.local = std::static_pointer_cast<HostBackend>(result.backend);
+      auto whole = create_multihost(std::move(options));
+      made = whole.status();
+      if (made.ok()) result.backend = std::move(whole).value();
+    }
   }
-  MultihostOptions options = options_;
-  options.roster = std::move(roster);
-  options.local = std::static_pointer_cast<HostBackend>(local.backend);
-  DT_TRY_VALUE(result.backend, create_multihost(std::move(options)));
+  if (Status status = agree(made, result.members, name, deadline); !status.ok()) {
+    // Others may believe that it was made.
+    loop()->post(
+        [mesh = options_.mesh.get(), name] { mesh->forget(name, tcp::Mesh::End::kBroken); });
+    return made.ok() ? status : made;
+  }
   return result;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Backend>> create_multihost(MultihostOptions options) {
+  const std::string& name = options.roster.name;
+  if (name.size() > tcp::kMaxNameBytes) {
+    return Status(
+        Code::kInvalidArgument,
+        format("the communicator's name has %zu bytes, more than the %zu that ranks of "
+               "different hosts exchange: \"%.40s...\"; split from a communicator that is "
+               "not itself the split of so many",
+               name.size(), tcp::kMaxNameBytes, name.c_str()));
+  }
   auto backend = std::make_shared<MultihostBackend>(std::move(options));
   DT_TRY(backend->open());
   return std::shared_ptr<Backend>(std::move(backend));

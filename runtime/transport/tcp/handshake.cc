@@ -11,10 +11,7 @@ namespace dt::tcp {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
-constexpr uint32_t kMaxNameBytes = 1024;  // of a communicator
 constexpr uint32_t kMaxTextBytes = 1024;  // of a refusal
-// A stranger that connects and says nothing is dropped after this.
-constexpr int64_t kSilenceMs = 10'000;
 
 struct HelloFrame {
   static constexpr uint64_t kMagic = 0x316f'6c6c'6548'5444;  // "DTHello1"
@@ -29,7 +26,8 @@ struct HelloFrame {
 struct AnswerFrame {
   static constexpr uint32_t kMagic = 0x576f'5444;
   uint32_t magic = kMagic;
-  uint32_t refusal_bytes = 0;  ///< 0: welcome
+  uint32_t refusal_bytes = 0;  ///< 0: welcome; kLeft: the communicator was destroyed here
+  static constexpr uint32_t kLeft = 0xffff'ffff;
 };
 
 template <class Frame>
@@ -60,15 +58,16 @@ std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting, c
 }
 
 std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket, Judge judge,
-                                             Accepted accepted, std::function<void()> dropped) {
+                                             Accepted accepted, std::function<void()> dropped,
+                                             int64_t silence_ms) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(socket);
   self->connected_ = true;
   self->judge_ = std::move(judge);
   self->accepted_ = std::move(accepted);
   self->dropped_ = std::move(dropped);
-  self->timer_ = std::make_unique<net::Timer>(loop, [raw = self.get()] { raw->drop(); });
-  self->timer_->start(kSilenceMs);
+  self->timer_ = std::make_unique<net::Timer>(loop, [raw = self.get()] { raw->on_silence(); });
+  self->timer_->start(silence_ms);
   if (!self->watch().ok()) loop->post([self] { self->drop(); });
   return self;
 }
@@ -116,6 +115,9 @@ void Handshake::on_connected() {
 void Handshake::on_answer() {
   if (!fill(sizeof(AnswerFrame))) return;
   const auto answer = from_bytes<AnswerFrame>(buffer_);
+  if (answer.magic == AnswerFrame::kMagic && answer.refusal_bytes == AnswerFrame::kLeft) {
+    return end_dial(Status(Code::kAborted, "it has destroyed the communicator"));
+  }
   if (answer.magic != AnswerFrame::kMagic || answer.refusal_bytes > kMaxTextBytes) {
     return end_dial(Status(Code::kSystem, "something that is no rank of a job answers there"));
   }
@@ -133,16 +135,18 @@ void Handshake::on_hello() {
   if (frame.magic != HelloFrame::kMagic || frame.name_bytes > kMaxNameBytes) return drop();
   if (!fill(sizeof frame + frame.name_bytes)) return;
   Hello hello{frame.session, frame.from, frame.to, buffer_.substr(sizeof frame)};
-  std::string refusal =
+  const Status verdict =
       frame.protocol == kProtocol
           ? judge_(hello)
-          : format("it speaks protocol %u between hosts, not %u; run one version of dt everywhere",
-                   kProtocol, frame.protocol);
-  refusal.resize(std::min<size_t>(refusal.size(), kMaxTextBytes));
+          : Status(Code::kVersion, format("it speaks protocol %u between hosts, not %u; run one "
+                                          "version of dt everywhere",
+                                          kProtocol, frame.protocol));
+  const bool left = verdict.code() == Code::kAborted;
+  const std::string refusal = left ? "" : verdict.message().substr(0, kMaxTextBytes);
   AnswerFrame answer;
-  answer.refusal_bytes = static_cast<uint32_t>(refusal.size());
+  answer.refusal_bytes = left ? AnswerFrame::kLeft : static_cast<uint32_t>(refusal.size());
   if (!put(to_bytes(answer) + refusal)) return;
-  if (!refusal.empty()) return drop();
+  if (!verdict.ok()) return drop();
   const Accepted accepted = std::move(accepted_);
   Socket socket = std::move(socket_);
   close();
@@ -188,6 +192,13 @@ void Handshake::end_dial(Result<Socket> result) {
   const Dialled done = std::move(dialled_);
   close();
   done(std::move(result));
+}
+
+/// The hello may have come while this thread was busy, and not have been looked at yet.
+void Handshake::on_silence() {
+  const auto keep = shared_from_this();
+  if (!closed_) on_hello();
+  drop();
 }
 
 void Handshake::drop() {

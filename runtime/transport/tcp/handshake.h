@@ -19,20 +19,27 @@ struct Hello {
   std::string communicator;  ///< empty: only whether there is a way
 };
 
+/// Of a communicator: longer ones are refused when they are made.
+inline constexpr size_t kMaxNameBytes = 1024;
+
 /// The greeting of one connection, on either side. Loop's thread only; held by a shared_ptr.
 class Handshake : public std::enable_shared_from_this<Handshake> {
  public:
-  /// Why `hello` is refused; empty: welcome.
-  using Judge = std::function<std::string(const Hello& hello)>;
+  /// Ok: welcome. ABORTED: the callee has destroyed the communicator. Else why `hello` is refused.
+  using Judge = std::function<Status(const Hello& hello)>;
   using Dialled = std::function<void(Result<Socket>)>;
   using Accepted = std::function<void(const Hello&, Socket)>;
 
-  /// Sends `hello` once connected and waits for the answer. `done` runs once.
+  /// Sends `hello` once connected and waits for the answer. `done` runs once; with ABORTED when the
+  /// other side has destroyed the communicator.
   static std::shared_ptr<Handshake> dial(net::Loop* loop, Socket connecting, const Hello& hello,
                                          Dialled done);
   /// Reads a hello and answers. One of the two runs, once.
   static std::shared_ptr<Handshake> accept(net::Loop* loop, Socket socket, Judge judge,
-                                           Accepted accepted, std::function<void()> dropped);
+                                           Accepted accepted, std::function<void()> dropped,
+                                           int64_t silence_ms = kSilenceMs);
+  /// A stranger that connects and says nothing is dropped after this.
+  static constexpr int64_t kSilenceMs = 10'000;
   /// No callback runs afterwards.
   void close();
   bool connected() const { return connected_; }
@@ -46,6 +53,7 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
   void on_hello();
   void end_dial(Result<Socket> result);
   void drop();
+  void on_silence();
   /// Reads until `bytes` are in the buffer. False: not yet, or broken (then it has ended).
   bool fill(size_t bytes);
   void broke(const std::string& reason);

@@ -17,6 +17,8 @@ namespace {
 constexpr int kTurnsAtOnce = 16;
 constexpr int64_t kBytesPerCall = 1 << 20;
 
+constexpr char kClosed[] = "the other side closed it";
+
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
@@ -39,6 +41,13 @@ void Link::close() {
   incoming_.clear();
 }
 
+Socket Link::leave() {
+  const bool whole = is_open() && (outgoing_.empty() || outgoing_.front().sent == 0);
+  Socket socket = whole ? std::move(socket_) : Socket();
+  close();
+  return socket;
+}
+
 void Link::send(const Header& header, const void* data, Done done) {
   if (closed_) return;
   outgoing_.push_back({header, static_cast<const char*>(data), 0, std::move(done)});
@@ -51,11 +60,15 @@ void Link::receive(OnHeader on_header, Done done) {
   if (incoming_.size() == 1) pump(true, false);
 }
 
+/// Bytes that could not leave at all, for want of a route, are not unacknowledged: the kernel
+/// probes for them, as for a peer that takes nothing; but such a peer answers each probe.
 bool Link::cut_off() const {
   tcp_info info{};
   socklen_t length = sizeof info;
-  return socket_.valid() && getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
-         info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+  if (!socket_.valid() || getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
+    return false;
+  }
+  return info.tcpi_unacked > 0 ? info.tcpi_retransmits > 0 : info.tcpi_probes > 1;
 }
 
 void Link::pump(bool reads, bool writes) {
@@ -81,6 +94,7 @@ Link::Progress Link::write_some() {
   if (outgoing_.empty()) return Progress::kBlocked;
   Outgoing& head = outgoing_.front();
   constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+  if (ended_by_peer()) return Progress::kBlocked;
   const int64_t total = kHeaderBytes + head.header.bytes;
   iovec parts[2];
   size_t used = 0;
@@ -98,7 +112,13 @@ Link::Progress Link::write_some() {
   message.msg_iovlen = used;
   const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
   if (sent < 0) {
-    if (!would_block(errno)) lose(errno_text(errno));
+    if (would_block(errno)) return Progress::kBlocked;
+    const std::string reason = errno_text(errno);
+    if (find_left()) {
+      lose_to_leaver();
+    } else {
+      lose(reason);
+    }
     return Progress::kBlocked;
   }
   head.sent += sent;
@@ -110,7 +130,10 @@ Link::Progress Link::write_some() {
 }
 
 Link::Progress Link::read_some() {
-  if (incoming_.empty()) return Progress::kBlocked;
+  if (incoming_.empty()) {
+    if (!outgoing_.empty()) (void)ended_by_peer();
+    return Progress::kBlocked;
+  }
   char* into = reinterpret_cast<char*>(&header_) + header_bytes_;
   int64_t wanted = static_cast<int64_t>(sizeof header_ - header_bytes_);
   const bool in_header = wanted > 0;
@@ -121,7 +144,7 @@ Link::Progress Link::read_some() {
   if (wanted > 0) {
     const ssize_t got = recv(socket_.fd(), into, static_cast<size_t>(wanted), 0);
     if (got == 0) {
-      lose("the other side closed it");
+      lose(kClosed);
       return Progress::kBlocked;
     }
     if (got < 0) {
@@ -138,6 +161,10 @@ Link::Progress Link::read_some() {
         lose("bytes came that are no message of ours");
         return Progress::kBlocked;
       }
+      if (header_.what == Header::kLeft) {
+        lose_to_leaver();
+        return Progress::kBlocked;
+      }
       const OnHeader on_header = std::move(incoming_.front().on_header);
       target_ = static_cast<char*>(on_header(header_));
       if (closed_ || (target_ == nullptr && header_.bytes > 0)) return Progress::kBlocked;
@@ -145,22 +172,75 @@ Link::Progress Link::read_some() {
   }
   if (received_ < header_.bytes) return Progress::kMore;
   header_bytes_ = 0;
+  foreseen_ = false;
   const Done done = std::move(incoming_.front().done);
   incoming_.pop_front();
   done();
   return Progress::kMore;
 }
 
-/// Costs a system call each time it changes.
+/// Costs a system call each time it changes. Who only sends, and must wait for that, also looks for
+/// the word that the peer has left.
 void Link::update_interest() {
-  const bool reads = !incoming_.empty();
   const bool writes = !outgoing_.empty();
+  const bool reads = !incoming_.empty() || (writes && !foreseen_);
   if (reads == wants_read_ && writes == wants_write_) return;
   wants_read_ = reads;
   wants_write_ = writes;
   if (const Status status = watcher_->set_interest(reads, writes); !status.ok()) {
     lose(status.message());
   }
+}
+
+bool Link::ended_by_peer() {
+  if (!incoming_.empty() || foreseen_) return false;
+  Header next;
+  const ssize_t got = recv(socket_.fd(), &next, sizeof next, MSG_PEEK);
+  if (got < 0 && would_block(errno)) return false;
+  if (got <= 0) {
+    lose(got == 0 ? kClosed : errno_text(errno));
+    return true;
+  }
+  // A part of a header, too, is left to whoever receives: looking again would find the same.
+  foreseen_ = got < static_cast<ssize_t>(sizeof next) || next.what != Header::kLeft;
+  if (!foreseen_) lose_to_leaver();
+  return !foreseen_;
+}
+
+bool Link::find_left() {
+  bool in_header = header_bytes_ < sizeof header_;
+  int64_t skip = in_header ? 0 : header_.bytes - received_;
+  for (;;) {
+    char* into = in_header ? reinterpret_cast<char*>(&header_) + header_bytes_ : loop_->scratch();
+    const size_t wanted = in_header ? sizeof header_ - header_bytes_
+                                    : static_cast<size_t>(std::min<int64_t>(
+                                          skip, static_cast<int64_t>(net::Loop::kScratchBytes)));
+    if (wanted > 0) {
+      const ssize_t got = recv(socket_.fd(), into, wanted, 0);
+      if (got <= 0) return false;
+      if (in_header) {
+        header_bytes_ += static_cast<size_t>(got);
+      } else {
+        skip -= got;
+      }
+    }
+    if (in_header && header_bytes_ == sizeof header_) {
+      if (header_.magic != Header::kMagic || header_.bytes < 0) return false;
+      if (header_.what == Header::kLeft) return true;
+      skip = header_.bytes;
+      in_header = false;
+    } else if (!in_header && skip == 0) {
+      header_bytes_ = 0;
+      in_header = true;
+    }
+  }
+}
+
+void Link::lose_to_leaver() {
+  if (closed_) return;
+  const auto keep = shared_from_this();
+  close();
+  on_left_();
 }
 
 void Link::lose(const std::string& reason) {

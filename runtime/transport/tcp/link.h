@@ -15,9 +15,11 @@ namespace dt::tcp {
 /// In front of every message.
 struct Header {
   static constexpr uint32_t kMagic = 0x314d'5444;  // "DTM1"; also tells the order of bytes
+  /// The last message of a side that has destroyed its communicator; without bytes.
+  static constexpr uint32_t kLeft = 0xffff'ffff;
 
   uint32_t magic = kMagic;
-  uint32_t what = 0;       ///< of the owner
+  uint32_t what = 0;       ///< of the owner, but for kLeft
   uint64_t sequence = 0;   ///< likewise
   uint64_t signature = 0;  ///< likewise
   int64_t count = 0;       ///< likewise
@@ -36,15 +38,20 @@ class Link : public std::enable_shared_from_this<Link> {
   using OnHeader = std::function<void*(const Header&)>;
   using Done = std::function<void()>;
 
-  /// `on_lost` runs once, when the connection broke, with the reason.
-  Link(net::Loop* loop, std::function<void(const std::string& reason)> on_lost)
-      : loop_(loop), on_lost_(std::move(on_lost)) {}
+  /// One of the two runs, once: when the connection broke, with the reason, or when something was
+  /// to be sent to or received from a peer that has left.
+  Link(net::Loop* loop, std::function<void(const std::string& reason)> on_lost,
+       std::function<void()> on_left)
+      : loop_(loop), on_lost_(std::move(on_lost)), on_left_(std::move(on_left)) {}
 
   /// Messages may be queued before.
   void open(Socket socket);
   bool is_open() const { return watcher_ != nullptr; }
   /// No callback runs afterwards, and no buffer is touched.
   void close();
+  /// close(); gives the connection where a last message may follow on it: where it is open and no
+  /// message half sent.
+  Socket leave();
 
   /// `data` is borrowed until `done`.
   void send(const Header& header, const void* data, Done done);
@@ -73,16 +80,25 @@ class Link : public std::enable_shared_from_this<Link> {
   Progress write_some();
   Progress read_some();
   void update_interest();
+  /// Looks at what came while nobody waits for a message. True: the peer has ended, and so has
+  /// this.
+  bool ended_by_peer();
+  /// Whether any message that has come says that the peer has left; the connection is no use any
+  /// more.
+  bool find_left();
   void lose(const std::string& reason);
+  void lose_to_leaver();
 
   net::Loop* const loop_;
   std::function<void(const std::string&)> on_lost_;
+  std::function<void()> on_left_;
   Socket socket_;
   std::unique_ptr<net::FdWatcher> watcher_;
   bool closed_ = false;
   bool pumping_ = false;
   bool due_read_ = false;  ///< worth another try in this pump
   bool due_write_ = false;
+  bool foreseen_ = false;  ///< the next message has come and is not the last one
   bool wants_read_ = false;
   bool wants_write_ = false;
   std::deque<Outgoing> outgoing_;

@@ -7,12 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 
 namespace dt::tcp {
 namespace {
 
 // Connections that are being greeted or that no communicator asked for yet; more are dropped.
 constexpr size_t kUnclaimedMax = 16384;
+constexpr size_t kPartingMax = 1024;
+// Communicators that are remembered after their end, to refuse late connections: twice as many at
+// most. Those of older ones count as unclaimed.
+constexpr size_t kEndedMax = 32768;
 constexpr int kAcceptsAtOnce = 64;
 // Without a descriptor left, accepting again at once would only burn the processor.
 constexpr int64_t kShortageMs = 100;
@@ -44,6 +49,8 @@ Mesh::~Mesh() {
     listener_.close();
     for (const auto& each : greeting_) each->close();
     for (const auto& [key, each] : dialling_) each->close();
+    for (const auto& each : parting_) each->close();
+    parting_.clear();
     greeting_.clear();
     dialling_.clear();
     awaited_.clear();
@@ -118,16 +125,33 @@ void Mesh::on_readable() {
   }
 }
 
-std::string Mesh::judge(const Hello& hello) const {
+Status Mesh::judge(const Hello& hello) const {
+  const auto refuse = [&](const std::string& why) { return Status(Code::kInvalidArgument, why); };
+  const std::string own = own_text();
   if (hello.session != options_.session) {
-    return format("%s belongs to another job or attempt; two hosts may have the same address",
-                  own_text().c_str());
+    return refuse(own + " belongs to another job or attempt; two hosts may have the same address");
   }
   if (hello.to != options_.rank) {
-    return format("this is %s, not rank %d; two hosts may have the same address",
-                  own_text().c_str(), hello.to);
+    return refuse(format("this is %s, not rank %d; two hosts may have the same address",
+                         own.c_str(), hello.to));
   }
-  return {};
+  if (hello.from < 0 || hello.from >= options_.world_size || hello.from == options_.rank) {
+    return refuse(format("%s has no peer of rank %d; report this", own.c_str(), hello.from));
+  }
+  if (hello.communicator.empty()) return {};  // a probe
+  if (hello.from > options_.rank) {
+    return refuse(
+        format("%s dials rank %d, not the reverse; report this", own.c_str(), hello.from));
+  }
+  const Key key(hello.communicator, hello.from);
+  if (early_.count(key) != 0 || taken_.count(key) != 0) {
+    return refuse(own + " has this connection already; report this");
+  }
+  const End* end = ended(hello.communicator);
+  if (end == nullptr) return {};
+  if (*end == End::kDestroyed) return Status(Code::kAborted, "destroyed");
+  return refuse(format("communicator \"%s\" has failed on %s; its own error says why",
+                       hello.communicator.c_str(), own.c_str()));
 }
 
 void Mesh::accepted(const Hello& hello, Socket socket) {
@@ -136,6 +160,7 @@ void Mesh::accepted(const Hello& hello, Socket socket) {
   if (const auto found = awaited_.find(key); found != awaited_.end()) {
     const Connected done = std::move(found->second);
     awaited_.erase(found);
+    taken_.insert(key);
     done(std::move(socket));
     return;
   }
@@ -148,6 +173,7 @@ void Mesh::connect(const std::string& communicator, int32_t rank, Connected done
   if (const auto found = early_.find(key); found != early_.end()) {
     Socket socket = std::move(found->second);
     early_.erase(found);
+    taken_.insert(key);
     done(std::move(socket));
     return;
   }
@@ -157,6 +183,7 @@ void Mesh::connect(const std::string& communicator, int32_t rank, Connected done
 void Mesh::dial(const Key& key, Connected done) {
   const Peer to = peer(key.second);
   const auto explain = [own = own_text(), to](const Status& status) {
+    if (status.code() == Code::kAborted) return status;
     ErrorInfo info;
     info.code = Code::kPeerLost;
     info.rank = to.rank;
@@ -183,7 +210,36 @@ void Mesh::dial(const Key& key, Connected done) {
                       });
 }
 
-void Mesh::forget(const std::string& communicator) {
+void Mesh::expect(const std::string& communicator) {
+  for (auto& some : ended_) some.erase(std::hash<std::string>()(communicator));
+}
+
+const Mesh::End* Mesh::ended(const std::string& communicator) const {
+  for (const auto& some : ended_) {
+    const auto found = some.find(std::hash<std::string>()(communicator));
+    if (found != some.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+void Mesh::forget(const std::string& communicator, End end) {
+  drop(communicator);
+  if (ended(communicator) != nullptr) return;
+  if (ended_[0].size() == kEndedMax) ended_[1] = std::exchange(ended_[0], {});
+  ended_[0].emplace(std::hash<std::string>()(communicator), end);
+}
+
+void Mesh::part(Socket socket, const Header& last) {
+  if (parting_.size() >= kPartingMax) return;
+  auto self = std::make_shared<std::weak_ptr<Farewell>>();
+  auto farewell = Farewell::say(loop_.get(), std::move(socket), last,
+                                [this, self] { parting_.erase(self->lock()); });
+  if (farewell == nullptr) return;
+  *self = farewell;
+  parting_.insert(std::move(farewell));
+}
+
+void Mesh::drop(const std::string& communicator) {
   const auto belongs = [&](const auto& entry) { return entry.first.first == communicator; };
   for (const auto& [key, handshake] : dialling_) {
     if (key.first == communicator) handshake->close();
@@ -191,6 +247,7 @@ void Mesh::forget(const std::string& communicator) {
   std::erase_if(dialling_, belongs);
   std::erase_if(awaited_, belongs);
   std::erase_if(early_, belongs);
+  std::erase_if(taken_, [&](const Key& key) { return key.first == communicator; });
 }
 
 std::string Mesh::progress(const std::string& communicator, int32_t rank) const {
@@ -224,7 +281,7 @@ Status Mesh::probe(int32_t rank, const Wait& wait) {
   loop_->run([&] {
     late = outcome->done.is_set();
     if (!late) outcome->progress = progress("", rank);
-    forget("");
+    drop("");
   });
   if (late) return outcome->status;
   if (wait.interrupted()) return wait.interrupt->status();

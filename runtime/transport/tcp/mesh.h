@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/wait.h"
 #include "net/address.h"
 #include "net/loop.h"
+#include "transport/tcp/farewell.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/socket.h"
 
@@ -43,8 +45,9 @@ class Mesh {
   struct Options {
     uint64_t session = 0;  ///< equal on all ranks of this job and attempt, in no other
     int32_t rank = 0;      ///< world rank of this process
-    std::string host;      ///< its name, for texts
-    LookUp look_up;        ///< who the ranks are; may block, under `wait`
+    int32_t world_size = 0;
+    std::string host;  ///< its name, for texts
+    LookUp look_up;    ///< who the ranks are; may block, under `wait`
   };
 
   /// `listener`: from listen_on(); connections that came before wait in it.
@@ -67,10 +70,16 @@ class Mesh {
   Status probe(int32_t rank, const Wait& wait);
 
   using Connected = std::function<void(Result<Socket>)>;
-  /// Loop's thread. Dials, or waits for the peer's call; `done` runs once, unless forgotten.
+  /// Loop's thread. Dials, or waits for the peer's call; `done` runs once, unless forgotten; with
+  /// ABORTED when the peer has destroyed the communicator.
   void connect(const std::string& communicator, int32_t rank, Connected done);
-  /// Loop's thread. Drops what belongs to the communicator.
-  void forget(const std::string& communicator);
+  /// Loop's thread. The communicator is made here; its name may have been forgotten before.
+  void expect(const std::string& communicator);
+  /// Loop's thread. Drops what belongs to the communicator, and refuses what comes for it later.
+  enum class End : uint8_t { kBroken, kDestroyed };
+  void forget(const std::string& communicator, End end);
+  /// Loop's thread. Sends a last message over a connection that nobody uses any more.
+  void part(Socket socket, const Header& last);
   /// Loop's thread. How far the connection is, for messages: "is being dialled".
   std::string progress(const std::string& communicator, int32_t rank) const;
 
@@ -80,7 +89,9 @@ class Mesh {
   Mesh(Options options, std::unique_ptr<net::Loop> loop);
   Status listen(Socket listener);
   void on_readable();
-  std::string judge(const Hello& hello) const;
+  Status judge(const Hello& hello) const;
+  void drop(const std::string& communicator);
+  const End* ended(const std::string& communicator) const;
   void accepted(const Hello& hello, Socket socket);
   void dial(const Key& key, Connected done);
 
@@ -96,6 +107,10 @@ class Mesh {
   std::map<Key, std::shared_ptr<Handshake>> dialling_;
   std::map<Key, Connected> awaited_;
   std::map<Key, Socket> early_;  ///< dialled by a peer before this rank asked
+  std::set<Key> taken_;          ///< dialled by a peer and handed over
+  std::set<std::shared_ptr<Farewell>> parting_;
+  /// What became of communicators, by the hash of their names: the last ones and those before.
+  std::unordered_map<size_t, End> ended_[2];
 };
 
 }  // namespace dt::tcp

@@ -128,7 +128,9 @@ Result<Socket> begin_connect(const net::Address& to, const net::Address& source)
   if (source.length > 0 && source.family() == to.family()) {
     net::Address from = source;
     set_port(&from, 0);
-    // Best effort: without it the kernel chooses the source by its routes.
+    // Best effort: without the one, a port that differs for all peers is taken, and there are few;
+    // without the other, the kernel chooses the source by its routes.
+    (void)setsockopt(socket.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
     (void)bind(socket.fd(), raw(from), from.length);
   }
   if (connect(socket.fd(), raw(target), target.length) == 0 || errno == EINPROGRESS ||

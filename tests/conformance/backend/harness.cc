@@ -346,6 +346,7 @@ std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr
   dt::tcp::Mesh::Options mesh_options;
   mesh_options.session = session;
   mesh_options.rank = kFirstWorldRank + rank.rank;
+  mesh_options.world_size = kFirstWorldRank + setup.size;
   mesh_options.host = dt::format("host%d", topology.host[rank.rank]);
   mesh_options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
     std::vector<dt::tcp::Peer> found;
@@ -367,8 +368,12 @@ std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr
   }
   options.local = std::static_pointer_cast<dt::backend::HostBackend>(std::move(local));
   options.mesh = std::move(mesh).value();
-  options.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
+  options.on_broken = [told = setup.on_broken, keep = setup.on_telling](
+                          const std::string&, const Status& status,
+                          std::function<void()> handed_over) {
     if (told) told(status);
+    if (keep) return keep(std::move(handed_over));
+    handed_over();
   };
   auto backend = dt::backend::create_multihost(std::move(options));
   rank.expect_ok(backend.status(), "multihost");

@@ -41,6 +41,8 @@ struct Setup {
   std::vector<int32_t> hosts;             ///< of multihost: by rank, the number of its host
   dt::backend::HostEngine::Options host;  ///< thresholds
   std::function<void(const Status&)> on_broken;
+  /// Of multihost: gets what the control plane calls when it has the failure. Null: it has at once.
+  std::function<void(std::function<void()> handed_over)> on_telling;
 };
 
 /// Runs `body` on every rank at once; returns what failed.

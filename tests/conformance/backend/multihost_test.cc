@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only a backend over several hosts can do or get wrong.
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -171,6 +172,96 @@ TEST_CASE("Multihost: a receive that may wait for ever does not hide the deadlin
   });
 }
 
+TEST_CASE("Multihost: of several receives the one whose deadline comes first is what fails") {
+  play(hosts({0, 1, 2}), [&](Rank& rank) {
+    rank.expect_ok(rank.backend->run(Collective()), "barrier");
+    const auto transfer = [&](Kind kind, int32_t peer, int32_t* value, Deadline deadline) {
+      Collective one;
+      one.kind = kind;
+      one.dtype = Dtype::kI32;
+      one.root = peer;
+      one.send = one.recv = value;
+      one.count = 1;
+      one.deadline = deadline;
+      auto work = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(one, work), "submit");
+      return work;
+    };
+    if (rank.rank == 0) {
+      int32_t values[4] = {};
+      // One that ends in time and whose deadline then passes, one for ever, one long, one short.
+      const Deadline soon = Deadline::after_ms(400);
+      const auto good = transfer(Kind::kRecv, 1, &values[0], soon);
+      rank.meet();
+      const Wait patient{Deadline::after_ms(30'000), nullptr};
+      rank.expect(rank.backend->wait(*good, patient), "good");
+      rank.expect_ok(good->status(), "good");
+      rank.expect(values[0] == 7, "value");
+      const auto never = transfer(Kind::kRecv, 1, &values[1], Deadline::never());
+      const auto longer = transfer(Kind::kRecv, 1, &values[2], Deadline::after_ms(25'000));
+      const auto shorter = transfer(Kind::kRecv, 2, &values[3], Deadline::after_ms(800));
+      rank.expect(rank.backend->wait(*shorter, patient), "shorter");
+      rank.expect(soon.passed(), "not by the deadline of the one that has ended");
+      const std::string text = shorter->status().message();
+      rank.expect(contains(text, "timed out: rank 2 (world rank 102, host2, pid ") &&
+                      contains(text, "has not sent") && !contains(text, "rank 1 ("),
+                  text);
+      rank.expect(shorter->status().info().rank == 102, "culprit");
+      rank.expect(never->done() && longer->done(), "they go with their communicator");
+    } else {
+      int32_t value = 7;
+      if (rank.rank == 1) {
+        rank.expect_ok(rank.backend->run([&] {
+          Collective one;
+          one.kind = Kind::kSend;
+          one.dtype = Dtype::kI32;
+          one.send = &value;
+          one.count = 1;
+          return one;
+        }()),
+                       "send");
+      }
+      rank.meet();
+    }
+    rank.meet();
+  });
+}
+
+TEST_CASE("Multihost: a collective that is queued behind a transfer keeps its own deadline") {
+  for (const Kind kind : {Kind::kRecv, Kind::kSend}) {
+    play(hosts({0, 1}), [&](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      if (rank.rank == 0) {
+        std::vector<uint8_t> data(64 << 20);  // more than sockets hold
+        Collective transfer;
+        transfer.kind = kind;
+        transfer.root = 1;
+        transfer.send = transfer.recv = data.data();
+        transfer.count = 64 << 20;
+        auto endless = std::make_shared<Work>();
+        rank.expect_ok(rank.backend->submit(transfer, endless), "submit");
+        Collective barrier;
+        barrier.deadline = Deadline::after_ms(100);
+        auto work = std::make_shared<Work>();
+        rank.expect_ok(rank.backend->submit(barrier, work), "submit");
+        rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+        const std::string text = work->status().message();
+        rank.expect(work->status().code() == Code::kTimeout, "TIMEOUT: " + text);
+        rank.expect(
+            contains(text,
+                     dt::format("barrier on comm \"world\", rank 0 (host0): timed out before "
+                                "it began: it waited behind %s rank 1 (world rank 101, host1, "
+                                "pid ",
+                                kind == Kind::kRecv ? "recv from" : "send to")) &&
+                contains(text, "), which has no deadline; "),
+            text);
+        rank.expect(work->status().info().rank == 101 && endless->done(), "as data");
+      }
+      rank.meet();
+    });
+  }
+}
+
 TEST_CASE("Multihost: a rank of this host that does not arrive is named, a wait cancels nothing") {
   play(hosts({0, 0, 1}), [&](Rank& rank) {
     rank.expect_ok(rank.backend->run(Collective()), "barrier");
@@ -288,6 +379,36 @@ TEST_CASE("Multihost: splits within hosts, across hosts and of splits") {
   });
 }
 
+TEST_CASE("Multihost: a split that fails on one rank fails on all that it concerns, at once") {
+  play(hosts({0, 1, 1, 0}), [](Rank& rank) {
+    const Deadline deadline = Deadline::after_ms(30'000);
+    // Rank 1 cannot make its part, because of the name that it alone gives.
+    const std::string name = rank.rank == 1 ? std::string(2000, 'x') : "child";
+    const auto child = rank.backend->split(rank.rank == 3 ? 1 : 0, 0, name, deadline);
+    const std::string text = child.status().message();
+    if (rank.rank == 3) {
+      rank.expect_ok(child.status(), "another color");
+    } else {
+      rank.expect(child.status().code() == Code::kInvalidArgument, "as rank 1: " + text);
+      rank.expect(contains(text, "name has 2000 bytes, more than the 1024"), text);
+    }
+    if (rank.rank == 0 || rank.rank == 2) {
+      rank.expect(
+          contains(text, "communicator \"child\" was not made: rank 1 (world rank 101, host1"),
+          text);
+      rank.expect(child.status().info().rank == 101 && child.status().info().host == "host1",
+                  "as data");
+    }
+    const auto all = rank.backend->split(0, 0, std::string(1025, 'x'), deadline);
+    rank.expect(all.status().code() == Code::kInvalidArgument, all.status().message());
+    const auto good = rank.backend->split(0, 0, std::string(1024, 'x'), deadline);
+    rank.expect_ok(good.status(), "the longest name");
+    rank.expect_ok(good.value().backend->run(Collective()), "barrier");
+    check_collective(rank, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 1000, 0,
+                     Placement::kOrdinary);
+  });
+}
+
 TEST_CASE("Multihost: several segments, with any dtype that is rounded between the levels") {
   play(hosts({0, 0, 1}), [](Rank& rank) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
@@ -326,6 +447,43 @@ TEST_CASE("Multihost: all ranks get the same bits, in every run, and NaN wins ev
   });
   for (const auto& result : results)
     CHECK(memcmp(result.data(), results[0].data(), kCount * 4) == 0);
+}
+
+TEST_CASE("Multihost: nobody sees a failure before the control plane has it") {
+  for (const bool answers : {true, false}) {
+    std::mutex guard;
+    std::function<void()> handed_over;
+    dt::Event told;
+    Setup setup = hosts({0, 1});
+    setup.on_telling = [&](std::function<void()> call) {
+      std::lock_guard lock(guard);
+      handed_over = std::move(call);
+      told.set();
+    };
+    play(setup, [&](Rank& rank) {
+      rank.expect_ok(rank.backend->run(Collective()), "barrier");
+      rank.meet();
+      if (rank.rank == 1) return rank.meet();
+      auto work = std::make_shared<Work>();
+      auto fd = rank.backend->completion_fd();
+      rank.expect_ok(fd.status(), "completion_fd");
+      Collective barrier;
+      barrier.deadline = Deadline::after_ms(20);
+      rank.expect_ok(rank.backend->submit(barrier, work), "submit");
+      rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
+      // Nothing happens on the backend's thread until it is called, or 2 s later.
+      pollfd polled{fd.value(), POLLIN, 0};
+      rank.expect(!work->done() && poll(&polled, 1, 50) == 0 && !work->done(), "seen too early");
+      if (answers) {
+        std::lock_guard lock(guard);
+        handed_over();
+      }
+      rank.expect(poll(&polled, 1, 30'000) == 1 && work->done(), "seen");
+      rank.expect(work->status().code() == Code::kTimeout, work->status().message());
+      rank.meet();
+    });
+    handed_over();  // the backend is gone
+  }
 }
 
 TEST_CASE("Multihost: interrupt wakes a call that waits for another host") {
@@ -374,8 +532,8 @@ TEST_CASE("Multihost: a peer whose connection breaks is named with both addresse
     rank.expect_ok(rank.backend->run(Collective()), "barrier");
     rank.meet();
     if (rank.rank == 1) {
-      rank.backend.reset();
-      return;
+      rank.backend->interrupt(Status(Code::kPeerLost, "failed here"));
+      return rank.meet();
     }
     Collective barrier;
     barrier.deadline = Deadline::after_ms(30'000);
@@ -387,6 +545,83 @@ TEST_CASE("Multihost: a peer whose connection breaks is named with both addresse
                          "between rank 100 (host0) at 127.0.0.1:") &&
                     contains(text, " and rank 101 (host1 pid ") && contains(text, " broke: "),
                 text);
+    rank.meet();
+  });
+}
+
+TEST_CASE("Multihost: a rank that destroyed its communicator is named by whoever meets it") {
+  enum class Way { kCollective, kRecv, kSend, kLargeSend, kSendPastUnread, kDial };
+  for (const Way way : {Way::kCollective, Way::kRecv, Way::kSend, Way::kLargeSend,
+                        Way::kSendPastUnread, Way::kDial}) {
+    CAPTURE(static_cast<int>(way));
+    play(hosts({0, 1}), [&](Rank& rank) {
+      const Deadline deadline = Deadline::after_ms(30'000);
+      auto child = rank.backend->split(0, rank.rank, "child", deadline);
+      rank.expect_ok(child.status(), "split");
+      Backend& backend = *child.value().backend;
+      // Less than sockets hold, and more than that.
+      std::vector<float> data(way == Way::kLargeSend || way == Way::kSendPastUnread ? 16 << 20 : 1);
+      Collective one = allreduce_f32(data.data(), data.data(), static_cast<int64_t>(data.size()));
+      one.root = 1 - rank.rank;
+      one.deadline = deadline;
+      if (way != Way::kDial) rank.expect_ok(backend.run(Collective()), "barrier");
+      if (way == Way::kSendPastUnread) {
+        Collective unread = one;
+        unread.kind = Kind::kSend;
+        unread.count = 1;
+        rank.expect_ok(backend.run(unread), "send");
+      }
+      auto work = std::make_shared<Work>();
+      if (way == Way::kLargeSend && rank.rank == 0) {  // it is half sent when the peer leaves
+        one.kind = Kind::kSend;
+        rank.expect_ok(backend.submit(one, work), "submit");
+      }
+      rank.meet();
+      if (rank.rank == 1) {
+        child = Backend::Split();
+        rank.meet();
+        return rank.meet();
+      }
+      rank.meet();
+      if (way == Way::kRecv) one.kind = Kind::kRecv;
+      if (way == Way::kSend || way == Way::kSendPastUnread) one.kind = Kind::kSend;
+      if (way != Way::kLargeSend) rank.expect_ok(backend.submit(one, work), "submit");
+      rank.expect(backend.wait(*work, {deadline, nullptr}), "wait");
+      const std::string text = work->status().message();
+      rank.expect(work->status().code() == Code::kAborted, "ABORTED: " + text);
+      const std::string kind = one.kind == Kind::kAllreduce ? "allreduce #" : kind_name(one.kind);
+      rank.expect(text.rfind(kind, 0) == 0 &&
+                      contains(text,
+                               " on comm \"child\", rank 0 (host0): rank 1 "
+                               "(world rank 101, host1, pid ") &&
+                      contains(text, ") has destroyed this communicator; let all ranks end"),
+                  text);
+      rank.expect(work->status().info().rank == 101 && work->status().info().host == "host1",
+                  "as data");
+      rank.meet();
+    });
+  }
+}
+
+TEST_CASE("Multihost: what was sent before a communicator was destroyed still arrives") {
+  play(hosts({0, 1}), [](Rank& rank) {
+    auto child = rank.backend->split(0, rank.rank, "child", Deadline::after_ms(30'000));
+    rank.expect_ok(child.status(), "split");
+    rank.expect_ok(child.value().backend->run(Collective()), "barrier");
+    std::vector<float> data(50'000, static_cast<float>(rank.rank));
+    Collective message = allreduce_f32(data.data(), data.data(), 50'000);
+    message.root = 1 - rank.rank;
+    message.kind = rank.rank == 1 ? Kind::kSend : Kind::kRecv;
+    if (rank.rank == 1) {
+      rank.expect_ok(child.value().backend->run(message), "send");
+      child = Backend::Split();
+    }
+    rank.meet();
+    if (rank.rank == 0) {
+      rank.expect_ok(child.value().backend->run(message), "recv");
+      rank.expect(data[0] == 1 && data[49'999] == 1, "bytes");
+    }
+    rank.meet();
   });
 }
 
@@ -405,6 +640,7 @@ TEST_CASE("Mesh: a call for another job or another rank is refused, garbage is d
     dt::tcp::Mesh::Options options;
     options.session = session;
     options.rank = rank;
+    options.world_size = 6;
     options.host = dt::format("host%d", rank);
     options.look_up = [&](const std::vector<int32_t>& ranks, const Wait&) {
       std::vector<dt::tcp::Peer> found;

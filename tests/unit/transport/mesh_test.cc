@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who gets a connection to a rank of another host, and who does not.
+#include "transport/tcp/mesh.h"
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+using namespace dt;
+using dt::tcp::Handshake;
+using dt::tcp::Hello;
+using dt::tcp::Mesh;
+using dt::tcp::Socket;
+
+namespace {
+
+constexpr uint64_t kSession = 77;
+constexpr int32_t kWorldSize = 4;
+const Wait kPatient{Deadline::after_ms(60'000)};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+net::Address loopback() {
+  const auto found = net::resolve_now("127.0.0.1", 0, true);
+  REQUIRE(found.ok());
+  return found.value()[0];
+}
+
+/// What a callback of the mesh was given.
+struct Answer {
+  Event done;
+  Status status;
+  Socket socket;
+};
+using AnswerPtr = std::shared_ptr<Answer>;
+
+Mesh::Connected into(const AnswerPtr& answer) {
+  return [answer](Result<Socket> result) {
+    answer->status = result.status();
+    if (result.ok()) answer->socket = std::move(result).value();
+    answer->done.set();
+  };
+}
+
+/// Ranks 0 and 1, and whoever pretends to be one.
+struct Scene {
+  Scene() {
+    std::vector<Socket> sockets;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      auto socket = tcp::listen_on(loopback(), {});
+      REQUIRE(socket.ok());
+      peers.push_back({rank, format("host%d", rank), 4711, socket.value().local()});
+      sockets.push_back(std::move(socket).value());
+    }
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      Mesh::Options options;
+      options.session = kSession;
+      options.rank = rank;
+      options.world_size = kWorldSize;
+      options.host = format("host%d", rank);
+      options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
+        std::vector<tcp::Peer> found;
+        for (const int32_t each : ranks) found.push_back(all[static_cast<size_t>(each)]);
+        return Result<std::vector<tcp::Peer>>(std::move(found));
+      };
+      auto mesh = Mesh::start(std::move(sockets[static_cast<size_t>(rank)]), std::move(options));
+      REQUIRE(mesh.ok());
+      meshes.push_back(std::move(mesh).value());
+      REQUIRE(meshes.back()->know({1 - rank}, kPatient).ok());
+    }
+  }
+
+  AnswerPtr connect(int32_t rank, const std::string& communicator) {
+    auto answer = std::make_shared<Answer>();
+    meshes[static_cast<size_t>(rank)]->loop()->run(
+        [&] { meshes[static_cast<size_t>(rank)]->connect(communicator, 1 - rank, into(answer)); });
+    return answer;
+  }
+  /// A hello to rank 1 by hand.
+  AnswerPtr dial(const Hello& hello) {
+    auto answer = std::make_shared<Answer>();
+    auto connecting = tcp::begin_connect(peers[1].address, {});
+    REQUIRE(connecting.ok());
+    net::Loop* loop = meshes[0]->loop();
+    std::shared_ptr<Handshake> handshake;
+    loop->run([&] {
+      handshake = Handshake::dial(loop, std::move(connecting).value(), hello, into(answer));
+    });
+    CHECK(answer->done.wait(kPatient));
+    loop->run([&] { handshake->close(); });
+    return answer;
+  }
+  void forget(const std::string& communicator, Mesh::End end) {
+    meshes[1]->loop()->run([&] { meshes[1]->forget(communicator, end); });
+  }
+
+  std::vector<tcp::Peer> peers;
+  std::vector<std::shared_ptr<Mesh>> meshes;
+};
+
+}  // namespace
+
+TEST_CASE("Mesh: who calls too early is kept until asked for, and gets the connection") {
+  Scene scene;
+  const AnswerPtr early = scene.connect(0, "c");
+  REQUIRE(early->done.wait(kPatient));
+  REQUIRE(early->status.message() == "");
+  const AnswerPtr asked = scene.connect(1, "c");
+  REQUIRE(asked->done.wait(kPatient));
+  CHECK(send(early->socket.fd(), "x", 1, MSG_NOSIGNAL) == 1);
+}
+
+TEST_CASE("Mesh: calls for a communicator that has ended are refused, not kept") {
+  Scene scene;
+  scene.forget("broken", Mesh::End::kBroken);
+  scene.forget("destroyed", Mesh::End::kDestroyed);
+  scene.forget("destroyed", Mesh::End::kBroken);  // the first word counts
+  for (const bool again : {false, true}) {
+    CAPTURE(again);
+    const AnswerPtr broken = scene.connect(0, "broken");
+    REQUIRE(broken->done.wait(kPatient));
+    CHECK(broken->status.code() == Code::kPeerLost);
+    CHECK(contains(broken->status.message(),
+                   "it refuses: communicator \"broken\" has failed on rank 1 (host1) at"));
+    const AnswerPtr destroyed = scene.connect(0, "destroyed");
+    REQUIRE(destroyed->done.wait(kPatient));
+    CHECK(destroyed->status.code() == Code::kAborted);
+    // A few names are remembered, whatever comes after them.
+    scene.meshes[1]->loop()->run([&] {
+      for (int i = 0; i < 30'000; ++i) {
+        scene.meshes[1]->forget(format("world/%d.0", i), Mesh::End::kDestroyed);
+      }
+    });
+  }
+  scene.meshes[1]->loop()->run([&] { scene.meshes[1]->expect("destroyed"); });
+  const AnswerPtr anew = scene.connect(0, "destroyed");
+  REQUIRE(anew->done.wait(kPatient));
+  CHECK(anew->status.message() == "");
+}
+
+TEST_CASE("Mesh: only a rank of the job that is to call is let in") {
+  Scene scene;
+  for (const int32_t from : {-1, 1, kWorldSize, 1 << 30}) {
+    CAPTURE(from);
+    for (const char* communicator : {"", "c"}) {
+      const AnswerPtr answer = scene.dial({kSession, from, 1, communicator});
+      CHECK(contains(answer->status.message(),
+                     format("it refuses: rank 1 (host1) at %s has no peer of rank %d",
+                            scene.peers[1].address.text().c_str(), from)));
+    }
+  }
+  CHECK(scene.dial({kSession, 3, 1, ""})->status.message() == "");  // a probe, as of a ring
+  CHECK(contains(scene.dial({kSession, 3, 1, "c"})->status.message(), "dials rank 3, not the"));
+}
+
+TEST_CASE("Mesh: a second connection does not take the place of the first") {
+  Scene scene;
+  for (const bool claimed : {false, true}) {
+    const std::string name = claimed ? "claimed" : "early";
+    const AnswerPtr first = scene.connect(0, name);
+    REQUIRE(first->done.wait(kPatient));
+    AnswerPtr asked;
+    if (claimed) asked = scene.connect(1, name);
+    const AnswerPtr second = scene.dial({kSession, 0, 1, name});
+    CHECK(contains(second->status.message(), "has this connection already"));
+    if (!claimed) asked = scene.connect(1, name);
+    REQUIRE(asked->done.wait(kPatient));
+    REQUIRE(send(asked->socket.fd(), "x", 1, MSG_NOSIGNAL) == 1);
+    char got = 0;
+    for (const Deadline limit = kPatient.deadline; got == 0 && !limit.passed();) {
+      (void)recv(first->socket.fd(), &got, 1, 0);
+    }
+    CHECK(got == 'x');
+  }
+}
+
+TEST_CASE("Handshake: a hello that came in time counts although the time is over") {
+  auto started = net::Loop::start();
+  REQUIRE(started.ok());
+  net::Loop* loop = started.value().get();
+  auto listener = tcp::listen_on(loopback(), {});
+  REQUIRE(listener.ok());
+  auto connecting = tcp::begin_connect(listener.value().local(), {});
+  REQUIRE(connecting.ok());
+  int accepted_fd = -1;
+  while (accepted_fd < 0 && !kPatient.deadline.passed()) {
+    accepted_fd = accept4(listener.value().fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  }
+  const auto dialled = std::make_shared<Answer>();
+  std::shared_ptr<Handshake> caller;
+  loop->run([&] {
+    caller =
+        Handshake::dial(loop, std::move(connecting).value(), {kSession, 0, 1, "c"}, into(dialled));
+  });
+  char some = 0;
+  while (recv(accepted_fd, &some, 1, MSG_PEEK) != 1 && !kPatient.deadline.passed()) {
+  }
+  bool dropped = false;
+  std::shared_ptr<Handshake> callee;
+  loop->run([&] {
+    // The timer is due before the loop looks at the socket.
+    callee = Handshake::accept(
+        loop, Socket(accepted_fd), [](const Hello&) { return Status(); },
+        [](const Hello&, Socket) {}, [&] { dropped = true; }, 0);
+  });
+  CHECK(dialled->done.wait(kPatient));
+  CHECK(dialled->status.message() == "");
+  loop->run([&] {
+    CHECK_FALSE(dropped);
+    callee->close();
+    caller->close();
+  });
+}
+
+TEST_CASE("Socket: a connection from a given address shares its port with those to other peers") {
+  auto listener = tcp::listen_on(loopback(), {});
+  REQUIRE(listener.ok());
+  const auto connecting = tcp::begin_connect(listener.value().local(), loopback());
+  REQUIRE(connecting.ok());
+  int late = 0;
+  socklen_t length = sizeof late;
+  REQUIRE(getsockopt(connecting.value().fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late,
+                     &length) == 0);
+  CHECK(late == 1);
+  CHECK(connecting.value().local().port() != 0);
+}
