@@ -443,8 +443,9 @@ DT_API dt_status dt_comm_set_timeout(dt_comm* comm, int64_t timeout_ms);
  */
 DT_API dt_status dt_comm_check(dt_comm* comm);
 
-/** Drops the handle; works in flight go on. Never waits for peers. @param comm may be NULL.
- * @thread any @since ABI 0 */
+/** Drops the handle; works in flight go on. Never waits for peers: those that go on using the
+ * communicator get ABORTED with this rank's name when they meet it, on the same host TIMEOUT at
+ * their deadline. @param comm may be NULL. @thread any @since ABI 0 */
 DT_API void dt_comm_destroy(dt_comm* comm);
 
 /* ---- Collectives --------------------------------------------------------------------------- */
@@ -557,7 +558,9 @@ DT_API dt_status dt_barrier(dt_comm* comm, dt_stream stream, dt_work** out_work)
 
 /**
  * Sends to one peer, which calls dt_recv() with the same count and dtype. Adjacent sends and
- * receives with a work handle progress together, so two ranks may exchange in any order.
+ * receives with a work handle progress together, so two ranks may exchange in any order. To a rank
+ * of another host the send is done when the network has the bytes; a receiver that expects another
+ * count or dtype then fails with MISMATCH, and this rank's next operation with it.
  * @param comm     the communicator.
  * @param buffer   [count] elements, borrowed until done.
  * @param count    elements, >= 0.
