@@ -85,7 +85,7 @@ try() { # what, expected (kept|broken), source, sed script, files...
     touch -r "$scratch/src/$file" "$scratch/changed"
     cp -p "$scratch/changed" "$scratch/src/$file"
   done
-  rm "$scratch"/build/runtime/capi/libdt.so*.p/"$source.cc.o"
+  rm -f "$scratch"/build/runtime/capi/libdt.so*.p/"$source.cc.o"
   build "$scratch/build" "$scratch/new.so"
   status=0
   compare "$scratch/include" "$scratch/this.so" "$scratch/src/include" "$scratch/new.so" || status=$?
@@ -99,7 +99,7 @@ try() { # what, expected (kept|broken), source, sed script, files...
     touch -r "$scratch/src/$file" "$scratch/changed"
     cp -p "$scratch/changed" "$scratch/src/$file"
   done
-  rm "$scratch"/build/runtime/capi/libdt.so*.p/"$source.cc.o"
+  rm -f "$scratch"/build/runtime/capi/libdt.so*.p/"$source.cc.o"
 }
 
 self_test() {
