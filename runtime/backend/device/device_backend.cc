@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/device/device_backend.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "backend/device/channel.h"
+#include "base/fork.h"
+
+namespace dt::backend {
+namespace {
+
+// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
+constexpr int64_t kInterruptPollMs = 20;
+// The device thread keeps the deadlines. Who still waits this much later knows that it hangs.
+constexpr int64_t kHangingMs = 5'000;
+constexpr size_t kReasonBytes = 480;
+
+/// What ranks tell each other after each has tried to make its part.
+struct Outcome {
+  int32_t code = 0;
+  char reason[kReasonBytes] = {};
+};
+
+class DeviceBackend final : public Backend {
+ public:
+  explicit DeviceBackend(DeviceOptions options) : options_(std::move(options)) {
+    DeviceChannel::Options channel;
+    channel.name = options_.name;
+    channel.self = options_.self;
+    channel.on_broken = options_.on_broken;
+    channel.carrier = options_.make_carrier(
+        {options_.name, options_.rank, options_.size, options_.on_host});
+    channel_ = std::make_shared<DeviceChannel>(options_.engine, std::move(channel));
+  }
+
+  ~DeviceBackend() override {
+    channel_->retire();
+    const int fd = completion_fd_.load();
+    channel_->set_completion_fd(-1);
+    release_fd_from_fork_guard(fd);
+    if (fd >= 0) close(fd);
+  }
+
+  Status open(const Wait& wait) { return channel_->open(wait); }
+
+  const char* name() const override { return options_.backend_name; }
+  Backend& on_host() override { return *options_.on_host; }
+  std::shared_ptr<cuda::Runtime> device() const override {
+    return options_.engine->runtime_ptr();
+  }
+
+  Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
+    return channel_->submit(collective, std::move(work));
+  }
+
+  /// Returns when the operation is enqueued and the caller's stream waits for it.
+  Status run(const Collective& collective) override {
+    auto work = std::make_shared<Work>();
+    DT_TRY(submit(collective, work));
+    return wait_stream(*work, collective.stream);
+  }
+
+  Status wait_stream(Work& work, cuda::Stream stream) override {
+    Launch& launch = *work.launch();
+    const auto settled = [&] { return launch.enqueued.load() || work.done(); };
+    const Deadline hanging = hanging_after(launch);
+    while (!settled()) {
+      const uint32_t ticket = launch.bell.prepare();
+      if (settled()) {
+        launch.bell.cancel();
+        break;
+      }
+      launch.bell.sleep(ticket, hanging);
+      if (!settled() && hanging.passed()) channel_->give_up_on(work);
+    }
+    if (work.done()) return work.status();
+    return options_.engine->runtime().wait(stream, launch.done);
+  }
+
+  bool wait(Work& work, const Wait& wait) override {
+    Doorbell bell;
+    work.watch(&bell);
+    const Deadline hanging = hanging_after(*work.launch());
+    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
+      const uint32_t ticket = bell.prepare();
+      if (work.done()) {
+        bell.cancel();
+        break;
+      }
+      Deadline until = wait.deadline.earlier(hanging);
+      if (wait.interrupt != nullptr) until = until.earlier(Deadline::after_ms(kInterruptPollMs));
+      bell.sleep(ticket, until);
+      if (!work.done() && hanging.passed()) channel_->give_up_on(work);
+    }
+    work.unwatch(&bell);
+    return work.done();
+  }
+
+  Result<int> completion_fd() override {
+    int fd = completion_fd_.load(std::memory_order_acquire);
+    if (fd >= 0) return fd;
+    const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made < 0) {
+      return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s",
+                                          options_.name.c_str(), errno_text(errno).c_str()));
+    }
+    guard_fd_from_fork(made);
+    if (completion_fd_.compare_exchange_strong(fd, made)) {
+      channel_->set_completion_fd(made);
+      return made;
+    }
+    release_fd_from_fork_guard(made);
+    close(made);
+    return fd;
+  }
+
+  Result<void*> allocate(int64_t bytes) override {
+    cuda::Runtime& runtime = options_.engine->runtime();
+    DT_TRY_VALUE(void* const pointer, runtime.allocate(bytes));
+    if (const Status zeroed = runtime.fill_zero(pointer, bytes, options_.engine->stream());
+        !zeroed.ok()) {
+      (void)runtime.release(pointer);
+      return zeroed;
+    }
+    return pointer;
+  }
+  Status release(void* pointer) override {
+    return pointer == nullptr ? Status() : options_.engine->runtime().release(pointer);
+  }
+
+  void interrupt(Status status) override {
+    options_.on_host->interrupt(status);
+    channel_->interrupt(std::move(status));
+  }
+  Status broken() const override {
+    const Status status = channel_->broken();
+    return status.ok() ? options_.on_host->broken() : status;
+  }
+
+  Result<Split> split(int32_t color, int32_t key, const std::string& name,
+                      Deadline deadline) override {
+    DT_TRY_VALUE(Split part, options_.on_host->split(color, key, name, deadline));
+    if (part.backend == nullptr) return part;
+    DeviceOptions child = options_;
+    child.name = name;
+    child.size = static_cast<int32_t>(part.members.size());
+    child.rank = static_cast<int32_t>(
+        std::find(part.members.begin(), part.members.end(), options_.rank) - part.members.begin());
+    child.on_host = std::move(part.backend);
+    DT_TRY_VALUE(part.backend, create_device_backend(std::move(child), Wait{deadline, nullptr}));
+    return part;
+  }
+
+ private:
+  static Deadline hanging_after(const Launch& launch) {
+    const Deadline deadline = launch.deadline;
+    return deadline.is_never() ? deadline
+                               : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms(), 0) +
+                                                    kHangingMs);
+  }
+
+  const DeviceOptions options_;
+  std::shared_ptr<DeviceChannel> channel_;
+  std::atomic<int> completion_fd_{-1};
+};
+
+/// Everybody learns of the first rank that could not.
+Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait) {
+  Outcome own;
+  own.code = static_cast<int32_t>(mine.code());
+  strncpy(own.reason, mine.message().c_str(), kReasonBytes - 1);
+  std::vector<Outcome> all(static_cast<size_t>(options.size));
+  Collective gather;
+  gather.kind = Kind::kAllgather;
+  gather.send = &own;
+  gather.recv = all.data();
+  gather.count = sizeof own;
+  gather.deadline = wait.deadline;
+  gather.name = "made?";
+  const Status gathered = options.on_host->run(gather);
+  if (!mine.ok()) return mine;
+  DT_TRY(gathered);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].code == 0) continue;
+    all[rank].reason[kReasonBytes - 1] = '\0';
+    return Status(static_cast<Code>(all[rank].code),
+                  format("rank %zu could not make communicator \"%s\" on its GPU: %s", rank,
+                         options.name.c_str(), all[rank].reason));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Backend>> create_device_backend(DeviceOptions options, const Wait& wait) {
+  auto backend = std::make_shared<DeviceBackend>(options);
+  DT_TRY(agree(options, backend->open(wait), wait));
+  return std::shared_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace dt::backend
