@@ -22,7 +22,7 @@ enum class Agreement {
   kMayDiffer,
   kEqual,       ///< compared in the join: part of Config::equal_keys()
   kEqualIfSet,  ///< the same, but its default means "not set" and is left out there
-  kJoined,  ///< must be equal too, but is a field of the join itself and refused there by name
+  kJoined,      ///< must be equal too, but is a field of the join itself and refused there by name
 };
 
 /// One setting. The table of keys is the only place where a setting is described.
