@@ -315,9 +315,10 @@ Result<float> FakeCuda::elapsed_ms(cuda::Event begin, cuda::Event end) {
 Result<void*> FakeCuda::allocate_memory(const char* call, cuda::Memory memory, int64_t bytes) {
   DT_TRY(check(call));
   if (bytes < 0) return error(call, "invalid argument");
+  if (bytes == 0) return static_cast<void*>(nullptr);
   const size_t whole = (static_cast<size_t>(bytes) / kAlignment + 1) * kAlignment;
   void* pointer = aligned_alloc(kAlignment, whole);
-  if (pointer == nullptr) return error(call, "out of memory");
+  if (pointer == nullptr) return Status(Code::kOutOfMemory, error(call, "out of memory").message());
   memset(pointer, kFresh, whole);
   const int32_t device = memory == cuda::Memory::kDevice ? device_.index : -1;
   memory_ranges().with([&](auto& ranges) {
@@ -379,8 +380,7 @@ Result<cuda::PointerInfo> FakeCuda::pointer_info(const void* pointer) {
     auto next = ranges.upper_bound(address);
     if (next == ranges.begin()) return cuda::PointerInfo();
     --next;
-    const int64_t bytes = std::max<int64_t>(next->second.bytes, 1);
-    const bool inside = address < next->first + static_cast<uint64_t>(bytes);
+    const bool inside = address < next->first + static_cast<uint64_t>(next->second.bytes);
     return inside ? next->second.info : cuda::PointerInfo();
   });
 }

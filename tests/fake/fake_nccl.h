@@ -58,6 +58,8 @@ class FakeNccl {
   virtual void order(const Order& order) = 0;
   /// Lets go of all hung calls and forgets all orders.
   virtual void release() = 0;
+  /// As just loaded, but for communicators that live: for the beginning of a test.
+  virtual void reset() = 0;
   /// How many calls hang at the moment.
   virtual int hung() = 0;
 

@@ -36,6 +36,8 @@ using Bytes = std::vector<char>;
 using Lock = std::unique_lock<std::mutex>;
 
 constexpr auto kStuck = std::chrono::seconds(60);
+constexpr int kVersion = 22809;
+constexpr int kPolls = 1;
 
 enum class Kind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kSend, kRecv };
 
@@ -211,6 +213,18 @@ class Library final : public FakeNccl {
     orders_.clear();
     ++releases_;
     change_.notify_all();
+  }
+  void reset() override {
+    release();
+    const Lock lock(mutex_);
+    enqueue_ = nullptr;
+    version_ = kVersion;
+    polls_ = kPolls;
+    peers_notice_abort_ = false;
+    calls_.clear();
+    threads_ = 0;
+    seen_.clear();
+    misuses_.clear();
   }
   int hung() override {
     const Lock lock(mutex_);
@@ -711,8 +725,8 @@ class Library final : public FakeNccl {
   std::mutex mutex_;
   std::condition_variable change_;
   Enqueue enqueue_;
-  int version_ = 22809;
-  int polls_ = 1;
+  int version_ = kVersion;
+  int polls_ = kPolls;
   bool peers_notice_abort_ = false;
   std::deque<Order> orders_;
   int releases_ = 0;

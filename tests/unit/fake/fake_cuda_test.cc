@@ -131,6 +131,8 @@ TEST_CASE("memory is counted, known by every address in it, and copied in stream
   FakeCuda cuda(3);
   const FakeCuda other(4);
   const Stream stream = new_stream(cuda);
+  CHECK(cuda.allocate(0).value() == nullptr);
+  CHECK(cuda.release(nullptr).ok());
   void* device = cuda.allocate(1000).value();
   void* pinned = cuda.allocate_pinned(1000).value();
   memset(pinned, 7, 1000);
