@@ -570,9 +570,10 @@ class Library final : public FakeNccl {
       const bool collective = task.kind != Kind::kSend && task.kind != Kind::kRecv;
       if (collective) task.sequence = comm->next_sequence++;
       if (task.kind == Kind::kSend) task.taken = std::make_shared<bool>(false);
-      auto found = std::find_if(operations.begin(), operations.end(), [&](const Operation& each) {
-        return each.comm == comm && each.stream == task.stream;
-      });
+      const auto fits = [&, owner = comm](const Operation& each) {
+        return each.comm == owner && each.stream == task.stream;
+      };
+      auto found = std::find_if(operations.begin(), operations.end(), fits);
       if (found == operations.end()) {
         found = operations.insert(operations.end(), Operation{comm, task.stream, {}});
       }
