@@ -21,6 +21,7 @@ enum class Answer : int32_t {
   kInvalidUsage = 5,
   kRemoteError = 6,
   kInProgress = 7,
+  kTimeout = 8,
 };
 
 enum class Type : int32_t {

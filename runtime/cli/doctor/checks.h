@@ -49,6 +49,8 @@ Finding look_at_shared_memory(const Machine& machine);
 Finding look_at_gpus(const Machine& machine);
 Finding look_at_cuda(const Machine& machine);
 Finding look_at_nccl(const Machine& machine);
+Finding look_at_nccl_faults(const Machine& machine);
+Finding look_at_nccl_settings(const Machine& machine);
 Finding look_at_infiniband(const Machine& machine);
 
 }  // namespace dt::cli::doctor

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drivers, CUDA, NCCL and what carries NCCL's data.
+// Drivers, CUDA and what carries NCCL's data.
 #include <algorithm>
 #include <filesystem>
 
@@ -8,8 +8,6 @@
 
 namespace dt::cli::doctor {
 namespace {
-
-constexpr int kOldestNccl = 21800;  // non-blocking communicators with all that is needed: 2.18
 
 int gpus_of(const Machine& machine) {
   const auto visible = machine.environment.find("CUDA_VISIBLE_DEVICES");
@@ -35,12 +33,6 @@ std::string driver_version(const Machine& machine) {
 /// 12020 is 12.2
 std::string cuda_version(int version) {
   return format("%d.%d", version / 1000, version % 1000 / 10);
-}
-
-/// 21805 is 2.18.5; before 2.9 it was 2804 for 2.8.4.
-std::string nccl_version(int version) {
-  const int major = version < 10000 ? 1000 : 10000;
-  return format("%d.%d.%d", version / major, version % major / 100, version % 100);
 }
 
 struct Port {
@@ -108,26 +100,6 @@ Finding look_at_cuda(const Machine& machine) {
   finding.grade = wanted ? Grade::kBad : Grade::kGood;
   finding.text = cuda.path + ": " + cuda.error;
   if (wanted) finding.advice = "the driver and its libraries do not fit: nvidia-smi says more";
-  return finding;
-}
-
-Finding look_at_nccl(const Machine& machine) {
-  const Library& nccl = machine.nccl;
-  const bool wanted = gpus_of(machine) > 0;
-  Finding finding;
-  if (!nccl.found) {
-    finding.text = "no libnccl.so.2" + std::string(wanted ? "" : ", and no GPU that needs it");
-    if (!wanted) return finding;
-    finding.grade = Grade::kWarning;
-    finding.advice = "install NCCL 2.18 or newer, or give its folder by LD_LIBRARY_PATH";
-    return finding;
-  }
-  finding.text = nccl_version(nccl.version) + ", " + nccl.path;
-  finding.compared = nccl_version(nccl.version);
-  if (!nccl.error.empty()) finding.text = nccl.path + ": " + nccl.error;
-  if (nccl.error.empty() && nccl.version >= kOldestNccl) return finding;
-  finding.grade = wanted ? Grade::kBad : Grade::kWarning;
-  finding.advice = "dt needs NCCL 2.18 or newer: install it, or give its folder by LD_LIBRARY_PATH";
   return finding;
 }
 

@@ -48,8 +48,10 @@ struct Reach {
 struct Library {
   bool found = false;
   std::string path;
-  int version = 0;    ///< as the library says it
-  std::string error;  ///< why it cannot be used
+  int version = 0;                   ///< as the library says it
+  std::string error;                 ///< why it cannot be used
+  std::string origin;                ///< of NCCL: how it was found
+  std::vector<std::string> missing;  ///< of NCCL: functions that dt can do without
 };
 
 /// All that the checks look at, so that they are pure.
