@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kGraceMs = 1'000;
 constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
-constexpr size_t kTogetherMax = 256;  // sends and receives in one group
+constexpr size_t kTogetherMax = 64;  // sends and receives in one group
 
 bool is_transfer(const Collective& collective) {
   return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;

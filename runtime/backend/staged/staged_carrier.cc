@@ -3,13 +3,19 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace dt::backend {
 namespace {
 
 // Of one half of the pinned memory: while one chunk is reduced the next one comes from the GPU.
 constexpr int64_t kChunkBytes = 4 << 20;
+// Sends and receives under way together, and what each has of pinned memory. Both sides of a
+// transfer cut it alike.
+constexpr size_t kTransfersMax = 64;
+constexpr int64_t kSliceBytes = 128 << 10;
 constexpr int64_t kNapNs = 20'000;
 
 /// How many times `count` elements a kind takes and gives, in ranks' parts.
@@ -18,8 +24,15 @@ struct Shape {
   int64_t recv_parts = 1;
 };
 
-/// Chunks go through two halves of pinned memory: copy in, the host's operation, copy out. The host
-/// is asked while the next chunk is copied; the copies of a half are ordered by the stream.
+bool is_transfer(const Collective& collective) {
+  return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
+}
+
+/// Chunks of a collective go through two halves of pinned memory: copy in, the host's operation,
+/// copy out. The host is asked while the next chunk is copied in.
+///
+/// Sends and receives go each through a slice of their own, and none waits for another, but for
+/// those of one peer and direction: these stay in order.
 class StagedCarrier final : public Carrier {
  public:
   StagedCarrier(std::shared_ptr<DeviceEngine> engine, StagedOptions options)
@@ -30,6 +43,8 @@ class StagedCarrier final : public Carrier {
       if (half.copied_in != nullptr) (void)engine_->runtime().destroy_event(half.copied_in);
       if (half.copied_out != nullptr) (void)engine_->runtime().destroy_event(half.copied_out);
     }
+    if (slices_ != nullptr) (void)engine_->runtime().release_pinned(slices_);
+    for (const cuda::Event event : slice_events_) (void)engine_->runtime().destroy_event(event);
   }
 
   Status open(const Wait&) override {
@@ -38,6 +53,10 @@ class StagedCarrier final : public Carrier {
       DT_TRY_VALUE(half.memory, runtime.allocate_pinned(2 * kChunkBytes));
       DT_TRY_VALUE(half.copied_in, runtime.create_event(false));
       DT_TRY_VALUE(half.copied_out, runtime.create_event(false));
+    }
+    DT_TRY_VALUE(slices_, runtime.allocate_pinned(kTransfersMax * kSliceBytes));
+    for (size_t i = 0; i < kTransfersMax; ++i) {
+      DT_TRY_VALUE(slice_events_.emplace_back(), runtime.create_event(false));
     }
     return {};
   }
@@ -64,6 +83,24 @@ class StagedCarrier final : public Carrier {
     int64_t count = 0;
   };
 
+  /// A send: from the GPU, then to the peer; a receive the other way; chunk by chunk.
+  struct Transfer {
+    enum class Phase { kBegin, kCopying, kMoving, kDone };
+    const Collective* collective = nullptr;
+    size_t slice = 0;
+    int64_t at = 0;     ///< first element of the chunk
+    int64_t count = 0;  ///< its elements
+    Phase phase = Phase::kBegin;
+    std::shared_ptr<Work> work;
+  };
+
+  Status run_transfers(std::span<const Collective* const> operations, const Wait& wait);
+  Result<bool> advance(Transfer* transfer, const Wait& wait);
+  Status begin_copy(Transfer* transfer);
+  Status begin_move(Transfer* transfer, const Wait& wait);
+  char* slice(size_t index) const {
+    return static_cast<char*>(slices_) + static_cast<int64_t>(index) * kSliceBytes;
+  }
   Shape shape_of(const Collective& collective) const;
   Status run(const Collective& collective, const Wait& wait);
   Status copy_in(const Collective& collective, Chunk chunk, Half* half, const Wait& wait);
@@ -75,6 +112,8 @@ class StagedCarrier final : public Carrier {
   const std::shared_ptr<DeviceEngine> engine_;
   const StagedOptions options_;
   std::array<Half, 2> halves_;
+  void* slices_ = nullptr;
+  std::vector<cuda::Event> slice_events_;
 };
 
 Shape StagedCarrier::shape_of(const Collective& collective) const {
@@ -99,9 +138,109 @@ bool StagedCarrier::has_result(const Collective& collective) const {
 }
 
 Status StagedCarrier::enqueue(std::span<const Collective* const> operations, const Wait& wait) {
-  for (const Collective* each : operations) DT_TRY(run(*each, wait));
+  if (!is_transfer(*operations[0])) return run(*operations[0], wait);
+  for (size_t begin = 0; begin < operations.size(); begin += kTransfersMax) {
+    DT_TRY(run_transfers(
+        operations.subspan(begin, std::min(kTransfersMax, operations.size() - begin)), wait));
+  }
   return {};
 }
+
+// ---- sends and receives ----
+
+Status StagedCarrier::run_transfers(std::span<const Collective* const> operations,
+                                    const Wait& wait) {
+  std::vector<Transfer> transfers(operations.size());
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    transfers[i].collective = operations[i];
+    transfers[i].slice = i;
+  }
+  size_t done = 0;
+  while (done < transfers.size()) {
+    bool progressed = false;
+    std::set<std::pair<Kind, int32_t>> busy;
+    for (Transfer& each : transfers) {
+      if (each.phase == Transfer::Phase::kDone) continue;
+      if (!busy.insert({each.collective->kind, each.collective->root}).second) continue;
+      DT_TRY_VALUE(const bool moved, advance(&each, wait));
+      progressed |= moved;
+      if (each.phase == Transfer::Phase::kDone) ++done;
+    }
+    if (progressed) continue;
+    if (wait.interrupted()) return wait.interrupt->status();
+    if (wait.deadline.passed()) {
+      return Status(Code::kTimeout, "a peer did not send or receive");
+    }
+    (void)dt::Event().wait({Deadline::after_ns(kNapNs)});
+  }
+  return {};
+}
+
+/// True: it went on.
+Result<bool> StagedCarrier::advance(Transfer* transfer, const Wait& wait) {
+  using Phase = Transfer::Phase;
+  const bool sends = transfer->collective->kind == Kind::kSend;
+  switch (transfer->phase) {
+    case Phase::kBegin:
+      transfer->count =
+          std::min(kSliceBytes / dtype_bytes(transfer->collective->dtype),
+                   transfer->collective->count - transfer->at);
+      DT_TRY(sends ? begin_copy(transfer) : begin_move(transfer, wait));
+      return true;
+    case Phase::kCopying: {
+      DT_TRY_VALUE(const bool passed, engine_->runtime().passed(slice_events_[transfer->slice]));
+      if (!passed) return false;
+      if (sends) {
+        DT_TRY(begin_move(transfer, wait));
+        return true;
+      }
+      break;
+    }
+    case Phase::kMoving:
+      if (!options_.on_host->wait(*transfer->work, Wait{Deadline::after_ms(0), nullptr})) {
+        return false;
+      }
+      DT_TRY(transfer->work->status());
+      if (!sends) {
+        DT_TRY(begin_copy(transfer));
+        return true;
+      }
+      break;
+    case Phase::kDone: return false;
+  }
+  transfer->at += transfer->count;
+  transfer->phase =
+      transfer->at < transfer->collective->count ? Phase::kBegin : Phase::kDone;
+  return true;
+}
+
+Status StagedCarrier::begin_copy(Transfer* transfer) {
+  const Collective& collective = *transfer->collective;
+  const int64_t offset = transfer->at * dtype_bytes(collective.dtype);
+  const int64_t bytes = transfer->count * dtype_bytes(collective.dtype);
+  cuda::Runtime& runtime = engine_->runtime();
+  if (collective.kind == Kind::kSend) {
+    DT_TRY(runtime.copy(slice(transfer->slice), static_cast<const char*>(collective.send) + offset,
+                        bytes, engine_->stream()));
+  } else {
+    DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + offset, slice(transfer->slice),
+                        bytes, engine_->stream()));
+  }
+  transfer->phase = Transfer::Phase::kCopying;
+  return runtime.record(slice_events_[transfer->slice], engine_->stream());
+}
+
+Status StagedCarrier::begin_move(Transfer* transfer, const Wait& wait) {
+  Collective collective = *transfer->collective;
+  collective.send = collective.recv = slice(transfer->slice);
+  collective.count = transfer->count;
+  collective.deadline = wait.deadline;
+  transfer->work = std::make_shared<Work>();
+  transfer->phase = Transfer::Phase::kMoving;
+  return options_.on_host->submit(collective, transfer->work);
+}
+
+// ---- collectives ----
 
 Status StagedCarrier::run(const Collective& collective, const Wait& wait) {
   const Shape shape = shape_of(collective);
