@@ -51,7 +51,7 @@ class Backend {
   /// backend. Each completion adds 1.
   virtual Result<int> completion_fd() = 0;
 
-  /// Memory that this backend reduces fastest. Zeroed, aligned to 4096 bytes.
+  /// Memory that this backend reduces fastest. Zeroed; aligned to 4096 bytes, on a device to 256.
   virtual Result<void*> allocate(int64_t bytes) = 0;
   /// `pointer` is what allocate() gave, or null.
   virtual Status release(void* pointer) = 0;

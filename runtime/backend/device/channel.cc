@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/device/channel.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <utility>
@@ -301,10 +302,17 @@ Status DeviceChannel::timed_out(const Operation& operation) const {
 
 /// First done, then counted: who is woken by the eventfd finds the work done.
 void DeviceChannel::complete(const Operation& operation, const Status& status) {
+  completing_.fetch_add(1, std::memory_order_relaxed);  // published by done()
   operation.work->complete(status);
   operation.launch->bell.ring();
   const int fd = completion_fd_.load(std::memory_order_acquire);
   if (fd >= 0) (void)eventfd_write(fd, 1);
+  completed_.fetch_add(1, std::memory_order_release);
+}
+
+void DeviceChannel::await_count() const {
+  const uint64_t begun = completing_.load(std::memory_order_relaxed);
+  while (completed_.load(std::memory_order_acquire) < begun) sched_yield();
 }
 
 }  // namespace dt::backend

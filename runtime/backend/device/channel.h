@@ -45,6 +45,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// Lets go of the communicator: what is under way is aborted, else it ends peacefully when all
   /// ranks let go of it. Does not wait.
   void retire();
+  /// Returns when the eventfd counts every operation that is done by now: between the two lie a few
+  /// instructions of another thread.
+  void await_count() const;
   void set_completion_fd(int fd) { completion_fd_.store(fd, std::memory_order_release); }
 
   // The device thread:
@@ -90,6 +93,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Guarded<Lists> lists_;
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
+  // One moves before an operation is done, the other after it is counted.
+  std::atomic<uint64_t> completing_{0};
+  std::atomic<uint64_t> completed_{0};
   bool aborted_ = false;               ///< the device thread's
   Deadline closes_ = Deadline::never();  ///< the device thread's: a peaceful end takes no longer
 };

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "backend/device/channel.h"
 #include "base/fork.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr int64_t kInterruptPollMs = 20;
 // The device thread keeps the deadlines. Who still waits this much later knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
+constexpr int64_t kZeroMs = 60'000;
+constexpr int64_t kZeroNapNs = 50'000;
 constexpr size_t kReasonBytes = 480;
 
 /// What ranks tell each other after each has tried to make its part.
@@ -99,7 +102,9 @@ class DeviceBackend final : public Backend {
       if (!work.done() && hanging.passed()) channel_->give_up_on(work);
     }
     work.unwatch(&bell);
-    return work.done();
+    if (!work.done()) return false;
+    channel_->await_count();
+    return true;
   }
 
   Result<int> completion_fd() override {
@@ -121,17 +126,27 @@ class DeviceBackend final : public Backend {
   }
 
   Result<void*> allocate(int64_t bytes) override {
+    if (bytes <= 0) {
+      return Status(Code::kInvalidArgument,
+                    format("cannot allocate %lld bytes", static_cast<long long>(bytes)));
+    }
     cuda::Runtime& runtime = options_.engine->runtime();
     DT_TRY_VALUE(void* const pointer, runtime.allocate(bytes));
-    if (const Status zeroed = runtime.fill_zero(pointer, bytes, options_.engine->stream());
-        !zeroed.ok()) {
+    if (const Status status = zero(pointer, bytes); !status.ok()) {
       (void)runtime.release(pointer);
-      return zeroed;
+      return status;
     }
+    allocated_.with([&](std::set<void*>& all) { all.insert(pointer); });
     return pointer;
   }
   Status release(void* pointer) override {
-    return pointer == nullptr ? Status() : options_.engine->runtime().release(pointer);
+    if (pointer == nullptr) return {};
+    if (allocated_.with([&](std::set<void*>& all) { return all.erase(pointer); }) == 0) {
+      return Status(Code::kInvalidArgument,
+                    format("%p is no memory that was allocated on communicator \"%s\"", pointer,
+                           options_.name.c_str()));
+    }
+    return options_.engine->runtime().release(pointer);
   }
 
   void interrupt(Status status) override {
@@ -165,8 +180,30 @@ class DeviceBackend final : public Backend {
                                                     kHangingMs);
   }
 
+  /// The caller may use the memory on any stream, so it is waited for.
+  Status zero(void* pointer, int64_t bytes) {
+    cuda::Runtime& runtime = options_.engine->runtime();
+    DT_TRY_VALUE(const auto launch, options_.engine->take_launch());
+    DT_TRY(runtime.fill_zero(pointer, bytes, options_.engine->stream()));
+    DT_TRY(runtime.record(launch->done, options_.engine->stream()));
+    const Deadline deadline = Deadline::after_ms(kZeroMs);
+    for (;;) {
+      DT_TRY_VALUE(const bool passed, runtime.passed(launch->done));
+      if (passed) return {};
+      DT_TRY(channel_->broken());
+      if (deadline.passed()) {
+        return Status(Code::kTimeout,
+                      format("%s is still busy after %lld s with what was enqueued before",
+                             runtime.device().name.c_str(),
+                             static_cast<long long>(kZeroMs / 1000)));
+      }
+      (void)dt::Event().wait({Deadline::after_ns(kZeroNapNs)});
+    }
+  }
+
   const DeviceOptions options_;
   std::shared_ptr<DeviceChannel> channel_;
+  Guarded<std::set<void*>> allocated_;
   std::atomic<int> completion_fd_{-1};
 };
 

@@ -291,8 +291,11 @@ Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
   const int32_t divisor = collective.divisor > 0 ? collective.divisor : options_.size;
   const void* send = collective.send;
   if (scale_first) {
-    DT_TRY(options_.kernels->divide(collective.recv, send, collective.dtype, collective.count,
-                                    divisor, stream));
+    if (send != collective.recv) {
+      DT_TRY(engine_->runtime().copy(collective.recv, send, bytes_of(collective), stream));
+    }
+    DT_TRY(options_.kernels->divide(collective.recv, collective.dtype, collective.count, divisor,
+                                    stream));
     send = collective.recv;
   }
   nccl::Answer answer = nccl::Answer::kSuccess;
@@ -309,8 +312,8 @@ Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
   DT_TRY(settle(call, answer, wait));
   const bool has_result = collective.kind != Kind::kReduce || collective.root == options_.rank;
   if (!average || scale_first || !has_result) return {};
-  return options_.kernels->divide(collective.recv, collective.recv, collective.dtype,
-                                  collective.count, divisor, stream);
+  return options_.kernels->divide(collective.recv, collective.dtype, collective.count, divisor,
+                                  stream);
 }
 
 }  // namespace

@@ -31,11 +31,14 @@ struct Rank {
   std::vector<std::string>* failures = nullptr;
   std::function<void()> meet;  ///< all ranks of the harness come here; not through the backend
 
+  /// Runs an operation to its end: on a device the end of run() is only that of enqueueing.
+  Status run(const Collective& collective) const;
   void expect(bool holds, const std::string& what) const;
   void expect_ok(const Status& status, const std::string& what) const;
 };
 
 struct Setup {
+  /// "self", "host", "multihost", or over a GPU made of threads "nccl" and "staged".
   const char* backend = "host";
   int32_t size = 1;
   std::vector<int32_t> hosts;             ///< of multihost: by rank, the number of its host
