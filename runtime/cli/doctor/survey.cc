@@ -190,6 +190,7 @@ Machine survey(Deadline deadline) {
   if (config.ok()) look_at_network(interfaces, &machine);
   if (machine.place && machine.place->world_size > 1) look_for_others(deadline, &machine);
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
+  machine.cuda_answers = cuda::ask();
   machine.nccl = open_library({"libnccl.so.2"}, "ncclGetVersion");
   machine.ibverbs = can_load("libibverbs.so.1");
   return machine;
