@@ -24,8 +24,8 @@ class Library {
   static Result<std::shared_ptr<const Library>> open(const std::string& path);
 
   const Functions& functions() const { return functions_; }
-  int32_t version() const { return version_; }  ///< 22809
-  std::string version_text() const;             ///< "2.28.9"
+  int32_t version() const { return version_; }       ///< 22809
+  std::string version_text() const;                  ///< "2.28.9"
   const std::string& path() const { return path_; }  ///< of the file, as the loader knows it
   /// How it was found: "nccl.library", "already loaded", "libnccl.so.2".
   const std::string& origin() const { return origin_; }
