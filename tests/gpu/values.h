@@ -38,19 +38,8 @@ inline double rounded(Dtype dtype, double value) {
   return std::copysign(std::numeric_limits<double>::infinity(), value);
 }
 
-inline double decode(Dtype dtype, const void* from) {
-  if (dtype == Dtype::kF64) {
-    double value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-  if (dtype == Dtype::kF32) {
-    float value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return static_cast<double>(value);
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof bits);
+/// Of a dtype of 16 bits.
+inline double decode_half(Dtype dtype, uint16_t bits) {
   const FloatFormat format = float_format(dtype);
   const int fraction_bits = format.precision - 1;
   const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -66,6 +55,22 @@ inline double decode(Dtype dtype, const void* from) {
                        exponent - 1 + format.least_exponent - fraction_bits);
   }
   return (bits & 0x8000) != 0 ? -value : value;
+}
+
+inline double decode(Dtype dtype, const void* from) {
+  if (dtype == Dtype::kF64) {
+    double value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  if (dtype == Dtype::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return static_cast<double>(value);
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof bits);
+  return decode_half(dtype, bits);
 }
 
 /// Of a number that the dtype has, or one that is not finite.
@@ -129,8 +134,7 @@ class Random {
 /// and those on the borders between them.
 inline double any_value(Dtype dtype, Random* random) {
   if (dtype_bytes(dtype) == 2) {
-    const auto bits = static_cast<uint16_t>(random->next());
-    return decode(dtype, &bits);
+    return decode_half(dtype, static_cast<uint16_t>(random->next()));
   }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kSpecial[] = {0.0,
