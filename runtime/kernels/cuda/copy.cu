@@ -24,6 +24,15 @@ __global__ void __launch_bounds__(kThreads) copy(DeviceChunks list, Flat* flat, 
 
 }  // namespace
 
+cudaError_t load_copy() {
+  return with_each_float_type([&]<class From>() {
+    return with_each_float_type([&]<class To>() {
+      const cudaError_t error = load(copy<From, To, true, To>);
+      return error != cudaSuccess ? error : load(copy<From, To, false, const From>);
+    });
+  });
+}
+
 cudaError_t launch_gather(const Launch& launch, Dtype from, void* flat, Dtype to, float scale) {
   return with_float_type(from, [&]<class From>() {
     return with_float_type(to, [&]<class To>() {

@@ -41,6 +41,16 @@ cudaError_t launch_integers(const Launch& launch, void* data, int64_t count, int
 
 }  // namespace
 
+cudaError_t load_divide() {
+  for (const cudaError_t error :
+       {load(divide<int8_t, int32_t>), load(divide<uint8_t, uint32_t>),
+        load(divide<int32_t, int32_t>), load(divide<uint32_t, uint32_t>),
+        load(divide<int64_t, int64_t>), load(divide<uint64_t, uint64_t>)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return with_each_float_type([&]<class T>() { return load(multiply<T>); });
+}
+
 cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,
                           int32_t divisor) {
   switch (dtype) {

@@ -148,6 +148,14 @@ __device__ inline Chunk chunk_at(const DeviceChunks& list, int64_t index) {
   return {tensor.data, begin, tensor.offset, static_cast<int>(count)};
 }
 
+inline constexpr Dtype kFloatDtypes[] = {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64};
+
+template <class... Parameters>
+cudaError_t load(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+}
+
 /// Calls function.template operator()<T>() with the type of a floating-point dtype.
 template <class Function>
 cudaError_t with_float_type(Dtype dtype, Function function) {
@@ -158,6 +166,16 @@ cudaError_t with_float_type(Dtype dtype, Function function) {
     case Dtype::kF64: return function.template operator()<double>();
     default: return cudaErrorInvalidValue;
   }
+}
+
+/// The same with each type, until one fails.
+template <class Function>
+cudaError_t with_each_float_type(Function function) {
+  for (const Dtype dtype : kFloatDtypes) {
+    const cudaError_t error = with_float_type(dtype, function);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace dt::kernels

@@ -24,6 +24,13 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
+// CUDA loads a kernel when it is first used, and may wait for the whole device to do so: for ever,
+// where a collective runs there that waits for a peer. These load all kernels of a file beforehand.
+cudaError_t load_copy();
+cudaError_t load_divide();
+cudaError_t load_norm();
+cudaError_t load_scale();
+
 // The arguments are valid, the device is selected, and something is to be done. What they return is
 // of the launch alone.
 cudaError_t launch_gather(const Launch& launch, Dtype from, void* flat, Dtype to, float scale);

@@ -60,6 +60,12 @@ __global__ void __launch_bounds__(kFinalThreads)
 
 }  // namespace
 
+cudaError_t load_norm() {
+  const cudaError_t error = load(sum_partial_sums);
+  if (error != cudaSuccess) return error;
+  return with_each_float_type([&]<class T>() { return load(sum_chunks<T>); });
+}
+
 cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf) {
   const DeviceChunks& list = launch.list;
   if (list.chunks > 0) {

@@ -19,6 +19,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+cudaError_t load_scale() {
+  return with_each_float_type([&]<class T>() { return load(scale_chunks<T>); });
+}
+
 cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale,
                          const float* device_scale) {
   return with_float_type(dtype, [&]<class T>() {

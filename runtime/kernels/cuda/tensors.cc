@@ -195,6 +195,12 @@ class CudaTensorKernels : public TensorKernels {
 }  // namespace
 
 Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda::Runtime> runtime) {
+  const int32_t device = runtime->device().index;
+  const cuda::DeviceScope scope(device);
+  DT_TRY(scope.status());
+  for (const auto load : {load_copy, load_divide, load_norm, load_scale}) {
+    DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
+  }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));
 }
 

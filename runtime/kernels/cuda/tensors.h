@@ -62,7 +62,8 @@ class TensorKernels {
                         cuda::Stream stream) = 0;
 };
 
-/// On the device of `runtime`, which must be a real one. UNSUPPORTED in a build without CUDA.
+/// On the device of `runtime`, which must be a real one. May synchronise the device: not while
+/// collectives run on it. UNSUPPORTED in a build without CUDA.
 Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda::Runtime> runtime);
 
 }  // namespace dt::kernels
