@@ -19,7 +19,7 @@ struct DeviceInfo {
   int32_t index = -1;
   std::string name;
   std::string uuid;    ///< "GPU-8f2c...": the same in every process and container
-  std::string bus_id;  ///< "0000:17:00.0"
+  std::string bus_id;  ///< "0000:3b:00.0", as below /sys/bus/pci/devices
   int64_t memory_bytes = 0;
   int32_t compute_major = 0;
   int32_t compute_minor = 0;
@@ -36,11 +36,13 @@ struct PointerInfo {
 enum class StreamPriority { kNormal, kHigh };
 
 /// The part of the CUDA runtime that dt uses, for one device: the real one, or one that tests make
-/// of threads. Every function selects the device for the calling thread first. None waits for the
-/// GPU: where something must be waited for, the caller queries, under its deadline.
+/// of threads. Every function works on its device whatever the calling thread has selected, and
+/// leaves that as it was. None waits for the GPU: where something must be waited for, the caller
+/// queries, under its deadline.
 ///
-/// Threads: any thread may call. Errors are Code::kCuda and name the call, the device and CUDA's
-/// own text; they stay (CUDA reports them again at every later call).
+/// Threads: any thread may call. Errors are Code::kCuda (OUT_OF_MEMORY, and INVALID_STATE in a
+/// forked child) and name the call, the device and CUDA's own text; those of a kernel stay (CUDA
+/// reports them again at every later call).
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -65,14 +67,15 @@ class Runtime {
   /// Between two timed events that have passed.
   virtual Result<float> elapsed_ms(Event begin, Event end) = 0;
 
-  /// May synchronise the device: not in a training step.
+  /// May synchronise the device: not in a training step. Aligned to 256 bytes; null for 0 bytes.
   virtual Result<void*> allocate(int64_t bytes) = 0;
   virtual Status release(void* pointer) = 0;
   /// Host memory that the GPU reads directly. The same warning.
   virtual Result<void*> allocate_pinned(int64_t bytes) = 0;
   virtual Status release_pinned(void* pointer) = 0;
 
-  /// Between any two memories, in the order of `stream`.
+  /// Between any two memories, in the order of `stream`. With host memory that is not pinned the
+  /// call may wait for the stream.
   virtual Status copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
   virtual Status fill_zero(void* to, int64_t bytes, Stream stream) = 0;
   virtual Result<PointerInfo> pointer_info(const void* pointer) = 0;
@@ -81,14 +84,14 @@ class Runtime {
 /// What a machine says of its GPUs before anything is done with them. Recorded, so that what to
 /// tell the user can be tested on any machine.
 struct Answers {
-  bool built = false;                ///< this dt contains CUDA code
-  int32_t runtime_version = 0;       ///< that it was built with, 13000
-  int32_t driver_version = 0;        ///< cudaDriverGetVersion: 0 no driver at all
-  int32_t driver_error = 0;          ///< of that call
-  int32_t count_error = 0;           ///< of cudaGetDeviceCount
-  std::string count_error_text;      ///< in CUDA's words
+  bool built = false;            ///< this dt contains CUDA code
+  int32_t runtime_version = 0;   ///< that it was built with, 13000
+  int32_t driver_version = 0;    ///< cudaDriverGetVersion: 0 no driver at all
+  int32_t driver_error = 0;      ///< of that call
+  int32_t count_error = 0;       ///< of cudaGetDeviceCount
+  std::string count_error_text;  ///< in CUDA's words
   int32_t device_count = 0;
-  std::string visible;               ///< CUDA_VISIBLE_DEVICES
+  std::string visible;  ///< CUDA_VISIBLE_DEVICES
   bool visible_is_set = false;
 };
 
@@ -106,11 +109,14 @@ enum class State {
 Answers ask();
 State judge(const Answers& answers);
 /// Ok for kReady; else CUDA (or UNSUPPORTED for kNotBuilt) with what is wrong and what to do:
-/// "the NVIDIA driver is too old: it speaks CUDA 12.4, this dt needs 13.0 (driver 580 or newer); ..."
+/// "the NVIDIA driver is too old: it speaks CUDA 12.4, this dt needs 13.0 (driver 580 or newer);
+/// ..."
 Status explain(const Answers& answers);
 
 /// "12.4" of 12040.
 std::string version_text(int32_t version);
+/// "13.0 (sm_80, sm_90, PTX 90)": what this dt was built with; empty: without CUDA. Asks nobody.
+std::string build_text();
 
 /// Of all devices this process sees, in CUDA's order. Only where judge() says kReady.
 Result<std::vector<DeviceInfo>> list_devices();

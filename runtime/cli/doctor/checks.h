@@ -23,6 +23,9 @@ struct Finding {
 /// Differs between ranks by nature.
 inline constexpr char kNotCompared[] = "-";
 
+/// Bad. Of an error's message, the last clause is the advice.
+Finding finding_of(const Status& status);
+
 /// One line of the report. `look` is pure but for files below the machine's roots.
 struct Check {
   const char* name;

@@ -30,11 +30,6 @@ std::string driver_version(const Machine& machine) {
   return text.empty() ? "" : "of unknown version";
 }
 
-/// 12020 is 12.2
-std::string cuda_version(int version) {
-  return format("%d.%d", version / 1000, version % 1000 / 10);
-}
-
 struct Port {
   std::string name;  ///< "mlx5_0/1"
   bool active = false;
@@ -84,21 +79,34 @@ Finding look_at_gpus(const Machine& machine) {
 }
 
 Finding look_at_cuda(const Machine& machine) {
-  const Library& cuda = machine.cuda;
+  const Library& library = machine.cuda;
+  const cuda::Answers& answers = machine.cuda_answers;
+  const cuda::State state = cuda::judge(answers);
   const bool wanted = gpus_of(machine) > 0;
   Finding finding;
-  if (!cuda.found) {
+  if (state == cuda::State::kReady) {
+    finding.compared = cuda::version_text(answers.driver_version);
+    finding.text = "driver API " + finding.compared + ", dt is built with " +
+                   cuda::version_text(answers.runtime_version) + ", " + library.path;
+    return finding;
+  }
+  if (answers.built && (wanted || library.found)) {
+    finding = finding_of(cuda::explain(answers));
+    if (wanted) return finding;
+    return {Grade::kGood, finding.text + "; there is no GPU that needs it", {}, {}};
+  }
+  if (!library.found) {
     finding.text = "no libcuda.so.1" + std::string(wanted ? "" : ", and no GPU that needs it");
     if (!wanted) return finding;
     finding.grade = Grade::kBad;
     finding.advice = "install the driver's libraries; in a container use the NVIDIA runtime";
     return finding;
   }
-  finding.text = "driver API " + cuda_version(cuda.version) + ", " + cuda.path;
-  finding.compared = cuda_version(cuda.version);
-  if (cuda.error.empty()) return finding;
+  finding.text = "driver API " + cuda::version_text(library.version) + ", " + library.path;
+  finding.compared = cuda::version_text(library.version);
+  if (library.error.empty()) return finding;
   finding.grade = wanted ? Grade::kBad : Grade::kGood;
-  finding.text = cuda.path + ": " + cuda.error;
+  finding.text = library.path + ": " + library.error;
   if (wanted) finding.advice = "the driver and its libraries do not fit: nvidia-smi says more";
   return finding;
 }

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/config.h"
+#include "cuda/runtime.h"
 #include "launch/discover.h"
 
 namespace dt::cli::doctor {
@@ -73,7 +74,8 @@ struct Machine {
   std::optional<Reach> rendezvous;  ///< absent where there is none, or the launcher carries it
   Status store_port;                ///< of a rank 0 that is to serve: whether it can listen
   bool serves_store = false;        ///< it is one
-  Library cuda;
+  Library cuda;                     ///< the driver's
+  cuda::Answers cuda_answers;
   Library nccl;
   bool ibverbs = false;  ///< libibverbs.so.1 can be loaded
 };

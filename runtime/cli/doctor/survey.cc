@@ -204,6 +204,7 @@ Machine survey(Deadline deadline) {
   if (config.ok()) look_at_network(interfaces, &machine);
   if (machine.place && machine.place->world_size > 1) look_for_others(deadline, &machine);
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
+  machine.cuda_answers = cuda::ask();
   machine.nccl = find_nccl(machine.config.text("nccl.library"));
   machine.ibverbs = can_load("libibverbs.so.1");
   return machine;

@@ -298,7 +298,7 @@ struct Scene {
   Status prepare();
   std::shared_ptr<Backend> make(const Rank& rank);
   std::shared_ptr<Backend> make_multihost(const Rank& rank, std::shared_ptr<Backend> local);
-  std::shared_ptr<Backend> make_device(const Rank& rank, std::shared_ptr<Backend> on_host);
+  std::shared_ptr<Backend> make_device(Rank* rank, std::shared_ptr<Backend> on_host);
 
   const Setup& setup;
   const uint64_t session;
@@ -395,17 +395,18 @@ std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr
   return backend.ok() ? backend.value() : nullptr;
 }
 
-std::shared_ptr<Backend> Scene::make_device(const Rank& rank, std::shared_ptr<Backend> on_host) {
+std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend> on_host) {
   const bool nccl = strcmp(setup.backend, "nccl") == 0;
-  auto cuda = std::make_shared<dt::test::FakeCuda>(nccl ? rank.rank : 0);
+  auto cuda = std::make_shared<dt::test::FakeCuda>(nccl ? rank->rank : 0);
+  rank->cuda = cuda;
   auto engine = dt::backend::DeviceEngine::start({cuda, dt::cuda::StreamPriority::kHigh, nullptr});
-  rank.expect_ok(engine.status(), "device engine");
+  rank->expect_ok(engine.status(), "device engine");
   if (!engine.ok()) return nullptr;
   dt::backend::DeviceOptions options;
   options.name = "world";
-  options.rank = rank.rank;
-  options.size = rank.size;
-  options.self = dt::format("rank %d (thishost)", rank.rank);
+  options.rank = rank->rank;
+  options.size = rank->size;
+  options.self = dt::format("rank %d (thishost)", rank->rank);
   options.engine = engine.value();
   options.on_host = std::move(on_host);
   options.backend_name = setup.backend;
@@ -416,7 +417,7 @@ std::shared_ptr<Backend> Scene::make_device(const Rank& rank, std::shared_ptr<Ba
   }
   if (nccl) {
     auto library = dt::nccl::Library::open(DT_FAKE_NCCL);
-    rank.expect_ok(library.status(), "library");
+    rank->expect_ok(library.status(), "library");
     if (!library.ok()) return nullptr;
     options.make_carrier = [engine = engine.value(), library = library.value(),
                             kernels = dt::test::fake_tensor_kernels(cuda)](
@@ -431,8 +432,12 @@ std::shared_ptr<Backend> Scene::make_device(const Rank& rank, std::shared_ptr<Ba
     };
   }
   auto backend = dt::backend::create_device_backend(std::move(options),
-                                                    Wait{Deadline::after_ms(kJoinMs)});
-  rank.expect_ok(backend.status(), "device backend");
+                                                    Wait{Deadline::after_ms(setup.open_ms)});
+  if (!backend.ok() && setup.on_not_made) {
+    setup.on_not_made(rank->rank, backend.status());
+    return nullptr;
+  }
+  rank->expect_ok(backend.status(), "device backend");
   return backend.ok() ? backend.value() : nullptr;
 }
 
@@ -444,7 +449,6 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
   const bool device = strcmp(setup.backend, "nccl") == 0 || strcmp(setup.backend, "staged") == 0;
   if (device) {
     dt::test::FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
-    fake->reset();
     fake->set_enqueue(dt::test::FakeCuda::enqueue);
   }
   if (const Status status = scene.prepare(); !status.ok()) return {status.message()};
@@ -456,7 +460,7 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
     rank.failures = &failures[index];
     rank.meet = [&] { scene.meeting.meet(); };
     rank.backend = self ? dt::backend::create_self("world") : scene.make(rank);
-    if (device && rank.backend != nullptr) rank.backend = scene.make_device(rank, rank.backend);
+    if (device && rank.backend != nullptr) rank.backend = scene.make_device(&rank, rank.backend);
     if (rank.backend != nullptr) body(rank);
   };
   std::vector<std::thread> threads;

@@ -383,6 +383,37 @@ TEST_CASE("NCCL's settings are shown with their source; what goes wrong with the
                 "set both, or only nccl.max_ctas");
 }
 
+TEST_CASE("a dt with CUDA says itself what it lacks") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  dt::cuda::Answers& answers = machine.cuda_answers;
+  answers.built = true;
+  answers.runtime_version = 13000;
+  answers.count_error = 35;
+  check_finding(look_at_cuda(machine), Grade::kGood, "no libcuda.so.1, and no GPU that needs it");
+  pretended.add_gpus(2);
+  check_finding(look_at_cuda(machine), Grade::kBad,
+                "there is no NVIDIA driver here (libcuda.so.1 is missing)",
+                "install it, in a container use the NVIDIA runtime, or use the host backend");
+  machine.cuda = {true, "/lib/libcuda.so.1", 12020, ""};
+  answers.driver_version = 12020;
+  check_finding(look_at_cuda(machine), Grade::kBad,
+                "the NVIDIA driver is too old: it speaks CUDA 12.2, this dt needs 13.0 (driver 580 "
+                "or newer)",
+                "update the driver, or build dt with a toolkit of CUDA 12.2");
+  machine.environment["CUDA_VISIBLE_DEVICES"] = "";
+  check_finding(look_at_cuda(machine), Grade::kGood,
+                "the NVIDIA driver is too old: it speaks CUDA 12.2, this dt needs 13.0 (driver 580 "
+                "or newer); there is no GPU that needs it");
+  machine.environment.erase("CUDA_VISIBLE_DEVICES");
+  answers.driver_version = 13010;
+  answers.count_error = 0;
+  answers.device_count = 2;
+  check_finding(look_at_cuda(machine), Grade::kGood,
+                "driver API 13.1, dt is built with 13.0, /lib/libcuda.so.1");
+  CHECK(look_at_cuda(machine).compared == "13.1");
+}
+
 TEST_CASE("devices without a driver are bad") {
   Pretended pretended;
   pretended.tree.write("dev/nvidia0", "");
