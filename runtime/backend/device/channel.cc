@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGraceMs = 1'000;
 constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
-constexpr size_t kTogetherMax = 64;  // sends and receives in one group
+constexpr size_t kTogetherMax = 64;   // sends and receives in one group
 
 bool is_transfer(const Collective& collective) {
   return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
@@ -25,7 +25,7 @@ Status DeviceChannel::open(const Wait& wait) {
     lists.opening = opening;
     lists.opening_wait = wait;
   });
-  engine_->wake(shared_from_this());
+  device_->wake(shared_from_this());
   // The device thread keeps the deadline and knows more; unless it hangs.
   const Deadline late = wait.deadline.is_never()
                             ? wait.deadline
@@ -34,11 +34,11 @@ Status DeviceChannel::open(const Wait& wait) {
     const Status status =
         wait.interrupted()
             ? wait.interrupt->status()
-            : Status(Code::kTimeout,
-                     format("%s: making communicator \"%s\" on %s timed out: it waits for %s",
-                            options_.self.c_str(), options_.name.c_str(),
-                            engine_->runtime().device().name.c_str(),
-                            options_.carrier->waits_for()));
+            : Status(
+                  Code::kTimeout,
+                  format("%s: making communicator \"%s\" on %s timed out: it waits for %s",
+                         options_.self.c_str(), options_.name.c_str(),
+                         device_->runtime().device().name.c_str(), options_.carrier->waits_for()));
     interrupt(status);
     return status;
   }
@@ -47,16 +47,17 @@ Status DeviceChannel::open(const Wait& wait) {
 
 Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
-  cuda::Runtime& runtime = engine_->runtime();
+  cuda::Runtime& runtime = device_->runtime();
   DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
   if (capturing) {
-    return Status(Code::kInvalidArgument,
-                  format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
-                         "of one; end the capture before, or give another stream",
-                         collective::kind_name(collective.kind), options_.name.c_str()));
+    return Status(
+        Code::kInvalidArgument,
+        format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
+               "of one; end the capture before, or give another stream",
+               collective::kind_name(collective.kind), options_.name.c_str()));
   }
   Operation operation;
-  DT_TRY_VALUE(operation.launch, engine_->take_launch());
+  DT_TRY_VALUE(operation.launch, device_->take_launch());
   DT_TRY(runtime.record(operation.launch->ready, collective.stream));
   operation.launch->deadline = collective.deadline;
   operation.collective = collective;
@@ -73,7 +74,7 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
     return interrupt_.fired() ? interrupt_.status()
                               : Status(Code::kInvalidState, "the communicator was destroyed");
   }
-  engine_->wake(shared_from_this());
+  device_->wake(shared_from_this());
   return {};
 }
 
@@ -81,7 +82,7 @@ void DeviceChannel::interrupt(Status status) {
   told_.store(true);  // whoever calls this knows already
   interrupt_.fire(std::move(status));
   fail_all();
-  engine_->wake(shared_from_this());
+  device_->wake(shared_from_this());
 }
 
 void DeviceChannel::give_up_on(const Work& work) {
@@ -100,10 +101,11 @@ void DeviceChannel::give_up_on(const Work& work) {
     look(lists.under_way);
   });
   if (!found) return;  // it is being completed
-  break_with(failure(late, Code::kTimeout,
-                     format("timed out: the thread dt-device hangs in a call; it waits for %s; look "
-                            "at the network between the ranks, then end this process",
-                            options_.carrier->waits_for())));
+  break_with(
+      failure(late, Code::kTimeout,
+              format("timed out: the thread dt-device hangs in a call; it waits for %s; look "
+                     "at the network between the ranks, then end this process",
+                     options_.carrier->waits_for())));
 }
 
 void DeviceChannel::retire() {
@@ -116,7 +118,7 @@ void DeviceChannel::retire() {
                      format("communicator \"%s\" was destroyed while operations were queued",
                             options_.name.c_str())));
   }
-  engine_->wake(shared_from_this());
+  device_->wake(shared_from_this());
 }
 
 // ---- the device thread ----
@@ -135,16 +137,14 @@ DeviceChannel::Turn DeviceChannel::advance() {
   }
   const Turn closing = close_if_retiring();
   if (closing != Turn::kIdle) return closing;
-  const bool busy = lists_.with([](const Lists& lists) {
-    return !lists.queued.empty() || !lists.under_way.empty();
-  });
+  const bool busy = lists_.with(
+      [](const Lists& lists) { return !lists.queued.empty() || !lists.under_way.empty(); });
   return progressed ? Turn::kProgressed : busy ? Turn::kBusy : Turn::kIdle;
 }
 
 bool DeviceChannel::open_if_asked() {
-  const auto [opening, wait] = lists_.with([](const Lists& lists) {
-    return std::pair(lists.opening, lists.opening_wait);
-  });
+  const auto [opening, wait] =
+      lists_.with([](const Lists& lists) { return std::pair(lists.opening, lists.opening_wait); });
   if (opening == nullptr || opening->is_set()) return false;
   const Status status = options_.carrier->open(Wait{wait.deadline, &interrupt_});
   lists_.with([&](Lists& lists) { lists.opened = status; });
@@ -160,9 +160,8 @@ bool DeviceChannel::enqueue_some() {
   std::vector<Operation> batch;
   lists_.with([&](Lists& lists) {
     while (!lists.queued.empty() && batch.size() < kTogetherMax) {
-      const bool joins =
-          batch.empty() || (is_transfer(batch.back().collective) &&
-                            is_transfer(lists.queued.front().collective));
+      const bool joins = batch.empty() || (is_transfer(batch.back().collective) &&
+                                           is_transfer(lists.queued.front().collective));
       if (!joins) break;
       batch.push_back(std::move(lists.queued.front()));
       lists.queued.pop_front();
@@ -170,8 +169,8 @@ bool DeviceChannel::enqueue_some() {
     lists.enqueuing = batch;
   });
   if (batch.empty()) return false;
-  cuda::Runtime& runtime = engine_->runtime();
-  const cuda::Stream stream = engine_->stream();
+  cuda::Runtime& runtime = device_->runtime();
+  const cuda::Stream stream = device_->stream();
   Status status;
   Deadline deadline = Deadline::never();
   std::vector<const Collective*> operations;
@@ -185,9 +184,9 @@ bool DeviceChannel::enqueue_some() {
     if (status.ok()) status = runtime.record(each.launch->done, stream);
   }
   if (!status.ok()) {
-    break_with(status.code() == Code::kTimeout ? timed_out(batch.front())
-                                               : failure(batch.front(), status.code(),
-                                                         status.message()));
+    break_with(status.code() == Code::kTimeout
+                   ? timed_out(batch.front())
+                   : failure(batch.front(), status.code(), status.message()));
     return true;
   }
   lists_.with([&](Lists& lists) {
@@ -212,7 +211,7 @@ bool DeviceChannel::complete_some() {
       return true;
     });
     if (!any) return progressed;
-    const auto passed = engine_->runtime().passed(first.launch->done);
+    const auto passed = device_->runtime().passed(first.launch->done);
     if (!passed.ok()) {
       break_with(failure(first, passed.status().code(), passed.status().message()));
       return true;
@@ -258,7 +257,7 @@ void DeviceChannel::break_with(const Status& status) {
     options_.on_broken(options_.name, interrupt_.status());
   }
   fail_all();
-  engine_->wake(shared_from_this());
+  device_->wake(shared_from_this());
 }
 
 void DeviceChannel::fail_all() {
@@ -289,14 +288,15 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
 }
 
 Status DeviceChannel::timed_out(const Operation& operation) const {
-  const auto ready = engine_->runtime().passed(operation.launch->ready);
+  const auto ready = device_->runtime().passed(operation.launch->ready);
   const std::string why =
       ready.ok() && !ready.value()
           ? "the caller's stream has not come to it: earlier work of this program is still running "
             "on the GPU; look at that, or raise collective.timeout_ms"
-          : format("it waits for %s; look at what the other ranks do and at the network to them, or "
-                   "raise collective.timeout_ms",
-                   options_.carrier->waits_for());
+          : format(
+                "it waits for %s; look at what the other ranks do and at the network to them, or "
+                "raise collective.timeout_ms",
+                options_.carrier->waits_for());
   return failure(operation, Code::kTimeout, "timed out on the GPU: " + why);
 }
 

@@ -31,8 +31,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     /// The first to break it tells the control plane; must not block.
     std::function<void(const std::string& communicator, const Status&)> on_broken;
   };
-  DeviceChannel(std::shared_ptr<DeviceEngine> engine, Options options)
-      : engine_(std::move(engine)), options_(std::move(options)) {}
+  DeviceChannel(std::shared_ptr<DeviceThread> device, Options options)
+      : device_(std::move(device)), options_(std::move(options)) {}
 
   // Any thread:
   /// Meets the other ranks.
@@ -87,7 +87,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status timed_out(const Operation& operation) const;
   void complete(const Operation& operation, const Status& status);
 
-  const std::shared_ptr<DeviceEngine> engine_;
+  const std::shared_ptr<DeviceThread> device_;
   const Options options_;
   Interrupt interrupt_;  ///< fired: broken, for good
   Guarded<Lists> lists_;
@@ -96,7 +96,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   // One moves before an operation is done, the other after it is counted.
   std::atomic<uint64_t> completing_{0};
   std::atomic<uint64_t> completed_{0};
-  bool aborted_ = false;               ///< the device thread's
+  bool aborted_ = false;                 ///< the device thread's
   Deadline closes_ = Deadline::never();  ///< the device thread's: a peaceful end takes no longer
 };
 

@@ -37,9 +37,10 @@ class DeviceBackend final : public Backend {
     channel.name = options_.name;
     channel.self = options_.self;
     channel.on_broken = options_.on_broken;
-    channel.carrier = options_.make_carrier(
-        {options_.name, options_.rank, options_.size, options_.on_host});
-    channel_ = std::make_shared<DeviceChannel>(options_.engine, std::move(channel));
+    channel.carrier =
+        options_.make_carrier({options_.name, options_.rank, options_.size, options_.on_host});
+    channel_ =
+        std::make_shared<DeviceChannel>(options_.engine->device_thread(), std::move(channel));
   }
 
   ~DeviceBackend() override {
@@ -55,7 +56,7 @@ class DeviceBackend final : public Backend {
   const char* name() const override { return options_.backend_name; }
   Backend& on_host() override { return *options_.on_host; }
   std::shared_ptr<cuda::Runtime> device() const override {
-    return options_.engine->runtime_ptr();
+    return options_.engine->device_thread()->runtime_ptr();
   }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
@@ -83,7 +84,7 @@ class DeviceBackend final : public Backend {
       if (!settled() && hanging.passed()) channel_->give_up_on(work);
     }
     if (work.done()) return work.status();
-    return options_.engine->runtime().wait(stream, launch.done);
+    return options_.engine->device_thread()->runtime().wait(stream, launch.done);
   }
 
   bool wait(Work& work, const Wait& wait) override {
@@ -112,8 +113,8 @@ class DeviceBackend final : public Backend {
     if (fd >= 0) return fd;
     const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (made < 0) {
-      return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s",
-                                          options_.name.c_str(), errno_text(errno).c_str()));
+      return Status(Code::kSystem, format("communicator \"%s\": eventfd: %s", options_.name.c_str(),
+                                          errno_text(errno).c_str()));
     }
     guard_fd_from_fork(made);
     if (completion_fd_.compare_exchange_strong(fd, made)) {
@@ -130,7 +131,7 @@ class DeviceBackend final : public Backend {
       return Status(Code::kInvalidArgument,
                     format("cannot allocate %lld bytes", static_cast<long long>(bytes)));
     }
-    cuda::Runtime& runtime = options_.engine->runtime();
+    cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
     DT_TRY_VALUE(void* const pointer, runtime.allocate(bytes));
     if (const Status status = zero(pointer, bytes); !status.ok()) {
       (void)runtime.release(pointer);
@@ -146,7 +147,7 @@ class DeviceBackend final : public Backend {
                     format("%p is no memory that was allocated on communicator \"%s\"", pointer,
                            options_.name.c_str()));
     }
-    return options_.engine->runtime().release(pointer);
+    return options_.engine->device_thread()->runtime().release(pointer);
   }
 
   void interrupt(Status status) override {
@@ -175,27 +176,27 @@ class DeviceBackend final : public Backend {
  private:
   static Deadline hanging_after(const Launch& launch) {
     const Deadline deadline = launch.deadline;
-    return deadline.is_never() ? deadline
-                               : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms(), 0) +
-                                                    kHangingMs);
+    return deadline.is_never()
+               ? deadline
+               : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms(), 0) + kHangingMs);
   }
 
   /// The caller may use the memory on any stream, so it is waited for.
   Status zero(void* pointer, int64_t bytes) {
-    cuda::Runtime& runtime = options_.engine->runtime();
-    DT_TRY_VALUE(const auto launch, options_.engine->take_launch());
-    DT_TRY(runtime.fill_zero(pointer, bytes, options_.engine->stream()));
-    DT_TRY(runtime.record(launch->done, options_.engine->stream()));
+    cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
+    DT_TRY_VALUE(const auto launch, options_.engine->device_thread()->take_launch());
+    DT_TRY(runtime.fill_zero(pointer, bytes, options_.engine->device_thread()->stream()));
+    DT_TRY(runtime.record(launch->done, options_.engine->device_thread()->stream()));
     const Deadline deadline = Deadline::after_ms(kZeroMs);
     for (;;) {
       DT_TRY_VALUE(const bool passed, runtime.passed(launch->done));
       if (passed) return {};
       DT_TRY(channel_->broken());
       if (deadline.passed()) {
-        return Status(Code::kTimeout,
-                      format("%s is still busy after %lld s with what was enqueued before",
-                             runtime.device().name.c_str(),
-                             static_cast<long long>(kZeroMs / 1000)));
+        return Status(
+            Code::kTimeout,
+            format("%s is still busy after %lld s with what was enqueued before",
+                   runtime.device().name.c_str(), static_cast<long long>(kZeroMs / 1000)));
       }
       (void)dt::Event().wait({Deadline::after_ns(kZeroNapNs)});
     }

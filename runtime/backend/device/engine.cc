@@ -5,8 +5,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <thread>
-#include <vector>
 
 #include "backend/device/channel.h"
 #include "base/thread.h"
@@ -19,170 +17,156 @@ namespace {
 constexpr int64_t kSpinNs = 30'000;
 constexpr int64_t kShortestNapNs = 20'000;
 constexpr int64_t kLongestNapNs = 200'000;
-constexpr int64_t kEndMs = 2'000;  // for a thread that does not hang
+constexpr int64_t kFarewellMs = 1'000;  // for channels that end together with their peers'
+constexpr int64_t kEndMs = 3'000;       // for a thread that does not hang
 constexpr size_t kEventsAtStart = 64;
 
 }  // namespace
 
-/// Held by the engine, by its thread and by every launch, so that whatever a hanging call still
-/// touches stays.
-struct DeviceEngine::State : std::enable_shared_from_this<DeviceEngine::State> {
-  std::shared_ptr<cuda::Runtime> runtime;
-  LoggerPtr logger;
-  cuda::Stream stream = nullptr;
+// ---- DeviceThread ----
 
-  struct Mail {
-    std::vector<std::shared_ptr<DeviceChannel>> channels;
-    bool stopping = false;
-  };
-  Guarded<Mail> mail;
-  std::atomic<bool> has_mail{false};
-  Doorbell bell;
-  Event ended;
-  std::thread thread;
-  Guarded<std::vector<std::unique_ptr<Launch>>> spare;
-
-  ~State() {
-    spare.with([&](auto& all) {
-      for (const auto& launch : all) {
-        (void)runtime->destroy_event(launch->ready);
-        (void)runtime->destroy_event(launch->done);
-      }
-    });
-    if (stream != nullptr) (void)runtime->destroy_stream(stream);
-  }
-
-  Result<std::unique_ptr<Launch>> make_launch() {
-    auto launch = std::make_unique<Launch>();
-    DT_TRY_VALUE(launch->ready, runtime->create_event(false));
-    auto done = runtime->create_event(false);
-    if (!done.ok()) {
-      (void)runtime->destroy_event(launch->ready);
-      return done.status();
+DeviceThread::~DeviceThread() {
+  spare_.with([&](auto& all) {
+    for (const auto& launch : all) {
+      (void)runtime_->destroy_event(launch->ready);
+      (void)runtime_->destroy_event(launch->done);
     }
-    launch->done = done.value();
-    return launch;
-  }
+  });
+  if (stream_ != nullptr) (void)runtime_->destroy_stream(stream_);
+}
 
-  void run();
-  void nap(int64_t idle_since_ns, bool under_way);
-};
-
-Result<std::shared_ptr<DeviceEngine>> DeviceEngine::start(Options options) {
-  auto state = std::make_shared<State>();
-  state->runtime = std::move(options.runtime);
-  state->logger = std::move(options.logger);
-  DT_TRY_VALUE(state->stream, state->runtime->create_stream(options.priority));
-  std::vector<std::unique_ptr<Launch>> launches;
+Status DeviceThread::prepare(cuda::StreamPriority priority) {
+  DT_TRY_VALUE(stream_, runtime_->create_stream(priority));
   for (size_t i = 0; i < kEventsAtStart; ++i) {
-    DT_TRY_VALUE(auto launch, state->make_launch());
-    launches.push_back(std::move(launch));
+    DT_TRY_VALUE(auto launch, make_launch());
+    spare_.with([&](auto& all) { all.push_back(std::move(launch)); });
   }
-  state->spare.with([&](auto& all) { all = std::move(launches); });
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  auto thread = start_thread("enqueues work on the GPU", [state] { state->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  DT_TRY(thread.status());
-  state->thread = std::move(thread).value();
-  return std::shared_ptr<DeviceEngine>(new DeviceEngine(std::move(state)));
+  return {};
 }
 
-DeviceEngine::~DeviceEngine() {
-  state_->mail.with([](State::Mail& mail) { mail.stopping = true; });
-  state_->has_mail.store(true);
-  state_->bell.ring();
-  if (state_->ended.wait({Deadline::after_ms(kEndMs)})) {
-    state_->thread.join();
-    return;
+Result<std::unique_ptr<Launch>> DeviceThread::make_launch() {
+  auto launch = std::make_unique<Launch>();
+  DT_TRY_VALUE(launch->ready, runtime_->create_event(false));
+  auto done = runtime_->create_event(false);
+  if (!done.ok()) {
+    (void)runtime_->destroy_event(launch->ready);
+    return done.status();
   }
-  if (state_->logger) {
-    state_->logger->log(LogLevel::kWarning,
-                        "the thread dt-device hangs in a call of CUDA or NCCL on %s and is left "
-                        "behind; end this process",
-                        state_->runtime->device().name.c_str());
-  }
-  state_->thread.detach();
+  launch->done = done.value();
+  return launch;
 }
 
-cuda::Runtime& DeviceEngine::runtime() const { return *state_->runtime; }
-std::shared_ptr<cuda::Runtime> DeviceEngine::runtime_ptr() const { return state_->runtime; }
-cuda::Stream DeviceEngine::stream() const { return state_->stream; }
-
-Result<std::shared_ptr<Launch>> DeviceEngine::take_launch() {
-  std::unique_ptr<Launch> launch = state_->spare.with([](auto& all) -> std::unique_ptr<Launch> {
+Result<std::shared_ptr<Launch>> DeviceThread::take_launch() {
+  std::unique_ptr<Launch> launch = spare_.with([](auto& all) -> std::unique_ptr<Launch> {
     if (all.empty()) return nullptr;
     std::unique_ptr<Launch> last = std::move(all.back());
     all.pop_back();
     return last;
   });
   if (launch == nullptr) {
-    DT_TRY_VALUE(launch, state_->make_launch());
+    DT_TRY_VALUE(launch, make_launch());
   }
   launch->enqueued.store(false);
-  return std::shared_ptr<Launch>(launch.release(), [state = state_](Launch* used) {
+  return std::shared_ptr<Launch>(launch.release(), [self = shared_from_this()](Launch* used) {
     // A stream that waits for its event keeps what was recorded when it was told to.
-    state->spare.with([used](auto& all) { all.emplace_back(used); });
+    self->spare_.with([used](auto& all) { all.emplace_back(used); });
   });
 }
 
-void DeviceEngine::wake(std::shared_ptr<DeviceChannel> channel) {
-  state_->mail.with([&](State::Mail& mail) {
+void DeviceThread::wake(std::shared_ptr<DeviceChannel> channel) {
+  mail_.with([&](Mail& mail) {
     if (std::find(mail.channels.begin(), mail.channels.end(), channel) == mail.channels.end()) {
       mail.channels.push_back(std::move(channel));
     }
   });
-  state_->has_mail.store(true);
-  state_->bell.ring();
+  has_mail_.store(true);
+  bell_.ring();
 }
 
-void DeviceEngine::State::run() {
+void DeviceThread::stop() {
+  mail_.with([](Mail& mail) { mail.stopping = true; });
+  has_mail_.store(true);
+  bell_.ring();
+}
+
+void DeviceThread::run() {
   pthread_setname_np(pthread_self(), "dt-device");
-  const auto keep = shared_from_this();
   std::vector<std::shared_ptr<DeviceChannel>> channels;
   int64_t idle_since_ns = monotonic_ns();
   bool stopping = false;
+  Deadline farewell = Deadline::never();
   while (!stopping || !channels.empty()) {
-    if (has_mail.exchange(false)) {
-      mail.with([&](Mail& found) {
-        stopping |= found.stopping;
-        for (auto& each : found.channels) {
+    if (has_mail_.exchange(false)) {
+      mail_.with([&](Mail& mail) {
+        if (mail.stopping && !std::exchange(stopping, true)) {
+          farewell = Deadline::after_ms(kFarewellMs);
+        }
+        for (auto& each : mail.channels) {
           if (std::find(channels.begin(), channels.end(), each) == channels.end()) {
             channels.push_back(std::move(each));
           }
         }
-        found.channels.clear();
+        mail.channels.clear();
       });
     }
     bool busy = false;
     bool progressed = false;
     std::erase_if(channels, [&](const std::shared_ptr<DeviceChannel>& channel) {
-      if (stopping) channel->interrupt(Status(Code::kAborted, "the job has ended"));
+      if (farewell.passed()) channel->interrupt(Status(Code::kAborted, "the job has ended"));
       const DeviceChannel::Turn turn = channel->advance();
       busy |= turn == DeviceChannel::Turn::kBusy || turn == DeviceChannel::Turn::kProgressed;
       progressed |= turn == DeviceChannel::Turn::kProgressed;
       return turn == DeviceChannel::Turn::kIdle || turn == DeviceChannel::Turn::kGone;
     });
-    if (progressed) {
-      idle_since_ns = monotonic_ns();
-    } else {
-      nap(idle_since_ns, busy);
-    }
+    if (progressed) idle_since_ns = monotonic_ns();
+    if (!progressed && !(stopping && channels.empty())) nap(idle_since_ns, busy);
     if (!busy) idle_since_ns = monotonic_ns();
   }
-  ended.set();
 }
 
-void DeviceEngine::State::nap(int64_t idle_since_ns, bool under_way) {
+void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {
   const int64_t idle_ns = monotonic_ns() - idle_since_ns;
   if (under_way && idle_ns < kSpinNs) return;
-  const uint32_t ticket = bell.prepare();
-  if (has_mail.load()) return bell.cancel();
-  // Deadlines are in milliseconds; a nap is shorter.
-  bell.sleep(ticket, under_way ? Deadline::after_ns(std::clamp(idle_ns / 8, kShortestNapNs,
-                                                               kLongestNapNs))
-                               : Deadline::never());
+  const uint32_t ticket = bell_.prepare();
+  if (has_mail_.load()) return bell_.cancel();
+  bell_.sleep(ticket,
+              under_way ? Deadline::after_ns(std::clamp(idle_ns / 8, kShortestNapNs, kLongestNapNs))
+                        : Deadline::never());
+}
+
+// ---- DeviceEngine ----
+
+Result<std::shared_ptr<DeviceEngine>> DeviceEngine::start(const Options& options) {
+  std::shared_ptr<DeviceThread> device_thread(new DeviceThread(options.runtime));
+  DT_TRY(device_thread->prepare(options.priority));
+  std::shared_ptr<DeviceEngine> engine(new DeviceEngine(device_thread, options.logger));
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  auto thread = start_thread("enqueues work on the GPU", [device_thread] {
+    device_thread->run();
+    device_thread->ended_.set();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  DT_TRY(thread.status());
+  engine->thread_ = std::move(thread).value();
+  return engine;
+}
+
+DeviceEngine::~DeviceEngine() {
+  if (!thread_.joinable()) return;  // it could not start
+  device_thread_->stop();
+  if (device_thread_->ended_.wait({Deadline::after_ms(kEndMs)})) {
+    thread_.join();
+    return;
+  }
+  if (logger_) {
+    logger_->log(LogLevel::kWarning,
+                 "the thread dt-device hangs in a call of CUDA or NCCL on %s and is left behind; "
+                 "end this process",
+                 device_thread_->runtime().device().name.c_str());
+  }
+  thread_.detach();
 }
 
 }  // namespace dt::backend

@@ -42,10 +42,10 @@ bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 
 class NcclCarrier final : public Carrier {
  public:
-  NcclCarrier(std::shared_ptr<DeviceEngine> engine, NcclOptions options)
-      : engine_(std::move(engine)), options_(std::move(options)) {}
+  NcclCarrier(std::shared_ptr<DeviceThread> device, NcclOptions options)
+      : device_(std::move(device)), options_(std::move(options)) {}
   ~NcclCarrier() override {
-    if (scratch_ != nullptr) (void)engine_->runtime().release(scratch_);
+    if (scratch_ != nullptr) (void)device_->runtime().release(scratch_);
   }
 
   Status open(const Wait& wait) override;
@@ -68,7 +68,7 @@ class NcclCarrier final : public Carrier {
     return collective.count * dtype_bytes(collective.dtype);
   }
 
-  const std::shared_ptr<DeviceEngine> engine_;
+  const std::shared_ptr<DeviceThread> device_;
   NcclOptions options_;
   nccl::Comm comm_ = nullptr;
   void* scratch_ = nullptr;  ///< one element, for barriers and the first operation
@@ -79,8 +79,8 @@ class NcclCarrier final : public Carrier {
 // ---- life ----
 
 Status NcclCarrier::open(const Wait& wait) {
-  DT_TRY_VALUE(scratch_, engine_->runtime().allocate(sizeof(float)));
-  DT_TRY(engine_->runtime().fill_zero(scratch_, sizeof(float), engine_->stream()));
+  DT_TRY_VALUE(scratch_, device_->runtime().allocate(sizeof(float)));
+  DT_TRY(device_->runtime().fill_zero(scratch_, sizeof(float), device_->stream()));
   if (options_.size == 1) return {};
   nccl::UniqueId id;
   waits_for_ = "rank 0's unique id of NCCL";
@@ -91,11 +91,11 @@ Status NcclCarrier::open(const Wait& wait) {
   waits_for_ = "NCCL's first operation";
   DT_TRY(settle("ncclAllReduce",
                 nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum,
-                                  comm_, engine_->stream()),
+                                  comm_, device_->stream()),
                 wait));
-  DT_TRY_VALUE(const auto launch, engine_->take_launch());
-  cuda::Runtime& runtime = engine_->runtime();
-  DT_TRY(runtime.record(launch->done, engine_->stream()));
+  DT_TRY_VALUE(const auto launch, device_->take_launch());
+  cuda::Runtime& runtime = device_->runtime();
+  DT_TRY(runtime.record(launch->done, device_->stream()));
   for (;;) {
     DT_TRY_VALUE(const bool passed, runtime.passed(launch->done));
     if (passed) break;
@@ -142,8 +142,8 @@ Status NcclCarrier::make_id(nccl::UniqueId* id, const Wait& wait) {
 Status NcclCarrier::connect(const nccl::UniqueId& id, const Wait& wait) {
   options_.config.blocking = 0;
   options_.config.comm_name = options_.name.c_str();
-  const nccl::Answer answer = nccl().comm_init_rank_config(&comm_, options_.size, id,
-                                                           options_.rank, &options_.config);
+  const nccl::Answer answer =
+      nccl().comm_init_rank_config(&comm_, options_.size, id, options_.rank, &options_.config);
   return settle("ncclCommInitRankConfig", answer, wait);
 }
 
@@ -213,8 +213,7 @@ Status NcclCarrier::enqueue(std::span<const Collective* const> operations, const
     for (const Collective* each : operations) DT_TRY(enqueue_alone(*each));
     return {};
   }
-  const bool transfers =
-      operations[0]->kind == Kind::kSend || operations[0]->kind == Kind::kRecv;
+  const bool transfers = operations[0]->kind == Kind::kSend || operations[0]->kind == Kind::kRecv;
   if (!transfers) return enqueue_one(*operations[0], wait);
   DT_TRY(settle("ncclGroupStart", nccl().group_start(), Wait()));
   const char* call = "";
@@ -233,7 +232,7 @@ Status NcclCarrier::enqueue(std::span<const Collective* const> operations, const
 nccl::Answer NcclCarrier::transfer(const Collective& collective, const char** call) {
   const auto count = static_cast<size_t>(collective.count);
   const nccl::Type type = type_of(collective.dtype);
-  const cuda::Stream stream = engine_->stream();
+  const cuda::Stream stream = device_->stream();
   if (collective.kind == Kind::kSend) {
     *call = "ncclSend";
     return nccl().send(collective.send, count, type, collective.root, comm_, stream);
@@ -248,12 +247,12 @@ Status NcclCarrier::enqueue_alone(const Collective& collective) {
       collective.send == collective.recv || collective.count == 0 || collective.recv == nullptr) {
     return {};
   }
-  return engine_->runtime().copy(collective.recv, collective.send, bytes_of(collective),
-                                 engine_->stream());
+  return device_->runtime().copy(collective.recv, collective.send, bytes_of(collective),
+                                 device_->stream());
 }
 
 Status NcclCarrier::enqueue_one(const Collective& collective, const Wait& wait) {
-  const cuda::Stream stream = engine_->stream();
+  const cuda::Stream stream = device_->stream();
   const auto count = static_cast<size_t>(collective.count);
   const nccl::Type type = type_of(collective.dtype);
   if (collective.kind == Kind::kBarrier) {
@@ -266,8 +265,8 @@ Status NcclCarrier::enqueue_one(const Collective& collective, const Wait& wait) 
   switch (collective.kind) {
     case Kind::kBroadcast:
       return settle("ncclBroadcast",
-                    nccl().broadcast(collective.send, collective.recv, count, type,
-                                     collective.root, comm_, stream),
+                    nccl().broadcast(collective.send, collective.recv, count, type, collective.root,
+                                     comm_, stream),
                     wait);
     case Kind::kAllgather:
       return settle("ncclAllGather",
@@ -281,7 +280,7 @@ Status NcclCarrier::enqueue_one(const Collective& collective, const Wait& wait) 
 /// of integers, and where the result has no room for all scaled parts, the sum is divided. NCCL's
 /// own average rounds its factor to the dtype and switches off its fast paths.
 Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
-  const cuda::Stream stream = engine_->stream();
+  const cuda::Stream stream = device_->stream();
   const auto count = static_cast<size_t>(collective.count);
   const nccl::Type type = type_of(collective.dtype);
   const nccl::Op op = op_of(collective.op);
@@ -292,7 +291,7 @@ Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
   const void* send = collective.send;
   if (scale_first) {
     if (send != collective.recv) {
-      DT_TRY(engine_->runtime().copy(collective.recv, send, bytes_of(collective), stream));
+      DT_TRY(device_->runtime().copy(collective.recv, send, bytes_of(collective), stream));
     }
     DT_TRY(options_.kernels->divide(collective.recv, collective.dtype, collective.count, divisor,
                                     stream));
@@ -318,9 +317,9 @@ Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
 
 }  // namespace
 
-std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceEngine> engine,
+std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceThread> device,
                                            NcclOptions options) {
-  return std::make_shared<NcclCarrier>(std::move(engine), std::move(options));
+  return std::make_shared<NcclCarrier>(std::move(device), std::move(options));
 }
 
 }  // namespace dt::backend

@@ -24,7 +24,7 @@ struct NcclOptions {
   std::shared_ptr<kernels::TensorKernels> kernels;
 };
 
-std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceEngine> engine,
+std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceThread> device,
                                            NcclOptions options);
 
 }  // namespace dt::backend

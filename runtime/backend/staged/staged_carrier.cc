@@ -35,20 +35,20 @@ bool is_transfer(const Collective& collective) {
 /// those of one peer and direction: these stay in order.
 class StagedCarrier final : public Carrier {
  public:
-  StagedCarrier(std::shared_ptr<DeviceEngine> engine, StagedOptions options)
-      : engine_(std::move(engine)), options_(std::move(options)) {}
+  StagedCarrier(std::shared_ptr<DeviceThread> device, StagedOptions options)
+      : device_(std::move(device)), options_(std::move(options)) {}
   ~StagedCarrier() override {
     for (Half& half : halves_) {
-      if (half.memory != nullptr) (void)engine_->runtime().release_pinned(half.memory);
-      if (half.copied_in != nullptr) (void)engine_->runtime().destroy_event(half.copied_in);
-      if (half.copied_out != nullptr) (void)engine_->runtime().destroy_event(half.copied_out);
+      if (half.memory != nullptr) (void)device_->runtime().release_pinned(half.memory);
+      if (half.copied_in != nullptr) (void)device_->runtime().destroy_event(half.copied_in);
+      if (half.copied_out != nullptr) (void)device_->runtime().destroy_event(half.copied_out);
     }
-    if (slices_ != nullptr) (void)engine_->runtime().release_pinned(slices_);
-    for (const cuda::Event event : slice_events_) (void)engine_->runtime().destroy_event(event);
+    if (slices_ != nullptr) (void)device_->runtime().release_pinned(slices_);
+    for (const cuda::Event event : slice_events_) (void)device_->runtime().destroy_event(event);
   }
 
   Status open(const Wait&) override {
-    cuda::Runtime& runtime = engine_->runtime();
+    cuda::Runtime& runtime = device_->runtime();
     for (Half& half : halves_) {
       DT_TRY_VALUE(half.memory, runtime.allocate_pinned(2 * kChunkBytes));
       DT_TRY_VALUE(half.copied_in, runtime.create_event(false));
@@ -64,8 +64,7 @@ class StagedCarrier final : public Carrier {
   Status enqueue(std::span<const Collective* const> operations, const Wait& wait) override;
   Status check() override { return options_.on_host->broken(); }
   void abort() override {
-    options_.on_host->interrupt(
-        Status(Code::kAborted, "the communicator on the device is broken"));
+    options_.on_host->interrupt(Status(Code::kAborted, "the communicator on the device is broken"));
   }
   Result<bool> close() override { return true; }
   const char* waits_for() const override { return "the other ranks' part, over host memory"; }
@@ -109,7 +108,7 @@ class StagedCarrier final : public Carrier {
   bool has_result(const Collective& collective) const;
   bool gives(const Collective& collective) const;
 
-  const std::shared_ptr<DeviceEngine> engine_;
+  const std::shared_ptr<DeviceThread> device_;
   const StagedOptions options_;
   std::array<Half, 2> halves_;
   void* slices_ = nullptr;
@@ -182,13 +181,12 @@ Result<bool> StagedCarrier::advance(Transfer* transfer, const Wait& wait) {
   const bool sends = transfer->collective->kind == Kind::kSend;
   switch (transfer->phase) {
     case Phase::kBegin:
-      transfer->count =
-          std::min(kSliceBytes / dtype_bytes(transfer->collective->dtype),
-                   transfer->collective->count - transfer->at);
+      transfer->count = std::min(kSliceBytes / dtype_bytes(transfer->collective->dtype),
+                                 transfer->collective->count - transfer->at);
       DT_TRY(sends ? begin_copy(transfer) : begin_move(transfer, wait));
       return true;
     case Phase::kCopying: {
-      DT_TRY_VALUE(const bool passed, engine_->runtime().passed(slice_events_[transfer->slice]));
+      DT_TRY_VALUE(const bool passed, device_->runtime().passed(slice_events_[transfer->slice]));
       if (!passed) return false;
       if (sends) {
         DT_TRY(begin_move(transfer, wait));
@@ -209,8 +207,7 @@ Result<bool> StagedCarrier::advance(Transfer* transfer, const Wait& wait) {
     case Phase::kDone: return false;
   }
   transfer->at += transfer->count;
-  transfer->phase =
-      transfer->at < transfer->collective->count ? Phase::kBegin : Phase::kDone;
+  transfer->phase = transfer->at < transfer->collective->count ? Phase::kBegin : Phase::kDone;
   return true;
 }
 
@@ -218,16 +215,16 @@ Status StagedCarrier::begin_copy(Transfer* transfer) {
   const Collective& collective = *transfer->collective;
   const int64_t offset = transfer->at * dtype_bytes(collective.dtype);
   const int64_t bytes = transfer->count * dtype_bytes(collective.dtype);
-  cuda::Runtime& runtime = engine_->runtime();
+  cuda::Runtime& runtime = device_->runtime();
   if (collective.kind == Kind::kSend) {
     DT_TRY(runtime.copy(slice(transfer->slice), static_cast<const char*>(collective.send) + offset,
-                        bytes, engine_->stream()));
+                        bytes, device_->stream()));
   } else {
-    DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + offset, slice(transfer->slice),
-                        bytes, engine_->stream()));
+    DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + offset, slice(transfer->slice), bytes,
+                        device_->stream()));
   }
   transfer->phase = Transfer::Phase::kCopying;
-  return runtime.record(slice_events_[transfer->slice], engine_->stream());
+  return runtime.record(slice_events_[transfer->slice], device_->stream());
 }
 
 Status StagedCarrier::begin_move(Transfer* transfer, const Wait& wait) {
@@ -245,8 +242,7 @@ Status StagedCarrier::begin_move(Transfer* transfer, const Wait& wait) {
 Status StagedCarrier::run(const Collective& collective, const Wait& wait) {
   const Shape shape = shape_of(collective);
   const int64_t parts = std::max<int64_t>({shape.send_parts, shape.recv_parts, 1});
-  const int64_t step =
-      std::max<int64_t>(1, kChunkBytes / parts / dtype_bytes(collective.dtype));
+  const int64_t step = std::max<int64_t>(1, kChunkBytes / parts / dtype_bytes(collective.dtype));
   if (collective.count == 0 || collective.kind == Kind::kBarrier) {
     return carry_out(collective, {}, &halves_[0], wait);
   }
@@ -267,7 +263,7 @@ Status StagedCarrier::run(const Collective& collective, const Wait& wait) {
 /// The half may still be copied out of.
 Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half,
                               const Wait& wait) {
-  cuda::Runtime& runtime = engine_->runtime();
+  cuda::Runtime& runtime = device_->runtime();
   if (half->in_use) DT_TRY(await(half->copied_out, wait));
   half->in_use = false;
   const int64_t element = dtype_bytes(collective.dtype);
@@ -276,15 +272,15 @@ Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* h
       const int64_t from = (part * collective.count + chunk.begin) * element;
       DT_TRY(runtime.copy(static_cast<char*>(half->memory) + part * chunk.count * element,
                           static_cast<const char*>(collective.send) + from, chunk.count * element,
-                          engine_->stream()));
+                          device_->stream()));
     }
   }
-  return runtime.record(half->copied_in, engine_->stream());
+  return runtime.record(half->copied_in, device_->stream());
 }
 
 Status StagedCarrier::carry_out(const Collective& collective, Chunk chunk, Half* half,
                                 const Wait& wait) {
-  cuda::Runtime& runtime = engine_->runtime();
+  cuda::Runtime& runtime = device_->runtime();
   if (chunk.count > 0) DT_TRY(await(half->copied_in, wait));
   char* const given = static_cast<char*>(half->memory);
   char* const got = given + kChunkBytes;
@@ -300,15 +296,15 @@ Status StagedCarrier::carry_out(const Collective& collective, Chunk chunk, Half*
     const int64_t to = (part * collective.count + chunk.begin) * element;
     DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + to,
                         static_cast<const char*>(on_host.recv) + part * chunk.count * element,
-                        chunk.count * element, engine_->stream()));
+                        chunk.count * element, device_->stream()));
   }
   half->in_use = true;
-  return runtime.record(half->copied_out, engine_->stream());
+  return runtime.record(half->copied_out, device_->stream());
 }
 
 Status StagedCarrier::await(cuda::Event event, const Wait& wait) {
   for (;;) {
-    DT_TRY_VALUE(const bool passed, engine_->runtime().passed(event));
+    DT_TRY_VALUE(const bool passed, device_->runtime().passed(event));
     if (passed) return {};
     if (wait.interrupted()) return wait.interrupt->status();
     if (wait.deadline.passed()) {
@@ -320,9 +316,9 @@ Status StagedCarrier::await(cuda::Event event, const Wait& wait) {
 
 }  // namespace
 
-std::shared_ptr<Carrier> make_staged_carrier(std::shared_ptr<DeviceEngine> engine,
+std::shared_ptr<Carrier> make_staged_carrier(std::shared_ptr<DeviceThread> device,
                                              StagedOptions options) {
-  return std::make_shared<StagedCarrier>(std::move(engine), std::move(options));
+  return std::make_shared<StagedCarrier>(std::move(device), std::move(options));
 }
 
 }  // namespace dt::backend

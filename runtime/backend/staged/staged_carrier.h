@@ -18,7 +18,7 @@ struct StagedOptions {
   std::shared_ptr<Backend> on_host;  ///< of the same ranks
 };
 
-std::shared_ptr<Carrier> make_staged_carrier(std::shared_ptr<DeviceEngine> engine,
+std::shared_ptr<Carrier> make_staged_carrier(std::shared_ptr<DeviceThread> device,
                                              StagedOptions options);
 
 }  // namespace dt::backend

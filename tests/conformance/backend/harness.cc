@@ -419,17 +419,17 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
     auto library = dt::nccl::Library::open(DT_FAKE_NCCL);
     rank->expect_ok(library.status(), "library");
     if (!library.ok()) return nullptr;
-    options.make_carrier = [engine = engine.value(), library = library.value(),
+    options.make_carrier = [device = engine.value()->device_thread(), library = library.value(),
                             kernels = dt::test::fake_tensor_kernels(cuda)](
                                const dt::backend::DeviceOptions::Seat& seat) {
       return dt::backend::make_nccl_carrier(
-          engine, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels});
+          device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels});
     };
   } else {
-    options.make_carrier = [engine = engine.value()](
-                               const dt::backend::DeviceOptions::Seat& seat) {
-      return dt::backend::make_staged_carrier(engine, {seat.rank, seat.size, seat.on_host});
-    };
+    options.make_carrier =
+        [device = engine.value()->device_thread()](const dt::backend::DeviceOptions::Seat& seat) {
+          return dt::backend::make_staged_carrier(device, {seat.rank, seat.size, seat.on_host});
+        };
   }
   auto backend = dt::backend::create_device_backend(std::move(options),
                                                     Wait{Deadline::after_ms(setup.open_ms)});
