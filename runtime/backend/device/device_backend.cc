@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kInterruptPollMs = 20;
 // The device thread keeps the deadlines. Who still waits this much later knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
+constexpr int64_t kAgreeMs = 5'000;
 constexpr int64_t kZeroMs = 60'000;
 constexpr int64_t kZeroNapNs = 50'000;
 constexpr size_t kReasonBytes = 480;
@@ -208,7 +209,8 @@ class DeviceBackend final : public Backend {
   std::atomic<int> completion_fd_{-1};
 };
 
-/// Everybody learns of the first rank that could not.
+/// Everybody learns of the first rank that could not, and knows the reason of that one. A time-out
+/// is often the consequence of another's error, so other reasons go before it.
 Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait) {
   Outcome own;
   own.code = static_cast<int32_t>(mine.code());
@@ -219,19 +221,24 @@ Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait)
   gather.send = &own;
   gather.recv = all.data();
   gather.count = sizeof own;
-  gather.deadline = wait.deadline;
+  // Some come here when their time is up.
+  gather.deadline =
+      Deadline::after_ms(std::max<int64_t>(wait.deadline.remaining_ms(), 0) + kAgreeMs);
   gather.name = "made?";
   const Status gathered = options.on_host->run(gather);
-  if (!mine.ok()) return mine;
-  DT_TRY(gathered);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].code == 0) continue;
-    all[rank].reason[kReasonBytes - 1] = '\0';
-    return Status(static_cast<Code>(all[rank].code),
-                  format("rank %zu could not make communicator \"%s\" on its GPU: %s", rank,
-                         options.name.c_str(), all[rank].reason));
+  if (!gathered.ok()) return mine.ok() ? gathered : mine;
+  constexpr auto kTimedOut = static_cast<int32_t>(Code::kTimeout);
+  const Outcome* cause = nullptr;
+  for (const Outcome& each : all) {
+    if (each.code == 0) continue;
+    if (cause == nullptr || (cause->code == kTimedOut && each.code != kTimedOut)) cause = &each;
   }
-  return {};
+  if (cause == nullptr) return {};
+  if (!mine.ok() && (mine.code() != Code::kTimeout || cause->code == kTimedOut)) return mine;
+  return Status(static_cast<Code>(cause->code),
+                format("rank %d could not make communicator \"%s\" on its GPU: %.*s",
+                       static_cast<int>(cause - all.data()), options.name.c_str(),
+                       static_cast<int>(strnlen(cause->reason, kReasonBytes)), cause->reason));
 }
 
 }  // namespace

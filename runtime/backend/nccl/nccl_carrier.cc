@@ -60,6 +60,7 @@ class NcclCarrier final : public Carrier {
   Status make_id(nccl::UniqueId* id, const Wait& wait);
   Status connect(const nccl::UniqueId& id, const Wait& wait);
   Status settle(const char* call, nccl::Answer answer, const Wait& wait);
+  Status error(const char* call, nccl::Answer answer) const;
   Status enqueue_alone(const Collective& collective);
   Status enqueue_one(const Collective& collective, const Wait& wait);
   Status reduce(const Collective& collective, const Wait& wait);
@@ -162,26 +163,26 @@ Status NcclCarrier::settle(const char* call, nccl::Answer answer, const Wait& wa
     if (comm_ == nullptr) return Status(Code::kNccl, std::string(call) + " gave no communicator");
     if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
         asked != nccl::Answer::kSuccess) {
-      return options_.library->error("ncclCommGetAsyncError", asked);
+      return error("ncclCommGetAsyncError", asked);
     }
   }
   if (answer == nccl::Answer::kSuccess) return {};
-  return options_.library->error(call, answer);
+  return error(call, answer);
 }
 
 Status NcclCarrier::check() {
   if (comm_ == nullptr) return {};
   nccl::Answer answer = nccl::Answer::kSuccess;
   const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
-  if (asked != nccl::Answer::kSuccess) {
-    return options_.library->error("ncclCommGetAsyncError", asked);
-  }
+  if (asked != nccl::Answer::kSuccess) return error("ncclCommGetAsyncError", asked);
   if (answer == nccl::Answer::kSuccess || answer == nccl::Answer::kInProgress) return {};
-  Status status = options_.library->error("in the background", answer);
-  // A connection that a peer closed: most often because its process ended.
-  if (answer != nccl::Answer::kRemoteError) return status;
-  ErrorInfo info = status.info();
-  info.code = Code::kPeerLost;
+  return error("NCCL in the background", answer);
+}
+
+/// A connection that a peer closed: most often because its process ended.
+Status NcclCarrier::error(const char* call, nccl::Answer answer) const {
+  ErrorInfo info = options_.library->error(call, answer).info();
+  if (answer == nccl::Answer::kRemoteError) info.code = Code::kPeerLost;
   return Status(std::move(info));
 }
 
@@ -197,7 +198,7 @@ Result<bool> NcclCarrier::close() {
     answer = nccl().comm_finalize(comm_);
   } else if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
              asked != nccl::Answer::kSuccess) {
-    return options_.library->error("ncclCommGetAsyncError", asked);
+    return error("ncclCommGetAsyncError", asked);
   }
   if (answer == nccl::Answer::kInProgress) return false;
   if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclCommFinalize", answer);
@@ -224,7 +225,7 @@ Status NcclCarrier::enqueue(std::span<const Collective* const> operations, const
   }
   const nccl::Answer ended = nccl().group_end();
   if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) {
-    return options_.library->error(call, answer);
+    return error(call, answer);
   }
   return settle("ncclGroupEnd", ended, wait);
 }

@@ -291,6 +291,8 @@ TEST_CASE("device: what keeps one rank from making the communicator is told to a
   no_comm.rank = 1;
   FakeNccl::Order for_ever = no_comm;
   for_ever.fault = Fault::kStayInProgress;
+  for_ever.rank = -1;
+  for_ever.times = -1;
   for (const auto& [order, text] :
        {Case{no_id, "ncclGetUniqueId"}, Case{no_comm, "ncclCommInitRankConfig"},
         Case{for_ever, "ncclCommInitRankConfig did not come to an end"}}) {
