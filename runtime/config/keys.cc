@@ -77,8 +77,12 @@ constexpr Key kKeys[] = {
     {"host.slot_bytes", "DT_HOST_SLOT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "65536", "",
      kSame, false, "Chunk in which longer messages are pipelined through the arena."},
 
-    {"backend.name", "DT_BACKEND_NAME", Type::kEnum, "", 0, 0, "auto", "auto, host", kSame, false,
-     "What carries the collectives out; auto: by the communicator's device."},
+    {"backend.name", "DT_BACKEND_NAME", Type::kEnum, "", 0, 0, "auto", "auto, host, nccl", kSame, false,
+     "What carries the collectives out; nccl: over GPU memory; auto: host."},
+    {"backend.device", "DT_BACKEND_DEVICE", Type::kInteger, "", -1, 1023, "-1", "", kAny, false,
+     "Number of the GPU that nccl uses, as this process counts; -1: its local rank."},
+    {"backend.shared_gpu", "DT_BACKEND_SHARED_GPU", Type::kEnum, "", 0, 0, "refuse", "refuse, host",
+     kSame, false, "Ranks that hold the same GPU: an error, or exchange through host memory, slowly."},
 
     {"nccl.library", "DT_NCCL_LIBRARY", Type::kString, "", 0, 4096, "", "", kAny, true,
      "Path of NCCL; empty: a copy that is loaded already, then libnccl.so.2."},

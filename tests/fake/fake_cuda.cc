@@ -16,9 +16,10 @@ namespace dt::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kStuck = std::chrono::seconds(60);  // nothing in a test takes that long
-constexpr size_t kAlignment = 256;                 // as cudaMalloc's
-constexpr int kFresh = 0xa5;                       // in memory that nobody has written
+constexpr int64_t kMemoryBytes = int64_t{16} << 30;  // that it has
+constexpr auto kStuck = std::chrono::seconds(60);    // nothing in a test takes that long
+constexpr size_t kAlignment = 256;                   // as cudaMalloc's
+constexpr int kFresh = 0xa5;                         // in memory that nobody has written
 
 struct Range {
   int64_t bytes = 0;
@@ -317,7 +318,8 @@ Result<void*> FakeCuda::allocate_memory(const char* call, cuda::Memory memory, i
   if (bytes < 0) return error(call, "invalid argument");
   if (bytes == 0) return static_cast<void*>(nullptr);
   const size_t whole = (static_cast<size_t>(bytes) / kAlignment + 1) * kAlignment;
-  void* pointer = aligned_alloc(kAlignment, whole);
+  // Sanitizers end a program that asks for too much.
+  void* pointer = bytes > kMemoryBytes ? nullptr : aligned_alloc(kAlignment, whole);
   if (pointer == nullptr) return Status(Code::kOutOfMemory, error(call, "out of memory").message());
   memset(pointer, kFresh, whole);
   const int32_t device = memory == cuda::Memory::kDevice ? device_.index : -1;
