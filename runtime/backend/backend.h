@@ -37,11 +37,21 @@ class Backend {
   /// Waits until `work` (of this backend) is done, helping it along. False: deadline or interrupt
   /// of `wait` came first; nothing is cancelled.
   virtual bool wait(Work& work, const Wait& wait) = 0;
+  /// Orders `work` (of this backend) before later work of `stream`. A host communicator has no
+  /// streams: there it waits for the work.
+  virtual Status wait_stream(Work& work, cuda::Stream /*stream*/) {
+    (void)wait(work, Wait());
+    return work.status();
+  }
+  /// The same ranks over host memory: for what a layer above must agree on. May be this.
+  virtual Backend& on_host() { return *this; }
+  /// The device whose memory the collectives take; null: host memory.
+  virtual std::shared_ptr<cuda::Runtime> device() const { return nullptr; }
   /// An eventfd that is readable once operations completed; made at the first call, owned by the
   /// backend. Each completion adds 1.
   virtual Result<int> completion_fd() = 0;
 
-  /// Memory that this backend reduces fastest. Zeroed, aligned to 4096 bytes.
+  /// Memory that this backend reduces fastest. Zeroed; aligned to 4096 bytes, on a device to 256.
   virtual Result<void*> allocate(int64_t bytes) = 0;
   /// `pointer` is what allocate() gave, or null.
   virtual Status release(void* pointer) = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <vector>
 
 #include "base/guarded.h"
@@ -9,6 +10,8 @@
 #include "base/wait.h"
 
 namespace dt::backend {
+
+struct Launch;  // backend/device/launch.h
 
 /// Completion of one asynchronous operation. Completed exactly once, by the backend; never changes
 /// afterwards. Any thread may read, wait and watch.
@@ -22,6 +25,10 @@ class Work {
 
   /// When it was completed, on the monotonic clock; valid once done.
   int64_t completed_ns() const { return completed_ns_; }
+
+  /// What a device backend keeps of it; null elsewhere. Set before submit() returns.
+  const std::shared_ptr<Launch>& launch() const { return launch_; }
+  void set_launch(std::shared_ptr<Launch> launch) { launch_ = std::move(launch); }
 
   /// Backend only. Rings every watcher.
   void complete(Status status) {
@@ -49,6 +56,7 @@ class Work {
   std::atomic<bool> done_{false};
   int64_t completed_ns_ = 0;
   Guarded<State> state_;
+  std::shared_ptr<Launch> launch_;
 };
 
 }  // namespace dt::backend

@@ -32,6 +32,11 @@ Deadline Deadline::after_ms(int64_t timeout_ms) {
   return Deadline(now + timeout_ms * kNsPerMs);
 }
 
+Deadline Deadline::after_ns(int64_t timeout_ns) {
+  const int64_t now = monotonic_ns();
+  return timeout_ns < 0 || timeout_ns > kNever - now ? never() : Deadline(now + timeout_ns);
+}
+
 int64_t Deadline::remaining_ns() const {
   if (is_never()) return kNever;
   return at_ns_ - monotonic_ns();

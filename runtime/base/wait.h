@@ -20,6 +20,7 @@ class Deadline {
   static Deadline never() { return Deadline(kNever); }
   /// A negative duration means never.
   static Deadline after_ms(int64_t timeout_ms);
+  static Deadline after_ns(int64_t timeout_ns);
 
   bool passed() const { return remaining_ns() <= 0; }
   bool is_never() const { return at_ns_ == kNever; }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "capi/handles.h"
+#include "cuda/runtime.h"
 
 namespace dt::capi {
 
@@ -87,5 +88,8 @@ void destroy(const void* handle) noexcept {
 /// `check_only`: looks at the arguments and copies nothing, for calls that first have an effect.
 Status copy_out(const Call& call, const std::string& value, void* buffer, int64_t capacity,
                 int64_t* out_bytes, bool check_only = false);
+
+/// A stream as the core knows it.
+inline cuda::Stream stream_of(dt_stream stream) { return static_cast<cuda::Stream>(stream); }
 
 }  // namespace dt::capi

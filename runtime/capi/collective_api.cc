@@ -74,7 +74,8 @@ Status issue(const Call& call, const CommObject& on, Collective& collective, dt_
 }
 
 Status point_to_point(const Call& call, Kind kind, dt_comm* comm, const void* send, void* recv,
-                      int64_t count, dt_dtype dtype, int32_t peer, dt_work** out_work) {
+                      int64_t count, dt_dtype dtype, int32_t peer, dt_stream stream,
+                      dt_work** out_work) {
   DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
   DT_TRY(check_elements(call, count, dtype, 1));
   DT_TRY(check_rank(call, "peer", peer, on->comm->size()));
@@ -82,6 +83,7 @@ Status point_to_point(const Call& call, Kind kind, dt_comm* comm, const void* se
   DT_TRY(check_buffer(call, "buffer", kind == Kind::kSend ? send : recv, count));
   Collective collective;
   collective.kind = kind;
+  collective.stream = stream_of(stream);
   collective.dtype = static_cast<Dtype>(dtype);
   collective.root = peer;
   collective.send = send;
@@ -99,7 +101,7 @@ using namespace dt::capi;
 extern "C" {
 
 dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
-                       dt_reduce_op op, dt_stream, dt_work** out_work) {
+                       dt_reduce_op op, dt_stream stream, dt_work** out_work) {
   return guard("dt_allreduce", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     DT_TRY(check_elements(call, count, dtype, 1));
@@ -110,6 +112,7 @@ dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t coun
     DT_TRY(check_overlap(call, send, bytes, recv, bytes, 0));
     Collective collective;
     collective.kind = Kind::kAllreduce;
+    collective.stream = stream_of(stream);
     collective.dtype = static_cast<Dtype>(dtype);
     collective.op = static_cast<ReduceOp>(op);
     collective.send = send;
@@ -120,7 +123,7 @@ dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t coun
 }
 
 dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
-                    dt_reduce_op op, int32_t root, dt_stream, dt_work** out_work) {
+                    dt_reduce_op op, int32_t root, dt_stream stream, dt_work** out_work) {
   return guard("dt_reduce", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     DT_TRY(check_elements(call, count, dtype, 1));
@@ -135,6 +138,7 @@ dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, 
     }
     Collective collective;
     collective.kind = Kind::kReduce;
+    collective.stream = stream_of(stream);
     collective.dtype = static_cast<Dtype>(dtype);
     collective.op = static_cast<ReduceOp>(op);
     collective.root = root;
@@ -146,7 +150,7 @@ dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, 
 }
 
 dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t root,
-                       dt_stream, dt_work** out_work) {
+                       dt_stream stream, dt_work** out_work) {
   return guard("dt_broadcast", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     DT_TRY(check_elements(call, count, dtype, 1));
@@ -154,6 +158,7 @@ dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtyp
     DT_TRY(check_buffer(call, "buffer", buffer, count));
     Collective collective;
     collective.kind = Kind::kBroadcast;
+    collective.stream = stream_of(stream);
     collective.dtype = static_cast<Dtype>(dtype);
     collective.root = root;
     collective.send = buffer;
@@ -164,7 +169,7 @@ dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtyp
 }
 
 dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
-                       dt_stream, dt_work** out_work) {
+                       dt_stream stream, dt_work** out_work) {
   return guard("dt_allgather", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     const int64_t size = on->comm->size();
@@ -175,6 +180,7 @@ dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t coun
     DT_TRY(check_overlap(call, recv, size * bytes, send, bytes, on->comm->rank() * bytes));
     Collective collective;
     collective.kind = Kind::kAllgather;
+    collective.stream = stream_of(stream);
     collective.dtype = static_cast<Dtype>(dtype);
     collective.send = send;
     collective.recv = recv;
@@ -184,7 +190,7 @@ dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t coun
 }
 
 dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
-                            dt_dtype dtype, dt_reduce_op op, dt_stream, dt_work** out_work) {
+                            dt_dtype dtype, dt_reduce_op op, dt_stream stream, dt_work** out_work) {
   return guard("dt_reduce_scatter", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     const int64_t size = on->comm->size();
@@ -196,6 +202,7 @@ dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t
     DT_TRY(check_overlap(call, send, size * bytes, recv, bytes, on->comm->rank() * bytes));
     Collective collective;
     collective.kind = Kind::kReduceScatter;
+    collective.stream = stream_of(stream);
     collective.dtype = static_cast<Dtype>(dtype);
     collective.op = static_cast<ReduceOp>(op);
     collective.send = send;
@@ -205,26 +212,29 @@ dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t
   });
 }
 
-dt_status dt_barrier(dt_comm* comm, dt_stream, dt_work** out_work) {
+dt_status dt_barrier(dt_comm* comm, dt_stream stream, dt_work** out_work) {
   return guard("dt_barrier", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     Collective collective;
     collective.kind = Kind::kBarrier;
+    collective.stream = stream_of(stream);
     return issue(call, *on, collective, out_work);
   });
 }
 
 dt_status dt_send(dt_comm* comm, const void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
-                  dt_stream, dt_work** out_work) {
+                  dt_stream stream, dt_work** out_work) {
   return guard("dt_send", [&](const Call& call) -> Status {
-    return point_to_point(call, Kind::kSend, comm, buffer, nullptr, count, dtype, peer, out_work);
+    return point_to_point(call, Kind::kSend, comm, buffer, nullptr, count, dtype, peer, stream,
+                          out_work);
   });
 }
 
 dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
-                  dt_stream, dt_work** out_work) {
+                  dt_stream stream, dt_work** out_work) {
   return guard("dt_recv", [&](const Call& call) -> Status {
-    return point_to_point(call, Kind::kRecv, comm, nullptr, buffer, count, dtype, peer, out_work);
+    return point_to_point(call, Kind::kRecv, comm, nullptr, buffer, count, dtype, peer, stream,
+                          out_work);
   });
 }
 

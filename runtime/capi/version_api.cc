@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "build_info.h"
+#include "cuda/runtime.h"
 #include "kernels/host/reduce.h"
 
 extern "C" {
@@ -15,6 +16,7 @@ const char* dt_version(void) { return DT_VERSION; }
 
 const char* dt_build_info(void) {
   // Made at the first call and never destroyed: threads may outlive main().
+  const std::string cuda = dt::cuda::build_text();
   static const std::string* const text = new std::string(
       std::string("version: " DT_VERSION "\n") + dt::format("abi: %d\n", DT_ABI_VERSION) +
       "compiler: " DT_BUILD_COMPILER
@@ -22,7 +24,9 @@ const char* dt_build_info(void) {
       "build type: " DT_BUILD_TYPE
       "\n"
       "backends: self, host\n"
-      "cuda: not built\n"
+      "cuda: " +
+      (cuda.empty() ? "not built" : cuda) +
+      "\n"
       "kernels: " +
       dt::kernels::isa_name(dt::kernels::chosen_isa()) +
       "\n"

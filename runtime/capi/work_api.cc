@@ -66,11 +66,10 @@ dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
   });
 }
 
-dt_status dt_work_wait_stream(dt_work* work, dt_stream) {
+dt_status dt_work_wait_stream(dt_work* work, dt_stream stream) {
   return guard("dt_work_wait_stream", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
-    object->comm->backend().wait(*object->work, Wait{});
-    return object->work->status();
+    return object->comm->backend().wait_stream(*object->work, stream_of(stream));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/wait.h"
+#include "cuda/runtime.h"
 
 namespace dt::collective {
 
@@ -36,6 +37,8 @@ struct Collective {
   int64_t count = 0;
   /// What the average divides by; 0: the communicator's size. Set for a part of a larger one.
   int32_t divisor = 0;
+  /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
+  cuda::Stream stream = nullptr;
   Deadline deadline = Deadline::never();
   std::string name;  ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").

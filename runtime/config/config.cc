@@ -60,6 +60,11 @@ const std::string& Config::text(std::string_view key) const {
   return slot_of(key, config::Type::kString, config::Type::kEnum).text;
 }
 
+std::vector<std::pair<std::string, std::string>> Config::variables(std::string_view key) const {
+  return config::split_variables(
+      slot_of(key, config::Type::kVariables, config::Type::kVariables).text);
+}
+
 Result<std::string> Config::value_text(std::string_view key) const {
   const Slot* slot = find(key);
   if (slot == nullptr) return unknown_key(table_, key);
@@ -134,7 +139,10 @@ std::vector<Config::Entry> Config::entries() const {
 std::vector<std::pair<std::string, std::string>> Config::equal_keys() const {
   std::vector<std::pair<std::string, std::string>> equal;
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (table_[i].agreement == config::Agreement::kEqual) {
+    const config::Agreement agreement = table_[i].agreement;
+    const bool set = slots_[i].text != table_[i].fallback;
+    if (agreement == config::Agreement::kEqual ||
+        (agreement == config::Agreement::kEqualIfSet && set)) {
       equal.emplace_back(table_[i].name, slots_[i].text);
     }
   }

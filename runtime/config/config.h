@@ -71,6 +71,8 @@ class Config {
   bool boolean(std::string_view key) const;
   double real(std::string_view key) const;
   const std::string& text(std::string_view key) const;  ///< strings and enums
+  /// Names and values, sorted by name.
+  std::vector<std::pair<std::string, std::string>> variables(std::string_view key) const;
 
   /// Any key as text, for names that come from outside. CONFIG: unknown key, with the nearest.
   Result<std::string> value_text(std::string_view key) const;

@@ -10,7 +10,9 @@ namespace {
 
 /// Strings are quoted, so that an empty one can be seen.
 std::string shown_value(const Config::Entry& entry) {
-  return entry.key->type == config::Type::kString ? config::quoted(entry.value) : entry.value;
+  const config::Type type = entry.key->type;
+  const bool free = type == config::Type::kString || type == config::Type::kVariables;
+  return free ? config::quoted(entry.value) : entry.value;
 }
 
 }  // namespace
@@ -45,6 +47,10 @@ std::string Config::dump_json() const {
       case config::Type::kFloat: value = slots_[i].real; break;
       case config::Type::kString:
       case config::Type::kEnum: value = slots_[i].text; break;
+      case config::Type::kVariables:
+        value = nlohmann::ordered_json::object();
+        for (const auto& [name, text] : config::split_variables(slots_[i].text)) value[name] = text;
+        break;
     }
     all[table_[i].name] = {{"value", value}, {"source", slots_[i].source.where}};
   }

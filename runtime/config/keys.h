@@ -8,13 +8,21 @@
 
 namespace dt::config {
 
-enum class Type { kBool, kInteger, kFloat, kString, kEnum };
+enum class Type {
+  kBool,
+  kInteger,
+  kFloat,
+  kString,
+  kEnum,       ///< one with the choices true and false takes booleans, too
+  kVariables,  ///< names and values; as text "NAME=value NAME=value", sorted by name
+};
 
 /// What the ranks of a job must agree on.
 enum class Agreement {
   kMayDiffer,
-  kEqual,   ///< compared in the join: part of Config::equal_keys()
-  kJoined,  ///< must be equal too, but is a field of the join itself and refused there by name
+  kEqual,       ///< compared in the join: part of Config::equal_keys()
+  kEqualIfSet,  ///< the same, but its default means "not set" and is left out there
+  kJoined,      ///< must be equal too, but is a field of the join itself and refused there by name
 };
 
 /// One setting. The table of keys is the only place where a setting is described.
@@ -24,7 +32,7 @@ struct Key {
   Type type;
   const char* unit;      ///< "bytes", "ms", empty none
   int64_t minimum;       ///< of an integer or float
-  int64_t maximum;       ///< likewise; of a string: its longest length in bytes
+  int64_t maximum;       ///< likewise; of a string or of variables: the longest text in bytes
   const char* fallback;  ///< the default, as it would be written in an environment variable
   const char* choices;   ///< of an enum: "auto, host"
   Agreement agreement;

@@ -46,6 +46,7 @@ std::string takes(const Key& key) {
     case Type::kBool: return "true, false";
     case Type::kEnum: return key.choices;
     case Type::kString: return expectation(key).substr(2);
+    case Type::kVariables: return "a table of names and values";
     case Type::kInteger:
     case Type::kFloat:
       return format("%lld to %lld%s%s", static_cast<long long>(key.minimum),
@@ -57,7 +58,8 @@ std::string takes(const Key& key) {
 const char* ranks(const Key& key) {
   switch (key.agreement) {
     case Agreement::kMayDiffer: return "may differ";
-    case Agreement::kEqual: return "equal";
+    case Agreement::kEqual:
+    case Agreement::kEqualIfSet: return "equal";
     case Agreement::kJoined: return "same job";
   }
   return "";

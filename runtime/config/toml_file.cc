@@ -47,7 +47,27 @@ std::string type_text(const toml::node& node) {
   return "nothing";
 }
 
+/// A table [section.key] with a line for each variable; booleans count as 1 and 0.
+std::optional<Value> variables_of(const Key& key, const toml::table& table) {
+  Variables variables;
+  for (auto&& [name, node] : table) {
+    std::string text;
+    if (const auto* boolean = node.as_boolean()) {
+      text = **boolean ? "1" : "0";
+    } else if (const auto* integer = node.as_integer()) {
+      text = std::to_string(**integer);
+    } else if (const auto* string = node.as_string()) {
+      text = **string;
+    } else {
+      return std::nullopt;
+    }
+    variables.emplace_back(std::string(name.str()), std::move(text));
+  }
+  return make_variables(key, std::move(variables));
+}
+
 std::optional<Value> value_of(const Key& key, const toml::node& node) {
+  if (const auto* table = node.as_table()) return variables_of(key, *table);
   if (const auto* boolean = node.as_boolean()) return make_bool(key, **boolean);
   if (const auto* integer = node.as_integer()) return make_integer(key, **integer);
   if (const auto* real = node.as_floating_point()) return make_real(key, **real);

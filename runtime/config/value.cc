@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -52,6 +53,21 @@ std::optional<T> parse_number(std::string_view text) {
   return number;
 }
 
+/// Of an environment variable.
+bool is_name(std::string_view text) {
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const auto part = [&](char c) { return letter(c) || (c >= '0' && c <= '9'); };
+  return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), part);
+}
+
+bool is_word(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && c != 0x7f;
+  });
+}
+
 bool is_choice(std::string_view choices, std::string_view value) {
   while (!choices.empty()) {
     const size_t comma = choices.find(", ");
@@ -65,6 +81,7 @@ bool is_choice(std::string_view choices, std::string_view value) {
 }  // namespace
 
 std::optional<Value> make_bool(const Key& key, bool value) {
+  if (key.type == Type::kEnum) return make_string(key, value ? "true" : "false");
   if (key.type != Type::kBool) return std::nullopt;
   return Value{value ? "true" : "false", value, 0};
 }
@@ -96,7 +113,37 @@ std::optional<Value> make_string(const Key& key, std::string_view value) {
   return Value{std::string(value), 0, 0};
 }
 
+std::optional<Value> make_variables(const Key& key, Variables variables) {
+  if (key.type != Type::kVariables) return std::nullopt;
+  std::sort(variables.begin(), variables.end());
+  std::string text;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const auto& [name, value] = variables[i];
+    const bool twice = i > 0 && variables[i - 1].first == name;
+    if (twice || !is_name(name) || !is_word(value)) return std::nullopt;
+    text += (i > 0 ? " " : "") + name + "=" + value;
+  }
+  if (text.size() > static_cast<size_t>(key.maximum) || find_bad_utf8(text)) return std::nullopt;
+  return Value{std::move(text), 0, 0};
+}
+
+Variables split_variables(std::string_view text) {
+  Variables variables;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    const size_t equals = std::min(word.find('='), word.size());
+    if (!word.empty()) {
+      variables.emplace_back(word.substr(0, equals),
+                             word.substr(std::min(equals + 1, word.size())));
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return variables;
+}
+
 std::optional<Value> parse_value(const Key& key, std::string_view text) {
+  if (key.type == Type::kVariables) return make_variables(key, split_variables(text));
   if (key.type == Type::kBool) {
     const auto value = parse_bool(text);
     return value ? make_bool(key, *value) : std::nullopt;
@@ -109,7 +156,10 @@ std::optional<Value> parse_value(const Key& key, std::string_view text) {
     const auto value = parse_number<double>(text);
     return value ? make_real(key, *value) : std::nullopt;
   }
-  return make_string(key, text);
+  auto value = make_string(key, text);
+  if (value || key.type != Type::kEnum) return value;
+  const auto boolean = parse_bool(text);  // 1 and True for a choice "true"
+  return boolean ? make_bool(key, *boolean) : std::nullopt;
 }
 
 std::string quoted(std::string_view text) {

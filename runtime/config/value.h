@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "config/keys.h"
 
@@ -26,6 +28,12 @@ std::optional<Value> make_bool(const Key& key, bool value);
 std::optional<Value> make_integer(const Key& key, int64_t value);
 std::optional<Value> make_real(const Key& key, double value);
 std::optional<Value> make_string(const Key& key, std::string_view value);
+/// Empty also when a name is there twice or is none, and when a value is empty or holds blanks.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+std::optional<Value> make_variables(const Key& key, Variables variables);
+
+/// The way back: what a text of Type::kVariables holds. Without "=" a name has an empty value.
+Variables split_variables(std::string_view text);
 
 /// Text for a message: quoted, control characters replaced, cut to a readable length.
 std::string quoted(std::string_view text);

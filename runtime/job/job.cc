@@ -29,9 +29,10 @@ LogLevel log_level(const Config& config) {
   return LogLevel::kWarning;
 }
 
-Job::Job(const Config& config, Logger::Sink sink)
+Job::Job(const Config& config, Logger::Sink sink, Devices devices)
     : config_(config),
       logger_(std::make_shared<Logger>(log_level(config), std::move(sink))),
+      devices_(std::move(devices)),
       host_name_(job::host_name()),
       host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
       rendezvous_timeout_ms_(config.integer("rendezvous.timeout_ms")),
@@ -48,8 +49,8 @@ Job::~Job() {
   local_.with([](LocalPeers& local) { local = {}; });
 }
 
-Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink) {
-  std::shared_ptr<Job> job(new Job(config, std::move(sink)));
+Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink, Devices devices) {
+  std::shared_ptr<Job> job(new Job(config, std::move(sink), std::move(devices)));
   Config merged = config;
   DT_TRY_VALUE(job->place_, launch::resolve_place(merged, process_environment()));
   for (const std::string& warning : merged.warnings()) {
@@ -76,7 +77,8 @@ Status Job::start_alone(const Config& config) {
   comm::Communicator::Options options;
   options.name = kWorldName;
   options.world_ranks = {0};
-  options.backend = backend::create_self(kWorldName);
+  const Wait limit{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  DT_TRY_VALUE(options.backend, on_devices(config, backend::create_self(kWorldName), limit));
   options.board = board_;
   options.timeout_ms = collective_timeout_ms_;
   world_ = comm::Communicator::create(std::move(options));
@@ -215,10 +217,28 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
     comm.world_ranks.clear();
     for (int32_t rank = 0; rank < verdict.world_size; ++rank) comm.world_ranks.push_back(rank);
   }
+  DT_TRY_VALUE(comm.backend, on_devices(config, std::move(comm.backend), wait));
   comm.board = board_;
   comm.timeout_ms = collective_timeout_ms_;
   world_ = comm::Communicator::create(std::move(comm));
   return {};
+}
+
+Result<std::shared_ptr<backend::Backend>> Job::on_devices(const Config& config,
+                                                          std::shared_ptr<backend::Backend> on_host,
+                                                          const Wait& wait) {
+  if (!wants_device(config)) return on_host;
+  DeviceWorldOptions options;
+  options.name = kWorldName;
+  options.place = place_;
+  options.host_name = host_name_;
+  options.on_host = std::move(on_host);
+  options.devices = devices_;
+  options.logger = logger_;
+  options.on_broken = [control = control_](const std::string& communicator, const Status& status) {
+    control->report_soon(communicator, status, [] {});
+  };
+  return make_device_world(config, std::move(options), wait);
 }
 
 void Job::watch_peers(const store::Verdict& verdict) {

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "comm/failure_board.h"
 #include "config/config.h"
+#include "job/device_world.h"
 #include "job/host_links.h"
 #include "job/local_store.h"
 #include "job/peer_watch.h"
@@ -40,7 +41,8 @@ LogLevel log_level(const Config& config);
 /// function that changes members after start(); it takes ending_.
 class Job {
  public:
-  static Result<std::shared_ptr<Job>> start(const Config& config, Logger::Sink sink);
+  static Result<std::shared_ptr<Job>> start(const Config& config, Logger::Sink sink,
+                                            Devices devices = {});
   /// Without finalize() the peers hear of a death.
   ~Job();
   Job(const Job&) = delete;
@@ -75,9 +77,13 @@ class Job {
   Status finalize(int64_t timeout_ms);
 
  private:
-  Job(const Config& config, Logger::Sink sink);
+  Job(const Config& config, Logger::Sink sink, Devices devices);
 
   Status start_alone(const Config& config);
+  /// Over the GPUs of the ranks of `on_host`, where the config asks for that.
+  Result<std::shared_ptr<backend::Backend>> on_devices(const Config& config,
+                                                       std::shared_ptr<backend::Backend> on_host,
+                                                       const Wait& wait);
   Status start_together(const Config& config);
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
@@ -104,6 +110,7 @@ class Job {
 
   const Config config_;
   const LoggerPtr logger_;
+  const Devices devices_;
   launch::Place place_;
   std::string host_name_;
   std::string host_id_;

@@ -40,6 +40,12 @@ Reducer::~Reducer() {
 Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communicator> comm,
                                                  std::vector<Param> params,
                                                  const Options& options) {
+  if (comm->backend().device() != nullptr) {
+    return Status(Code::kUnsupported,
+                  format("reducer on comm \"%s\": its gradients would be on a GPU, for which this "
+                         "release has no reducer; reduce them with dt_allreduce",
+                         comm->name().c_str()));
+  }
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(comm), std::move(params), options));
   DT_TRY(reducer->check_model());
   std::vector<int32_t> order(reducer->params_.size());

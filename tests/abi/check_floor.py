@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_floor.py LIBRARY...: which glibc and libstdc++ they need, at most what floor.txt says."""
+"""check_floor.py LIBRARY...: which glibc and libstdc++ they need, at most what floor.txt says; and no
+library of a GPU's driver or toolkit, since the same file must load on a machine that has none."""
 
 import re
 import subprocess
@@ -18,6 +19,10 @@ def main():
                    if line.strip() and not line.startswith("#"))
     failed = False
     for library in sys.argv[1:]:
+        output = subprocess.run(["objdump", "-p", library], check=True, capture_output=True, text=True).stdout
+        for name in re.findall(r"NEEDED\s+(lib(?:cuda|nvidia|nccl)\S*)", output):
+            print(f"{Path(library).name} needs {name}: open it at run time, or link it statically")
+            failed = True
         output = subprocess.run(["objdump", "-T", library], check=True, capture_output=True, text=True).stdout
         needed = {}
         for line in output.splitlines():

@@ -214,6 +214,32 @@ TEST_CASE("a live line fills the terminal but for one column, and its colours en
   CHECK(run.wait() == 128 + SIGTERM);
 }
 
+TEST_CASE("ranks get the settings of NCCL, which win over inherited variables or yield to them") {
+  const auto run_with = [](const Strings& environment) {
+    Process::Options options;
+    options.environment = environment;
+    options.environment.push_back("NCCL_ALGO=Tree");
+    options.environment.push_back("DT_NCCL_ALGO=Ring");
+    options.environment.push_back("DT_NCCL_NVLS_ENABLE=false");
+    Strings command = {dt::test::required_variable("DT_COMMAND"), "run", "sh", "-c",
+                       "echo $NCCL_ALGO $NCCL_NVLS_ENABLE $NCCL_MAX_CTAS"};
+    return std::make_unique<Process>(command, options);
+  };
+  auto run = run_with({});
+  CHECK(run->wait() == 0);
+  CHECK(run->out == "Ring 0\n");
+  CHECK(run->err ==
+        "dt run: warning: NCCL_ALGO=Ring (nccl.algo, environment DT_NCCL_ALGO) replaces the "
+        "inherited Tree; unset it, or keep it by nccl.inherit = \"override\"\n");
+  run = run_with({"DT_NCCL_INHERIT=override"});
+  CHECK(run->wait() == 0);
+  CHECK(run->out == "Tree 0\n");
+  CHECK(run->err.empty());
+  run = run_with({"DT_NCCL_MIN_CTAS=2"});
+  CHECK(run->wait() == 1);
+  CHECK(starts_with(run->err, "dt run: nccl.min_ctas is 2 without nccl.max_ctas"));
+}
+
 TEST_CASE("ranks are told where they stand, as dt and as torchrun say it") {
   const Strings names = {"DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",
                          "DT_NODE_RANK", "DT_NODE_COUNT",    "DT_ATTEMPT",    "DT_MASTER_ADDR",

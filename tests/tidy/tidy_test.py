@@ -50,6 +50,11 @@ class Layers(unittest.TestCase):
         self.assertEqual(len(layers("job/a.cc", "#include <dt/dt.h>\n")), 1)
         self.assertEqual(layers("job/a.cc", "#include <dt/version.h>\n"), [])
 
+    def test_our_cuda_folder_is_not_the_toolkits(self):
+        self.assertEqual(layers("cli/a.cc", '#include "cuda/runtime.h"\n'), [])
+        self.assertEqual(len(layers("kernels/host/a.cc", "#include <cuda/atomic>\n")), 1)
+        self.assertEqual(len(layers("net/a.cc", '#include "cuda/runtime.h"\n')), 1)
+
     def test_unknown_folder_is_refused(self):
         self.assertEqual(len(layers("misc/a.cc", "")), 1)
 

@@ -25,6 +25,8 @@ constexpr Check kChecks[] = {
     {"GPUs", look_at_gpus},
     {"CUDA", look_at_cuda},
     {"NCCL", look_at_nccl},
+    {"NCCL faults", look_at_nccl_faults},
+    {"NCCL settings", look_at_nccl_settings},
     {"InfiniBand", look_at_infiniband},
 };
 

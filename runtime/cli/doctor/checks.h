@@ -23,6 +23,9 @@ struct Finding {
 /// Differs between ranks by nature.
 inline constexpr char kNotCompared[] = "-";
 
+/// Bad. Of an error's message, the last clause is the advice.
+Finding finding_of(const Status& status);
+
 /// One line of the report. `look` is pure but for files below the machine's roots.
 struct Check {
   const char* name;
@@ -49,6 +52,8 @@ Finding look_at_shared_memory(const Machine& machine);
 Finding look_at_gpus(const Machine& machine);
 Finding look_at_cuda(const Machine& machine);
 Finding look_at_nccl(const Machine& machine);
+Finding look_at_nccl_faults(const Machine& machine);
+Finding look_at_nccl_settings(const Machine& machine);
 Finding look_at_infiniband(const Machine& machine);
 
 }  // namespace dt::cli::doctor

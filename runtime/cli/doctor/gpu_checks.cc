@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drivers, CUDA, NCCL and what carries NCCL's data.
+// Drivers, CUDA and what carries NCCL's data.
 #include <algorithm>
 #include <filesystem>
 
@@ -8,8 +8,6 @@
 
 namespace dt::cli::doctor {
 namespace {
-
-constexpr int kOldestNccl = 21800;  // non-blocking communicators with all that is needed: 2.18
 
 int gpus_of(const Machine& machine) {
   const auto visible = machine.environment.find("CUDA_VISIBLE_DEVICES");
@@ -30,17 +28,6 @@ std::string driver_version(const Machine& machine) {
     begin = end + 1;
   }
   return text.empty() ? "" : "of unknown version";
-}
-
-/// 12020 is 12.2
-std::string cuda_version(int version) {
-  return format("%d.%d", version / 1000, version % 1000 / 10);
-}
-
-/// 21805 is 2.18.5; before 2.9 it was 2804 for 2.8.4.
-std::string nccl_version(int version) {
-  const int major = version < 10000 ? 1000 : 10000;
-  return format("%d.%d.%d", version / major, version % major / 100, version % 100);
 }
 
 struct Port {
@@ -92,42 +79,35 @@ Finding look_at_gpus(const Machine& machine) {
 }
 
 Finding look_at_cuda(const Machine& machine) {
-  const Library& cuda = machine.cuda;
+  const Library& library = machine.cuda;
+  const cuda::Answers& answers = machine.cuda_answers;
+  const cuda::State state = cuda::judge(answers);
   const bool wanted = gpus_of(machine) > 0;
   Finding finding;
-  if (!cuda.found) {
+  if (state == cuda::State::kReady) {
+    finding.compared = cuda::version_text(answers.driver_version);
+    finding.text = "driver API " + finding.compared + ", dt is built with " +
+                   cuda::version_text(answers.runtime_version) + ", " + library.path;
+    return finding;
+  }
+  if (answers.built && (wanted || library.found)) {
+    finding = finding_of(cuda::explain(answers));
+    if (wanted) return finding;
+    return {Grade::kGood, finding.text + "; there is no GPU that needs it", {}, {}};
+  }
+  if (!library.found) {
     finding.text = "no libcuda.so.1" + std::string(wanted ? "" : ", and no GPU that needs it");
     if (!wanted) return finding;
     finding.grade = Grade::kBad;
     finding.advice = "install the driver's libraries; in a container use the NVIDIA runtime";
     return finding;
   }
-  finding.text = "driver API " + cuda_version(cuda.version) + ", " + cuda.path;
-  finding.compared = cuda_version(cuda.version);
-  if (cuda.error.empty()) return finding;
+  finding.text = "driver API " + cuda::version_text(library.version) + ", " + library.path;
+  finding.compared = cuda::version_text(library.version);
+  if (library.error.empty()) return finding;
   finding.grade = wanted ? Grade::kBad : Grade::kGood;
-  finding.text = cuda.path + ": " + cuda.error;
+  finding.text = library.path + ": " + library.error;
   if (wanted) finding.advice = "the driver and its libraries do not fit: nvidia-smi says more";
-  return finding;
-}
-
-Finding look_at_nccl(const Machine& machine) {
-  const Library& nccl = machine.nccl;
-  const bool wanted = gpus_of(machine) > 0;
-  Finding finding;
-  if (!nccl.found) {
-    finding.text = "no libnccl.so.2" + std::string(wanted ? "" : ", and no GPU that needs it");
-    if (!wanted) return finding;
-    finding.grade = Grade::kWarning;
-    finding.advice = "install NCCL 2.18 or newer, or give its folder by LD_LIBRARY_PATH";
-    return finding;
-  }
-  finding.text = nccl_version(nccl.version) + ", " + nccl.path;
-  finding.compared = nccl_version(nccl.version);
-  if (!nccl.error.empty()) finding.text = nccl.path + ": " + nccl.error;
-  if (nccl.error.empty() && nccl.version >= kOldestNccl) return finding;
-  finding.grade = wanted ? Grade::kBad : Grade::kWarning;
-  finding.advice = "dt needs NCCL 2.18 or newer: install it, or give its folder by LD_LIBRARY_PATH";
   return finding;
 }
 

@@ -18,14 +18,6 @@ std::string joined(const std::vector<std::string>& items) {
   return text;
 }
 
-/// The message is what, where, why; next: the last clause is the advice.
-Finding of_error(const Status& status) {
-  const std::string& message = status.message();
-  const size_t end = message.rfind("; ");
-  if (end == std::string::npos) return {Grade::kBad, message, "see dt config", {}};
-  return {Grade::kBad, message.substr(0, end), message.substr(end + 2), {}};
-}
-
 bool is_alone(const Machine& machine) { return !machine.place || machine.place->world_size == 1; }
 
 Finding not_needed() { return {Grade::kGood, "not needed by one rank alone", {}, {}}; }
@@ -102,6 +94,13 @@ Finding look_at_free_choice(const Machine& machine, const std::string& way) {
 
 }  // namespace
 
+Finding finding_of(const Status& status) {
+  const std::string& message = status.message();
+  const size_t end = message.rfind("; ");
+  if (end == std::string::npos) return {Grade::kBad, message, "see dt config", {}};
+  return {Grade::kBad, message.substr(0, end), message.substr(end + 2), {}};
+}
+
 Result<Meeting> meeting_of(const Machine& machine) {
   const launch::Place& place = *machine.place;
   const std::string& address = machine.config.text("store.torch_address");
@@ -121,7 +120,7 @@ Finding look_at_version(const Machine& machine) {
 }
 
 Finding look_at_settings(const Machine& machine) {
-  if (!machine.config_error.ok()) return of_error(machine.config_error);
+  if (!machine.config_error.ok()) return finding_of(machine.config_error);
   Finding finding;
   for (const Config::Entry& entry : machine.config.entries()) {
     const std::string name = entry.key->name;
@@ -140,7 +139,7 @@ Finding look_at_settings(const Machine& machine) {
 }
 
 Finding look_at_launcher(const Machine& machine) {
-  if (!machine.place) return of_error(machine.place_error);
+  if (!machine.place) return finding_of(machine.place_error);
   const launch::Place& place = *machine.place;
   Finding finding;
   finding.compared = place.launcher;
@@ -172,7 +171,7 @@ Finding look_at_place(const Machine& machine) {
 }
 
 Finding look_at_interface(const Machine& machine) {
-  if (!machine.network_error.ok()) return of_error(machine.network_error);
+  if (!machine.network_error.ok()) return finding_of(machine.network_error);
   const std::string all = others(machine, nullptr);
   if (is_alone(machine)) return {Grade::kGood, "not needed by one rank alone: " + all, {}, "alone"};
   const bool by_key = !machine.chosen_address.empty();
@@ -225,7 +224,7 @@ Finding look_at_rendezvous(const Machine& machine) {
   if (is_alone(machine)) return not_needed();
   if (!exchange_of(machine).empty()) return look_at_exchange(machine);
   const auto meeting = meeting_of(machine);
-  if (!meeting.ok()) return of_error(meeting.status());
+  if (!meeting.ok()) return finding_of(meeting.status());
   if (!machine.rendezvous) return {Grade::kBad, "unknown", "see launcher", {}};
   const Reach& reach = *machine.rendezvous;
   const std::string at = net::host_port_text(meeting.value().host, meeting.value().port);

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/config.h"
+#include "cuda/runtime.h"
 #include "launch/discover.h"
 
 namespace dt::cli::doctor {
@@ -48,8 +49,10 @@ struct Reach {
 struct Library {
   bool found = false;
   std::string path;
-  int version = 0;    ///< as the library says it
-  std::string error;  ///< why it cannot be used
+  int version = 0;                   ///< as the library says it
+  std::string error;                 ///< why it cannot be used
+  std::string origin;                ///< of NCCL: how it was found
+  std::vector<std::string> missing;  ///< of NCCL: functions that dt can do without
 };
 
 /// All that the checks look at, so that they are pure.
@@ -71,7 +74,8 @@ struct Machine {
   std::optional<Reach> rendezvous;  ///< absent where there is none, or the launcher carries it
   Status store_port;                ///< of a rank 0 that is to serve: whether it can listen
   bool serves_store = false;        ///< it is one
-  Library cuda;
+  Library cuda;                     ///< the driver's
+  cuda::Answers cuda_answers;
   Library nccl;
   bool ibverbs = false;  ///< libibverbs.so.1 can be loaded
 };

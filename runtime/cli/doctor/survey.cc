@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "backend/nccl/library.h"
 #include "cli/doctor/machine.h"
 #include "cli/run/binding.h"
 #include "cli/run/fd.h"
@@ -135,6 +136,19 @@ Library open_library(const std::vector<std::string>& names, const char* version_
 
 bool can_load(const char* name) { return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != nullptr; }
 
+/// The one that a job would open.
+Library find_nccl(const std::string& path) {
+  Library library;
+  const auto opened = nccl::Library::open(path);
+  if (!opened.ok()) {
+    library.error = opened.status().message();
+    library.found = can_load(path.empty() ? nccl::kSoname : path.c_str());
+    return library;
+  }
+  const nccl::Library& nccl = *opened.value();
+  return {true, nccl.path(), nccl.version(), {}, nccl.origin(), nccl.missing()};
+}
+
 /// What the keys of the network choose here, whether or not this job will need it.
 void look_at_network(const std::vector<net::Interface>& interfaces, Machine* machine) {
   const auto ports = tcp::parse_port_range(machine->config.text("network.port_range"));
@@ -190,7 +204,8 @@ Machine survey(Deadline deadline) {
   if (config.ok()) look_at_network(interfaces, &machine);
   if (machine.place && machine.place->world_size > 1) look_for_others(deadline, &machine);
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
-  machine.nccl = open_library({"libnccl.so.2"}, "ncclGetVersion");
+  machine.cuda_answers = cuda::ask();
+  machine.nccl = find_nccl(machine.config.text("nccl.library"));
   machine.ibverbs = can_load("libibverbs.so.1");
   return machine;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -28,6 +29,8 @@ struct JobPlace {
   int64_t agent_pid = 0;
   bool terminal = false;    ///< the agent's stdout is one
   int omp_num_threads = 0;  ///< 0: leave the variable alone
+  /// More to set, by name: NCCL's.
+  std::vector<std::pair<std::string, std::string>> variables;
 };
 
 /// The environment of one rank: `inherited` ("NAME=value") with dt's and torch's variables set.

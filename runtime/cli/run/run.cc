@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "backend/nccl/settings.h"
 #include "cli/command.h"
 #include "cli/run/binding.h"
 #include "cli/run/devices.h"
@@ -43,7 +44,8 @@ struct Agent {
   std::unique_ptr<net::Loop> loop;  // of the fleet
   std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
   BindPlan binding;
-  int stopped_by = 0;  // a signal that ended a wait for other nodes
+  std::string nccl_note;  // inherited variables that are replaced
+  int stopped_by = 0;     // a signal that ended a wait for other nodes
 };
 
 // Room for the agent's descriptors; the connections of the stores count too. The ranks get what
@@ -89,6 +91,17 @@ Status settle_processors(Agent* agent) {
   if (getenv("OMP_NUM_THREADS") != nullptr) return {};
   const int own = agent->binding.cores_per_rank;
   agent->plan.place.omp_num_threads = own > 0 ? own : std::max(1, usable_cores() / ranks);
+  return {};
+}
+
+/// The table [nccl] as the ranks' environment.
+Status settle_nccl(Agent* agent) {
+  DT_TRY_VALUE(const nccl::Settings settings, nccl::Settings::read(agent->config));
+  const Environment environment = process_environment();
+  for (const nccl::Variable& each : nccl::to_set(settings, environment)) {
+    agent->plan.place.variables.emplace_back(each.name, each.value);
+  }
+  agent->nccl_note = nccl::replaced_text(settings, environment);
   return {};
 }
 
@@ -292,6 +305,8 @@ Result<int> run_attempts(Agent* agent, Signals* signals, Guardian* guardian) {
     agent->plan.place.terminal = output->is_terminal(Stream::kStdout);
     if (!agent->binding.note.empty()) output->message("dt run: " + agent->binding.note);
     agent->binding.note.clear();  // once
+    if (!agent->nccl_note.empty()) output->message("dt run: warning: " + agent->nccl_note);
+    agent->nccl_note.clear();
     if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
     Supervisor supervisor(agent->plan, *signals, *guardian, *output);
     const Outcome outcome = supervisor.run();
@@ -319,6 +334,7 @@ Result<int> run_job(Agent* agent) {
   DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, plan.place.local_size,
                                               plan.place.local_size + kFdsPerNode * nodes)));
   DT_TRY(cannot_start(agent, settle_processors(agent)));
+  DT_TRY(cannot_start(agent, settle_nccl(agent)));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());

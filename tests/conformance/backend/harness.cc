@@ -12,9 +12,15 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/device/device_backend.h"
 #include "backend/host/host_backend.h"
 #include "backend/multihost/multihost.h"
+#include "backend/nccl/nccl_carrier.h"
 #include "backend/self/self.h"
+#include "backend/staged/staged_carrier.h"
+#include "fake_cuda.h"
+#include "fake_kernels.h"
+#include "fake_nccl.h"
 
 namespace conformance {
 namespace {
@@ -151,6 +157,14 @@ double tolerance(Dtype dtype, ReduceOp op) {
 
 }  // namespace
 
+Status Rank::run(const Collective& collective) const {
+  if (backend->device() == nullptr) return backend->run(collective);
+  const auto work = std::make_shared<Work>();
+  DT_TRY(backend->submit(collective, work));
+  (void)backend->wait(*work, Wait());  // ends: the backend keeps the deadline
+  return work->status();
+}
+
 void Rank::expect(bool holds, const std::string& what) const {
   if (!holds) failures->push_back(dt::format("rank %d: %s", rank, what.c_str()));
 }
@@ -240,7 +254,7 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
       dt::format("%s %s %s x %lld root %d placement %d of %d ranks", dt::backend::kind_name(kind),
                  dtype_name(dtype), reduce_op_name(op), static_cast<long long>(count), root,
                  static_cast<int>(placement), size);
-  const Status status = rank.backend->run(collective);
+  const Status status = rank.run(collective);
   if (!status.ok()) return rank.expect_ok(status, what);
   if (kind == Kind::kReduce && rank.rank != root) return;
   for (int64_t i = 0; i < out; ++i) {
@@ -284,6 +298,7 @@ struct Scene {
   Status prepare();
   std::shared_ptr<Backend> make(const Rank& rank);
   std::shared_ptr<Backend> make_multihost(const Rank& rank, std::shared_ptr<Backend> local);
+  std::shared_ptr<Backend> make_device(Rank* rank, std::shared_ptr<Backend> on_host);
 
   const Setup& setup;
   const uint64_t session;
@@ -380,11 +395,62 @@ std::shared_ptr<Backend> Scene::make_multihost(const Rank& rank, std::shared_ptr
   return backend.ok() ? backend.value() : nullptr;
 }
 
+std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend> on_host) {
+  const bool nccl = strcmp(setup.backend, "nccl") == 0;
+  auto cuda = std::make_shared<dt::test::FakeCuda>(nccl ? rank->rank : 0);
+  rank->cuda = cuda;
+  auto engine = dt::backend::DeviceEngine::start({cuda, dt::cuda::StreamPriority::kHigh, nullptr});
+  rank->expect_ok(engine.status(), "device engine");
+  if (!engine.ok()) return nullptr;
+  dt::backend::DeviceOptions options;
+  options.name = "world";
+  options.rank = rank->rank;
+  options.size = rank->size;
+  options.self = dt::format("rank %d (thishost)", rank->rank);
+  options.engine = engine.value();
+  options.on_host = std::move(on_host);
+  options.backend_name = setup.backend;
+  if (setup.on_broken) {
+    options.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
+      told(status);
+    };
+  }
+  if (nccl) {
+    auto library = dt::nccl::Library::open(DT_FAKE_NCCL);
+    rank->expect_ok(library.status(), "library");
+    if (!library.ok()) return nullptr;
+    options.make_carrier = [device = engine.value()->device_thread(), library = library.value(),
+                            kernels = dt::test::fake_tensor_kernels(cuda)](
+                               const dt::backend::DeviceOptions::Seat& seat) {
+      return dt::backend::make_nccl_carrier(
+          device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels});
+    };
+  } else {
+    options.make_carrier =
+        [device = engine.value()->device_thread()](const dt::backend::DeviceOptions::Seat& seat) {
+          return dt::backend::make_staged_carrier(device, {seat.rank, seat.size, seat.on_host});
+        };
+  }
+  auto backend = dt::backend::create_device_backend(std::move(options),
+                                                    Wait{Deadline::after_ms(setup.open_ms)});
+  if (!backend.ok() && setup.on_not_made) {
+    setup.on_not_made(rank->rank, backend.status());
+    return nullptr;
+  }
+  rank->expect_ok(backend.status(), "device backend");
+  return backend.ok() ? backend.value() : nullptr;
+}
+
 }  // namespace
 
 std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(Rank&)>& body) {
   Scene scene(setup);
   const bool self = strcmp(setup.backend, "self") == 0;
+  const bool device = strcmp(setup.backend, "nccl") == 0 || strcmp(setup.backend, "staged") == 0;
+  if (device) {
+    dt::test::FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+    fake->set_enqueue(dt::test::FakeCuda::enqueue);
+  }
   if (const Status status = scene.prepare(); !status.ok()) return {status.message()};
   std::vector<std::vector<std::string>> failures(setup.size);
   const auto play = [&](int32_t index) {
@@ -394,6 +460,7 @@ std::vector<std::string> run_ranks(const Setup& setup, const std::function<void(
     rank.failures = &failures[index];
     rank.meet = [&] { scene.meeting.meet(); };
     rank.backend = self ? dt::backend::create_self("world") : scene.make(rank);
+    if (device && rank.backend != nullptr) rank.backend = scene.make_device(&rank, rank.backend);
     if (rank.backend != nullptr) body(rank);
   };
   std::vector<std::thread> threads;

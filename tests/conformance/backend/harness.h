@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "backend/host/host.h"
+#include "fake_cuda.h"
 
 namespace conformance {
 
@@ -28,19 +29,26 @@ struct Rank {
   int32_t rank = 0;
   int32_t size = 1;
   std::shared_ptr<Backend> backend;
+  std::shared_ptr<dt::test::FakeCuda> cuda;  ///< of "nccl" and "staged"
   std::vector<std::string>* failures = nullptr;
   std::function<void()> meet;  ///< all ranks of the harness come here; not through the backend
 
+  /// Runs an operation to its end: on a device the end of run() is only that of enqueueing.
+  Status run(const Collective& collective) const;
   void expect(bool holds, const std::string& what) const;
   void expect_ok(const Status& status, const std::string& what) const;
 };
 
 struct Setup {
+  /// "self", "host", "multihost", or over a GPU made of threads "nccl" and "staged".
   const char* backend = "host";
   int32_t size = 1;
   std::vector<int32_t> hosts;             ///< of multihost: by rank, the number of its host
   dt::backend::HostEngine::Options host;  ///< thresholds
   std::function<void(const Status&)> on_broken;
+  int64_t open_ms = 30'000;  ///< of "nccl" and "staged": to make the communicator
+  /// The same: it could not be made, on which rank and why. Null: that is a failure.
+  std::function<void(int32_t rank, const Status&)> on_not_made;
   /// Of multihost: gets what the control plane calls when it has the failure. Null: it has at once.
   std::function<void(std::function<void()> handed_over)> on_telling;
 };

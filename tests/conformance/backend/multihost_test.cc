@@ -328,8 +328,9 @@ TEST_CASE("Multihost: a message that nobody receives yet blocks no other communi
     auto work = std::make_shared<Work>();
     if (rank.rank == 0) rank.expect_ok(rank.backend->submit(message, work), "send");
     for (int i = 0; i < 20; ++i) {
-      check_collective({rank.rank, 2, child.value().backend, rank.failures, {}}, Kind::kAllreduce,
-                       Dtype::kF32, ReduceOp::kSum, 30'000, 0, Placement::kOrdinary);
+      check_collective({rank.rank, 2, child.value().backend, nullptr, rank.failures, {}},
+                       Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 30'000, 0,
+                       Placement::kOrdinary);
     }
     if (rank.rank == 0) rank.expect(!work->done(), "held up by the receiver");
     rank.meet();

@@ -313,14 +313,105 @@ TEST_CASE("a GPU needs its driver, CUDA and a recent NCCL") {
   machine.cuda.error = "cuDriverGetVersion fails with 3";
   CHECK(look_at_cuda(machine).grade == Grade::kBad);
   CHECK(look_at_nccl(machine).grade == Grade::kWarning);
-  machine.nccl = {true, "/lib/libnccl.so.2", 21805, ""};
-  check_finding(look_at_nccl(machine), Grade::kGood, "2.18.5, /lib/libnccl.so.2");
-  machine.nccl.version = 2804;
-  check_finding(look_at_nccl(machine), Grade::kBad, "2.8.4, /lib/libnccl.so.2",
-                "dt needs NCCL 2.18 or newer: install it, or give its folder by LD_LIBRARY_PATH");
+  check_finding(look_at_nccl(machine), Grade::kWarning, "no libnccl.so.2",
+                "pip install nvidia-nccl-cu13, or give nccl.library");
+  machine.nccl = {true, "/lib/libnccl.so.2", 22203, "", "libnccl.so.2", {}};
+  check_finding(look_at_nccl(machine), Grade::kGood,
+                "2.22.3, /lib/libnccl.so.2 (by the loader's search)");
+  CHECK(look_at_nccl(machine).compared == "2.22.3");
+  machine.nccl = {true, "/x/nccl.so", 21805, "", "nccl.library", {"ncclMemAlloc", "ncclMemFree"}};
+  check_finding(look_at_nccl(machine), Grade::kWarning,
+                "2.18.5, /x/nccl.so (nccl.library); without ncclMemAlloc, ncclMemFree",
+                "NCCL 2.22 and newer end all communicators of a GPU together after a failure: "
+                "update it");
+  machine.nccl.error = "NCCL 2.8.4 (/lib/libnccl.so.2) is too old; pip install it";
+  check_finding(look_at_nccl(machine), Grade::kBad, "NCCL 2.8.4 (/lib/libnccl.so.2) is too old",
+                "pip install it");
   machine.environment["CUDA_VISIBLE_DEVICES"] = "";
   CHECK(look_at_gpus(machine).grade == Grade::kWarning);
   CHECK(look_at_nccl(machine).grade == Grade::kWarning);  // nobody needs it here
+}
+
+TEST_CASE("what is known of a release of NCCL is told, and is no reason to warn") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  CHECK(look_at_nccl_faults(machine).text == "not looked for: no NCCL");
+  machine.nccl = {true, "/lib/libnccl.so.2", 22809, "", "libnccl.so.2", {}};
+  const Finding finding = look_at_nccl_faults(machine);
+  CHECK(finding.grade == Grade::kGood);
+  CHECK(finding.text.find("Fixed in 2.29.7.") != std::string::npos);
+  CHECK(finding.text.find("In all releases.") != std::string::npos);
+  CHECK(finding.compared == "2.28.9");
+}
+
+TEST_CASE("NCCL's settings are shown with their source; what goes wrong with them is told") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  check_finding(look_at_nccl_settings(machine), Grade::kGood, "none: NCCL decides");
+  machine.environment = {{"NCCL_DEBUG", "INFO"}, {"HOME", "/root"}};
+  REQUIRE(machine.config.set("nccl.algo", "Ring").ok());
+  REQUIRE(machine.config.set("nccl.cta_policy", "zero").ok());
+  REQUIRE(machine.config.set("nccl.traffic_class", "3").ok());
+  const Finding good = look_at_nccl_settings(machine);
+  check_finding(good, Grade::kGood,
+                "nccl.traffic_class=3 (call), NCCL_ALGO=Ring (call), NCCL_CTA_POLICY=2 (call), "
+                "NCCL_DEBUG=INFO (inherited)");
+  CHECK(good.compared == "nccl.traffic_class=3 NCCL_ALGO=Ring NCCL_CTA_POLICY=2 NCCL_DEBUG=INFO ");
+  machine.nccl = {true, "/lib/libnccl.so.2", 22602, "", "libnccl.so.2", {}};
+  check_finding(look_at_nccl_settings(machine), Grade::kWarning,
+                "nccl.cta_policy needs NCCL 2.27.0, and this one is 2.26.2, which ignores it",
+                "update NCCL, or remove the setting");
+  machine.environment["NCCL_ALGO"] = "Tree";
+  check_finding(look_at_nccl_settings(machine), Grade::kWarning,
+                "NCCL_ALGO=Ring (nccl.algo, call) replaces the inherited Tree",
+                "unset it, or keep it by nccl.inherit = \"override\"");
+  REQUIRE(machine.config.set("nccl.inherit", "override").ok());
+  machine.nccl.version = 22809;
+  CHECK(look_at_nccl_settings(machine).text ==
+        "nccl.traffic_class=3 (call), NCCL_CTA_POLICY=2 (call), NCCL_ALGO=Tree (inherited), "
+        "NCCL_DEBUG=INFO (inherited)");
+  machine.environment["NCCL_COMM_ID"] = "10.0.0.1:99";
+  CHECK(look_at_nccl_settings(machine).grade == Grade::kWarning);
+  pretended.add_gpus(1);
+  check_finding(look_at_nccl_settings(machine), Grade::kBad,
+                "NCCL_COMM_ID=10.0.0.1:99 is set: it gives every communicator the same id, while "
+                "dt makes one for each and passes it on",
+                "unset it");
+  REQUIRE(machine.config.set("nccl.min_ctas", "2").ok());
+  check_finding(look_at_nccl_settings(machine), Grade::kBad,
+                "nccl.min_ctas is 2 without nccl.max_ctas, which NCCL refuses",
+                "set both, or only nccl.max_ctas");
+}
+
+TEST_CASE("a dt with CUDA says itself what it lacks") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  dt::cuda::Answers& answers = machine.cuda_answers;
+  answers.built = true;
+  answers.runtime_version = 13000;
+  answers.count_error = 35;
+  check_finding(look_at_cuda(machine), Grade::kGood, "no libcuda.so.1, and no GPU that needs it");
+  pretended.add_gpus(2);
+  check_finding(look_at_cuda(machine), Grade::kBad,
+                "there is no NVIDIA driver here (libcuda.so.1 is missing)",
+                "install it, in a container use the NVIDIA runtime, or use the host backend");
+  machine.cuda = {true, "/lib/libcuda.so.1", 12020, ""};
+  answers.driver_version = 12020;
+  check_finding(look_at_cuda(machine), Grade::kBad,
+                "the NVIDIA driver is too old: it speaks CUDA 12.2, this dt needs 13.0 (driver 580 "
+                "or newer)",
+                "update the driver, or build dt with a toolkit of CUDA 12.2");
+  machine.environment["CUDA_VISIBLE_DEVICES"] = "";
+  check_finding(look_at_cuda(machine), Grade::kGood,
+                "the NVIDIA driver is too old: it speaks CUDA 12.2, this dt needs 13.0 (driver 580 "
+                "or newer); there is no GPU that needs it");
+  machine.environment.erase("CUDA_VISIBLE_DEVICES");
+  answers.driver_version = 13010;
+  answers.count_error = 0;
+  answers.device_count = 2;
+  check_finding(look_at_cuda(machine), Grade::kGood,
+                "driver API 13.1, dt is built with 13.0, /lib/libcuda.so.1");
+  CHECK(look_at_cuda(machine).compared == "13.1");
 }
 
 TEST_CASE("devices without a driver are bad") {
@@ -379,22 +470,24 @@ TEST_CASE("only what differs between ranks is shown, by groups of ranks") {
   std::vector<Report> reports(4);
   for (int rank = 0; rank < 4; ++rank) {
     pretended.machine.place->rank = rank;
-    pretended.machine.nccl = {true, "/lib/libnccl.so.2", rank == 2 ? 21805 : 22803, ""};
+    pretended.machine.nccl = {true, "/lib/nccl.so", 22803, "", "x", {}};
+    if (rank == 2) pretended.machine.environment["NCCL_ALGO"] = "Tree";
+    if (rank == 3) pretended.machine.environment.erase("NCCL_ALGO");
     reports[static_cast<size_t>(rank)] = examine(pretended.machine, "host");
   }
   CHECK(differences_text(reports) ==
-        "NCCL\n"
-        "good     ranks 0, 1, 3:  2.28.3, /lib/libnccl.so.2\n"
-        "good     rank 2:         2.18.5, /lib/libnccl.so.2\n"
+        "NCCL settings\n"
+        "good     ranks 0, 1, 3:  none: NCCL decides\n"
+        "good     rank 2:         NCCL_ALGO=Tree (inherited)\n"
         "\n"
-        "17 of 18 checks are alike on the 4 ranks that reported\n");
+        "19 of 20 checks are alike on the 4 ranks that reported\n");
   CHECK(worst(reports) == Grade::kGood);
   reports[3] = Report();
   reports[2] = reports[1];
   CHECK(differences_text(reports) ==
         "no report of rank 3\n"
         "\n"
-        "18 of 18 checks are alike on the 3 ranks that reported\n");
+        "20 of 20 checks are alike on the 3 ranks that reported\n");
   CHECK(worst(reports) == Grade::kBad);
 }
 
@@ -404,7 +497,7 @@ TEST_CASE("what is not good on all ranks is not hidden") {
   pretended.machine.cpus = {0};
   const Report report = examine(pretended.machine, "host");
   CHECK(differences_text({report, report}) ==
-        "18 of 18 checks are alike on the 2 ranks that reported\n"
+        "20 of 20 checks are alike on the 2 ranks that reported\n"
         "not good on all of them, see dt doctor: processors (warning)\n");
 }
 

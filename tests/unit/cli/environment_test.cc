@@ -39,3 +39,13 @@ TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=True") == 1);
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=", false) == 1);
 }
+
+TEST_CASE("further variables replace what is inherited") {
+  JobPlace place;
+  place.variables = {{"NCCL_ALGO", "Ring"}, {"NCCL_DEBUG", "WARN"}};
+  const Strings environment = rank_environment(place, 0, {"NCCL_ALGO=Tree", "NCCL_PROTO=LL"});
+  CHECK(count(environment, "NCCL_ALGO=Ring") == 1);
+  CHECK(count(environment, "NCCL_ALGO=", false) == 1);
+  CHECK(count(environment, "NCCL_DEBUG=WARN") == 1);
+  CHECK(count(environment, "NCCL_PROTO=LL") == 1);
+}

@@ -119,3 +119,32 @@ TEST_CASE("find_bad_utf8: line and column of the first bad byte") {
     CHECK(find_bad_utf8(each).has_value());
   }
 }
+
+TEST_CASE("parse_value: variables are sorted, whole words and there once") {
+  const Key key{"t.v", "DT_T_V", Type::kVariables, "", 0, 20, "", "", Agreement::kEqual, false, ""};
+  CHECK(parse_value(key, "B=2  A=x=y,z ")->text == "A=x=y,z B=2");
+  CHECK(split_variables("A=x=y,z B=2") == Variables{{"A", "x=y,z"}, {"B", "2"}});
+  CHECK(parse_value(key, "")->text == "");
+  for (const char* bad :
+       {"A", "A=", "=1", "A=1 A=2", "1A=1", "A-B=1", "A=1\t", "A=\xff", "ABCDEFGHIJ=0123456789"}) {
+    CAPTURE(std::string(bad));
+    CHECK_FALSE(parse_value(key, bad).has_value());
+  }
+  CHECK_FALSE(make_variables(key, {{"A", "b c"}}).has_value());
+  CHECK(expectation(key) == "names and values without blanks, as NAME=value, of at most 20 bytes");
+}
+
+TEST_CASE("parse_value: an enum with true and false takes booleans") {
+  const Key key{
+      "t.s", "DT_T_S", Type::kEnum, "", 0, 0, "auto", "auto, true, false", Agreement::kEqual,
+      false, ""};
+  CHECK(parse_value(key, "auto")->text == "auto");
+  CHECK(parse_value(key, "1")->text == "true");
+  CHECK(parse_value(key, "False")->text == "false");
+  CHECK(make_bool(key, true)->text == "true");
+  CHECK_FALSE(parse_value(key, "2").has_value());
+  const Key other{"t.e", "DT_T_E", Type::kEnum,       "",    0, 0,
+                  "a",   "a, bc",  Agreement::kEqual, false, ""};
+  CHECK_FALSE(make_bool(other, true).has_value());
+  CHECK_FALSE(parse_value(other, "1").has_value());
+}

@@ -316,13 +316,18 @@ TEST_CASE("Config: dumps") {
 }
 
 TEST_CASE("Config: equal keys leave out what may differ and what the join itself refuses") {
-  const Config config;
+  Config config;
   std::string names;
   for (const auto& [name, value] : config.equal_keys()) names += name + "=" + value + " ";
   CHECK(names ==
         "host.inline_bytes=8192 host.slot_bytes=65536 backend.name=auto "
         "reducer.bucket_cap_bytes=26214400 reducer.first_bucket_bytes=1048576 "
         "reducer.rebuild=true ");
+  // Of keys whose default means that they are not set.
+  const size_t before = config.equal_keys().size();
+  REQUIRE(config.set("nccl.algo", "Ring").ok());
+  REQUIRE(config.set("nccl.debug", "WARN").ok());
+  CHECK(config.equal_keys().size() == before + 1);
 }
 
 TEST_CASE("process_environment: holds what getenv sees") {
@@ -330,4 +335,30 @@ TEST_CASE("process_environment: holds what getenv sees") {
   const char* path = std::getenv("PATH");
   REQUIRE(path != nullptr);
   CHECK(environment.at("PATH") == path);
+}
+
+TEST_CASE("Config: a table of variables comes from a file or as one text") {
+  TempTree tree;
+  tree.write("cwd/dt.toml",
+             "[nccl]\nib_disable = true\n[nccl.env]\nNCCL_Y = 'a,b'\nNCCL_X = 3\n"
+             "NCCL_Z = false\n");
+  auto config = tree.load();
+  REQUIRE(config.ok());
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  CHECK(config.value().variables("nccl.env") ==
+        Pairs{{"NCCL_X", "3"}, {"NCCL_Y", "a,b"}, {"NCCL_Z", "0"}});
+  CHECK(config.value().source_of("nccl.env").where == "dt.toml:3");
+  CHECK(config.value().text("nccl.ib_disable") == "true");
+  CHECK(contains(config.value().dump_json(), "\"NCCL_Y\": \"a,b\""));
+  config = tree.load({{"DT_NCCL_ENV", "NCCL_X=4"}});
+  REQUIRE(config.ok());
+  CHECK(config.value().variables("nccl.env") == Pairs{{"NCCL_X", "4"}});
+  const std::string expected =
+      "expected names and values without blanks, as NAME=value, of at most 4096 bytes";
+  CHECK(tree.error_of("[nccl.env]\nNCCL_X = 1.5\n") ==
+        "dt.toml:1:1: nccl.env is a table; " + expected);
+  CHECK(tree.error_of("nccl.env = 'NCCL_X'\n") ==
+        "dt.toml:1:12: nccl.env is \"NCCL_X\"; " + expected);
+  CHECK(tree.error_of("nccl.ib_disable = 1\n") ==
+        "dt.toml:1:19: nccl.ib_disable is 1; expected one of auto, true, false");
 }

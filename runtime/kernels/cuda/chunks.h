@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/cuda/tensors.h"
+
+namespace dt::kernels {
+
+/// Elements that a thread block handles at once: a chunk is a part of one tensor, and all but a
+/// tensor's last are of this size. 16 KiB of f32: small enough that the blocks end together even
+/// for ResNet-50 (6,300 chunks), large enough that finding its tensor costs a block little.
+inline constexpr int32_t kChunkElements = 4096;
+
+/// One tensor as the kernels see it.
+struct TensorRecord {
+  void* data = nullptr;
+  int64_t count = 0;
+  int64_t offset = 0;
+  int64_t first_chunk = 0;
+};
+
+/// The work on a list of tensors in equal parts.
+struct ChunkPlan {
+  std::vector<TensorRecord> tensors;     ///< without the empty ones
+  std::vector<int32_t> tensor_of_chunk;  ///< index into `tensors`
+  /// All addresses together by bitwise or: what divides it divides each of them.
+  uintptr_t address_bits = 0;
+};
+
+/// Pure. INVALID_ARGUMENT names the tensor with a negative count or offset, or without memory.
+Result<ChunkPlan> plan_chunks(std::span<const Tensor> tensors);
+
+}  // namespace dt::kernels

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/cuda/chunks.h"
+
+namespace dt::kernels {
+
+/// A ChunkPlan in the device's memory.
+struct DeviceChunks {
+  const TensorRecord* tensors = nullptr;
+  const int32_t* tensor_of_chunk = nullptr;
+  int64_t chunks = 0;
+  float* partial_sums = nullptr;  ///< one for each chunk: scratch of the norm
+};
+
+struct Launch {
+  DeviceChunks list;
+  int32_t multiprocessors = 0;
+  cudaStream_t stream = nullptr;
+};
+
+// CUDA loads a kernel when it is first used, and may wait for the whole device to do so: for ever,
+// where a collective runs there that waits for a peer. These load all kernels of a file beforehand.
+cudaError_t load_copy();
+cudaError_t load_divide();
+cudaError_t load_norm();
+cudaError_t load_scale();
+
+// The arguments are valid, the device is selected, and something is to be done. What they return is
+// of the launch alone.
+cudaError_t launch_gather(const Launch& launch, Dtype from, void* flat, Dtype to, float scale);
+cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dtype from,
+                           float scale);
+/// Also of an empty list.
+cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf);
+cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale, const float* device_scale);
+cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,
+                          int32_t divisor);
+
+}  // namespace dt::kernels

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum of squares in two steps: each block sums chunks, one block sums those sums. Neither order
+// depends on the size of the grid or on timing.
+#include "kernels/cuda/elements.cuh"
+
+namespace dt::kernels {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kFinalThreads = 1024;
+
+/// Of all threads of the block; valid in thread 0. To be called by all.
+template <class T, int kBlockThreads>
+__device__ T block_sum(T value) {
+  constexpr int kWarps = kBlockThreads / kWarp;
+  __shared__ T of_warp[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value += __shfl_down_sync(0xffffffffU, value, static_cast<unsigned>(step));
+  }
+  __syncthreads();  // of_warp may still be read for the chunk before
+  if (lane == 0) of_warp[warp] = value;
+  __syncthreads();
+  if (warp != 0) return value;
+  value = lane < kWarps ? of_warp[lane] : T(0);
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value += __shfl_down_sync(0xffffffffU, value, static_cast<unsigned>(step));
+  }
+  return value;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) sum_chunks(DeviceChunks list, int32_t* found_inf) {
+  for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
+    const Chunk chunk = chunk_at(list, index);
+    float sum = 0;
+    bool finite = true;
+    for_each(static_cast<const T*>(chunk.data) + chunk.begin, chunk.count, [&](T element) {
+      const auto value = cast<Accumulator<T>>(element);
+      finite = finite && isfinite(value);
+      const auto single = static_cast<float>(value);
+      sum = fmaf(single, single, sum);
+    });
+    const float of_block = block_sum<float, kThreads>(sum);
+    if (threadIdx.x == 0) list.partial_sums[index] = of_block;
+    if (found_inf != nullptr && !finite) *found_inf = 1;  // each writes the same
+  }
+}
+
+__global__ void __launch_bounds__(kFinalThreads)
+    sum_partial_sums(const float* partial_sums, int64_t count, float* out) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kFinalThreads) {
+    sum += static_cast<double>(partial_sums[i]);
+  }
+  const double total = block_sum<double, kFinalThreads>(sum);
+  if (threadIdx.x == 0) *out = static_cast<float>(total);
+}
+
+}  // namespace
+
+cudaError_t load_norm() {
+  const cudaError_t error = load(sum_partial_sums);
+  if (error != cudaSuccess) return error;
+  return with_each_float_type([&]<class T>() { return load(sum_chunks<T>); });
+}
+
+cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf) {
+  const DeviceChunks& list = launch.list;
+  if (list.chunks > 0) {
+    const cudaError_t error = with_float_type(dtype, [&]<class T>() {
+      sum_chunks<T>
+          <<<blocks_for(list.chunks, launch.multiprocessors), kThreads, 0, launch.stream>>>(
+              list, found_inf);
+      return cudaGetLastError();
+    });
+    if (error != cudaSuccess) return error;
+  }
+  sum_partial_sums<<<1, kFinalThreads, 0, launch.stream>>>(list.partial_sums, list.chunks, out);
+  return cudaGetLastError();
+}
+
+}  // namespace dt::kernels

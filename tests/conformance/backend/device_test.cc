@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators over device memory: streams, deadlines, what NCCL may do wrong. The GPU and NCCL
+// are made of threads.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "fake_nccl.h"
+#include "harness.h"
+
+using namespace conformance;
+using dt::test::FakeNccl;
+using Fault = FakeNccl::Fault;
+
+namespace {
+
+constexpr int64_t kCount = 1000;
+constexpr int64_t kDeadlineMs = 300;
+
+FakeNccl& fake() { return *dt::test::fake_nccl(DT_FAKE_NCCL); }
+
+Setup over(const char* backend, int32_t size) {
+  Setup one;
+  one.backend = backend;
+  one.size = size;
+  return one;
+}
+
+/// As just loaded, whatever an earlier case did.
+Setup over_nccl(int32_t size) {
+  fake().reset();
+  return over("nccl", size);
+}
+
+void require_none(const std::vector<std::string>& failures) {
+  for (const std::string& failure : failures) FAIL_CHECK(failure);
+}
+
+void require_no_misuse() {
+  for (const std::string& misuse : fake().misuses()) FAIL_CHECK(misuse);
+}
+
+Collective sum(std::vector<float>* data, int64_t deadline_ms = 60'000) {
+  Collective collective =
+      allreduce_f32(data->data(), data->data(), static_cast<int64_t>(data->size()));
+  collective.deadline = Deadline::after_ms(deadline_ms);
+  return collective;
+}
+
+bool contains(const Status& status, const std::string& text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+/// What ranks were told when a communicator could not be made.
+struct Refusals {
+  std::mutex mutex;
+  std::vector<Status> by_rank;
+
+  explicit Refusals(Setup* setup) : by_rank(static_cast<size_t>(setup->size)) {
+    setup->on_not_made = [this](int32_t rank, const Status& status) {
+      std::lock_guard lock(mutex);
+      by_rank[static_cast<size_t>(rank)] = status;
+    };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("device: an operation waits for its inputs, and later work of the stream for it") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 3), [](Rank& rank) {
+      const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+      rank.cuda->set_delay_us(2000);
+      std::vector<float> data(kCount, 0);
+      float seen = -1;
+      for (int step = 1; step <= 3; ++step) {
+        rank.expect_ok(rank.cuda->launch(stream, [&, step] { data.assign(kCount, float(step)); }),
+                       "producer");
+        Collective collective = sum(&data);
+        collective.stream = stream;
+        rank.expect_ok(rank.backend->run(collective), "run");
+        rank.expect_ok(rank.cuda->launch(stream, [&] { seen = data[kCount - 1]; }), "consumer");
+        rank.expect(rank.cuda->finish(stream), "finish");
+        rank.expect(seen == 3.0f * float(step), dt::format("the consumer saw %g", seen));
+      }
+      rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    }));
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: a work orders another stream, without a wait of the host") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    const auto produces = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto consumes = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    rank.cuda->set_delay_us(3000);
+    std::vector<float> data(kCount, 1);
+    float seen = -1;
+    Collective collective = sum(&data);
+    collective.stream = produces;
+    const auto work = std::make_shared<Work>();
+    rank.expect_ok(rank.backend->submit(collective, work), "submit");
+    rank.expect_ok(rank.backend->wait_stream(*work, consumes), "wait_stream");
+    rank.expect_ok(rank.cuda->launch(consumes, [&] { seen = data[0]; }), "consumer");
+    rank.expect(rank.cuda->finish(consumes), "finish");
+    rank.expect(seen == 2, dt::format("the consumer saw %g", seen));
+    rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "the work is done too");
+    rank.expect_ok(rank.cuda->destroy_stream(produces), "destroy");
+    rank.expect_ok(rank.cuda->destroy_stream(consumes), "destroy");
+  }));
+  require_no_misuse();
+}
+
+TEST_CASE("device: a step allocates nothing and makes no event") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      const auto before = rank.cuda->counters();
+      for (int i = 0; i < 20; ++i) rank.expect_ok(rank.run(sum(&data)), "step");
+      const auto after = rank.cuda->counters();
+      rank.expect(after.allocations == before.allocations &&
+                      after.pinned_allocations == before.pinned_allocations &&
+                      after.events == before.events && after.streams == before.streams,
+                  "nothing is made in a step");
+    }));
+  }
+}
+
+TEST_CASE("device: one rank asks nothing of NCCL") {
+  require_none(run_ranks(over_nccl(1), [](Rank& rank) {
+    std::vector<float> from(kCount, 5);
+    std::vector<float> to(kCount, 0);
+    rank.expect_ok(rank.run(allreduce_f32(from.data(), to.data(), kCount)), "allreduce");
+    rank.expect(to == from, "copied");
+    rank.expect_ok(rank.run(Collective()), "barrier");
+  }));
+  CHECK(fake().initialised().empty());
+  CHECK(fake().calls("ncclGetUniqueId") == 0);
+  CHECK(fake().calls("ncclAllReduce") == 0);
+}
+
+TEST_CASE("device: communicators are non-blocking, have one thread each, and end in peace") {
+  require_none(run_ranks(over_nccl(3), [](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "allreduce");
+    auto half = rank.backend->split(rank.rank % 2, 0, "half", Deadline::after_ms(30'000));
+    rank.expect_ok(half.status(), "split");
+    rank.meet();
+  }));
+  for (const FakeNccl::Seen& seen : fake().initialised()) {
+    CHECK(seen.config.blocking == 0);
+    CHECK((seen.comm_name == "world" || seen.comm_name == "half"));
+  }
+  CHECK(fake().initialised().size() == 5);  // the half of rank 1 is alone
+  CHECK(fake().threads() == 1);
+  CHECK(fake().communicators() == 0);
+  CHECK(fake().calls("ncclCommAbort") == 0);
+  CHECK(fake().calls("ncclCommDestroy") == 5);
+  require_no_misuse();
+}
+
+TEST_CASE("device: a stream that records a graph is refused, and nothing happened") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    rank.cuda->set_capturing(stream, true);
+    std::vector<float> data(kCount, 1);
+    Collective collective = sum(&data);
+    collective.stream = stream;
+    const Status refused = rank.backend->run(collective);
+    rank.expect(refused.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
+    rank.expect(contains(refused, "allreduce on comm \"world\": the stream records a CUDA graph"),
+                refused.message());
+    rank.cuda->set_capturing(stream, false);
+    rank.expect_ok(rank.run(collective), "afterwards");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+  }));
+}
+
+TEST_CASE("device: a rank that never comes is a time-out at the deadline, and NCCL is aborted") {
+  for (const bool waits : {true, false}) {
+    require_none(run_ranks(over_nccl(3), [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      if (rank.rank == 2) return rank.meet();
+      const int64_t begin_ns = dt::monotonic_ns();
+      Status status;
+      if (waits) {
+        status = rank.run(sum(&data, kDeadlineMs));
+      } else {
+        rank.expect_ok(rank.backend->run(sum(&data, kDeadlineMs)), "enqueued");
+        while (rank.backend->broken().ok()) sched_yield();
+        status = rank.backend->broken();
+      }
+      rank.expect(status.code() == Code::kTimeout, "TIMEOUT: " + status.message());
+      rank.expect(contains(status, dt::format("allreduce #1 on comm \"world\", rank %d (thishost): "
+                                              "timed out on the GPU: it waits for the other ranks' "
+                                              "part, in NCCL",
+                                              rank.rank)),
+                  status.message());
+      const int64_t took_ms = (dt::monotonic_ns() - begin_ns) / 1'000'000;
+      rank.expect(took_ms >= kDeadlineMs, "not before the deadline");
+      rank.expect(rank.run(sum(&data)).message() == status.message(), "later calls");
+      rank.meet();
+    }));
+  }
+  CHECK(fake().communicators() == 0);
+}
+
+TEST_CASE("device: earlier work of the program that does not end is told from absent ranks") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto gate = std::make_shared<dt::Event>();
+    rank.expect_ok(rank.cuda->launch(stream, [gate] { gate->wait({Deadline::after_ms(30'000)}); }),
+                   "kernel");
+    std::vector<float> data(kCount, 1);
+    Collective collective = sum(&data, kDeadlineMs);
+    collective.stream = stream;
+    const Status status = rank.run(collective);
+    rank.expect(contains(status,
+                         "the caller's stream has not come to it: earlier work of this "
+                         "program is still running on the GPU"),
+                status.message());
+    gate->set();
+    rank.expect(rank.cuda->finish(stream), "finish");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    rank.meet();
+  }));
+}
+
+TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NCCL's") {
+  for (const auto& [answer, code, text] :
+       {std::tuple(dt::nccl::Answer::kRemoteError, Code::kPeerLost, "remote"),
+        std::tuple(dt::nccl::Answer::kInternalError, Code::kNccl, "internal")}) {
+    Setup setup = over_nccl(2);
+    std::atomic<int> told{0};
+    setup.on_broken = [&](const Status&) { ++told; };
+    require_none(run_ranks(setup, [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      if (rank.rank == 1) return rank.meet();
+      FakeNccl::Order order;
+      order.function = "ncclCommGetAsyncError";
+      order.answer = answer;
+      order.rank = 0;
+      fake().order(order);
+      const Status status = rank.run(sum(&data, 20'000));
+      rank.expect(status.code() == code, status.message());
+      rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
+                  status.message());
+      rank.meet();
+    }));
+    CHECK(told == 1);
+  }
+}
+
+TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
+  Setup setup = over_nccl(2);
+  require_none(run_ranks(setup, [&](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "first");
+    rank.meet();
+    if (rank.rank == 1) return rank.meet();
+    FakeNccl::Order order;
+    order.function = "ncclAllReduce";
+    order.fault = Fault::kHang;
+    order.rank = 0;
+    fake().order(order);
+    const Status status = rank.run(sum(&data, kDeadlineMs));
+    rank.expect(status.code() == Code::kTimeout, status.message());
+    rank.expect(contains(status, "timed out: the thread dt-device hangs in a call"),
+                status.message());
+    fake().release();
+    rank.meet();
+  }));
+}
+
+TEST_CASE("device: what keeps one rank from making the communicator is told to all") {
+  struct Case {
+    FakeNccl::Order order;
+    std::string text;
+  };
+  FakeNccl::Order no_id;
+  no_id.function = "ncclGetUniqueId";
+  no_id.answer = dt::nccl::Answer::kSystemError;
+  FakeNccl::Order no_comm;
+  no_comm.function = "ncclCommInitRankConfig";
+  no_comm.answer = dt::nccl::Answer::kUnhandledCudaError;
+  no_comm.rank = 1;
+  FakeNccl::Order for_ever = no_comm;
+  for_ever.fault = Fault::kStayInProgress;
+  for_ever.rank = -1;
+  for_ever.times = -1;
+  for (const auto& [order, text] :
+       {Case{no_id, "ncclGetUniqueId"}, Case{no_comm, "ncclCommInitRankConfig"},
+        Case{for_ever, "ncclCommInitRankConfig did not come to an end"}}) {
+    Setup setup = over_nccl(3);
+    setup.open_ms = 2'000;
+    Refusals refusals(&setup);
+    fake().order(order);
+    require_none(run_ranks(setup, [](Rank& rank) { rank.expect(false, "was made"); }));
+    for (const Status& status : refusals.by_rank) {
+      CHECK_MESSAGE(contains(status, text), status.message());
+    }
+    CHECK(fake().communicators() == 0);
+    fake().release();
+  }
+}
+
+TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is aborted") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      if (rank.rank == 1) return rank.meet();
+      const auto work = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(sum(&data), work), "submit");
+      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
+      rank.expect(work->status().message() == "rank 1 died", work->status().message());
+      rank.meet();
+    }));
+    CHECK(fake().communicators() == 0);
+  }
+}

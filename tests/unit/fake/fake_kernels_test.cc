@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_kernels.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "elements.h"
+
+using dt::Code;
+using dt::Dtype;
+using dt::kernels::Tensor;
+using dt::test::Bf16;
+using dt::test::F16;
+using dt::test::FakeCuda;
+
+TEST_CASE("every half goes to f32 and back; others round to nearest even") {
+  for (int bits = 0; bits < 65536; ++bits) {
+    const F16 f16{static_cast<uint16_t>(bits)};
+    const Bf16 bf16{static_cast<uint16_t>(bits)};
+    const bool f16_ok = std::isnan(decoded(f16))
+                            ? std::isnan(decoded(dt::test::encoded_f16(decoded(f16))))
+                            : dt::test::encoded_f16(decoded(f16)).bits == bits;
+    const bool bf16_ok = std::isnan(decoded(bf16))
+                             ? std::isnan(decoded(dt::test::encoded_bf16(decoded(bf16))))
+                             : dt::test::encoded_bf16(decoded(bf16)).bits == bits;
+    if (!f16_ok || !bf16_ok) FAIL("bits " << bits);
+  }
+  CHECK(decoded(F16{0x3c01}) == 1.0009765625f);
+  CHECK(decoded(F16{0x0001}) == std::ldexp(1.0f, -24));
+  CHECK(dt::test::encoded_f16(2049.0f).bits == dt::test::encoded_f16(2048.0f).bits);
+  CHECK(dt::test::encoded_f16(2051.0f).bits == dt::test::encoded_f16(2052.0f).bits);
+  CHECK(dt::test::encoded_f16(65519.0f).bits == 0x7bff);
+  CHECK(dt::test::encoded_f16(-65520.0f).bits == 0xfc00);
+  CHECK(dt::test::encoded_f16(std::ldexp(1.5f, -25)).bits == 1);
+  CHECK(dt::test::encoded_bf16(257.0f).bits == dt::test::encoded_bf16(256.0f).bits);
+  CHECK(dt::test::encoded_bf16(259.0f).bits == dt::test::encoded_bf16(260.0f).bits);
+}
+
+TEST_CASE("gather and scatter cast, scale and leave the gaps alone") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<float> first = {1, 2, 3};
+  std::vector<float> second = {10, 20};
+  const Tensor tensors[] = {{first.data(), 3, 0}, {second.data(), 2, 4}};
+  auto list = kernels->prepare(tensors);
+  REQUIRE(list.ok());
+  CHECK(list.value()->size() == 2);
+  const int64_t allocations = cuda->counters().allocations;
+  std::vector<uint16_t> flat(6, 0x1234);
+  REQUIRE(
+      kernels->gather(*list.value(), Dtype::kF32, flat.data(), Dtype::kBf16, 0.5f, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  const float expected[] = {0.5f, 1, 1.5f, 0, 5, 10};
+  for (size_t i = 0; i < 6; ++i) {
+    if (i == 3) {
+      CHECK(flat[i] == 0x1234);
+    } else {
+      CHECK(decoded(Bf16{flat[i]}) == expected[i]);
+    }
+  }
+  REQUIRE(
+      kernels->scatter(*list.value(), Dtype::kF32, flat.data(), Dtype::kBf16, 4.0f, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(first == std::vector<float>{2, 4, 6});
+  CHECK(second == std::vector<float>{20, 40});
+  CHECK(cuda->counters().allocations == allocations);
+  CHECK(kernels->gather(*list.value(), Dtype::kI32, flat.data(), Dtype::kF32, 1, nullptr).code() ==
+        Code::kInvalidArgument);
+  list = dt::Status(Code::kInternal, "");
+  CHECK(cuda->counters().live_allocations == 0);
+}
+
+TEST_CASE("the norm is of all tensors, and says what is not finite") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<double> data = {3, 4};
+  const Tensor tensors[] = {{data.data(), 1, 0}, {data.data() + 1, 1, 1}};
+  const auto list = kernels->prepare(tensors);
+  float norm = 0;
+  int32_t found_inf = 0;
+  REQUIRE(kernels->squared_norm(*list.value(), Dtype::kF64, &norm, &found_inf, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(norm == 25.0f);
+  CHECK(found_inf == 0);
+  data[1] = INFINITY;
+  REQUIRE(kernels->squared_norm(*list.value(), Dtype::kF64, &norm, &found_inf, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(found_inf == 1);
+}
+
+TEST_CASE("scale takes the factor that is on the device when it runs") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<float> data = {1, 2};
+  float factor = 0;
+  const Tensor tensors[] = {{data.data(), 2, 0}};
+  const auto list = kernels->prepare(tensors);
+  REQUIRE(cuda->launch(nullptr, [&] { factor = 3; }).ok());
+  REQUIRE(kernels->scale(*list.value(), Dtype::kF32, 2, &factor, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(data == std::vector<float>{6, 12});
+}
+
+TEST_CASE("divide truncates integers and scales the others") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<int8_t> small = {-7, 7, 127};
+  std::vector<uint64_t> large = {~uint64_t{0}};
+  std::vector<float> real = {3, -6};
+  REQUIRE(kernels->divide(small.data(), Dtype::kI8, 3, 2, nullptr).ok());
+  REQUIRE(kernels->divide(large.data(), Dtype::kU64, 1, 3, nullptr).ok());
+  REQUIRE(kernels->divide(real.data(), Dtype::kF32, 2, 4, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(small == std::vector<int8_t>{-3, 3, 63});
+  CHECK(large[0] == ~uint64_t{0} / 3);
+  CHECK(real == std::vector<float>{0.75f, -1.5f});
+}

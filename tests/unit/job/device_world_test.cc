@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/device_world.h"
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+
+#include "fake_cuda.h"
+#include "fake_kernels.h"
+#include "fake_nccl.h"
+#include "job/job.h"
+#include "ranks.h"
+
+using namespace dt;
+using namespace dt::job;
+using dt::test::FakeCuda;
+using dt::test::FakeNccl;
+
+namespace {
+
+DeviceCard card_of(int rank) {
+  DeviceCard card;
+  card.host = "host" + std::to_string(rank / 2);
+  card.pid = 10 + rank;
+  card.uuid = "GPU-" + std::to_string(rank);
+  card.device = "NVIDIA H100 at 0000:0" + std::to_string(rank) + ":00.0";
+  card.nccl_version = 22809;
+  return card;
+}
+
+std::vector<DeviceCard> cards_of(int count) {
+  std::vector<DeviceCard> cards;
+  for (int rank = 0; rank < count; ++rank) cards.push_back(card_of(rank));
+  return cards;
+}
+
+Config good_config(int rank, int size, uint16_t port) {
+  Config config;
+  const std::pair<const char*, std::string> settings[] = {
+      {"job.rank", std::to_string(rank)}, {"job.world_size", std::to_string(size)},
+      {"job.master_addr", "127.0.0.1"},   {"job.master_port", std::to_string(port)},
+      {"job.store_served", "true"},       {"backend.name", "nccl"},
+      {"nccl.library", DT_FAKE_NCCL},     {"rendezvous.timeout_ms", "30000"},
+      {"collective.timeout_ms", "20000"},
+  };
+  for (const auto& [key, value] : settings) {
+    if (const Status status = config.set(key, value); !status.ok()) FAIL(status.message());
+  }
+  return config;
+}
+
+cuda::Answers machine_with(int gpus) {
+  cuda::Answers answers;
+  answers.built = true;
+  answers.runtime_version = answers.driver_version = 13000;
+  answers.device_count = gpus;
+  return answers;
+}
+
+/// A machine of threads: `gpus` devices of which each rank opens its own.
+Devices devices_of(int gpus) {
+  Devices devices;
+  devices.ask = [gpus] { return machine_with(gpus); };
+  devices.open = [](int32_t index) -> Result<std::shared_ptr<cuda::Runtime>> {
+    return std::shared_ptr<cuda::Runtime>(std::make_shared<FakeCuda>(index));
+  };
+  devices.kernels = [](std::shared_ptr<cuda::Runtime> runtime) {
+    return Result<std::shared_ptr<kernels::TensorKernels>>(
+        dt::test::fake_tensor_kernels(std::static_pointer_cast<FakeCuda>(std::move(runtime))));
+  };
+  return devices;
+}
+
+struct Outcome {
+  Status status;
+  std::string backend;
+  float sum = 0;
+};
+
+/// Ranks as threads: each makes a job and sums once over its GPU.
+std::vector<Outcome> run_jobs(int size, const std::function<Devices(int rank)>& devices,
+                              const std::function<void(int rank, Config*)>& change = {}) {
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  fake->reset();
+  fake->set_enqueue(FakeCuda::enqueue);
+  const auto loop = std::move(net::Loop::start()).value();
+  store::ServerOptions serving;
+  serving.world_size = size;
+  serving.server_rank = -1;
+  auto server = store::Server::start(loop.get(), serving);
+  REQUIRE(server.ok());
+  std::vector<Outcome> outcomes(static_cast<size_t>(size));
+  dt::test::on_ranks(size, [&](int rank) {
+    Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    Config config = good_config(rank, size, server.value()->port());
+    if (change) change(rank, &config);
+    auto job = Job::start(config, {}, devices(rank));
+    outcome.status = job.status();
+    if (!job.ok()) return;
+    auto world = job.value()->world();
+    outcome.status = world.status();
+    if (!world.ok()) return;
+    outcome.backend = world.value()->backend().name();
+    float value = static_cast<float>(rank + 1);
+    backend::Collective collective;
+    collective.kind = backend::Kind::kAllreduce;
+    collective.dtype = Dtype::kF32;
+    collective.send = collective.recv = &value;
+    collective.count = 1;
+    const auto work = std::make_shared<backend::Work>();
+    outcome.status = world.value()->submit(collective, work);
+    if (outcome.status.ok()) {
+      world.value()->backend().wait(*work, Wait());
+      outcome.status = work->status();
+    }
+    outcome.sum = value;
+    if (outcome.status.ok()) outcome.status = job.value()->finalize(20'000);
+  });
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("judge: GPUs of their own and one NCCL make it nccl") {
+  CHECK(judge(cards_of(4), false).value() == DeviceKind::kNccl);
+  auto alone = cards_of(1);
+  alone[0].nccl_problem = Status(Code::kNccl, "no NCCL");
+  CHECK(judge(alone, false).value() == DeviceKind::kNccl);  // it is not asked
+}
+
+TEST_CASE("judge: the first rank without a GPU is the error of all") {
+  auto cards = cards_of(4);
+  cards[2].problem = Status(Code::kCuda, "there is no NVIDIA driver here");
+  const Status status = judge(cards, false).status();
+  CHECK(status.code() == Code::kCuda);
+  CHECK(status.info().rank == 2);
+  CHECK(status.message() ==
+        "rank 2 (host1 pid 12): backend.name is nccl, but there is no NVIDIA driver here");
+}
+
+TEST_CASE("judge: one GPU for two ranks is an error with both, or shared through the host") {
+  auto cards = cards_of(3);
+  cards[2].uuid = cards[1].uuid;
+  const Status status = judge(cards, false).status();
+  CHECK(status.code() == Code::kConfig);
+  CHECK(
+      status.message() ==
+      "rank 1 (host0 pid 11) and rank 2 (host1 pid 12) hold the same GPU (NVIDIA H100 at "
+      "0000:02:00.0, GPU-1), which NCCL refuses; start one rank per GPU (each takes the GPU of its "
+      "local rank), or set backend.shared_gpu = \"host\", where they exchange through host memory, "
+      "slowly");
+  CHECK(judge(cards, true).value() == DeviceKind::kStaged);
+  cards[0].nccl_problem = Status(Code::kNccl, "no NCCL");
+  CHECK(judge(cards, true).value() == DeviceKind::kStaged);  // it is not needed
+}
+
+TEST_CASE("judge: NCCL must be there, in one version") {
+  auto cards = cards_of(3);
+  cards[1].nccl_version = 22703;
+  const Status versions = judge(cards, false).status();
+  CHECK(versions.code() == Code::kVersion);
+  CHECK(
+      versions.message() ==
+      "NCCL is 2.28.9 on rank 0 (host0 pid 10) and 2.27.3 on rank 1 (host0 pid 11), and all ranks "
+      "need the same; install one version everywhere, or name its file by nccl.library");
+  cards[2].nccl_problem = Status(Code::kNccl, "NCCL is not here");
+  CHECK(judge(cards, false).status().message() == "rank 2 (host1 pid 12): NCCL is not here");
+}
+
+TEST_CASE("choose_device: by number, by local rank, or an error that counts") {
+  CHECK(choose_device(3, 0, 1, 4, false).value() == 3);
+  CHECK(choose_device(-1, 2, 4, 4, false).value() == 2);
+  CHECK(choose_device(-1, 2, 4, 1, false).value() == 0);  // each rank is shown its own
+  CHECK(choose_device(-1, 3, 4, 2, true).value() == 1);
+  CHECK(choose_device(4, 0, 1, 4, false).status().message() ==
+        "backend.device is 4, and this process sees 4 GPUs; count from 0, within "
+        "CUDA_VISIBLE_DEVICES where that is set");
+  CHECK(choose_device(-1, 2, 4, 2, false).status().message() ==
+        "4 ranks on this host and 2 GPUs: start at most one rank per GPU, or set "
+        "backend.shared_gpu = \"host\", where ranks share a GPU and exchange through host memory, "
+        "slowly");
+}
+
+TEST_CASE("Job: four ranks over their GPUs") {
+  for (const Outcome& outcome : run_jobs(4, [](int) { return devices_of(4); })) {
+    if (!outcome.status.ok()) FAIL_CHECK(outcome.status.message());
+    CHECK(outcome.backend == "nccl");
+    CHECK(outcome.sum == 10);
+  }
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  CHECK(fake->misuses().empty());
+  CHECK(fake->communicators() == 0);
+}
+
+TEST_CASE("Job: one rank over its GPU") {
+  const auto outcomes = run_jobs(1, [](int) { return devices_of(1); });
+  if (!outcomes[0].status.ok()) FAIL_CHECK(outcomes[0].status.message());
+  CHECK(outcomes[0].backend == "nccl");
+  CHECK(outcomes[0].sum == 1);
+}
+
+TEST_CASE("Job: ranks that share a GPU are refused, or staged where that is wanted") {
+  const auto one_gpu = [](int) { return devices_of(1); };
+  for (const Outcome& outcome : run_jobs(2, one_gpu)) {
+    CHECK(outcome.status.code() == Code::kConfig);
+    CHECK(outcome.status.message().find("hold the same GPU") != std::string::npos);
+  }
+  const auto share = [](int, Config* config) {
+    REQUIRE(config->set("backend.shared_gpu", "host").ok());
+  };
+  for (const Outcome& outcome : run_jobs(3, one_gpu, share)) {
+    if (!outcome.status.ok()) FAIL_CHECK(outcome.status.message());
+    CHECK(outcome.backend == "staged");
+    CHECK(outcome.sum == 6);
+  }
+}
+
+TEST_CASE("Job: a rank without a GPU ends dt_init of all with its reason") {
+  const auto outcomes = run_jobs(3, [](int rank) {
+    Devices devices = devices_of(3);
+    if (rank == 1) {
+      devices.ask = [] {
+        cuda::Answers answers = machine_with(0);
+        answers.driver_version = 12040;
+        answers.count_error = 35;
+        return answers;
+      };
+    }
+    return devices;
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.status.code() == Code::kCuda);
+    CHECK(outcome.status.info().rank == 1);
+    CHECK(outcome.status.message().find(
+              "backend.name is nccl, but the NVIDIA driver is too old: it speaks CUDA 12.4") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("Job: a machine without a driver says so where a GPU was asked for") {
+  Config config;
+  REQUIRE(config.set("backend.name", "nccl").ok());
+  if (cuda::judge(cuda::ask()) == cuda::State::kReady) return;
+  const Status status = Job::start(config, {}).status();
+  CHECK((status.code() == Code::kCuda || status.code() == Code::kUnsupported));
+  CHECK(status.message().find("backend.name is nccl, but ") != std::string::npos);
+}
