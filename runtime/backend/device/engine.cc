@@ -73,6 +73,17 @@ Result<std::shared_ptr<Launch>> DeviceThread::take_launch() {
   });
 }
 
+bool DeviceThread::drained(Deadline deadline) {
+  const auto launch = take_launch();
+  if (!launch.ok() || !runtime_->record(launch.value()->done, stream_).ok()) return false;
+  for (;;) {
+    const auto passed = runtime_->passed(launch.value()->done);
+    if (!passed.ok() || passed.value()) return passed.ok();
+    if (deadline.passed()) return false;
+    (void)Event().wait({Deadline::after_ns(kShortestNapNs)});
+  }
+}
+
 void DeviceThread::wake(std::shared_ptr<DeviceChannel> channel) {
   mail_.with([&](Mail& mail) {
     if (std::find(mail.channels.begin(), mail.channels.end(), channel) == mail.channels.end()) {

@@ -38,6 +38,9 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
 
   /// Events for one operation; they come back when the last reference goes. Any thread.
   Result<std::shared_ptr<Launch>> take_launch();
+  /// Whether the stream has come to its end, waited for until then: memory may be given back. Any
+  /// thread.
+  bool drained(Deadline deadline);
   /// The channel has something to do. Any thread, never blocks.
   void wake(std::shared_ptr<DeviceChannel> channel);
 

@@ -12,6 +12,7 @@ namespace {
 // NCCL answers "in progress" until a thread of its own has launched the kernel: some 50 us.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kNapNs = 100'000;
+constexpr int64_t kDrainMs = 5'000;
 
 nccl::Type type_of(Dtype dtype) {
   switch (dtype) {
@@ -45,7 +46,9 @@ class NcclCarrier final : public Carrier {
   NcclCarrier(std::shared_ptr<DeviceThread> device, NcclOptions options)
       : device_(std::move(device)), options_(std::move(options)) {}
   ~NcclCarrier() override {
-    if (scratch_ != nullptr) (void)device_->runtime().release(scratch_);
+    // Memory that a stuck kernel may touch is left behind.
+    if (scratch_ == nullptr || !device_->drained(Deadline::after_ms(kDrainMs))) return;
+    (void)device_->runtime().release(scratch_);
   }
 
   Status open(const Wait& wait) override;
@@ -80,9 +83,9 @@ class NcclCarrier final : public Carrier {
 // ---- life ----
 
 Status NcclCarrier::open(const Wait& wait) {
+  if (options_.size == 1) return {};
   DT_TRY_VALUE(scratch_, device_->runtime().allocate(sizeof(float)));
   DT_TRY(device_->runtime().fill_zero(scratch_, sizeof(float), device_->stream()));
-  if (options_.size == 1) return {};
   nccl::UniqueId id;
   waits_for_ = "rank 0's unique id of NCCL";
   DT_TRY(make_id(&id, wait));

@@ -17,6 +17,7 @@ constexpr int64_t kChunkBytes = 4 << 20;
 constexpr size_t kTransfersMax = 64;
 constexpr int64_t kSliceBytes = 128 << 10;
 constexpr int64_t kNapNs = 20'000;
+constexpr int64_t kDrainMs = 5'000;
 
 /// How many times `count` elements a kind takes and gives, in ranks' parts.
 struct Shape {
@@ -38,6 +39,8 @@ class StagedCarrier final : public Carrier {
   StagedCarrier(std::shared_ptr<DeviceThread> device, StagedOptions options)
       : device_(std::move(device)), options_(std::move(options)) {}
   ~StagedCarrier() override {
+    // Memory that a stuck copy may touch is left behind.
+    if (!device_->drained(Deadline::after_ms(kDrainMs))) return;
     for (Half& half : halves_) {
       if (half.memory != nullptr) (void)device_->runtime().release_pinned(half.memory);
       if (half.copied_in != nullptr) (void)device_->runtime().destroy_event(half.copied_in);
