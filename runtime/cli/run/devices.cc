@@ -46,12 +46,23 @@ int count_gpus(const std::string& dev_root, const char* visible) {
   return present == 0 ? 0 : count;
 }
 
-Status check_gpus(int local_size, int gpus, const std::string& backend) {
-  if (backend != "nccl" || local_size <= gpus) return {};
-  return Status(Code::kConfig,
-                format("%d ranks on this node, but it has %d %s (/dev/nvidia*, "
-                       "CUDA_VISIBLE_DEVICES), and NCCL wants one for each; start %d with -n",
-                       local_size, gpus, gpus == 1 ? "GPU" : "GPUs", gpus));
+Status check_gpus(int local_size, int gpus, const Config& config) {
+  if (config.text("backend.name") != "nccl" || local_size <= gpus) return {};
+  if (gpus == 0) {
+    return Status(
+        Code::kConfig,
+        format("backend.name is nccl, and for %d ranks this node has no GPU (/dev/nvidia*, "
+               "CUDA_VISIBLE_DEVICES); dt doctor says what is missing",
+               local_size));
+  }
+  if (config.text("backend.shared_gpu") == "host") return {};
+  return Status(
+      Code::kConfig,
+      format(
+          "%d ranks on this node, but it has %d %s (/dev/nvidia*, "
+          "CUDA_VISIBLE_DEVICES), and NCCL wants one for each; start %d with -n, or share them by "
+          "backend.shared_gpu = \"host\"",
+          local_size, gpus, gpus == 1 ? "GPU" : "GPUs", gpus));
 }
 
 }  // namespace dt::cli

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "config/config.h"
 
 namespace dt::cli {
 
@@ -11,7 +12,8 @@ namespace dt::cli {
 /// ("/dev"), of which CUDA_VISIBLE_DEVICES, when it is set, names some. No CUDA needed.
 int count_gpus(const std::string& dev_root, const char* visible);
 
-/// CONFIG when `local_size` ranks of the nccl backend would have to share `gpus` devices.
-Status check_gpus(int local_size, int gpus, const std::string& backend);
+/// CONFIG when `local_size` ranks of the nccl backend would have to share `gpus` devices and
+/// backend.shared_gpu does not let them.
+Status check_gpus(int local_size, int gpus, const Config& config);
 
 }  // namespace dt::cli

@@ -81,8 +81,7 @@ void settle_options(Agent* agent) {
 /// What the ranks of this node run on.
 Status settle_processors(Agent* agent) {
   const int ranks = agent->options.nproc;
-  DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")),
-                    agent->config.text("backend.name")));
+  DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")), agent->config));
   if (agent->options.bind != Bind::kNone) {
     agent->binding =
         plan_binding(agent->options.bind, read_topology("/sys", allowed_cpus()), ranks);

@@ -5,6 +5,7 @@
 
 #include "pretended_tree.h"
 
+using dt::Config;
 using dt::cli::check_gpus;
 using dt::cli::count_gpus;
 using dt::test::PretendedTree;
@@ -26,11 +27,24 @@ TEST_CASE("devices are the numbered files, of which CUDA_VISIBLE_DEVICES names s
 }
 
 TEST_CASE("more ranks than devices is an error that counts both, for nccl") {
-  CHECK(check_gpus(4, 4, "nccl").ok());
-  CHECK(check_gpus(8, 4, "host").ok());
-  CHECK(check_gpus(8, 4, "auto").ok());
-  CHECK(check_gpus(8, 4, "nccl").message() ==
+  const auto check = [](int ranks, int gpus, const char* backend, const char* shared = "refuse") {
+    Config config;
+    REQUIRE(config.set("backend.name", backend).ok());
+    REQUIRE(config.set("backend.shared_gpu", shared).ok());
+    return check_gpus(ranks, gpus, config);
+  };
+  CHECK(check(4, 4, "nccl").ok());
+  CHECK(check(8, 4, "host").ok());
+  CHECK(check(8, 4, "auto").ok());
+  CHECK(check(8, 0, "auto").ok());
+  CHECK(check(8, 4, "nccl").message() ==
         "8 ranks on this node, but it has 4 GPUs (/dev/nvidia*, CUDA_VISIBLE_DEVICES), and NCCL "
-        "wants one for each; start 4 with -n");
-  CHECK(check_gpus(2, 1, "nccl").message().find("it has 1 GPU (") != std::string::npos);
+        "wants one for each; start 4 with -n, or share them by backend.shared_gpu = \"host\"");
+  CHECK(check(2, 1, "nccl").message().find("it has 1 GPU (") != std::string::npos);
+  CHECK(check(2, 1, "nccl", "host").ok());
+  for (const char* shared : {"refuse", "host"}) {
+    CHECK(check(2, 0, "nccl", shared).message() ==
+          "backend.name is nccl, and for 2 ranks this node has no GPU (/dev/nvidia*, "
+          "CUDA_VISIBLE_DEVICES); dt doctor says what is missing");
+  }
 }
