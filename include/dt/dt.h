@@ -449,6 +449,21 @@ DT_API dt_status dt_comm_check(dt_comm* comm);
 DT_API void dt_comm_destroy(dt_comm* comm);
 
 /* ---- Collectives --------------------------------------------------------------------------- */
+/*
+ * With backend.name = "nccl" the communicators of a job are over GPU memory. Then, for all of
+ * these:
+ * - Buffers are memory of the rank's GPU, aligned to their element. `stream` produces `send` and
+ * uses `recv`; a stream that records a CUDA graph is refused with INVALID_ARGUMENT.
+ * - Without a work handle a call returns when the operation is enqueued, and later work of `stream`
+ *   waits for it; with one, dt_work_wait_stream() orders any stream behind it. Neither waits for
+ * the GPU. Results of an operation that fails afterwards are undefined: dt_comm_check() before one
+ * is kept.
+ * - The communicator fails at the operation's deadline where a rank does not come, or comes with
+ *   another count, dtype or op: these are not compared beforehand.
+ * - DT_AVG of dt_reduce() and dt_reduce_scatter(), and of integers, divides after the sum.
+ * - Sends and receives that wait for each other must be adjacent and have work handles.
+ * With one rank the result is a copy.
+ */
 
 /**
  * Sums (or averages, multiplies, ...) `count` elements over all ranks; every rank ends with the
@@ -615,8 +630,8 @@ DT_API dt_status dt_work_test(dt_work* work, int32_t* out_done);
 DT_API dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done);
 
 /**
- * Orders the work before later work on `stream`. On a host communicator, which has no streams, it
- * is dt_work_wait() without a limit.
+ * Orders the work before later work on `stream`; waits at most until the work is enqueued. On a
+ * host communicator, which has no streams, it is dt_work_wait() without a limit.
  * @param work   the handle.
  * @param stream CUDA stream.
  * @return as dt_work_wait().
@@ -678,11 +693,11 @@ DT_API void dt_work_destroy(dt_work* work);
 
 /**
  * Memory that all local ranks of the communicator can reach, so that reductions read it where it
- * lies.
+ * lies; of a communicator over GPUs, memory of this rank's GPU.
  * @param comm        the communicator.
  * @param bytes       > 0.
- * @param out_pointer zeroed, aligned to 4096 bytes; dt_mem_free(), or it goes with the job, at
- * world size 1 with the communicator.
+ * @param out_pointer zeroed, aligned to 4096 bytes (on a GPU to 256); dt_mem_free(), or it goes
+ * with the job, at world size 1 and on a GPU with the communicator.
  * @return DT_OK; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0
@@ -948,7 +963,8 @@ static inline void dt_reducer_statistics_init(dt_reducer_statistics* statistics)
  * @param options     NULL: defaults.
  * @param out_reducer gives the handle; dt_reducer_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- * sides; DT_ERR_OUT_OF_MEMORY; any communicator error.
+ * sides; DT_ERR_OUT_OF_MEMORY; DT_ERR_UNSUPPORTED on a communicator over GPUs, so far; any
+ * communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */

@@ -21,6 +21,7 @@ constexpr int64_t kInterruptPollMs = 20;
 // The device thread keeps the deadlines. Who still waits this much later knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kAgreeMs = 5'000;
+constexpr int64_t kDrainMs = 5'000;
 constexpr int64_t kZeroMs = 60'000;
 constexpr int64_t kZeroNapNs = 50'000;
 constexpr size_t kReasonBytes = 480;
@@ -46,6 +47,7 @@ class DeviceBackend final : public Backend {
 
   ~DeviceBackend() override {
     channel_->retire();
+    give_memory_back();
     const int fd = completion_fd_.load();
     channel_->set_completion_fd(-1);
     release_fd_from_fork_guard(fd);
@@ -180,6 +182,15 @@ class DeviceBackend final : public Backend {
     return deadline.is_never()
                ? deadline
                : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms(), 0) + kHangingMs);
+  }
+
+  void give_memory_back() {
+    DeviceThread& device = *options_.engine->device_thread();
+    allocated_.with([&](std::set<void*>& all) {
+      // Memory that a stuck operation may touch is left behind.
+      if (all.empty() || !device.drained(Deadline::after_ms(kDrainMs))) return;
+      for (void* const pointer : all) (void)device.runtime().release(pointer);
+    });
   }
 
   /// The caller may use the memory on any stream, so it is waited for.

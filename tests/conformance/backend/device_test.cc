@@ -325,3 +325,21 @@ TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is abor
     CHECK(fake().communicators() == 0);
   }
 }
+
+TEST_CASE("device: memory goes with its communicator") {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<dt::test::FakeCuda>> devices;
+  require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+    rank.expect_ok(rank.backend->allocate(4096).status(), "allocate");
+    auto half = rank.backend->split(0, 0, "again", Deadline::after_ms(30'000));
+    rank.expect_ok(half.status(), "split");
+    rank.expect_ok(half.value().backend->allocate(4096).status(), "allocate");
+    std::lock_guard lock(mutex);
+    devices.push_back(rank.cuda);
+  }));
+  for (const auto& device : devices) {
+    CHECK(device->counters().live_allocations == 0);
+    CHECK(device->counters().live_events == 0);
+    CHECK(device->counters().live_streams == 0);
+  }
+}
