@@ -461,8 +461,12 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * - The communicator fails at the operation's deadline where a rank does not come, or comes with
  *   another count, dtype or op: these are not compared beforehand.
  * - DT_AVG of dt_reduce() and dt_reduce_scatter(), and of integers, divides after the sum.
- * - Sends and receives that wait for each other must be adjacent and have work handles.
- * With one rank the result is a copy.
+ * - A send may hold up what follows it until it is received: of two ranks that send to each other
+ * one must receive first.
+ * - dt_finalize() and dt_comm_destroy() abort what the GPU has not finished: wait for works, or
+ *   synchronise the stream, before.
+ * - All ranks use their communicators in turn: operations of two communicators must not be under
+ * way at once. With one rank the result is a copy.
  */
 
 /**

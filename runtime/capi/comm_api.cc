@@ -99,7 +99,8 @@ dt_status dt_mem_free(dt_comm* comm, void* pointer) {
   return guard("dt_mem_free", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));
     const Status status = object->comm->backend().release(pointer);
-    return status.ok() ? status : call.invalid("pointer %s", status.message().c_str());
+    if (status.code() != Code::kInvalidArgument) return status;
+    return call.invalid("pointer %s", status.message().c_str());
   });
 }
 

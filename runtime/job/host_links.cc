@@ -109,6 +109,7 @@ Status HostLinks::probe(int32_t rank, const Store& store, const Wait& wait) {
     const std::string who =
         format("rank %d (%s pid %lld)", rank, next.host.c_str(), static_cast<long long>(next.pid));
     const auto answers = store.answers(rank, Wait{Deadline::after_ms(kAnswerMs), wait.interrupt});
+    if (wait.interrupted()) return wait.interrupt->status();
     if (!answers.ok()) {
       info.message += format("; whether %s is up is not known, because the store does not say: %s",
                              who.c_str(), answers.status().message().c_str());

@@ -204,8 +204,7 @@ void Server::Impl::drop(uint64_t id, int error) {
   Answers answers;
   keyspace_.drop(id);
   torch_.drop(id);
-  std::erase_if(questions_, [id](const auto& each) { return each.second.asker.first == id; });
-  end_questions([id](const Question& each) { return each.asked == id; });
+  drop_questions(id);
   const std::string reason = error == 0
                                  ? "closed its connection to the store"
                                  : "lost its connection to the store (" + errno_text(error) + ")";

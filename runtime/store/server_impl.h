@@ -73,6 +73,7 @@ class Server::Impl {
   void hello(uint64_t id, Session* session, const Request& request);
   void ask_peer(Ticket asker, int64_t rank, Patience patience);
   void peer_answered(uint64_t question, bool answers);
+  void drop_questions(uint64_t id);
   /// Of those that are asked and will not answer, or too late.
   void end_questions(const std::function<bool(const Question&)>& ended);
   void abort_job(uint64_t id, const Session& session, const Request& request);

@@ -120,6 +120,7 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
     keyspace_.drop(*superseded);
     gone(*old->second);
     sessions_.erase(old);
+    drop_questions(*superseded);
   }
   session->member = request.hello.member;
   session->welcomed = true;
@@ -154,6 +155,12 @@ void Server::Impl::peer_answered(uint64_t question, bool answers) {
   if (const auto session = sessions_.find(asker.first); session != sessions_.end()) {
     reply(session->second.get(), asker.second, std::string(1, answers ? '\1' : '\0'));
   }
+}
+
+/// Of a session that is gone: nobody waits for its answers, and it gives none.
+void Server::Impl::drop_questions(uint64_t id) {
+  std::erase_if(questions_, [id](const auto& each) { return each.second.asker.first == id; });
+  end_questions([id](const Question& each) { return each.asked == id; });
 }
 
 void Server::Impl::end_questions(const std::function<bool(const Question&)>& ended) {

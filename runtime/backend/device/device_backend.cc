@@ -233,8 +233,10 @@ Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait)
   gather.recv = all.data();
   gather.count = sizeof own;
   // Some come here when their time is up.
-  gather.deadline =
-      Deadline::after_ms(std::max<int64_t>(wait.deadline.remaining_ms(), 0) + kAgreeMs);
+  if (!wait.deadline.is_never()) {
+    gather.deadline =
+        Deadline::after_ms(std::max<int64_t>(wait.deadline.remaining_ms(), 0) + kAgreeMs);
+  }
   gather.name = "made?";
   const Status gathered = options.on_host->run(gather);
   if (!gathered.ok()) return mine.ok() ? gathered : mine;

@@ -133,6 +133,9 @@ void DeviceThread::run() {
     if (!progressed && !(stopping && channels.empty())) nap(idle_since_ns, busy);
     if (!busy) idle_since_ns = monotonic_ns();
   }
+  // What was woken since: it holds this thread's object, which would hold it.
+  std::vector<std::shared_ptr<DeviceChannel>> late;
+  mail_.with([&](Mail& mail) { late.swap(mail.channels); });
 }
 
 void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {

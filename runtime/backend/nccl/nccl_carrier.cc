@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace dt::backend {
@@ -56,7 +57,7 @@ class NcclCarrier final : public Carrier {
   Status check() override;
   void abort() override;
   Result<bool> close() override;
-  const char* waits_for() const override { return waits_for_; }
+  const char* waits_for() const override { return waits_for_.load(std::memory_order_relaxed); }
 
  private:
   const nccl::Functions& nccl() const { return options_.library->functions(); }
@@ -77,18 +78,19 @@ class NcclCarrier final : public Carrier {
   nccl::Comm comm_ = nullptr;
   void* scratch_ = nullptr;  ///< one element, for barriers and the first operation
   bool finalizing_ = false;
-  const char* waits_for_ = "the other ranks";
+  std::atomic<const char*> waits_for_ = "the other ranks";  ///< read by callers, for messages
 };
 
 // ---- life ----
 
 Status NcclCarrier::open(const Wait& wait) {
   if (options_.size == 1) return {};
-  DT_TRY_VALUE(scratch_, device_->runtime().allocate(sizeof(float)));
-  DT_TRY(device_->runtime().fill_zero(scratch_, sizeof(float), device_->stream()));
+  // All ranks go through this, whatever goes wrong with one of them afterwards.
   nccl::UniqueId id;
   waits_for_ = "rank 0's unique id of NCCL";
   DT_TRY(make_id(&id, wait));
+  DT_TRY_VALUE(scratch_, device_->runtime().allocate(sizeof(float)));
+  DT_TRY(device_->runtime().fill_zero(scratch_, sizeof(float), device_->stream()));
   waits_for_ = "NCCL, which connects the ranks; its interface is NCCL_SOCKET_IFNAME's";
   DT_TRY(connect(id, wait));
   // The first operation makes NCCL's connections: better now than in a training step.
