@@ -180,12 +180,15 @@ TEST_CASE("a capturing stream and a destroyed one take no work") {
 TEST_CASE("failures come when ordered") {
   FakeCuda cuda(2);
   cuda.fail("cudaMalloc", 1, 2);
-  CHECK(cuda.allocate(1).ok());
+  const auto first = cuda.allocate(1);
+  CHECK(first.ok());
   const auto failed = cuda.allocate(1);
   CHECK(failed.status().code() == Code::kCuda);
   CHECK(failed.status().message() == "cudaMalloc on device 2: a failure that the test ordered");
   CHECK_FALSE(cuda.allocate(1).ok());
-  CHECK(cuda.allocate(1).ok());
+  const auto last = cuda.allocate(1);
+  CHECK(last.ok());
+  for (const auto& memory : {first, last}) CHECK(cuda.release(memory.value()).ok());
   cuda.fail("cudaEventRecord");
   const Event event = new_event(cuda);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(cuda.record(event, nullptr).ok());
