@@ -9,6 +9,13 @@
 namespace dt::store {
 namespace {
 
+// "(hostA pid 12)": the process without its rank.
+std::string process_text(const Member& member) {
+  return format("(%s pid %lld)", member.host.c_str(), static_cast<long long>(member.pid));
+}
+
+}  // namespace
+
 Status refusal(const Member& member, std::string message) {
   ErrorInfo info;
   info.code = Code::kConfig;
@@ -19,13 +26,6 @@ Status refusal(const Member& member, std::string message) {
   info.operation = "join";
   return Status(std::move(info));
 }
-
-// "(hostA pid 12)": the process without its rank.
-std::string process_text(const Member& member) {
-  return format("(%s pid %lld)", member.host.c_str(), static_cast<long long>(member.pid));
-}
-
-}  // namespace
 
 // ---- hello ----
 

@@ -16,6 +16,9 @@
 
 namespace dt::store {
 
+/// CONFIG for what `member` brought to the join.
+Status refusal(const Member& member, std::string message);
+
 /// Ok, or CONFIG with every key whose value is not the same in all records. By rank.
 Status compare_configs(const std::vector<JoinRecord>& records);
 

@@ -72,21 +72,15 @@ Status compare_configs(const std::vector<JoinRecord>& records) {
     differences.push_back(key + " is " + item_list(sides));
   }
   if (differences.empty()) return {};
-  ErrorInfo info;
-  info.code = Code::kConfig;
-  info.message = "config differs between ranks: ";
+  std::string message = "config differs between ranks: ";
   for (size_t i = 0; i < std::min(differences.size(), kMaxKeysShown); ++i) {
-    info.message += (i == 0 ? "" : "; ") + differences[i];
+    message += (i == 0 ? "" : "; ") + differences[i];
   }
   if (differences.size() > kMaxKeysShown) {
-    info.message += format("; and %zu more keys", differences.size() - kMaxKeysShown);
+    message += format("; and %zu more keys", differences.size() - kMaxKeysShown);
   }
-  info.message += "; give every rank the same values";
-  info.rank = culprit->rank;
-  info.host = culprit->host_name;
-  info.pid = culprit->pid;
-  info.operation = "join";
-  return Status(std::move(info));
+  message += "; give every rank the same values";
+  return refusal({culprit->rank, culprit->host_name, culprit->pid}, std::move(message));
 }
 
 std::vector<Placement> place_ranks(const std::vector<JoinRecord>& records) {

@@ -15,20 +15,9 @@ constexpr const char* kAdvice =
     "job.master_addr that is no loopback address";
 constexpr size_t kShownMax = 8;
 
-std::string who(const JoinRecord& record) {
-  return Member{record.rank, record.host_name, record.pid}.text();
-}
+Member member_of(const JoinRecord& record) { return {record.rank, record.host_name, record.pid}; }
 
-Status complaint(const JoinRecord& culprit, std::string message) {
-  ErrorInfo info;
-  info.code = Code::kConfig;
-  info.message = std::move(message);
-  info.rank = culprit.rank;
-  info.host = culprit.host_name;
-  info.pid = culprit.pid;
-  info.operation = "join";
-  return Status(std::move(info));
-}
+std::string who(const JoinRecord& record) { return member_of(record).text(); }
 
 /// "host7 has eth0 10.0.0.1/24, lo 127.0.0.1/8"
 std::string interfaces_of(const JoinRecord& record) {
@@ -66,8 +55,9 @@ Status compare_addresses(const std::vector<JoinRecord>& records) {
   for (const JoinRecord& record : records) {
     if (record.reach.network_id.empty()) continue;
     if (record.reach.address.empty()) {
-      return complaint(record, who(record) + " cannot be reached by ranks of other hosts: " +
-                                   record.reach.problem);
+      return refusal(
+          member_of(record),
+          who(record) + " cannot be reached by ranks of other hosts: " + record.reach.problem);
     }
     stacks.try_emplace(record.reach.network_id, &record);
   }
@@ -85,22 +75,23 @@ Status compare_addresses(const std::vector<JoinRecord>& records) {
     if (is_loopback(reach.address)) {
       const auto other =
           stacks.begin()->first == reach.network_id ? std::next(stacks.begin()) : stacks.begin();
-      return complaint(
-          record, format("a loopback address reaches no other host: %s is at %s; %s; "
-                         "%s; %s",
-                         who(record).c_str(), reach.address.c_str(), interfaces_of(record).c_str(),
-                         interfaces_of(*other->second).c_str(), kAdvice));
+      return refusal(
+          member_of(record),
+          format("a loopback address reaches no other host: %s is at %s; %s; "
+                 "%s; %s",
+                 who(record).c_str(), reach.address.c_str(), interfaces_of(record).c_str(),
+                 interfaces_of(*other->second).c_str(), kAdvice));
     }
     const auto [begin, end] = owners.equal_range(reach.address);
     for (auto owner = begin; owner != end; ++owner) {
       const JoinRecord& other = *owner->second;
       if (other.reach.network_id == reach.network_id) continue;
-      return complaint(
-          record, format("two hosts have the same address: %s is at %s, and %s (at %s) has that "
-                         "address too; %s; %s; %s",
-                         who(record).c_str(), reach.address.c_str(), who(other).c_str(),
-                         other.reach.address.c_str(), interfaces_of(record).c_str(),
-                         interfaces_of(other).c_str(), kAdvice));
+      return refusal(member_of(record),
+                     format("two hosts have the same address: %s is at %s, and %s (at %s) has that "
+                            "address too; %s; %s; %s",
+                            who(record).c_str(), reach.address.c_str(), who(other).c_str(),
+                            other.reach.address.c_str(), interfaces_of(record).c_str(),
+                            interfaces_of(other).c_str(), kAdvice));
     }
   }
   return {};
