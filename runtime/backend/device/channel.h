@@ -40,6 +40,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status submit(const Collective& collective, std::shared_ptr<Work> work);
   void interrupt(Status status);
   Status broken() const { return interrupt_.status(); }
+  const Interrupt& interrupted() const { return interrupt_; }
   /// The device thread did not fail `work` at its deadline, so it hangs in a call: does that here.
   void give_up_on(const Work& work);
   /// Lets go of the communicator: what is under way is aborted, else it ends peacefully when all

@@ -23,7 +23,6 @@ constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kAgreeMs = 5'000;
 constexpr int64_t kDrainMs = 5'000;
 constexpr int64_t kZeroMs = 60'000;
-constexpr int64_t kZeroNapNs = 50'000;
 constexpr size_t kReasonBytes = 480;
 
 /// What ranks tell each other after each has tried to make its part.
@@ -199,19 +198,14 @@ class DeviceBackend final : public Backend {
     DT_TRY_VALUE(const auto launch, options_.engine->device_thread()->take_launch());
     DT_TRY(runtime.fill_zero(pointer, bytes, options_.engine->device_thread()->stream()));
     DT_TRY(runtime.record(launch->done, options_.engine->device_thread()->stream()));
-    const Deadline deadline = Deadline::after_ms(kZeroMs);
-    for (;;) {
-      DT_TRY_VALUE(const bool passed, runtime.passed(launch->done));
-      if (passed) return {};
-      DT_TRY(channel_->broken());
-      if (deadline.passed()) {
-        return Status(
-            Code::kTimeout,
-            format("%s is still busy after %lld s with what was enqueued before",
-                   runtime.device().name.c_str(), static_cast<long long>(kZeroMs / 1000)));
-      }
-      (void)dt::Event().wait({Deadline::after_ns(kZeroNapNs)});
-    }
+    DT_TRY_VALUE(const bool zeroed,
+                 options_.engine->device_thread()->await(
+                     launch->done, Wait{Deadline::after_ms(kZeroMs), &channel_->interrupted()}));
+    if (zeroed) return {};
+    DT_TRY(channel_->broken());
+    return Status(Code::kTimeout,
+                  format("%s is still busy after %lld s with what was enqueued before",
+                         runtime.device().name.c_str(), static_cast<long long>(kZeroMs / 1000)));
   }
 
   const DeviceOptions options_;

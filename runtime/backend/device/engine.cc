@@ -73,15 +73,20 @@ Result<std::shared_ptr<Launch>> DeviceThread::take_launch() {
   });
 }
 
+Result<bool> DeviceThread::await(cuda::Event event, const Wait& wait) {
+  for (;;) {
+    DT_TRY_VALUE(const bool passed, runtime_->passed(event));
+    if (passed) return true;
+    if (wait.interrupted() || wait.deadline.passed()) return false;
+    (void)Event().wait({Deadline::after_ns(kShortestNapNs)});
+  }
+}
+
 bool DeviceThread::drained(Deadline deadline) {
   const auto launch = take_launch();
   if (!launch.ok() || !runtime_->record(launch.value()->done, stream_).ok()) return false;
-  for (;;) {
-    const auto passed = runtime_->passed(launch.value()->done);
-    if (!passed.ok() || passed.value()) return passed.ok();
-    if (deadline.passed()) return false;
-    (void)Event().wait({Deadline::after_ns(kShortestNapNs)});
-  }
+  const auto passed = await(launch.value()->done, Wait{deadline, nullptr});
+  return passed.ok() && passed.value();
 }
 
 void DeviceThread::wake(std::shared_ptr<DeviceChannel> channel) {

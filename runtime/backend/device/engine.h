@@ -38,8 +38,10 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
 
   /// Events for one operation; they come back when the last reference goes. Any thread.
   Result<std::shared_ptr<Launch>> take_launch();
-  /// Whether the stream has come to its end, waited for until then: memory may be given back. Any
-  /// thread.
+  /// Waits, by queries, until `event`, which was recorded, has passed. False: the deadline or the
+  /// interrupt came first. Any thread.
+  Result<bool> await(cuda::Event event, const Wait& wait);
+  /// The same for all that the stream holds now. True: memory that it used may be given back.
   bool drained(Deadline deadline);
   /// The channel has something to do. Any thread, never blocks.
   void wake(std::shared_ptr<DeviceChannel> channel);

@@ -306,15 +306,10 @@ Status StagedCarrier::carry_out(const Collective& collective, Chunk chunk, Half*
 }
 
 Status StagedCarrier::await(cuda::Event event, const Wait& wait) {
-  for (;;) {
-    DT_TRY_VALUE(const bool passed, device_->runtime().passed(event));
-    if (passed) return {};
-    if (wait.interrupted()) return wait.interrupt->status();
-    if (wait.deadline.passed()) {
-      return Status(Code::kTimeout, "a copy between the GPU and host memory did not end");
-    }
-    (void)dt::Event().wait({Deadline::after_ns(kNapNs)});
-  }
+  DT_TRY_VALUE(const bool passed, device_->await(event, wait));
+  if (passed) return {};
+  if (wait.interrupted()) return wait.interrupt->status();
+  return Status(Code::kTimeout, "a copy between the GPU and host memory did not end");
 }
 
 }  // namespace
