@@ -340,6 +340,7 @@ TEST_CASE("client: ranks that ask for the same keys get what is there when they 
 TEST_CASE("Client: whether a rank answers at this moment") {
   // Outlive the job: a client's end needs its loop.
   const auto gate = std::make_shared<Event>();
+  const auto stands = std::make_shared<Event>();
   const auto other_loop = std::move(net::Loop::start()).value();
   Job job(3);
   const auto asker = job.connect(0);
@@ -352,7 +353,11 @@ TEST_CASE("Client: whether a rank answers at this moment") {
   REQUIRE(asked.ok());
   CHECK(asker->answers(1, patiently()).value());
   // Its I/O thread stands still, as in a process that was stopped.
-  other_loop->post([gate] { gate->wait({}); });
+  other_loop->post([gate, stands] {
+    stands->set();
+    gate->wait({});
+  });
+  REQUIRE(stands->wait(patiently()));
   CHECK(!asker->answers(1, briefly(50)).value());
   std::thread release([&] { gate->set(); });
   CHECK(asker->answers(1, patiently()).value());
