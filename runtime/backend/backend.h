@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "collective/operation.h"
+#include "kernels/cuda/tensors.h"
 
 namespace dt::backend {
 
@@ -47,6 +48,8 @@ class Backend {
   virtual Backend& on_host() { return *this; }
   /// The device whose memory the collectives take; null: host memory.
   virtual std::shared_ptr<cuda::Runtime> device() const { return nullptr; }
+  /// Work on tensors of that device; null: host memory.
+  virtual kernels::TensorKernels* kernels() const { return nullptr; }
   /// An eventfd that is readable once operations completed; made at the first call, owned by the
   /// backend. Each completion adds 1.
   virtual Result<int> completion_fd() = 0;

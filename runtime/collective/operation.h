@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
+#include "base/status.h"
 #include "base/wait.h"
 #include "cuda/runtime.h"
 
@@ -24,6 +27,19 @@ enum class Kind : int32_t {
 inline constexpr int kKindCount = 8;
 const char* kind_name(Kind kind);
 
+/// What an operation on a device does beside itself, in the order of the communicator's stream.
+struct StreamSteps {
+  /// Recorded before the operation was submitted: it waits for them, and not for what else its
+  /// stream holds.
+  std::vector<cuda::Event> after;
+  cuda::Event began = nullptr;  ///< recorded behind `after`; null: none
+  /// Enqueues what makes the input ready, and what uses the result. On the device thread; may
+  /// neither block nor allocate.
+  std::function<Status(cuda::Stream)> before;
+  std::function<Status(cuda::Stream)> behind;
+  cuda::Event ended = nullptr;  ///< recorded last; null: none
+};
+
 /// One operation as the caller described it. Arguments are checked before a backend sees it.
 struct Collective {
   Kind kind = Kind::kBarrier;
@@ -39,6 +55,7 @@ struct Collective {
   int32_t divisor = 0;
   /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
   cuda::Stream stream = nullptr;
+  std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none
   Deadline deadline = Deadline::never();
   std::string name;  ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").

@@ -238,6 +238,7 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
   device.on_host = options.on_host;
   device.on_broken = options.on_broken;
   device.engine = equipment.engine;
+  device.kernels = equipment.kernels;
   const auto device_thread = device.engine->device_thread();
   if (kind == DeviceKind::kStaged) {
     device.backend_name = "staged";

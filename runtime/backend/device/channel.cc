@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace dt::backend {
@@ -58,7 +59,9 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
   }
   Operation operation;
   DT_TRY_VALUE(operation.launch, device_->take_launch());
-  DT_TRY(runtime.record(operation.launch->ready, collective.stream));
+  if (collective.steps == nullptr) {
+    DT_TRY(runtime.record(operation.launch->ready, collective.stream));
+  }
   operation.launch->deadline = collective.deadline;
   operation.collective = collective;
   work->set_launch(operation.launch);
@@ -169,19 +172,17 @@ bool DeviceChannel::enqueue_some() {
     lists.enqueuing = batch;
   });
   if (batch.empty()) return false;
-  cuda::Runtime& runtime = device_->runtime();
-  const cuda::Stream stream = device_->stream();
   Status status;
   Deadline deadline = Deadline::never();
   std::vector<const Collective*> operations;
   for (const Operation& each : batch) {
-    if (status.ok()) status = runtime.wait(stream, each.launch->ready);
+    if (status.ok()) status = prepare_inputs(each);
     deadline = deadline.earlier(each.collective.deadline);
     operations.push_back(&each.collective);
   }
   if (status.ok()) status = options_.carrier->enqueue(operations, Wait{deadline, &interrupt_});
   for (const Operation& each : batch) {
-    if (status.ok()) status = runtime.record(each.launch->done, stream);
+    if (status.ok()) status = mark_done(each);
   }
   if (!status.ok()) {
     break_with(status.code() == Code::kTimeout
@@ -199,6 +200,26 @@ bool DeviceChannel::enqueue_some() {
   });
   for (const Operation& each : batch) each.launch->bell.ring();
   return true;
+}
+
+Status DeviceChannel::prepare_inputs(const Operation& operation) {
+  cuda::Runtime& runtime = device_->runtime();
+  const cuda::Stream stream = device_->stream();
+  const auto& steps = operation.collective.steps;
+  if (steps == nullptr) return runtime.wait(stream, operation.launch->ready);
+  for (const cuda::Event event : steps->after) DT_TRY(runtime.wait(stream, event));
+  if (steps->began != nullptr) DT_TRY(runtime.record(steps->began, stream));
+  if (steps->before) DT_TRY(steps->before(stream));
+  return {};
+}
+
+Status DeviceChannel::mark_done(const Operation& operation) {
+  cuda::Runtime& runtime = device_->runtime();
+  const cuda::Stream stream = device_->stream();
+  const auto& steps = operation.collective.steps;
+  if (steps != nullptr && steps->behind) DT_TRY(steps->behind(stream));
+  if (steps != nullptr && steps->ended != nullptr) DT_TRY(runtime.record(steps->ended, stream));
+  return runtime.record(operation.launch->done, stream);
 }
 
 bool DeviceChannel::complete_some() {
@@ -288,9 +309,16 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
 }
 
 Status DeviceChannel::timed_out(const Operation& operation) const {
-  const auto ready = device_->runtime().passed(operation.launch->ready);
+  const auto passed = [&](cuda::Event event) {
+    const auto answer = device_->runtime().passed(event);
+    return !answer.ok() || answer.value();
+  };
+  const auto& steps = operation.collective.steps;
+  const bool ready = steps == nullptr
+                         ? passed(operation.launch->ready)
+                         : std::all_of(steps->after.begin(), steps->after.end(), passed);
   const std::string why =
-      ready.ok() && !ready.value()
+      !ready
           ? "the caller's stream has not come to it: earlier work of this program is still running "
             "on the GPU; look at that, or raise collective.timeout_ms"
           : format(

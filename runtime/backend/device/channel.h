@@ -80,6 +80,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
 
   bool open_if_asked();
   bool enqueue_some();
+  Status prepare_inputs(const Operation& operation);
+  Status mark_done(const Operation& operation);
   bool complete_some();
   Turn close_if_retiring();
   void break_with(const Status& status);

@@ -60,6 +60,7 @@ class DeviceBackend final : public Backend {
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();
   }
+  kernels::TensorKernels* kernels() const override { return options_.kernels.get(); }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
     return channel_->submit(collective, std::move(work));

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/device/carrier.h"
 #include "backend/device/engine.h"
+#include "kernels/cuda/tensors.h"
 
 namespace dt::backend {
 
@@ -22,6 +23,7 @@ struct DeviceOptions {
   std::shared_ptr<DeviceEngine> engine;
   /// The same ranks over host memory: meets, agrees, and splits.
   std::shared_ptr<Backend> on_host;
+  std::shared_ptr<kernels::TensorKernels> kernels;
   /// Makes the carrier of this communicator, and of those split from it: rank, size, and its
   /// own on_host.
   struct Seat {

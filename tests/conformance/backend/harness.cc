@@ -409,6 +409,7 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
   options.self = dt::format("rank %d (thishost)", rank->rank);
   options.engine = engine.value();
   options.on_host = std::move(on_host);
+  options.kernels = dt::test::fake_tensor_kernels(cuda);
   options.backend_name = setup.backend;
   if (setup.on_broken) {
     options.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
@@ -420,8 +421,8 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
     rank->expect_ok(library.status(), "library");
     if (!library.ok()) return nullptr;
     options.make_carrier = [device = engine.value()->device_thread(), library = library.value(),
-                            kernels = dt::test::fake_tensor_kernels(cuda)](
-                               const dt::backend::DeviceOptions::Seat& seat) {
+                            kernels =
+                                options.kernels](const dt::backend::DeviceOptions::Seat& seat) {
       return dt::backend::make_nccl_carrier(
           device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels});
     };
