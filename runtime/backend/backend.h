@@ -59,6 +59,17 @@ class Backend {
   /// `pointer` is what allocate() gave, or null.
   virtual Status release(void* pointer) = 0;
 
+  /// What is submitted between the two is carried out as one on a device: its operations may wait
+  /// for each other's peers. Elsewhere every operation goes on by itself, and this does nothing.
+  virtual Status begin_group() { return {}; }
+  virtual Status end_group() { return {}; }
+
+  /// Waits until nothing of this job is under way on the device. False: the deadline or the
+  /// interrupt came first. Host communicators end their operations themselves.
+  virtual bool drain(const Wait& /*wait*/) { return true; }
+  /// To be called now and then: fails what a hanging call of the device's libraries holds up.
+  virtual void look_after() {}
+
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.
   virtual void interrupt(Status status) = 0;

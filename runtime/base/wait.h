@@ -28,6 +28,11 @@ class Deadline {
   /// Rounded up, so that a wait of this length does not wake before the deadline.
   int64_t remaining_ms() const;
   bool operator==(const Deadline&) const = default;
+  /// Later by so much; never stays never.
+  Deadline plus_ms(int64_t ms) const {
+    return is_never() ? *this : Deadline(at_ns_ + ms * 1'000'000);
+  }
+  bool is_at_or_before(int64_t now_ns) const { return at_ns_ <= now_ns; }
   bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.
   Deadline earlier(Deadline other) const {

@@ -146,7 +146,7 @@ Result<std::vector<DeviceCard>> exchange(const DeviceWorldOptions& options, cons
   gather.count = sizeof letter;
   gather.deadline = wait.deadline;
   gather.name = "GPUs";
-  DT_TRY(options.on_host->run(gather));
+  DT_TRY(backend::run_on_host(*options.on_host, gather, wait.interrupt));
   std::vector<DeviceCard> cards;
   for (const Letter& each : letters) cards.push_back(card_of(each));
   return cards;
@@ -240,6 +240,8 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
   device.engine = equipment.engine;
   device.kernels = equipment.kernels;
   const auto device_thread = device.engine->device_thread();
+  device.open_timeout_ms = config.integer("nccl.init_timeout_ms");
+  device.carries_on_host = kind == DeviceKind::kStaged;
   if (kind == DeviceKind::kStaged) {
     device.backend_name = "staged";
     device.make_carrier = [device_thread](const backend::DeviceOptions::Seat& seat) {
@@ -254,9 +256,7 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
           {seat.name, seat.rank, seat.size, seat.on_host, library, settings.fields(), kernels});
     };
   }
-  const Deadline limit =
-      wait.deadline.earlier(Deadline::after_ms(config.integer("nccl.init_timeout_ms")));
-  return backend::create_device_backend(std::move(device), Wait{limit, wait.interrupt});
+  return backend::create_device_backend(std::move(device), wait);
 }
 
 }  // namespace dt::job

@@ -1,36 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "base/wait.h"
 #include "collective/operation.h"
-#include "cuda/runtime.h"
 
 namespace dt::backend {
 
-/// Carries out the operations of one device communicator. All on the engine's thread, in the order
-/// of the calls, which is the same on all ranks.
+/// Carries out the operations of one device communicator. All on the device thread, in the order of
+/// the calls, which is the same on all ranks. Nothing here waits: begin what there is to do, then
+/// look again and again whether it is done. Where a call fails the communicator is broken, and
+/// abort() follows.
 class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  /// The collective first call: meets the other ranks. `wait` ends it.
-  virtual Status open(const Wait& wait) = 0;
-  /// Enqueues on the engine's stream, behind the operation's inputs; may wait for peers or for the
-  /// stream, under `wait`. Several: adjacent sends and receives, to be enqueued as one. Where it
-  /// fails the communicator is broken and abort() follows.
-  virtual Status enqueue(std::span<const collective::Collective* const> operations,
-                         const Wait& wait) = 0;
-  /// Looks for errors of operations under way. Cheap, never blocks.
+  /// The collective first call: meets the other ranks, for which it may take until the deadline.
+  virtual Status begin_open(Deadline deadline) = 0;
+  virtual Result<bool> is_open() = 0;
+
+  /// Begins to enqueue on the engine's stream, behind the operations' inputs. Several: one group,
+  /// or adjacent sends and receives, to be enqueued as one. They stay where they are until ended.
+  virtual Status begin(std::span<const collective::Collective* const> operations) = 0;
+  /// Whether one more may begin before all that began have ended.
+  virtual bool takes(const collective::Collective& /*next*/) const { return false; }
+  /// Goes on with them. Appends those that are wholly enqueued.
+  virtual Status progress(std::vector<const collective::Collective*>* ended) = 0;
+  /// By how much a carrier that keeps deadlines itself, and knows more, may be late.
+  virtual int64_t grace_ms() const { return 0; }
+
+  /// Looks for errors of operations that were enqueued. Cheap.
   virtual Status check() = 0;
-  /// Ends what is under way, whatever peers do. Nothing else is called afterwards.
+  /// Around the abort() of several communicators.
+  virtual void group_aborts(bool /*begin*/) {}
+  /// Ends what is under way, whatever peers do. Only release() comes after it.
   virtual void abort() = 0;
-  /// Begins a peaceful end; nothing is under way. True: it has come to its end. Called again until
-  /// it has, or until abort().
+  /// Goes on with a peaceful end; nothing is under way. True: it has come to its end.
   virtual Result<bool> close() = 0;
-  /// For messages: what an operation that does not end may be waiting for.
+  /// Gives memory back: the GPU has passed all that was enqueued, and the communicator is aborted
+  /// or closed. Where that cannot be known this is not called, and the memory is left behind.
+  virtual void release() = 0;
+  /// For messages: what something that does not end may be waiting for. Any thread.
   virtual const char* waits_for() const = 0;
 };
 

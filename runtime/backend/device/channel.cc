@@ -10,9 +10,13 @@
 namespace dt::backend {
 namespace {
 
-constexpr int64_t kGraceMs = 1'000;
 constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
-constexpr size_t kTogetherMax = 64;   // sends and receives in one group
+constexpr int64_t kLeaveMs = 5'000;   // memory that the GPU uses longer than this is left behind
+// The device thread keeps deadlines, and ends what was broken. Who still waits this much later
+// knows that it hangs.
+constexpr int64_t kHangingMs = 5'000;
+constexpr int64_t kAbortMs = 3'000;
+constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
 
 bool is_transfer(const Collective& collective) {
   return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
@@ -20,30 +24,38 @@ bool is_transfer(const Collective& collective) {
 
 }  // namespace
 
+// ---- callers ----
+
 Status DeviceChannel::open(const Wait& wait) {
+  device_->watch(weak_from_this());
   const auto opening = std::make_shared<Event>();
   lists_.with([&](Lists& lists) {
     lists.opening = opening;
-    lists.opening_wait = wait;
+    lists.opening_deadline = wait.deadline;
   });
   device_->wake(shared_from_this());
   // The device thread keeps the deadline and knows more; unless it hangs.
-  const Deadline late = wait.deadline.is_never()
-                            ? wait.deadline
-                            : Deadline::after_ms(wait.deadline.remaining_ms() + kGraceMs);
-  if (!opening->wait(Wait{late, wait.interrupt})) {
+  if (!opening->wait(Wait{wait.deadline.plus_ms(kHangingMs), wait.interrupt})) {
     const Status status =
         wait.interrupted()
             ? wait.interrupt->status()
             : Status(
                   Code::kTimeout,
-                  format("%s: making communicator \"%s\" on %s timed out: it waits for %s",
+                  format("%s: making communicator \"%s\" on %s timed out: the thread dt-device "
+                         "hangs in a call; it waits for %s",
                          options_.self.c_str(), options_.name.c_str(),
                          device_->runtime().device().name.c_str(), options_.carrier->waits_for()));
     interrupt(status);
     return status;
   }
   return lists_.with([](const Lists& lists) { return lists.opened; });
+}
+
+Status DeviceChannel::refused(const Lists& lists) const {
+  if (interrupt_.fired()) return interrupt_.status();
+  if (!lists.retiring) return {};
+  return Status(Code::kInvalidState,
+                format("communicator \"%s\" was destroyed", options_.name.c_str()));
 }
 
 Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work> work) {
@@ -57,149 +69,183 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
                "of one; end the capture before, or give another stream",
                collective::kind_name(collective.kind), options_.name.c_str()));
   }
-  Operation operation;
-  DT_TRY_VALUE(operation.launch, device_->take_launch());
+  auto operation = std::make_shared<Operation>();
+  DT_TRY_VALUE(operation->launch, device_->take_launch());
   if (collective.steps == nullptr) {
-    DT_TRY(runtime.record(operation.launch->ready, collective.stream));
+    DT_TRY(runtime.record(operation->launch->ready, collective.stream));
   }
-  operation.launch->deadline = collective.deadline;
-  operation.collective = collective;
-  work->set_launch(operation.launch);
-  operation.work = std::move(work);
-  const bool queued = lists_.with([&](Lists& lists) {
+  operation->collective = collective;
+  work->set_launch(operation->launch);
+  operation->work = std::move(work);
+  return lists_.with([&](Lists& lists) {
     // Whoever breaks the communicator empties the lists after it fired the interrupt.
-    if (interrupt_.fired() || lists.retiring) return false;
-    operation.sequence = ++lists.sequence;
+    DT_TRY(refused(lists));
+    operation->sequence = ++lists.sequence;
+    device_->operation_began();
+    lists.earliest = lists.earliest.earlier(collective.deadline);
+    if (lists.grouping) {
+      operation->group = lists.groups;
+      lists.grouped.push_back(std::move(operation));
+      return Status();
+    }
     lists.queued.push_back(std::move(operation));
-    return true;
+    device_->enlist(shared_from_this(), 1);
+    return Status();
   });
-  if (!queued) {
-    return interrupt_.fired() ? interrupt_.status()
-                              : Status(Code::kInvalidState, "the communicator was destroyed");
-  }
-  device_->wake(shared_from_this());
-  return {};
+}
+
+Status DeviceChannel::begin_group() {
+  return lists_.with([&](Lists& lists) {
+    DT_TRY(refused(lists));
+    lists.grouping = true;
+    ++lists.groups;
+    return Status();
+  });
+}
+
+Status DeviceChannel::end_group() {
+  return lists_.with([&](Lists& lists) {
+    lists.grouping = false;
+    DT_TRY(refused(lists));
+    if (lists.grouped.empty()) return Status();
+    const size_t count = lists.grouped.size();
+    for (OperationPtr& each : lists.grouped) lists.queued.push_back(std::move(each));
+    lists.grouped.clear();
+    device_->enlist(shared_from_this(), count);
+    return Status();
+  });
 }
 
 void DeviceChannel::interrupt(Status status) {
   told_.store(true);  // whoever calls this knows already
   interrupt_.fire(std::move(status));
-  fail_all();
+  fail_unlaunched();
   device_->wake(shared_from_this());
 }
 
-void DeviceChannel::give_up_on(const Work& work) {
-  Operation late;
-  bool found = false;
-  lists_.with([&](const Lists& lists) {
-    const auto look = [&](const auto& list) {
-      for (const Operation& each : list) {
-        if (each.work.get() != &work) continue;
-        late = each;
-        found = true;
-      }
+void DeviceChannel::look_after() {
+  if (interrupt_.fired()) {
+    const bool late = lists_.with([](const Lists& lists) { return lists.told_by.passed(); });
+    if (late) fail_all();
+    return;
+  }
+  const OperationPtr late = lists_.with([](const Lists& lists) -> OperationPtr {
+    const auto hangs = [](const OperationPtr& each) {
+      return each->collective.deadline.plus_ms(kHangingMs).passed();
     };
-    look(lists.queued);
-    look(lists.enqueuing);
-    look(lists.under_way);
+    if (!lists.earliest.plus_ms(kHangingMs).passed()) return nullptr;
+    for (const auto& each : lists.under_way) {
+      if (hangs(each)) return each;
+    }
+    for (const auto& each : lists.enqueuing) {
+      if (hangs(each)) return each;
+    }
+    for (const auto& each : lists.queued) {
+      if (hangs(each)) return each;
+    }
+    return nullptr;
   });
-  if (!found) return;  // it is being completed
+  if (late == nullptr) return;
   break_with(
-      failure(late, Code::kTimeout,
+      failure(*late, Code::kTimeout,
               format("timed out: the thread dt-device hangs in a call; it waits for %s; look "
                      "at the network between the ranks, then end this process",
                      options_.carrier->waits_for())));
+  fail_all();
 }
 
-void DeviceChannel::retire() {
-  const bool under_way = lists_.with([](Lists& lists) {
+void DeviceChannel::retire(std::vector<void*> memory) {
+  lists_.with([&](Lists& lists) {
     lists.retiring = true;
-    return !lists.queued.empty() || !lists.enqueuing.empty() || !lists.under_way.empty();
+    lists.memory = std::move(memory);
   });
-  if (under_way) {
-    interrupt(Status(Code::kAborted,
-                     format("communicator \"%s\" was destroyed while operations were queued",
-                            options_.name.c_str())));
-  }
   device_->wake(shared_from_this());
 }
 
-// ---- the device thread ----
+// ---- the device thread: launching ----
 
-DeviceChannel::Turn DeviceChannel::advance() {
-  bool progressed = false;
-  if (!interrupt_.fired()) {
-    progressed |= open_if_asked();
-    progressed |= enqueue_some();
-    progressed |= complete_some();
+DeviceChannel::Launched DeviceChannel::launch(size_t places) {
+  Launched out;
+  const bool went_on = !batch_.empty();
+  Status status = interrupt_.status();
+  if (status.ok()) {
+    status = begin_some(places, &out);
+    if (status.ok()) status = end_some(&out);
+    if (!status.ok()) {
+      if (batch_.empty()) {
+        break_with(status);
+      } else {
+        break_with(status.code() == Code::kTimeout && status.info().operation.empty()
+                       ? failure(*batch_[0], Code::kTimeout, "timed out: " + status.message())
+                       : failure(*batch_[0], status.code(), status.message()));
+      }
+    }
   }
-  if (interrupt_.fired() && !std::exchange(aborted_, true)) {
-    fail_all();
-    options_.carrier->abort();
-    progressed = true;
+  if (!status.ok()) {  // nothing of it is launched any more
+    batch_.clear();
+    return {places, false, true};
   }
-  const Turn closing = close_if_retiring();
-  if (closing != Turn::kIdle) return closing;
-  const bool busy = lists_.with(
-      [](const Lists& lists) { return !lists.queued.empty() || !lists.under_way.empty(); });
-  return progressed ? Turn::kProgressed : busy ? Turn::kBusy : Turn::kIdle;
+  if (!went_on && out.begun == 0) out.begun = places;  // their operations are not there any more
+  out.under_way = !batch_.empty();
+  return out;
 }
 
-bool DeviceChannel::open_if_asked() {
-  const auto [opening, wait] =
-      lists_.with([](const Lists& lists) { return std::pair(lists.opening, lists.opening_wait); });
-  if (opening == nullptr || opening->is_set()) return false;
-  const Status status = options_.carrier->open(Wait{wait.deadline, &interrupt_});
-  lists_.with([&](Lists& lists) { lists.opened = status; });
-  if (!status.ok()) {
-    told_.store(true);  // whoever opens it tells the others
-    break_with(status);
+/// Whether `next` belongs to what has begun.
+bool DeviceChannel::joins(const Operation& next, const std::vector<OperationPtr>& begun) const {
+  const OperationPtr* last = !begun.empty()    ? &begun.back()
+                             : !batch_.empty() ? &batch_.back()
+                                               : nullptr;
+  if (last == nullptr) return true;
+  if (next.group != 0 || (*last)->group != 0) {
+    return next.group == (*last)->group && batch_.empty();
   }
-  opening->set();
-  return true;
+  if (!is_transfer(next.collective) || !is_transfer((*last)->collective)) return false;
+  if (begun.size() >= kTogetherMax) return false;
+  return batch_.empty() || options_.carrier->takes(next.collective);
 }
 
-bool DeviceChannel::enqueue_some() {
-  std::vector<Operation> batch;
+Status DeviceChannel::begin_some(size_t places, Launched* out) {
+  if (places == 0) return {};
+  std::vector<OperationPtr> begun;
   lists_.with([&](Lists& lists) {
-    while (!lists.queued.empty() && batch.size() < kTogetherMax) {
-      const bool joins = batch.empty() || (is_transfer(batch.back().collective) &&
-                                           is_transfer(lists.queued.front().collective));
-      if (!joins) break;
-      batch.push_back(std::move(lists.queued.front()));
+    while (begun.size() < places && !lists.queued.empty() && joins(*lists.queued.front(), begun)) {
+      begun.push_back(std::move(lists.queued.front()));
       lists.queued.pop_front();
-    }
-    lists.enqueuing = batch;
-  });
-  if (batch.empty()) return false;
-  Status status;
-  Deadline deadline = Deadline::never();
-  std::vector<const Collective*> operations;
-  for (const Operation& each : batch) {
-    if (status.ok()) status = prepare_inputs(each);
-    deadline = deadline.earlier(each.collective.deadline);
-    operations.push_back(&each.collective);
-  }
-  if (status.ok()) status = options_.carrier->enqueue(operations, Wait{deadline, &interrupt_});
-  for (const Operation& each : batch) {
-    if (status.ok()) status = mark_done(each);
-  }
-  if (!status.ok()) {
-    break_with(status.code() == Code::kTimeout
-                   ? timed_out(batch.front())
-                   : failure(batch.front(), status.code(), status.message()));
-    return true;
-  }
-  lists_.with([&](Lists& lists) {
-    if (interrupt_.fired()) return;  // whoever broke it completes them
-    lists.enqueuing.clear();
-    for (Operation& each : batch) {
-      each.launch->enqueued.store(true);
-      lists.under_way.push_back(each);
+      lists.enqueuing.push_back(begun.back());
     }
   });
-  for (const Operation& each : batch) each.launch->bell.ring();
-  return true;
+  if (begun.empty()) return {};
+  out->begun = begun.size();
+  out->progressed = true;
+  batch_.insert(batch_.end(), begun.begin(), begun.end());
+  std::vector<const Collective*> collectives;
+  for (const OperationPtr& each : begun) {
+    DT_TRY(prepare_inputs(*each));
+    collectives.push_back(&each->collective);
+  }
+  return options_.carrier->begin(collectives);
+}
+
+Status DeviceChannel::end_some(Launched* out) {
+  if (batch_.empty()) return {};
+  ended_.clear();
+  DT_TRY(options_.carrier->progress(&ended_));
+  for (const Collective* collective : ended_) {
+    const auto found = std::find_if(batch_.begin(), batch_.end(), [&](const OperationPtr& each) {
+      return &each->collective == collective;
+    });
+    const OperationPtr operation = *found;
+    DT_TRY(mark_done(*operation));
+    batch_.erase(found);
+    lists_.with([&](Lists& lists) {
+      if (std::erase(lists.enqueuing, operation) == 0) return;  // it was completed
+      operation->launch->enqueued.store(true);
+      lists.under_way.push_back(operation);
+    });
+    operation->launch->bell.ring();
+    out->progressed = true;
+  }
+  return {};
 }
 
 Status DeviceChannel::prepare_inputs(const Operation& operation) {
@@ -222,51 +268,158 @@ Status DeviceChannel::mark_done(const Operation& operation) {
   return runtime.record(operation.launch->done, stream);
 }
 
+// ---- the device thread: what was launched ----
+
+DeviceChannel::Turn DeviceChannel::advance() {
+  bool progressed = false;
+  if (!interrupt_.fired()) {
+    const int64_t now_ns = monotonic_ns();
+    progressed |= advance_opening();
+    progressed |= complete_some();
+    keep_deadlines(now_ns);
+  }
+  const Turn ending = end();
+  if (interrupt_.fired()) return aborted_ ? ending : Turn::kProgressed;
+  const bool busy = lists_.with([](const Lists& lists) {
+    return !lists.queued.empty() || !lists.enqueuing.empty() || !lists.under_way.empty() ||
+           (lists.opening != nullptr && !lists.opening->is_set());
+  });
+  if (progressed) return Turn::kProgressed;
+  return busy ? Turn::kBusy : ending;
+}
+
+bool DeviceChannel::advance_opening() {
+  const auto [opening, deadline] = lists_.with(
+      [](const Lists& lists) { return std::pair(lists.opening, lists.opening_deadline); });
+  if (opening == nullptr || opening->is_set()) return false;
+  Status status;
+  bool open = false;
+  if (!std::exchange(opening_begun_, true)) status = options_.carrier->begin_open(deadline);
+  if (status.ok()) {
+    const auto answer = options_.carrier->is_open();
+    status = answer.status();
+    open = answer.ok() && answer.value();
+  }
+  if (status.ok() && !open) {
+    if (!deadline.passed()) return false;
+    status =
+        Status(Code::kTimeout,
+               format("%s: making communicator \"%s\" on %s timed out: it waits for %s",
+                      options_.self.c_str(), options_.name.c_str(),
+                      device_->runtime().device().name.c_str(), options_.carrier->waits_for()));
+  }
+  lists_.with([&](Lists& lists) { lists.opened = status; });
+  if (!status.ok()) {
+    told_.store(true);  // whoever opens it tells the others
+    break_with(status);
+  }
+  opening->set();
+  return true;
+}
+
 bool DeviceChannel::complete_some() {
   bool progressed = false;
   for (;;) {
-    Operation first;
-    const bool any = lists_.with([&](const Lists& lists) {
-      if (lists.under_way.empty()) return false;
-      first = lists.under_way.front();
-      return true;
+    const OperationPtr first = lists_.with([](const Lists& lists) {
+      return lists.under_way.empty() ? nullptr : lists.under_way.front();
     });
-    if (!any) return progressed;
-    const auto passed = device_->runtime().passed(first.launch->done);
+    if (first == nullptr) return progressed;
+    const auto passed = device_->runtime().passed(first->launch->done);
     if (!passed.ok()) {
-      break_with(failure(first, passed.status().code(), passed.status().message()));
+      break_with(failure(*first, passed.status().code(), passed.status().message()));
       return true;
     }
     if (!passed.value()) {
-      Status status = options_.carrier->check();
-      if (!status.ok()) {
-        status = failure(first, status.code(), status.message());
-      } else if (first.collective.deadline.passed()) {
-        status = timed_out(first);
-      }
-      if (!status.ok()) break_with(status);
-      return progressed || !status.ok();
+      const Status status = options_.carrier->check();
+      if (status.ok()) return progressed;
+      break_with(failure(*first, status.code(), status.message()));
+      return true;
     }
     const bool ours = lists_.with([&](Lists& lists) {
-      if (lists.under_way.empty()) return false;
+      if (lists.under_way.empty() || lists.under_way.front() != first) return false;
       lists.under_way.pop_front();
       return true;
     });
-    if (ours) complete(first, Status());
+    if (ours) complete(*first, Status());
     progressed = true;
   }
 }
 
-DeviceChannel::Turn DeviceChannel::close_if_retiring() {
-  if (!lists_.with([](const Lists& lists) { return lists.retiring; })) return Turn::kIdle;
-  if (aborted_) return Turn::kGone;
-  if (closes_.is_never()) closes_ = Deadline::after_ms(kCloseMs);
-  const auto closed = options_.carrier->close();
-  if (closed.ok() && closed.value()) return Turn::kGone;
-  if (closed.ok() && !closes_.passed()) return Turn::kBusy;
+/// As of the beginning of this turn: a carrier that keeps deadlines itself has looked since.
+void DeviceChannel::keep_deadlines(int64_t now_ns) {
+  OperationPtr late;
+  bool queued = false;
+  const int64_t grace_ms = options_.carrier->grace_ms();
+  lists_.with([&](Lists& lists) {
+    if (!lists.earliest.is_at_or_before(now_ns)) return;
+    lists.earliest = Deadline::never();
+    const auto look = [&](const auto& list, int64_t grace, bool is_queued) {
+      for (const OperationPtr& each : list) {
+        const Deadline deadline = each->collective.deadline.plus_ms(grace);
+        lists.earliest = lists.earliest.earlier(each->collective.deadline);
+        if (late != nullptr || !deadline.is_at_or_before(now_ns)) continue;
+        late = each;
+        queued = is_queued;
+      }
+    };
+    look(lists.under_way, 0, false);
+    look(lists.enqueuing, grace_ms, false);
+    look(lists.queued, grace_ms, true);
+  });
+  if (late != nullptr) break_with(timed_out(*late, queued));
+}
+
+// ---- the device thread: the end ----
+
+void DeviceChannel::abort() {
+  batch_.clear();
   options_.carrier->abort();
   aborted_ = true;
-  return Turn::kGone;
+}
+
+/// A broken communicator is aborted before; a retiring one is closed when nothing is under way.
+DeviceChannel::Turn DeviceChannel::end() {
+  const bool retires = lists_.with([&](Lists& lists) {
+    if (!lists.retiring) return false;
+    if (!aborted_ &&
+        !(lists.queued.empty() && lists.enqueuing.empty() && lists.under_way.empty())) {
+      return false;
+    }
+    memory_.insert(memory_.end(), lists.memory.begin(), lists.memory.end());
+    lists.memory.clear();
+    return true;
+  });
+  if (retires && !aborted_ && !closed_) {
+    if (closes_.is_never()) closes_ = Deadline::after_ms(kCloseMs);
+    const auto answer = options_.carrier->close();
+    closed_ = answer.ok() && answer.value();
+    if (!closed_ && answer.ok() && !closes_.passed()) return Turn::kBusy;
+    if (!closed_) abort();
+  }
+  return (aborted_ || closed_) && !left() ? Turn::kBusy : Turn::kIdle;
+}
+
+/// Gives back, or leaves behind, what the GPU may have used until now.
+bool DeviceChannel::left() {
+  if (carrier_released_ && memory_.empty()) return true;
+  if (last_ == nullptr) {
+    const auto taken = device_->take_launch();
+    leaves_behind_ = Deadline::after_ms(kLeaveMs);
+    if (taken.ok() && device_->runtime().record(taken.value()->done, device_->stream()).ok()) {
+      last_ = taken.value();
+    }
+  }
+  const auto passed = last_ == nullptr ? Result<bool>(Status(Code::kCuda, "no event"))
+                                       : device_->runtime().passed(last_->done);
+  if (passed.ok() && !passed.value() && !leaves_behind_.passed()) return false;
+  if (passed.ok() && passed.value()) {
+    if (!carrier_released_) options_.carrier->release();
+    for (void* const pointer : memory_) (void)device_->runtime().release(pointer);
+  }
+  carrier_released_ = true;
+  memory_.clear();
+  last_ = nullptr;
+  return true;
 }
 
 // ---- failure ----
@@ -277,21 +430,31 @@ void DeviceChannel::break_with(const Status& status) {
   if (!told_.exchange(true) && options_.on_broken) {
     options_.on_broken(options_.name, interrupt_.status());
   }
-  fail_all();
+  fail_unlaunched();
   device_->wake(shared_from_this());
 }
 
-void DeviceChannel::fail_all() {
-  std::vector<Operation> all;
+void DeviceChannel::fail_unlaunched() {
+  std::vector<OperationPtr> all;
   lists_.with([&](Lists& lists) {
-    for (auto* list : {&lists.under_way, &lists.queued}) {
-      for (Operation& each : *list) all.push_back(std::move(each));
-      list->clear();
-    }
-    for (Operation& each : lists.enqueuing) all.push_back(std::move(each));
+    if (lists.told_by.is_never()) lists.told_by = Deadline::after_ms(kAbortMs);
+    all.assign(lists.queued.begin(), lists.queued.end());
+    all.insert(all.end(), lists.grouped.begin(), lists.grouped.end());
+    lists.queued.clear();
+    lists.grouped.clear();
+  });
+  for (const OperationPtr& each : all) complete(*each, interrupt_.status());
+}
+
+void DeviceChannel::fail_all() {
+  std::vector<OperationPtr> all;
+  lists_.with([&](Lists& lists) {
+    all.assign(lists.under_way.begin(), lists.under_way.end());
+    all.insert(all.end(), lists.enqueuing.begin(), lists.enqueuing.end());
+    lists.under_way.clear();
     lists.enqueuing.clear();
   });
-  for (const Operation& each : all) complete(each, interrupt_.status());
+  for (const OperationPtr& each : all) complete(*each, interrupt_.status());
 }
 
 Status DeviceChannel::failure(const Operation& operation, Code code,
@@ -308,7 +471,7 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
   return Status(std::move(info));
 }
 
-Status DeviceChannel::timed_out(const Operation& operation) const {
+Status DeviceChannel::timed_out(const Operation& operation, bool queued) const {
   const auto passed = [&](cuda::Event event) {
     const auto answer = device_->runtime().passed(event);
     return !answer.ok() || answer.value();
@@ -317,14 +480,21 @@ Status DeviceChannel::timed_out(const Operation& operation) const {
   const bool ready = steps == nullptr
                          ? passed(operation.launch->ready)
                          : std::all_of(steps->after.begin(), steps->after.end(), passed);
-  const std::string why =
-      !ready
-          ? "the caller's stream has not come to it: earlier work of this program is still running "
-            "on the GPU; look at that, or raise collective.timeout_ms"
-          : format(
-                "it waits for %s; look at what the other ranks do and at the network to them, or "
-                "raise collective.timeout_ms",
-                options_.carrier->waits_for());
+  std::string why;
+  if (!ready) {
+    why =
+        "the caller's stream has not come to it: earlier work of this program is still running "
+        "on the GPU; look at that, or raise collective.timeout_ms";
+  } else if (queued) {
+    why =
+        "an earlier operation on this GPU, maybe of another communicator, is not launched yet; "
+        "look at that one, or raise collective.timeout_ms";
+  } else {
+    why = format(
+        "it waits for %s; look at what the other ranks do and at the network to them, or "
+        "raise collective.timeout_ms",
+        options_.carrier->waits_for());
+  }
   return failure(operation, Code::kTimeout, "timed out on the GPU: " + why);
 }
 
@@ -333,9 +503,11 @@ void DeviceChannel::complete(const Operation& operation, const Status& status) {
   completing_.fetch_add(1, std::memory_order_relaxed);  // published by done()
   operation.work->complete(status);
   operation.launch->bell.ring();
-  const int fd = completion_fd_.load(std::memory_order_acquire);
-  if (fd >= 0) (void)eventfd_write(fd, 1);
+  completion_fd_.with([](int fd) {
+    if (fd >= 0) (void)eventfd_write(fd, 1);
+  });
   completed_.fetch_add(1, std::memory_order_release);
+  device_->operation_ended();
 }
 
 void DeviceChannel::await_count() const {

@@ -15,13 +15,15 @@
 
 namespace dt::backend {
 
-/// One communicator on the device thread: operations are `queued`, then enqueued one after the
-/// other, then `under way` until the stream has passed their done events.
+/// One communicator on the device thread: operations are `queued`, then `enqueuing` when their turn
+/// has come, then `under_way` until the stream has passed their done events.
 ///
-/// Threads: callers push to the queue; the device thread moves operations on; whoever breaks the
-/// communicator takes all operations out of the lists and completes them. The lists have one lock,
-/// which nobody holds during a call to CUDA, NCCL or a callback. What is being enqueued at that
-/// moment is in `enqueuing`, where it can be completed too: the device thread finds it gone.
+/// Threads: callers push to the queue and take a place in the device thread's order, under one
+/// lock, so that both have one order. The device thread moves operations on. Whoever breaks the
+/// communicator completes what is queued; what the GPU may touch is completed by the device thread
+/// when it is aborted, so that a caller who was told may free his memory; only where that hangs,
+/// look_after() completes it. Whoever takes an operation out of the lists completes it, so it is
+/// completed once. Nobody holds the lock during a call to CUDA, NCCL or a callback.
 class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
  public:
   struct Options {
@@ -38,27 +40,43 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// Meets the other ranks.
   Status open(const Wait& wait);
   Status submit(const Collective& collective, std::shared_ptr<Work> work);
+  /// What is submitted between the two is launched as one; ends at once where it is broken.
+  Status begin_group();
+  Status end_group();
   void interrupt(Status status);
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
-  /// The device thread did not fail `work` at its deadline, so it hangs in a call: does that here.
-  void give_up_on(const Work& work);
-  /// Lets go of the communicator: what is under way is aborted, else it ends peacefully when all
-  /// ranks let go of it. Does not wait.
-  void retire();
+  /// Fails what the device thread should have failed: it hangs in a call.
+  void look_after();
+  /// Takes no more operations. Those there are end under their deadlines, then the communicator
+  /// ends, in peace when all ranks let go of it, and `memory` is given back. Does not wait.
+  void retire(std::vector<void*> memory);
   /// Returns when the eventfd counts every operation that is done by now: between the two lie a few
   /// instructions of another thread.
   void await_count() const;
-  void set_completion_fd(int fd) { completion_fd_.store(fd, std::memory_order_release); }
+  /// < 0: none any more.
+  void set_completion_fd(int fd) {
+    completion_fd_.with([fd](int& mine) { mine = fd; });
+  }
 
   // The device thread:
+  struct Launched {
+    size_t begun = 0;  ///< places in the order that were used up
+    bool under_way = false;
+    bool progressed = false;
+  };
+  /// Its turn: enqueues what has the next `places` places.
+  Launched launch(size_t places);
   enum class Turn {
     kIdle,        ///< nothing to do until woken
     kBusy,        ///< something is under way
     kProgressed,  ///< and went on
-    kGone,        ///< retired, at its end
   };
   Turn advance();
+  bool wants_abort() const { return interrupt_.fired() && !aborted_; }
+  void group_aborts(bool begin) { options_.carrier->group_aborts(begin); }
+  void abort();
+  void aborted() { fail_all(); }
 
  private:
   struct Operation {
@@ -66,41 +84,65 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Work> work;
     std::shared_ptr<Launch> launch;
     int64_t sequence = 0;
+    int64_t group = 0;  ///< 0: none
   };
+  using OperationPtr = std::shared_ptr<Operation>;
   struct Lists {
-    std::deque<Operation> queued;
-    std::vector<Operation> enqueuing;
-    std::deque<Operation> under_way;
-    std::shared_ptr<Event> opening;  ///< set when open() is answered
-    Wait opening_wait;
+    std::vector<OperationPtr> grouped;  ///< their group has not ended
+    std::deque<OperationPtr> queued;
+    std::vector<OperationPtr> enqueuing;
+    std::deque<OperationPtr> under_way;
+    Deadline earliest = Deadline::never();  ///< no deadline is before this one
+    std::shared_ptr<Event> opening;         ///< set when open() is answered
+    Deadline opening_deadline = Deadline::never();
     Status opened;
     int64_t sequence = 0;
+    int64_t groups = 0;
+    bool grouping = false;
     bool retiring = false;
+    std::vector<void*> memory;
+    Deadline told_by = Deadline::never();  ///< broken: all are completed by then
   };
 
-  bool open_if_asked();
-  bool enqueue_some();
+  Status refused(const Lists& lists) const;
+  bool advance_opening();
+  Status begin_some(size_t places, Launched* out);
+  bool joins(const Operation& next, const std::vector<OperationPtr>& begun) const;
   Status prepare_inputs(const Operation& operation);
   Status mark_done(const Operation& operation);
+  Status end_some(Launched* out);
   bool complete_some();
-  Turn close_if_retiring();
+  void keep_deadlines(int64_t now_ns);
+  Turn end();
+  bool left();
   void break_with(const Status& status);
+  void fail_unlaunched();
   void fail_all();
   Status failure(const Operation& operation, Code code, const std::string& message) const;
-  Status timed_out(const Operation& operation) const;
+  Status timed_out(const Operation& operation, bool queued) const;
   void complete(const Operation& operation, const Status& status);
 
   const std::shared_ptr<DeviceThread> device_;
   const Options options_;
   Interrupt interrupt_;  ///< fired: broken, for good
   Guarded<Lists> lists_;
-  std::atomic<int> completion_fd_{-1};
+  Guarded<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
   // One moves before an operation is done, the other after it is counted.
   std::atomic<uint64_t> completing_{0};
   std::atomic<uint64_t> completed_{0};
-  bool aborted_ = false;                 ///< the device thread's
-  Deadline closes_ = Deadline::never();  ///< the device thread's: a peaceful end takes no longer
+
+  // The device thread's:
+  bool opening_begun_ = false;
+  std::vector<OperationPtr> batch_;  ///< begun, not wholly enqueued
+  std::vector<const Collective*> ended_;
+  bool aborted_ = false;
+  bool closed_ = false;
+  Deadline closes_ = Deadline::never();  ///< a peaceful end takes no longer
+  bool carrier_released_ = false;
+  std::vector<void*> memory_;
+  std::shared_ptr<Launch> last_;  ///< behind all that used the memory
+  Deadline leaves_behind_ = Deadline::never();
 };
 
 }  // namespace dt::backend

@@ -18,10 +18,8 @@ namespace {
 
 // A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
 constexpr int64_t kInterruptPollMs = 20;
-// The device thread keeps the deadlines. Who still waits this much later knows that it hangs.
-constexpr int64_t kHangingMs = 5'000;
-constexpr int64_t kAgreeMs = 5'000;
-constexpr int64_t kDrainMs = 5'000;
+constexpr int64_t kLookMs = 1'000;   // and after the device thread this often
+constexpr int64_t kAgreeMs = 8'000;  // more than a hanging device thread is late
 constexpr int64_t kZeroMs = 60'000;
 constexpr size_t kReasonBytes = 480;
 
@@ -33,20 +31,20 @@ struct Outcome {
 
 class DeviceBackend final : public Backend {
  public:
-  explicit DeviceBackend(DeviceOptions options) : options_(std::move(options)) {
+  DeviceBackend(DeviceOptions options, std::shared_ptr<Carrier> carrier)
+      : options_(std::move(options)) {
     DeviceChannel::Options channel;
     channel.name = options_.name;
     channel.self = options_.self;
     channel.on_broken = options_.on_broken;
-    channel.carrier =
-        options_.make_carrier({options_.name, options_.rank, options_.size, options_.on_host});
+    channel.carrier = std::move(carrier);
     channel_ =
         std::make_shared<DeviceChannel>(options_.engine->device_thread(), std::move(channel));
   }
 
   ~DeviceBackend() override {
-    channel_->retire();
-    give_memory_back();
+    channel_->retire(allocated_.with(
+        [](std::set<void*>& all) { return std::vector<void*>(all.begin(), all.end()); }));
     const int fd = completion_fd_.load();
     channel_->set_completion_fd(-1);
     release_fd_from_fork_guard(fd);
@@ -76,15 +74,14 @@ class DeviceBackend final : public Backend {
   Status wait_stream(Work& work, cuda::Stream stream) override {
     Launch& launch = *work.launch();
     const auto settled = [&] { return launch.enqueued.load() || work.done(); };
-    const Deadline hanging = hanging_after(launch);
     while (!settled()) {
       const uint32_t ticket = launch.bell.prepare();
       if (settled()) {
         launch.bell.cancel();
         break;
       }
-      launch.bell.sleep(ticket, hanging);
-      if (!settled() && hanging.passed()) channel_->give_up_on(work);
+      launch.bell.sleep(ticket, Deadline::after_ms(kLookMs));
+      if (!settled()) look_after();
     }
     if (work.done()) return work.status();
     return options_.engine->device_thread()->runtime().wait(stream, launch.done);
@@ -93,23 +90,30 @@ class DeviceBackend final : public Backend {
   bool wait(Work& work, const Wait& wait) override {
     Doorbell bell;
     work.watch(&bell);
-    const Deadline hanging = hanging_after(*work.launch());
+    Deadline look = Deadline::after_ms(kLookMs);
     while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
       const uint32_t ticket = bell.prepare();
       if (work.done()) {
         bell.cancel();
         break;
       }
-      Deadline until = wait.deadline.earlier(hanging);
+      Deadline until = wait.deadline.earlier(look);
       if (wait.interrupt != nullptr) until = until.earlier(Deadline::after_ms(kInterruptPollMs));
       bell.sleep(ticket, until);
-      if (!work.done() && hanging.passed()) channel_->give_up_on(work);
+      if (!look.passed()) continue;
+      look_after();
+      look = Deadline::after_ms(kLookMs);
     }
     work.unwatch(&bell);
     if (!work.done()) return false;
     channel_->await_count();
     return true;
   }
+
+  Status begin_group() override { return channel_->begin_group(); }
+  Status end_group() override { return channel_->end_group(); }
+  bool drain(const Wait& wait) override { return options_.engine->device_thread()->drain(wait); }
+  void look_after() override { options_.engine->device_thread()->look_after(); }
 
   Result<int> completion_fd() override {
     int fd = completion_fd_.load(std::memory_order_acquire);
@@ -172,33 +176,21 @@ class DeviceBackend final : public Backend {
     child.rank = static_cast<int32_t>(
         std::find(part.members.begin(), part.members.end(), options_.rank) - part.members.begin());
     child.on_host = std::move(part.backend);
-    DT_TRY_VALUE(part.backend, create_device_backend(std::move(child), Wait{deadline, nullptr}));
+    // A peer that is lost meanwhile breaks this communicator; the new one is known to nobody yet.
+    DT_TRY_VALUE(part.backend,
+                 create_device_backend(std::move(child), Wait{deadline, &channel_->interrupted()}));
     return part;
   }
 
  private:
-  static Deadline hanging_after(const Launch& launch) {
-    const Deadline deadline = launch.deadline;
-    return deadline.is_never()
-               ? deadline
-               : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms(), 0) + kHangingMs);
-  }
-
-  void give_memory_back() {
-    DeviceThread& device = *options_.engine->device_thread();
-    allocated_.with([&](std::set<void*>& all) {
-      // Memory that a stuck operation may touch is left behind.
-      if (all.empty() || !device.drained(Deadline::after_ms(kDrainMs))) return;
-      for (void* const pointer : all) (void)device.runtime().release(pointer);
-    });
-  }
-
   /// The caller may use the memory on any stream, so it is waited for.
   Status zero(void* pointer, int64_t bytes) {
     cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
     DT_TRY_VALUE(const auto launch, options_.engine->device_thread()->take_launch());
-    DT_TRY(runtime.fill_zero(pointer, bytes, options_.engine->device_thread()->stream()));
-    DT_TRY(runtime.record(launch->done, options_.engine->device_thread()->stream()));
+    // Not behind operations, which may wait for peers.
+    const cuda::Stream side = options_.engine->device_thread()->side_stream();
+    DT_TRY(runtime.fill_zero(pointer, bytes, side));
+    DT_TRY(runtime.record(launch->done, side));
     DT_TRY_VALUE(const bool zeroed,
                  options_.engine->device_thread()->await(
                      launch->done, Wait{Deadline::after_ms(kZeroMs), &channel_->interrupted()}));
@@ -228,12 +220,9 @@ Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait)
   gather.recv = all.data();
   gather.count = sizeof own;
   // Some come here when their time is up.
-  if (!wait.deadline.is_never()) {
-    gather.deadline =
-        Deadline::after_ms(std::max<int64_t>(wait.deadline.remaining_ms(), 0) + kAgreeMs);
-  }
+  gather.deadline = wait.deadline.plus_ms(kAgreeMs);
   gather.name = "made?";
-  const Status gathered = options.on_host->run(gather);
+  const Status gathered = run_on_host(*options.on_host, gather, wait.interrupt);
   if (!gathered.ok()) return mine.ok() ? gathered : mine;
   constexpr auto kTimedOut = static_cast<int32_t>(Code::kTimeout);
   const Outcome* cause = nullptr;
@@ -251,9 +240,27 @@ Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait)
 
 }  // namespace
 
+Status run_on_host(Backend& on_host, const Collective& collective, const Interrupt* interrupt) {
+  const auto work = std::make_shared<Work>();
+  DT_TRY(on_host.submit(collective, work));
+  if (!on_host.wait(*work, Wait{Deadline::never(), interrupt})) {
+    on_host.interrupt(interrupt->status());
+    (void)on_host.wait(*work, Wait());  // it is failed at once; until then it uses the memory
+  }
+  return work->status();
+}
+
 Result<std::shared_ptr<Backend>> create_device_backend(DeviceOptions options, const Wait& wait) {
-  auto backend = std::make_shared<DeviceBackend>(options);
-  DT_TRY(agree(options, backend->open(wait), wait));
+  DeviceOptions::Seat seat{options.name, options.rank, options.size, options.on_host};
+  if (options.carries_on_host && options.size > 1) {
+    DT_TRY_VALUE(auto own, options.on_host->split(0, options.rank, options.name + " on the host",
+                                                  wait.deadline));
+    seat.on_host = std::move(own.backend);
+  }
+  const Wait limit{wait.deadline.earlier(Deadline::after_ms(options.open_timeout_ms)),
+                   wait.interrupt};
+  auto backend = std::make_shared<DeviceBackend>(options, options.make_carrier(seat));
+  DT_TRY(agree(options, backend->open(limit), limit));
   return std::shared_ptr<Backend>(std::move(backend));
 }
 

@@ -24,6 +24,10 @@ struct DeviceOptions {
   /// The same ranks over host memory: meets, agrees, and splits.
   std::shared_ptr<Backend> on_host;
   std::shared_ptr<kernels::TensorKernels> kernels;
+  /// A communicator takes no longer to make, whatever the caller's deadline.
+  int64_t open_timeout_ms = -1;
+  /// The carriers' operations go over host memory: each gets a communicator there for itself.
+  bool carries_on_host = false;
   /// Makes the carrier of this communicator, and of those split from it: rank, size, and its
   /// own on_host.
   struct Seat {
@@ -36,6 +40,9 @@ struct DeviceOptions {
   std::function<void(const std::string& communicator, const Status&)> on_broken;
   const char* backend_name = "nccl";
 };
+
+/// Runs it on a communicator over host memory, which `interrupt` (may be null) breaks.
+Status run_on_host(Backend& on_host, const Collective& collective, const Interrupt* interrupt);
 
 /// Collective over the ranks of on_host: all make it, or none; the error names the rank that could
 /// not.

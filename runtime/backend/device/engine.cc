@@ -2,6 +2,7 @@
 #include "backend/device/engine.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -14,9 +15,11 @@ namespace {
 
 // While operations are under way the thread looks at their events: at once for as long as a small
 // one takes, then more and more seldom.
-constexpr int64_t kSpinNs = 30'000;
+constexpr int64_t kSpinNs = 60'000;
 constexpr int64_t kShortestNapNs = 20'000;
 constexpr int64_t kLongestNapNs = 200'000;
+constexpr int64_t kLookMs = 1'000;  // who waits looks after the thread so often
+constexpr const char* kJobEnded = "the job has ended";
 constexpr int64_t kFarewellMs = 1'000;  // for channels that end together with their peers'
 constexpr int64_t kEndMs = 3'000;       // for a thread that does not hang
 constexpr size_t kEventsAtStart = 64;
@@ -32,11 +35,14 @@ DeviceThread::~DeviceThread() {
       (void)runtime_->destroy_event(launch->done);
     }
   });
-  if (stream_ != nullptr) (void)runtime_->destroy_stream(stream_);
+  for (const cuda::Stream stream : {stream_, side_stream_}) {
+    if (stream != nullptr) (void)runtime_->destroy_stream(stream);
+  }
 }
 
 Status DeviceThread::prepare(cuda::StreamPriority priority) {
   DT_TRY_VALUE(stream_, runtime_->create_stream(priority));
+  DT_TRY_VALUE(side_stream_, runtime_->create_stream(cuda::StreamPriority::kNormal));
   for (size_t i = 0; i < kEventsAtStart; ++i) {
     DT_TRY_VALUE(auto launch, make_launch());
     spare_.with([&](auto& all) { all.push_back(std::move(launch)); });
@@ -82,19 +88,14 @@ Result<bool> DeviceThread::await(cuda::Event event, const Wait& wait) {
   }
 }
 
-bool DeviceThread::drained(Deadline deadline) {
-  const auto launch = take_launch();
-  if (!launch.ok() || !runtime_->record(launch.value()->done, stream_).ok()) return false;
-  const auto passed = await(launch.value()->done, Wait{deadline, nullptr});
-  return passed.ok() && passed.value();
+void DeviceThread::enlist(std::shared_ptr<DeviceChannel> channel, size_t count) {
+  mail_.with([&](Mail& mail) { mail.order.insert(mail.order.end(), count, std::move(channel)); });
+  has_mail_.store(true);
+  bell_.ring();
 }
 
 void DeviceThread::wake(std::shared_ptr<DeviceChannel> channel) {
-  mail_.with([&](Mail& mail) {
-    if (std::find(mail.channels.begin(), mail.channels.end(), channel) == mail.channels.end()) {
-      mail.channels.push_back(std::move(channel));
-    }
-  });
+  mail_.with([&](Mail& mail) { mail.woken.push_back(std::move(channel)); });
   has_mail_.store(true);
   bell_.ring();
 }
@@ -105,47 +106,119 @@ void DeviceThread::stop() {
   bell_.ring();
 }
 
+void DeviceThread::operation_ended() {
+  if (unended_.fetch_sub(1) == 1) drained_.ring();
+}
+
+void DeviceThread::watch(std::weak_ptr<DeviceChannel> channel) {
+  watched_.with([&](auto& all) {
+    std::erase_if(all, [](const auto& each) { return each.expired(); });
+    all.push_back(std::move(channel));
+  });
+}
+
+void DeviceThread::look_after() {
+  const auto all = watched_.with([](const auto& channels) { return channels; });
+  for (const auto& each : all) {
+    if (const auto channel = each.lock()) channel->look_after();
+  }
+}
+
+bool DeviceThread::drain(const Wait& wait) {
+  for (;;) {
+    const uint32_t ticket = drained_.prepare();
+    if (unended_.load() == 0 || wait.interrupted() || wait.deadline.passed()) {
+      drained_.cancel();
+      return unended_.load() == 0;
+    }
+    drained_.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kLookMs)));
+    look_after();
+  }
+}
+
 void DeviceThread::run() {
   pthread_setname_np(pthread_self(), "dt-device");
-  std::vector<std::shared_ptr<DeviceChannel>> channels;
+  Channels live;
   int64_t idle_since_ns = monotonic_ns();
-  bool stopping = false;
   Deadline farewell = Deadline::never();
-  while (!stopping || !channels.empty()) {
-    if (has_mail_.exchange(false)) {
-      mail_.with([&](Mail& mail) {
-        if (mail.stopping && !std::exchange(stopping, true)) {
-          farewell = Deadline::after_ms(kFarewellMs);
-        }
-        for (auto& each : mail.channels) {
-          if (std::find(channels.begin(), channels.end(), each) == channels.end()) {
-            channels.push_back(std::move(each));
-          }
-        }
-        mail.channels.clear();
-      });
+  while (farewell.is_never() || !live.empty()) {
+    if (has_mail_.exchange(false)) take_mail(&live, &farewell);
+    if (farewell.passed()) {
+      for (const auto& channel : live) channel->interrupt(Status(Code::kAborted, kJobEnded));
     }
-    bool busy = false;
-    bool progressed = false;
-    std::erase_if(channels, [&](const std::shared_ptr<DeviceChannel>& channel) {
-      if (farewell.passed()) channel->interrupt(Status(Code::kAborted, "the job has ended"));
+    bool progressed = launch_in_order();
+    bool busy = launching_ != nullptr;
+    abort_broken(live);
+    std::erase_if(live, [&](const std::shared_ptr<DeviceChannel>& channel) {
       const DeviceChannel::Turn turn = channel->advance();
-      busy |= turn == DeviceChannel::Turn::kBusy || turn == DeviceChannel::Turn::kProgressed;
+      busy |= turn != DeviceChannel::Turn::kIdle;
       progressed |= turn == DeviceChannel::Turn::kProgressed;
-      return turn == DeviceChannel::Turn::kIdle || turn == DeviceChannel::Turn::kGone;
+      return turn == DeviceChannel::Turn::kIdle;
     });
-    if (progressed) idle_since_ns = monotonic_ns();
-    if (!progressed && !(stopping && channels.empty())) nap(idle_since_ns, busy);
-    if (!busy) idle_since_ns = monotonic_ns();
+    if (progressed || !busy) idle_since_ns = monotonic_ns();
+    if (!progressed && (farewell.is_never() || !live.empty())) nap(idle_since_ns, busy);
   }
+  order_.clear();
+  launching_ = nullptr;
   // What was woken since: it holds this thread's object, which would hold it.
-  std::vector<std::shared_ptr<DeviceChannel>> late;
-  mail_.with([&](Mail& mail) { late.swap(mail.channels); });
+  Mail late;
+  mail_.with([&](Mail& mail) { std::swap(late, mail); });
+}
+
+void DeviceThread::take_mail(Channels* live, Deadline* farewell) {
+  Mail mail;
+  mail_.with([&](Mail& box) {
+    mail.order.swap(box.order);
+    mail.woken.swap(box.woken);
+    mail.stopping = box.stopping;
+  });
+  if (mail.stopping && farewell->is_never()) *farewell = Deadline::after_ms(kFarewellMs);
+  for (const Channels* channels : {&mail.order, &mail.woken}) {
+    for (const auto& each : *channels) {
+      if (std::find(live->begin(), live->end(), each) == live->end()) live->push_back(each);
+    }
+  }
+  for (auto& each : mail.order) order_.push_back(std::move(each));
+}
+
+/// The head of the order, until it is wholly enqueued; only then the next.
+bool DeviceThread::launch_in_order() {
+  bool progressed = false;
+  for (;;) {
+    if (launching_ == nullptr) {
+      if (order_.empty()) return progressed;
+      launching_ = order_.front();
+    }
+    const auto other = std::find_if(order_.begin(), order_.end(),
+                                    [&](const auto& each) { return each != launching_; });
+    const DeviceChannel::Launched step =
+        launching_->launch(static_cast<size_t>(other - order_.begin()));
+    order_.erase(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(step.begun));
+    progressed |= step.progressed;
+    if (step.under_way) return progressed;
+    launching_ = nullptr;
+  }
+}
+
+/// Together, where several are broken: the kernel of one may wait for another's.
+void DeviceThread::abort_broken(const Channels& live) {
+  Channels broken;
+  for (const auto& channel : live) {
+    if (channel->wants_abort()) broken.push_back(channel);
+  }
+  if (broken.empty()) return;
+  if (broken.size() > 1) broken[0]->group_aborts(true);
+  for (const auto& channel : broken) channel->abort();
+  if (broken.size() > 1) broken[0]->group_aborts(false);
+  for (const auto& channel : broken) channel->aborted();
 }
 
 void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {
   const int64_t idle_ns = monotonic_ns() - idle_since_ns;
-  if (under_way && idle_ns < kSpinNs) return;
+  if (under_way && idle_ns < kSpinNs) {
+    sched_yield();
+    return;
+  }
   const uint32_t ticket = bell_.prepare();
   if (has_mail_.load()) return bell_.cancel();
   bell_.sleep(ticket,

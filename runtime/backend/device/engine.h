@@ -2,8 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,13 +19,17 @@ namespace dt::backend {
 class DeviceChannel;
 
 /// All communication of one job on one device: the thread "dt-device", which makes every call that
-/// enqueues communication, its stream, and the events. One thread and one stream give all ranks one
-/// order of launches, without which communicators of one device deadlock each other.
+/// enqueues communication, its stream, and the events.
 ///
-/// The thread polls: it never waits inside CUDA, so that a dead peer cannot hold it. What it calls
-/// may hang all the same (NCCL in a faulty network). Waiting callers see that by the operation's
-/// deadline, fail what is queued and go on; the thread is then left behind, with all that it may
-/// still touch: channels and carriers hold this, the thread holds the channels.
+/// One thread, one stream and one queue for all communicators: what a rank's calls ask for is
+/// launched in the order of the calls, whatever their communicators. Without one order on all ranks
+/// communicators of one device deadlock each other.
+///
+/// The thread polls: it never waits inside CUDA, nor for peers, so that a dead one cannot hold it.
+/// What it calls may hang all the same (NCCL in a faulty network). Whoever waits, and whoever calls
+/// look_after() now and then, sees that by the operations' deadlines and fails them; the thread is
+/// then left behind, with all that it may still touch: channels and carriers hold this, the thread
+/// holds the channels.
 class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
  public:
   ~DeviceThread();
@@ -34,22 +38,41 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
 
   cuda::Runtime& runtime() const { return *runtime_; }
   const std::shared_ptr<cuda::Runtime>& runtime_ptr() const { return runtime_; }
+  /// Of the operations.
   cuda::Stream stream() const { return stream_; }
+  /// Of what is no operation and must not wait for one: fills, and the making of communicators.
+  cuda::Stream side_stream() const { return side_stream_; }
 
   /// Events for one operation; they come back when the last reference goes. Any thread.
   Result<std::shared_ptr<Launch>> take_launch();
   /// Waits, by queries, until `event`, which was recorded, has passed. False: the deadline or the
-  /// interrupt came first. Any thread.
+  /// interrupt came first. Any thread but this one.
   Result<bool> await(cuda::Event event, const Wait& wait);
-  /// The same for all that the stream holds now. True: memory that it used may be given back.
-  bool drained(Deadline deadline);
-  /// The channel has something to do. Any thread, never blocks.
+
+  // Any thread, never block:
+  /// `count` operations of the channel take their places in the order of launches, side by side.
+  void enlist(std::shared_ptr<DeviceChannel> channel, size_t count);
+  /// The channel has something else to do.
   void wake(std::shared_ptr<DeviceChannel> channel);
+  /// For drain().
+  void operation_began() { unended_.fetch_add(1, std::memory_order_relaxed); }
+  void operation_ended();
+  /// To be looked after from now on.
+  void watch(std::weak_ptr<DeviceChannel> channel);
+  /// Fails operations long past their deadlines, and those of broken communicators that this thread
+  /// has not ended: it hangs in a call.
+  void look_after();
+
+  /// Waits until no operation is queued or under way. False: the deadline or the interrupt came
+  /// first. Any thread but this one.
+  bool drain(const Wait& wait);
 
  private:
   friend class DeviceEngine;
+  using Channels = std::vector<std::shared_ptr<DeviceChannel>>;
   struct Mail {
-    std::vector<std::shared_ptr<DeviceChannel>> channels;
+    Channels order;  ///< one entry per operation
+    Channels woken;
     bool stopping = false;
   };
 
@@ -57,16 +80,26 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Status prepare(cuda::StreamPriority priority);
   Result<std::unique_ptr<Launch>> make_launch();
   void run();
+  void take_mail(Channels* live, Deadline* farewell);
+  bool launch_in_order();
+  void abort_broken(const Channels& live);
   void nap(int64_t idle_since_ns, bool under_way);
   void stop();
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   cuda::Stream stream_ = nullptr;
+  cuda::Stream side_stream_ = nullptr;
   Guarded<std::vector<std::unique_ptr<Launch>>> spare_;
+  Guarded<std::vector<std::weak_ptr<DeviceChannel>>> watched_;
+  std::atomic<int64_t> unended_{0};  ///< operations begun and not ended
+  Doorbell drained_;
   Guarded<Mail> mail_;
   std::atomic<bool> has_mail_{false};
   Doorbell bell_;
   Event ended_;
+  // The thread's own:
+  std::deque<std::shared_ptr<DeviceChannel>> order_;
+  std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
 };
 
 /// Owns that thread. Its destructor ends it; channels that wait for their peers' end have a second.

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/nccl/nccl_carrier.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 
 namespace dt::backend {
 namespace {
-
-// NCCL answers "in progress" until a thread of its own has launched the kernel: some 50 us.
-constexpr int64_t kSpinNs = 50'000;
-constexpr int64_t kNapNs = 100'000;
-constexpr int64_t kDrainMs = 5'000;
 
 nccl::Type type_of(Dtype dtype) {
   switch (dtype) {
@@ -40,6 +32,8 @@ nccl::Op op_of(ReduceOp op) {
   }
 }
 
+constexpr int32_t kGroupAbort = 22200;  // the first version that can
+
 bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 
 class NcclCarrier final : public Carrier {
@@ -47,28 +41,46 @@ class NcclCarrier final : public Carrier {
   NcclCarrier(std::shared_ptr<DeviceThread> device, NcclOptions options)
       : device_(std::move(device)), options_(std::move(options)) {}
   ~NcclCarrier() override {
-    // Memory that a stuck kernel may touch is left behind.
-    if (scratch_ == nullptr || !device_->drained(Deadline::after_ms(kDrainMs))) return;
-    (void)device_->runtime().release(scratch_);
+    if (letter_work_ == nullptr || letter_work_->done()) return;
+    // It writes to the letter.
+    options_.on_host->interrupt(Status(Code::kAborted, "its communicator was not made"));
+    (void)options_.on_host->wait(*letter_work_, Wait());
   }
 
-  Status open(const Wait& wait) override;
-  Status enqueue(std::span<const Collective* const> operations, const Wait& wait) override;
+  Status begin_open(Deadline deadline) override;
+  Result<bool> is_open() override;
+  Status begin(std::span<const Collective* const> operations) override;
+  Status progress(std::vector<const Collective*>* ended) override;
   Status check() override;
+  void group_aborts(bool begin) override;
   void abort() override;
   Result<bool> close() override;
+  void release() override;
   const char* waits_for() const override { return waits_for_.load(std::memory_order_relaxed); }
 
  private:
+  enum class Opening { kLetter, kConnecting, kFirstCall, kFirst, kDone };
+  /// What rank 0 sends to all.
+  struct Letter {
+    int32_t code = 0;
+    nccl::UniqueId id;
+    char reason[256] = {};
+  };
+
   const nccl::Functions& nccl() const { return options_.library->functions(); }
-  Status make_id(nccl::UniqueId* id, const Wait& wait);
-  Status connect(const nccl::UniqueId& id, const Wait& wait);
-  Status settle(const char* call, nccl::Answer answer, const Wait& wait);
+  Status begin_letter(Deadline deadline);
+  Result<bool> advance_opening();
+  Status called(const char* call, nccl::Answer answer);
+  Result<bool> settled();
   Status error(const char* call, nccl::Answer answer) const;
   Status enqueue_alone(const Collective& collective);
-  Status enqueue_one(const Collective& collective, const Wait& wait);
-  Status reduce(const Collective& collective, const Wait& wait);
-  nccl::Answer transfer(const Collective& collective, const char** call);
+  Status scale_before(const Collective& collective);
+  Status divide_after(const Collective& collective);
+  bool scales_before(const Collective& collective) const;
+  nccl::Answer enqueue(const Collective& collective, const char** call);
+  int32_t divisor_of(const Collective& collective) const {
+    return collective.divisor > 0 ? collective.divisor : options_.size;
+  }
   int64_t bytes_of(const Collective& collective) const {
     return collective.count * dtype_bytes(collective.dtype);
   }
@@ -79,100 +91,132 @@ class NcclCarrier final : public Carrier {
   void* scratch_ = nullptr;  ///< one element, for barriers and the first operation
   bool finalizing_ = false;
   std::atomic<const char*> waits_for_ = "the other ranks";  ///< read by callers, for messages
+
+  Opening opening_ = Opening::kLetter;
+  Status own_letter_;
+  Letter letter_;
+  std::shared_ptr<Work> letter_work_;
+  std::shared_ptr<Launch> first_;  ///< behind the first operation
+
+  const char* call_ = "";                 ///< the last one
+  bool in_progress_ = false;              ///< and NCCL has not ended it
+  std::vector<const Collective*> begun_;  ///< to be ended when it has
 };
 
 // ---- life ----
 
-Status NcclCarrier::open(const Wait& wait) {
-  if (options_.size == 1) return {};
-  // All ranks go through this, whatever goes wrong with one of them afterwards.
-  nccl::UniqueId id;
-  waits_for_ = "rank 0's unique id of NCCL";
-  DT_TRY(make_id(&id, wait));
-  DT_TRY_VALUE(scratch_, device_->runtime().allocate(sizeof(float)));
-  DT_TRY(device_->runtime().fill_zero(scratch_, sizeof(float), device_->stream()));
-  waits_for_ = "NCCL, which connects the ranks; its interface is NCCL_SOCKET_IFNAME's";
-  DT_TRY(connect(id, wait));
-  // The first operation makes NCCL's connections: better now than in a training step.
-  waits_for_ = "NCCL's first operation";
-  DT_TRY(settle("ncclAllReduce",
-                nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum,
-                                  comm_, device_->stream()),
-                wait));
-  DT_TRY_VALUE(const auto launch, device_->take_launch());
-  cuda::Runtime& runtime = device_->runtime();
-  DT_TRY(runtime.record(launch->done, device_->stream()));
-  for (;;) {
-    DT_TRY_VALUE(const bool passed, runtime.passed(launch->done));
-    if (passed) break;
-    DT_TRY(check());
-    if (wait.interrupted()) return wait.interrupt->status();
-    if (wait.deadline.passed()) return Status(Code::kTimeout, "NCCL's first operation timed out");
-    (void)dt::Event().wait({Deadline::after_ns(kNapNs)});
+Status NcclCarrier::begin_open(Deadline deadline) {
+  if (options_.size == 1) {
+    opening_ = Opening::kDone;
+    return {};
   }
-  waits_for_ = "the other ranks' part, in NCCL";
-  return {};
+  // All ranks go through this, whatever goes wrong with one of them afterwards.
+  waits_for_ = "rank 0's unique id of NCCL";
+  DT_TRY(begin_letter(deadline));
+  cuda::Runtime& runtime = device_->runtime();
+  DT_TRY_VALUE(scratch_, runtime.allocate(sizeof(float)));
+  return runtime.fill_zero(scratch_, sizeof(float), device_->side_stream());
 }
 
 /// From rank 0, which must outlive the connecting, to all.
-Status NcclCarrier::make_id(nccl::UniqueId* id, const Wait& wait) {
-  struct Letter {
-    int32_t code = 0;
-    nccl::UniqueId id;
-    char reason[256] = {};
-  } letter;
-  Status mine;
+Status NcclCarrier::begin_letter(Deadline deadline) {
   if (options_.rank == 0) {
-    const nccl::Answer answer = nccl().get_unique_id(&letter.id);
+    const nccl::Answer answer = nccl().get_unique_id(&letter_.id);
     if (answer != nccl::Answer::kSuccess) {
-      mine = options_.library->error("ncclGetUniqueId", answer);
-      letter.code = static_cast<int32_t>(mine.code());
-      strncpy(letter.reason, mine.message().c_str(), sizeof letter.reason - 1);
+      own_letter_ = options_.library->error("ncclGetUniqueId", answer);
+      letter_.code = static_cast<int32_t>(own_letter_.code());
+      strncpy(letter_.reason, own_letter_.message().c_str(), sizeof letter_.reason - 1);
     }
   }
   Collective broadcast;
   broadcast.kind = Kind::kBroadcast;
-  broadcast.send = broadcast.recv = &letter;
-  broadcast.count = sizeof letter;
-  broadcast.deadline = wait.deadline;
+  broadcast.send = broadcast.recv = &letter_;
+  broadcast.count = sizeof(Letter);
+  broadcast.deadline = deadline;
   broadcast.name = "NCCL id";
-  DT_TRY(options_.on_host->run(broadcast));
-  if (!mine.ok()) return mine;
-  if (letter.code != 0) {
-    return Status(static_cast<Code>(letter.code), format("rank 0: %.255s", letter.reason));
-  }
-  *id = letter.id;
-  return {};
+  letter_work_ = std::make_shared<Work>();
+  return options_.on_host->submit(broadcast, letter_work_);
 }
 
-Status NcclCarrier::connect(const nccl::UniqueId& id, const Wait& wait) {
-  options_.config.blocking = 0;
-  options_.config.comm_name = options_.name.c_str();
-  const nccl::Answer answer =
-      nccl().comm_init_rank_config(&comm_, options_.size, id, options_.rank, &options_.config);
-  return settle("ncclCommInitRankConfig", answer, wait);
+Result<bool> NcclCarrier::is_open() {
+  for (;;) {
+    const Opening before = opening_;
+    DT_TRY_VALUE(const bool open, advance_opening());
+    if (open || opening_ == before) return open;
+  }
 }
 
-Status NcclCarrier::settle(const char* call, nccl::Answer answer, const Wait& wait) {
-  const int64_t began_ns = monotonic_ns();
-  while (answer == nccl::Answer::kInProgress) {
-    if (wait.interrupted()) return wait.interrupt->status();
-    if (wait.deadline.passed()) {
-      return Status(Code::kTimeout, std::string(call) + " did not come to an end");
+Result<bool> NcclCarrier::advance_opening() {
+  cuda::Runtime& runtime = device_->runtime();
+  switch (opening_) {
+    case Opening::kLetter: {
+      if (!options_.on_host->wait(*letter_work_, Wait{Deadline::after_ms(0), nullptr}))
+        return false;
+      DT_TRY(letter_work_->status());
+      DT_TRY(own_letter_);
+      if (letter_.code != 0) {
+        return Status(static_cast<Code>(letter_.code), format("rank 0: %.255s", letter_.reason));
+      }
+      waits_for_ = "ncclCommInitRankConfig, which connects the ranks; NCCL_SOCKET_IFNAME names its interface";
+      options_.config.blocking = 0;
+      options_.config.comm_name = options_.name.c_str();
+      DT_TRY(called("ncclCommInitRankConfig",
+                    nccl().comm_init_rank_config(&comm_, options_.size, letter_.id, options_.rank,
+                                                 &options_.config)));
+      opening_ = Opening::kConnecting;
+      return false;
     }
-    if (monotonic_ns() - began_ns < kSpinNs) {
-      sched_yield();
-    } else {
-      (void)dt::Event().wait({Deadline::after_ns(kNapNs)});
+    case Opening::kConnecting: {
+      DT_TRY_VALUE(const bool ended, settled());
+      if (!ended) return false;
+      // The first operation makes NCCL's connections: better now than in a training step.
+      waits_for_ = "NCCL's first operation";
+      DT_TRY(called("ncclAllReduce",
+                    nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum,
+                                      comm_, device_->side_stream())));
+      opening_ = Opening::kFirstCall;
+      return false;
     }
-    if (comm_ == nullptr) return Status(Code::kNccl, std::string(call) + " gave no communicator");
-    if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
-        asked != nccl::Answer::kSuccess) {
-      return error("ncclCommGetAsyncError", asked);
+    case Opening::kFirstCall: {
+      DT_TRY_VALUE(const bool ended, settled());
+      if (!ended) return false;
+      DT_TRY_VALUE(first_, device_->take_launch());
+      DT_TRY(runtime.record(first_->done, device_->side_stream()));
+      opening_ = Opening::kFirst;
+      return false;
     }
+    case Opening::kFirst: {
+      DT_TRY(check());
+      DT_TRY_VALUE(const bool passed, runtime.passed(first_->done));
+      if (!passed) return false;
+      first_ = nullptr;
+      waits_for_ = "the other ranks' part, in NCCL";
+      opening_ = Opening::kDone;
+      return true;
+    }
+    case Opening::kDone: return true;
   }
-  if (answer == nccl::Answer::kSuccess) return {};
+  return true;
+}
+
+/// What NCCL does not end at once is looked at by settled().
+Status NcclCarrier::called(const char* call, nccl::Answer answer) {
+  call_ = call;
+  in_progress_ = answer == nccl::Answer::kInProgress;
+  if (in_progress_ || answer == nccl::Answer::kSuccess) return {};
   return error(call, answer);
+}
+
+Result<bool> NcclCarrier::settled() {
+  if (!in_progress_) return true;
+  if (comm_ == nullptr) return Status(Code::kNccl, std::string(call_) + " gave no communicator");
+  nccl::Answer answer = nccl::Answer::kSuccess;
+  if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
+      asked != nccl::Answer::kSuccess) {
+    return error("ncclCommGetAsyncError", asked);
+  }
+  DT_TRY(called(call_, answer));
+  return !in_progress_;
 }
 
 Status NcclCarrier::check() {
@@ -191,9 +235,20 @@ Status NcclCarrier::error(const char* call, nccl::Answer answer) const {
   return Status(std::move(info));
 }
 
+void NcclCarrier::group_aborts(bool begin) {
+  // Before 2.22 NCCL knows no group of aborts.
+  if (options_.library == nullptr || options_.library->version() < kGroupAbort) return;
+  (void)(begin ? nccl().group_start() : nccl().group_end());
+}
+
 void NcclCarrier::abort() {
+  begun_.clear();
   if (comm_ == nullptr) return;
   (void)nccl().comm_abort(std::exchange(comm_, nullptr));
+}
+
+void NcclCarrier::release() {
+  if (scratch_ != nullptr) (void)device_->runtime().release(std::exchange(scratch_, nullptr));
 }
 
 Result<bool> NcclCarrier::close() {
@@ -214,37 +269,39 @@ Result<bool> NcclCarrier::close() {
 
 // ---- operations ----
 
-Status NcclCarrier::enqueue(std::span<const Collective* const> operations, const Wait& wait) {
+Status NcclCarrier::begin(std::span<const Collective* const> operations) {
+  begun_.assign(operations.begin(), operations.end());
+  in_progress_ = false;
   if (options_.size == 1) {
     for (const Collective* each : operations) DT_TRY(enqueue_alone(*each));
     return {};
   }
-  const bool transfers = operations[0]->kind == Kind::kSend || operations[0]->kind == Kind::kRecv;
-  if (!transfers) return enqueue_one(*operations[0], wait);
-  DT_TRY(settle("ncclGroupStart", nccl().group_start(), Wait()));
+  for (const Collective* each : operations) DT_TRY(scale_before(*each));
   const char* call = "";
+  if (operations.size() == 1) {
+    const nccl::Answer answer = enqueue(*operations[0], &call);
+    return called(call, answer);
+  }
+  DT_TRY(called("ncclGroupStart", nccl().group_start()));
   nccl::Answer answer = nccl::Answer::kSuccess;
   for (const Collective* each : operations) {
+    answer = enqueue(*each, &call);
     if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) break;
-    answer = transfer(*each, &call);
   }
   const nccl::Answer ended = nccl().group_end();
-  if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) {
-    return error(call, answer);
-  }
-  return settle("ncclGroupEnd", ended, wait);
+  DT_TRY(called(call, answer));
+  return called("ncclGroupEnd", ended);
 }
 
-nccl::Answer NcclCarrier::transfer(const Collective& collective, const char** call) {
-  const auto count = static_cast<size_t>(collective.count);
-  const nccl::Type type = type_of(collective.dtype);
-  const cuda::Stream stream = device_->stream();
-  if (collective.kind == Kind::kSend) {
-    *call = "ncclSend";
-    return nccl().send(collective.send, count, type, collective.root, comm_, stream);
+Status NcclCarrier::progress(std::vector<const Collective*>* ended) {
+  DT_TRY_VALUE(const bool enqueued, settled());
+  if (!enqueued) return {};
+  for (const Collective* each : begun_) {
+    if (options_.size > 1) DT_TRY(divide_after(*each));
+    ended->push_back(each);
   }
-  *call = "ncclRecv";
-  return nccl().recv(collective.recv, count, type, collective.root, comm_, stream);
+  begun_.clear();
+  return {};
 }
 
 /// One rank: its own part is the result.
@@ -257,68 +314,74 @@ Status NcclCarrier::enqueue_alone(const Collective& collective) {
                                  device_->stream());
 }
 
-Status NcclCarrier::enqueue_one(const Collective& collective, const Wait& wait) {
+nccl::Answer NcclCarrier::enqueue(const Collective& collective, const char** call) {
   const cuda::Stream stream = device_->stream();
   const auto count = static_cast<size_t>(collective.count);
   const nccl::Type type = type_of(collective.dtype);
+  const nccl::Op op = op_of(collective.op);
   if (collective.kind == Kind::kBarrier) {
-    return settle("ncclAllReduce",
-                  nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum,
-                                    comm_, stream),
-                  wait);
+    *call = "ncclAllReduce";
+    return nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum, comm_,
+                             stream);
   }
-  if (count == 0) return {};
+  if (count == 0) return nccl::Answer::kSuccess;
   switch (collective.kind) {
+    case Kind::kSend:
+      *call = "ncclSend";
+      return nccl().send(collective.send, count, type, collective.root, comm_, stream);
+    case Kind::kRecv:
+      *call = "ncclRecv";
+      return nccl().recv(collective.recv, count, type, collective.root, comm_, stream);
     case Kind::kBroadcast:
-      return settle("ncclBroadcast",
-                    nccl().broadcast(collective.send, collective.recv, count, type, collective.root,
-                                     comm_, stream),
-                    wait);
+      *call = "ncclBroadcast";
+      return nccl().broadcast(collective.send, collective.recv, count, type, collective.root, comm_,
+                              stream);
     case Kind::kAllgather:
-      return settle("ncclAllGather",
-                    nccl().all_gather(collective.send, collective.recv, count, type, comm_, stream),
-                    wait);
-    default: return reduce(collective, wait);
+      *call = "ncclAllGather";
+      return nccl().all_gather(collective.send, collective.recv, count, type, comm_, stream);
+    case Kind::kReduceScatter:
+      *call = "ncclReduceScatter";
+      return nccl().reduce_scatter(collective.send, collective.recv, count, type, op, comm_,
+                                   stream);
+    case Kind::kReduce:
+      *call = "ncclReduce";
+      return nccl().reduce(collective.send, collective.recv, count, type, op, collective.root,
+                           comm_, stream);
+    default:
+      *call = "ncclAllReduce";
+      return nccl().all_reduce(scales_before(collective) ? collective.recv : collective.send,
+                               collective.recv, count, type, op, comm_, stream);
   }
 }
 
 /// An average of an allreduce is the sum of each rank's part times 1/N, so that it cannot overflow;
 /// of integers, and where the result has no room for all scaled parts, the sum is divided. NCCL's
 /// own average rounds its factor to the dtype and switches off its fast paths.
-Status NcclCarrier::reduce(const Collective& collective, const Wait& wait) {
-  const cuda::Stream stream = device_->stream();
-  const auto count = static_cast<size_t>(collective.count);
-  const nccl::Type type = type_of(collective.dtype);
-  const nccl::Op op = op_of(collective.op);
-  const bool average = collective.op == ReduceOp::kAvg;
-  const bool scale_first =
-      average && collective.kind == Kind::kAllreduce && !is_integer(collective.dtype);
-  const int32_t divisor = collective.divisor > 0 ? collective.divisor : options_.size;
-  const void* send = collective.send;
-  if (scale_first) {
-    if (send != collective.recv) {
-      DT_TRY(device_->runtime().copy(collective.recv, send, bytes_of(collective), stream));
-    }
-    DT_TRY(options_.kernels->divide(collective.recv, collective.dtype, collective.count, divisor,
-                                    stream));
-    send = collective.recv;
+bool NcclCarrier::scales_before(const Collective& collective) const {
+  return collective.op == ReduceOp::kAvg && collective.kind == Kind::kAllreduce &&
+         !is_integer(collective.dtype) && collective.count > 0;
+}
+
+Status NcclCarrier::scale_before(const Collective& collective) {
+  if (!scales_before(collective)) return {};
+  if (collective.send != collective.recv) {
+    DT_TRY(device_->runtime().copy(collective.recv, collective.send, bytes_of(collective),
+                                   device_->stream()));
   }
-  nccl::Answer answer = nccl::Answer::kSuccess;
-  const char* call = "ncclAllReduce";
-  if (collective.kind == Kind::kReduceScatter) {
-    call = "ncclReduceScatter";
-    answer = nccl().reduce_scatter(send, collective.recv, count, type, op, comm_, stream);
-  } else if (collective.kind == Kind::kReduce) {
-    call = "ncclReduce";
-    answer = nccl().reduce(send, collective.recv, count, type, op, collective.root, comm_, stream);
-  } else {
-    answer = nccl().all_reduce(send, collective.recv, count, type, op, comm_, stream);
+  return options_.kernels->divide(collective.recv, collective.dtype, collective.count,
+                                  divisor_of(collective), device_->stream());
+}
+
+Status NcclCarrier::divide_after(const Collective& collective) {
+  const bool reduces = collective.kind == Kind::kAllreduce ||
+                       collective.kind == Kind::kReduceScatter ||
+                       (collective.kind == Kind::kReduce && collective.root == options_.rank);
+  if (!reduces || collective.op != ReduceOp::kAvg || collective.count == 0 ||
+      scales_before(collective)) {
+    return {};
   }
-  DT_TRY(settle(call, answer, wait));
-  const bool has_result = collective.kind != Kind::kReduce || collective.root == options_.rank;
-  if (!average || scale_first || !has_result) return {};
-  return options_.kernels->divide(collective.recv, collective.dtype, collective.count, divisor,
-                                  stream);
+  return options_.kernels->divide(collective.recv, collective.dtype, collective.count,
+                                  divisor_of(collective), device_->stream());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <set>
 #include <utility>
 #include <vector>
@@ -16,8 +17,8 @@ constexpr int64_t kChunkBytes = 4 << 20;
 // transfer cut it alike.
 constexpr size_t kTransfersMax = 64;
 constexpr int64_t kSliceBytes = 128 << 10;
-constexpr int64_t kNapNs = 20'000;
-constexpr int64_t kDrainMs = 5'000;
+// The host's operation has the same deadline, and names who is missing.
+constexpr int64_t kGraceMs = 1'000;
 
 /// How many times `count` elements a kind takes and gives, in ranks' parts.
 struct Shape {
@@ -30,46 +31,34 @@ bool is_transfer(const Collective& collective) {
 }
 
 /// Chunks of a collective go through two halves of pinned memory: copy in, the host's operation,
-/// copy out. The host is asked while the next chunk is copied in.
+/// copy out. The next chunk is copied in while the host works.
 ///
 /// Sends and receives go each through a slice of their own, and none waits for another, but for
-/// those of one peer and direction: these stay in order.
+/// those of one peer and direction: these stay in order. New ones may join those under way.
+///
+/// What was begun waits in `todo_`: its head, one collective or all sends and receives up to the
+/// next collective, is under way.
 class StagedCarrier final : public Carrier {
  public:
   StagedCarrier(std::shared_ptr<DeviceThread> device, StagedOptions options)
       : device_(std::move(device)), options_(std::move(options)) {}
-  ~StagedCarrier() override {
-    // Memory that a stuck copy may touch is left behind.
-    if (!device_->drained(Deadline::after_ms(kDrainMs))) return;
-    for (Half& half : halves_) {
-      if (half.memory != nullptr) (void)device_->runtime().release_pinned(half.memory);
-      if (half.copied_in != nullptr) (void)device_->runtime().destroy_event(half.copied_in);
-      if (half.copied_out != nullptr) (void)device_->runtime().destroy_event(half.copied_out);
-    }
-    if (slices_ != nullptr) (void)device_->runtime().release_pinned(slices_);
-    for (const cuda::Event event : slice_events_) (void)device_->runtime().destroy_event(event);
-  }
 
-  Status open(const Wait&) override {
-    cuda::Runtime& runtime = device_->runtime();
-    for (Half& half : halves_) {
-      DT_TRY_VALUE(half.memory, runtime.allocate_pinned(2 * kChunkBytes));
-      DT_TRY_VALUE(half.copied_in, runtime.create_event(false));
-      DT_TRY_VALUE(half.copied_out, runtime.create_event(false));
-    }
-    DT_TRY_VALUE(slices_, runtime.allocate_pinned(kTransfersMax * kSliceBytes));
-    for (size_t i = 0; i < kTransfersMax; ++i) {
-      DT_TRY_VALUE(slice_events_.emplace_back(), runtime.create_event(false));
-    }
+  Status begin_open(Deadline deadline) override;
+  Result<bool> is_open() override { return true; }
+  Status begin(std::span<const Collective* const> operations) override {
+    todo_.insert(todo_.end(), operations.begin(), operations.end());
     return {};
   }
-
-  Status enqueue(std::span<const Collective* const> operations, const Wait& wait) override;
+  bool takes(const Collective& next) const override { return is_transfer(next); }
+  Status progress(std::vector<const Collective*>* ended) override;
+  int64_t grace_ms() const override { return kGraceMs; }
   Status check() override { return options_.on_host->broken(); }
   void abort() override {
+    todo_.clear();
     options_.on_host->interrupt(Status(Code::kAborted, "the communicator on the device is broken"));
   }
   Result<bool> close() override { return true; }
+  void release() override;
   const char* waits_for() const override { return "the other ranks' part, over host memory"; }
 
  private:
@@ -84,7 +73,16 @@ class StagedCarrier final : public Carrier {
     int64_t begin = 0;
     int64_t count = 0;
   };
-
+  /// The collective under way.
+  struct Flow {
+    const Collective* collective = nullptr;
+    int64_t step = 1;     ///< elements of a chunk
+    int64_t fetched = 0;  ///< elements that are copied in, or on their way
+    int64_t at = 0;       ///< the chunk that the host has or gets next
+    int turn = 0;         ///< its half
+    bool marked = false;  ///< without elements: copied_in was recorded, to wait for the stream
+    std::shared_ptr<Work> work;  ///< the host has it
+  };
   /// A send: from the GPU, then to the peer; a receive the other way; chunk by chunk.
   struct Transfer {
     enum class Phase { kBegin, kCopying, kMoving, kDone };
@@ -96,18 +94,25 @@ class StagedCarrier final : public Carrier {
     std::shared_ptr<Work> work;
   };
 
-  Status run_transfers(std::span<const Collective* const> operations, const Wait& wait);
-  Result<bool> advance(Transfer* transfer, const Wait& wait);
+  void begin_flow(const Collective* collective);
+  Result<bool> advance_flow();
+  Status fetch();
+  Status give_to_host();
+  Status copy_in(const Collective& collective, Chunk chunk, Half* half);
+  Status copy_out(const Collective& collective, Chunk chunk, Half* half);
+  void take_transfers();
+  Status advance_transfers(std::vector<const Collective*>* ended);
+  Result<bool> advance(Transfer* transfer);
   Status begin_copy(Transfer* transfer);
-  Status begin_move(Transfer* transfer, const Wait& wait);
+  Status begin_move(Transfer* transfer);
+  Result<bool> host_has_done(const Work& work) const;
+  Chunk chunk_at(int64_t begin) const {
+    return {begin, std::min(flow_.step, flow_.collective->count - begin)};
+  }
   char* slice(size_t index) const {
     return static_cast<char*>(slices_) + static_cast<int64_t>(index) * kSliceBytes;
   }
   Shape shape_of(const Collective& collective) const;
-  Status run(const Collective& collective, const Wait& wait);
-  Status copy_in(const Collective& collective, Chunk chunk, Half* half, const Wait& wait);
-  Status carry_out(const Collective& collective, Chunk chunk, Half* half, const Wait& wait);
-  Status await(cuda::Event event, const Wait& wait);
   bool has_result(const Collective& collective) const;
   bool gives(const Collective& collective) const;
 
@@ -116,7 +121,47 @@ class StagedCarrier final : public Carrier {
   std::array<Half, 2> halves_;
   void* slices_ = nullptr;
   std::vector<cuda::Event> slice_events_;
+  std::vector<size_t> free_slices_;
+  std::deque<const Collective*> todo_;
+  Flow flow_;
+  std::vector<Transfer> transfers_;  ///< in the order of the calls
 };
+
+Status StagedCarrier::begin_open(Deadline) {
+  cuda::Runtime& runtime = device_->runtime();
+  for (Half& half : halves_) {
+    DT_TRY_VALUE(half.memory, runtime.allocate_pinned(2 * kChunkBytes));
+    DT_TRY_VALUE(half.copied_in, runtime.create_event(false));
+    DT_TRY_VALUE(half.copied_out, runtime.create_event(false));
+  }
+  DT_TRY_VALUE(slices_, runtime.allocate_pinned(kTransfersMax * kSliceBytes));
+  for (size_t i = 0; i < kTransfersMax; ++i) {
+    DT_TRY_VALUE(slice_events_.emplace_back(), runtime.create_event(false));
+    free_slices_.push_back(kTransfersMax - 1 - i);
+  }
+  return {};
+}
+
+void StagedCarrier::release() {
+  const auto busy = [](const std::shared_ptr<Work>& work) {
+    return work != nullptr && !work->done();
+  };
+  // Memory that the host's operation may touch is left behind.
+  if (busy(flow_.work)) return;
+  for (const Transfer& each : transfers_) {
+    if (busy(each.work)) return;
+  }
+  cuda::Runtime& runtime = device_->runtime();
+  for (Half& half : halves_) {
+    if (half.memory != nullptr) (void)runtime.release_pinned(half.memory);
+    if (half.copied_in != nullptr) (void)runtime.destroy_event(half.copied_in);
+    if (half.copied_out != nullptr) (void)runtime.destroy_event(half.copied_out);
+    half = {};
+  }
+  if (slices_ != nullptr) (void)runtime.release_pinned(std::exchange(slices_, nullptr));
+  for (const cuda::Event event : slice_events_) (void)runtime.destroy_event(event);
+  slice_events_.clear();
+}
 
 Shape StagedCarrier::shape_of(const Collective& collective) const {
   switch (collective.kind) {
@@ -139,74 +184,91 @@ bool StagedCarrier::has_result(const Collective& collective) const {
   return shape_of(collective).recv_parts > 0;
 }
 
-Status StagedCarrier::enqueue(std::span<const Collective* const> operations, const Wait& wait) {
-  if (!is_transfer(*operations[0])) return run(*operations[0], wait);
-  for (size_t begin = 0; begin < operations.size(); begin += kTransfersMax) {
-    DT_TRY(run_transfers(
-        operations.subspan(begin, std::min(kTransfersMax, operations.size() - begin)), wait));
+Status StagedCarrier::progress(std::vector<const Collective*>* ended) {
+  for (;;) {
+    if (flow_.collective != nullptr) {
+      DT_TRY_VALUE(const bool done, advance_flow());
+      if (!done) return {};
+      ended->push_back(std::exchange(flow_.collective, nullptr));
+    }
+    take_transfers();
+    if (!transfers_.empty()) {
+      DT_TRY(advance_transfers(ended));
+      if (!transfers_.empty()) return {};
+    }
+    if (todo_.empty()) return {};
+    if (is_transfer(*todo_.front())) continue;
+    begin_flow(todo_.front());
+    todo_.pop_front();
   }
-  return {};
+}
+
+Result<bool> StagedCarrier::host_has_done(const Work& work) const {
+  if (!work.done() &&
+      !options_.on_host->wait(const_cast<Work&>(work), Wait{Deadline::after_ms(0), nullptr})) {
+    return false;
+  }
+  DT_TRY(work.status());
+  return true;
 }
 
 // ---- sends and receives ----
 
-Status StagedCarrier::run_transfers(std::span<const Collective* const> operations,
-                                    const Wait& wait) {
-  std::vector<Transfer> transfers(operations.size());
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    transfers[i].collective = operations[i];
-    transfers[i].slice = i;
+void StagedCarrier::take_transfers() {
+  while (!todo_.empty() && is_transfer(*todo_.front()) && !free_slices_.empty()) {
+    Transfer& transfer = transfers_.emplace_back();
+    transfer.collective = todo_.front();
+    transfer.slice = free_slices_.back();
+    free_slices_.pop_back();
+    todo_.pop_front();
   }
-  size_t done = 0;
-  while (done < transfers.size()) {
-    bool progressed = false;
-    std::set<std::pair<Kind, int32_t>> busy;
-    for (Transfer& each : transfers) {
-      if (each.phase == Transfer::Phase::kDone) continue;
-      if (!busy.insert({each.collective->kind, each.collective->root}).second) continue;
-      DT_TRY_VALUE(const bool moved, advance(&each, wait));
-      progressed |= moved;
-      if (each.phase == Transfer::Phase::kDone) ++done;
+}
+
+/// Each as far as it goes; those of one peer and direction one after the other.
+Status StagedCarrier::advance_transfers(std::vector<const Collective*>* ended) {
+  std::set<std::pair<Kind, int32_t>> busy;
+  for (Transfer& each : transfers_) {
+    if (!busy.insert({each.collective->kind, each.collective->root}).second) continue;
+    for (bool moved = true; moved && each.phase != Transfer::Phase::kDone;) {
+      DT_TRY_VALUE(moved, advance(&each));
     }
-    if (progressed) continue;
-    if (wait.interrupted()) return wait.interrupt->status();
-    if (wait.deadline.passed()) {
-      return Status(Code::kTimeout, "a peer did not send or receive");
-    }
-    (void)dt::Event().wait({Deadline::after_ns(kNapNs)});
+    if (each.phase != Transfer::Phase::kDone) continue;
+    ended->push_back(each.collective);
+    free_slices_.push_back(each.slice);
   }
+  std::erase_if(transfers_,
+                [](const Transfer& each) { return each.phase == Transfer::Phase::kDone; });
   return {};
 }
 
 /// True: it went on.
-Result<bool> StagedCarrier::advance(Transfer* transfer, const Wait& wait) {
+Result<bool> StagedCarrier::advance(Transfer* transfer) {
   using Phase = Transfer::Phase;
   const bool sends = transfer->collective->kind == Kind::kSend;
   switch (transfer->phase) {
     case Phase::kBegin:
       transfer->count = std::min(kSliceBytes / dtype_bytes(transfer->collective->dtype),
                                  transfer->collective->count - transfer->at);
-      DT_TRY(sends ? begin_copy(transfer) : begin_move(transfer, wait));
+      DT_TRY(sends ? begin_copy(transfer) : begin_move(transfer));
       return true;
     case Phase::kCopying: {
       DT_TRY_VALUE(const bool passed, device_->runtime().passed(slice_events_[transfer->slice]));
       if (!passed) return false;
       if (sends) {
-        DT_TRY(begin_move(transfer, wait));
+        DT_TRY(begin_move(transfer));
         return true;
       }
       break;
     }
-    case Phase::kMoving:
-      if (!options_.on_host->wait(*transfer->work, Wait{Deadline::after_ms(0), nullptr})) {
-        return false;
-      }
-      DT_TRY(transfer->work->status());
+    case Phase::kMoving: {
+      DT_TRY_VALUE(const bool moved, host_has_done(*transfer->work));
+      if (!moved) return false;
       if (!sends) {
         DT_TRY(begin_copy(transfer));
         return true;
       }
       break;
+    }
     case Phase::kDone: return false;
   }
   transfer->at += transfer->count;
@@ -230,11 +292,11 @@ Status StagedCarrier::begin_copy(Transfer* transfer) {
   return runtime.record(slice_events_[transfer->slice], device_->stream());
 }
 
-Status StagedCarrier::begin_move(Transfer* transfer, const Wait& wait) {
+Status StagedCarrier::begin_move(Transfer* transfer) {
   Collective collective = *transfer->collective;
+  collective.steps = nullptr;
   collective.send = collective.recv = slice(transfer->slice);
   collective.count = transfer->count;
-  collective.deadline = wait.deadline;
   transfer->work = std::make_shared<Work>();
   transfer->phase = Transfer::Phase::kMoving;
   return options_.on_host->submit(collective, transfer->work);
@@ -242,33 +304,74 @@ Status StagedCarrier::begin_move(Transfer* transfer, const Wait& wait) {
 
 // ---- collectives ----
 
-Status StagedCarrier::run(const Collective& collective, const Wait& wait) {
-  const Shape shape = shape_of(collective);
+void StagedCarrier::begin_flow(const Collective* collective) {
+  const Shape shape = shape_of(*collective);
   const int64_t parts = std::max<int64_t>({shape.send_parts, shape.recv_parts, 1});
-  const int64_t step = std::max<int64_t>(1, kChunkBytes / parts / dtype_bytes(collective.dtype));
-  if (collective.count == 0 || collective.kind == Kind::kBarrier) {
-    return carry_out(collective, {}, &halves_[0], wait);
-  }
-  const auto chunk_at = [&](int64_t begin) {
-    return Chunk{begin, std::min(step, collective.count - begin)};
-  };
-  DT_TRY(copy_in(collective, chunk_at(0), &halves_[0], wait));
-  int turn = 0;
-  for (int64_t begin = 0; begin < collective.count; begin += step, turn ^= 1) {
-    if (begin + step < collective.count) {
-      DT_TRY(copy_in(collective, chunk_at(begin + step), &halves_[turn ^ 1], wait));
+  flow_ = {};
+  flow_.collective = collective;
+  flow_.step = std::max<int64_t>(1, kChunkBytes / parts / dtype_bytes(collective->dtype));
+}
+
+/// True: its last copy is enqueued.
+Result<bool> StagedCarrier::advance_flow() {
+  const Collective& collective = *flow_.collective;
+  const int64_t count = collective.kind == Kind::kBarrier ? 0 : collective.count;
+  for (;;) {
+    if (count > 0) DT_TRY(fetch());
+    Half& half = halves_[static_cast<size_t>(flow_.turn)];
+    if (flow_.work == nullptr) {
+      if (count == 0 && !std::exchange(flow_.marked, true)) {
+        DT_TRY(device_->runtime().record(half.copied_in, device_->stream()));
+      }
+      if (count > 0 && flow_.fetched <= flow_.at) return false;  // its half is not free yet
+      DT_TRY_VALUE(const bool passed, device_->runtime().passed(half.copied_in));
+      if (!passed) return false;
+      DT_TRY(give_to_host());
     }
-    DT_TRY(carry_out(collective, chunk_at(begin), &halves_[turn], wait));
+    DT_TRY_VALUE(const bool done, host_has_done(*flow_.work));
+    if (!done) return false;
+    flow_.work = nullptr;
+    if (count == 0) return true;
+    const Chunk chunk = chunk_at(flow_.at);
+    DT_TRY(copy_out(collective, chunk, &half));
+    flow_.at += chunk.count;
+    flow_.turn ^= 1;
+    if (flow_.at >= count) return true;
+  }
+}
+
+/// Copies in the chunk of this turn and the next one, where their halves are free.
+Status StagedCarrier::fetch() {
+  const Collective& collective = *flow_.collective;
+  while (flow_.fetched < collective.count && flow_.fetched < flow_.at + 2 * flow_.step) {
+    const size_t ahead = flow_.fetched > flow_.at ? 1 : 0;
+    Half& half = halves_[static_cast<size_t>(flow_.turn) ^ ahead];
+    if (half.in_use) {
+      DT_TRY_VALUE(const bool passed, device_->runtime().passed(half.copied_out));
+      if (!passed) return {};
+      half.in_use = false;
+    }
+    const Chunk chunk = chunk_at(flow_.fetched);
+    DT_TRY(copy_in(collective, chunk, &half));
+    flow_.fetched += chunk.count;
   }
   return {};
 }
 
-/// The half may still be copied out of.
-Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half,
-                              const Wait& wait) {
+Status StagedCarrier::give_to_host() {
+  char* const given = static_cast<char*>(halves_[static_cast<size_t>(flow_.turn)].memory);
+  Collective on_host = *flow_.collective;
+  on_host.steps = nullptr;
+  on_host.send = given;
+  on_host.recv = on_host.kind == Kind::kBroadcast ? given : given + kChunkBytes;
+  on_host.count =
+      on_host.kind == Kind::kBarrier || on_host.count == 0 ? 0 : chunk_at(flow_.at).count;
+  flow_.work = std::make_shared<Work>();
+  return options_.on_host->submit(on_host, flow_.work);
+}
+
+Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half) {
   cuda::Runtime& runtime = device_->runtime();
-  if (half->in_use) DT_TRY(await(half->copied_out, wait));
-  half->in_use = false;
   const int64_t element = dtype_bytes(collective.dtype);
   if (gives(collective)) {
     for (int64_t part = 0; part < shape_of(collective).send_parts; ++part) {
@@ -281,35 +384,20 @@ Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* h
   return runtime.record(half->copied_in, device_->stream());
 }
 
-Status StagedCarrier::carry_out(const Collective& collective, Chunk chunk, Half* half,
-                                const Wait& wait) {
+Status StagedCarrier::copy_out(const Collective& collective, Chunk chunk, Half* half) {
+  if (!has_result(collective)) return {};
   cuda::Runtime& runtime = device_->runtime();
-  if (chunk.count > 0) DT_TRY(await(half->copied_in, wait));
-  char* const given = static_cast<char*>(half->memory);
-  char* const got = given + kChunkBytes;
-  Collective on_host = collective;
-  on_host.send = given;
-  on_host.recv = collective.kind == Kind::kBroadcast ? given : got;
-  on_host.count = chunk.count;
-  on_host.deadline = wait.deadline;
-  DT_TRY(options_.on_host->run(on_host));
-  if (chunk.count == 0 || !has_result(collective)) return {};
+  const char* const from =
+      static_cast<char*>(half->memory) + (collective.kind == Kind::kBroadcast ? 0 : kChunkBytes);
   const int64_t element = dtype_bytes(collective.dtype);
   for (int64_t part = 0; part < shape_of(collective).recv_parts; ++part) {
     const int64_t to = (part * collective.count + chunk.begin) * element;
     DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + to,
-                        static_cast<const char*>(on_host.recv) + part * chunk.count * element,
-                        chunk.count * element, device_->stream()));
+                        from + part * chunk.count * element, chunk.count * element,
+                        device_->stream()));
   }
   half->in_use = true;
   return runtime.record(half->copied_out, device_->stream());
-}
-
-Status StagedCarrier::await(cuda::Event event, const Wait& wait) {
-  DT_TRY_VALUE(const bool passed, device_->await(event, wait));
-  if (passed) return {};
-  if (wait.interrupted()) return wait.interrupt->status();
-  return Status(Code::kTimeout, "a copy between the GPU and host memory did not end");
 }
 
 }  // namespace

@@ -295,7 +295,7 @@ TEST_CASE("device: what keeps one rank from making the communicator is told to a
   for_ever.times = -1;
   for (const auto& [order, text] :
        {Case{no_id, "ncclGetUniqueId"}, Case{no_comm, "ncclCommInitRankConfig"},
-        Case{for_ever, "ncclCommInitRankConfig did not come to an end"}}) {
+        Case{for_ever, "it waits for ncclCommInitRankConfig"}}) {
     Setup setup = over_nccl(3);
     setup.open_ms = 2'000;
     Refusals refusals(&setup);

@@ -410,6 +410,7 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
   options.engine = engine.value();
   options.on_host = std::move(on_host);
   options.kernels = dt::test::fake_tensor_kernels(cuda);
+  options.carries_on_host = !nccl;
   options.backend_name = setup.backend;
   if (setup.on_broken) {
     options.on_broken = [told = setup.on_broken](const std::string&, const Status& status) {
