@@ -16,12 +16,13 @@ done
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
 system=$scratch/system
-mounted=()
+# Those made here and those of the tests, which make network namespaces.
+mounts() { awk -v below="$system/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r; }
 clean_up() {
   local point
-  for point in "${mounted[@]}"; do umount -l "$point" || true; done
+  for point in $(mounts); do umount -l "$point" || true; done
   # Nothing may be deleted below a mount that would not go.
-  ! grep -qF " $system/" /proc/mounts || { echo "chroot.sh: $system is still mounted" >&2; return; }
+  [ -z "$(mounts)" ] || { echo "chroot.sh: $system is still mounted" >&2; return; }
   rm -rf "$scratch"
 }
 trap clean_up EXIT
@@ -41,9 +42,9 @@ cp -a "$base" "$system"
 # Packages come from the mirror that debootstrap wrote into the system; its lists are not there yet.
 rm -rf "$system"/var/lib/apt/lists/*
 cp /etc/resolv.conf /etc/hosts "$system/etc/"
-mount -t proc proc "$system/proc" && mounted+=("$system/proc")
-mount --bind /dev "$system/dev" && mounted=("$system/dev" "${mounted[@]}")
-mount --bind /dev/pts "$system/dev/pts" && mounted=("$system/dev/pts" "${mounted[@]}") # for terminals
+mount -t proc proc "$system/proc"
+mount --bind /dev "$system/dev"
+mount --bind /dev/pts "$system/dev/pts" # for terminals
 
 git clone -q "$root" "$system/root/dt"
 echo "chroot.sh: bare Debian $(cat "$system/etc/debian_version"), commit $(git -C "$root" rev-parse --short HEAD), $(nproc) cores"

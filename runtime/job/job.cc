@@ -43,6 +43,7 @@ Job::~Job() {
   // Whoever calls back goes first: the watch and the client. Then the server, so that its clients
   // hear of the end, then the loop that carried them.
   peer_watch_ = nullptr;
+  device_watch_ = nullptr;
   control_->disconnect();
   server_ = nullptr;
   world_ = nullptr;
@@ -255,6 +256,8 @@ void Job::watch_peers(const store::Verdict& verdict) {
   }
   peer_watch_ = std::make_unique<PeerWatch>(loop_.get(), peers,
                                             [this](int32_t local_rank) { peer_ended(local_rank); });
+  if (world_->backend().device() == nullptr) return;
+  device_watch_ = std::make_unique<DeviceWatch>(loop_.get(), &world_->backend());
 }
 
 void Job::hear_of(const store::Failure& failure) {
@@ -398,22 +401,35 @@ Status Job::abort(const std::string& message) {
   return {};
 }
 
+Status Job::undrained() const {
+  DT_TRY(board_->first());
+  return Status(Code::kTimeout,
+                format("dt_finalize on rank %d (%s): operations are still under way on its GPU; "
+                       "they are aborted. Wait for them before, or give dt_finalize more time",
+                       place_.rank, host_name_.c_str()));
+}
+
 Status Job::finalize(int64_t timeout_ms) {
   std::lock_guard lock(ending_);
   if (finalized_) return final_status_;
   finalized_ = true;
   final_status_ = board_->first();
+  const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
+  // What the GPU has not done yet is not lost, nor does it end as a failure.
+  if (final_status_.ok() && !world_->backend().drain(Wait{deadline, &failed_})) {
+    final_status_ = undrained();
+  }
   if (local_store_ != nullptr) {
     local_store_->close(ended());
     board_->job_failed(ended());
     return final_status_;
   }
-  const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
   const bool failed = !final_status_.ok();
   local_.with([](LocalPeers& local) { local.engine->say_goodbye(); });
   if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
   board_->job_failed(ended());
   peer_watch_ = nullptr;
+  device_watch_ = nullptr;
   control_->disconnect();
   if (server_ != nullptr) {
     // Others must still hear the last word: go when they have gone.

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "comm/failure_board.h"
 #include "config/config.h"
+#include "job/device_watch.h"
 #include "job/device_world.h"
 #include "job/host_links.h"
 #include "job/local_store.h"
@@ -106,6 +107,8 @@ class Job {
   /// Which operation a local rank entered last, for messages.
   std::string last_operation(int32_t world_rank) const;
 
+  /// Why operations on the device did not end in time.
+  Status undrained() const;
   static Status ended();
 
   const Config config_;
@@ -160,6 +163,7 @@ class Job {
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   std::shared_ptr<comm::Communicator> world_;
   std::unique_ptr<PeerWatch> peer_watch_;
+  std::unique_ptr<DeviceWatch> device_watch_;  // null without a device
 
   std::mutex ending_;
   bool finalized_ = false;  // under ending_
