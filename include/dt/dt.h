@@ -461,13 +461,44 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * - The communicator fails at the operation's deadline where a rank does not come, or comes with
  *   another count, dtype or op: these are not compared beforehand.
  * - DT_AVG of dt_reduce() and dt_reduce_scatter(), and of integers, divides after the sum.
- * - A send may hold up what follows it until it is received: of two ranks that send to each other
- * one must receive first.
- * - dt_finalize() and dt_comm_destroy() abort what the GPU has not finished: wait for works, or
- *   synchronise the stream, before.
- * - All ranks use their communicators in turn: operations of two communicators must not be under
- * way at once. With one rank the result is a copy.
+ * - A send may hold up what follows it until it is received: ranks that send to each other do so
+ * inside a group, as dt_group_begin() says, or one receives first.
+ * - dt_finalize() waits for what the GPU has under way; what dt_comm_destroy() leaves goes on until
+ *   its deadline.
+ * - Operations are launched in the order of the calls, also those of different communicators: all
+ * ranks use their communicators in one order. With one rank the result is a copy.
+ * - A work that failed is done when the GPU no longer uses its buffers, unless the message says
+ * that a call hangs.
  */
+
+/**
+ * Begins a group: the operations called on this communicator until dt_group_end(), by any thread,
+ * are carried out as one, so that a send and a receive in it wait for each other's peers and not
+ * for one another. Operations called without a work handle return at once; dt_group_end() waits for
+ * them as they would have done. Those with one may not be waited for before.
+ *
+ * Over host memory sends and receives do not hold each other up, so there a group saves nothing and
+ * is no harm.
+ * @param comm the communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a group of this communicator, as from
+ * dt_comm_split() and dt_reducer_create(); the error that broke it.
+ * @thread any
+ * @cost of NCCL one launch for the whole group.
+ * @since ABI 0
+ */
+DT_API dt_status dt_group_begin(dt_comm* comm);
+
+/**
+ * Ends the group and carries it out.
+ *
+ * Its collectives are in the same order on all ranks.
+ * @param comm the communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE outside a group; the first error of an operation without a
+ * work handle.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_group_end(dt_comm* comm);
 
 /**
  * Sums (or averages, multiplies, ...) `count` elements over all ranks; every rank ends with the

@@ -364,6 +364,21 @@ class Comm {
   }
   void mem_free(void* pointer) { detail::check(dt_mem_free(get_handle(), pointer)); }
 
+  void group_begin() { detail::check(dt_group_begin(get_handle())); }
+  void group_end() { detail::check(dt_group_end(get_handle())); }
+  /** What `operations` calls on this communicator is carried out as one. */
+  template <class F>
+  void group(F&& operations) {
+    group_begin();
+    try {
+      std::forward<F>(operations)();
+    } catch (...) {
+      (void)dt_group_end(get_handle());
+      throw;
+    }
+    group_end();
+  }
+
   // Each collective: blocking, then with a Work.
 
   void allreduce(const void* send, void* recv, int64_t count, dt_dtype dtype,

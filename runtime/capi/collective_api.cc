@@ -56,7 +56,7 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, Collective& collective, dt_work** out_work) {
-  if (out_work == nullptr) return on.comm->run(collective);
+  if (out_work == nullptr) return on.comm->run_or_group(collective);
   auto object = std::make_shared<WorkObject>();
   object->job = on.job;
   object->comm = on.comm;
@@ -99,6 +99,20 @@ using namespace dt;
 using namespace dt::capi;
 
 extern "C" {
+
+dt_status dt_group_begin(dt_comm* comm) {
+  return guard("dt_group_begin", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    return on->comm->begin_group();
+  });
+}
+
+dt_status dt_group_end(dt_comm* comm) {
+  return guard("dt_group_end", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    return on->comm->end_group();
+  });
+}
 
 dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                        dt_reduce_op op, dt_stream stream, dt_work** out_work) {

@@ -72,6 +72,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
   return guard("dt_reducer_create", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
     DT_TRY(call.not_null(out_reducer, "out_reducer"));
+    DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
     dt_reducer_options asked;
     DT_TRY(read_options(call, options, "dt_reducer_options_init", &asked));

@@ -31,7 +31,51 @@ Status Communicator::submit(backend::Collective& collective, std::shared_ptr<bac
   return options_.backend->submit(collective, std::move(work));
 }
 
+Status Communicator::run_or_group(backend::Collective& collective) {
+  if (!grouping_.load(std::memory_order_acquire)) return run(collective);
+  Member member{std::make_shared<backend::Work>(), collective.stream};
+  DT_TRY(submit(collective, member.work));
+  const bool joined = group_.with([&](Group& group) {
+    if (group.open) group.members.push_back(member);
+    return group.open;
+  });
+  // Another thread has ended the group meanwhile.
+  return joined ? Status() : options_.backend->wait_stream(*member.work, member.stream);
+}
+
+Status Communicator::begin_group() {
+  DT_TRY(check_ungrouped("dt_group_begin"));
+  DT_TRY(options_.backend->begin_group());
+  group_.with([](Group& group) { group.open = true; });
+  grouping_.store(true, std::memory_order_release);
+  return {};
+}
+
+Status Communicator::end_group() {
+  Group ended;
+  group_.with([&](Group& group) { std::swap(ended, group); });
+  if (!ended.open) {
+    return Status(Code::kInvalidState,
+                  format("dt_group_end on comm \"%s\": no group was begun", options_.name.c_str()));
+  }
+  grouping_.store(false, std::memory_order_release);
+  Status first = options_.backend->end_group();
+  for (const Member& member : ended.members) {
+    const Status status = options_.backend->wait_stream(*member.work, member.stream);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+Status Communicator::check_ungrouped(const char* what) const {
+  if (!grouping_.load(std::memory_order_acquire)) return {};
+  return Status(Code::kInvalidState,
+                format("%s on comm \"%s\": inside a group; call dt_group_end before", what,
+                       options_.name.c_str()));
+}
+
 Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key) {
+  DT_TRY(check_ungrouped("dt_comm_split"));
   const std::string name = format("%s/%d.%d", options_.name.c_str(),
                                   splits_.fetch_add(1, std::memory_order_relaxed), color);
   DT_TRY_VALUE(auto part, options_.backend->split(color, key, name, deadline()));

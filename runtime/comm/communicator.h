@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/guarded.h"
 #include "base/status.h"
 #include "comm/failure_board.h"
 
@@ -40,6 +41,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status run(backend::Collective& collective);
   /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
   Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
+  /// run(), or inside a group submit(): the group's end waits for it.
+  Status run_or_group(backend::Collective& collective);
+  /// INVALID_STATE inside a group.
+  Status begin_group();
+  /// Waits for what run_or_group() submitted, on a device by its stream; the first error of it.
+  Status end_group();
+  /// INVALID_STATE inside a group: `what` needs answers of the other ranks.
+  Status check_ungrouped(const char* what) const;
   /// Null where color is negative.
   Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
 
@@ -51,12 +60,23 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status broken() const { return options_.backend->broken(); }
 
  private:
+  struct Member {
+    std::shared_ptr<backend::Work> work;
+    cuda::Stream stream = nullptr;
+  };
+  struct Group {
+    bool open = false;
+    std::vector<Member> members;
+  };
+
   explicit Communicator(Options options)
       : options_(std::move(options)), timeout_ms_(options_.timeout_ms) {}
   Deadline deadline() const;
 
   const Options options_;
   std::atomic<int64_t> timeout_ms_;
+  std::atomic<bool> grouping_{false};  // as group_.open, without the lock
+  Guarded<Group> group_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
 };
 

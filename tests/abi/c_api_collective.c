@@ -64,6 +64,8 @@ static void check_refusals(const fixture* f) {
   REFUSES_COMMON(f, "send", dt_reduce_scatter(h, p, r, n, t, DT_SUM, NULL, w));
   REFUSES_COMMON(f, "recv", dt_reduce_scatter(h, r, p, n, t, DT_SUM, NULL, w));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_barrier(h, NULL, &work));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_begin(h));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_end(h));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_send(h, r, N, DT_F32, 0, NULL, &work));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_recv(h, r, N, DT_F32, 0, NULL, &work));
 
@@ -116,6 +118,19 @@ void test_collectives(const fixture* f) {
   OK(dt_broadcast(f->comm, all, N, DT_F32, 0, NULL, NULL));
   EXPECT(filled(all));
   OK(dt_barrier(f->comm, NULL, NULL));
+  float grouped[N] = {0};
+  dt_comm* none = NULL;
+  OK(dt_group_begin(f->comm));
+  OK(dt_allreduce(f->comm, send, grouped, N, DT_F32, DT_SUM, NULL, NULL));
+  OK(dt_barrier(f->comm, NULL, NULL));
+  EXPECT(dt_group_begin(f->comm) == DT_ERR_INVALID_STATE);
+  EXPECT(dt_comm_split(f->comm, 0, 0, &none) == DT_ERR_INVALID_STATE && none == NULL);
+  EXPECT(strstr(dt_last_error(), "inside a group; call dt_group_end before") != NULL);
+  OK(dt_group_end(f->comm));
+  EXPECT(filled(grouped));
+  EXPECT(dt_group_end(f->comm) == DT_ERR_INVALID_STATE);
+  EXPECT(strstr(dt_last_error(), "no group was begun") != NULL);
+  OK(dt_allreduce(f->comm, send, grouped, N, DT_F32, DT_SUM, NULL, NULL));
   /* Nothing to do, so nothing to point at. */
   OK(dt_allreduce(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, NULL, NULL));
   OK(dt_reduce(f->comm, NULL, NULL, 0, DT_F32, DT_SUM, 0, NULL, NULL));

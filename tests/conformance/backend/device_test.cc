@@ -343,3 +343,136 @@ TEST_CASE("device: memory goes with its communicator") {
     CHECK(device->counters().live_streams == 0);
   }
 }
+
+TEST_CASE("device: operations are launched in the order of the calls, whatever the communicator") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    fake().set_polls(20);
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      auto other = rank.backend->split(0, 0, "other", Deadline::after_ms(30'000));
+      rank.expect_ok(other.status(), "split");
+      std::string order;  // of the device thread
+      std::vector<std::vector<float>> data;
+      std::vector<std::shared_ptr<Work>> works;
+      for (const char each : std::string("aababbba")) {
+        Collective collective = sum(&data.emplace_back(kCount, 1.0f));
+        auto steps = std::make_shared<dt::collective::StreamSteps>();
+        steps->before = [&order, each](dt::cuda::Stream) {
+          order += each;
+          return Status();
+        };
+        collective.steps = std::move(steps);
+        auto& on = each == 'a' ? *rank.backend : *other.value().backend;
+        rank.expect_ok(on.submit(collective, works.emplace_back(std::make_shared<Work>())),
+                       "submit");
+      }
+      for (const auto& work : works) {
+        rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+        rank.expect_ok(work->status(), "work");
+      }
+      rank.expect(order == "aababbba", order);
+      for (const auto& each : data) rank.expect(each[0] == 2, "sum");
+    }));
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: ranks of a group send before they receive, and reduce besides") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      for (int round = 1; round <= 3; ++round) {
+        std::vector<float> mine(kCount, float(rank.rank + round));
+        std::vector<float> theirs(kCount, 0);
+        std::vector<float> data(kCount, 1);
+        Collective send;
+        send.kind = dt::backend::Kind::kSend;
+        send.dtype = dt::Dtype::kF32;
+        send.send = mine.data();
+        send.count = kCount;
+        send.root = 1 - rank.rank;
+        send.deadline = Deadline::after_ms(30'000);
+        Collective receive = send;
+        receive.kind = dt::backend::Kind::kRecv;
+        receive.recv = theirs.data();
+        rank.expect_ok(rank.backend->begin_group(), "begin");
+        std::vector<std::shared_ptr<Work>> works;
+        for (const Collective& each : {send, receive, sum(&data)}) {
+          rank.expect_ok(rank.backend->submit(each, works.emplace_back(std::make_shared<Work>())),
+                         "submit");
+        }
+        rank.expect(!rank.backend->wait(*works[2], {Deadline::after_ms(1)}), "the group waits");
+        rank.expect_ok(rank.backend->end_group(), "end");
+        for (const auto& work : works) {
+          rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+          rank.expect_ok(work->status(), "work");
+        }
+        rank.expect(theirs[kCount - 1] == float(1 - rank.rank + round), "received");
+        rank.expect(data[0] == 2, "sum");
+      }
+    }));
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: what is under way when its communicator is dropped comes to its end") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+      auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
+      rank.expect_ok(part.status(), "split");
+      auto* const data =
+          static_cast<float*>(part.value().backend->allocate(kCount * sizeof(float)).value());
+      const auto gate = std::make_shared<dt::Event>();
+      rank.expect_ok(rank.cuda->launch(stream,
+                                       [gate, data] {
+                                         (void)gate->wait({Deadline::after_ms(30'000)});
+                                         std::fill(data, data + kCount, 3.0f);
+                                       }),
+                     "producer");
+      std::vector<float> result(kCount, 0);
+      Collective collective = allreduce_f32(data, result.data(), kCount);
+      collective.stream = stream;
+      collective.deadline = Deadline::after_ms(30'000);
+      const auto work = std::make_shared<Work>();
+      rank.expect_ok(part.value().backend->submit(collective, work), "submit");
+      part.value().backend = nullptr;
+      rank.expect(!rank.backend->drain({Deadline::after_ms(1)}), "it is under way");
+      gate->set();
+      rank.expect(rank.backend->drain({Deadline::after_ms(30'000)}), "it has ended");
+      rank.expect(work->done(), "done");
+      rank.expect_ok(work->status(), "work");
+      rank.expect(result[kCount - 1] == 6, "sum");
+      rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    }));
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: who only polls hears of a hanging call when the device is looked after") {
+  require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "first");
+    rank.meet();
+    if (rank.rank == 1) return rank.meet();
+    FakeNccl::Order order;
+    order.function = "ncclAllReduce";
+    order.fault = Fault::kHang;
+    order.rank = 0;
+    fake().order(order);
+    const auto work = std::make_shared<Work>();
+    rank.expect_ok(rank.backend->submit(sum(&data, kDeadlineMs), work), "submit");
+    const auto behind = std::make_shared<Work>();
+    rank.expect_ok(rank.backend->submit(sum(&data, 60'000), behind), "submit");
+    const Deadline limit = Deadline::after_ms(30'000);
+    while (!(work->done() && behind->done()) && !limit.passed()) {
+      rank.backend->look_after();
+      (void)dt::Event().wait({Deadline::after_ms(20)});
+    }
+    rank.expect(work->status().code() == Code::kTimeout, work->status().message());
+    rank.expect(behind->status().message() == work->status().message(), "the same for all");
+    fake().release();
+    rank.meet();
+  }));
+}
