@@ -157,7 +157,9 @@ Result<bool> NcclCarrier::advance_opening() {
       if (letter_.code != 0) {
         return Status(static_cast<Code>(letter_.code), format("rank 0: %.255s", letter_.reason));
       }
-      waits_for_ = "ncclCommInitRankConfig, which connects the ranks; NCCL_SOCKET_IFNAME names its interface";
+      waits_for_ =
+          "ncclCommInitRankConfig, which connects the ranks; NCCL_SOCKET_IFNAME names its "
+          "interface";
       options_.config.blocking = 0;
       options_.config.comm_name = options_.name.c_str();
       DT_TRY(called("ncclCommInitRankConfig",
