@@ -26,6 +26,23 @@ Status Communicator::run(backend::Collective& collective) {
   return options_.backend->run(collective);
 }
 
+Status Communicator::run_on_host(backend::Collective& collective) {
+  backend::Backend& backend = *options_.backend;
+  if (backend.device() == nullptr) return run(collective);
+  // Operations on the device may go over the same host communicator, on another thread. When what
+  // was issued before is done, the order there is the order of the calls, as on every other rank.
+  backend::Collective fence;
+  fence.kind = backend::Kind::kBarrier;
+  fence.steps = std::make_shared<collective::StreamSteps>();  // behind no stream of the caller
+  fence.name = collective.name;
+  const auto work = std::make_shared<backend::Work>();
+  DT_TRY(submit(fence, work));
+  (void)backend.wait(*work, Wait());  // ends: the backend keeps the deadline
+  DT_TRY(work->status());
+  collective.deadline = deadline();
+  return backend.on_host().run(collective);
+}
+
 Status Communicator::submit(backend::Collective& collective, std::shared_ptr<backend::Work> work) {
   collective.deadline = deadline();
   return options_.backend->submit(collective, std::move(work));

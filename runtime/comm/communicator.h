@@ -38,6 +38,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Blocking. Sets the operation's deadline.
   Status run(backend::Collective& collective);
+  /// Blocking, with buffers in host memory also where the communicator is one over GPUs: for what
+  /// layers above agree on, at any time that is the same on all ranks. There it waits first until
+  /// all that was issued before is done, on the GPU, too.
+  Status run_on_host(backend::Collective& collective);
   /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
   Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
   /// Null where color is negative.

@@ -49,15 +49,17 @@ Status DeviceChannel::open(const Wait& wait) {
 Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
   cuda::Runtime& runtime = device_->runtime();
-  DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
-  if (capturing) {
-    return Status(
-        Code::kInvalidArgument,
-        format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
-               "of one; end the capture before, or give another stream",
-               collective::kind_name(collective.kind), options_.name.c_str()));
-  }
   Operation operation;
+  if (collective.steps == nullptr) {
+    DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
+    if (capturing) {
+      return Status(
+          Code::kInvalidArgument,
+          format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
+                 "of one; end the capture before, or give another stream",
+                 collective::kind_name(collective.kind), options_.name.c_str()));
+    }
+  }
   DT_TRY_VALUE(operation.launch, device_->take_launch());
   if (collective.steps == nullptr) {
     DT_TRY(runtime.record(operation.launch->ready, collective.stream));

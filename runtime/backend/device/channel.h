@@ -39,6 +39,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status open(const Wait& wait);
   Status submit(const Collective& collective, std::shared_ptr<Work> work);
   void interrupt(Status status);
+  /// Breaks it from here: the control plane is told.
+  void fail(const Status& status) { break_with(status); }
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
   /// The device thread did not fail `work` at its deadline, so it hangs in a call: does that here.

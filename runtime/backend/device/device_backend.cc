@@ -60,7 +60,7 @@ class DeviceBackend final : public Backend {
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();
   }
-  kernels::TensorKernels* kernels() const override { return options_.kernels.get(); }
+  std::shared_ptr<kernels::TensorKernels> kernels() const override { return options_.kernels; }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
     return channel_->submit(collective, std::move(work));
@@ -152,10 +152,17 @@ class DeviceBackend final : public Backend {
     }
     return options_.engine->device_thread()->runtime().release(pointer);
   }
+  void keep(std::shared_ptr<void> used) override {
+    kept_.with([&](auto& all) { all.push_back(std::move(used)); });
+  }
 
   void interrupt(Status status) override {
     options_.on_host->interrupt(status);
     channel_->interrupt(std::move(status));
+  }
+  void fail(Status status) override {
+    channel_->fail(status);
+    options_.on_host->interrupt(std::move(status));
   }
   Status broken() const override {
     const Status status = channel_->broken();
@@ -186,11 +193,14 @@ class DeviceBackend final : public Backend {
 
   void give_memory_back() {
     DeviceThread& device = *options_.engine->device_thread();
-    allocated_.with([&](std::set<void*>& all) {
-      // Memory that a stuck operation may touch is left behind.
-      if (all.empty() || !device.drained(Deadline::after_ms(kDrainMs))) return;
-      for (void* const pointer : all) (void)device.runtime().release(pointer);
-    });
+    const auto allocated = allocated_.with([](std::set<void*>& all) { return std::move(all); });
+    auto kept = kept_.with([](auto& all) { return std::move(all); });
+    if (allocated.empty() && kept.empty()) return;
+    if (device.drained(Deadline::after_ms(kDrainMs))) {
+      for (void* const pointer : allocated) (void)device.runtime().release(pointer);
+    } else {  // what a stuck operation may touch is left behind
+      static_cast<void>(new auto(std::move(kept)));
+    }
   }
 
   /// The caller may use the memory on any stream, so it is waited for.
@@ -212,6 +222,7 @@ class DeviceBackend final : public Backend {
   const DeviceOptions options_;
   std::shared_ptr<DeviceChannel> channel_;
   Guarded<std::set<void*>> allocated_;
+  Guarded<std::vector<std::shared_ptr<void>>> kept_;
   std::atomic<int> completion_fd_{-1};
 };
 
