@@ -76,9 +76,7 @@ void DeviceStep::forget() {
   old_lists_.clear();
 }
 
-Status DeviceStep::refuse_capture(cuda::Stream stream, const std::string& what) const {
-  DT_TRY_VALUE(const bool capturing, runtime_->is_capturing(stream));
-  if (!capturing) return {};
+Status DeviceStep::capture_refused(const std::string& what) {
   return Status(Code::kInvalidArgument,
                 format("%s: the stream records a CUDA graph, and dt cannot be part of one; end the "
                        "capture before, or give another stream",

@@ -54,8 +54,9 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// The buckets lie elsewhere, and nothing uses the old ones. Between steps.
   void forget();
 
-  /// INVALID_ARGUMENT where the stream records a CUDA graph. `what` is for the message.
-  Status refuse_capture(cuda::Stream stream, const std::string& what) const;
+  /// Whether the stream records a CUDA graph, and what is said of it then.
+  Result<bool> is_capturing(cuda::Stream stream) const { return runtime_->is_capturing(stream); }
+  static Status capture_refused(const std::string& what);
   /// A gradient of the bucket is complete in the order of `stream`. Any thread.
   Status record(size_t bucket, cuda::Stream stream);
   /// Completes the allreduce of a full bucket, which is `collective` so far; `all_outside`: of no

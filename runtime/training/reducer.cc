@@ -96,8 +96,10 @@ Status Reducer::check_on_device(const Param& param, int32_t index, const void* g
                "bytes of its elements",
                index, param.name.c_str(), grad, static_cast<long long>(dtype_bytes(param.dtype))));
   }
-  return device_->refuse_capture(stream, format("dt_reducer_ready of #%d \"%s\" on comm \"%s\"",
-                                                index, param.name.c_str(), comm_->name().c_str()));
+  DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
+  if (!capturing) return {};
+  return DeviceStep::capture_refused(format("dt_reducer_ready of #%d \"%s\" on comm \"%s\"", index,
+                                            param.name.c_str(), comm_->name().c_str()));
 }
 
 Status Reducer::deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream) {
@@ -205,8 +207,10 @@ Status Reducer::missing_on_device() const {
 
 Status Reducer::finish(cuda::Stream stream) {
   if (device_ != nullptr) {
-    DT_TRY(device_->refuse_capture(
-        stream, format("dt_reducer_finish on comm \"%s\"", comm_->name().c_str())));
+    DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
+    if (capturing) {
+      return DeviceStep::capture_refused("dt_reducer_finish on comm \"" + comm_->name() + "\"");
+    }
   }
   const bool complete =
       arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
