@@ -245,10 +245,10 @@ void Reducer::copy_back() {
 /// until that one is enqueued.
 Status Reducer::order_buckets(cuda::Stream stream) {
   if (!broken_.ok()) return comm_->broken();
-  DT_TRY(device_->times().record_came(stream));
+  const Status came = device_->times().record_came(stream);
   const Status ordered = comm_->backend().wait_stream(*last_work_, stream);
   for (const auto& bucket : buckets_) DT_TRY(bucket->work->status());
-  return ordered;
+  return came.ok() ? ordered : came;
 }
 
 /// Waits for every bucket, also after a failure: their memory is in use until they are done.

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <sched.h>
 
-#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>

@@ -2,6 +2,7 @@
 // The reducer on GPUs: results, order and what a step costs. The GPU and NCCL are made of threads.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 
