@@ -8,7 +8,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [ $# -le 1 ] || { echo "gpu.sh [BUILD_DIR]" >&2; exit 2; }
 build=${1:-$root/build-gpu}
-programs=(tests/unit/unit_cuda tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/bench/kernel_bandwidth)
+programs=(tests/unit/unit_cuda tests/gpu/gpu_runtime tests/gpu/gpu_kernels
+  tests/gpu/gpu_reducer tests/bench/kernel_bandwidth)
 
 if [ $# -eq 0 ]; then
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: there is no nvcc"; exit 77; }

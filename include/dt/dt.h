@@ -967,10 +967,11 @@ static inline void dt_reducer_options_init(dt_reducer_options* options) {
 typedef struct dt_reducer_statistics {
   uint32_t struct_size;           /**< set by the *_init() function */
   int32_t bucket_count;           /**< of the plan in use */
-  int64_t steps;                  /**< finished steps */
+  int64_t steps;                  /**< finished steps; on GPUs see dt_reducer_stats() */
   int64_t bytes;                  /**< gradient bytes reduced in the last step */
   int64_t communication_ns;       /**< last step: time in which at least one bucket was under way */
-  int64_t exposed_ns;             /**< last step: time that dt_reducer_finish() waited */
+  int64_t exposed_ns;             /**< last step: time that dt_reducer_finish() waited; on GPUs,
+                                       that its stream waited */
   int64_t total_bytes;            /**< all steps */
   int64_t total_communication_ns; /**< all steps */
   int64_t total_exposed_ns;       /**< all steps */
@@ -991,15 +992,14 @@ static inline void dt_reducer_statistics_init(dt_reducer_statistics* statistics)
  *
  * Collective over `comm`. Buckets follow PyTorch's DDP: per dtype, in reverse order of
  * registration, 1 MiB first, then 25 MiB. They are reduced in a fixed order, each as soon as it is
- * full.
+ * full. On a communicator over GPUs the buckets are GPU memory.
  * @param comm        the communicator.
  * @param params      [count] parameters, borrowed during the call.
  * @param count       in [1, 1048576].
  * @param options     NULL: defaults.
  * @param out_reducer gives the handle; dt_reducer_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- * sides; DT_ERR_OUT_OF_MEMORY; DT_ERR_UNSUPPORTED on a communicator over GPUs, so far; any
- * communicator error.
+ * sides; DT_ERR_OUT_OF_MEMORY; any communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */
@@ -1020,17 +1020,29 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
 
 /**
  * Says that gradient `index` of this step is complete. When its bucket is full and all before it
- * are under way, the bucket is launched; the caller goes on with its backward pass. The first call
- * of step 2 re-plans by the arrival order of step 1 on rank 0 (not once dt_reducer_grad() was
- * called).
+ * are under way, the bucket is launched; the caller goes on with its backward pass. The end of
+ * step 1 re-plans by its arrival order on rank 0 (not once dt_reducer_grad() was called).
+ *
+ * On GPUs the gradient is complete when `stream` comes to this call: an event is recorded there,
+ * and the bucket's operation waits for it on the GPU, not for what the stream is given later.
  * @param reducer the handle.
  * @param index   of the parameter; once per step.
  * @param grad    [count] elements to copy in; dt_reducer_finish() copies the result back, so it is
- *                borrowed until then. NULL: it was written where dt_reducer_grad() said.
- * @param stream  CUDA stream that produces the gradient; ignored on a host communicator.
- * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step; DT_ERR_INVALID_ARGUMENT; any
- *         communicator error.
+ *                borrowed until then. NULL: it was written where dt_reducer_grad() said. On GPUs:
+ *                memory of the rank's GPU, aligned to its element, borrowed until the stream of
+ *                dt_reducer_finish() has come to it.
+ * @param stream  CUDA stream that produces the gradient, any of this GPU and another each time;
+ *                ignored on a host communicator.
+ * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step; DT_ERR_INVALID_ARGUMENT, also for a
+ *         stream that records a CUDA graph; any communicator error.
  * @thread any, but none while dt_reducer_finish() or dt_reducer_rebuild() runs
+ * @cost on GPUs microseconds, without a wait for the GPU. For gradients by pointer the bucket takes
+ *       one kernel to gather and one to scatter them, over a list of the pointers that is kept
+ *       while they stay the same from step to step; the call that launches a bucket with other
+ *       pointers makes the list anew, which allocates memory and may wait for the GPU. Integers are
+ *       copied one by one. Without pointers nothing is launched beside the operation, in which an
+ *       average of floating-point numbers has one pass over the bucket to scale it; the gather does
+ *       that where all gradients of a bucket come by pointer, but for f64.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);
@@ -1038,12 +1050,17 @@ DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad
 /**
  * Ends the step: waits until every bucket is reduced.
  *
- * Collective.
+ * Collective. On GPUs it makes `stream` wait instead: it returns when the operations are enqueued,
+ * while the GPU may be far behind. (Staged through the host, enqueueing is most of the work.) The
+ * first call may re-plan, and then waits for the GPU, under the deadline of operations.
  * @param reducer the handle.
- * @param stream  CUDA stream that will use the gradients; ignored on a host communicator.
+ * @param stream  CUDA stream that will use the gradients; ignored on a host communicator. Other
+ *                streams are to be ordered behind it.
  * @return DT_OK; DT_ERR_INVALID_STATE on all ranks when a gradient is missing anywhere, naming
- * ranks and parameters (the reducer stays usable, this step's gradients are undefined); any
- *         communicator error.
+ *         ranks and parameters (the reducer stays usable, this step's gradients are undefined); any
+ *         communicator error. On GPUs a missing gradient, or a bucket that a rank cannot launch,
+ *         breaks the communicator: that rank gets the error here, the others in this call or, where
+ *         theirs has returned, in the next one. dt_comm_check() before a result is kept.
  * @thread one at a time
  * @since ABI 0
  */
@@ -1053,7 +1070,8 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step. For
  * callers of dt_reducer_grad(), between steps.
  *
- * Collective.
+ * Collective. On GPUs it waits for the buckets' operations, under the deadline of operations; work
+ * of the caller that uses the old memory must be done: synchronise its streams before.
  * @param reducer     the handle.
  * @param out_changed 1: pointers of dt_reducer_grad() must be read again. May be NULL.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a step; any communicator error.
@@ -1075,6 +1093,12 @@ DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* 
 
 /**
  * What the reducer did so far.
+ *
+ * On GPUs times are those of events on the GPU, and follow it: a step is counted once its events
+ * are found passed, by this call or a dt_reducer_finish(). Its communication is the sum over the
+ * buckets, each from when its inputs were there and the one before had ended; exposed is from where
+ * the stream came to dt_reducer_finish() to the end of the last. A step that begins while the GPU
+ * is 8 steps behind is counted at once, without times.
  * @param reducer        the handle.
  * @param out_statistics initialised by dt_reducer_statistics_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
@@ -1083,7 +1107,9 @@ DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* 
  */
 DT_API dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_statistics);
 
-/** Drops the handle; memory given by dt_reducer_grad() goes with it. @param reducer may be NULL.
+/** Drops the handle; memory given by dt_reducer_grad() goes with it, so work of the caller that
+ * uses it must be done. What operations still use after a second, inside a step or after an error,
+ * stays with the communicator until that is gone. @param reducer may be NULL.
  * @thread any @since ABI 0 */
 DT_API void dt_reducer_destroy(dt_reducer* reducer);
 

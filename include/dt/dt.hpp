@@ -768,11 +768,12 @@ class Reducer {
     return static_cast<T*>(grad(index));
   }
 #endif
-  /** `gradient` NULL: it was written where grad() said. Else borrowed until finish(). */
+  /** `gradient` NULL: it was written where grad() said. Else borrowed until finish(), on GPUs until
+   * the stream of finish() has come to it. `stream` produces the gradient. */
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     detail::check(dt_reducer_ready(get_handle(), index, gradient, stream));
   }
-  /** Ends the step. Collective. */
+  /** Ends the step. Collective. On GPUs `stream` waits, the caller does not. */
   void finish(dt_stream stream = nullptr) {
     detail::check(dt_reducer_finish(get_handle(), stream));
   }

@@ -49,7 +49,7 @@ class Backend {
   /// The device whose memory the collectives take; null: host memory.
   virtual std::shared_ptr<cuda::Runtime> device() const { return nullptr; }
   /// Work on tensors of that device; null: host memory.
-  virtual kernels::TensorKernels* kernels() const { return nullptr; }
+  virtual std::shared_ptr<kernels::TensorKernels> kernels() const { return nullptr; }
   /// An eventfd that is readable once operations completed; made at the first call, owned by the
   /// backend. Each completion adds 1.
   virtual Result<int> completion_fd() = 0;
@@ -58,6 +58,9 @@ class Backend {
   virtual Result<void*> allocate(int64_t bytes) = 0;
   /// `pointer` is what allocate() gave, or null.
   virtual Status release(void* pointer) = 0;
+  /// Holds what operations use until none of them can run on the device any more; for ever where
+  /// that cannot be known. Never waits.
+  virtual void keep(std::shared_ptr<void> /*used*/) {}
 
   /// What is submitted between the two is carried out as one on a device: its operations may wait
   /// for each other's peers. Elsewhere every operation goes on by itself, and this does nothing.
@@ -73,6 +76,9 @@ class Backend {
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.
   virtual void interrupt(Status status) = 0;
+  /// The same from this rank, for what the other ranks do not know: the control plane is told, and
+  /// they get `status`, too. On host memory a rank withholds instead (Collective::withheld).
+  virtual void fail(Status status) { interrupt(std::move(status)); }
   /// The status that broke it, ok while whole.
   virtual Status broken() const = 0;
 

@@ -105,18 +105,18 @@ dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer
   });
 }
 
-dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream) {
+dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {
   return guard("dt_reducer_ready", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
     DT_TRY(check_index(call, *object, index));
-    return object->reducer->ready(index, grad);
+    return object->reducer->ready(index, grad, stream_of(stream));
   });
 }
 
-dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream) {
+dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
   return guard("dt_reducer_finish", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    return object->reducer->finish();
+    return object->reducer->finish(stream_of(stream));
   });
 }
 

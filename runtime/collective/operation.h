@@ -28,6 +28,7 @@ inline constexpr int kKindCount = 8;
 const char* kind_name(Kind kind);
 
 /// What an operation on a device does beside itself, in the order of the communicator's stream.
+/// With it the operation knows no stream of the caller, who has refused those that record a graph.
 struct StreamSteps {
   /// Recorded before the operation was submitted: it waits for them, and not for what else its
   /// stream holds.

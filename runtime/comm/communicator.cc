@@ -26,6 +26,13 @@ Status Communicator::run(backend::Collective& collective) {
   return options_.backend->run(collective);
 }
 
+Status Communicator::run_on_host(backend::Collective& collective) {
+  backend::Backend& backend = *options_.backend;
+  if (backend.device() == nullptr) return run(collective);
+  collective.deadline = deadline();
+  return backend.on_host().run(collective);
+}
+
 Status Communicator::submit(backend::Collective& collective, std::shared_ptr<backend::Work> work) {
   collective.deadline = deadline();
   return options_.backend->submit(collective, std::move(work));

@@ -39,6 +39,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Blocking. Sets the operation's deadline.
   Status run(backend::Collective& collective);
+  /// Blocking, with buffers in host memory also where the communicator is one over GPUs: for what
+  /// layers above agree on. In the same order on all ranks, beside the operations on the device.
+  Status run_on_host(backend::Collective& collective);
   /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
   Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
   /// run(), or inside a group submit(): the group's end waits for it.

@@ -51,7 +51,7 @@ Result<std::vector<char>> gather(comm::Communicator& comm, const void* mine, siz
   collective.recv = all.data();
   collective.count = static_cast<int64_t>(bytes);
   collective.name = "model check";
-  DT_TRY(comm.run(collective));
+  DT_TRY(comm.run_on_host(collective));
   return all;
 }
 

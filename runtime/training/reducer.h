@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "training/bucket_plan.h"
+#include "training/device_step.h"
 
 namespace dt::training {
 
@@ -29,6 +30,11 @@ struct Param {
 /// bucket's operation as one that withholds: the operation then fails everywhere with the names,
 /// and since all ranks issued the same operations the communicator stays whole.
 ///
+/// On a communicator over GPUs nothing here waits for the GPU: ready() records where the caller's
+/// stream stands, what belongs to a bucket's operation is enqueued with it (DeviceStep), and
+/// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
+/// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
+///
 /// Threads. Per step each parameter is touched by one ready() call, which writes its slot in the
 /// bucket and then takes one from the bucket's `pending`; whoever brings it to zero goes on to
 /// launch(). launch() runs under `launching_`, and sees the slots because the decrements of
@@ -44,12 +50,13 @@ class Reducer {
     bool rebuild = true;
   };
 
+  /// On GPUs of the steps whose events were found passed, as in StepTimes.
   struct Statistics {
     int32_t bucket_count = 0;
     int64_t steps = 0;
     int64_t bytes = 0;             ///< last step
     int64_t communication_ns = 0;  ///< last step: at least one bucket under way
-    int64_t exposed_ns = 0;        ///< last step: finish() waited
+    int64_t exposed_ns = 0;        ///< last step: finish(), or on GPUs its stream, waited
     int64_t total_bytes = 0;
     int64_t total_communication_ns = 0;
     int64_t total_exposed_ns = 0;
@@ -66,12 +73,13 @@ class Reducer {
   int32_t param_count() const { return static_cast<int32_t>(params_.size()); }
   /// Where gradient `index` lies in its bucket.
   void* grad(int32_t index);
-  Status ready(int32_t index, void* grad);
-  Status finish();
+  /// The streams: of a communicator over GPUs.
+  Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
+  Status finish(cuda::Stream stream = nullptr);
   /// Collective. True: pointers of grad() changed.
   Result<bool> rebuild();
   int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
-  Statistics statistics() const;
+  Statistics statistics();
 
  private:
   /// Where a parameter lies, and its part in the current step.
@@ -86,7 +94,6 @@ class Reducer {
     char* data = nullptr;
     int64_t count = 0;  // elements with padding
     Dtype dtype = Dtype::kF32;
-    int64_t bytes = 0;  // gradients without padding
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
@@ -100,14 +107,25 @@ class Reducer {
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
   Status agree_on_memory(const Status& mine);
+  Status check_on_device(const Param& param, int32_t index, const void* grad,
+                         cuda::Stream stream) const;
+  Status deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream);
   /// Launches full buckets in order; with `all`, also the rest, withholding those that lack
   /// gradients.
   Status launch(bool all);
-  Status launch_bucket(Bucket& bucket, std::shared_ptr<const std::string> withheld);
+  Status launch_in_order(bool all);
+  Status launch_bucket(Bucket& bucket, bool full);
+  Status attach_steps(const Bucket& bucket, backend::Collective* collective);
   std::string missing_in(const Bucket& bucket) const;
+  Status missing_on_device() const;
   Status wait_buckets();
+  Status order_buckets(cuda::Stream stream);
+  void copy_back();
   void count_step(int64_t began_waiting_ns);
+  void count_step_on_device();
+  void take_times();
   void end_step();
+  bool idle();
   Status rebuild_after_first_step();
   Result<std::vector<int32_t>> agree_on_order();
 
@@ -126,6 +144,10 @@ class Reducer {
   std::mutex launching_;
   size_t next_bucket_ = 0;  // under launching_
   Status broken_;           // under launching_: the first failed submission of this step
+  std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
+
+  std::shared_ptr<DeviceStep> device_;  // null: host memory
+  int64_t step_bytes_ = 0;              // of all gradients
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
   mutable Guarded<Statistics> statistics_;

@@ -61,13 +61,15 @@ Status DeviceChannel::refused(const Lists& lists) const {
 Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
   cuda::Runtime& runtime = device_->runtime();
-  DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
-  if (capturing) {
-    return Status(
-        Code::kInvalidArgument,
-        format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
-               "of one; end the capture before, or give another stream",
-               collective::kind_name(collective.kind), options_.name.c_str()));
+  if (collective.steps == nullptr) {
+    DT_TRY_VALUE(const bool capturing, runtime.is_capturing(collective.stream));
+    if (capturing) {
+      return Status(
+          Code::kInvalidArgument,
+          format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
+                 "of one; end the capture before, or give another stream",
+                 collective::kind_name(collective.kind), options_.name.c_str()));
+    }
   }
   auto operation = std::make_shared<Operation>();
   DT_TRY_VALUE(operation->launch, device_->take_launch());
@@ -154,10 +156,10 @@ void DeviceChannel::look_after() {
   fail_all();
 }
 
-void DeviceChannel::retire(std::vector<void*> memory) {
+void DeviceChannel::retire(std::vector<std::shared_ptr<void>> used) {
   lists_.with([&](Lists& lists) {
     lists.retiring = true;
-    lists.memory = std::move(memory);
+    lists.used = std::move(used);
   });
   device_->wake(shared_from_this());
 }
@@ -385,8 +387,8 @@ DeviceChannel::Turn DeviceChannel::end() {
         !(lists.queued.empty() && lists.enqueuing.empty() && lists.under_way.empty())) {
       return false;
     }
-    memory_.insert(memory_.end(), lists.memory.begin(), lists.memory.end());
-    lists.memory.clear();
+    used_.insert(used_.end(), lists.used.begin(), lists.used.end());
+    lists.used.clear();
     return true;
   });
   if (retires && !aborted_ && !closed_) {
@@ -401,7 +403,7 @@ DeviceChannel::Turn DeviceChannel::end() {
 
 /// Gives back, or leaves behind, what the GPU may have used until now.
 bool DeviceChannel::left() {
-  if (carrier_released_ && memory_.empty()) return true;
+  if (carrier_released_ && used_.empty()) return true;
   if (last_ == nullptr) {
     const auto taken = device_->take_launch();
     leaves_behind_ = Deadline::after_ms(kLeaveMs);
@@ -414,10 +416,11 @@ bool DeviceChannel::left() {
   if (passed.ok() && !passed.value() && !leaves_behind_.passed()) return false;
   if (passed.ok() && passed.value()) {
     if (!carrier_released_) options_.carrier->release();
-    for (void* const pointer : memory_) (void)device_->runtime().release(pointer);
+  } else {
+    static_cast<void>(new auto(used_));
   }
   carrier_released_ = true;
-  memory_.clear();
+  used_.clear();
   last_ = nullptr;
   return true;
 }

@@ -44,13 +44,16 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status begin_group();
   Status end_group();
   void interrupt(Status status);
+  /// Breaks it from here: the control plane is told.
+  void fail(const Status& status) { break_with(status); }
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
   /// Fails what the device thread should have failed: it hangs in a call.
   void look_after();
   /// Takes no more operations. Those there are end under their deadlines, then the communicator
-  /// ends, in peace when all ranks let go of it, and `memory` is given back. Does not wait.
-  void retire(std::vector<void*> memory);
+  /// ends, in peace when all ranks let go of it, and then what they `used`; where the GPU does not
+  /// come to an end with it, that is left behind. Does not wait.
+  void retire(std::vector<std::shared_ptr<void>> used);
   /// Returns when the eventfd counts every operation that is done by now: between the two lie a few
   /// instructions of another thread.
   void await_count() const;
@@ -100,7 +103,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     int64_t groups = 0;
     bool grouping = false;
     bool retiring = false;
-    std::vector<void*> memory;
+    std::vector<std::shared_ptr<void>> used;
     Deadline told_by = Deadline::never();  ///< broken: all are completed by then
   };
 
@@ -140,8 +143,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   bool closed_ = false;
   Deadline closes_ = Deadline::never();  ///< a peaceful end takes no longer
   bool carrier_released_ = false;
-  std::vector<void*> memory_;
-  std::shared_ptr<Launch> last_;  ///< behind all that used the memory
+  std::vector<std::shared_ptr<void>> used_;
+  std::shared_ptr<Launch> last_;  ///< behind all that used it
   Deadline leaves_behind_ = Deadline::never();
 };
 

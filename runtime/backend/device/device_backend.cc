@@ -43,8 +43,14 @@ class DeviceBackend final : public Backend {
   }
 
   ~DeviceBackend() override {
-    channel_->retire(allocated_.with(
-        [](std::set<void*>& all) { return std::vector<void*>(all.begin(), all.end()); }));
+    auto used = kept_.with([](auto& all) { return std::move(all); });
+    allocated_.with([&](const std::set<void*>& all) {
+      for (void* const pointer : all) {
+        used.emplace_back(pointer, [runtime = options_.engine->device_thread()->runtime_ptr()](
+                                       void* memory) { (void)runtime->release(memory); });
+      }
+    });
+    channel_->retire(std::move(used));
     const int fd = completion_fd_.load();
     channel_->set_completion_fd(-1);
     release_fd_from_fork_guard(fd);
@@ -58,7 +64,7 @@ class DeviceBackend final : public Backend {
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();
   }
-  kernels::TensorKernels* kernels() const override { return options_.kernels.get(); }
+  std::shared_ptr<kernels::TensorKernels> kernels() const override { return options_.kernels; }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
     return channel_->submit(collective, std::move(work));
@@ -156,10 +162,17 @@ class DeviceBackend final : public Backend {
     }
     return options_.engine->device_thread()->runtime().release(pointer);
   }
+  void keep(std::shared_ptr<void> used) override {
+    kept_.with([&](auto& all) { all.push_back(std::move(used)); });
+  }
 
   void interrupt(Status status) override {
     options_.on_host->interrupt(status);
     channel_->interrupt(std::move(status));
+  }
+  void fail(Status status) override {
+    channel_->fail(status);
+    options_.on_host->interrupt(std::move(status));
   }
   Status broken() const override {
     const Status status = channel_->broken();
@@ -204,6 +217,7 @@ class DeviceBackend final : public Backend {
   const DeviceOptions options_;
   std::shared_ptr<DeviceChannel> channel_;
   Guarded<std::set<void*>> allocated_;
+  Guarded<std::vector<std::shared_ptr<void>>> kept_;
   std::atomic<int> completion_fd_{-1};
 };
 

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/guarded.h"
+#include "base/status.h"
+#include "training/step_times.h"
+
+namespace dt::training {
+
+/// A gradient that lies outside its bucket.
+struct OutsideGradient {
+  void* data = nullptr;  ///< the caller's
+  void* slot = nullptr;  ///< its place in the bucket
+  int64_t count = 0;     ///< elements
+
+  bool operator==(const OutsideGradient&) const = default;
+};
+
+/// What a reducer on GPUs does in a step beside its allreduces: events of the caller's streams, the
+/// way of outside gradients into their bucket and back, and the times.
+///
+/// No stream waits for an event that was not recorded. Each bucket has one event per stream that
+/// gave it gradients in this step. record() records it, again for each gradient, under the bucket's
+/// lock, so that the last record in the stream's order is the one that counts; only then does the
+/// gradient leave the bucket's count of missing ones. Whoever takes the last one launches the
+/// bucket and reads the list of events: the decrements are acquire-release, so it sees every
+/// record. It hands the events to the device thread through the communicator's queue. They are
+/// recorded anew in the next step only, after finish() has seen the last bucket enqueued: by then
+/// the communicator's stream, in order, has been told to wait for all of them, and CUDA keeps what
+/// an event held at that moment. Where finish() failed the communicator is broken, and nothing that
+/// is enqueued any more has a result.
+///
+/// What an operation uses stays while the operation does: its steps hold this object and the list.
+class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
+ public:
+  /// `divisor`: what each rank's part is divided by; 1: sums.
+  DeviceStep(std::shared_ptr<cuda::Runtime> runtime,
+             std::shared_ptr<kernels::TensorKernels> kernels, int32_t divisor)
+      : runtime_(std::move(runtime)),
+        kernels_(std::move(kernels)),
+        divisor_(divisor),
+        times_(runtime_) {}
+  ~DeviceStep();
+
+  /// Makes what steps of that many buckets need. Between steps.
+  Status reserve(size_t buckets);
+  /// The buckets lie elsewhere, and nothing uses the old ones. Between steps.
+  void forget();
+
+  /// Whether the stream records a CUDA graph, and what is said of it then.
+  Result<bool> is_capturing(cuda::Stream stream) const { return runtime_->is_capturing(stream); }
+  static Status capture_refused(const std::string& what);
+  /// A gradient of the bucket is complete in the order of `stream`. Any thread.
+  Status record(size_t bucket, cuda::Stream stream);
+  /// Completes the allreduce of a full bucket, which is `collective` so far; `all_outside`: of no
+  /// gradient the bucket is the home. May synchronise where `outside` is not what it was in the
+  /// last step. One thread at a time.
+  Status attach(size_t bucket, std::vector<OutsideGradient> outside, bool all_outside,
+                backend::Collective* collective);
+  /// All operations of the step are enqueued, or it failed.
+  void end_step();
+
+  StepTimes& times() { return times_; }
+
+ private:
+  struct Streams {
+    std::vector<std::pair<cuda::Stream, cuda::Event>> used;  // in this step
+    std::vector<cuda::Event> spare;
+  };
+  struct Bucket {
+    Guarded<Streams> streams;
+    std::vector<OutsideGradient> outside;  // that the list is of
+    std::shared_ptr<kernels::TensorList> list;
+  };
+  /// What `before` and `behind` of one operation work on.
+  struct Errand;
+  struct Steps;
+
+  Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,
+                 const backend::Collective& collective);
+
+  const std::shared_ptr<cuda::Runtime> runtime_;
+  const std::shared_ptr<kernels::TensorKernels> kernels_;
+  const int32_t divisor_;
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  // Of earlier steps, which the GPU may still be in. Released here and not with the operation,
+  // since that may synchronise, which the device thread must not.
+  std::vector<std::shared_ptr<kernels::TensorList>> old_lists_;
+  StepTimes times_;
+};
+
+}  // namespace dt::training

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the gradients lie: the plan, its memory, and the change to the order of arrival.
+#include <algorithm>
+
+#include "training/reducer.h"
+
+namespace dt::training {
+namespace {
+
+using backend::Collective;
+using backend::Kind;
+
+constexpr int64_t kGradientAlignment = 256;  // bytes: a cache line pair, and what NCCL likes
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Status Reducer::lay_out(const std::vector<int32_t>& order) {
+  std::vector<PlanParam> plan_params;
+  for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
+  const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
+  const BucketPlan plan = plan_buckets(plan_params, caps, order);
+
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<int64_t> starts(params_.size());  // bytes from the start of the memory
+  std::vector<int64_t> bucket_starts;
+  int64_t total = 0;
+  for (const auto& indices : plan.buckets) {
+    auto bucket = std::make_unique<Bucket>();
+    bucket->params = indices;
+    bucket->dtype = params_[static_cast<size_t>(indices[0])].dtype;
+    bucket_starts.push_back(total);
+    const int64_t element = dtype_bytes(bucket->dtype);
+    for (const int32_t index : indices) {
+      const int64_t bytes = params_[static_cast<size_t>(index)].count * element;
+      starts[static_cast<size_t>(index)] = total;
+      total += round_up(bytes, kGradientAlignment);
+    }
+    bucket->count = (total - bucket_starts.back()) / element;
+    buckets.push_back(std::move(bucket));
+  }
+  const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
+  Status mine = allocated.status();
+  if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
+  if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {
+    if (allocated.ok()) (void)comm_->backend().release(allocated.value());
+    return agreed;
+  }
+  void* const memory = allocated.value();
+
+  // Between steps, or at creation: on the host nothing is under way.
+  if (last_work_ != nullptr) comm_->backend().wait(*last_work_, Wait());
+  (void)comm_->backend().release(memory_);
+  if (device_ != nullptr) device_->forget();
+  last_work_ = nullptr;
+  memory_ = memory;
+  buckets_ = std::move(buckets);
+  char* const base = static_cast<char*>(memory);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b]->data = base + bucket_starts[b];
+    for (const int32_t index : buckets_[b]->params) {
+      Slot& slot = slots_[static_cast<size_t>(index)];
+      slot.bucket = static_cast<int32_t>(b);
+      slot.data = base + starts[static_cast<size_t>(index)];
+    }
+  }
+  statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
+  end_step();
+  return {};
+}
+
+/// All ranks take a new plan, or none does: else gradients of different parameters would meet.
+Status Reducer::agree_on_memory(const Status& mine) {
+  int32_t enough = mine.ok() ? 1 : 0;
+  Collective agree;
+  agree.kind = Kind::kAllreduce;
+  agree.dtype = Dtype::kI32;
+  agree.op = ReduceOp::kMin;
+  agree.send = agree.recv = &enough;
+  agree.count = 1;
+  agree.name = "bucket memory?";
+  const Status status = comm_->run_on_host(agree);
+  if (!mine.ok()) return mine;
+  DT_TRY(status);
+  if (enough != 0) return {};
+  return Status(
+      Code::kOutOfMemory,
+      format("reducer on comm \"%s\": another rank has no memory for its buckets; its own "
+             "message says how much it asked for",
+             comm_->name().c_str()));
+}
+
+Status Reducer::rebuild_after_first_step() {
+  if (asked_to_rebuild_ || !options_.rebuild) return {};
+  asked_to_rebuild_ = true;
+  // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
+  int32_t may_move = views_given_.load(std::memory_order_relaxed) ? 0 : 1;
+  Collective agree;
+  agree.kind = Kind::kAllreduce;
+  agree.dtype = Dtype::kI32;
+  agree.op = ReduceOp::kMin;
+  agree.send = agree.recv = &may_move;
+  agree.count = 1;
+  agree.name = "rebuild?";
+  DT_TRY(comm_->run_on_host(agree));
+  if (may_move == 0) return {};
+  return rebuild().status();
+}
+
+Result<std::vector<int32_t>> Reducer::agree_on_order() {
+  std::vector<int32_t> order = last_arrivals_;
+  if (order.empty()) {  // no step yet: as planned
+    for (const auto& bucket : buckets_) {
+      order.insert(order.end(), bucket->params.begin(), bucket->params.end());
+    }
+  }
+  Collective collective;
+  collective.kind = Kind::kBroadcast;
+  collective.dtype = Dtype::kI32;
+  collective.send = collective.recv = order.data();
+  collective.count = static_cast<int64_t>(order.size());
+  collective.name = "arrival order";
+  DT_TRY(comm_->run_on_host(collective));
+  return order;
+}
+
+Result<bool> Reducer::rebuild() {
+  if (arrived_.load(std::memory_order_acquire) != 0) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_rebuild: inside a step; call it after dt_reducer_finish");
+  }
+  DT_TRY_VALUE(const std::vector<int32_t> order, agree_on_order());
+  std::vector<std::vector<int32_t>> before;
+  for (const auto& bucket : buckets_) before.push_back(bucket->params);
+  // The broadcast order is the same on all ranks, and so is the plan that was in force: all ranks
+  // find the same answer.
+  std::vector<PlanParam> plan_params;
+  for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
+  const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
+  const bool changed = plan_buckets(plan_params, caps, order).buckets != before;
+  if (changed) DT_TRY(lay_out(order));
+  statistics_.with([](Statistics& s) { s.rebuilt = true; });
+  return changed;
+}
+
+}  // namespace dt::training
