@@ -44,6 +44,10 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   }
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
   Status mine = allocated.status();
+  if (mine.ok() && device_ != nullptr && last_work_ != nullptr) {  // the GPU may be behind
+    comm_->backend().wait(*last_work_, Wait());
+    mine = last_work_->status();
+  }
   if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
   if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {
     if (allocated.ok()) (void)comm_->backend().release(allocated.value());
@@ -51,9 +55,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   }
   void* const memory = allocated.value();
 
-  // Between steps, or at creation: on the host nothing is under way.
-  if (last_work_ != nullptr) comm_->backend().wait(*last_work_, Wait());
-  (void)comm_->backend().release(memory_);
+  (void)comm_->backend().release(memory_);  // nothing is under way
   if (device_ != nullptr) device_->forget();
   last_work_ = nullptr;
   memory_ = memory;

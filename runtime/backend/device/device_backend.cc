@@ -167,8 +167,8 @@ class DeviceBackend final : public Backend {
   }
 
   void interrupt(Status status) override {
-    options_.on_host->interrupt(status);
-    channel_->interrupt(std::move(status));
+    channel_->interrupt(status);  // first: what the carrier then meets on the host is no cause
+    options_.on_host->interrupt(std::move(status));
   }
   void fail(Status status) override {
     channel_->fail(status);
