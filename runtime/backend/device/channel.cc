@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kGraceMs = 1'000;
 constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
-constexpr size_t kTogetherMax = 64;   // sends and receives in one group
+constexpr int64_t kQuietNapNs = 20'000;
+constexpr size_t kTogetherMax = 64;  // sends and receives in one group
 
 bool is_transfer(const Collective& collective) {
   return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
@@ -126,6 +127,14 @@ void DeviceChannel::retire() {
   device_->wake(shared_from_this());
 }
 
+bool DeviceChannel::quiet(Deadline deadline) const {
+  while (is_enqueuing_.load()) {
+    if (deadline.passed()) return false;
+    (void)Event().wait({Deadline::after_ns(kQuietNapNs)});
+  }
+  return true;
+}
+
 // ---- the device thread ----
 
 DeviceChannel::Turn DeviceChannel::advance() {
@@ -133,6 +142,7 @@ DeviceChannel::Turn DeviceChannel::advance() {
   if (!interrupt_.fired()) {
     progressed |= open_if_asked();
     progressed |= enqueue_some();
+    is_enqueuing_.store(false);
     progressed |= complete_some();
   }
   if (interrupt_.fired() && !std::exchange(aborted_, true)) {
@@ -172,6 +182,7 @@ bool DeviceChannel::enqueue_some() {
       lists.queued.pop_front();
     }
     lists.enqueuing = batch;
+    is_enqueuing_.store(!batch.empty());
   });
   if (batch.empty()) return false;
   Status status;

@@ -48,6 +48,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// Lets go of the communicator: what is under way is aborted, else it ends peacefully when all
   /// ranks let go of it. Does not wait.
   void retire();
+  /// Waits until the device thread is not enqueuing an operation; after retire() it begins none.
+  bool quiet(Deadline deadline) const;
   /// Returns when the eventfd counts every operation that is done by now: between the two lie a few
   /// instructions of another thread.
   void await_count() const;
@@ -98,6 +100,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Guarded<Lists> lists_;
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
+  std::atomic<bool> is_enqueuing_{false};
   // One moves before an operation is done, the other after it is counted.
   std::atomic<uint64_t> completing_{0};
   std::atomic<uint64_t> completed_{0};

@@ -157,8 +157,8 @@ class DeviceBackend final : public Backend {
   }
 
   void interrupt(Status status) override {
-    options_.on_host->interrupt(status);
-    channel_->interrupt(std::move(status));
+    channel_->interrupt(status);  // first: what the carrier then meets on the host is no cause
+    options_.on_host->interrupt(std::move(status));
   }
   void fail(Status status) override {
     channel_->fail(status);
@@ -196,7 +196,8 @@ class DeviceBackend final : public Backend {
     const auto allocated = allocated_.with([](std::set<void*>& all) { return std::move(all); });
     auto kept = kept_.with([](auto& all) { return std::move(all); });
     if (allocated.empty() && kept.empty()) return;
-    if (device.drained(Deadline::after_ms(kDrainMs))) {
+    const Deadline deadline = Deadline::after_ms(kDrainMs);
+    if (channel_->quiet(deadline) && device.drained(deadline)) {
       for (void* const pointer : allocated) (void)device.runtime().release(pointer);
     } else {  // what a stuck operation may touch is left behind
       static_cast<void>(new auto(std::move(kept)));
