@@ -17,7 +17,7 @@ struct Shape {
   int64_t channels = 128;
   int64_t heads = 4;
   int64_t length = 64;  // bytes that the network sees at once
-  bool tied = true;      // the head's weights are the token embedding's
+  bool tied = true;     // the head's weights are the token embedding's
 };
 
 /// One trainable tensor; its values lie at `offset` of the flat range of all parameters.
