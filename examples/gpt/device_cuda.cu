@@ -205,7 +205,7 @@ class CudaDevice final : public Device {
 
   template <class... Parameters, class... Arguments>
   void run(dim3 blocks, dim3 threads, void (*kernel)(Parameters...), Arguments... arguments) {
-    kernel<<<blocks, threads, 0, stream_>>>(arguments...);
+    launch(blocks, threads, stream_, kernel, arguments...);
     check(cudaGetLastError(), "starting a CUDA kernel");
   }
   /// One thread per element.

@@ -10,12 +10,9 @@
 #include <cstdint>
 
 #include "device.h"
+#include "launch.cuh"
 
 namespace gpt::kernels {
-
-constexpr int kBlock = 128;   // threads; a power of two
-constexpr int kTileRows = 8;  // of column_sums: threads that share a column
-constexpr int kTileColumns = 32;
 
 __device__ inline float load(const float* from) { return *from; }
 __device__ inline float load(const __nv_bfloat16* from) { return __bfloat162float(*from); }

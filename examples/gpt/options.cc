@@ -123,10 +123,11 @@ std::string describe(const Options& options, Precision precision, uint64_t text_
   std::snprintf(text, sizeof text,
                 "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
                 ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
-                ", text %016" PRIx64,
+                ", interval %" PRId64 "%s, text %016" PRIx64,
                 precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels,
                 shape.heads, shape.length, shape.tied ? "tied" : "untied", options.batch,
-                options.steps, options.rate, options.decay, options.seed, text_hash);
+                options.steps, options.rate, options.decay, options.seed, options.interval,
+                options.loss_log.empty() ? "" : " and a log", text_hash);
   return text;
 }
 

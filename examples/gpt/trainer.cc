@@ -83,7 +83,7 @@ void Trainer::run() {
     train_step();
     const bool is_shown = step_ % options_.interval == 0 || step_ == options_.steps;
     // Reading waits for the GPU; without a log it goes on undisturbed between two lines.
-    if (is_shown || loss_log_) read_loss();
+    if (is_shown || !options_.loss_log.empty()) read_loss();
     if (is_shown) print_interval();
   }
   if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
@@ -101,8 +101,6 @@ void Trainer::train_step() {
       cut_batch(text_, static_cast<uint64_t>(options_.seed), step_, place_.rank * local_batch_,
                 local_batch_, options_.shape.length);
   network_->forward(batch.data(), local_batch_);
-  const dt::Work loss_done =
-      comm_.allreduce_async(network_->loss(), network_->loss(), 1, DT_SUM, stream);
 
   // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
   network_->backward(gradients_,
@@ -114,11 +112,6 @@ void Trainer::train_step() {
   adam.rate = learning_rate_at(options_.rate, step_, options_.steps);
   adam.decay = options_.decay;
   network_->update(adam, 0, network_->parameter_count(), gradients_);
-  if (device_->is_gpu()) {
-    loss_done.wait_stream(stream);
-  } else {
-    loss_done.wait();
-  }
   ++step_;
   // The arrival order is known after one step; later steps keep the plan.
   if (step_ == 1) {
@@ -127,7 +120,9 @@ void Trainer::train_step() {
   }
 }
 
+/// Collective: the mean over the global batch.
 void Trainer::read_loss() {
+  comm_.allreduce(network_->loss(), network_->loss(), 1, DT_SUM, device_->stream());
   const auto tokens = static_cast<double>(options_.batch * options_.shape.length);
   const double loss = network_->read_loss() / tokens;
   if (!std::isfinite(loss)) {
