@@ -28,6 +28,7 @@ struct Coroutine {
 ucontext_t scheduler;
 Coroutine* running = nullptr;
 const std::function<void()>* running_body = nullptr;
+bool waited = false;  // any thread of the launch at a __syncthreads()
 
 void enter() {
   (*running_body)();
@@ -36,14 +37,27 @@ void enter() {
 
 }  // namespace
 
-void __syncthreads() { swapcontext(&running->context, &scheduler); }
+void __syncthreads() {
+  if (running == nullptr) std::abort();  // a later block waits, the first did not
+  waited = true;
+  swapcontext(&running->context, &scheduler);
+}
 
 void run_blocks(dim3 blocks, dim3 threads, const std::function<void()>& body) {
   static std::vector<Coroutine> pool(kBlock + kTileRows * kTileColumns);
   const unsigned count = threads.x * threads.y;
   running_body = &body;
   blockDim = {threads.x, threads.y};
+  waited = false;
   for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
+    if (blockIdx.x > 0 && !waited) {  // coroutines would only cost time
+      running = nullptr;
+      for (unsigned i = 0; i < count; ++i) {
+        threadIdx = {i % threads.x, i / threads.x};
+        body();
+      }
+      continue;
+    }
     for (unsigned i = 0; i < count; ++i) {
       Coroutine& each = pool.at(i);
       each.index = {i % threads.x, i / threads.x};
