@@ -73,10 +73,10 @@ void Trainer::run() {
   open_loss_log();
   char line[200];
   std::snprintf(
-      line, sizeof line, "%" PRId64 " parameters, %s on %s, %d %s, %d buckets, %zu bytes of text",
+      line, sizeof line, "%" PRId64 " parameters, %s on %s, %d %s, %d %s, %zu bytes of text",
       network_->parameter_count(), name_of(device_->precision()), device_->is_gpu() ? "GPU" : "CPU",
       place_.world_size, place_.world_size == 1 ? "rank" : "ranks", reducer_->stats().bucket_count,
-      text_.size());
+      reducer_->stats().bucket_count == 1 ? "bucket" : "buckets", text_.size());
   say(line);
   interval_begin_ = std::chrono::steady_clock::now();
   while (step_ < options_.steps) {
@@ -171,9 +171,8 @@ void Trainer::compare_settings() {
   const std::string first = job_->store_get(key("settings"));
   if (first == own) return;
   throw std::runtime_error(
-      "other settings or text than rank 0; start all ranks with the same\n"
-      "  here:   " +
-      own + "\n  rank 0: " + first);
+      "other settings or text than rank 0; start all ranks with the same\n  rank " +
+      std::to_string(place_.rank) + ": " + own + "\n  rank 0: " + first);
 }
 
 void Trainer::compare_parameters() {
