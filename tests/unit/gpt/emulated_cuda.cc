@@ -71,7 +71,8 @@ void run_blocks(dim3 blocks, dim3 threads, const std::function<void()>& body) {
     for (bool any = true; any;) {
       any = false;
       for (unsigned i = 0; i < count; ++i) {
-        running = &pool[i];
+        // Both orders, as none is promised.
+        running = &pool[blockIdx.x % 2 == 0 ? i : count - 1 - i];
         if (running->done) continue;
         threadIdx = running->index;
         swapcontext(&scheduler, &running->context);
