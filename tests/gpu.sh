@@ -10,17 +10,21 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build-gpu}
 programs=(tests/unit/unit_cuda tests/gpu/gpu_runtime tests/gpu/gpu_kernels
   tests/gpu/gpu_reducer tests/bench/kernel_bandwidth)
+example=tests/gpu/gpu_gpt # only where OpenBLAS, CLI11 and cuBLAS are
 
 if [ $# -eq 0 ]; then
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: there is no nvcc"; exit 77; }
   [ -f "$build/build.ninja" ] ||
     meson setup "$build" "$root" -Dcuda=enabled -Ddocs=disabled -Dbuildtype=release
+  ninja --quiet -C "$build" build.ninja
+  if ninja -C "$build" -t query "$example" >/dev/null 2>&1; then programs+=("$example"); fi
   ninja --quiet -C "$build" "${programs[@]}"
   # What runs elsewhere has no repository beside it.
   commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
   [ -z "$(git -C "$root" status --porcelain 2>/dev/null)" ] || commit="$commit with changes"
   echo "$commit" >"$build/tests/gpu/commit"
 fi
+if [ $# -eq 1 ] && [ -x "$build/$example" ]; then programs+=("$example"); fi
 for program in "${programs[@]}"; do
   [ -x "$build/$program" ] || { echo "gpu.sh: $build/$program is not built" >&2; exit 2; }
 done
@@ -29,6 +33,7 @@ mkdir -p "$logs"
 
 table=()
 failed=0 skipped=''
+[[ " ${programs[*]} " == *" $example "* ]] || table+=("gpu_gpt            not built: needs OpenBLAS, CLI11 and cuBLAS")
 for program in "${programs[@]}"; do
   name=${program##*/}
   arguments=()

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device.h"
+
+namespace gpt {
+
+inline constexpr int64_t kVocabulary = 256;  // bytes
+
+struct Shape {
+  int64_t layers = 4;
+  int64_t channels = 128;
+  int64_t heads = 4;
+  int64_t length = 64;  // bytes that the network sees at once
+  bool tied = true;     // the head's weights are the token embedding's
+};
+
+/// One trainable tensor; its values lie at `offset` of the flat range of all parameters.
+struct Parameter {
+  std::string name;
+  int64_t count;
+  int64_t offset;  // elements
+  bool decays;     // matrices do, biases and norms do not
+};
+
+/// Part of one parameter that lies in a flat range.
+struct Piece {
+  int parameter;
+  int64_t inside;  // elements from the parameter's start
+  int64_t offset;  // elements from the start of all parameters
+  int64_t count;
+};
+
+/// A decoder-only transformer as GPT-2, on bytes: learned positions, norms before attention and
+/// MLP. Parameters, optimizer state and updates are flat ranges, so that a rank can own any part.
+class Network {
+ public:
+  /// @param device borrowed. @param sequences most of one forward().
+  Network(Device* device, const Shape& shape, int64_t sequences);
+
+  /// In order of the forward pass, so gradients become ready from the last to the first, except a
+  /// tied embedding's, which is last.
+  const std::vector<Parameter>& layout() const { return layout_; }
+  int64_t parameter_count() const { return parameter_count_; }
+
+  /// Uniform, from its own generator: equal bits on every rank.
+  void initialise(uint64_t seed);
+
+  /// `text`: sequences * (length + 1) bytes; each byte is to be foretold from those before. The sum
+  /// of the cross entropies, nats, goes to loss(). Runs half of the way back, up to the logits.
+  void forward(const uint8_t* text, int64_t sequences);
+  /// Writes the gradient of the mean loss of the last forward() into gradients[i], elements of the
+  /// device's precision, and calls ready(i) once the device was told all that makes it.
+  void backward(const std::vector<void*>& gradients, const std::function<void(int)>& ready);
+  /// AdamW on parameters [begin, end) of the flat range.
+  void update(const AdamStep& step, int64_t begin, int64_t end,
+              const std::vector<void*>& gradients);
+  std::vector<Piece> pieces(int64_t begin, int64_t end) const;
+
+  /// On the device: one number.
+  double* loss() const { return loss_; }
+  double read_loss() const;
+  /// Copies, [parameter_count()]; `moments` has the first, then the second.
+  std::vector<float> read_parameters() const;
+  std::vector<float> read_moments() const;
+  void write_parameters(const std::vector<float>& values);
+  /// On the device: what forward() uses, elements of its precision.
+  void* weight(int parameter) const;
+
+ private:
+  /// Indices into layout() and what the way back needs of one block.
+  struct Block {
+    int norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias;
+    void *in, *normal1, *statistics1, *heads, *shares, *mixed;
+    void *middle, *normal2, *statistics2, *wide, *bent;
+  };
+  int add_parameter(const std::string& name, int64_t count, bool decays);
+  int add_norm(const std::string& name);
+  void add_block(int64_t index);
+  void* allocate(int64_t elements);
+  void* part(void* memory, int64_t elements) const;
+  void forward_block(const Block& block, void* out);
+  void backward_block(const Block& block);
+  void attend(const Block& block);
+  void attend_backward(const Block& block);
+  /// out = in * weight + bias.
+  void linear(int weight, int bias, int64_t inputs, int64_t outputs, const void* in, void* out);
+  /// From the gradient of `out` to all others; in_gradient is overwritten.
+  void linear_backward(int weight, int bias, int64_t inputs, int64_t outputs, const void* in,
+                       const void* out_gradient, void* in_gradient);
+  void normalise(int norm, const void* in, void* out, void* statistics);
+  void normalise_backward(int norm, const void* out_gradient, const void* in,
+                          const void* statistics);
+  HeadShape head_shape() const;
+
+  Device* const device_;
+  const Shape shape_;
+  const int64_t most_rows_;  // tokens
+  std::vector<Parameter> layout_;
+  int64_t parameter_count_ = 0;
+  int token_table_, position_table_, final_norm_, head_;
+  std::vector<Block> blocks_;
+  float *values_, *first_, *second_;
+  void* weights_;  // values_ rounded, or values_ itself
+
+  int64_t rows_ = 0;  // tokens of the last forward()
+  uint8_t *tokens_, *targets_;
+  void *last_, *normal_, *statistics_, *logits_;
+  void *gradient_, *narrow_, *wide_, *heads_, *shares_;  // of the way back
+  double* loss_;
+
+  const std::vector<void*>* gradients_ = nullptr;  // while backward() runs
+  const std::function<void(int)>* ready_ = nullptr;
+};
+
+}  // namespace gpt

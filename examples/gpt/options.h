@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "network.h"
+
+namespace gpt {
+
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
+struct Options {
+  DeviceKind device = DeviceKind::kAuto;
+  std::string dtype = "auto";
+  Shape shape;
+  int64_t batch = 16;  // sequences per step over all ranks
+  int64_t steps = 200;
+  double rate = 1e-3;
+  double decay = 0.1;
+  int64_t seed = 1;
+  int64_t interval = 20;  // steps between two lines of output
+  int64_t bucket_bytes = 0;
+  int64_t text_bytes = int64_t{4} << 20;
+  std::string loss_log;  // empty: not
+  bool quiet = false;
+  std::vector<std::string> files;  // empty: default_files()
+};
+
+/// Returns true to go on; else the program ends with *out_exit_code.
+bool parse_options(int argc, char** argv, Options* out, int* out_exit_code);
+
+/// Empty, or why this batch cannot be dealt to the ranks, with the nearest sizes that can.
+std::string check_batch(int64_t batch, int64_t world_size);
+
+/// Rises over the first steps, then follows half a cosine down to a tenth at the last one.
+double learning_rate_at(double peak, int64_t step, int64_t steps);
+
+/// Everything that must be equal on all ranks, as text to compare.
+std::string describe(const Options& options, Precision precision, uint64_t text_hash);
+
+}  // namespace gpt

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "data.h"
+
+namespace gpt {
+namespace {
+
+// Several buckets even for a small network, so that the first travel while the backward pass runs.
+constexpr int64_t kBuckets = 6;
+constexpr int64_t kLeastBucketBytes = 64 << 10;
+constexpr int64_t kMostBucketBytes = 25 << 20;  // as dt's default
+
+dt_dtype dtype_of(Precision precision) { return precision == Precision::kBf16 ? DT_BF16 : DT_F32; }
+
+const char* name_of(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "f32"; }
+
+}  // namespace
+
+Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> device,
+                 std::string text)
+    : options_(options),
+      job_(job),
+      place_(job->place()),
+      text_(std::move(text)),
+      local_batch_(options.batch / place_.world_size),
+      device_(std::move(device)),
+      comm_(job->world()) {
+  compare_settings();
+  network_ = std::make_unique<Network>(device_.get(), options_.shape, local_batch_);
+  network_->initialise(static_cast<uint64_t>(options_.seed));
+
+  std::vector<dt::Param> params;
+  for (const Parameter& parameter : network_->layout()) {
+    params.push_back({parameter.count, dtype_of(device_->precision()), parameter.name});
+  }
+  dt::ReducerOptions reducer_options;
+  const int64_t gradient_bytes = network_->parameter_count() * device_->element_bytes();
+  reducer_options.bucket_cap_bytes =
+      options_.bucket_bytes > 0
+          ? options_.bucket_bytes
+          : std::clamp(gradient_bytes / kBuckets, kLeastBucketBytes, kMostBucketBytes);
+  reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
+  reducer_.emplace(comm_, params, reducer_options);
+  gradients_.resize(params.size());
+  read_gradient_pointers();
+}
+
+Trainer::~Trainer() {
+  // The GPU may still use gradients, which go with the reducer.
+  try {
+    device_->synchronise();
+  } catch (const std::exception&) {
+    // Whoever ended the training has said why.
+  }
+}
+
+void Trainer::read_gradient_pointers() {
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    gradients_[i] = reducer_->grad(static_cast<int32_t>(i));
+  }
+}
+
+void Trainer::run() {
+  open_loss_log();
+  char line[200];
+  std::snprintf(
+      line, sizeof line, "%" PRId64 " parameters, %s on %s, %d %s, %d %s, %zu bytes of text",
+      network_->parameter_count(), name_of(device_->precision()), device_->is_gpu() ? "GPU" : "CPU",
+      place_.world_size, place_.world_size == 1 ? "rank" : "ranks", reducer_->stats().bucket_count,
+      reducer_->stats().bucket_count == 1 ? "bucket" : "buckets", text_.size());
+  say(line);
+  interval_begin_ = std::chrono::steady_clock::now();
+  while (step_ < options_.steps) {
+    train_step();
+    const bool is_shown = step_ % options_.interval == 0 || step_ == options_.steps;
+    // Reading waits for the GPU; without a log it goes on undisturbed between two lines.
+    if (is_shown || !options_.loss_log.empty()) read_loss();
+    if (is_shown) print_interval();
+  }
+  if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
+    throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
+  }
+  comm_.check();
+  compare_parameters();
+}
+
+/// Rank r of W takes sequences [r, r + 1) * batch / W of the step's batch, so all ranks together
+/// see the same batch whatever W is.
+void Trainer::train_step() {
+  const dt_stream stream = device_->stream();
+  const std::vector<uint8_t> batch =
+      cut_batch(text_, static_cast<uint64_t>(options_.seed), step_, place_.rank * local_batch_,
+                local_batch_, options_.shape.length);
+  network_->forward(batch.data(), local_batch_);
+
+  // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
+  network_->backward(gradients_,
+                     [&](int parameter) { reducer_->ready(parameter, nullptr, stream); });
+  reducer_->finish(stream);
+
+  AdamStep adam;
+  adam.step = step_;
+  adam.rate = learning_rate_at(options_.rate, step_, options_.steps);
+  adam.decay = options_.decay;
+  network_->update(adam, 0, network_->parameter_count(), gradients_);
+  ++step_;
+  // The arrival order is known after one step; later steps keep the plan.
+  if (step_ == 1) {
+    device_->synchronise();  // the update still reads gradients that rebuild() may move
+    if (reducer_->rebuild()) read_gradient_pointers();
+  }
+}
+
+/// Collective: the mean over the global batch.
+void Trainer::read_loss() {
+  comm_.allreduce(network_->loss(), network_->loss(), 1, DT_SUM, device_->stream());
+  const auto tokens = static_cast<double>(options_.batch * options_.shape.length);
+  const double loss = network_->read_loss() / tokens;
+  if (!std::isfinite(loss)) {
+    throw std::runtime_error("the loss is no longer finite at step " + std::to_string(step_) +
+                             "; choose a smaller --lr");
+  }
+  losses_.push_back(loss);
+  if (loss_log_) std::fprintf(loss_log_.get(), "%" PRId64 ",%.9g\n", step_, loss);
+}
+
+void Trainer::print_interval() {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds =
+      std::max(std::chrono::duration<double>(now - interval_begin_).count(), 1e-9);
+  const int64_t tokens = (step_ - interval_step_) * options_.batch * options_.shape.length;
+  char line[200];
+  int used =
+      std::snprintf(line, sizeof line, "step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s",
+                    step_, options_.steps, losses_.back(), static_cast<double>(tokens) / seconds);
+  if (place_.world_size > 1) {
+    std::snprintf(line + used, sizeof line - static_cast<size_t>(used), "  comm hidden %.0f %%",
+                  100 * reducer_->stats().hidden_share);
+  }
+  say(line);
+  interval_begin_ = now;
+  interval_step_ = step_;
+}
+
+void Trainer::say(const std::string& line) const {
+  if (place_.rank != 0 || options_.quiet) return;
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+/// A restarted job must not find what its predecessor wrote.
+std::string Trainer::key(const std::string& name) const {
+  return "gpt/" + std::to_string(place_.attempt) + "/" + name;
+}
+
+/// Through the store, which works on host and GPU jobs alike.
+void Trainer::compare_settings() {
+  if (place_.world_size == 1) return;
+  const std::string own =
+      describe(options_, device_->precision(), hash_bytes(text_.data(), text_.size()));
+  if (place_.rank == 0) job_->store_set(key("settings"), own);
+  const std::string first = job_->store_get(key("settings"));
+  if (first == own) return;
+  throw std::runtime_error(
+      "other settings or text than rank 0; start all ranks with the same\n  rank " +
+      std::to_string(place_.rank) + ": " + own + "\n  rank 0: " + first);
+}
+
+void Trainer::compare_parameters() {
+  if (place_.world_size == 1) return;
+  const std::vector<float> parameters = network_->read_parameters();
+  const std::vector<float> moments = network_->read_moments();
+  uint64_t hash = hash_bytes(parameters.data(), parameters.size() * sizeof(float));
+  hash = hash_bytes(moments.data(), moments.size() * sizeof(float), hash);
+  char own[17];
+  std::snprintf(own, sizeof own, "%016" PRIx64, hash);
+  const std::string name = key("hash/");
+  job_->store_set(name + std::to_string(place_.rank), own);
+  std::string others;
+  for (int32_t rank = 0; rank < place_.world_size; ++rank) {
+    if (job_->store_get(name + std::to_string(rank)) == own) continue;
+    others += (others.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (!others.empty()) {
+    throw std::runtime_error("parameters differ: rank(s) " + others + " against rank " +
+                             std::to_string(place_.rank) + " after step " + std::to_string(step_) +
+                             "; this is a bug");
+  }
+  say("parameters equal on all " + std::to_string(place_.world_size) + " ranks (hash " + own + ")");
+}
+
+void Trainer::open_loss_log() {
+  if (options_.loss_log.empty() || place_.rank != 0) return;
+  loss_log_.reset(std::fopen(options_.loss_log.c_str(), "we"));
+  if (!loss_log_) {
+    throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno) +
+                             "; name a file that you may write with --loss-log");
+  }
+  std::fputs("step,loss\n", loss_log_.get());
+}
+
+}  // namespace gpt

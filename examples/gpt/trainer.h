@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <dt/dt.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "network.h"
+#include "options.h"
+
+namespace gpt {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+/// Trains one network on all ranks of a job. Throws dt::Error and std::runtime_error.
+class Trainer {
+ public:
+  /// @param job borrowed. @param device its memory is that of the job's communicator.
+  Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> device, std::string text);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  void run();
+  /// Of the steps whose loss was read, in order.
+  const std::vector<double>& losses() const { return losses_; }
+
+ private:
+  void compare_settings();
+  void open_loss_log();
+  void read_gradient_pointers();
+  void train_step();
+  void read_loss();
+  void print_interval();
+  void compare_parameters();
+  void say(const std::string& line) const;
+  std::string key(const std::string& name) const;
+
+  const Options options_;
+  dt::Job* const job_;
+  const dt::Place place_;
+  const std::string text_;
+  const int64_t local_batch_;  // sequences of this rank per step
+
+  const std::unique_ptr<Device> device_;
+  dt::Comm comm_;
+  std::unique_ptr<Network> network_;
+  std::optional<dt::Reducer> reducer_;
+  std::vector<void*> gradients_;  // inside their buckets, per parameter
+  int64_t step_ = 0;              // done
+  std::vector<double> losses_;
+  std::unique_ptr<std::FILE, CloseFile> loss_log_;
+  std::chrono::steady_clock::time_point interval_begin_;
+  int64_t interval_step_ = 0;
+};
+
+}  // namespace gpt

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpt_curves.py DT GPT TEXT...: the example language model learns the same with 1, 2 and 4 ranks.
+
+The loss curves of 30 steps (CURVE_STEPS, where a sanitizer makes them slow) agree to 1e-3 relative, the loss falls, and the program
+itself finds the parameters of all ranks bitwise equal at the end (it exits with an error otherwise).
+"""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+
+STEPS = int(os.environ.get("CURVE_STEPS", "30"))
+TOLERANCE = 1e-3
+LIMIT_S = 60
+WORLDS = (1, 2, 4)
+MODEL = ["--device", "cpu", "--layers", "2", "--channels", "48", "--heads", "3", "--length", "48", "--batch", "8",
+         "--lr", "0.003"]
+
+
+def losses(dt, gpt, texts, world, folder):
+    log = os.path.join(folder, f"loss{world}.csv")
+    command = [dt, "run", "-n", str(world), gpt, *MODEL, "--steps", str(STEPS), "--loss-log", log, *texts]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if run.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    if world > 1 and f"parameters equal on all {world} ranks" not in run.stdout:
+        sys.exit(f"{world} ranks: nothing says that the parameters are equal\n{run.stdout}")
+    if run.stderr:
+        sys.exit(f"{world} ranks: a clean run wrote to stderr\n{run.stderr}")
+    with open(log, newline="", encoding="utf-8") as file:
+        curve = [float(row["loss"]) for row in csv.DictReader(file)]
+    if len(curve) != STEPS:
+        sys.exit(f"{world} ranks: {len(curve)} losses instead of {STEPS}")
+    return curve
+
+
+def main():
+    dt, gpt, *texts = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        alone = losses(dt, gpt, texts, 1, folder)
+        print(f"1 rank: loss {alone[0]:.4f} at step 1, {alone[-1]:.4f} at step {STEPS}")
+        # One of 256 bytes at random is log(256) = 5.545.
+        if not 5.4 < alone[0] < 5.7 or (STEPS >= 10 and alone[-1] > alone[0] - 0.3):
+            sys.exit("1 rank: the loss does not begin at log(256) and fall")
+        for world in WORLDS[1:]:
+            other = losses(dt, gpt, texts, world, folder)
+            worst = max(abs(a - b) / abs(a) for a, b in zip(alone, other))
+            print(f"{world} ranks: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
+            if worst > TOLERANCE:
+                sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
+
+
+if __name__ == "__main__":
+    main()
