@@ -119,7 +119,7 @@ run() {
   fi
   if [ -z "$reason" ]; then
     timeout --kill-after=10 "${TIMEOUT_S:-600}" "$@" >"$log" 2>&1 </dev/null || status=$?
-    [ $status -ne 77 ] || reason=$(tail -n 1 "$log" | sed 's/^skipped: //')
+    [ $status -ne 77 ] || reason=$(sed -n 's/^skipped: //p' "$log" | tail -n 1)
   fi
   if [ -n "$reason" ]; then
     skipped=$((skipped + 1))
