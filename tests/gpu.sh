@@ -1,57 +1,229 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh [BUILD_DIR]: everything that needs a GPU: the tests in tests/gpu and the kernels' bandwidth.
-# Without BUILD_DIR it builds into build-gpu/; with it, it runs what was built there, for example on
-# another machine. Ends with 77 where there is no GPU. Whole logs: BUILD_DIR/gpu-logs, or $OUT.
+# gpu.sh [--report FILE] [--only REGEX] [--limit SECONDS] [BUILD_DIR]
+# Everything that needs a GPU: tests, compute-sanitizer, several ranks on one GPU, benchmarks. One
+# table tells all; the last line counts: "N passed, N failed, N skipped".
+# Without BUILD_DIR it builds into build-gpu/; with it, it builds nothing and runs what is there, for
+# example on another machine. Nothing is begun after --limit seconds. --report writes the table, the
+# versions and what the benchmarks printed, in the form of docs/measured. NCCL: DT_NCCL_LIBRARY, or
+# that of the loader, or of Python's package. Ends with 77 where there is no GPU. Whole logs:
+# BUILD_DIR/gpu-logs, or $OUT.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-[ $# -le 1 ] || { echo "gpu.sh [BUILD_DIR]" >&2; exit 2; }
-build=${1:-$root/build-gpu}
-programs=(tests/unit/unit_cuda tests/gpu/gpu_runtime tests/gpu/gpu_kernels
-  tests/gpu/gpu_reducer tests/bench/kernel_bandwidth)
-example=tests/gpu/gpu_gpt # only where OpenBLAS, CLI11 and cuBLAS are
+usage() {
+  echo "gpu.sh [--report FILE] [--only REGEX] [--limit SECONDS] [BUILD_DIR]" >&2
+  exit 2
+}
+report='' only='' limit=0 build=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --report | --only | --limit) [ $# -ge 2 ] || usage ;;&
+    --report) report=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
+    --limit) limit=$2 && shift 2 ;;
+    -*) usage ;;
+    *)
+      [ -z "$build" ] || usage
+      build=$1
+      shift
+      ;;
+  esac
+done
+[[ $limit =~ ^[0-9]+$ ]] || usage
 
-if [ $# -eq 0 ]; then
+programs=(tests/unit/unit_cuda tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/gpu/gpu_peers
+  tests/gpu/gpu_rank_program tests/bench/kernel_bandwidth tests/bench/nccl_overhead
+  tests/bench/overlap runtime/cli/dt runtime/cli/dt-bench-worker)
+if [ -z "$build" ]; then
+  build=$root/build-gpu
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: there is no nvcc"; exit 77; }
   [ -f "$build/build.ninja" ] ||
     meson setup "$build" "$root" -Dcuda=enabled -Ddocs=disabled -Dbuildtype=release
-  ninja --quiet -C "$build" build.ninja
-  if ninja -C "$build" -t query "$example" >/dev/null 2>&1; then programs+=("$example"); fi
-  ninja --quiet -C "$build" "${programs[@]}"
+  # Also what other folders have for a GPU.
+  mapfile -t more < <(ninja -C "$build" -t targets all | sed -n 's/^\(\(tests\|examples\)\/.*\/gpu_[a-z0-9_]*\): .*/\1/p')
+  ninja --quiet -C "$build" "${programs[@]}" "${more[@]}"
   # What runs elsewhere has no repository beside it.
   commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
   [ -z "$(git -C "$root" status --porcelain 2>/dev/null)" ] || commit="$commit with changes"
   echo "$commit" >"$build/tests/gpu/commit"
 fi
-if [ $# -eq 1 ] && [ -x "$build/$example" ]; then programs+=("$example"); fi
+build=$(cd "$build" && pwd) || exit 2
 for program in "${programs[@]}"; do
   [ -x "$build/$program" ] || { echo "gpu.sh: $build/$program is not built" >&2; exit 2; }
+  missing=$( (ldd "$build/$program" 2>/dev/null || true) | sed -n 's/^[[:space:]]*\(.*\) => not found/\1/p' | tr '\n' ' ')
+  [ -z "$missing" ] || { echo "gpu.sh: $program cannot run here: no $missing" >&2; exit 2; }
 done
 logs=${OUT:-$build/gpu-logs}
 mkdir -p "$logs"
+commit=$(cat "$build/tests/gpu/commit" 2>/dev/null || echo unknown)
 
-table=()
-failed=0 skipped=''
-[[ " ${programs[*]} " == *" $example "* ]] || table+=("gpu_gpt            not built: needs OpenBLAS, CLI11 and cuBLAS")
-for program in "${programs[@]}"; do
-  name=${program##*/}
-  arguments=()
-  [ "$name" != kernel_bandwidth ] || arguments=(--least 0.85)
-  begin=$SECONDS status=0
-  timeout 600 "$build/$program" "${arguments[@]}" >"$logs/$name.log" 2>&1 || status=$?
-  case $status in
-    0) result=passed ;;
-    77) result=$(tail -n 1 "$logs/$name.log") skipped=$result ;;
-    124) result="FAILED: not done after 10 minutes" failed=$((failed + 1)) ;;
-    *) result="FAILED ($status)" failed=$((failed + 1)) ;;
+# ---- What is here ----
+
+no_gpu=$("$build/tests/gpu/gpu_runtime" --list-test-cases 2>&1 || true)
+no_gpu=$(sed -n 's/^skipped: //p' <<<"$no_gpu")
+gpus=0 gpu_text='' driver=''
+if [ -z "$no_gpu" ] && command -v nvidia-smi >/dev/null; then
+  gpu_text=$(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | sed 's/^ *//' | paste -sd, -)
+  gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+fi
+if [ -z "${DT_NCCL_LIBRARY:-}" ] && ! ldconfig -p 2>/dev/null | grep -q 'libnccl\.so\.2'; then
+  of_python=$(python3 -c 'import nvidia.nccl; print(nvidia.nccl.__path__[0])' 2>/dev/null || true)
+  [ ! -f "$of_python/lib/libnccl.so.2" ] || export DT_NCCL_LIBRARY="$of_python/lib/libnccl.so.2"
+fi
+"$build/runtime/cli/dt" doctor >"$logs/doctor.log" 2>&1 || true
+line_of_doctor() { sed -n "s/^[a-z]*  *$1  *//p" "$logs/doctor.log" | head -n 1; }
+cuda=$(line_of_doctor CUDA) nccl=$(line_of_doctor NCCL)
+nccl=${nccl%% (*}  # how it was found
+no_nccl=''
+[[ $nccl =~ ^[0-9]+\. ]] || no_nccl="no NCCL: $nccl"
+no_sanitizer='' sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+[ -x "$sanitizer" ] || no_sanitizer='compute-sanitizer is not here'
+no_second=''
+[ "$gpus" -ge 2 ] || no_second='fewer than two GPUs'
+
+# ---- One row of the table ----
+
+table=() benchmarks=()
+passed=0 failed=0 skipped=0
+add_row() {  # NAME RESULT SECONDS TEXT
+  table+=("$(printf '%-34s %-8s %5d  %s' "$1" "$2" "$3" "$4")")
+}
+
+# figure NAME: what a log says in one line.
+figure() {
+  local log=$logs/$1.log
+  case $1 in
+    bandwidth) awk '/copy on the device/ { copy = $(NF - 2) }
+      /gather f32 to f32|scatter f32 to f32/ { if (least == "" || $NF < least) least = $NF }
+      END { printf "copy %s GB/s; gather and scatter of f32 at least %s of it\n", copy, least }' "$log" ;;
+    bench*) awk '!/#/ && NF >= 13 { row = $1 " B: " $6 " us, busbw " $8 " GB/s" }
+      /# Avg bus/ { print row "; on average " $NF }' "$log" ;;
+    overhead*) awk '$2 == "dt" { text = text sep $1 " B: " $3 " us, p99 " $4 ", " $12 " allocations"
+      if (NF >= 14) text = text ", " $13 " and " $14 " of NCCL"; sep = "; " } END { print text }' "$log" |
+      cut -d';' -f1 ;;
+    overlap*) sed -n 's/^goal: //p' "$log" ;;
+    peers) grep -c 'MESSAGE: .* saw DT_ERR_' "$log" | sed 's/$/ losses named;/' | tr '\n' ' '
+      grep -m 1 '^not run: ' "$log" || echo ;;
   esac
-  [[ $result != FAILED* ]] || tail -n 40 "$logs/$name.log"
-  table+=("$(printf '%-18s %4d s  %s' "$name" $((SECONDS - begin)) "$result")")
-done
+}
 
-echo "commit $(cat "$build/tests/gpu/commit" 2>/dev/null || echo unknown)"
-[ -n "$skipped" ] || cat "$logs/kernel_bandwidth.log"
-printf '%s\n' "${table[@]}"
+# run NAME KIND REASON COMMAND...: skipped for the reason unless that is empty. KIND: test, bench.
+run() {
+  local name=$1 kind=$2 reason=$3 begin=$SECONDS status=0 log=$logs/$1.log
+  shift 3
+  [[ $name =~ $only ]] || return 0
+  if [ -z "$reason" ] && [ "$limit" -gt 0 ] && [ $SECONDS -ge "$limit" ]; then
+    reason="not begun: $limit seconds are over"
+  fi
+  if [ -z "$reason" ]; then
+    timeout --kill-after=10 "${TIMEOUT_S:-600}" "$@" >"$log" 2>&1 </dev/null || status=$?
+    [ $status -ne 77 ] || reason=$(sed -n 's/^skipped: //p' "$log" | tail -n 1)
+  fi
+  if [ -n "$reason" ]; then
+    skipped=$((skipped + 1))
+    add_row "$name" skipped $((SECONDS - begin)) "$reason"
+  elif [ $status -eq 0 ]; then
+    passed=$((passed + 1))
+    add_row "$name" passed $((SECONDS - begin)) "$(figure "$name")"
+    [ "$kind" = test ] || benchmarks+=("$name")
+  else
+    failed=$((failed + 1))
+    local why="exit code $status"
+    [ $status -ne 124 ] && [ $status -ne 137 ] || why="not done in time"
+    add_row "$name" FAILED $((SECONDS - begin)) "$why; $log"
+    printf '== %s\n' "$name"
+    tail -n 40 "$log"
+  fi
+}
+
+# ---- Tests ----
+
+export DT_COMMAND=$build/runtime/cli/dt RANK_PROGRAM=$build/tests/gpu/gpu_rank_program
+dt=$DT_COMMAND
+run unit_cuda test '' "$build/tests/unit/unit_cuda"
+run runtime test "$no_gpu" "$build/tests/gpu/gpu_runtime"
+run kernels test "$no_gpu" "$build/tests/gpu/gpu_kernels"
+run peers test "$no_gpu" "$build/tests/gpu/gpu_peers"
+# What other folders have for a GPU, such as examples/gpt.
+while read -r program; do
+  case ${program##*/} in
+    gpu_runtime | gpu_kernels | gpu_peers | gpu_rank_program) ;;
+    *) run "${program##*/gpu_}" test "$no_gpu" "$program" ;;
+  esac
+done < <(find "$build/tests" "$build/examples" -type f -name 'gpu_*' -executable ! -name '*.*' 2>/dev/null | sort)
+for tool in memcheck racecheck; do
+  run "${tool}_kernels" test "${no_gpu:-$no_sanitizer}" \
+    "$sanitizer" --tool "$tool" --error-exitcode 1 "$build/tests/gpu/gpu_kernels"
+done
+run memcheck_runtime test "${no_gpu:-$no_sanitizer}" \
+  "$sanitizer" --tool memcheck --error-exitcode 1 "$build/tests/gpu/gpu_runtime"
+
+# ---- Benchmarks ----
+
+# Ranks that hold one GPU: staged through the host, or over NCCL, which takes each for a host of its
+# own and goes over loopback. They take turns on the GPU: such times are no measure of NCCL.
+first_gpu=${CUDA_VISIBLE_DEVICES:-0}
+one_gpu=(env "CUDA_VISIBLE_DEVICES=${first_gpu%%,*}")
+staged=("${one_gpu[@]}" DT_BACKEND_SHARED_GPU=host "$dt" run -n 2 --no-prefix --)
+# shellcheck disable=SC2016  # for the shell of the rank
+own_hosts=("${one_gpu[@]}" NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1
+  NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=4
+  "$dt" run -n 2 --no-prefix -- sh -c 'NCCL_HOSTID=dt-$RANK exec "$0" "$@"')
+all_gpus=("$dt" run -n "$gpus" --no-prefix --)
+sizes=(-b 8 -e 256M -f 8) few_sizes=(--sizes "8,64K,4M" --iters 10 --rounds 3)
+
+run bandwidth bench "$no_gpu" "$build/tests/bench/kernel_bandwidth" --least 0.85
+for collective in allreduce allgather reduce_scatter broadcast reduce; do
+  run "bench_${collective}_1" bench "$no_gpu" \
+    "$dt" bench "$collective" -n 1 --device cuda "${sizes[@]}"
+  run "bench_${collective}_2_staged" bench "$no_gpu" \
+    "${staged[@]}" "$dt" bench "$collective" --device cuda "${few_sizes[@]}"
+  run "bench_${collective}_2_nccl_one_gpu" bench "${no_gpu:-$no_nccl}" \
+    "${own_hosts[@]}" "$dt" bench "$collective" --device cuda "${few_sizes[@]}"
+  run "bench_${collective}_all_gpus" bench "${no_gpu:-${no_nccl:-$no_second}}" \
+    "${all_gpus[@]}" "$dt" bench "$collective" --device cuda "${sizes[@]}"
+done
+overhead=$build/tests/bench/nccl_overhead
+without=()
+[ -z "$no_nccl" ] || without=(--without-nccl)
+run overhead_1 bench "$no_gpu" "$overhead" "${without[@]}"
+run overhead_2_nccl_one_gpu bench "${no_gpu:-$no_nccl}" "${own_hosts[@]}" "$overhead" --samples 50
+run overhead_all_gpus bench "${no_gpu:-${no_nccl:-$no_second}}" "${all_gpus[@]}" "$overhead"
+overlap=$build/tests/bench/overlap
+run overlap_1 bench "$no_gpu" "$overlap"
+run overlap_2_staged bench "$no_gpu" "${staged[@]}" "$overlap" --rounds 9
+run overlap_2_nccl_one_gpu bench "${no_gpu:-$no_nccl}" "${own_hosts[@]}" "$overlap" --rounds 9
+run overlap_all_gpus bench "${no_gpu:-${no_nccl:-$no_second}}" "${all_gpus[@]}" "$overlap"
+
+# ---- What came of it ----
+
+print_table() {
+  printf '%-34s %-8s %5s  %s\n' name result s ''
+  [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
+}
+write_report() {
+  echo "# Measured on a GPU"
+  echo
+  echo "GPU: ${gpu_text:-none}; driver ${driver:-none}; CUDA: ${cuda:-none};"
+  echo "NCCL: ${nccl:-none}; $(date -u +%F), commit $commit."
+  echo
+  echo "    tests/gpu.sh"
+  echo
+  echo '```text'
+  print_table
+  echo "$passed passed, $failed failed, $skipped skipped"
+  echo '```'
+  for name in "${benchmarks[@]}"; do
+    printf '\n%s:\n\n```text\n' "$name"
+    cat "$logs/$name.log"
+    echo '```'
+  done
+}
+echo "commit $commit; GPU: ${gpu_text:-none}; driver ${driver:-none}; CUDA: ${cuda:-none}; NCCL: ${nccl:-none}"
+print_table
+[ -z "$report" ] || write_report >"$report"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] || exit 1
-[ -z "$skipped" ] || { echo "$skipped"; exit 77; }
+[ -z "$no_gpu" ] || exit 77

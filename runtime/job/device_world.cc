@@ -9,6 +9,7 @@
 #include <map>
 
 #include "backend/device/device_backend.h"
+#include "backend/nccl/conf.h"
 #include "backend/nccl/nccl_carrier.h"
 #include "backend/nccl/settings.h"
 #include "backend/staged/staged_carrier.h"
@@ -31,6 +32,7 @@ struct Letter {
   char nccl_reason[768] = {};
   char uuid[96] = {};
   char device[256] = {};
+  char nccl_host[128] = {};
 };
 
 template <size_t N>
@@ -53,6 +55,7 @@ Letter letter_of(const DeviceCard& card) {
   put(letter.nccl_reason, card.nccl_problem.message());
   put(letter.uuid, card.uuid);
   put(letter.device, card.device);
+  put(letter.nccl_host, card.nccl_host);
   return letter;
 }
 
@@ -69,6 +72,7 @@ DeviceCard card_of(const Letter& letter) {
   card.nccl_version = letter.nccl_version;
   card.uuid = get(letter.uuid);
   card.device = get(letter.device);
+  card.nccl_host = get(letter.nccl_host);
   return card;
 }
 
@@ -114,12 +118,26 @@ Status take_device(const Config& config, const DeviceWorldOptions& options, Equi
   return {};
 }
 
+/// The files that NCCL reads by itself.
+Status look_at_conf(const nccl::Settings& settings, const Environment& environment,
+                    const DeviceWorldOptions& options) {
+  const auto lines = nccl::read_conf(environment, nccl::conf_places());
+  const auto found = nccl::conf_obstacles(settings, environment, lines);
+  if (found.empty()) return {};
+  if (found.front().fatal) return Status(Code::kConfig, found.front().text);
+  if (options.logger == nullptr || options.place.local_rank != 0) return {};
+  const std::string text = nccl::conf_text(settings, environment, lines);
+  options.logger->log(LogLevel::kWarning, "%s", text.c_str());
+  return {};
+}
+
 Status take_nccl(const Config& config, const DeviceWorldOptions& options, Equipment* out) {
   DT_TRY_VALUE(out->settings, nccl::Settings::read(config));
   const Environment environment = process_environment();
   for (const nccl::Obstacle& obstacle : nccl::obstacles(environment)) {
     if (obstacle.fatal) return Status(Code::kConfig, obstacle.text);
   }
+  DT_TRY(look_at_conf(out->settings, environment, options));
   const nccl::Plan plan = nccl::plan_environment(out->settings, environment);
   for (const nccl::Variable& each : plan.write) setenv(each.name.c_str(), each.value.c_str(), 1);
   if (!plan.warning.empty() && options.logger != nullptr && options.place.local_rank == 0) {
@@ -183,7 +201,9 @@ Result<DeviceKind> judge(const std::vector<DeviceCard>& cards, bool share) {
   }
   std::map<std::string, size_t> holders;
   for (size_t rank = 0; rank < cards.size(); ++rank) {
-    const auto [holder, is_new] = holders.emplace(cards[rank].uuid, rank);
+    // NCCL compares the GPU and what it believes to be the host.
+    const std::string key = share ? cards[rank].uuid : cards[rank].uuid + cards[rank].nccl_host;
+    const auto [holder, is_new] = holders.emplace(key, rank);
     if (is_new) continue;
     if (share) return DeviceKind::kStaged;
     return complaint(
@@ -226,6 +246,7 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
     card.uuid = device.uuid;
     card.device = device.name + " at " + device.bus_id;
   }
+  if (const char* host = getenv("NCCL_HOSTID"); host != nullptr) card.nccl_host = host;
   if (equipment.library != nullptr) card.nccl_version = equipment.library->version();
   DT_TRY_VALUE(const auto cards, exchange(options, card, wait));
   DT_TRY_VALUE(const DeviceKind kind, judge(cards, config.text("backend.shared_gpu") == "host"));

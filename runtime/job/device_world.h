@@ -33,13 +33,14 @@ struct DeviceCard {
   std::string uuid;    ///< of the GPU
   std::string device;  ///< "NVIDIA H100 80GB HBM3 at 0000:17:00.0"
   int32_t nccl_version = 0;
-  Status nccl_problem;  ///< why it has no NCCL
+  Status nccl_problem;    ///< why it has no NCCL
+  std::string nccl_host;  ///< its NCCL_HOSTID, by which NCCL takes ranks of one host for several
 };
 
 enum class DeviceKind { kNccl, kStaged };
 /// By rank. The first rank without a GPU is the error of all; ranks that hold the same GPU are
-/// staged through the host where `share`, else CONFIG with both; then NCCL must be there, in one
-/// version.
+/// staged through the host where `share`, else CONFIG with both, unless NCCL takes them for ranks
+/// of different hosts, as in tests on one GPU; then NCCL must be there, in one version.
 Result<DeviceKind> judge(const std::vector<DeviceCard>& cards, bool share);
 
 /// Which device a rank takes: backend.device, else its local rank. CONFIG, with both numbers, where

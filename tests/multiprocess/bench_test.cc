@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cuda/runtime.h"
 #include "dt_run.h"
 
 using dt::test::count_of;
@@ -197,6 +198,28 @@ TEST_CASE("bad options are explained") {
         1);
   CHECK(count_of(usage_error({"allreduce", "--compare", "mpich", "--dtype", "bf16"}),
                  "MPI has no f16 and bf16") == 1);
+}
+
+TEST_CASE("GPU memory is measured, or what is missing is said") {
+  const dt::Status reason = dt::cuda::explain(dt::cuda::ask());
+  Process process(bench({"allreduce", "--device", "cuda", "-n", "1"}, kShort));
+  if (reason.ok()) {
+    CHECK(process.wait() == 0);
+    CHECK(rows_of(process.out).size() == 4);
+    return;
+  }
+  CHECK(process.wait() == 1);
+  CHECK(process.out.empty());
+  CHECK(process.err == "dt bench: " + reason.message() + "\n");
+  Strings inside = {required_variable("DT_COMMAND"), "run", "-n", "2", "--no-prefix"};
+  const Strings command = bench({"allreduce", "--device", "cuda"}, kShort);
+  inside.insert(inside.end(), command.begin(), command.end());
+  Process ranks(inside);
+  CHECK(ranks.wait() == 1);
+  CHECK(count_of(ranks.err, "dt bench: " + reason.message() + "\n") >= 1);
+  CHECK(usage_error({"allreduce", "--device", "cuda", "--compare", "mpich"}) ==
+        "dt bench: --compare measures beside MPI in host memory, where --device cuda is not; leave "
+        "out one of the two; see dt bench --help\n");
 }
 
 TEST_CASE("a missing rival is named with its packages") {

@@ -42,10 +42,10 @@ TEST_CASE("alone it prints one line per check, within 80 columns") {
   const Strings lines = lines_of(process.out);
   for (const std::string& line : lines) CHECK(line.size() <= 80);
   for (const char* name :
-       {"version",    "settings",   "launcher",    "place",         "interface",
-        "rendezvous", "store port", "open files",  "processes",     "locked memory",
-        "backlog",    "processors", "memory",      "shared memory", "GPUs",
-        "CUDA",       "NCCL",       "NCCL faults", "NCCL settings", "InfiniBand"}) {
+       {"version",       "settings",      "launcher",  "place",         "interface", "rendezvous",
+        "store port",    "open files",    "processes", "locked memory", "backlog",   "processors",
+        "memory",        "shared memory", "GPUs",      "CUDA",          "NCCL",      "NCCL faults",
+        "NCCL settings", "NCCL files",    "InfiniBand"}) {
     CHECK(count_of(process.out, std::string("  ") + name + "  ") == 1);
   }
   CHECK(count_of(process.out, "none: this process is a job of one rank") == 1);
@@ -56,7 +56,7 @@ TEST_CASE("as a rank it knows its place and reaches the store") {
   process.wait();
   const nlohmann::json json = nlohmann::json::parse(process.out);
   CHECK(json["rank"] == 1);
-  CHECK(json["checks"].size() == 20);
+  CHECK(json["checks"].size() == 21);
   for (const auto& check : json["checks"]) {
     CHECK(check.size() == 4);
     const std::string name = check["name"];
@@ -126,7 +126,7 @@ TEST_CASE("--strict makes warnings fail") {
 TEST_CASE("--cluster gathers all ranks, and prints what differs, once") {
   Process alike(run_doctor({"-n", "3"}, {"--cluster"}));
   alike.wait();
-  CHECK(count_of(alike.out, "20 of 20 checks are alike on the 3 ranks that reported\n") == 1);
+  CHECK(count_of(alike.out, "21 of 21 checks are alike on the 3 ranks that reported\n") == 1);
   CHECK(count_of(alike.out, "[1]") == 0);
   CHECK(count_of(alike.out, "[2]") == 0);
   // One rank with another setting.

@@ -17,8 +17,6 @@
 namespace dt::test {
 namespace {
 
-constexpr int kTimeoutMs = 30'000;  // far above what a loaded machine needs
-
 int pidfd_open(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
 // A file that is read from the start, without a name.
@@ -33,7 +31,8 @@ int input_file(const std::string& input) {
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& command, const Options& options) {
+Process::Process(const std::vector<std::string>& command, const Options& options)
+    : silence_ms_(options.silence_ms) {
   int outputs[2];
   int errors[2] = {-1, -1};
   if (options.terminal) {
@@ -84,7 +83,7 @@ void Process::close_stdout() {
 bool Process::read_more() {
   pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
   if (out_fd_ < 0 && err_fd_ < 0) return false;
-  if (poll(fds, 2, kTimeoutMs) <= 0) return false;
+  if (poll(fds, 2, silence_ms_) <= 0) return false;
   char buffer[65536];
   for (int i = 0; i < 2; ++i) {
     if (fds[i].revents == 0) continue;
@@ -112,7 +111,7 @@ int Process::wait() {
   if (out_fd_ >= 0 || err_fd_ >= 0) return -1;
   const int ended = pidfd_open(pid_);
   pollfd ready{ended, POLLIN, 0};
-  const bool in_time = poll(&ready, 1, kTimeoutMs) == 1;
+  const bool in_time = poll(&ready, 1, silence_ms_) == 1;
   close(ended);
   if (!in_time) return -1;
   int status = 0;

@@ -17,6 +17,7 @@ class Process {
     bool terminal = false;                 ///< stdout and stderr are one pseudo-terminal
     std::string input;                     ///< what it reads, then end of file
     std::vector<std::string> environment;  ///< "NAME=value", added to this process's
+    int silence_ms = 30'000;               ///< how long it may print nothing: far above any need
   };
 
   explicit Process(const std::vector<std::string>& command) : Process(command, Options()) {}
@@ -40,6 +41,7 @@ class Process {
  private:
   bool read_more();
 
+  const int silence_ms_;
   pid_t pid_ = -1;
   int out_fd_ = -1;
   int err_fd_ = -1;

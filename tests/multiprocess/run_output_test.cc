@@ -240,6 +240,30 @@ TEST_CASE("ranks get the settings of NCCL, which win over inherited variables or
   CHECK(starts_with(run->err, "dt run: nccl.min_ctas is 2 without nccl.max_ctas"));
 }
 
+TEST_CASE("each job on a host has a port of its own for NCCL's RAS service") {
+  const auto command = [](const char* script) {
+    return Strings{dt::test::required_variable("DT_COMMAND"), "run", "-n", "2", "sh", "-c", script};
+  };
+  const auto address_of = [](const std::string& line) { return line.substr(line.find(' ') + 1); };
+  Process first(command("echo $NCCL_RAS_ADDR; exec sleep 60"));
+  REQUIRE(first.wait_for_output("] 127.0.0.1:", 2));
+  Process second(command("echo $NCCL_RAS_ADDR"));
+  CHECK(second.wait() == 0);
+  const Strings there = lines_of(first.out), here = lines_of(second.out);
+  REQUIRE(there.size() == 2);
+  REQUIRE(here.size() == 2);
+  CHECK(address_of(there[0]) == address_of(there[1]));
+  CHECK(address_of(here[0]) == address_of(here[1]));
+  CHECK(address_of(there[0]) != address_of(here[0]));
+  first.send(SIGTERM);
+  CHECK(first.wait() == 128 + SIGTERM);
+  Process::Options own;
+  own.environment = {"NCCL_RAS_ADDR=localhost:1"};
+  Process third(command("echo $NCCL_RAS_ADDR"), own);
+  CHECK(third.wait() == 0);
+  CHECK(count_of(third.out, "] localhost:1\n") == 2);
+}
+
 TEST_CASE("ranks are told where they stand, as dt and as torchrun say it") {
   const Strings names = {"DT_RANK",      "DT_WORLD_SIZE",    "DT_LOCAL_RANK", "DT_LOCAL_SIZE",
                          "DT_NODE_RANK", "DT_NODE_COUNT",    "DT_ATTEMPT",    "DT_MASTER_ADDR",

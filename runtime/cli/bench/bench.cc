@@ -14,6 +14,7 @@
 #include "cli/bench/options.h"
 #include "cli/command.h"
 #include "config/config.h"
+#include "cuda/runtime.h"
 #include "launch/discover.h"
 
 namespace dt::cli {
@@ -75,6 +76,11 @@ Status check_writable(const std::string& path) {
 Result<int> bench_with(const Options& options) {
   DT_TRY(check_writable(options.json));
   DT_TRY(check_writable(options.csv));
+  if (options.cuda) {
+    DT_TRY(cuda::explain(cuda::ask()));  // before ranks are started
+    // So that dt run counts GPUs and ranks; the worker decides by its own option.
+    setenv("DT_BACKEND_NAME", "nccl", 1);
+  }
   DT_TRY_VALUE(const Files files, find_files());
   DT_TRY_VALUE(const bool inside_job, is_rank());
   std::vector<std::string> command;

@@ -31,6 +31,11 @@ constexpr char kFooter[] =
     "timed operation; below, operations run back to back. Times are averaged over the ranks.\n"
     "Columns are those of nccl-tests, GB is 10^9 bytes.\n"
     "\n"
+    "--device cuda measures GPU memory over NCCL, or through the host where ranks share a GPU and\n"
+    "backend.shared_gpu is host. As nccl-tests, it runs operations back to back at every size; "
+    "the\n"
+    "times are those of CUDA's events.\n"
+    "\n"
     "--compare compiles a small MPI program with mpicc and runs it in turn with dt: in each round\n"
     "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
     "malloc\n"
@@ -50,6 +55,7 @@ struct Words {
   std::string collective;
   std::string dtype = "f32";
   std::string op = "sum";
+  std::string device = "host";
   std::string memory = "shared";
   std::string min = "8";
   std::string max = "32M";
@@ -118,6 +124,12 @@ Status check_rivals(const Options& options) {
     }
   }
   if (options.rivals.empty()) return {};
+  if (options.cuda) {
+    return invalid(
+        "--compare measures beside MPI in host memory, where --device cuda is not; leave out one "
+        "of "
+        "the two");
+  }
   if (options.dtype == BENCH_F16 || options.dtype == BENCH_BF16) {
     return invalid("--compare: MPI has no f16 and bf16; leave out one of the two");
   }
@@ -143,6 +155,10 @@ Status interpret(const Words& words, Options* options) {
     return invalid("--memory " + words.memory + ": there are shared and private");
   }
   options->shared = words.memory == "shared";
+  if (words.device != "host" && words.device != "cuda") {
+    return invalid("--device " + words.device + ": there are host and cuda");
+  }
+  options->cuda = words.device == "cuda";
   DT_TRY_VALUE(options->sizes_bytes, sizes_of(words));
   if (!words.compare.empty()) options->rivals = split(words.compare);
   return check_rivals(*options);
@@ -201,6 +217,7 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       ->check(CLI::Range(1, 10'000));
   app.add_option("--dtype", words.dtype, "element type (f32)");
   app.add_option("--op", words.op, "reduction (sum)");
+  app.add_option("--device", words.device, "host: host memory; cuda: GPU memory (host)");
   app.add_option("--memory", words.memory,
                  "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared)");
   app.add_option("--json", options.json, "also write all figures to FILE");
@@ -247,6 +264,7 @@ std::vector<std::string> worker_arguments(const Options& options) {
   if (options.iterations > 0) add("--iters", std::to_string(options.iterations));
   if (!options.json.empty()) add("--json", options.json);
   if (!options.csv.empty()) add("--csv", options.csv);
+  if (options.cuda) add("--device", "cuda");
   if (options.raw) arguments.push_back("--raw");
   return arguments;
 }
@@ -259,6 +277,11 @@ const char* dtype_name(const Options& options) { return kDtypes[options.dtype].t
 
 const char* op_name(const Options& options) {
   return is_reduction(options.collective) ? bench_op_names[options.op] : "none";
+}
+
+const char* memory_name(const Options& options) {
+  if (options.cuda) return options.shared ? "dt_mem_alloc" : "cudaMalloc";
+  return options.shared ? "shared" : "private";
 }
 
 int root_of(const Options& options) {

@@ -24,6 +24,7 @@ struct Options {
   int rounds = 5;
   int timeout_s = 600;
   bool shared = true;  ///< buffers from dt_mem_alloc()
+  bool cuda = false;   ///< on GPU memory
   bool raw = false;    ///< lines for compare.cc instead of the table
   std::string json;
   std::string csv;
@@ -48,6 +49,8 @@ const char* collective_name(const Options& options);
 const char* dtype_name(const Options& options);
 /// "none" where nothing is reduced.
 const char* op_name(const Options& options);
+/// "shared" or "private"; of GPUs "dt_mem_alloc" or "cudaMalloc".
+const char* memory_name(const Options& options);
 /// 0, or -1 where there is none.
 int root_of(const Options& options);
 /// The busbw of nccl-tests is algbw times this.

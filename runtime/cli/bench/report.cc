@@ -64,7 +64,11 @@ std::string json_place(const Options& options, int ranks, const Row& row, const 
   for (size_t i = 0; i < series.us.size(); ++i) {
     text += format("%s%.4f", i == 0 ? "" : ", ", series.us[i]);
   }
-  return text + "]}";
+  text += "]";
+  if (!series.wall_us.empty()) {
+    text += format(", \"median_wall_us\": %.4f", spread(series.wall_us).median);
+  }
+  return text + "}";
 }
 
 std::string json(const Options& options, int ranks, const Machine& machine,
@@ -204,6 +208,18 @@ std::string table_footer(const Options& options, int ranks, const std::vector<Ro
   const double average = rows.empty() ? 0 : sum / (2 * static_cast<double>(rows.size()));
   return format("# Out of bounds values : %lld %s\n# Avg bus bandwidth    : %g\n#\n",
                 static_cast<long long>(wrong), wrong == 0 ? "OK" : "FAILED", average);
+}
+
+std::string clock_line(const std::vector<Row>& rows) {
+  std::vector<double> more_us;
+  for (const Row& row : rows) {
+    for (const Series& series : row.places) {
+      more_us.push_back(spread(series.wall_us).median - spread(series.us).median);
+    }
+  }
+  const Spread more = spread(more_us);
+  return format("# host's clock beyond the events, per operation: %.2f us [%.2f to %.2f]\n",
+                more.median, more.min, more.max);
 }
 
 int64_t wrong_elements(const std::vector<Row>& rows) {

@@ -12,8 +12,9 @@ namespace dt::cli::bench {
 
 /// One half of a row: out of place or in place.
 struct Series {
-  std::vector<double> us;  ///< per round: one operation, averaged over the ranks
-  int64_t wrong = 0;       ///< elements, over all ranks
+  std::vector<double> us;       ///< per round: one operation, averaged over the ranks
+  std::vector<double> wall_us;  ///< the same by the host's clock; of rivals empty
+  int64_t wrong = 0;            ///< elements, over all ranks
 };
 
 struct Spread {
@@ -51,6 +52,9 @@ std::string machine_line(const Machine& machine);
 std::string table_header();
 std::string table_row(const Options& options, int ranks, const Row& row);
 std::string table_footer(const Options& options, int ranks, const std::vector<Row>& rows);
+
+/// How far the host's clock and CUDA's events are apart.
+std::string clock_line(const std::vector<Row>& rows);
 
 int64_t wrong_elements(const std::vector<Row>& rows);
 

@@ -27,6 +27,7 @@ constexpr Check kChecks[] = {
     {"NCCL", look_at_nccl},
     {"NCCL faults", look_at_nccl_faults},
     {"NCCL settings", look_at_nccl_settings},
+    {"NCCL files", look_at_nccl_files},
     {"InfiniBand", look_at_infiniband},
 };
 

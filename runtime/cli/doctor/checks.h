@@ -54,6 +54,7 @@ Finding look_at_cuda(const Machine& machine);
 Finding look_at_nccl(const Machine& machine);
 Finding look_at_nccl_faults(const Machine& machine);
 Finding look_at_nccl_settings(const Machine& machine);
+Finding look_at_nccl_files(const Machine& machine);
 Finding look_at_infiniband(const Machine& machine);
 
 }  // namespace dt::cli::doctor

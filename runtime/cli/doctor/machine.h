@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/nccl/conf.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/config.h"
@@ -77,7 +78,8 @@ struct Machine {
   Library cuda;                     ///< the driver's
   cuda::Answers cuda_answers;
   Library nccl;
-  bool ibverbs = false;  ///< libibverbs.so.1 can be loaded
+  std::vector<nccl::ConfLine> nccl_conf;  ///< of the files that NCCL reads by itself
+  bool ibverbs = false;                   ///< libibverbs.so.1 can be loaded
 };
 
 /// Looks at this machine. Waits for the network until `deadline` at most.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL: which one a job would use, what is known of it, and what it is told.
+#include "backend/nccl/conf.h"
 #include "backend/nccl/library.h"
 #include "backend/nccl/settings.h"
 #include "cli/doctor/checks.h"
@@ -29,7 +30,7 @@ std::string joined(const std::vector<std::string>& items, const char* separator)
 
 bool is_usable(const Library& nccl) { return nccl.found && nccl.error.empty(); }
 
-/// What the environment and dt.toml say, with the source of each.
+/// What the environment, dt.toml and NCCL's files say, with the source of each.
 struct Lines {
   std::vector<std::string> shown;
   std::vector<std::string> compared;
@@ -40,7 +41,8 @@ struct Lines {
   }
 };
 
-Lines lines_of(const nccl::Settings& settings, const Environment& environment) {
+Lines lines_of(const nccl::Settings& settings, const Machine& machine) {
+  const Environment& environment = machine.environment;
   Lines lines;
   Environment others = environment;
   for (const nccl::Variable& each : settings.variables()) {
@@ -52,7 +54,14 @@ Lines lines_of(const nccl::Settings& settings, const Environment& environment) {
     others.erase(each.name);
   }
   for (const auto& [name, value] : others) {
-    if (name.rfind("NCCL_", 0) == 0) lines.add(name + "=" + value, "inherited");
+    if (name.rfind("NCCL_", 0) != 0) continue;
+    lines.add(name + "=" + value, "inherited");
+    if (name == "NCCL_RAS_ADDR") lines.compared.pop_back();  // each node's own port
+  }
+  for (const nccl::ConfLine& line : machine.nccl_conf) {
+    if (nccl::counts(line, environment)) {
+      lines.add(line.name + "=" + line.value, nccl::where(line));
+    }
   }
   return lines;
 }
@@ -104,7 +113,7 @@ Finding look_at_nccl_settings(const Machine& machine) {
   const Environment& environment = machine.environment;
   const Result<nccl::Settings> settings = nccl::Settings::read(machine.config);
   if (!settings.ok()) return judged(Grade::kBad, settings.status().message());
-  const Lines lines = lines_of(settings.value(), environment);
+  const Lines lines = lines_of(settings.value(), machine);
   Finding finding;
   finding.text = lines.shown.empty() ? "none: NCCL decides" : joined(lines.shown, ", ");
   finding.compared = joined(lines.compared, " ") + " ";
@@ -130,6 +139,23 @@ Finding look_at_nccl_settings(const Machine& machine) {
   finding.text = joined(ignored, ", ") + ", and this one is " +
                  nccl::version_text(machine.nccl.version) + ", which ignores it";
   finding.advice = "update NCCL, or remove the setting";
+  return finding;
+}
+
+Finding look_at_nccl_files(const Machine& machine) {
+  if (machine.nccl_conf.empty()) return {Grade::kGood, "none with a setting", {}, {}};
+  const Result<nccl::Settings> settings = nccl::Settings::read(machine.config);
+  if (!settings.ok()) return {Grade::kGood, "not compared: see NCCL settings", {}, {}};
+  std::vector<std::string> places;
+  for (const nccl::ConfLine& line : machine.nccl_conf) {
+    places.push_back(line.name + " (" + nccl::where(line) + ")");
+  }
+  Finding finding{Grade::kGood, joined(places, ", "), {}, kNotCompared};
+  const auto found = nccl::conf_obstacles(settings.value(), machine.environment, machine.nccl_conf);
+  if (found.empty()) return finding;
+  finding = judged(found.front().fatal && is_wanted(machine) ? Grade::kBad : Grade::kWarning,
+                   found.front().text);
+  finding.compared = kNotCompared;
   return finding;
 }
 

@@ -206,6 +206,7 @@ Machine survey(Deadline deadline) {
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
   machine.cuda_answers = cuda::ask();
   machine.nccl = find_nccl(machine.config.text("nccl.library"));
+  machine.nccl_conf = nccl::read_conf(machine.environment, nccl::conf_places());
   machine.ibverbs = can_load("libibverbs.so.1");
   return machine;
 }

@@ -97,7 +97,7 @@ Result<ReservedPort> reserve_port() {
       setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
       bind(reserved.socket.get(), generic, sizeof address) != 0 ||
       getsockname(reserved.socket.get(), generic, &length) != 0) {
-    return Status(Code::kSystem, "cannot reserve a port for MASTER_PORT: " + errno_text(errno));
+    return Status(Code::kSystem, "cannot reserve a port: " + errno_text(errno));
   }
   reserved.port = ntohs(address.sin_port);
   return reserved;

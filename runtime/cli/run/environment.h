@@ -44,7 +44,7 @@ std::vector<std::string> current_environment();
 Result<std::string> random_job_id();
 
 /// A port that nobody else gets while the socket lives, but that a rank of this user can still
-/// listen on, because the socket does not listen and both set SO_REUSEADDR.
+/// listen on over IPv4, because the socket does not listen and both set SO_REUSEADDR.
 struct ReservedPort {
   Fd socket;
   int port = 0;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "backend/nccl/conf.h"
 #include "backend/nccl/settings.h"
 #include "cli/command.h"
 #include "cli/run/binding.h"
@@ -41,6 +42,7 @@ struct Agent {
   SupervisorPlan plan;
   OutputOptions output;
   ReservedPort master;              // with one node or on node 0
+  ReservedPort ras;                 // of NCCL's service on this node
   std::unique_ptr<net::Loop> loop;  // of the fleet
   std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
   BindPlan binding;
@@ -101,6 +103,13 @@ Status settle_nccl(Agent* agent) {
     agent->plan.place.variables.emplace_back(each.name, each.value);
   }
   agent->nccl_note = nccl::replaced_text(settings, environment);
+  // Held as long as the job lives; without one the service stays off.
+  if (Result<ReservedPort> ras = reserve_port(); ras.ok()) agent->ras = std::move(ras).value();
+  const auto lines = nccl::read_conf(environment, nccl::conf_places());
+  for (const nccl::Variable& each :
+       nccl::ras_variables(settings, environment, lines, agent->ras.port)) {
+    agent->plan.place.variables.emplace_back(each.name, each.value);
+  }
   return {};
 }
 

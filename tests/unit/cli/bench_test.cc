@@ -96,7 +96,9 @@ TEST_CASE("bench: the worker's words mean the same options") {
                                      "--csv",
                                      "a b.csv",
                                      "--budget-ms",
-                                     "4"});
+                                     "4",
+                                     "--device",
+                                     "cuda"});
   REQUIRE(!first.exit_code);
   const ParsedOptions second = parse(worker_arguments(first.options));
   REQUIRE(!second.exit_code);
@@ -104,8 +106,26 @@ TEST_CASE("bench: the worker's words mean the same options") {
   CHECK(second.options.dtype == BENCH_F16);
   CHECK(second.options.op == BENCH_MAX);
   CHECK(second.options.shared == false);
+  CHECK(second.options.cuda);
+  CHECK(std::string(memory_name(second.options)) == "cudaMalloc");
   CHECK(second.options.iterations == 7);
   CHECK(second.options.csv == "a b.csv");
+}
+
+TEST_CASE("bench: GPU memory is not compared with MPI in host memory") {
+  CHECK(*parse({"allreduce", "--device", "cuda", "--compare", "mpich"}).exit_code == 2);
+  CHECK(*parse({"allreduce", "--device", "tpu"}).exit_code == 2);
+  CHECK_FALSE(parse({"allreduce", "--device", "host", "--compare", "mpich"}).exit_code);
+}
+
+TEST_CASE("bench: the host's clock is set beside the events") {
+  Row row;
+  row.places[0].us = {10, 12, 11};
+  row.places[0].wall_us = {12, 13, 13};
+  row.places[1].us = {5};
+  row.places[1].wall_us = {5.5};
+  CHECK(clock_line({row}) ==
+        "# host's clock beyond the events, per operation: 1.25 us [0.50 to 2.00]\n");
 }
 
 TEST_CASE("bench: the bus bandwidth factors are those of nccl-tests") {

@@ -383,6 +383,41 @@ TEST_CASE("NCCL's settings are shown with their source; what goes wrong with the
                 "set both, or only nccl.max_ctas");
 }
 
+TEST_CASE("files that NCCL reads by itself are shown, and told where they are at odds") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  check_finding(look_at_nccl_files(machine), Grade::kGood, "none with a setting");
+  machine.nccl_conf = {{"NCCL_ALGO", "Tree", "/etc/nccl.conf", 3}};
+  check_finding(look_at_nccl_files(machine), Grade::kGood, "NCCL_ALGO (/etc/nccl.conf:3)");
+  const Finding shown = look_at_nccl_settings(machine);
+  check_finding(shown, Grade::kGood, "NCCL_ALGO=Tree (/etc/nccl.conf:3)");
+  CHECK(shown.compared == "NCCL_ALGO=Tree ");
+  machine.environment["NCCL_ALGO"] = "Ring";
+  check_finding(look_at_nccl_files(machine), Grade::kWarning,
+                "/etc/nccl.conf:3: NCCL_ALGO=Tree does not count, as the environment says Ring",
+                "remove one of the two");
+  machine.environment.clear();
+  REQUIRE(machine.config.set("nccl.algo", "Ring").ok());
+  check_finding(look_at_nccl_files(machine), Grade::kWarning,
+                "/etc/nccl.conf:3: NCCL_ALGO=Tree goes before nccl.algo, which wants Ring (call)",
+                "remove one of the two");
+  machine.nccl_conf.push_back({"NCCL_COMM_ID", "10.0.0.1:99", "/etc/nccl.conf", 4});
+  CHECK(look_at_nccl_files(machine).grade == Grade::kWarning);  // nobody needs NCCL here
+  pretended.add_gpus(1);
+  check_finding(look_at_nccl_files(machine), Grade::kBad,
+                "/etc/nccl.conf:4: NCCL_COMM_ID=10.0.0.1:99 is set: it gives every communicator "
+                "the same id, while dt makes one for each and passes it on",
+                "remove that line");
+}
+
+TEST_CASE("each node's own port for NCCL's RAS service is no difference between ranks") {
+  Pretended pretended;
+  pretended.machine.environment = {{"NCCL_RAS_ADDR", "127.0.0.1:4711"}};
+  const Finding finding = look_at_nccl_settings(pretended.machine);
+  CHECK(finding.text == "NCCL_RAS_ADDR=127.0.0.1:4711 (inherited)");
+  CHECK(finding.compared == " ");
+}
+
 TEST_CASE("a dt with CUDA says itself what it lacks") {
   Pretended pretended;
   Machine& machine = pretended.machine;
@@ -480,14 +515,14 @@ TEST_CASE("only what differs between ranks is shown, by groups of ranks") {
         "good     ranks 0, 1, 3:  none: NCCL decides\n"
         "good     rank 2:         NCCL_ALGO=Tree (inherited)\n"
         "\n"
-        "19 of 20 checks are alike on the 4 ranks that reported\n");
+        "20 of 21 checks are alike on the 4 ranks that reported\n");
   CHECK(worst(reports) == Grade::kGood);
   reports[3] = Report();
   reports[2] = reports[1];
   CHECK(differences_text(reports) ==
         "no report of rank 3\n"
         "\n"
-        "20 of 20 checks are alike on the 3 ranks that reported\n");
+        "21 of 21 checks are alike on the 3 ranks that reported\n");
   CHECK(worst(reports) == Grade::kBad);
 }
 
@@ -497,7 +532,7 @@ TEST_CASE("what is not good on all ranks is not hidden") {
   pretended.machine.cpus = {0};
   const Report report = examine(pretended.machine, "host");
   CHECK(differences_text({report, report}) ==
-        "20 of 20 checks are alike on the 2 ranks that reported\n"
+        "21 of 21 checks are alike on the 2 ranks that reported\n"
         "not good on all of them, see dt doctor: processors (warning)\n");
 }
 

@@ -2,9 +2,12 @@
 #include "cli/run/environment.h"
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 
+using dt::cli::Fd;
 using dt::cli::JobPlace;
 using dt::cli::rank_environment;
 using Strings = std::vector<std::string>;
@@ -48,4 +51,26 @@ TEST_CASE("further variables replace what is inherited") {
   CHECK(count(environment, "NCCL_ALGO=", false) == 1);
   CHECK(count(environment, "NCCL_DEBUG=WARN") == 1);
   CHECK(count(environment, "NCCL_PROTO=LL") == 1);
+}
+
+TEST_CASE("processes of the job can listen on a reserved port as NCCL's RAS does, others cannot") {
+  const auto reserved = dt::cli::reserve_port();
+  REQUIRE(reserved.ok());
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(reserved.value().port));
+  const auto can_listen = [&](const Fd& fd, bool as_nccl) {
+    const int on = 1;
+    for (const int option : {SO_REUSEADDR, SO_REUSEPORT}) {
+      if (as_nccl) REQUIRE(setsockopt(fd.get(), SOL_SOCKET, option, &on, sizeof on) == 0);
+    }
+    return bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+           listen(fd.get(), 1) == 0;
+  };
+  const auto make = [] { return Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); };
+  const Fd first = make(), second = make(), stranger = make();
+  CHECK_FALSE(can_listen(stranger, false));
+  CHECK(can_listen(first, true));
+  CHECK(can_listen(second, true));
 }

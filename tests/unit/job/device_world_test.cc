@@ -154,6 +154,18 @@ TEST_CASE("judge: one GPU for two ranks is an error with both, or shared through
   CHECK(judge(cards, true).value() == DeviceKind::kStaged);  // it is not needed
 }
 
+TEST_CASE("judge: one GPU for ranks that NCCL takes for ranks of other hosts") {
+  auto cards = cards_of(3);
+  cards[2].uuid = cards[1].uuid;
+  cards[1].nccl_host = "a";
+  CHECK(judge(cards, false).value() == DeviceKind::kNccl);
+  cards[2].nccl_host = "b";
+  CHECK(judge(cards, false).value() == DeviceKind::kNccl);
+  CHECK(judge(cards, true).value() == DeviceKind::kStaged);
+  cards[2].nccl_host = "a";
+  CHECK(judge(cards, false).status().code() == Code::kConfig);
+}
+
 TEST_CASE("judge: NCCL must be there, in one version") {
   auto cards = cards_of(3);
   cards[1].nccl_version = 22703;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of a job over GPU memory, or over host memory, where the program itself is tested.
+//   rank_program cuda|host check                  verifies each collective, and prints "right"
+//   rank_program cuda|host lose VICTIM SIGNAL MS  one rank sends itself a signal amid operations,
+//   of
+//                                                 which each may take MS; the others print the
+//                                                 error that they get, and after how long, and end
+//                                                 with code 9. A later attempt is "check".
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../bench/session.h"
+
+using namespace dt::test;
+
+namespace {
+
+constexpr unsigned kLimitS = 240;
+constexpr int64_t kCount = 100'003;  // of no round number
+constexpr int kOperationsBefore = 20;
+
+/// Small whole numbers, which f32 sums exactly, another one for each rank and index.
+float value_of(int rank, int64_t index) {
+  return static_cast<float>((index * 7 + rank * 13) % 61 - 30);
+}
+
+float sum_of(int ranks, int64_t index) {
+  float sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += value_of(rank, index);
+  return sum;
+}
+
+class Checks {
+ public:
+  explicit Checks(Session* session)
+      : session_(session),
+        all_(kCount * session->ranks()),
+        send_(static_cast<float*>(session->memory(all_ * 4))),
+        recv_(static_cast<float*>(session->memory(all_ * 4))) {}
+
+  void run() {
+    const int rank = session_->rank();
+    const int ranks = session_->ranks();
+    dt_comm* const comm = session_->comm();
+    const dt_stream stream = session_->stream();
+    const auto own = [&](int64_t i) { return value_of(rank, i); };
+    fill(own);
+    need(dt_allreduce(comm, send_, recv_, kCount, DT_F32, DT_SUM, stream, nullptr));
+    compare("allreduce", kCount, [&](int64_t i) { return sum_of(ranks, i); });
+    fill(own);
+    need(dt_reduce_scatter(comm, send_, recv_, kCount, DT_F32, DT_SUM, stream, nullptr));
+    compare("reduce_scatter", kCount, [&](int64_t i) { return sum_of(ranks, rank * kCount + i); });
+    fill(own);
+    need(dt_allgather(comm, send_, recv_, kCount, DT_F32, stream, nullptr));
+    compare("allgather", all_,
+            [&](int64_t i) { return value_of(static_cast<int>(i / kCount), i % kCount); });
+    need(dt_broadcast(comm, send_, kCount, DT_F32, ranks - 1, stream, nullptr));
+    std::swap(send_, recv_);
+    compare("broadcast", kCount, [&](int64_t i) { return value_of(ranks - 1, i); });
+    std::swap(send_, recv_);
+    if (ranks > 1) pass_on();
+  }
+
+ private:
+  /// To the next rank, from the one before.
+  void pass_on() {
+    const int rank = session_->rank();
+    const int ranks = session_->ranks();
+    const int before = (rank + ranks - 1) % ranks;
+    fill([&](int64_t i) { return value_of(rank, i); });
+    const auto send = [&] {
+      need(dt_send(session_->comm(), send_, kCount, DT_F32, (rank + 1) % ranks, session_->stream(),
+                   nullptr));
+    };
+    if (rank == 0) send();  // the others receive first
+    need(dt_recv(session_->comm(), recv_, kCount, DT_F32, before, session_->stream(), nullptr));
+    if (rank != 0) send();
+    compare("send and receive", kCount, [&](int64_t i) { return value_of(before, i); });
+  }
+
+  template <class F>
+  void fill(F&& value) {
+    std::vector<float> values(static_cast<size_t>(all_));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(static_cast<int64_t>(i));
+    session_->write(send_, values.data(), all_ * 4);
+    std::fill(values.begin(), values.end(), -999.0f);
+    session_->write(recv_, values.data(), all_ * 4);
+  }
+
+  template <class F>
+  void compare(const char* what, int64_t count, F&& wanted) {
+    need(session_->finish());
+    std::vector<float> got(static_cast<size_t>(count));
+    session_->read(got.data(), recv_, count * 4);
+    for (int64_t i = 0; i < count; ++i) {
+      const float is = got[static_cast<size_t>(i)];
+      if (is == wanted(i)) continue;
+      std::fprintf(stderr, "rank %d: %s: element %lld is %g, not %g\n", session_->rank(), what,
+                   static_cast<long long>(i), static_cast<double>(is),
+                   static_cast<double>(wanted(i)));
+      std::_Exit(1);
+    }
+  }
+
+  Session* const session_;
+  const int64_t all_;
+  float* send_;
+  float* recv_;
+};
+
+int check(Session* session) {
+  Checks(session).run();
+  session->leave();
+  std::printf("rank %d: right\n", session->rank());
+  return 0;
+}
+
+[[noreturn]] void report(int rank, double since_us) {
+  dt_error_info info;
+  dt_error_info_init(&info);
+  dt_last_error_info(&info);
+  std::printf("rank %d saw %s of rank %d after %.0f ms: %s\n", rank, dt_status_name(info.status),
+              info.rank, (now_us() - since_us) * 1e-3, info.message);
+  std::fflush(stdout);
+  _exit(9);
+}
+
+void operate(Session* session, float* memory, double since_us) {
+  dt_work* work = nullptr;
+  int32_t done = 0;
+  const dt_status status = dt_allreduce(session->comm(), memory, memory, kCount, DT_F32, DT_MAX,
+                                        session->stream(), &work);
+  if (status != DT_OK || dt_work_wait(work, -1, &done) != DT_OK) report(session->rank(), since_us);
+  dt_work_destroy(work);
+}
+
+[[noreturn]] void lose(Session* session, int victim, int signal, int64_t limit_ms) {
+  auto* const memory = static_cast<float*>(session->memory(kCount * 4));
+  double since_us = now_us();
+  for (int i = 0; i < kOperationsBefore; ++i) operate(session, memory, since_us);
+  need(dt_comm_set_timeout(session->comm(), limit_ms));  // the first ones may take longer
+  session->barrier();
+  std::printf("ready %d\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  for (int i = 0;; ++i) {
+    since_us = now_us();
+    if (i == kOperationsBefore && session->rank() == victim) raise(signal);
+    operate(session, memory, since_us);
+  }
+}
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+  const std::string device = argument_count > 1 ? arguments[1] : "";
+  const std::string mode = argument_count > 2 ? arguments[2] : "";
+  if ((device != "cuda" && device != "host") ||
+      !((mode == "check" && argument_count == 3) || (mode == "lose" && argument_count == 6))) {
+    std::fprintf(stderr, "rank_program cuda|host check | lose VICTIM SIGNAL MS\n");
+    return 2;
+  }
+  const auto session = Session::join("rank_program", device == "cuda", kLimitS);
+  if (mode == "check" || session->place().attempt > 0) return check(session.get());
+  const int signal = std::strcmp(arguments[4], "STOP") == 0 ? SIGSTOP : SIGKILL;
+  lose(session.get(), std::atoi(arguments[3]), signal, std::atoll(arguments[5]));
+}
