@@ -481,7 +481,7 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * is no harm.
  * @param comm the communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a group of this communicator, as from
- * dt_comm_split() and dt_reducer_create(); the error that broke it.
+ * dt_comm_split() and the functions of a reducer; the error that broke it.
  * @thread any
  * @cost of NCCL one launch for the whole group.
  * @since ABI 0

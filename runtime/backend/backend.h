@@ -72,6 +72,8 @@ class Backend {
   virtual bool drain(const Wait& /*wait*/) { return true; }
   /// To be called now and then: fails what a hanging call of the device's libraries holds up.
   virtual void look_after() {}
+  /// For how long the abort of broken communicators has not ended; 0: none is under way.
+  virtual int64_t aborting_ms() const { return 0; }
 
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.

@@ -56,6 +56,13 @@ constexpr Key kKeys[] = {
     {"collective.timeout_ms", "DT_COLLECTIVE_TIMEOUT_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs,
      "600000", "", kAny, false, "How long one operation may take; 0: for ever."},
 
+    {"watchdog.abort_timeout_ms", "DT_WATCHDOG_ABORT_TIMEOUT_MS", Type::kInteger, "ms", 100,
+     kMaxTimeoutMs, "10000", "", kAny, false,
+     "How long the abort of a broken communicator on a GPU may take before it counts as hanging."},
+    {"watchdog.exit", "DT_WATCHDOG_EXIT", Type::kEnum, "", 0, 0, "launched", "launched, always, never",
+     kAny, false,
+     "Whether such a process, which cannot use its GPU any more, is ended; launched: under dt run."},
+
     {"store.bind", "DT_STORE_BIND", Type::kString, "", 0, 255, "", "", kAny, false,
      "Address the store listens on; empty: the one that peers use, loopback with one host."},
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/device_watch.h"
 
+#include <algorithm>
+
 namespace dt::job {
 namespace {
 
@@ -8,8 +10,8 @@ constexpr int64_t kPeriodMs = 1'000;
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(net::Loop* loop, backend::Backend* backend)
-    : loop_(loop), backend_(backend) {
+DeviceWatch::DeviceWatch(net::Loop* loop, backend::Backend* backend, Options options)
+    : loop_(loop), backend_(backend), options_(std::move(options)) {
   loop_->run([&] {
     timer_ = std::make_unique<net::Timer>(loop_, [this] { look(); });
     timer_->start(kPeriodMs);
@@ -22,7 +24,24 @@ DeviceWatch::~DeviceWatch() {
 
 void DeviceWatch::look() {
   backend_->look_after();
-  timer_->start(kPeriodMs);
+  if (!told_ && backend_->aborting_ms() > options_.abort_timeout_ms) tell_of_hanging_abort();
+  timer_->start(std::min(kPeriodMs, options_.abort_timeout_ms));
+}
+
+void DeviceWatch::tell_of_hanging_abort() {
+  told_ = true;
+  if (options_.logger != nullptr) {
+    options_.logger->log(LogLevel::kError,
+                         "%s: the abort of its communicators on %s has not ended for %lld ms, so "
+                         "this process can use "
+                         "its GPU no more%s. They were aborted because: %s",
+                         options_.self.c_str(), backend_->device()->device().name.c_str(),
+                         static_cast<long long>(backend_->aborting_ms()),
+                         options_.end_process ? "; it is ended (watchdog.exit)"
+                                              : "; end it (watchdog.exit would do that)",
+                         backend_->broken().message().c_str());
+  }
+  if (options_.end_process) options_.end_process();
 }
 
 }  // namespace dt::job

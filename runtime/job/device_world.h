@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +25,8 @@ struct Devices {
   std::function<Result<std::shared_ptr<cuda::Runtime>>(int32_t index)> open = cuda::open_device;
   std::function<Result<std::shared_ptr<kernels::TensorKernels>>(std::shared_ptr<cuda::Runtime>)>
       kernels = kernels::cuda_tensor_kernels;
+  /// Where an abort on the GPU hangs and watchdog.exit says so.
+  std::function<void()> end_process = [] { _exit(1); };
 };
 
 /// What a rank tells the others of its GPU.

@@ -257,7 +257,15 @@ void Job::watch_peers(const store::Verdict& verdict) {
   peer_watch_ = std::make_unique<PeerWatch>(loop_.get(), peers,
                                             [this](int32_t local_rank) { peer_ended(local_rank); });
   if (world_->backend().device() == nullptr) return;
-  device_watch_ = std::make_unique<DeviceWatch>(loop_.get(), &world_->backend());
+  DeviceWatch::Options watch;
+  watch.self = format("rank %d (%s pid %d)", place_.rank, host_name_.c_str(), int{getpid()});
+  watch.abort_timeout_ms = config_.integer("watchdog.abort_timeout_ms");
+  const std::string& exit = config_.text("watchdog.exit");
+  if (exit == "always" || (exit == "launched" && place_.launcher == "dt run")) {
+    watch.end_process = devices_.end_process;
+  }
+  watch.logger = logger_;
+  device_watch_ = std::make_unique<DeviceWatch>(loop_.get(), &world_->backend(), std::move(watch));
 }
 
 void Job::hear_of(const store::Failure& failure) {

@@ -68,6 +68,7 @@ void* Reducer::grad(int32_t index) {
 Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   const Param& param = params_[static_cast<size_t>(index)];
+  DT_TRY(comm_->check_ungrouped("dt_reducer_ready"));
   if (device_ != nullptr) DT_TRY(check_on_device(param, index, grad, stream));
   if (slot.arrived.exchange(true, std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
@@ -206,6 +207,7 @@ Status Reducer::missing_on_device() const {
 }
 
 Status Reducer::finish(cuda::Stream stream) {
+  DT_TRY(comm_->check_ungrouped("dt_reducer_finish"));
   if (device_ != nullptr) {
     DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
     if (capturing) {

@@ -124,6 +124,11 @@ void DeviceThread::look_after() {
   }
 }
 
+int64_t DeviceThread::aborting_ms() const {
+  const int64_t since_ns = aborting_since_ns_.load();
+  return since_ns == 0 ? 0 : (monotonic_ns() - since_ns) / 1'000'000;
+}
+
 bool DeviceThread::drain(const Wait& wait) {
   for (;;) {
     const uint32_t ticket = drained_.prepare();
@@ -207,9 +212,11 @@ void DeviceThread::abort_broken(const Channels& live) {
     if (channel->wants_abort()) broken.push_back(channel);
   }
   if (broken.empty()) return;
+  aborting_since_ns_.store(monotonic_ns());
   if (broken.size() > 1) broken[0]->group_aborts(true);
   for (const auto& channel : broken) channel->abort();
   if (broken.size() > 1) broken[0]->group_aborts(false);
+  aborting_since_ns_.store(0);
   for (const auto& channel : broken) channel->aborted();
 }
 

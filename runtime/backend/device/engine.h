@@ -62,6 +62,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   /// Fails operations long past their deadlines, and those of broken communicators that this thread
   /// has not ended: it hangs in a call.
   void look_after();
+  /// For how long the abort of broken communicators has not ended; 0: none is under way.
+  int64_t aborting_ms() const;
 
   /// Waits until no operation is queued or under way. False: the deadline or the interrupt came
   /// first. Any thread but this one.
@@ -95,6 +97,7 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Doorbell drained_;
   Guarded<Mail> mail_;
   std::atomic<bool> has_mail_{false};
+  std::atomic<int64_t> aborting_since_ns_{0};
   Doorbell bell_;
   Event ended_;
   // The thread's own:

@@ -8,6 +8,7 @@
 
 #include "fake_nccl.h"
 #include "harness.h"
+#include "job/device_watch.h"
 
 using namespace conformance;
 using dt::test::FakeNccl;
@@ -475,4 +476,49 @@ TEST_CASE("device: who only polls hears of a hanging call when the device is loo
     fake().release();
     rank.meet();
   }));
+}
+
+TEST_CASE("device: an abort that hangs is told, and ends the process where that is wanted") {
+  for (const bool ends : {true, false}) {
+    require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      rank.meet();
+      if (rank.rank == 1) return rank.meet();
+      const auto loop = std::move(dt::net::Loop::start()).value();
+      dt::Event told;
+      dt::Event ended;
+      std::string text;
+      dt::job::DeviceWatch::Options options;
+      options.self = "rank 0 (thishost pid 7)";
+      options.abort_timeout_ms = 100;
+      if (ends) options.end_process = [&] { ended.set(); };
+      options.logger =
+          std::make_shared<dt::Logger>(dt::LogLevel::kError, [&](dt::LogLevel, const char* line) {
+            text = line;
+            told.set();
+          });
+      dt::job::DeviceWatch watch(loop.get(), rank.backend.get(), options);
+      FakeNccl::Order order;
+      order.function = "ncclCommAbort";
+      order.fault = Fault::kHang;
+      order.rank = 0;
+      fake().order(order);
+      const auto work = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(sum(&data, 60'000), work), "submit");
+      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+      rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
+      rank.expect(
+          text.find("rank 0 (thishost pid 7): the abort of its communicators on fake GPU") !=
+                  std::string::npos &&
+              text.find("They were aborted because: rank 1 died") != std::string::npos,
+          text);
+      rank.expect(!ends || ended.wait({Deadline::after_ms(30'000)}), "ended");
+      // The operation fails all the same, with the first reason.
+      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+      rank.expect(work->status().message() == "rank 1 died", work->status().message());
+      fake().release();
+      rank.meet();
+    }));
+  }
 }
