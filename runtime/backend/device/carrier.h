@@ -43,7 +43,8 @@ class Carrier {
   virtual Result<bool> close() = 0;
   /// Gives memory back: the GPU has passed all that was enqueued, and the communicator is aborted
   /// or closed. Where that cannot be known this is not called, and the memory is left behind.
-  virtual void release() = 0;
+  /// False: something else still uses it; called again.
+  virtual bool release() = 0;
   /// For messages: what something that does not end may be waiting for. Any thread.
   virtual const char* waits_for() const = 0;
 };

@@ -413,12 +413,10 @@ bool DeviceChannel::left() {
   }
   const auto passed = last_ == nullptr ? Result<bool>(Status(Code::kCuda, "no event"))
                                        : device_->runtime().passed(last_->done);
-  if (passed.ok() && !passed.value() && !leaves_behind_.passed()) return false;
-  if (passed.ok() && passed.value()) {
-    if (!carrier_released_) options_.carrier->release();
-  } else {
-    static_cast<void>(new auto(used_));
-  }
+  const bool unused = passed.ok() && passed.value();
+  if (unused && !carrier_released_) carrier_released_ = options_.carrier->release();
+  if (passed.ok() && !(unused && carrier_released_) && !leaves_behind_.passed()) return false;
+  if (!unused) static_cast<void>(new auto(used_));
   carrier_released_ = true;
   used_.clear();
   last_ = nullptr;

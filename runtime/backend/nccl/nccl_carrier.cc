@@ -55,7 +55,7 @@ class NcclCarrier final : public Carrier {
   void group_aborts(bool begin) override;
   void abort() override;
   Result<bool> close() override;
-  void release() override;
+  bool release() override;
   const char* waits_for() const override { return waits_for_.load(std::memory_order_relaxed); }
 
  private:
@@ -249,8 +249,9 @@ void NcclCarrier::abort() {
   (void)nccl().comm_abort(std::exchange(comm_, nullptr));
 }
 
-void NcclCarrier::release() {
+bool NcclCarrier::release() {
   if (scratch_ != nullptr) (void)device_->runtime().release(std::exchange(scratch_, nullptr));
+  return true;
 }
 
 Result<bool> NcclCarrier::close() {

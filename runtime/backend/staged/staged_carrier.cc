@@ -58,7 +58,7 @@ class StagedCarrier final : public Carrier {
     options_.on_host->interrupt(Status(Code::kAborted, "the communicator on the device is broken"));
   }
   Result<bool> close() override { return true; }
-  void release() override;
+  bool release() override;
   const char* waits_for() const override { return "the other ranks' part, over host memory"; }
 
  private:
@@ -142,14 +142,14 @@ Status StagedCarrier::begin_open(Deadline) {
   return {};
 }
 
-void StagedCarrier::release() {
-  const auto busy = [](const std::shared_ptr<Work>& work) {
-    return work != nullptr && !work->done();
+bool StagedCarrier::release() {
+  const auto busy = [&](const std::shared_ptr<Work>& work) {
+    return work != nullptr && !work->done() &&
+           !options_.on_host->wait(*work, Wait{Deadline::after_ms(0), nullptr});
   };
-  // Memory that the host's operation may touch is left behind.
-  if (busy(flow_.work)) return;
+  if (busy(flow_.work)) return false;
   for (const Transfer& each : transfers_) {
-    if (busy(each.work)) return;
+    if (busy(each.work)) return false;
   }
   cuda::Runtime& runtime = device_->runtime();
   for (Half& half : halves_) {
@@ -161,6 +161,7 @@ void StagedCarrier::release() {
   if (slices_ != nullptr) (void)runtime.release_pinned(std::exchange(slices_, nullptr));
   for (const cuda::Event event : slice_events_) (void)runtime.destroy_event(event);
   slice_events_.clear();
+  return true;
 }
 
 Shape StagedCarrier::shape_of(const Collective& collective) const {

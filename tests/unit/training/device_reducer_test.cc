@@ -52,8 +52,10 @@ Tensors on_host(const GpuRank& rank, const std::vector<training::Param>& params,
 }  // namespace
 
 TEST_CASE("reducer on GPUs: the bits of a plain loop and of the reducer on host memory") {
-  for (const auto& [backend, size] :
+  for (const auto& ranks :
        {std::pair("nccl", 1), std::pair("nccl", 2), std::pair("nccl", 4), std::pair("staged", 2)}) {
+    const char* const backend = ranks.first;
+    const int size = ranks.second;
     CAPTURE(backend);
     CAPTURE(size);
     run_on_gpus({backend, size}, [](GpuRank& rank) {
