@@ -445,7 +445,7 @@ DT_API dt_status dt_comm_check(dt_comm* comm);
 
 /** Drops the handle; works in flight go on. Never waits for peers: those that go on using the
  * communicator get ABORTED with this rank's name when they meet it, on the same host TIMEOUT at
- * their deadline. @param comm may be NULL. @thread any @since ABI 0 */
+ * their deadline, over NCCL that or PEER_LOST. @param comm may be NULL. @thread any @since ABI 0 */
 DT_API void dt_comm_destroy(dt_comm* comm);
 
 /* ---- Collectives --------------------------------------------------------------------------- */
@@ -456,10 +456,10 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * uses `recv`; a stream that records a CUDA graph is refused with INVALID_ARGUMENT.
  * - Without a work handle a call returns when the operation is enqueued, and later work of `stream`
  *   waits for it; with one, dt_work_wait_stream() orders any stream behind it. Neither waits for
- * the GPU. Results of an operation that fails afterwards are undefined: dt_comm_check() before one
- * is kept.
- * - The communicator fails at the operation's deadline where a rank does not come, or comes with
- *   another count, dtype or op: these are not compared beforehand.
+ * the GPU, but where ranks share one and are staged through the host. Results of an operation that
+ * fails afterwards are undefined: dt_comm_check() before one is kept.
+ * - The communicator fails at the operation's deadline where a rank does not come. Counts, dtypes
+ * and ops are not compared beforehand: ranks that disagree get wrong results or a time-out.
  * - DT_AVG of dt_reduce() and dt_reduce_scatter(), and of integers, divides after the sum.
  * - A send may hold up what follows it until it is received: ranks that send to each other do so
  * inside a group, as dt_group_begin() says, or one receives first.
@@ -467,8 +467,8 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  *   its deadline.
  * - Operations are launched in the order of the calls, also those of different communicators: all
  * ranks use their communicators in one order. With one rank the result is a copy.
- * - A work that failed is done when the GPU no longer uses its buffers, unless the message says
- * that a call hangs.
+ * - A work that failed is done when the GPU no longer uses its buffers, or a few seconds after the
+ *   communicator broke, where the GPU does not come to an end.
  */
 
 /**
@@ -477,8 +477,8 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * for one another. Operations called without a work handle return at once; dt_group_end() waits for
  * them as they would have done. Those with one may not be waited for before.
  *
- * Over host memory sends and receives do not hold each other up, so there a group saves nothing and
- * is no harm.
+ * Sends and receives of a group stand side by side, with its collectives before or behind them.
+ * Over host memory sends and receives do not hold each other up anyway: there a group is no harm.
  * @param comm the communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE inside a group of this communicator, as from
  * dt_comm_split() and the functions of a reducer; the error that broke it.

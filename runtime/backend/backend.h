@@ -72,8 +72,9 @@ class Backend {
   virtual bool drain(const Wait& /*wait*/) { return true; }
   /// To be called now and then: fails what a hanging call of the device's libraries holds up.
   virtual void look_after() {}
-  /// For how long the abort of broken communicators has not ended; 0: none is under way.
-  virtual int64_t aborting_ms() const { return 0; }
+  /// Not ok: a call of those libraries has not returned for so long, and a communicator of the job
+  /// is broken; the reason of that.
+  virtual Status hang(int64_t /*limit_ms*/) const { return {}; }
 
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.

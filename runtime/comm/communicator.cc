@@ -51,22 +51,28 @@ Status Communicator::run_or_group(backend::Collective& collective) {
 }
 
 Status Communicator::begin_group() {
-  DT_TRY(check_ungrouped("dt_group_begin"));
-  DT_TRY(options_.backend->begin_group());
-  group_.with([](Group& group) { group.open = true; });
-  grouping_.store(true, std::memory_order_release);
-  return {};
+  return group_.with([&](Group& group) {
+    DT_TRY(check_ungrouped("dt_group_begin"));
+    DT_TRY(options_.backend->begin_group());
+    group.open = true;
+    grouping_.store(true, std::memory_order_release);
+    return Status();
+  });
 }
 
 Status Communicator::end_group() {
   Group ended;
-  group_.with([&](Group& group) { std::swap(ended, group); });
+  Status first;
+  group_.with([&](Group& group) {
+    std::swap(ended, group);
+    if (!ended.open) return;
+    first = options_.backend->end_group();
+    grouping_.store(false, std::memory_order_release);
+  });
   if (!ended.open) {
     return Status(Code::kInvalidState,
                   format("dt_group_end on comm \"%s\": no group was begun", options_.name.c_str()));
   }
-  grouping_.store(false, std::memory_order_release);
-  Status first = options_.backend->end_group();
   for (const Member& member : ended.members) {
     const Status status = options_.backend->wait_stream(*member.work, member.stream);
     if (first.ok()) first = status;

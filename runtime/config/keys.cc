@@ -58,7 +58,7 @@ constexpr Key kKeys[] = {
 
     {"watchdog.abort_timeout_ms", "DT_WATCHDOG_ABORT_TIMEOUT_MS", Type::kInteger, "ms", 100,
      kMaxTimeoutMs, "10000", "", kAny, false,
-     "How long the abort of a broken communicator on a GPU may take before it counts as hanging."},
+     "How long a call of CUDA or NCCL may take before it counts as hanging, once dt aborts its work."},
     {"watchdog.exit", "DT_WATCHDOG_EXIT", Type::kEnum, "", 0, 0, "launched", "launched, always, never",
      kAny, false,
      "Whether such a process, which cannot use its GPU any more, is ended; launched: under dt run."},

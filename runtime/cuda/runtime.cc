@@ -83,6 +83,10 @@ class CudaRuntime : public Runtime {
 
   const DeviceInfo& device() const override { return info_; }
 
+  Status select_for_thread() override {
+    return checked("cudaSetDevice", cudaSetDevice(info_.index));
+  }
+
   Result<Stream> create_stream(StreamPriority priority) override {
     const DeviceScope scope(info_.index);
     DT_TRY(scope.status());

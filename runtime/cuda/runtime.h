@@ -48,6 +48,9 @@ class Runtime {
   virtual ~Runtime() = default;
 
   virtual const DeviceInfo& device() const = 0;
+  /// Selects the device for the rest of the calling thread's life, one of dt's own: for libraries
+  /// that ask which one is current, as NCCL does.
+  virtual Status select_for_thread() = 0;
 
   /// Non-blocking towards the default stream.
   virtual Result<Stream> create_stream(StreamPriority priority) = 0;

@@ -24,22 +24,25 @@ DeviceWatch::~DeviceWatch() {
 
 void DeviceWatch::look() {
   backend_->look_after();
-  if (!told_ && backend_->aborting_ms() > options_.abort_timeout_ms) tell_of_hanging_abort();
+  if (const Status reason = backend_->hang(options_.abort_timeout_ms); !told_ && !reason.ok()) {
+    tell_of_hang(reason);
+  }
   timer_->start(std::min(kPeriodMs, options_.abort_timeout_ms));
 }
 
-void DeviceWatch::tell_of_hanging_abort() {
+void DeviceWatch::tell_of_hang(const Status& reason) {
   told_ = true;
   if (options_.logger != nullptr) {
-    options_.logger->log(LogLevel::kError,
-                         "%s: the abort of its communicators on %s has not ended for %lld ms, so "
-                         "this process can use "
-                         "its GPU no more%s. They were aborted because: %s",
-                         options_.self.c_str(), backend_->device()->device().name.c_str(),
-                         static_cast<long long>(backend_->aborting_ms()),
-                         options_.end_process ? "; it is ended (watchdog.exit)"
-                                              : "; end it (watchdog.exit would do that)",
-                         backend_->broken().message().c_str());
+    options_.logger->log(
+        LogLevel::kError,
+        "%s: the end of its communicators on %s hangs for more than %lld ms in a call of CUDA or "
+        "NCCL, "
+        "so this process can use its GPU no more%s. They were to be aborted because: %s",
+        options_.self.c_str(), backend_->device()->device().name.c_str(),
+        static_cast<long long>(options_.abort_timeout_ms),
+        options_.end_process ? "; it is ended (watchdog.exit)"
+                             : "; end it (watchdog.exit would do that)",
+        reason.message().c_str());
   }
   if (options_.end_process) options_.end_process();
 }

@@ -13,14 +13,14 @@
 namespace dt::job {
 
 /// Looks after the device of a job now and then, so that an operation which hangs in a call of the
-/// device's libraries fails also where the program only polls its work; and tells of an abort that
-/// hangs, after which the process has no use of its GPU.
+/// device's libraries fails also where the program only polls its work; and tells of a call that
+/// hangs with a broken communicator, after which the process has no use of its GPU.
 class DeviceWatch {
  public:
   struct Options {
     std::string self;  ///< "rank 3 (node7 pid 123)"
     int64_t abort_timeout_ms = 0;
-    std::function<void()> end_process;  ///< when an abort hangs; null: it is only told
+    std::function<void()> end_process;  ///< then; null: it is only told
     LoggerPtr logger;
   };
   /// Loop and backend outlive it.
@@ -32,7 +32,7 @@ class DeviceWatch {
 
  private:
   void look();
-  void tell_of_hanging_abort();
+  void tell_of_hang(const Status& reason);
 
   net::Loop* const loop_;
   backend::Backend* const backend_;

@@ -270,11 +270,11 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
     };
   } else {
     device.make_carrier = [device_thread, kernels = equipment.kernels, library = equipment.library,
-                           settings =
-                               equipment.settings](const backend::DeviceOptions::Seat& seat) {
-      return backend::make_nccl_carrier(
-          device_thread,
-          {seat.name, seat.rank, seat.size, seat.on_host, library, settings.fields(), kernels});
+                           settings = std::make_shared<const nccl::Settings>(equipment.settings)](
+                              const backend::DeviceOptions::Seat& seat) {
+      return backend::make_nccl_carrier(device_thread,
+                                        {seat.name, seat.rank, seat.size, seat.on_host, library,
+                                         settings->fields(), kernels, settings});
     };
   }
   return backend::create_device_backend(std::move(device), wait);

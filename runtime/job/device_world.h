@@ -25,7 +25,7 @@ struct Devices {
   std::function<Result<std::shared_ptr<cuda::Runtime>>(int32_t index)> open = cuda::open_device;
   std::function<Result<std::shared_ptr<kernels::TensorKernels>>(std::shared_ptr<cuda::Runtime>)>
       kernels = kernels::cuda_tensor_kernels;
-  /// Where an abort on the GPU hangs and watchdog.exit says so.
+  /// Where a call of CUDA or NCCL hangs and watchdog.exit says so.
   std::function<void()> end_process = [] { _exit(1); };
 };
 

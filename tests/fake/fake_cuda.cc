@@ -15,6 +15,8 @@
 namespace dt::test {
 namespace {
 
+thread_local int32_t t_selected = 0;
+
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kMemoryBytes = int64_t{16} << 30;  // that it has
 constexpr auto kStuck = std::chrono::seconds(60);    // nothing in a test takes that long
@@ -217,6 +219,14 @@ FakeCuda::Counters FakeCuda::counters() const {
 }
 
 // ---- streams and events ----
+
+Status FakeCuda::select_for_thread() {
+  DT_TRY(check("cudaSetDevice"));
+  t_selected = device_.index;
+  return {};
+}
+
+int32_t FakeCuda::selected() { return t_selected; }
 
 Result<cuda::Stream> FakeCuda::create_stream(cuda::StreamPriority) {
   DT_TRY(check("cudaStreamCreateWithPriority"));

@@ -63,10 +63,13 @@ class FakeCuda final : public cuda::Runtime {
   /// that stands behind one of dt's: "cudaEventRecord", "cudaMalloc", "cudaMemcpyAsync".
   void fail(const std::string& call, int after = 0, int times = -1);
   Counters counters() const;
+  /// What the calling thread has selected; 0 where it has not, as in CUDA.
+  static int32_t selected();
 
   // ---- cuda::Runtime ----
 
   const cuda::DeviceInfo& device() const override { return device_; }
+  Status select_for_thread() override;
   Result<cuda::Stream> create_stream(cuda::StreamPriority priority) override;
   Status destroy_stream(cuda::Stream stream) override;
   Result<bool> is_capturing(cuda::Stream stream) override;

@@ -11,11 +11,13 @@ namespace dt::backend {
 namespace {
 
 constexpr int64_t kCloseMs = 30'000;  // other ranks may let go of a communicator much later
-constexpr int64_t kLeaveMs = 5'000;   // memory that the GPU uses longer than this is left behind
+constexpr int64_t kLeaveMs = 1'000;   // when the job ends, memory in use after this is left behind
 // The device thread keeps deadlines, and ends what was broken. Who still waits this much later
 // knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kAbortMs = 3'000;
+constexpr int64_t kUnusedMs =
+    1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
 
 bool is_transfer(const Collective& collective) {
@@ -111,7 +113,10 @@ Status DeviceChannel::end_group() {
     DT_TRY(refused(lists));
     if (lists.grouped.empty()) return Status();
     const size_t count = lists.grouped.size();
-    for (OperationPtr& each : lists.grouped) lists.queued.push_back(std::move(each));
+    for (OperationPtr& each : lists.grouped) {
+      lists.earliest = lists.earliest.earlier(each->collective.deadline);
+      lists.queued.push_back(std::move(each));
+    }
     lists.grouped.clear();
     device_->enlist(shared_from_this(), count);
     return Status();
@@ -145,6 +150,9 @@ void DeviceChannel::look_after() {
     for (const auto& each : lists.queued) {
       if (hangs(each)) return each;
     }
+    for (const auto& each : lists.grouped) {
+      if (hangs(each)) return each;
+    }
     return nullptr;
   });
   if (late == nullptr) return;
@@ -157,10 +165,17 @@ void DeviceChannel::look_after() {
 }
 
 void DeviceChannel::retire(std::vector<std::shared_ptr<void>> used) {
+  std::vector<OperationPtr> ungrouped;
   lists_.with([&](Lists& lists) {
     lists.retiring = true;
+    lists.grouping = false;
     lists.used = std::move(used);
+    ungrouped.swap(lists.grouped);
   });
+  for (const OperationPtr& each : ungrouped) {
+    complete(*each,
+             failure(*each, Code::kAborted, "its communicator was destroyed inside a group"));
+  }
   device_->wake(shared_from_this());
 }
 
@@ -281,7 +296,7 @@ DeviceChannel::Turn DeviceChannel::advance() {
     keep_deadlines(now_ns);
   }
   const Turn ending = end();
-  if (interrupt_.fired()) return aborted_ ? ending : Turn::kProgressed;
+  if (interrupt_.fired()) return aborted_ ? ending : Turn::kBusy;
   const bool busy = lists_.with([](const Lists& lists) {
     return !lists.queued.empty() || !lists.enqueuing.empty() || !lists.under_way.empty() ||
            (lists.opening != nullptr && !lists.opening->is_set());
@@ -342,7 +357,11 @@ bool DeviceChannel::complete_some() {
       lists.under_way.pop_front();
       return true;
     });
-    if (ours) complete(*first, Status());
+    if (ours) {
+      // What these hold may be freed by whoever is told, on his thread and not on this one.
+      first->collective.steps = nullptr;
+      complete(*first, Status());
+    }
     progressed = true;
   }
 }
@@ -367,6 +386,7 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
     look(lists.under_way, 0, false);
     look(lists.enqueuing, grace_ms, false);
     look(lists.queued, grace_ms, true);
+    look(lists.grouped, grace_ms, true);
   });
   if (late != nullptr) break_with(timed_out(*late, queued));
 }
@@ -377,10 +397,33 @@ void DeviceChannel::abort() {
   batch_.clear();
   options_.carrier->abort();
   aborted_ = true;
+  // Its operations fail when the GPU has passed them.
+  told_ended_ = Deadline::after_ms(kUnusedMs);
+  mark_last();
+}
+
+void DeviceChannel::mark_last() {
+  const auto taken = device_->take_launch();
+  last_ = nullptr;
+  if (taken.ok() && device_->runtime().record(taken.value()->done, device_->stream()).ok()) {
+    last_ = taken.value();
+  }
+}
+
+/// Whether the GPU has passed the mark; without one, that is not known.
+bool DeviceChannel::passed_last() const {
+  if (last_ == nullptr) return false;
+  const auto passed = device_->runtime().passed(last_->done);
+  return passed.ok() && passed.value();
 }
 
 /// A broken communicator is aborted before; a retiring one is closed when nothing is under way.
 DeviceChannel::Turn DeviceChannel::end() {
+  if (aborted_ && !all_failed_) {
+    if (last_ != nullptr && !passed_last() && !told_ended_.passed()) return Turn::kBusy;
+    all_failed_ = true;
+    fail_all();
+  }
   const bool retires = lists_.with([&](Lists& lists) {
     if (!lists.retiring) return false;
     if (!aborted_ &&
@@ -392,6 +435,7 @@ DeviceChannel::Turn DeviceChannel::end() {
     return true;
   });
   if (retires && !aborted_ && !closed_) {
+    if (!device_->may_synchronise() && !device_->is_ending()) return Turn::kBusy;
     if (closes_.is_never()) closes_ = Deadline::after_ms(kCloseMs);
     const auto answer = options_.carrier->close();
     closed_ = answer.ok() && answer.value();
@@ -401,22 +445,20 @@ DeviceChannel::Turn DeviceChannel::end() {
   return (aborted_ || closed_) && !left() ? Turn::kBusy : Turn::kIdle;
 }
 
-/// Gives back, or leaves behind, what the GPU may have used until now.
+/// Gives back what the GPU may have used until now. Freeing waits for the whole device, so it is
+/// done when no operation is under way there; at the end of the job it is left behind instead.
 bool DeviceChannel::left() {
   if (carrier_released_ && used_.empty()) return true;
-  if (last_ == nullptr) {
-    const auto taken = device_->take_launch();
-    leaves_behind_ = Deadline::after_ms(kLeaveMs);
-    if (taken.ok() && device_->runtime().record(taken.value()->done, device_->stream()).ok()) {
-      last_ = taken.value();
-    }
-  }
-  const auto passed = last_ == nullptr ? Result<bool>(Status(Code::kCuda, "no event"))
-                                       : device_->runtime().passed(last_->done);
-  const bool unused = passed.ok() && passed.value();
+  if (last_ == nullptr) mark_last();
+  const bool unused = passed_last() && device_->may_synchronise();
   if (unused && !carrier_released_) carrier_released_ = options_.carrier->release();
-  if (passed.ok() && !(unused && carrier_released_) && !leaves_behind_.passed()) return false;
-  if (!unused) static_cast<void>(new auto(used_));
+  if (!unused || !carrier_released_) {
+    if (device_->is_ending() && leaves_behind_.is_never()) {
+      leaves_behind_ = Deadline::after_ms(kLeaveMs);
+    }
+    if (last_ != nullptr && !leaves_behind_.passed()) return false;
+    static_cast<void>(new auto(used_));
+  }
   carrier_released_ = true;
   used_.clear();
   last_ = nullptr;

@@ -21,9 +21,10 @@ namespace dt::backend {
 /// Threads: callers push to the queue and take a place in the device thread's order, under one
 /// lock, so that both have one order. The device thread moves operations on. Whoever breaks the
 /// communicator completes what is queued; what the GPU may touch is completed by the device thread
-/// when it is aborted, so that a caller who was told may free his memory; only where that hangs,
-/// look_after() completes it. Whoever takes an operation out of the lists completes it, so it is
-/// completed once. Nobody holds the lock during a call to CUDA, NCCL or a callback.
+/// when it is aborted and the GPU has passed it, so that a caller who was told may free his memory;
+/// only where that takes long, or the abort hangs, it is completed without. Whoever takes an
+/// operation out of the lists completes it, so it is completed once. Nobody holds the lock during a
+/// call to CUDA, NCCL or a callback.
 class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
  public:
   struct Options {
@@ -79,7 +80,6 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   bool wants_abort() const { return interrupt_.fired() && !aborted_; }
   void group_aborts(bool begin) { options_.carrier->group_aborts(begin); }
   void abort();
-  void aborted() { fail_all(); }
 
  private:
   struct Operation {
@@ -117,6 +117,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   bool complete_some();
   void keep_deadlines(int64_t now_ns);
   Turn end();
+  void mark_last();
+  bool passed_last() const;
   bool left();
   void break_with(const Status& status);
   void fail_unlaunched();
@@ -140,11 +142,13 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   std::vector<OperationPtr> batch_;  ///< begun, not wholly enqueued
   std::vector<const Collective*> ended_;
   bool aborted_ = false;
+  bool all_failed_ = false;
+  Deadline told_ended_ = Deadline::never();
   bool closed_ = false;
   Deadline closes_ = Deadline::never();  ///< a peaceful end takes no longer
   bool carrier_released_ = false;
   std::vector<std::shared_ptr<void>> used_;
-  std::shared_ptr<Launch> last_;  ///< behind all that used it
+  std::shared_ptr<Launch> last_;  ///< behind all that it enqueued
   Deadline leaves_behind_ = Deadline::never();
 };
 

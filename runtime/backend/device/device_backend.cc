@@ -119,7 +119,9 @@ class DeviceBackend final : public Backend {
   Status begin_group() override { return channel_->begin_group(); }
   Status end_group() override { return channel_->end_group(); }
   bool drain(const Wait& wait) override { return options_.engine->device_thread()->drain(wait); }
-  int64_t aborting_ms() const override { return options_.engine->device_thread()->aborting_ms(); }
+  Status hang(int64_t limit_ms) const override {
+    return options_.engine->device_thread()->hang(limit_ms);
+  }
   void look_after() override { options_.engine->device_thread()->look_after(); }
 
   Result<int> completion_fd() override {

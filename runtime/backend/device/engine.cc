@@ -21,7 +21,8 @@ constexpr int64_t kLongestNapNs = 200'000;
 constexpr int64_t kLookMs = 1'000;  // who waits looks after the thread so often
 constexpr const char* kJobEnded = "the job has ended";
 constexpr int64_t kFarewellMs = 1'000;  // for channels that end together with their peers'
-constexpr int64_t kEndMs = 3'000;       // for a thread that does not hang
+constexpr int64_t kEndMs = 5'000;       // for a thread that does not hang
+constexpr int64_t kAbortTogetherMs = 20;
 constexpr size_t kEventsAtStart = 64;
 
 }  // namespace
@@ -124,9 +125,15 @@ void DeviceThread::look_after() {
   }
 }
 
-int64_t DeviceThread::aborting_ms() const {
-  const int64_t since_ns = aborting_since_ns_.load();
-  return since_ns == 0 ? 0 : (monotonic_ns() - since_ns) / 1'000'000;
+Status DeviceThread::hang(int64_t limit_ms) const {
+  const int64_t since_ns = turn_since_ns_.load();
+  if (since_ns == 0 || monotonic_ns() - since_ns < limit_ms * 1'000'000) return {};
+  const auto all = watched_.with([](const auto& channels) { return channels; });
+  for (const auto& each : all) {
+    const auto channel = each.lock();
+    if (channel != nullptr && !channel->broken().ok()) return channel->broken();
+  }
+  return {};
 }
 
 bool DeviceThread::drain(const Wait& wait) {
@@ -143,12 +150,16 @@ bool DeviceThread::drain(const Wait& wait) {
 
 void DeviceThread::run() {
   pthread_setname_np(pthread_self(), "dt-device");
+  selected_ = runtime_->select_for_thread();
+  started_.set();
+  if (!selected_.ok()) return;
   Channels live;
   int64_t idle_since_ns = monotonic_ns();
   Deadline farewell = Deadline::never();
   while (farewell.is_never() || !live.empty()) {
+    turn_since_ns_.store(monotonic_ns());
     if (has_mail_.exchange(false)) take_mail(&live, &farewell);
-    if (farewell.passed()) {
+    if (farewell.passed() && !std::exchange(ending_, true)) {
       for (const auto& channel : live) channel->interrupt(Status(Code::kAborted, kJobEnded));
     }
     bool progressed = launch_in_order();
@@ -163,6 +174,7 @@ void DeviceThread::run() {
     if (progressed || !busy) idle_since_ns = monotonic_ns();
     if (!progressed && (farewell.is_never() || !live.empty())) nap(idle_since_ns, busy);
   }
+  turn_since_ns_.store(0);
   order_.clear();
   launching_ = nullptr;
   // What was woken since: it holds this thread's object, which would hold it.
@@ -205,19 +217,22 @@ bool DeviceThread::launch_in_order() {
   }
 }
 
-/// Together, where several are broken: the kernel of one may wait for another's.
+/// Together, where several are broken: the kernel of one may wait for another's. What breaks one
+/// often breaks all, one a little after the other.
 void DeviceThread::abort_broken(const Channels& live) {
   Channels broken;
   for (const auto& channel : live) {
     if (channel->wants_abort()) broken.push_back(channel);
   }
   if (broken.empty()) return;
-  aborting_since_ns_.store(monotonic_ns());
+  if (aborts_.is_never()) aborts_ = Deadline::after_ms(kAbortTogetherMs);
+  const bool others = std::any_of(live.begin(), live.end(),
+                                  [](const auto& channel) { return channel->broken().ok(); });
+  if (others && !aborts_.passed()) return;
+  aborts_ = Deadline::never();
   if (broken.size() > 1) broken[0]->group_aborts(true);
   for (const auto& channel : broken) channel->abort();
   if (broken.size() > 1) broken[0]->group_aborts(false);
-  aborting_since_ns_.store(0);
-  for (const auto& channel : broken) channel->aborted();
 }
 
 void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {
@@ -228,6 +243,7 @@ void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {
   }
   const uint32_t ticket = bell_.prepare();
   if (has_mail_.load()) return bell_.cancel();
+  turn_since_ns_.store(0);
   bell_.sleep(ticket,
               under_way ? Deadline::after_ns(std::clamp(idle_ns / 8, kShortestNapNs, kLongestNapNs))
                         : Deadline::never());
@@ -249,6 +265,8 @@ Result<std::shared_ptr<DeviceEngine>> DeviceEngine::start(const Options& options
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   DT_TRY(thread.status());
   engine->thread_ = std::move(thread).value();
+  (void)device_thread->started_.wait({});
+  DT_TRY(device_thread->selected_);
   return engine;
 }
 

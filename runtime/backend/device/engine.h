@@ -62,8 +62,16 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   /// Fails operations long past their deadlines, and those of broken communicators that this thread
   /// has not ended: it hangs in a call.
   void look_after();
-  /// For how long the abort of broken communicators has not ended; 0: none is under way.
-  int64_t aborting_ms() const;
+  /// Not ok: a call that this thread made has not returned for so long, and a communicator is
+  /// broken; the reason of that.
+  Status hang(int64_t limit_ms) const;
+
+  // This thread:
+  /// Whether a call that waits for all of the device can be made: no operation is under way, which
+  /// might wait for a peer.
+  bool may_synchronise() const { return unended_.load() == 0; }
+  /// The engine is gone: nothing may take long any more.
+  bool is_ending() const { return ending_; }
 
   /// Waits until no operation is queued or under way. False: the deadline or the interrupt came
   /// first. Any thread but this one.
@@ -97,12 +105,16 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Doorbell drained_;
   Guarded<Mail> mail_;
   std::atomic<bool> has_mail_{false};
-  std::atomic<int64_t> aborting_since_ns_{0};
+  std::atomic<int64_t> turn_since_ns_{0};  ///< when the turn under way began; 0: it sleeps
   Doorbell bell_;
   Event ended_;
+  Status selected_;  ///< of the device, for this thread; before started_
+  Event started_;
   // The thread's own:
   std::deque<std::shared_ptr<DeviceChannel>> order_;
   std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
+  bool ending_ = false;
+  Deadline aborts_ = Deadline::never();  ///< others that break with the first are aborted together
 };
 
 /// Owns that thread. Its destructor ends it; channels that wait for their peers' end have a second.

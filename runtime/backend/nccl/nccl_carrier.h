@@ -22,6 +22,7 @@ struct NcclOptions {
   std::shared_ptr<const nccl::Library> library;  ///< null where size is 1
   nccl::Config config;                           ///< without commName and blocking
   std::shared_ptr<kernels::TensorKernels> kernels;
+  std::shared_ptr<const void> config_strings;  ///< holds what `config` points to
 };
 
 std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceThread> device,

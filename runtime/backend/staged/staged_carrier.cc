@@ -194,11 +194,12 @@ Status StagedCarrier::progress(std::vector<const Collective*>* ended) {
     }
     take_transfers();
     if (!transfers_.empty()) {
+      const size_t before = ended->size();
       DT_TRY(advance_transfers(ended));
-      if (!transfers_.empty()) return {};
+      if (ended->size() == before) return {};
+      continue;
     }
     if (todo_.empty()) return {};
-    if (is_transfer(*todo_.front())) continue;
     begin_flow(todo_.front());
     todo_.pop_front();
   }
@@ -215,21 +216,38 @@ Result<bool> StagedCarrier::host_has_done(const Work& work) const {
 
 // ---- sends and receives ----
 
+/// Each peer and direction has one at a time, and neither direction can take all slices: so a send
+/// holds up no receive that its peer needs to go on.
 void StagedCarrier::take_transfers() {
-  while (!todo_.empty() && is_transfer(*todo_.front()) && !free_slices_.empty()) {
+  if (todo_.empty() || !is_transfer(*todo_.front())) return;
+  std::set<std::pair<Kind, int32_t>> busy;
+  size_t sends = 0;
+  for (const Transfer& each : transfers_) {
+    busy.insert({each.collective->kind, each.collective->root});
+    if (each.collective->kind == Kind::kSend) ++sends;
+  }
+  for (auto next = todo_.begin(); next != todo_.end() && is_transfer(**next);) {
+    const Collective* const collective = *next;
+    const bool is_send = collective->kind == Kind::kSend;
+    const size_t used = is_send ? sends : transfers_.size() - sends;
+    // Those behind it with the same peer stay behind it.
+    const bool is_first = busy.insert({collective->kind, collective->root}).second;
+    if (!is_first || used >= kTransfersMax / 2) {
+      ++next;
+      continue;
+    }
+    if (is_send) ++sends;
     Transfer& transfer = transfers_.emplace_back();
-    transfer.collective = todo_.front();
+    transfer.collective = collective;
     transfer.slice = free_slices_.back();
     free_slices_.pop_back();
-    todo_.pop_front();
+    next = todo_.erase(next);
   }
 }
 
-/// Each as far as it goes; those of one peer and direction one after the other.
+/// Each as far as it goes.
 Status StagedCarrier::advance_transfers(std::vector<const Collective*>* ended) {
-  std::set<std::pair<Kind, int32_t>> busy;
   for (Transfer& each : transfers_) {
-    if (!busy.insert({each.collective->kind, each.collective->root}).second) continue;
     for (bool moved = true; moved && each.phase != Transfer::Phase::kDone;) {
       DT_TRY_VALUE(moved, advance(&each));
     }

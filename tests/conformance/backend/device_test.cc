@@ -232,9 +232,8 @@ TEST_CASE("device: earlier work of the program that does not end is told from ab
 }
 
 TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NCCL's") {
-  for (const auto& [answer, code, text] :
-       {std::tuple(dt::nccl::Answer::kRemoteError, Code::kPeerLost, "remote"),
-        std::tuple(dt::nccl::Answer::kInternalError, Code::kNccl, "internal")}) {
+  for (const auto& found : {std::pair(dt::nccl::Answer::kRemoteError, Code::kPeerLost),
+                            std::pair(dt::nccl::Answer::kInternalError, Code::kNccl)}) {
     Setup setup = over_nccl(2);
     std::atomic<int> told{0};
     setup.on_broken = [&](const Status&) { ++told; };
@@ -244,11 +243,11 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
       if (rank.rank == 1) return rank.meet();
       FakeNccl::Order order;
       order.function = "ncclCommGetAsyncError";
-      order.answer = answer;
+      order.answer = found.first;
       order.rank = 0;
       fake().order(order);
       const Status status = rank.run(sum(&data, 20'000));
-      rank.expect(status.code() == code, status.message());
+      rank.expect(status.code() == found.second, status.message());
       rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
                   status.message());
       rank.meet();
@@ -358,8 +357,8 @@ TEST_CASE("device: operations are launched in the order of the calls, whatever t
       for (const char each : std::string("aababbba")) {
         Collective collective = sum(&data.emplace_back(kCount, 1.0f));
         auto steps = std::make_shared<dt::collective::StreamSteps>();
-        steps->before = [&order, each](dt::cuda::Stream) {
-          order += each;
+        steps->before = [&order, each, cuda = rank.cuda](dt::cuda::Stream) {
+          order += dt::test::FakeCuda::selected() == cuda->device().index ? each : '?';
           return Status();
         };
         collective.steps = std::move(steps);
@@ -509,9 +508,9 @@ TEST_CASE("device: an abort that hangs is told, and ends the process where that 
       rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
       rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
       rank.expect(
-          text.find("rank 0 (thishost pid 7): the abort of its communicators on fake GPU") !=
-                  std::string::npos &&
-              text.find("They were aborted because: rank 1 died") != std::string::npos,
+          text.find("rank 0 (thishost pid 7): the end of its communicators on fake GPU hangs for "
+                    "more than 100 ms in a call of CUDA or NCCL") != std::string::npos &&
+              text.find("aborted because: rank 1 died") != std::string::npos,
           text);
       rank.expect(!ends || ended.wait({Deadline::after_ms(30'000)}), "ended");
       // The operation fails all the same, with the first reason.

@@ -425,7 +425,7 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
                             kernels =
                                 options.kernels](const dt::backend::DeviceOptions::Seat& seat) {
       return dt::backend::make_nccl_carrier(
-          device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels});
+          device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels, nullptr});
     };
   } else {
     options.make_carrier =
