@@ -521,3 +521,58 @@ TEST_CASE("device: an abort that hangs is told, and ends the process where that 
     }));
   }
 }
+
+TEST_CASE("device: many transfers of one group, all sends first") {
+  constexpr int kMany = 70;  // more than a carrier has under way at once
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      std::vector<float> mine(kMany);
+      std::vector<float> theirs(kMany, -1);
+      for (int i = 0; i < kMany; ++i) mine[static_cast<size_t>(i)] = float(100 * rank.rank + i);
+      std::vector<std::shared_ptr<Work>> works;
+      rank.expect_ok(rank.backend->begin_group(), "begin");
+      for (const auto kind : {dt::backend::Kind::kSend, dt::backend::Kind::kRecv}) {
+        for (size_t i = 0; i < kMany; ++i) {
+          Collective one;
+          one.kind = kind;
+          one.dtype = dt::Dtype::kF32;
+          one.send = &mine[i];
+          one.recv = &theirs[i];
+          one.count = 1;
+          one.root = 1 - rank.rank;
+          one.deadline = Deadline::after_ms(30'000);
+          rank.expect_ok(rank.backend->submit(one, works.emplace_back(std::make_shared<Work>())),
+                         "submit");
+        }
+      }
+      rank.expect_ok(rank.backend->end_group(), "end");
+      for (const auto& work : works) {
+        rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+        rank.expect_ok(work->status(), "work");
+      }
+      for (int i = 0; i < kMany; ++i) {
+        rank.expect(theirs[static_cast<size_t>(i)] == float(100 * (1 - rank.rank) + i), "in order");
+      }
+    }));
+  }
+  require_no_misuse();
+}
+
+TEST_CASE("device: a communicator that is dropped inside a group fails what was in it") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
+    rank.expect_ok(part.status(), "split");
+    rank.expect_ok(part.value().backend->begin_group(), "begin");
+    const auto work = std::make_shared<Work>();
+    rank.expect_ok(part.value().backend->submit(sum(&data), work), "submit");
+    part.value().backend = nullptr;
+    rank.expect(work->done() && work->status().code() == Code::kAborted, "failed");
+    rank.expect(contains(work->status(), "its communicator was destroyed inside a group"),
+                work->status().message());
+    rank.expect(rank.backend->drain({Deadline::after_ms(30'000)}), "nothing is left");
+    rank.expect_ok(rank.run(sum(&data)), "the other goes on");
+  }));
+  require_no_misuse();
+}
