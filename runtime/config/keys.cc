@@ -97,6 +97,8 @@ constexpr Key kKeys[] = {
      "high, normal", kAny, false, "Priority of the stream that NCCL's kernels run on."},
     {"nccl.init_timeout_ms", "DT_NCCL_INIT_TIMEOUT_MS", Type::kInteger, "ms", 1, kMaxTimeoutMs,
      "60000", "", kAny, false, "How long making a communicator may take."},
+    {"nccl.register", "DT_NCCL_REGISTER", Type::kEnum, "", 0, 0, "off", "off, on", kTold, false,
+     "Memory of dt_mem_alloc and of reducers is NCCL's and registered: then all ranks must use such."},
     {"nccl.setenv", "DT_NCCL_SETENV", Type::kBool, "", 0, 0, "false", "", kAny, false,
      "dt_init writes these settings into the environment of the program; dt run always does."},
     {"nccl.inherit", "DT_NCCL_INHERIT", Type::kEnum, "", 0, 0, "warn", "warn, override", kAny,

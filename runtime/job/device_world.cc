@@ -270,11 +270,12 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
     };
   } else {
     device.make_carrier = [device_thread, kernels = equipment.kernels, library = equipment.library,
+                           registers = config.text("nccl.register") == "on",
                            settings = std::make_shared<const nccl::Settings>(equipment.settings)](
                               const backend::DeviceOptions::Seat& seat) {
       return backend::make_nccl_carrier(device_thread,
                                         {seat.name, seat.rank, seat.size, seat.on_host, library,
-                                         settings->fields(), kernels, settings});
+                                         settings->fields(), kernels, settings, registers});
     };
   }
   return backend::create_device_backend(std::move(device), wait);

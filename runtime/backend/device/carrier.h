@@ -33,6 +33,13 @@ class Carrier {
   /// By how much a carrier that keeps deadlines itself, and knows more, may be late.
   virtual int64_t grace_ms() const { return 0; }
 
+  /// Whether it has memory of its own kind, on the device: then all that is allocated comes from
+  /// it.
+  virtual bool has_memory() const { return false; }
+  virtual Result<void*> allocate(int64_t /*bytes*/) { return nullptr; }
+  /// Also after abort(), close() and release().
+  virtual void free(void* /*pointer*/) {}
+
   /// Looks for errors of operations that were enqueued. Cheap.
   virtual Status check() = 0;
   /// Around the abort() of several communicators.

@@ -123,6 +123,16 @@ Status DeviceChannel::end_group() {
   });
 }
 
+Status DeviceChannel::call(std::function<Status()> task, Deadline deadline) {
+  const auto asked = std::make_shared<Call>();
+  asked->task = std::move(task);
+  lists_.with([&](Lists& lists) { lists.calls.push_back(asked); });
+  device_->wake(shared_from_this());
+  if (asked->done.wait({deadline})) return asked->status;
+  return Status(Code::kTimeout, format("communicator \"%s\": the thread dt-device is busy or hangs",
+                                       options_.name.c_str()));
+}
+
 void DeviceChannel::interrupt(Status status) {
   told_.store(true);  // whoever calls this knows already
   interrupt_.fire(std::move(status));
@@ -295,11 +305,12 @@ DeviceChannel::Turn DeviceChannel::advance() {
     progressed |= complete_some();
     keep_deadlines(now_ns);
   }
+  progressed |= run_calls();
   const Turn ending = end();
   if (interrupt_.fired()) return aborted_ ? ending : Turn::kBusy;
   const bool busy = lists_.with([](const Lists& lists) {
     return !lists.queued.empty() || !lists.enqueuing.empty() || !lists.under_way.empty() ||
-           (lists.opening != nullptr && !lists.opening->is_set());
+           !lists.calls.empty() || (lists.opening != nullptr && !lists.opening->is_set());
   });
   if (progressed) return Turn::kProgressed;
   return busy ? Turn::kBusy : ending;
@@ -332,6 +343,16 @@ bool DeviceChannel::advance_opening() {
   }
   opening->set();
   return true;
+}
+
+bool DeviceChannel::run_calls() {
+  if (!batch_.empty() || wants_abort()) return false;
+  const auto calls = lists_.with([](Lists& lists) { return std::exchange(lists.calls, {}); });
+  for (const auto& each : calls) {
+    each->status = each->task();
+    each->done.set();
+  }
+  return !calls.empty();
 }
 
 bool DeviceChannel::complete_some() {
@@ -419,6 +440,7 @@ bool DeviceChannel::passed_last() const {
 
 /// A broken communicator is aborted before; a retiring one is closed when nothing is under way.
 DeviceChannel::Turn DeviceChannel::end() {
+  if (wants_abort()) return Turn::kBusy;
   if (aborted_ && !all_failed_) {
     if (last_ != nullptr && !passed_last() && !told_ended_.passed()) return Turn::kBusy;
     all_failed_ = true;

@@ -44,6 +44,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   /// What is submitted between the two is launched as one; ends at once where it is broken.
   Status begin_group();
   Status end_group();
+  /// Runs `task` on the device thread, where the carrier is, between operations; also when it is
+  /// broken.
+  Status call(std::function<Status()> task, Deadline deadline);
   void interrupt(Status status);
   /// Breaks it from here: the control plane is told.
   void fail(const Status& status) { break_with(status); }
@@ -90,7 +93,13 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     int64_t group = 0;  ///< 0: none
   };
   using OperationPtr = std::shared_ptr<Operation>;
+  struct Call {
+    std::function<Status()> task;
+    Status status;  ///< before done
+    Event done;
+  };
   struct Lists {
+    std::vector<std::shared_ptr<Call>> calls;
     std::vector<OperationPtr> grouped;  ///< their group has not ended
     std::deque<OperationPtr> queued;
     std::vector<OperationPtr> enqueuing;
@@ -109,6 +118,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
 
   Status refused(const Lists& lists) const;
   bool advance_opening();
+  bool run_calls();
   Status begin_some(size_t places, Launched* out);
   bool joins(const Operation& next, const std::vector<OperationPtr>& begun) const;
   Status prepare_inputs(const Operation& operation);

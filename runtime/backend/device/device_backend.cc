@@ -37,7 +37,8 @@ class DeviceBackend final : public Backend {
     channel.name = options_.name;
     channel.self = options_.self;
     channel.on_broken = options_.on_broken;
-    channel.carrier = std::move(carrier);
+    channel.carrier = carrier;
+    carrier_ = std::move(carrier);
     channel_ =
         std::make_shared<DeviceChannel>(options_.engine->device_thread(), std::move(channel));
   }
@@ -46,8 +47,15 @@ class DeviceBackend final : public Backend {
     auto used = kept_.with([](auto& all) { return std::move(all); });
     allocated_.with([&](const std::set<void*>& all) {
       for (void* const pointer : all) {
-        used.emplace_back(pointer, [runtime = options_.engine->device_thread()->runtime_ptr()](
-                                       void* memory) { (void)runtime->release(memory); });
+        used.emplace_back(
+            pointer, [carrier = carrier_,
+                      runtime = options_.engine->device_thread()->runtime_ptr()](void* memory) {
+              if (carrier->has_memory()) {
+                carrier->free(memory);
+              } else {
+                (void)runtime->release(memory);
+              }
+            });
       }
     });
     channel_->retire(std::move(used));
@@ -148,9 +156,14 @@ class DeviceBackend final : public Backend {
                     format("cannot allocate %lld bytes", static_cast<long long>(bytes)));
     }
     cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
-    DT_TRY_VALUE(void* const pointer, runtime.allocate(bytes));
+    void* pointer = nullptr;
+    if (carrier_->has_memory()) {
+      DT_TRY_VALUE(pointer, allocate_by_carrier(bytes));
+    } else {
+      DT_TRY_VALUE(pointer, runtime.allocate(bytes));
+    }
     if (const Status status = zero(pointer, bytes); !status.ok()) {
-      (void)runtime.release(pointer);
+      (void)give_back(pointer);
       return status;
     }
     allocated_.with([&](std::set<void*>& all) { all.insert(pointer); });
@@ -163,7 +176,7 @@ class DeviceBackend final : public Backend {
                     format("%p is no memory that was allocated on communicator \"%s\"", pointer,
                            options_.name.c_str()));
     }
-    return options_.engine->device_thread()->runtime().release(pointer);
+    return give_back(pointer);
   }
   void keep(std::shared_ptr<void> used) override {
     kept_.with([&](auto& all) { all.push_back(std::move(used)); });
@@ -199,6 +212,29 @@ class DeviceBackend final : public Backend {
   }
 
  private:
+  Result<void*> allocate_by_carrier(int64_t bytes) {
+    DT_TRY(channel_->broken());
+    const auto pointer = std::make_shared<void*>(nullptr);
+    DT_TRY(channel_->call(
+        [carrier = carrier_, pointer, bytes]() -> Status {
+          DT_TRY_VALUE(*pointer, carrier->allocate(bytes));
+          return {};
+        },
+        Deadline::after_ms(kZeroMs)));
+    return *pointer;
+  }
+  Status give_back(void* pointer) {
+    if (!carrier_->has_memory()) {
+      return options_.engine->device_thread()->runtime().release(pointer);
+    }
+    return channel_->call(
+        [carrier = carrier_, pointer] {
+          carrier->free(pointer);
+          return Status();
+        },
+        Deadline::after_ms(kZeroMs));
+  }
+
   /// The caller may use the memory on any stream, so it is waited for.
   Status zero(void* pointer, int64_t bytes) {
     cuda::Runtime& runtime = options_.engine->device_thread()->runtime();
@@ -218,6 +254,7 @@ class DeviceBackend final : public Backend {
   }
 
   const DeviceOptions options_;
+  std::shared_ptr<Carrier> carrier_;  ///< its memory is the channel's thread's
   std::shared_ptr<DeviceChannel> channel_;
   Guarded<std::set<void*>> allocated_;
   Guarded<std::vector<std::shared_ptr<void>>> kept_;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
 
 namespace dt::backend {
 namespace {
@@ -51,6 +52,9 @@ class NcclCarrier final : public Carrier {
   Result<bool> is_open() override;
   Status begin(std::span<const Collective* const> operations) override;
   Status progress(std::vector<const Collective*>* ended) override;
+  bool has_memory() const override;
+  Result<void*> allocate(int64_t bytes) override;
+  void free(void* pointer) override;
   Status check() override;
   void group_aborts(bool begin) override;
   void abort() override;
@@ -69,6 +73,9 @@ class NcclCarrier final : public Carrier {
 
   const nccl::Functions& nccl() const { return options_.library->functions(); }
   Status begin_letter(Deadline deadline);
+  void deregister(void* handle) {
+    if (handle != nullptr) (void)nccl().comm_deregister(comm_, handle);
+  }
   Result<bool> advance_opening();
   Status called(const char* call, nccl::Answer answer);
   Result<bool> settled();
@@ -97,6 +104,8 @@ class NcclCarrier final : public Carrier {
   Letter letter_;
   std::shared_ptr<Work> letter_work_;
   std::shared_ptr<Launch> first_;  ///< behind the first operation
+
+  std::map<void*, void*> registered_;  ///< allocated memory, and NCCL's handle of it or null
 
   const char* call_ = "";                 ///< the last one
   bool in_progress_ = false;              ///< and NCCL has not ended it
@@ -245,6 +254,7 @@ void NcclCarrier::group_aborts(bool begin) {
 
 void NcclCarrier::abort() {
   begun_.clear();
+  for (auto& [pointer, handle] : registered_) handle = nullptr;  // they go with the communicator
   if (comm_ == nullptr) return;
   (void)nccl().comm_abort(std::exchange(comm_, nullptr));
 }
@@ -258,6 +268,7 @@ Result<bool> NcclCarrier::close() {
   if (comm_ == nullptr) return true;
   nccl::Answer answer = nccl::Answer::kInProgress;
   if (!std::exchange(finalizing_, true)) {
+    for (auto& [pointer, handle] : registered_) deregister(std::exchange(handle, nullptr));
     answer = nccl().comm_finalize(comm_);
   } else if (const nccl::Answer asked = nccl().comm_get_async_error(comm_, &answer);
              asked != nccl::Answer::kSuccess) {
@@ -268,6 +279,37 @@ Result<bool> NcclCarrier::close() {
   answer = nccl().comm_destroy(std::exchange(comm_, nullptr));
   if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclCommDestroy", answer);
   return true;
+}
+
+// ---- memory ----
+
+bool NcclCarrier::has_memory() const {
+  return options_.register_memory && options_.size > 1 && nccl().mem_alloc != nullptr &&
+         nccl().mem_free != nullptr;
+}
+
+Result<void*> NcclCarrier::allocate(int64_t bytes) {
+  void* pointer = nullptr;
+  nccl::Answer answer = nccl().mem_alloc(&pointer, static_cast<size_t>(bytes));
+  if (answer != nccl::Answer::kSuccess) return options_.library->error("ncclMemAlloc", answer);
+  void* handle = nullptr;
+  if (nccl().comm_register != nullptr && nccl().comm_deregister != nullptr) {
+    answer = nccl().comm_register(comm_, pointer, static_cast<size_t>(bytes), &handle);
+    if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) {
+      (void)nccl().mem_free(pointer);
+      return error("ncclCommRegister", answer);
+    }
+  }
+  registered_[pointer] = handle;
+  return pointer;
+}
+
+void NcclCarrier::free(void* pointer) {
+  const auto found = registered_.find(pointer);
+  if (found == registered_.end()) return;
+  deregister(found->second);
+  registered_.erase(found);
+  (void)nccl().mem_free(pointer);
 }
 
 // ---- operations ----

@@ -23,6 +23,7 @@ struct NcclOptions {
   nccl::Config config;                           ///< without commName and blocking
   std::shared_ptr<kernels::TensorKernels> kernels;
   std::shared_ptr<const void> config_strings;  ///< holds what `config` points to
+  bool register_memory = false;                ///< allocate by NCCL, and register it
 };
 
 std::shared_ptr<Carrier> make_nccl_carrier(std::shared_ptr<DeviceThread> device,

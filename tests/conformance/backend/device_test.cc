@@ -576,3 +576,30 @@ TEST_CASE("device: a communicator that is dropped inside a group fails what was 
   }));
   require_no_misuse();
 }
+
+TEST_CASE("device: memory may be NCCL's, registered for its communicator") {
+  Setup setup = over_nccl(2);
+  setup.registers = true;
+  require_none(run_ranks(setup, [](Rank& rank) {
+    const auto bytes = static_cast<int64_t>(kCount * sizeof(float));
+    auto half = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
+    rank.expect_ok(half.status(), "split");
+    auto* const kept = static_cast<float*>(half.value().backend->allocate(bytes).value());
+    auto* const data = static_cast<float*>(rank.backend->allocate(bytes).value());
+    rank.expect(data[kCount - 1] == 0 && kept[0] == 0, "zeroed");
+    std::fill(data, data + kCount, 2.0f);
+    rank.expect_ok(rank.run(allreduce_f32(data, data, kCount)), "allreduce");
+    rank.expect(data[kCount - 1] == 4, "sum");
+    rank.expect_ok(rank.backend->release(data), "release");
+    rank.expect(rank.backend->release(data).code() == Code::kInvalidArgument, "only once");
+    // Of a broken communicator, too.
+    rank.expect_ok(rank.backend->allocate(bytes).status(), "allocate");
+    rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+    rank.expect(rank.backend->allocate(bytes).status().code() == Code::kPeerLost, "broken");
+  }));
+  CHECK(fake().calls("ncclMemAlloc") == 6);
+  CHECK(fake().calls("ncclMemFree") == 6);
+  CHECK(fake().calls("ncclCommRegister") == 6);
+  CHECK(fake().calls("ncclCommDeregister") == 4);  // the others went with the abort
+  require_no_misuse();
+}

@@ -422,10 +422,17 @@ std::shared_ptr<Backend> Scene::make_device(Rank* rank, std::shared_ptr<Backend>
     rank->expect_ok(library.status(), "library");
     if (!library.ok()) return nullptr;
     options.make_carrier = [device = engine.value()->device_thread(), library = library.value(),
-                            kernels =
-                                options.kernels](const dt::backend::DeviceOptions::Seat& seat) {
-      return dt::backend::make_nccl_carrier(
-          device, {seat.name, seat.rank, seat.size, seat.on_host, library, {}, kernels, nullptr});
+                            kernels = options.kernels, registers = setup.registers](
+                               const dt::backend::DeviceOptions::Seat& seat) {
+      return dt::backend::make_nccl_carrier(device, {seat.name,
+                                                     seat.rank,
+                                                     seat.size,
+                                                     seat.on_host,
+                                                     library,
+                                                     {},
+                                                     kernels,
+                                                     nullptr,
+                                                     registers});
     };
   } else {
     options.make_carrier =

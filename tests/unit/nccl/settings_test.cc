@@ -54,8 +54,13 @@ TEST_CASE("by default NCCL decides everything") {
 }
 
 TEST_CASE("every key goes somewhere: to NCCL, or it is dt's own") {
-  const std::set<std::string> own = {"nccl.library", "nccl.stream_priority", "nccl.init_timeout_ms",
-                                     "nccl.setenv",  "nccl.inherit",         "nccl.env"};
+  const std::set<std::string> own = {"nccl.library",
+                                     "nccl.register",
+                                     "nccl.stream_priority",
+                                     "nccl.init_timeout_ms",
+                                     "nccl.setenv",
+                                     "nccl.inherit",
+                                     "nccl.env"};
   std::set<std::string> names;
   size_t keys = 0;
   for (const dt::config::Key& key : dt::config::keys()) {
