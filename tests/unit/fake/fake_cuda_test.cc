@@ -56,9 +56,9 @@ TEST_CASE("work of a stream runs in its order, after the call has returned") {
 }
 
 TEST_CASE("streams are independent, and the default stream is one of them") {
+  dt::Event gate;
   FakeCuda cuda;
   const Stream stuck = new_stream(cuda);
-  dt::Event gate;
   REQUIRE(cuda.launch(stuck, [&] { gate.wait(kSoon); }).ok());
   bool ran = false;
   REQUIRE(cuda.launch(nullptr, [&] { ran = true; }).ok());
@@ -160,6 +160,7 @@ TEST_CASE("memory is counted, known by every address in it, and copied in stream
 }
 
 TEST_CASE("a capturing stream and a destroyed one take no work") {
+  dt::Event ran;
   FakeCuda cuda;
   const Stream stream = new_stream(cuda);
   CHECK_FALSE(cuda.is_capturing(stream).value());
@@ -168,7 +169,6 @@ TEST_CASE("a capturing stream and a destroyed one take no work") {
   CHECK(cuda.fill_zero(nullptr, 0, stream).message() ==
         "cudaMemsetAsync on device 0: operation not permitted when stream is capturing");
   cuda.set_capturing(stream, false);
-  dt::Event ran;
   REQUIRE(cuda.launch(stream, [&] { ran.set(); }).ok());
   REQUIRE(cuda.destroy_stream(stream).ok());
   CHECK(ran.wait(kSoon));  // what was enqueued still runs

@@ -150,6 +150,7 @@ TEST_CASE("Arena: a shortage says how much was asked and what to look at") {
 }
 
 TEST_CASE("Arena: retired memory goes back when its last reader has signed off") {
+  std::atomic<uint32_t> never{0};
   auto arenas = make(1);
   REQUIRE(arenas[0]);
   auto* counter = new (arenas[0]->allocate(100).value()) std::atomic<uint32_t>(1);
@@ -157,7 +158,6 @@ TEST_CASE("Arena: retired memory goes back when its last reader has signed off")
   arenas[0]->retire({counter}, counter, 2);
   CHECK(arenas[0]->locate(counter, 1, &at));
   counter->store(2);
-  std::atomic<uint32_t> never{0};
   arenas[0]->retire({}, &never, 1);  // looks at the older ones too
   CHECK_FALSE(arenas[0]->locate(counter, 1, &at));
 }

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <utility>
-#include <vector>
 
 #include "cli/bench/worker/buffers.h"
 
@@ -21,6 +20,9 @@ class DeviceBuffers final : public Buffers {
   ~DeviceBuffers() override {
     // A GPU that still works on the buffers keeps them: they go with the process.
     if (stream_ != nullptr && !finish().ok()) return;
+    for (void* const host : {host_a_, host_b_}) {
+      if (host != nullptr) static_cast<void>(gpu_->release_pinned(host));
+    }
     release(a_);
     release(b_);
     if (scratch_ != nullptr) dt_mem_free(comm_, scratch_);
@@ -33,8 +35,8 @@ class DeviceBuffers final : public Buffers {
   DeviceBuffers& operator=(const DeviceBuffers&) = delete;
 
   Status allocate(int64_t bytes) {
-    host_a_.resize(static_cast<size_t>(bytes + kTailBytes));
-    host_b_.resize(host_a_.size());
+    DT_TRY_VALUE(host_a_, gpu_->allocate_pinned(bytes + kTailBytes));
+    DT_TRY_VALUE(host_b_, gpu_->allocate_pinned(bytes + kTailBytes));
     DT_TRY_VALUE(begin_, gpu_->create_event(true));
     DT_TRY_VALUE(end_, gpu_->create_event(true));
     DT_TRY_VALUE(stream_, gpu_->create_stream(cuda::StreamPriority::kNormal));
@@ -55,8 +57,8 @@ class DeviceBuffers final : public Buffers {
   Result<int64_t> wrong(const bench_case& c) override {
     const auto bytes = bytes_of(c);
     if (bytes > 0) {
-      DT_TRY(gpu_->copy(host_a_.data(), a_, bytes, stream_));
-      DT_TRY(gpu_->copy(host_b_.data(), b_, bytes, stream_));
+      DT_TRY(gpu_->copy(host_a_, a_, bytes, stream_));
+      DT_TRY(gpu_->copy(host_b_, b_, bytes, stream_));
     }
     DT_TRY(finish());
     const bench_case mine = mirror(c);
@@ -118,15 +120,15 @@ class DeviceBuffers final : public Buffers {
   /// The case in host memory: what method.h fills and compares.
   bench_case mirror(const bench_case& c) {
     bench_case mine = c;
-    mine.a = host_a_.data();
-    mine.b = host_b_.data();
+    mine.a = static_cast<char*>(host_a_);
+    mine.b = static_cast<char*>(host_b_);
     return mine;
   }
   Status upload(const bench_case& c) {
     const auto bytes = bytes_of(c);
     if (bytes > 0) {
-      DT_TRY(gpu_->copy(a_, host_a_.data(), bytes, stream_));
-      DT_TRY(gpu_->copy(b_, host_b_.data(), bytes, stream_));
+      DT_TRY(gpu_->copy(a_, host_a_, bytes, stream_));
+      DT_TRY(gpu_->copy(b_, host_b_, bytes, stream_));
     }
     return finish();
   }
@@ -152,8 +154,8 @@ class DeviceBuffers final : public Buffers {
   const std::shared_ptr<cuda::Runtime> gpu_;
   const bool shared_;
   const Deadline deadline_;
-  std::vector<char> host_a_;
-  std::vector<char> host_b_;
+  void* host_a_ = nullptr;
+  void* host_b_ = nullptr;
   void* a_ = nullptr;
   void* b_ = nullptr;
   void* scratch_ = nullptr;
