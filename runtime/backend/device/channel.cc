@@ -426,16 +426,23 @@ void DeviceChannel::abort() {
 void DeviceChannel::mark_last() {
   const auto taken = device_->take_launch();
   last_ = nullptr;
-  if (taken.ok() && device_->runtime().record(taken.value()->done, device_->stream()).ok()) {
+  if (!taken.ok()) return;
+  cuda::Runtime& runtime = device_->runtime();
+  const Launch& mark = *taken.value();
+  if (runtime.record(mark.done, device_->stream()).ok() &&
+      runtime.record(mark.ready, device_->side_stream()).ok()) {
     last_ = taken.value();
   }
 }
 
-/// Whether the GPU has passed the mark; without one, that is not known.
+/// Whether the GPU has passed the mark on both streams; without one, that is not known.
 bool DeviceChannel::passed_last() const {
   if (last_ == nullptr) return false;
-  const auto passed = device_->runtime().passed(last_->done);
-  return passed.ok() && passed.value();
+  for (const cuda::Event event : {last_->done, last_->ready}) {
+    const auto passed = device_->runtime().passed(event);
+    if (!passed.ok() || !passed.value()) return false;
+  }
+  return true;
 }
 
 /// A broken communicator is aborted before; a retiring one is closed when nothing is under way.
