@@ -26,6 +26,7 @@ constexpr int kFresh = 0xa5;                         // in memory that nobody ha
 struct Range {
   int64_t bytes = 0;
   cuda::PointerInfo info;
+  const FakeCuda* owner = nullptr;
 };
 /// All memory of all devices, by its first byte.
 Guarded<std::map<uintptr_t, Range>>& memory_ranges() {
@@ -334,7 +335,7 @@ Result<void*> FakeCuda::allocate_memory(const char* call, cuda::Memory memory, i
   memset(pointer, kFresh, whole);
   const int32_t device = memory == cuda::Memory::kDevice ? device_.index : -1;
   memory_ranges().with([&](auto& ranges) {
-    ranges[reinterpret_cast<uintptr_t>(pointer)] = {bytes, {memory, device}};
+    ranges[reinterpret_cast<uintptr_t>(pointer)] = {bytes, {memory, device}, this};
   });
   count([&](Counters& counters) {
     ++(memory == cuda::Memory::kDevice ? counters.allocations : counters.pinned_allocations);
@@ -356,6 +357,21 @@ Status FakeCuda::release_memory(const char* call, cuda::Memory memory, void* poi
   free(pointer);
   count([](Counters& counters) { ++counters.releases, --counters.live_allocations; });
   return {};
+}
+
+void FakeCuda::free_left_behind() {
+  const auto queues = state_.with([](State& state) { return state.queues; });
+  for (const auto& queue : queues) (void)finish(reinterpret_cast<cuda::Stream>(queue.get()));
+  memory_ranges().with([&](auto& ranges) {
+    for (auto next = ranges.begin(); next != ranges.end();) {
+      if (next->second.owner != this) {
+        ++next;
+        continue;
+      }
+      free(reinterpret_cast<void*>(next->first));
+      next = ranges.erase(next);
+    }
+  });
 }
 
 Result<void*> FakeCuda::allocate(int64_t bytes) {

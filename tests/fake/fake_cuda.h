@@ -63,6 +63,8 @@ class FakeCuda final : public cuda::Runtime {
   /// that stands behind one of dt's: "cudaEventRecord", "cudaMalloc", "cudaMemcpyAsync".
   void fail(const std::string& call, int after = 0, int times = -1);
   Counters counters() const;
+  /// Frees what is left behind on purpose, once all streams are idle. Else a leak is found as one.
+  void free_left_behind();
   /// What the calling thread has selected; 0 where it has not, as in CUDA.
   static int32_t selected();
 
