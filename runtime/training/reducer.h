@@ -106,6 +106,8 @@ class Reducer {
   Status check_model();
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
+  /// Collective: whether the answer of every rank is yes.
+  Result<bool> all_say(bool mine, const char* question);
   Status agree_on_memory(const Status& mine);
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;

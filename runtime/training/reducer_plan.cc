@@ -74,20 +74,25 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   return {};
 }
 
-/// All ranks take a new plan, or none does: else gradients of different parameters would meet.
-Status Reducer::agree_on_memory(const Status& mine) {
-  int32_t enough = mine.ok() ? 1 : 0;
+Result<bool> Reducer::all_say(bool mine, const char* question) {
+  int32_t answer = mine ? 1 : 0;
   Collective agree;
   agree.kind = Kind::kAllreduce;
   agree.dtype = Dtype::kI32;
   agree.op = ReduceOp::kMin;
-  agree.send = agree.recv = &enough;
+  agree.send = agree.recv = &answer;
   agree.count = 1;
-  agree.name = "bucket memory?";
-  const Status status = comm_->run_on_host(agree);
+  agree.name = question;
+  DT_TRY(comm_->run_on_host(agree));
+  return answer != 0;
+}
+
+/// All ranks take a new plan, or none does: else gradients of different parameters would meet.
+Status Reducer::agree_on_memory(const Status& mine) {
+  const Result<bool> enough = all_say(mine.ok(), "bucket memory?");
   if (!mine.ok()) return mine;
-  DT_TRY(status);
-  if (enough != 0) return {};
+  DT_TRY(enough.status());
+  if (enough.value()) return {};
   return Status(
       Code::kOutOfMemory,
       format("reducer on comm \"%s\": another rank has no memory for its buckets; its own "
@@ -99,16 +104,9 @@ Status Reducer::rebuild_after_first_step() {
   if (asked_to_rebuild_ || !options_.rebuild) return {};
   asked_to_rebuild_ = true;
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
-  int32_t may_move = views_given_.load(std::memory_order_relaxed) ? 0 : 1;
-  Collective agree;
-  agree.kind = Kind::kAllreduce;
-  agree.dtype = Dtype::kI32;
-  agree.op = ReduceOp::kMin;
-  agree.send = agree.recv = &may_move;
-  agree.count = 1;
-  agree.name = "rebuild?";
-  DT_TRY(comm_->run_on_host(agree));
-  if (may_move == 0) return {};
+  DT_TRY_VALUE(const bool may_move,
+               all_say(!views_given_.load(std::memory_order_relaxed), "rebuild?"));
+  if (!may_move) return {};
   return rebuild().status();
 }
 
