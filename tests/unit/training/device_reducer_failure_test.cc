@@ -141,6 +141,7 @@ TEST_CASE("reducer on GPUs: a rank that stands still is a time-out at the deadli
     Trainer trainer(&rank, floats(6), small_buckets(/*sum=*/true, false));
     const cuda::Stream stream = rank.new_stream();
     trainer.step(0, {stream});
+    rank.meet();  // the other rank has ended its step, too
     const Status status = rank.rank == 0 ? failed_step(rank, trainer, stream) : rank.await_broken();
     rank.expect(status.code() == Code::kTimeout, status.message());
     rank.expect(contains(status, "allreduce \"bucket 0\""), status.message());

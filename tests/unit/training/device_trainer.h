@@ -74,7 +74,8 @@ enum class Mode {
 
 using Tensors = std::vector<std::vector<char>>;
 
-/// A training loop without a model.
+/// A training loop without a model. All ranks make one at once, and leave the constructor at once:
+/// what a test breaks next does not reach into another rank's creation.
 class Trainer {
  public:
   Trainer(const GpuRank* rank, std::vector<training::Param> params,
@@ -88,8 +89,10 @@ class Trainer {
     order_.resize(params_.size());
     std::iota(order_.begin(), order_.end(), 0);
     auto made = training::Reducer::create(rank->comm, params_, options);
-    rank->expect_ok(made.status(), "create");
-    if (made.ok()) reducer_ = std::move(made).value();
+    created_ = made.status();
+    rank->expect_ok(created_, "create");
+    if (created_.ok()) reducer_ = std::move(made).value();
+    rank->meet();
   }
 
   training::Reducer& reducer() { return *reducer_; }
@@ -118,6 +121,7 @@ class Trainer {
   }
   /// Streams in turn compute the gradients, in order(); until the first error.
   Status backward(int64_t step, const std::vector<cuda::Stream>& streams) {
+    DT_TRY(created_);
     size_t turn = 0;
     for (const int32_t index : order_) {
       const cuda::Stream stream = streams[turn++ % streams.size()];
@@ -158,7 +162,9 @@ class Trainer {
     }
   }
   void step(int64_t number, const std::vector<cuda::Stream>& streams) {
-    rank_->expect_ok(backward(number, streams), "backward");
+    const Status status = backward(number, streams);
+    rank_->expect_ok(status, "backward");
+    if (!status.ok()) return;
     rank_->expect_ok(reducer_->finish(streams[0]), "finish");
     use(streams[0]);
     rank_->expect(rank_->cuda->finish(streams[0]), "the stream ends");
@@ -174,6 +180,7 @@ class Trainer {
   const Mode mode_;
   const bool sum_;
   const std::vector<training::Param> params_;
+  Status created_;
   std::unique_ptr<training::Reducer> reducer_;
   // Kernels may still be in it when this is gone.
   struct Memory {
