@@ -741,7 +741,7 @@ DT_API dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer);
 
 /**
  * Frees what dt_mem_alloc() gave, once no operation uses it.
- * @param comm    the communicator it came from.
+ * @param comm    the communicator it came from, by any of its handles.
  * @param pointer may be NULL.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT: not from there, or freed already.
  * @thread any
@@ -876,7 +876,7 @@ DT_API dt_status dt_store_list(dt_job* job, const char* prefix, int64_t timeout_
  * @param job         the handle.
  * @param keys        [count] keys.
  * @param values      [count] pointers.
- * @param value_bytes [count] sizes.
+ * @param value_bytes [count] sizes, together at most 32 MiB.
  * @param count       in [1, 65536].
  * @param timeout_ms  as in dt_store_set().
  * @return as dt_store_set().
@@ -895,7 +895,7 @@ DT_API dt_status dt_store_multi_set(dt_job* job, const char* const* keys, const 
  * @param buffer          the values that exist, back to back, cut at capacity_bytes.
  * @param capacity_bytes  of buffer, >= 0.
  * @param out_value_bytes [count] sizes, -1 for an absent key.
- * @param out_bytes       sum of the sizes; more than capacity_bytes: cut.
+ * @param out_bytes       sum of the sizes, at most 32 MiB; more than capacity_bytes: cut.
  * @return as dt_store_set().
  * @thread any
  * @since ABI 0

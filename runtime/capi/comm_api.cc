@@ -90,7 +90,7 @@ dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer) {
     if (bytes <= 0) {
       return call.invalid("bytes is %lld; it must be > 0", static_cast<long long>(bytes));
     }
-    DT_TRY_VALUE(*out_pointer, object->comm->backend().allocate(bytes));
+    DT_TRY_VALUE(*out_pointer, object->comm->allocate(bytes));
     return {};
   });
 }
@@ -98,7 +98,7 @@ dt_status dt_mem_alloc(dt_comm* comm, int64_t bytes, void** out_pointer) {
 dt_status dt_mem_free(dt_comm* comm, void* pointer) {
   return guard("dt_mem_free", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));
-    const Status status = object->comm->backend().release(pointer);
+    const Status status = object->comm->release(pointer);
     if (status.code() != Code::kInvalidArgument) return status;
     return call.invalid("pointer %s", status.message().c_str());
   });

@@ -20,6 +20,7 @@ Status read_options(const Call& call, const T* options, const char* init, T* out
   const size_t given = options->struct_size;
   memcpy(out, options, std::min(given, sizeof *out));
   const auto* bytes = reinterpret_cast<const unsigned char*>(options);
+  if (out->reserved != 0) return call.invalid("options->reserved is not 0; begin with %s()", init);
   for (size_t i = sizeof *out; i < given; ++i) {
     if (bytes[i] != 0) {
       return call.invalid("options has a field at byte %zu that this library (%s) does not know", i,
@@ -44,6 +45,7 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
       return call.invalid("params[%d].dtype is %d, which is no dt_dtype", i,
                           static_cast<int>(param.dtype));
     }
+    if (param.reserved != 0) return call.invalid("params[%d].reserved is not 0", i);
     if (param.count < 0 || param.count > left / dtype_bytes(dtype)) {
       return call.invalid("params[%d].count is %lld", i, static_cast<long long>(param.count));
     }

@@ -38,6 +38,26 @@ Status Communicator::submit(backend::Collective& collective, std::shared_ptr<bac
   return options_.backend->submit(collective, std::move(work));
 }
 
+Result<void*> Communicator::allocate(int64_t bytes) {
+  DT_TRY_VALUE(void* const pointer, options_.backend->allocate(bytes));
+  allocated_.with([&](std::set<void*>& allocated) { allocated.insert(pointer); });
+  return pointer;
+}
+
+Status Communicator::release(void* pointer) {
+  if (pointer == nullptr) return {};
+  // Off the list before it is free: another thread may be given the same address at once.
+  if (allocated_.with([&](std::set<void*>& allocated) { return allocated.erase(pointer); }) == 0) {
+    return Status(Code::kInvalidArgument,
+                  format("%p was not allocated here, or was released before", pointer));
+  }
+  const Status status = options_.backend->release(pointer);
+  if (!status.ok()) {
+    allocated_.with([&](std::set<void*>& allocated) { allocated.insert(pointer); });
+  }
+  return status;
+}
+
 Status Communicator::run_or_group(backend::Collective& collective) {
   if (!grouping_.load(std::memory_order_acquire)) return run(collective);
   Member member{std::make_shared<backend::Work>(), collective.stream};

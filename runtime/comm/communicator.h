@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Null where color is negative.
   Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
 
+  /// Memory of the backend for the caller. Layers above that need some for themselves ask the
+  /// backend, so that no caller frees theirs.
+  Result<void*> allocate(int64_t bytes);
+  /// What allocate() gave, or null; INVALID_ARGUMENT for anything else.
+  Status release(void* pointer);
+
   /// 0: none; < 0: the default again.
   void set_timeout_ms(int64_t timeout_ms) {
     timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : timeout_ms, std::memory_order_relaxed);
@@ -80,6 +87,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<int64_t> timeout_ms_;
   std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   Guarded<Group> group_;
+  Guarded<std::set<void*>> allocated_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children
 };
 

@@ -20,6 +20,9 @@ static void check_create(const fixture* f) {
   bad[1].count = 2;
   bad[1].dtype = (dt_dtype)10;
   REFUSES("params", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
+  bad[1].dtype = DT_F64;
+  bad[1].reserved = 1;
+  REFUSES("params[1].reserved", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
 
   dt_reducer_options options;
   memset(&options, 0, sizeof options);
@@ -30,6 +33,9 @@ static void check_create(const fixture* f) {
   options.bucket_cap_bytes = 0;
   options.first_bucket_bytes = -1;
   REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.first_bucket_bytes = 0;
+  options.reserved = 1;
+  REFUSES("reserved", dt_reducer_create(f->comm, params, 2, &options, &untouched));
 
   /* A later header's larger struct: fine while what this library does not know is zero. */
   struct {
@@ -91,6 +97,8 @@ void test_reducer(const fixture* f) {
   void* pointer = NULL;
   OK(dt_reducer_grad(reducer, 0, &pointer));
   EXPECT(pointer != NULL && (uintptr_t)pointer % 256 == 0);
+  REFUSES("pointer",
+          dt_mem_free(f->comm, pointer)); /* the first of its bucket, but the reducer's */
   float* in_place = pointer;
   double copied[2] = {1.5, -2.5};
   for (int i = 0; i < 3; ++i) in_place[i] = (float)(i + 1);
