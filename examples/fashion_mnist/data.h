@@ -21,6 +21,12 @@ struct Dataset {
   std::vector<uint8_t> labels;
 
   int64_t count() const { return static_cast<int64_t>(labels.size()); }
+  /// Drops all but the first `images`.
+  void keep_first(int64_t images) {
+    if (images >= count()) return;
+    labels.resize(static_cast<size_t>(images));
+    pixels.resize(static_cast<size_t>(images) * kImagePixels);
+  }
   const uint8_t* image(int64_t index) const { return pixels.data() + index * kImagePixels; }
 };
 

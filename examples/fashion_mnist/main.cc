@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
     fashion::Error error;
     if (rank == 0) error = fashion::check_outputs(options);
     if (error.empty()) error = fashion::read_fashion_mnist(options.data, &train, &test);
+    if (options.limit > 0) train.keep_first(options.limit);
     if (error.empty()) {
       error = fashion::check_batch(options.batch, place.world_size, train.count());
     }
