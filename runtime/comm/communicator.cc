@@ -40,7 +40,7 @@ Status Communicator::submit(backend::Collective& collective, std::shared_ptr<bac
 
 Status Communicator::run_or_group(backend::Collective& collective) {
   if (!grouping_.load(std::memory_order_acquire)) return run(collective);
-  Member member{std::make_shared<backend::Work>(), collective.stream};
+  Member member{new_work(), collective.stream};
   DT_TRY(submit(collective, member.work));
   const bool joined = group_.with([&](Group& group) {
     if (group.open) group.members.push_back(member);

@@ -80,6 +80,29 @@ TEST_CASE("dt and NCCL in both modes are verified and measured in turns") {
   }
 }
 
+TEST_CASE("a call with a handle allocates nothing after a while") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    dt_test::require_all_ok(dt_test::run_ranks(ranks, [](const dt_test::Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      int64_t most = 0;
+      for (int i = 0; i < 120; ++i) {
+        dt_work* work = nullptr;
+        const int64_t before = allocations();
+        RANK_TRY(dt_allreduce(rank.world, data.data(), data.data(), kCount, DT_F32, DT_MAX, nullptr,
+                              &work));
+        const int64_t called = allocations();
+        RANK_TRY(dt_work_wait(work, -1, nullptr));
+        const int64_t waited = allocations();
+        dt_work_destroy(work);
+        if (i >= 20) most = std::max(most, called - before + allocations() - waited);
+      }
+      CHECK(most == 0);
+      return DT_OK;
+    }));
+  }
+}
+
 TEST_CASE("an error of NCCL is an error with its call, and the communicator is aborted") {
   FakeNccl* const fake = fake_nccl(DT_FAKE_NCCL);
   fake->reset();

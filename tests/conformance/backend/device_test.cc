@@ -3,6 +3,8 @@
 // threads.
 #include <mutex>
 
+#include "allocations.h"
+#include "base/pool.h"
 #include "device_setup.h"
 
 using namespace conformance;
@@ -67,6 +69,43 @@ TEST_CASE("device: a step allocates nothing and makes no event") {
                       after.pinned_allocations == before.pinned_allocations &&
                       after.events == before.events && after.streams == before.streams,
                   "nothing is made in a step");
+    }));
+  }
+}
+
+TEST_CASE("device: a call allocates no host memory, either") {
+  constexpr int kWarmup = 20;
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      const dt::cuda::Event event = rank.cuda->create_event(false).value();
+      // Memory for what its stream may have before it when a thread is late.
+      const auto gate = std::make_shared<dt::Event>();
+      const auto closed = [gate] { (void)gate->wait({Deadline::after_ms(30'000)}); };
+      rank.expect_ok(rank.cuda->launch(nullptr, closed), "gate");
+      for (int i = 0; i < 2 * kWarmup; ++i) (void)rank.cuda->record(event, nullptr);
+      gate->set();
+      std::vector<float> data(kCount, 1);
+      const Collective collective = sum(&data);
+      const dt::Pool<Work> works;
+      for (int i = 0; i < 100; ++i) {
+        const int64_t before = dt::test::allocations();
+        // What the stand-in for a GPU takes: dt asks it for the same.
+        rank.expect(!rank.cuda->is_capturing(nullptr).value(), "is_capturing");
+        rank.expect_ok(rank.cuda->record(event, nullptr), "record");
+        const int64_t between = dt::test::allocations();
+        const auto work = works.make();
+        rank.expect_ok(rank.backend->submit(collective, work), "submit");
+        const int64_t after = dt::test::allocations();
+        rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+        rank.expect_ok(work->status(), "work");
+        if (i < kWarmup) continue;
+        rank.expect(after - between == between - before,
+                    dt::format("call %d allocates %lld times, of them the fake GPU %lld", i,
+                               static_cast<long long>(after - between),
+                               static_cast<long long>(between - before)));
+      }
+      rank.expect_ok(rank.cuda->destroy_event(event), "destroy");
     }));
   }
 }
