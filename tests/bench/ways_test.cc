@@ -46,6 +46,12 @@ dt::Status overhead_of(Session* session) {
   CHECK(dt_test::contains(text, "      4000  dt "));
   CHECK(dt_test::contains(text, "      4000  polls "));
   CHECK(dt_test::contains(text, "      4000  waits "));
+  Way quick;
+  quick.called_us = {2.5, 2.5, 9};
+  CHECK(goal_line(quick) ==
+        "goal: a call takes 2.50 us and allocates 0 times; less than 3 and 0: reached\n");
+  quick.allocations = 1;
+  CHECK(dt_test::contains(goal_line(quick), "allocates 1 times; less than 3 and 0: missed"));
   // A wrong sum is seen.
   ways = {waits->way(&sum)};
   ways[0].finish = [session, &sum] {
