@@ -54,11 +54,15 @@ TEST_CASE("fifo: what has left is gone at once") {
 TEST_CASE("fifo: its memory stays as large as what it held at a time") {
   Fifo<int> fifo;
   for (int i = 0; i < 3; ++i) fifo.push_back(i);
+  const auto pass = [&](int i) {
+    fifo.push_back(i);
+    fifo.pop_front();
+  };
+  for (int i = 0; i < 20; ++i) pass(i);
   const int* least = &fifo.front();
   const int* most = least;
   for (int i = 0; i < 1000; ++i) {
-    fifo.push_back(i);
-    fifo.pop_front();
+    pass(i);
     least = std::min(least, static_cast<const int*>(&fifo.front()));
     most = std::max(most, static_cast<const int*>(&fifo[fifo.size() - 1]));
   }
