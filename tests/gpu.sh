@@ -41,7 +41,8 @@ if [ -z "$build" ]; then
   [ -f "$build/build.ninja" ] ||
     meson setup "$build" "$root" -Dcuda=enabled -Ddocs=disabled -Dbuildtype=release
   # Also what other folders have for a GPU.
-  mapfile -t more < <(ninja -C "$build" -t targets all | sed -n 's/^\(\(tests\|examples\)\/.*\/gpu_[a-z0-9_]*\): .*/\1/p')
+  mapfile -t more < <(ninja -C "$build" -t targets all |
+    sed -n 's/^\(\(tests\|examples\)\/.*\/gpu_[a-z0-9_]*\|examples\/gpt\/gpt\): .*/\1/p')
   ninja --quiet -C "$build" "${programs[@]}" "${more[@]}"
   # What runs elsewhere has no repository beside it.
   commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -103,6 +104,10 @@ figure() {
     overhead*) awk '$2 == "dt" { text = text sep $1 " B: " $3 " us, p99 " $4 ", " $12 " allocations"
       if (NF >= 14) text = text ", " $13 " and " $14 " of NCCL"; sep = "; " } END { print text }' "$log" |
       cut -d';' -f1 ;;
+    gpt_step*) awk '/ parameters, .* on / { ++runs } { for (i = 2; i <= NF; ++i) {
+        if ($i == "tokens/s") speed[runs] = $(i - 1)
+        if ($i == "hidden") hidden = $(i + 1) } }
+      END { printf "%s tokens/s, %s without exchange; %s %% hidden\n", speed[1], speed[2], hidden }' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
     peers) grep -c 'MESSAGE: .* saw DT_ERR_' "$log" | sed 's/$/ losses named;/' | tr '\n' ' '
       grep -m 1 '^not run: ' "$log" || echo ;;
@@ -196,6 +201,19 @@ run overlap_1 bench "$no_gpu" "$overlap"
 run overlap_2_staged bench "$no_gpu" "${staged[@]}" "$overlap" --rounds 9
 run overlap_2_nccl_one_gpu bench "${no_gpu:-$no_nccl}" "${own_hosts[@]}" "$overlap" --rounds 9
 run overlap_all_gpus bench "${no_gpu:-${no_nccl:-$no_second}}" "${all_gpus[@]}" "$overlap"
+# The language model's step, and the same without its communication. It learns this file.
+gpt=$build/examples/gpt/gpt
+no_gpt=''
+[ -x "$gpt" ] && [ -x "$build/tests/gpu/gpu_gpt" ] || no_gpt='the language model is not built for GPUs'
+# shellcheck disable=SC2016  # for that shell
+both=(sh -c '"$@" && "$@" --apart' sh)
+model=("$gpt" --device cuda --layers 6 --channels 512 --heads 8 --length 256 --batch 48
+  --steps 60 --interval 20 "$root/tests/gpu.sh")
+run gpt_step_2_staged bench "${no_gpu:-$no_gpt}" "${both[@]}" "${staged[@]}" "${model[@]}"
+run gpt_step_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
+  "${both[@]}" "${own_hosts[@]}" "${model[@]}"
+run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
+  "${both[@]}" "${all_gpus[@]}" "${model[@]}"
 
 # ---- What came of it ----
 

@@ -58,6 +58,9 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--text-bytes", out->text_bytes, "Read no more text than this")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
+  app->add_flag(
+      "--apart", out->apart,
+      "Exchange no gradients, so that ranks drift apart: the speed without communication");
   app->add_flag("--quiet", out->quiet, "Print errors only");
 }
 
@@ -123,11 +126,12 @@ std::string describe(const Options& options, Precision precision, uint64_t text_
   std::snprintf(text, sizeof text,
                 "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
                 ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
-                ", interval %" PRId64 "%s, text %016" PRIx64,
+                ", interval %" PRId64 "%s%s, text %016" PRIx64,
                 precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels,
                 shape.heads, shape.length, shape.tied ? "tied" : "untied", options.batch,
                 options.steps, options.rate, options.decay, options.seed, options.interval,
-                options.loss_log.empty() ? "" : " and a log", text_hash);
+                options.loss_log.empty() ? "" : " and a log", options.apart ? ", apart" : "",
+                text_hash);
   return text;
 }
 

@@ -25,6 +25,7 @@ struct Options {
   int64_t bucket_bytes = 0;
   int64_t text_bytes = int64_t{4} << 20;
   std::string loss_log;  // empty: not
+  bool apart = false;    // ranks exchange no gradients
   bool quiet = false;
   std::vector<std::string> files;  // empty: default_files()
 };

@@ -49,7 +49,9 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
           ? options_.bucket_bytes
           : std::clamp(gradient_bytes / kBuckets, kLeastBucketBytes, kMostBucketBytes);
   reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
-  reducer_.emplace(comm_, params, reducer_options);
+  // Alone in a communicator, a rank does all but the exchange.
+  if (options_.apart) alone_ = comm_.split(place_.rank, 0);
+  reducer_.emplace(alone_ ? *alone_ : comm_, params, reducer_options);
   gradients_.resize(params.size());
   read_gradient_pointers();
 }
@@ -90,7 +92,7 @@ void Trainer::run() {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
   comm_.check();
-  compare_parameters();
+  if (!options_.apart) compare_parameters();
 }
 
 /// Rank r of W takes sequences [r, r + 1) * batch / W of the step's batch, so all ranks together
@@ -142,7 +144,7 @@ void Trainer::print_interval() {
   int used =
       std::snprintf(line, sizeof line, "step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s",
                     step_, options_.steps, losses_.back(), static_cast<double>(tokens) / seconds);
-  if (place_.world_size > 1) {
+  if (place_.world_size > 1 && !options_.apart) {
     std::snprintf(line + used, sizeof line - static_cast<size_t>(used), "  comm hidden %.0f %%",
                   100 * reducer_->stats().hidden_share);
   }

@@ -52,6 +52,7 @@ class Trainer {
 
   const std::unique_ptr<Device> device_;
   dt::Comm comm_;
+  std::optional<dt::Comm> alone_;  // the reducer's, where ranks exchange no gradients
   std::unique_ptr<Network> network_;
   std::optional<dt::Reducer> reducer_;
   std::vector<void*> gradients_;  // inside their buckets, per parameter

@@ -11,7 +11,8 @@ namespace dt {
 ///     guarded.with([](State& state) { ... });
 ///
 /// Lock order, outermost first (a thread that holds one may take only those to its right):
-///   handle table slot < job < communicator progress < communicator queue < reducer < arena < log.
+///   handle table slot < job < communicator progress < communicator queue < reducer < arena < pool
+///   < log.
 /// No lock is held while calling out: user callbacks, I/O, waits.
 template <class T>
 class Guarded {

@@ -57,10 +57,10 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, Collective& collective, dt_work** out_work) {
   if (out_work == nullptr) return on.comm->run_or_group(collective);
-  auto object = std::make_shared<WorkObject>();
+  const auto object = on.works.make();
   object->job = on.job;
   object->comm = on.comm;
-  object->work = std::make_shared<backend::Work>();
+  object->work = on.comm->new_work();
   // The handle comes first: once the operation is enqueued nothing may fail.
   dt_work* handle = nullptr;
   DT_TRY(call.give(object, &handle));

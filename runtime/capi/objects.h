@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/pool.h"
 #include "capi/handles.h"
 #include "comm/communicator.h"
 #include "config/config.h"
@@ -30,17 +31,18 @@ struct JobObject {
   std::shared_ptr<job::Job> job;
 };
 
-struct CommObject {
-  static constexpr HandleKind kKind = HandleKind::kComm;
-  std::shared_ptr<job::Job> job;
-  std::shared_ptr<comm::Communicator> comm;
-};
-
 struct WorkObject {
   static constexpr HandleKind kKind = HandleKind::kWork;
   std::shared_ptr<job::Job> job;
   std::shared_ptr<comm::Communicator> comm;
   std::shared_ptr<backend::Work> work;
+};
+
+struct CommObject {
+  static constexpr HandleKind kKind = HandleKind::kComm;
+  std::shared_ptr<job::Job> job;
+  std::shared_ptr<comm::Communicator> comm;
+  Pool<WorkObject> works;
 };
 
 struct ReducerObject {

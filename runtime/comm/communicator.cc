@@ -60,7 +60,7 @@ Status Communicator::release(void* pointer) {
 
 Status Communicator::run_or_group(backend::Collective& collective) {
   if (!grouping_.load(std::memory_order_acquire)) return run(collective);
-  Member member{std::make_shared<backend::Work>(), collective.stream};
+  Member member{new_work(), collective.stream};
   DT_TRY(submit(collective, member.work));
   const bool joined = group_.with([&](Group& group) {
     if (group.open) group.members.push_back(member);

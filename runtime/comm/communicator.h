@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "base/guarded.h"
+#include "base/pool.h"
 #include "base/status.h"
 #include "comm/failure_board.h"
 
@@ -43,6 +44,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Blocking, with buffers in host memory also where the communicator is one over GPUs: for what
   /// layers above agree on. In the same order on all ranks, beside the operations on the device.
   Status run_on_host(backend::Collective& collective);
+  /// For submit(): allocates nothing in steady state.
+  std::shared_ptr<backend::Work> new_work() const { return works_.make(); }
   /// Enqueues; `work` completes once. A failed status: nothing was enqueued.
   Status submit(backend::Collective& collective, std::shared_ptr<backend::Work> work);
   /// run(), or inside a group submit(): the group's end waits for it.
@@ -84,6 +87,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Deadline deadline() const;
 
   const Options options_;
+  const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   Guarded<Group> group_;

@@ -131,6 +131,16 @@ Status look_at_conf(const nccl::Settings& settings, const Environment& environme
   return {};
 }
 
+void tell_of(const nccl::Library& library, const nccl::Settings& settings, Logger* logger) {
+  logger->log(LogLevel::kInfo, "%s", library.description().c_str());
+  for (const nccl::Fault& fault : nccl::known_faults(library.version())) {
+    logger->log(LogLevel::kInfo, "NCCL %s: %s", library.version_text().c_str(), fault.text.c_str());
+  }
+  for (const std::string& text : nccl::ignored_by(settings, library.version())) {
+    logger->log(LogLevel::kWarning, "%s", text.c_str());
+  }
+}
+
 Status take_nccl(const Config& config, const DeviceWorldOptions& options, Equipment* out) {
   DT_TRY_VALUE(out->settings, nccl::Settings::read(config));
   const Environment environment = process_environment();
@@ -145,10 +155,8 @@ Status take_nccl(const Config& config, const DeviceWorldOptions& options, Equipm
   }
   if (options.place.world_size == 1) return {};  // NCCL is not asked
   DT_TRY_VALUE(out->library, nccl::Library::open(config.text("nccl.library")));
-  for (const std::string& text : nccl::ignored_by(out->settings, out->library->version())) {
-    if (options.logger != nullptr && options.place.local_rank == 0) {
-      options.logger->log(LogLevel::kWarning, "%s", text.c_str());
-    }
+  if (options.logger != nullptr && options.place.local_rank == 0) {
+    tell_of(*out->library, out->settings, options.logger.get());
   }
   return {};
 }

@@ -148,7 +148,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
     collective.withheld = std::make_shared<const std::string>(missing_in(bucket));
   }
   bucket.launched_ns = monotonic_ns();
-  bucket.work = std::make_shared<backend::Work>();
+  bucket.work = comm_->new_work();
   const Status status = comm_->submit(collective, bucket.work);
   if (!status.ok()) {
     bucket.work = nullptr;

@@ -12,6 +12,7 @@
 namespace dt::test {
 namespace {
 
+constexpr double kGoalUs = 3;
 constexpr int64_t kSettleMs = 120'000;  // NCCL itself retries a connection for a minute
 
 struct Work {
@@ -179,6 +180,14 @@ std::string way_lines(const Sum& sum, const std::vector<Way>& ways) {
     text += "\n";
   }
   return text;
+}
+
+std::string goal_line(const Way& smallest) {
+  const double median = figures(smallest.called_us).median;
+  const bool reached = median < kGoalUs && smallest.allocations == 0;
+  return format("goal: a call takes %.2f us and allocates %lld times; less than %g and 0: %s\n",
+                median, static_cast<long long>(smallest.allocations), kGoalUs,
+                reached ? "reached" : "missed");
 }
 
 }  // namespace dt::test

@@ -80,5 +80,7 @@ Status verify(Session* session, std::vector<Way>* ways, const Sum& sum);
 std::string way_header();
 /// A line for each way; the ratios are those to the last one.
 std::string way_lines(const Sum& sum, const std::vector<Way>& ways);
+/// Of the call for the smallest sum: its time, and that it allocates nothing.
+std::string goal_line(const Way& smallest);
 
 }  // namespace dt::test

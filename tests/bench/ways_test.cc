@@ -46,6 +46,12 @@ dt::Status overhead_of(Session* session) {
   CHECK(dt_test::contains(text, "      4000  dt "));
   CHECK(dt_test::contains(text, "      4000  polls "));
   CHECK(dt_test::contains(text, "      4000  waits "));
+  Way quick;
+  quick.called_us = {2.5, 2.5, 9};
+  CHECK(goal_line(quick) ==
+        "goal: a call takes 2.50 us and allocates 0 times; less than 3 and 0: reached\n");
+  quick.allocations = 1;
+  CHECK(dt_test::contains(goal_line(quick), "allocates 1 times; less than 3 and 0: missed"));
   // A wrong sum is seen.
   ways = {waits->way(&sum)};
   ways[0].finish = [session, &sum] {
@@ -77,6 +83,29 @@ TEST_CASE("dt and NCCL in both modes are verified and measured in turns") {
     CHECK(fake->misuses().empty());
     CHECK(fake->communicators() == 0);
     CHECK(fake->calls("ncclCommAbort") == 0);
+  }
+}
+
+TEST_CASE("a call with a handle allocates nothing after a while") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    dt_test::require_all_ok(dt_test::run_ranks(ranks, [](const dt_test::Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      int64_t most = 0;
+      for (int i = 0; i < 120; ++i) {
+        dt_work* work = nullptr;
+        const int64_t before = allocations();
+        RANK_TRY(dt_allreduce(rank.world, data.data(), data.data(), kCount, DT_F32, DT_MAX, nullptr,
+                              &work));
+        const int64_t called = allocations();
+        RANK_TRY(dt_work_wait(work, -1, nullptr));
+        const int64_t waited = allocations();
+        dt_work_destroy(work);
+        if (i >= 20) most = std::max(most, called - before + allocations() - waited);
+      }
+      CHECK(most == 0);
+      return DT_OK;
+    }));
   }
 }
 

@@ -6,11 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
+
+#include "base/fifo.h"
 
 namespace dt::test {
 namespace {
@@ -78,7 +79,7 @@ struct FakeCuda::Queue {
   FakeCuda* owner = nullptr;
   std::mutex mutex;
   std::condition_variable change;
-  std::deque<std::function<void()>> waiting;
+  Fifo<std::function<void()>> waiting;
   bool running = false;    // an operation is
   bool destroyed = false;  // ends when empty
   bool ended = false;

@@ -3,9 +3,8 @@
 //   DT_FAKE_WITHOUT_ABORT     ncclCommAbort and ncclReduceScatter, which dt needs
 //   DT_FAKE_WITHOUT_OPTIONAL  those it can do without
 //
-// Words: a *world* is what the communicators of one unique id share. A *round* is one collective of
-// a world: each rank puts its *piece* in, and takes its result when all have. An *operation* is
-// what is enqueued on a stream: the tasks of one group.
+// An *operation* is what is enqueued on a stream: the tasks of one group. What ranks then exchange
+// is in fake_nccl_world.h.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -20,8 +19,8 @@
 #include <thread>
 #include <utility>
 
-#include "elements.h"
 #include "fake_nccl.h"
+#include "fake_nccl_world.h"
 
 namespace dt::test {
 namespace {
@@ -32,52 +31,11 @@ using nccl::Config;
 using nccl::Op;
 using nccl::Type;
 using nccl::UniqueId;
-using Bytes = std::vector<char>;
 using Lock = std::unique_lock<std::mutex>;
 
 constexpr auto kStuck = std::chrono::seconds(60);
 constexpr int kVersion = 22809;
 constexpr int kPolls = 1;
-
-enum class Kind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kSend, kRecv };
-
-struct Task {
-  const char* function = "";
-  Kind kind = Kind::kAllReduce;
-  const void* send = nullptr;
-  void* recv = nullptr;
-  size_t count = 0;
-  Type type = Type::kInt8;
-  Op op = Op::kSum;
-  int root = 0;  // or the peer
-  cuda::Stream stream = nullptr;
-  int64_t sequence = 0;  // of a collective on its communicator
-  bool spin = false;
-  bool done = false;
-  std::shared_ptr<bool> taken;  // of a send
-};
-
-struct Round {
-  Task first;  // of the rank that came first
-  int first_rank = -1;
-  bool broken = false;  // ranks disagree: never ends
-  int arrived = 0;
-  int left = 0;
-  std::vector<Bytes> pieces;  // by rank
-};
-
-struct Message {
-  Bytes bytes;
-  std::shared_ptr<bool> taken;
-};
-
-struct World {
-  int size = 0;
-  std::set<int> joined;
-  int finalized = 0;
-  std::map<int64_t, Round> rounds;
-  std::map<std::pair<int, int>, std::deque<Message>> mail;  // by source and destination
-};
 
 struct Communicator {
   Comm handle = nullptr;
@@ -113,76 +71,6 @@ struct Group {
 };
 thread_local Group t_group;
 thread_local std::string t_last_error;
-
-size_t type_bytes(Type type) {
-  switch (type) {
-    case Type::kInt8:
-    case Type::kUint8: return 1;
-    case Type::kFloat16:
-    case Type::kBfloat16: return 2;
-    case Type::kInt32:
-    case Type::kUint32:
-    case Type::kFloat32: return 4;
-    case Type::kInt64:
-    case Type::kUint64:
-    case Type::kFloat64: return 8;
-  }
-  return 0;
-}
-
-template <class T>
-void fold(void* into, const void* from, int64_t from_index, int64_t count, Op op) {
-  for (int64_t i = 0; i < count; ++i) {
-    using Value = Arithmetic<T>;
-    const Value a = load<T>(into, i);
-    const Value b = load<T>(from, from_index + i);
-    Value result = a;
-    if constexpr (std::is_integral_v<Value>) {
-      const auto x = static_cast<uint64_t>(a);
-      const auto y = static_cast<uint64_t>(b);
-      if (op == Op::kSum) result = static_cast<Value>(x + y);
-      if (op == Op::kProd) result = static_cast<Value>(x * y);
-    } else {
-      if (op == Op::kSum) result = a + b;
-      if (op == Op::kProd) result = a * b;
-      if ((op == Op::kMax || op == Op::kMin) && std::isnan(b)) result = b;
-    }
-    if (op == Op::kMax && b > a) result = b;
-    if (op == Op::kMin && b < a) result = b;
-    store<T>(into, i, result);
-  }
-}
-
-void fold_any(Type type, void* into, const void* from, int64_t from_index, int64_t count, Op op) {
-  switch (type) {
-    case Type::kInt8: return fold<int8_t>(into, from, from_index, count, op);
-    case Type::kUint8: return fold<uint8_t>(into, from, from_index, count, op);
-    case Type::kInt32: return fold<int32_t>(into, from, from_index, count, op);
-    case Type::kUint32: return fold<uint32_t>(into, from, from_index, count, op);
-    case Type::kInt64: return fold<int64_t>(into, from, from_index, count, op);
-    case Type::kUint64: return fold<uint64_t>(into, from, from_index, count, op);
-    case Type::kFloat16: return fold<F16>(into, from, from_index, count, op);
-    case Type::kBfloat16: return fold<Bf16>(into, from, from_index, count, op);
-    case Type::kFloat32: return fold<float>(into, from, from_index, count, op);
-    case Type::kFloat64: return fold<double>(into, from, from_index, count, op);
-  }
-}
-
-std::string text(const char* pattern, auto... values) {
-  char buffer[512];
-  snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
-
-bool same(const Task& a, const Task& b) {
-  return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op &&
-         a.root == b.root;
-}
-
-std::string shown(const Task& task) {
-  return text("%s of %zu elements (type %d, op %d, root %d)", task.function, task.count,
-              static_cast<int>(task.type), static_cast<int>(task.op), task.root);
-}
 
 class Library final : public FakeNccl {
  public:
@@ -284,6 +172,7 @@ class Library final : public FakeNccl {
     auto& world = worlds_[std::string(id.bytes, sizeof id.bytes)];
     if (world == nullptr) world = std::make_shared<World>();
     if (world->joined.empty()) world->size = size;
+    world->misuses = &misuses_;
     if (world->size != size || !world->joined.insert(rank).second) {
       return misuse(Answer::kInvalidUsage, text("rank %d of %d joins a communicator of %d where it "
                                                 "is in already, or of another size",
@@ -621,7 +510,7 @@ class Library final : public FakeNccl {
     Lock lock(mutex_);
     for (Operation* each : operations) {
       for (Task& task : each->tasks) {
-        if (!each->comm->aborted && !task.spin) arrive(*each->comm, task);
+        if (!each->comm->aborted && !task.spin) each->comm->world->arrive(each->comm->rank, task);
       }
     }
     change_.notify_all();
@@ -634,93 +523,16 @@ class Library final : public FakeNccl {
   bool finish(const std::vector<Operation*>& operations) {
     bool all = true;
     for (Operation* each : operations) {
+      const Communicator& comm = *each->comm;
       for (Task& task : each->tasks) {
-        if (!task.done) task.done = each->comm->aborted || (!task.spin && take(*each->comm, task));
+        if (!task.done) {
+          task.done = comm.aborted || (!task.spin && comm.world->take(comm.rank, task));
+          if (task.done) change_.notify_all();  // whose message was taken
+        }
         all = all && task.done;
       }
     }
     return all;
-  }
-
-  void arrive(Communicator& comm, Task& task) {
-    World& world = *comm.world;
-    const size_t bytes = task.count * type_bytes(task.type);
-    const auto copied = [&](size_t length) {
-      const char* from = static_cast<const char*>(task.send);
-      return length == 0 ? Bytes() : Bytes(from, from + length);
-    };
-    if (task.kind == Kind::kRecv) return;
-    if (task.kind == Kind::kSend) {
-      world.mail[{comm.rank, task.root}].push_back({copied(bytes), task.taken});
-      return;
-    }
-    Round& round = world.rounds[task.sequence];
-    if (round.arrived++ == 0) {
-      round.first = task;
-      round.first_rank = comm.rank;
-      round.pieces.resize(static_cast<size_t>(world.size));
-    } else if (!same(round.first, task)) {
-      round.broken = true;
-      misuses_.push_back(text("rank %d calls %s, rank %d %s", comm.rank, shown(task).c_str(),
-                              round.first_rank, shown(round.first).c_str()));
-    }
-    size_t pieces = 1;
-    if (task.kind == Kind::kReduceScatter) pieces = static_cast<size_t>(world.size);
-    if (task.kind == Kind::kBroadcast && task.root != comm.rank) pieces = 0;
-    round.pieces[static_cast<size_t>(comm.rank)] = copied(pieces * bytes);
-  }
-
-  /// Whether the task's result is there, now in its buffer.
-  bool take(Communicator& comm, Task& task) {
-    World& world = *comm.world;
-    if (task.kind == Kind::kSend) return *task.taken;
-    if (task.kind == Kind::kRecv) return take_message(comm, task);
-    Round& round = world.rounds[task.sequence];
-    if (round.broken || round.arrived < world.size) return false;
-    put_result(comm, task, round);
-    if (++round.left == world.size) world.rounds.erase(task.sequence);
-    return true;
-  }
-
-  bool take_message(Communicator& comm, Task& task) {
-    auto& mail = comm.world->mail[{task.root, comm.rank}];
-    if (mail.empty()) return false;
-    const Message message = std::move(mail.front());
-    mail.pop_front();
-    const size_t bytes = task.count * type_bytes(task.type);
-    if (message.bytes.size() != bytes) {
-      misuses_.push_back(text("rank %d receives %zu bytes, rank %d sent %zu", comm.rank, bytes,
-                              task.root, message.bytes.size()));
-    }
-    const size_t length = std::min(bytes, message.bytes.size());
-    if (length > 0) memcpy(task.recv, message.bytes.data(), length);
-    *message.taken = true;
-    change_.notify_all();
-    return true;
-  }
-
-  static void put_result(const Communicator& comm, const Task& task, const Round& round) {
-    const size_t bytes = task.count * type_bytes(task.type);
-    if (bytes == 0) return;
-    const auto put = [&](size_t offset, const Bytes& from) {
-      memcpy(static_cast<char*>(task.recv) + offset, from.data(), bytes);
-    };
-    if (task.kind == Kind::kBroadcast) {
-      return put(0, round.pieces[static_cast<size_t>(task.root)]);
-    }
-    if (task.kind == Kind::kAllGather) {
-      for (size_t i = 0; i < round.pieces.size(); ++i) put(i * bytes, round.pieces[i]);
-      return;
-    }
-    if (task.kind == Kind::kReduce && task.root != comm.rank) return;
-    const auto count = static_cast<int64_t>(task.count);
-    const int64_t first = task.kind == Kind::kReduceScatter ? comm.rank * count : 0;
-    Bytes result(bytes);
-    memcpy(result.data(), round.pieces[0].data() + first * int64_t(type_bytes(task.type)), bytes);
-    for (size_t i = 1; i < round.pieces.size(); ++i) {
-      fold_any(task.type, result.data(), round.pieces[i].data(), first, count, task.op);
-    }
-    put(0, result);
   }
 
   std::mutex mutex_;

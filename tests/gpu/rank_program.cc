@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of a job over GPU memory, or over host memory, where the program itself is tested.
-//   rank_program cuda|host check                  verifies each collective, and prints "right"
-//   rank_program cuda|host lose VICTIM SIGNAL MS  one rank sends itself a signal amid operations,
-//   of
-//                                                 which each may take MS; the others print the
-//                                                 error that they get, and after how long, and end
-//                                                 with code 9. A later attempt is "check".
+//   rank_program cuda|host check
+//     verifies each collective, and prints "right".
+//   rank_program cuda|host lose VICTIM SIGNAL MS
+//     One rank sends itself a signal amid operations, of which each may take MS; the others print
+//     the error that they get, and after how long, and end with code 9. A later attempt is "check".
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "../bench/session.h"
+#include "../fake/elements.h"
 
 using namespace dt::test;
 
@@ -23,6 +25,7 @@ namespace {
 
 constexpr unsigned kLimitS = 240;
 constexpr int64_t kCount = 100'003;  // of no round number
+constexpr int64_t kFewer = 1003;     // for each type
 constexpr int kOperationsBefore = 20;
 
 /// Small whole numbers, which f32 sums exactly, another one for each rank and index.
@@ -34,6 +37,25 @@ float sum_of(int ranks, int64_t index) {
   float sum = 0;
   for (int rank = 0; rank < ranks; ++rank) sum += value_of(rank, index);
   return sum;
+}
+
+/// What a rank gives to a reduction: whole numbers that every type holds, as it does the results.
+int64_t part_of(dt_reduce_op op, int rank, int ranks, int64_t index) {
+  if (op == DT_PROD) return (index + rank) % 2 + 1;
+  if (op == DT_AVG) return ranks * ((index + rank) % 4);
+  return (index * 7 + rank * 3) % 11;
+}
+
+double result_of(dt_reduce_op op, int ranks, int64_t index) {
+  int64_t result = part_of(op, 0, ranks, index);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const int64_t part = part_of(op, rank, ranks, index);
+    if (op == DT_SUM || op == DT_AVG) result += part;
+    if (op == DT_PROD) result *= part;
+    if (op == DT_MIN) result = std::min(result, part);
+    if (op == DT_MAX) result = std::max(result, part);
+  }
+  return static_cast<double>(op == DT_AVG ? result / ranks : result);
 }
 
 class Checks {
@@ -65,9 +87,73 @@ class Checks {
     compare("broadcast", kCount, [&](int64_t i) { return value_of(ranks - 1, i); });
     std::swap(send_, recv_);
     if (ranks > 1) pass_on();
+    if (ranks > 1) pass_on_in_group();
+    reduce<int8_t>(DT_I8);
+    reduce<uint8_t>(DT_U8);
+    reduce<int32_t>(DT_I32);
+    reduce<uint32_t>(DT_U32);
+    reduce<int64_t>(DT_I64);
+    reduce<uint64_t>(DT_U64);
+    reduce<F16>(DT_F16);
+    reduce<Bf16>(DT_BF16);
+    reduce<float>(DT_F32);
+    reduce<double>(DT_F64);
+    gather_reversed();
   }
 
  private:
+  template <class T>
+  void reduce(dt_dtype dtype) {
+    const int64_t bytes = kFewer * int64_t{sizeof(T)};
+    std::vector<char> data(static_cast<size_t>(bytes));
+    for (const dt_reduce_op op : {DT_SUM, DT_AVG, DT_PROD, DT_MIN, DT_MAX}) {
+      for (int64_t i = 0; i < kFewer; ++i) {
+        store<T>(data.data(), i,
+                 static_cast<Arithmetic<T>>(part_of(op, session_->rank(), session_->ranks(), i)));
+      }
+      session_->write(send_, data.data(), bytes);
+      need(dt_allreduce(session_->comm(), send_, recv_, kFewer, dtype, op, session_->stream(),
+                        nullptr));
+      need(session_->finish());
+      session_->read(data.data(), recv_, bytes);
+      const std::string what =
+          dt::format("allreduce of type %d, reduction %d", static_cast<int>(dtype), int(op));
+      for (int64_t i = 0; i < kFewer; ++i) {
+        const auto is = static_cast<double>(load<T>(data.data(), i));
+        const double wanted = result_of(op, session_->ranks(), i);
+        // The mean is a sum of rounded quotients.
+        if (std::abs(is - wanted) > (op == DT_AVG ? 0.02 : 0)) wrong(what.c_str(), i, is, wanted);
+      }
+    }
+  }
+
+  /// Every rank sends before it receives.
+  void pass_on_in_group() {
+    const int rank = session_->rank();
+    const int ranks = session_->ranks();
+    const int before = (rank + ranks - 1) % ranks;
+    dt_comm* const comm = session_->comm();
+    fill([&](int64_t i) { return value_of(rank, i); });
+    need(dt_group_begin(comm));
+    need(dt_send(comm, send_, kCount, DT_F32, (rank + 1) % ranks, session_->stream(), nullptr));
+    need(dt_recv(comm, recv_, kCount, DT_F32, before, session_->stream(), nullptr));
+    need(dt_group_end(comm));
+    compare("group", kCount, [&](int64_t i) { return value_of(before, i); });
+  }
+
+  /// On a communicator of the same ranks in the other order.
+  void gather_reversed() {
+    const int ranks = session_->ranks();
+    dt_comm* part = nullptr;
+    need(dt_comm_split(session_->comm(), 0, -session_->rank(), &part));
+    fill([&](int64_t i) { return value_of(session_->rank(), i); });
+    need(dt_allgather(part, send_, recv_, kCount, DT_F32, session_->stream(), nullptr));
+    compare("allgather of a split communicator", all_, [&](int64_t i) {
+      return value_of(ranks - 1 - static_cast<int>(i / kCount), i % kCount);
+    });
+    dt_comm_destroy(part);
+  }
+
   /// To the next rank, from the one before.
   void pass_on() {
     const int rank = session_->rank();
@@ -100,12 +186,14 @@ class Checks {
     session_->read(got.data(), recv_, count * 4);
     for (int64_t i = 0; i < count; ++i) {
       const float is = got[static_cast<size_t>(i)];
-      if (is == wanted(i)) continue;
-      std::fprintf(stderr, "rank %d: %s: element %lld is %g, not %g\n", session_->rank(), what,
-                   static_cast<long long>(i), static_cast<double>(is),
-                   static_cast<double>(wanted(i)));
-      std::_Exit(1);
+      if (is != wanted(i)) wrong(what, i, static_cast<double>(is), static_cast<double>(wanted(i)));
     }
+  }
+
+  [[noreturn]] void wrong(const char* what, int64_t index, double is, double wanted) {
+    std::fprintf(stderr, "rank %d: %s: element %lld is %g, not %g\n", session_->rank(), what,
+                 static_cast<long long>(index), is, wanted);
+    std::_Exit(1);
   }
 
   Session* const session_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt doctor` on this machine, alone and as the ranks of jobs.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -110,6 +111,16 @@ TEST_CASE("what the keys of the network say is looked at") {
   CHECK(bind.wait() == 1);
   CHECK(count_of(bind.out, "bad      store port") == 1);
   CHECK(count_of(bind.out, "by network.interface") == 1);
+}
+
+TEST_CASE("without a driver it says so where GPUs are asked for") {
+  if (dlopen("libcuda.so.1", RTLD_LAZY) != nullptr) return;
+  Process::Options options;
+  options.environment = {"DT_BACKEND_NAME=nccl"};
+  Process process(doctor({}), options);
+  CHECK(process.wait() == 1);
+  CHECK(count_of(process.out, "bad      GPUs           none, while backend.name is nccl\n") == 1);
+  CHECK(count_of(process.out, "bad      CUDA ") == 1);
 }
 
 TEST_CASE("--strict makes warnings fail") {

@@ -3,7 +3,8 @@
 """gpt_curves.py DT GPT TEXT...: the example language model learns the same with 1, 2 and 4 ranks.
 
 The loss curves of 30 steps (CURVE_STEPS, where a sanitizer makes them slow) agree to 1e-3 relative, the loss falls, and the program
-itself finds the parameters of all ranks bitwise equal at the end (it exits with an error otherwise).
+itself finds the parameters of all ranks bitwise equal at the end (it exits with an error otherwise), but
+where they exchange no gradients.
 """
 import csv
 import os
@@ -19,14 +20,15 @@ MODEL = ["--device", "cpu", "--layers", "2", "--channels", "48", "--heads", "3",
          "--lr", "0.003"]
 
 
-def losses(dt, gpt, texts, world, folder):
+def losses(dt, gpt, texts, world, folder, *more):
     log = os.path.join(folder, f"loss{world}.csv")
-    command = [dt, "run", "-n", str(world), gpt, *MODEL, "--steps", str(STEPS), "--loss-log", log, *texts]
+    command = [dt, "run", "-n", str(world), gpt, *MODEL, *more, "--steps", str(STEPS), "--loss-log", log, *texts]
     run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
-    if world > 1 and f"parameters equal on all {world} ranks" not in run.stdout:
-        sys.exit(f"{world} ranks: nothing says that the parameters are equal\n{run.stdout}")
+    is_exchanging = world > 1 and "--apart" not in more
+    if is_exchanging != (f"parameters equal on all {world} ranks" in run.stdout):
+        sys.exit(f"{world} ranks: the output on equal parameters is wrong\n{run.stdout}")
     if run.stderr:
         sys.exit(f"{world} ranks: a clean run wrote to stderr\n{run.stderr}")
     with open(log, newline="", encoding="utf-8") as file:
@@ -50,6 +52,11 @@ def main():
             print(f"{world} ranks: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
             if worst > TOLERANCE:
                 sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
+        apart = losses(dt, gpt, texts, 2, folder, "--apart")
+        if abs(apart[0] - alone[0]) > TOLERANCE * alone[0]:
+            sys.exit("apart: the loss before the first exchange is another one")
+        if max(abs(a - b) / abs(a) for a, b in zip(alone, apart)) <= TOLERANCE:
+            sys.exit("apart: the losses are those of ranks that exchange gradients")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
                  collective::kind_name(collective.kind), options_.name.c_str()));
     }
   }
-  auto operation = std::make_shared<Operation>();
+  auto operation = operations_.make();
   DT_TRY_VALUE(operation->launch, device_->take_launch());
   if (collective.steps == nullptr) {
     DT_TRY(runtime.record(operation->launch->ready, collective.stream));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +10,9 @@
 #include "backend/backend.h"
 #include "backend/device/carrier.h"
 #include "backend/device/engine.h"
+#include "base/fifo.h"
 #include "base/guarded.h"
+#include "base/pool.h"
 
 namespace dt::backend {
 
@@ -101,9 +102,9 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   struct Lists {
     std::vector<std::shared_ptr<Call>> calls;
     std::vector<OperationPtr> grouped;  ///< their group has not ended
-    std::deque<OperationPtr> queued;
+    Fifo<OperationPtr> queued;
     std::vector<OperationPtr> enqueuing;
-    std::deque<OperationPtr> under_way;
+    Fifo<OperationPtr> under_way;
     Deadline earliest = Deadline::never();  ///< no deadline is before this one
     std::shared_ptr<Event> opening;         ///< set when open() is answered
     Deadline opening_deadline = Deadline::never();
@@ -140,6 +141,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   const std::shared_ptr<DeviceThread> device_;
   const Options options_;
   Interrupt interrupt_;  ///< fired: broken, for good
+  const Pool<Operation> operations_;
   Guarded<Lists> lists_;
   Guarded<int> completion_fd_{-1};
   std::atomic<bool> told_{false};

@@ -12,6 +12,7 @@
 
 #include "backend/device/channel.h"
 #include "base/fork.h"
+#include "base/pool.h"
 
 namespace dt::backend {
 namespace {
@@ -80,7 +81,7 @@ class DeviceBackend final : public Backend {
 
   /// Returns when the operation is enqueued and the caller's stream waits for it.
   Status run(const Collective& collective) override {
-    auto work = std::make_shared<Work>();
+    const auto work = works_.make();
     DT_TRY(submit(collective, work));
     return wait_stream(*work, collective.stream);
   }
@@ -256,6 +257,7 @@ class DeviceBackend final : public Backend {
   const DeviceOptions options_;
   std::shared_ptr<Carrier> carrier_;  ///< its memory is the channel's thread's
   std::shared_ptr<DeviceChannel> channel_;
+  const Pool<Work> works_;  ///< of run()
   Guarded<std::set<void*>> allocated_;
   Guarded<std::vector<std::shared_ptr<void>>> kept_;
   std::atomic<int> completion_fd_{-1};

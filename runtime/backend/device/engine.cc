@@ -64,20 +64,24 @@ Result<std::unique_ptr<Launch>> DeviceThread::make_launch() {
 }
 
 Result<std::shared_ptr<Launch>> DeviceThread::take_launch() {
-  std::unique_ptr<Launch> launch = spare_.with([](auto& all) -> std::unique_ptr<Launch> {
-    if (all.empty()) return nullptr;
-    std::unique_ptr<Launch> last = std::move(all.back());
+  const auto loan = loans_.make();
+  loan->from = shared_from_this();
+  spare_.with([&](auto& all) {
+    if (all.empty()) return;
+    loan->launch = std::move(all.back());
     all.pop_back();
-    return last;
   });
-  if (launch == nullptr) {
-    DT_TRY_VALUE(launch, make_launch());
+  if (loan->launch == nullptr) {
+    DT_TRY_VALUE(loan->launch, make_launch());
   }
-  launch->enqueued.store(false);
-  return std::shared_ptr<Launch>(launch.release(), [self = shared_from_this()](Launch* used) {
-    // A stream that waits for its event keeps what was recorded when it was told to.
-    self->spare_.with([used](auto& all) { all.emplace_back(used); });
-  });
+  loan->launch->enqueued.store(false);
+  return std::shared_ptr<Launch>(loan, loan->launch.get());
+}
+
+DeviceThread::Loan::~Loan() {
+  if (launch == nullptr) return;
+  // A stream that waits for its event keeps what was recorded when it was told to.
+  from->spare_.with([this](auto& all) { all.push_back(std::move(launch)); });
 }
 
 Result<bool> DeviceThread::await(cuda::Event event, const Wait& wait) {
@@ -183,19 +187,21 @@ void DeviceThread::run() {
 }
 
 void DeviceThread::take_mail(Channels* live, Deadline* farewell) {
-  Mail mail;
-  mail_.with([&](Mail& box) {
-    mail.order.swap(box.order);
-    mail.woken.swap(box.woken);
-    mail.stopping = box.stopping;
+  Channels woken;
+  bool stopping = false;
+  mail_.with([&](Mail& mail) {
+    received_.swap(mail.order);
+    woken.swap(mail.woken);
+    stopping = mail.stopping;
   });
-  if (mail.stopping && farewell->is_never()) *farewell = Deadline::after_ms(kFarewellMs);
-  for (const Channels* channels : {&mail.order, &mail.woken}) {
+  if (stopping && farewell->is_never()) *farewell = Deadline::after_ms(kFarewellMs);
+  for (const Channels* channels : {&received_, &woken}) {
     for (const auto& each : *channels) {
       if (std::find(live->begin(), live->end(), each) == live->end()) live->push_back(each);
     }
   }
-  for (auto& each : mail.order) order_.push_back(std::move(each));
+  for (auto& each : received_) order_.push_back(std::move(each));
+  received_.clear();
 }
 
 /// The head of the order, until it is wholly enqueued; only then the next.
@@ -210,7 +216,7 @@ bool DeviceThread::launch_in_order() {
                                     [&](const auto& each) { return each != launching_; });
     const DeviceChannel::Launched step =
         launching_->launch(static_cast<size_t>(other - order_.begin()));
-    order_.erase(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(step.begun));
+    for (size_t i = 0; i < step.begun; ++i) order_.pop_front();
     progressed |= step.progressed;
     if (step.under_way) return progressed;
     launching_ = nullptr;

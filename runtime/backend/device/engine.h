@@ -2,14 +2,15 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "backend/device/launch.h"
+#include "base/fifo.h"
 #include "base/guarded.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "cuda/runtime.h"
@@ -86,6 +87,13 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
     bool stopping = false;
   };
 
+  /// A launch that comes back to `spare_`.
+  struct Loan {
+    std::shared_ptr<DeviceThread> from;
+    std::unique_ptr<Launch> launch;
+    ~Loan();
+  };
+
   explicit DeviceThread(std::shared_ptr<cuda::Runtime> runtime) : runtime_(std::move(runtime)) {}
   Status prepare(cuda::StreamPriority priority);
   Result<std::unique_ptr<Launch>> make_launch();
@@ -100,6 +108,7 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   cuda::Stream stream_ = nullptr;
   cuda::Stream side_stream_ = nullptr;
   Guarded<std::vector<std::unique_ptr<Launch>>> spare_;
+  const Pool<Loan> loans_;
   Guarded<std::vector<std::weak_ptr<DeviceChannel>>> watched_;
   std::atomic<int64_t> unended_{0};  ///< operations begun and not ended
   Doorbell drained_;
@@ -111,7 +120,8 @@ class DeviceThread : public std::enable_shared_from_this<DeviceThread> {
   Status selected_;  ///< of the device, for this thread; before started_
   Event started_;
   // The thread's own:
-  std::deque<std::shared_ptr<DeviceChannel>> order_;
+  Channels received_;  ///< scratch: swaps memory with the mail, so that callers need none
+  Fifo<std::shared_ptr<DeviceChannel>> order_;
   std::shared_ptr<DeviceChannel> launching_;  ///< whose operations are being enqueued
   bool ending_ = false;
   Deadline aborts_ = Deadline::never();  ///< others that break with the first are aborted together

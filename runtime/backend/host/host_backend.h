@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "backend/host/host.h"
 #include "backend/host/patience.h"
 #include "backend/host/turn.h"
+#include "base/fifo.h"
 #include "base/guarded.h"
 #include "collective/channel.h"
 #include "collective/group.h"
@@ -70,7 +70,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   };
   using OperationPtr = std::unique_ptr<Operation>;
   struct Inbox {
-    std::deque<OperationPtr> queue;
+    std::vector<OperationPtr> queue;
     std::vector<OperationPtr> pool;
   };
 
@@ -98,7 +98,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   // Of whoever has the turn:
   collective::Channel channel_;
   collective::Mailboxes mailboxes_;
-  std::deque<OperationPtr> active_;
+  Fifo<OperationPtr> active_;
   std::vector<bool> busy_;  ///< scratch: pairs and directions with an earlier transfer under way
 
   Guarded<Inbox> inbox_;

@@ -34,6 +34,9 @@ class Library {
   /// Optional functions that are missing: "ncclMemAlloc".
   const std::vector<std::string>& missing() const { return missing_; }
 
+  /// "NCCL 2.17.1 (/lib/libnccl.so.2, already loaded)"
+  std::string description() const;
+
   /// NCCL for an answer that is no success: "ncclAllReduce: unhandled cuda error (NCCL says: ...)",
   /// and what to do next. Ok for kSuccess.
   Status error(const char* call, Answer answer) const;
@@ -42,8 +45,6 @@ class Library {
   Library() = default;
   Status read_version(void* handle);
   Status read_functions(void* handle);
-  /// "NCCL 2.17.1 (/lib/libnccl.so.2, already loaded)"
-  std::string description() const;
 
   Functions functions_;
   int32_t version_ = 0;

@@ -26,6 +26,9 @@ inline constexpr char kNotCompared[] = "-";
 /// Bad. Of an error's message, the last clause is the advice.
 Finding finding_of(const Status& status);
 
+/// Whether a job here uses GPUs: it asks for them, or a program would see some.
+bool wants_gpus(const Machine& machine);
+
 /// One line of the report. `look` is pure but for files below the machine's roots.
 struct Check {
   const char* name;

@@ -15,6 +15,8 @@ int gpus_of(const Machine& machine) {
                     visible == machine.environment.end() ? nullptr : visible->second.c_str());
 }
 
+bool asks_for_gpus(const Machine& machine) { return machine.config.text("backend.name") == "nccl"; }
+
 /// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...": the first word that is
 /// digits and dots.
 std::string driver_version(const Machine& machine) {
@@ -55,13 +57,21 @@ std::vector<Port> infiniband_ports(const Machine& machine) {
 
 }  // namespace
 
+bool wants_gpus(const Machine& machine) { return asks_for_gpus(machine) || gpus_of(machine) > 0; }
+
 Finding look_at_gpus(const Machine& machine) {
   const int gpus = gpus_of(machine);
   const std::string driver = driver_version(machine);
   Finding finding;
   if (driver.empty() && gpus == 0) {
     finding.text = "none: the host backend computes on the processors";
-    return finding;
+    // Where CUDA has devices without /dev/nvidia*, as in WSL, it knows better.
+    const bool ready = cuda::judge(machine.cuda_answers) == cuda::State::kReady;
+    if (ready || !asks_for_gpus(machine)) return finding;
+    return {Grade::kBad,
+            "none, while backend.name is nccl",
+            "use a machine with GPUs, or leave backend.name out",
+            {}};
   }
   finding.text = format("%d visible, driver %s", gpus, driver.empty() ? "missing" : driver.c_str());
   if (driver.empty()) {
@@ -82,7 +92,7 @@ Finding look_at_cuda(const Machine& machine) {
   const Library& library = machine.cuda;
   const cuda::Answers& answers = machine.cuda_answers;
   const cuda::State state = cuda::judge(answers);
-  const bool wanted = gpus_of(machine) > 0;
+  const bool wanted = wants_gpus(machine);
   Finding finding;
   if (state == cuda::State::kReady) {
     finding.compared = cuda::version_text(answers.driver_version);
@@ -90,7 +100,7 @@ Finding look_at_cuda(const Machine& machine) {
                    cuda::version_text(answers.runtime_version) + ", " + library.path;
     return finding;
   }
-  if (answers.built && (wanted || library.found)) {
+  if ((answers.built && (wanted || library.found)) || asks_for_gpus(machine)) {
     finding = finding_of(cuda::explain(answers));
     if (wanted) return finding;
     return {Grade::kGood, finding.text + "; there is no GPU that needs it", {}, {}};

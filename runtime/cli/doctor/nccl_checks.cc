@@ -4,16 +4,9 @@
 #include "backend/nccl/library.h"
 #include "backend/nccl/settings.h"
 #include "cli/doctor/checks.h"
-#include "cli/run/devices.h"
 
 namespace dt::cli::doctor {
 namespace {
-
-bool is_wanted(const Machine& machine) {
-  const auto visible = machine.environment.find("CUDA_VISIBLE_DEVICES");
-  const char* devices = visible == machine.environment.end() ? nullptr : visible->second.c_str();
-  return count_gpus(machine.roots.dev, devices) > 0;
-}
 
 /// The last clause of an error is the advice.
 Finding judged(Grade grade, const std::string& message) {
@@ -70,7 +63,7 @@ Lines lines_of(const nccl::Settings& settings, const Machine& machine) {
 
 Finding look_at_nccl(const Machine& machine) {
   const Library& nccl = machine.nccl;
-  const bool wanted = is_wanted(machine);
+  const bool wanted = wants_gpus(machine);
   const bool named = !machine.config.text("nccl.library").empty();
   if (!nccl.found && !named) {
     if (!wanted) return {Grade::kGood, "no libnccl.so.2, and no GPU that needs it", {}, {}};
@@ -119,7 +112,7 @@ Finding look_at_nccl_settings(const Machine& machine) {
   finding.compared = joined(lines.compared, " ") + " ";
   // The worst first: one line has one advice.
   for (const nccl::Obstacle& obstacle : nccl::obstacles(environment)) {
-    const Grade grade = obstacle.fatal && is_wanted(machine) ? Grade::kBad : Grade::kWarning;
+    const Grade grade = obstacle.fatal && wants_gpus(machine) ? Grade::kBad : Grade::kWarning;
     if (grade <= finding.grade) continue;
     Finding told = judged(grade, obstacle.text);
     told.compared = finding.compared;
@@ -153,7 +146,7 @@ Finding look_at_nccl_files(const Machine& machine) {
   Finding finding{Grade::kGood, joined(places, ", "), {}, kNotCompared};
   const auto found = nccl::conf_obstacles(settings.value(), machine.environment, machine.nccl_conf);
   if (found.empty()) return finding;
-  finding = judged(found.front().fatal && is_wanted(machine) ? Grade::kBad : Grade::kWarning,
+  finding = judged(found.front().fatal && wants_gpus(machine) ? Grade::kBad : Grade::kWarning,
                    found.front().text);
   finding.compared = kNotCompared;
   return finding;

@@ -1,72 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators over device memory: streams, deadlines, what NCCL may do wrong. The GPU and NCCL
-// are made of threads.
-#include <doctest/doctest.h>
-
-#include <atomic>
+// Communicators over device memory: streams, order, groups, memory. The GPU and NCCL are made of
+// threads.
 #include <mutex>
 
-#include "fake_nccl.h"
-#include "harness.h"
-#include "job/device_watch.h"
+#include "allocations.h"
+#include "base/pool.h"
+#include "device_setup.h"
 
 using namespace conformance;
 using dt::test::FakeNccl;
-using Fault = FakeNccl::Fault;
-
-namespace {
-
-constexpr int64_t kCount = 1000;
-constexpr int64_t kDeadlineMs = 300;
-
-FakeNccl& fake() { return *dt::test::fake_nccl(DT_FAKE_NCCL); }
-
-Setup over(const char* backend, int32_t size) {
-  Setup one;
-  one.backend = backend;
-  one.size = size;
-  return one;
-}
-
-/// As just loaded, whatever an earlier case did.
-Setup over_nccl(int32_t size) {
-  fake().reset();
-  return over("nccl", size);
-}
-
-void require_none(const std::vector<std::string>& failures) {
-  for (const std::string& failure : failures) FAIL_CHECK(failure);
-}
-
-void require_no_misuse() {
-  for (const std::string& misuse : fake().misuses()) FAIL_CHECK(misuse);
-}
-
-Collective sum(std::vector<float>* data, int64_t deadline_ms = 60'000) {
-  Collective collective =
-      allreduce_f32(data->data(), data->data(), static_cast<int64_t>(data->size()));
-  collective.deadline = Deadline::after_ms(deadline_ms);
-  return collective;
-}
-
-bool contains(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
-}
-
-/// What ranks were told when a communicator could not be made.
-struct Refusals {
-  std::mutex mutex;
-  std::vector<Status> by_rank;
-
-  explicit Refusals(Setup* setup) : by_rank(static_cast<size_t>(setup->size)) {
-    setup->on_not_made = [this](int32_t rank, const Status& status) {
-      std::lock_guard lock(mutex);
-      by_rank[static_cast<size_t>(rank)] = status;
-    };
-  }
-};
-
-}  // namespace
 
 TEST_CASE("device: an operation waits for its inputs, and later work of the stream for it") {
   for (const char* backend : {"nccl", "staged"}) {
@@ -131,6 +73,43 @@ TEST_CASE("device: a step allocates nothing and makes no event") {
   }
 }
 
+TEST_CASE("device: a call allocates no host memory, either") {
+  constexpr int kWarmup = 20;
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      const dt::cuda::Event event = rank.cuda->create_event(false).value();
+      // Memory for what its stream may have before it when a thread is late.
+      const auto gate = std::make_shared<dt::Event>();
+      const auto closed = [gate] { (void)gate->wait({Deadline::after_ms(30'000)}); };
+      rank.expect_ok(rank.cuda->launch(nullptr, closed), "gate");
+      for (int i = 0; i < 2 * kWarmup; ++i) (void)rank.cuda->record(event, nullptr);
+      gate->set();
+      std::vector<float> data(kCount, 1);
+      const Collective collective = sum(&data);
+      const dt::Pool<Work> works;
+      for (int i = 0; i < 100; ++i) {
+        const int64_t before = dt::test::allocations();
+        // What the stand-in for a GPU takes: dt asks it for the same.
+        rank.expect(!rank.cuda->is_capturing(nullptr).value(), "is_capturing");
+        rank.expect_ok(rank.cuda->record(event, nullptr), "record");
+        const int64_t between = dt::test::allocations();
+        const auto work = works.make();
+        rank.expect_ok(rank.backend->submit(collective, work), "submit");
+        const int64_t after = dt::test::allocations();
+        rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+        rank.expect_ok(work->status(), "work");
+        if (i < kWarmup) continue;
+        rank.expect(after - between == between - before,
+                    dt::format("call %d allocates %lld times, of them the fake GPU %lld", i,
+                               static_cast<long long>(after - between),
+                               static_cast<long long>(between - before)));
+      }
+      rank.expect_ok(rank.cuda->destroy_event(event), "destroy");
+    }));
+  }
+}
+
 TEST_CASE("device: one rank asks nothing of NCCL") {
   require_none(run_ranks(over_nccl(1), [](Rank& rank) {
     std::vector<float> from(kCount, 5);
@@ -179,151 +158,6 @@ TEST_CASE("device: a stream that records a graph is refused, and nothing happene
     rank.expect_ok(rank.run(collective), "afterwards");
     rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
   }));
-}
-
-TEST_CASE("device: a rank that never comes is a time-out at the deadline, and NCCL is aborted") {
-  for (const bool waits : {true, false}) {
-    require_none(run_ranks(over_nccl(3), [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
-      if (rank.rank == 2) return rank.meet();
-      const int64_t begin_ns = dt::monotonic_ns();
-      Status status;
-      if (waits) {
-        status = rank.run(sum(&data, kDeadlineMs));
-      } else {
-        rank.expect_ok(rank.backend->run(sum(&data, kDeadlineMs)), "enqueued");
-        while (rank.backend->broken().ok()) sched_yield();
-        status = rank.backend->broken();
-      }
-      rank.expect(status.code() == Code::kTimeout, "TIMEOUT: " + status.message());
-      rank.expect(contains(status, dt::format("allreduce #1 on comm \"world\", rank %d (thishost): "
-                                              "timed out on the GPU: it waits for the other ranks' "
-                                              "part, in NCCL",
-                                              rank.rank)),
-                  status.message());
-      const int64_t took_ms = (dt::monotonic_ns() - begin_ns) / 1'000'000;
-      rank.expect(took_ms >= kDeadlineMs, "not before the deadline");
-      rank.expect(rank.run(sum(&data)).message() == status.message(), "later calls");
-      rank.meet();
-    }));
-  }
-  CHECK(fake().communicators() == 0);
-}
-
-TEST_CASE("device: earlier work of the program that does not end is told from absent ranks") {
-  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
-    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
-    const auto gate = std::make_shared<dt::Event>();
-    rank.expect_ok(rank.cuda->launch(stream, [gate] { gate->wait({Deadline::after_ms(30'000)}); }),
-                   "kernel");
-    std::vector<float> data(kCount, 1);
-    Collective collective = sum(&data, kDeadlineMs);
-    collective.stream = stream;
-    const Status status = rank.run(collective);
-    rank.expect(contains(status,
-                         "the caller's stream has not come to it: earlier work of this "
-                         "program is still running on the GPU"),
-                status.message());
-    gate->set();
-    rank.expect(rank.cuda->finish(stream), "finish");
-    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
-    rank.meet();
-  }));
-}
-
-TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NCCL's") {
-  for (const auto& found : {std::pair(dt::nccl::Answer::kRemoteError, Code::kPeerLost),
-                            std::pair(dt::nccl::Answer::kInternalError, Code::kNccl)}) {
-    Setup setup = over_nccl(2);
-    std::atomic<int> told{0};
-    setup.on_broken = [&](const Status&) { ++told; };
-    require_none(run_ranks(setup, [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
-      rank.expect_ok(rank.run(sum(&data)), "first");
-      if (rank.rank == 1) return rank.meet();
-      FakeNccl::Order order;
-      order.function = "ncclCommGetAsyncError";
-      order.answer = found.first;
-      order.rank = 0;
-      fake().order(order);
-      const Status status = rank.run(sum(&data, 20'000));
-      rank.expect(status.code() == found.second, status.message());
-      rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
-                  status.message());
-      rank.meet();
-    }));
-    CHECK(told == 1);
-  }
-}
-
-TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
-  Setup setup = over_nccl(2);
-  require_none(run_ranks(setup, [&](Rank& rank) {
-    std::vector<float> data(kCount, 1);
-    rank.expect_ok(rank.run(sum(&data)), "first");
-    rank.meet();
-    if (rank.rank == 1) return rank.meet();
-    FakeNccl::Order order;
-    order.function = "ncclAllReduce";
-    order.fault = Fault::kHang;
-    order.rank = 0;
-    fake().order(order);
-    const Status status = rank.run(sum(&data, kDeadlineMs));
-    rank.expect(status.code() == Code::kTimeout, status.message());
-    rank.expect(contains(status, "timed out: the thread dt-device hangs in a call"),
-                status.message());
-    fake().release();
-    rank.meet();
-  }));
-}
-
-TEST_CASE("device: what keeps one rank from making the communicator is told to all") {
-  struct Case {
-    FakeNccl::Order order;
-    std::string text;
-  };
-  FakeNccl::Order no_id;
-  no_id.function = "ncclGetUniqueId";
-  no_id.answer = dt::nccl::Answer::kSystemError;
-  FakeNccl::Order no_comm;
-  no_comm.function = "ncclCommInitRankConfig";
-  no_comm.answer = dt::nccl::Answer::kUnhandledCudaError;
-  no_comm.rank = 1;
-  FakeNccl::Order for_ever = no_comm;
-  for_ever.fault = Fault::kStayInProgress;
-  for_ever.rank = -1;
-  for_ever.times = -1;
-  for (const auto& [order, text] :
-       {Case{no_id, "ncclGetUniqueId"}, Case{no_comm, "ncclCommInitRankConfig"},
-        Case{for_ever, "it waits for ncclCommInitRankConfig"}}) {
-    Setup setup = over_nccl(3);
-    setup.open_ms = 2'000;
-    Refusals refusals(&setup);
-    fake().order(order);
-    require_none(run_ranks(setup, [](Rank& rank) { rank.expect(false, "was made"); }));
-    for (const Status& status : refusals.by_rank) {
-      CHECK_MESSAGE(contains(status, text), status.message());
-    }
-    CHECK(fake().communicators() == 0);
-    fake().release();
-  }
-}
-
-TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is aborted") {
-  for (const char* backend : {"nccl", "staged"}) {
-    fake().reset();
-    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
-      std::vector<float> data(kCount, 1);
-      if (rank.rank == 1) return rank.meet();
-      const auto work = std::make_shared<Work>();
-      rank.expect_ok(rank.backend->submit(sum(&data), work), "submit");
-      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
-      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
-      rank.expect(work->status().message() == "rank 1 died", work->status().message());
-      rank.meet();
-    }));
-    CHECK(fake().communicators() == 0);
-  }
 }
 
 TEST_CASE("device: memory goes with its communicator") {
@@ -450,78 +284,6 @@ TEST_CASE("device: what is under way when its communicator is dropped comes to i
   require_no_misuse();
 }
 
-TEST_CASE("device: who only polls hears of a hanging call when the device is looked after") {
-  require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
-    std::vector<float> data(kCount, 1);
-    rank.expect_ok(rank.run(sum(&data)), "first");
-    rank.meet();
-    if (rank.rank == 1) return rank.meet();
-    FakeNccl::Order order;
-    order.function = "ncclAllReduce";
-    order.fault = Fault::kHang;
-    order.rank = 0;
-    fake().order(order);
-    const auto work = std::make_shared<Work>();
-    rank.expect_ok(rank.backend->submit(sum(&data, kDeadlineMs), work), "submit");
-    const auto behind = std::make_shared<Work>();
-    rank.expect_ok(rank.backend->submit(sum(&data, 60'000), behind), "submit");
-    const Deadline limit = Deadline::after_ms(30'000);
-    while (!(work->done() && behind->done()) && !limit.passed()) {
-      rank.backend->look_after();
-      (void)dt::Event().wait({Deadline::after_ms(20)});
-    }
-    rank.expect(work->status().code() == Code::kTimeout, work->status().message());
-    rank.expect(behind->status().message() == work->status().message(), "the same for all");
-    fake().release();
-    rank.meet();
-  }));
-}
-
-TEST_CASE("device: an abort that hangs is told, and ends the process where that is wanted") {
-  for (const bool ends : {true, false}) {
-    require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
-      rank.expect_ok(rank.run(sum(&data)), "first");
-      rank.meet();
-      if (rank.rank == 1) return rank.meet();
-      const auto loop = std::move(dt::net::Loop::start()).value();
-      dt::Event told;
-      dt::Event ended;
-      std::string text;
-      dt::job::DeviceWatch::Options options;
-      options.self = "rank 0 (thishost pid 7)";
-      options.abort_timeout_ms = 100;
-      if (ends) options.end_process = [&] { ended.set(); };
-      options.logger =
-          std::make_shared<dt::Logger>(dt::LogLevel::kError, [&](dt::LogLevel, const char* line) {
-            text = line;
-            told.set();
-          });
-      dt::job::DeviceWatch watch(loop.get(), rank.backend.get(), options);
-      FakeNccl::Order order;
-      order.function = "ncclCommAbort";
-      order.fault = Fault::kHang;
-      order.rank = 0;
-      fake().order(order);
-      const auto work = std::make_shared<Work>();
-      rank.expect_ok(rank.backend->submit(sum(&data, 60'000), work), "submit");
-      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
-      rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
-      rank.expect(
-          text.find("rank 0 (thishost pid 7): the end of its communicators on fake GPU hangs for "
-                    "more than 100 ms in a call of CUDA or NCCL") != std::string::npos &&
-              text.find("aborted because: rank 1 died") != std::string::npos,
-          text);
-      rank.expect(!ends || ended.wait({Deadline::after_ms(30'000)}), "ended");
-      // The operation fails all the same, with the first reason.
-      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
-      rank.expect(work->status().message() == "rank 1 died", work->status().message());
-      fake().release();
-      rank.meet();
-    }));
-  }
-}
-
 TEST_CASE("device: many transfers of one group, all sends first") {
   constexpr int kMany = 70;  // more than a carrier has under way at once
   for (const char* backend : {"nccl", "staged"}) {
@@ -556,24 +318,6 @@ TEST_CASE("device: many transfers of one group, all sends first") {
       }
     }));
   }
-  require_no_misuse();
-}
-
-TEST_CASE("device: a communicator that is dropped inside a group fails what was in it") {
-  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
-    std::vector<float> data(kCount, 1);
-    auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
-    rank.expect_ok(part.status(), "split");
-    rank.expect_ok(part.value().backend->begin_group(), "begin");
-    const auto work = std::make_shared<Work>();
-    rank.expect_ok(part.value().backend->submit(sum(&data), work), "submit");
-    part.value().backend = nullptr;
-    rank.expect(work->done() && work->status().code() == Code::kAborted, "failed");
-    rank.expect(contains(work->status(), "its communicator was destroyed inside a group"),
-                work->status().message());
-    rank.expect(rank.backend->drain({Deadline::after_ms(30'000)}), "nothing is left");
-    rank.expect_ok(rank.run(sum(&data)), "the other goes on");
-  }));
   require_no_misuse();
 }
 

@@ -449,6 +449,25 @@ TEST_CASE("a dt with CUDA says itself what it lacks") {
   CHECK(look_at_cuda(machine).compared == "13.1");
 }
 
+TEST_CASE("where the nccl backend is asked for, what it lacks is bad also without a GPU") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  CHECK(look_at_gpus(machine).grade == Grade::kGood);
+  CHECK(look_at_nccl(machine).grade == Grade::kGood);
+  REQUIRE(machine.config.set("backend.name", "nccl").ok());
+  check_finding(look_at_gpus(machine), Grade::kBad, "none, while backend.name is nccl",
+                "use a machine with GPUs, or leave backend.name out");
+  CHECK(look_at_nccl(machine).grade == Grade::kWarning);  // one rank needs none
+  check_finding(look_at_cuda(machine), Grade::kBad, "this dt is built without CUDA",
+                "build it with -Dcuda=enabled, or use the host backend");
+  machine.cuda_answers.built = true;
+  machine.cuda_answers.runtime_version = 13000;
+  machine.cuda_answers.count_error = 35;
+  check_finding(look_at_cuda(machine), Grade::kBad,
+                "there is no NVIDIA driver here (libcuda.so.1 is missing)",
+                "install it, in a container use the NVIDIA runtime, or use the host backend");
+}
+
 TEST_CASE("devices without a driver are bad") {
   Pretended pretended;
   pretended.tree.write("dev/nvidia0", "");

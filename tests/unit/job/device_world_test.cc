@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <mutex>
 
+#include "backend/nccl/library.h"
 #include "fake_cuda.h"
 #include "fake_kernels.h"
 #include "fake_nccl.h"
@@ -79,7 +81,8 @@ struct Outcome {
 
 /// Ranks as threads: each makes a job and sums once over its GPU.
 std::vector<Outcome> run_jobs(int size, const std::function<Devices(int rank)>& devices,
-                              const std::function<void(int rank, Config*)>& change = {}) {
+                              const std::function<void(int rank, Config*)>& change = {},
+                              const Logger::Sink& sink = {}) {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
   fake->reset();
   fake->set_enqueue(FakeCuda::enqueue);
@@ -94,7 +97,7 @@ std::vector<Outcome> run_jobs(int size, const std::function<Devices(int rank)>& 
     Outcome& outcome = outcomes[static_cast<size_t>(rank)];
     Config config = good_config(rank, size, server.value()->port());
     if (change) change(rank, &config);
-    auto job = Job::start(config, {}, devices(rank));
+    auto job = Job::start(config, sink, devices(rank));
     outcome.status = job.status();
     if (!job.ok()) return;
     auto world = job.value()->world();
@@ -202,6 +205,28 @@ TEST_CASE("Job: four ranks over their GPUs") {
   FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
   CHECK(fake->misuses().empty());
   CHECK(fake->communicators() == 0);
+}
+
+TEST_CASE("Job: at level info one rank of a host tells which NCCL it is, and what is known of it") {
+  Guarded<std::vector<std::string>> lines;
+  const auto sink = [&](LogLevel level, const char* line) {
+    if (level == LogLevel::kInfo) lines.with([&](auto& all) { all.emplace_back(line); });
+  };
+  const auto talkative = [](int, Config* config) {
+    REQUIRE(config->set("log.level", "info").ok());
+  };
+  for (const Outcome& outcome : run_jobs(
+           2, [](int) { return devices_of(2); }, talkative, sink)) {
+    if (!outcome.status.ok()) FAIL_CHECK(outcome.status.message());
+  }
+  const auto count = [&](const std::string& begin) {
+    return lines.with([&](const auto& all) {
+      return std::count_if(all.begin(), all.end(),
+                           [&](const std::string& line) { return line.rfind(begin, 0) == 0; });
+    });
+  };
+  CHECK(count("NCCL 2.28.9 (" DT_FAKE_NCCL ", nccl.library)") == 1);
+  CHECK(count("NCCL 2.28.9: ") == static_cast<ptrdiff_t>(nccl::known_faults(22809).size()));
 }
 
 TEST_CASE("Job: one rank over its GPU") {

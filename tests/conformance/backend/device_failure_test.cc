@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators over device memory: deadlines, ranks that are missing, what NCCL may do wrong. The
+// GPU and NCCL are made of threads.
+#include <atomic>
+#include <mutex>
+
+#include "device_setup.h"
+#include "job/device_watch.h"
+
+using namespace conformance;
+using dt::test::FakeNccl;
+using Fault = FakeNccl::Fault;
+
+namespace {
+
+constexpr int64_t kDeadlineMs = 300;
+
+/// What ranks were told when a communicator could not be made.
+struct Refusals {
+  std::mutex mutex;
+  std::vector<Status> by_rank;
+
+  explicit Refusals(Setup* setup) : by_rank(static_cast<size_t>(setup->size)) {
+    setup->on_not_made = [this](int32_t rank, const Status& status) {
+      std::lock_guard lock(mutex);
+      by_rank[static_cast<size_t>(rank)] = status;
+    };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("device: a rank that never comes is a time-out at the deadline, and NCCL is aborted") {
+  for (const bool waits : {true, false}) {
+    require_none(run_ranks(over_nccl(3), [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      if (rank.rank == 2) return rank.meet();
+      const int64_t begin_ns = dt::monotonic_ns();
+      Status status;
+      if (waits) {
+        status = rank.run(sum(&data, kDeadlineMs));
+      } else {
+        rank.expect_ok(rank.backend->run(sum(&data, kDeadlineMs)), "enqueued");
+        while (rank.backend->broken().ok()) sched_yield();
+        status = rank.backend->broken();
+      }
+      rank.expect(status.code() == Code::kTimeout, "TIMEOUT: " + status.message());
+      rank.expect(contains(status, dt::format("allreduce #1 on comm \"world\", rank %d (thishost): "
+                                              "timed out on the GPU: it waits for the other ranks' "
+                                              "part, in NCCL",
+                                              rank.rank)),
+                  status.message());
+      const int64_t took_ms = (dt::monotonic_ns() - begin_ns) / 1'000'000;
+      rank.expect(took_ms >= kDeadlineMs, "not before the deadline");
+      rank.expect(rank.run(sum(&data)).message() == status.message(), "later calls");
+      rank.meet();
+    }));
+  }
+  CHECK(fake().communicators() == 0);
+}
+
+TEST_CASE("device: earlier work of the program that does not end is told from absent ranks") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
+    const auto gate = std::make_shared<dt::Event>();
+    rank.expect_ok(rank.cuda->launch(stream, [gate] { gate->wait({Deadline::after_ms(30'000)}); }),
+                   "kernel");
+    std::vector<float> data(kCount, 1);
+    Collective collective = sum(&data, kDeadlineMs);
+    collective.stream = stream;
+    const Status status = rank.run(collective);
+    rank.expect(contains(status,
+                         "the caller's stream has not come to it: earlier work of this "
+                         "program is still running on the GPU"),
+                status.message());
+    gate->set();
+    rank.expect(rank.cuda->finish(stream), "finish");
+    rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
+    rank.meet();
+  }));
+}
+
+TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NCCL's") {
+  for (const auto& found : {std::pair(dt::nccl::Answer::kRemoteError, Code::kPeerLost),
+                            std::pair(dt::nccl::Answer::kInternalError, Code::kNccl)}) {
+    Setup setup = over_nccl(2);
+    std::atomic<int> told{0};
+    setup.on_broken = [&](const Status&) { ++told; };
+    require_none(run_ranks(setup, [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      if (rank.rank == 1) return rank.meet();
+      FakeNccl::Order order;
+      order.function = "ncclCommGetAsyncError";
+      order.answer = found.first;
+      order.rank = 0;
+      fake().order(order);
+      const Status status = rank.run(sum(&data, 20'000));
+      rank.expect(status.code() == found.second, status.message());
+      rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
+                  status.message());
+      rank.meet();
+    }));
+    CHECK(told == 1);
+  }
+}
+
+TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
+  Setup setup = over_nccl(2);
+  require_none(run_ranks(setup, [&](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "first");
+    rank.meet();
+    if (rank.rank == 1) return rank.meet();
+    FakeNccl::Order order;
+    order.function = "ncclAllReduce";
+    order.fault = Fault::kHang;
+    order.rank = 0;
+    fake().order(order);
+    const Status status = rank.run(sum(&data, kDeadlineMs));
+    rank.expect(status.code() == Code::kTimeout, status.message());
+    rank.expect(contains(status, "timed out: the thread dt-device hangs in a call"),
+                status.message());
+    fake().release();
+    rank.meet();
+  }));
+}
+
+TEST_CASE("device: what keeps one rank from making the communicator is told to all") {
+  struct Case {
+    FakeNccl::Order order;
+    std::string text;
+  };
+  FakeNccl::Order no_id;
+  no_id.function = "ncclGetUniqueId";
+  no_id.answer = dt::nccl::Answer::kSystemError;
+  FakeNccl::Order no_comm;
+  no_comm.function = "ncclCommInitRankConfig";
+  no_comm.answer = dt::nccl::Answer::kUnhandledCudaError;
+  no_comm.rank = 1;
+  FakeNccl::Order for_ever = no_comm;
+  for_ever.fault = Fault::kStayInProgress;
+  for_ever.rank = -1;
+  for_ever.times = -1;
+  for (const auto& [order, text] :
+       {Case{no_id, "ncclGetUniqueId"}, Case{no_comm, "ncclCommInitRankConfig"},
+        Case{for_ever, "it waits for ncclCommInitRankConfig"}}) {
+    Setup setup = over_nccl(3);
+    setup.open_ms = 2'000;
+    Refusals refusals(&setup);
+    fake().order(order);
+    require_none(run_ranks(setup, [](Rank& rank) { rank.expect(false, "was made"); }));
+    for (const Status& status : refusals.by_rank) {
+      CHECK_MESSAGE(contains(status, text), status.message());
+    }
+    CHECK(fake().communicators() == 0);
+    fake().release();
+  }
+}
+
+TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is aborted") {
+  for (const char* backend : {"nccl", "staged"}) {
+    fake().reset();
+    require_none(run_ranks(over(backend, 2), [](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      if (rank.rank == 1) return rank.meet();
+      const auto work = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(sum(&data), work), "submit");
+      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
+      rank.expect(work->status().message() == "rank 1 died", work->status().message());
+      rank.meet();
+    }));
+    CHECK(fake().communicators() == 0);
+  }
+}
+
+TEST_CASE("device: who only polls hears of a hanging call when the device is looked after") {
+  require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "first");
+    rank.meet();
+    if (rank.rank == 1) return rank.meet();
+    FakeNccl::Order order;
+    order.function = "ncclAllReduce";
+    order.fault = Fault::kHang;
+    order.rank = 0;
+    fake().order(order);
+    const auto work = std::make_shared<Work>();
+    rank.expect_ok(rank.backend->submit(sum(&data, kDeadlineMs), work), "submit");
+    const auto behind = std::make_shared<Work>();
+    rank.expect_ok(rank.backend->submit(sum(&data, 60'000), behind), "submit");
+    const Deadline limit = Deadline::after_ms(30'000);
+    while (!(work->done() && behind->done()) && !limit.passed()) {
+      rank.backend->look_after();
+      (void)dt::Event().wait({Deadline::after_ms(20)});
+    }
+    rank.expect(work->status().code() == Code::kTimeout, work->status().message());
+    rank.expect(behind->status().message() == work->status().message(), "the same for all");
+    fake().release();
+    rank.meet();
+  }));
+}
+
+TEST_CASE("device: an abort that hangs is told, and ends the process where that is wanted") {
+  for (const bool ends : {true, false}) {
+    require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
+      std::vector<float> data(kCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      rank.meet();
+      if (rank.rank == 1) return rank.meet();
+      const auto loop = std::move(dt::net::Loop::start()).value();
+      dt::Event told;
+      dt::Event ended;
+      std::string text;
+      dt::job::DeviceWatch::Options options;
+      options.self = "rank 0 (thishost pid 7)";
+      options.abort_timeout_ms = 100;
+      if (ends) options.end_process = [&] { ended.set(); };
+      options.logger =
+          std::make_shared<dt::Logger>(dt::LogLevel::kError, [&](dt::LogLevel, const char* line) {
+            text = line;
+            told.set();
+          });
+      dt::job::DeviceWatch watch(loop.get(), rank.backend.get(), options);
+      FakeNccl::Order order;
+      order.function = "ncclCommAbort";
+      order.fault = Fault::kHang;
+      order.rank = 0;
+      fake().order(order);
+      const auto work = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(sum(&data, 60'000), work), "submit");
+      rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+      rank.expect(told.wait({Deadline::after_ms(30'000)}), "told");
+      rank.expect(
+          text.find("rank 0 (thishost pid 7): the end of its communicators on fake GPU hangs for "
+                    "more than 100 ms in a call of CUDA or NCCL") != std::string::npos &&
+              text.find("aborted because: rank 1 died") != std::string::npos,
+          text);
+      rank.expect(!ends || ended.wait({Deadline::after_ms(30'000)}), "ended");
+      // The operation fails all the same, with the first reason.
+      rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
+      rank.expect(work->status().message() == "rank 1 died", work->status().message());
+      fake().release();
+      rank.meet();
+    }));
+  }
+}
+
+TEST_CASE("device: a communicator that is dropped inside a group fails what was in it") {
+  require_none(run_ranks(over_nccl(2), [](Rank& rank) {
+    std::vector<float> data(kCount, 1);
+    auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
+    rank.expect_ok(part.status(), "split");
+    rank.expect_ok(part.value().backend->begin_group(), "begin");
+    const auto work = std::make_shared<Work>();
+    rank.expect_ok(part.value().backend->submit(sum(&data), work), "submit");
+    part.value().backend = nullptr;
+    rank.expect(work->done() && work->status().code() == Code::kAborted, "failed");
+    rank.expect(contains(work->status(), "its communicator was destroyed inside a group"),
+                work->status().message());
+    rank.expect(rank.backend->drain({Deadline::after_ms(30'000)}), "nothing is left");
+    rank.expect_ok(rank.run(sum(&data)), "the other goes on");
+  }));
+  require_no_misuse();
+}
