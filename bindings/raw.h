@@ -55,7 +55,8 @@ int64_t made(F&& create) {
   return number(out);
 }
 
-/** A list inside Bytes: for each item its size as an int64_t in native order, -1 absent, then it. */
+/** A list inside Bytes: for each item its size as an int64_t in native order, -1 absent, then it.
+ */
 class Packer {
  public:
   void add(const std::string& item) {
@@ -241,8 +242,7 @@ inline int32_t work_fd(int64_t comm) {
   return fd;
 }
 inline int64_t mem_alloc(int64_t comm, int64_t bytes) {
-  return made<void>(
-      [&](void** out) { return dt_mem_alloc(handle<dt_comm>(comm), bytes, out); });
+  return made<void>([&](void** out) { return dt_mem_alloc(handle<dt_comm>(comm), bytes, out); });
 }
 inline void mem_free(int64_t comm, int64_t address) {
   detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
@@ -319,17 +319,16 @@ inline void reduce_scatter(int64_t comm, int64_t send, int64_t recv, int64_t cou
 inline int64_t reduce_scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
                                     int32_t dtype, int32_t op, int64_t stream) {
   return issued([&](dt_work** out) {
-    return dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count,
-                             DT_REDUCTION, memory(stream), out);
+    return dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                             memory(stream), out);
   });
 }
 inline void barrier(int64_t comm, int64_t stream) {
   detail::check(dt_barrier(handle<dt_comm>(comm), memory(stream), nullptr));
 }
 inline int64_t barrier_async(int64_t comm, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_barrier(handle<dt_comm>(comm), memory(stream), out);
-  });
+  return issued(
+      [&](dt_work** out) { return dt_barrier(handle<dt_comm>(comm), memory(stream), out); });
 }
 inline void send(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
                  int64_t stream) {
@@ -465,10 +464,10 @@ inline bool store_compare_set(int64_t job, const std::string& key, const char* D
   const std::optional<std::string> expected = packed.optional_item();
   const std::string desired = packed.item();
   int32_t swapped = 0;
-  detail::check(dt_store_compare_set(
-      handle<dt_job>(job), key.c_str(), expected ? expected->data() : nullptr,
-      expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
-      static_cast<int64_t>(desired.size()), timeout_ms, &swapped));
+  detail::check(
+      dt_store_compare_set(handle<dt_job>(job), key.c_str(), expected ? expected->data() : nullptr,
+                           expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
+                           static_cast<int64_t>(desired.size()), timeout_ms, &swapped));
   return swapped != 0;
 }
 inline bool store_delete(int64_t job, const std::string& key, int64_t timeout_ms) {
@@ -519,8 +518,7 @@ inline Bytes store_multi_get(int64_t job, const char* DATA, int64_t BYTES, int64
   }
   return packed.take();
 }
-inline void store_barrier(int64_t job, const std::string& name, int32_t count,
-                          int64_t timeout_ms) {
+inline void store_barrier(int64_t job, const std::string& name, int32_t count, int64_t timeout_ms) {
   detail::check(dt_store_barrier(handle<dt_job>(job), name.c_str(), count, timeout_ms));
 }
 inline int64_t store_serve(int64_t config) {
@@ -631,8 +629,7 @@ inline Bytes sampler_indices(int64_t sampler, int64_t first, int64_t count) {
   // What dt refuses needs no memory.
   std::vector<int64_t> indices(
       count > 0 && count <= sampler_length(sampler) ? static_cast<std::size_t>(count) : 1);
-  detail::check(
-      dt_sampler_indices(handle<dt_sampler>(sampler), first, count, indices.data()));
+  detail::check(dt_sampler_indices(handle<dt_sampler>(sampler), first, count, indices.data()));
   return {std::string(reinterpret_cast<const char*>(indices.data()),
                       count > 0 ? static_cast<std::size_t>(count) * sizeof(int64_t) : 0)};
 }
