@@ -7,5 +7,6 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/tests/packages.sh" g++ gcc meson ninja-build pkg-config make cmake python3 \
   libuv1-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev doctest-dev libssl-dev \
-  zlib1g-dev libopenblas-dev libcairo2-dev dataset-fashion-mnist iproute2
+  zlib1g-dev libopenblas-dev libcairo2-dev dataset-fashion-mnist iproute2 \
+  swig patchelf python3-dev python3-venv python3-pip python3-numpy default-jdk-headless mono-mcs mono-runtime
 exec "$root/tests/build_and_test.sh" "$root/build-tests" "$@" </dev/null

@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * What SWIG reads: dt.hpp in the few types that Python, Java and C# have in common. The public
+ * classes of each language stand on these functions, which nobody else sees.
+ *
+ *  - Handles and addresses are int64_t. A handle of dt is a number that is looked up, so a closed
+ *    or foreign one is an error and nothing here is freed under a racing call.
+ *  - Errors are thrown as dt::Error, and dt.i turns them into the language's exception.
+ *  - Bytes are (DATA, BYTES) in and Bytes out. Lists are one Bytes each, items as Packer writes
+ *    them.
+ */
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "dt/dt.hpp"
+
+namespace dt::raw {
+
+/** Bytes that need not be text. */
+struct Bytes {
+  std::string data;
+};
+
+/** Receives log messages on dt's threads. Never destroyed by dt. */
+class LogSink {
+ public:
+  virtual ~LogSink() = default;
+  virtual void log(int32_t level, const std::string& message) = 0;
+};
+
+#ifndef SWIG
+
+template <class T>
+T* handle(int64_t number) {
+  return reinterpret_cast<T*>(static_cast<intptr_t>(number));
+}
+inline int64_t number(const void* pointer) {
+  return static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));
+}
+inline void* memory(int64_t address) { return handle<void>(address); }
+/** Calls `create` and gives the handle that it makes. */
+template <class T, class F>
+int64_t made(F&& create) {
+  T* out = nullptr;
+  detail::check(create(&out));
+  return number(out);
+}
+
+/** A list inside Bytes: for each item its size as an int64_t in native order, -1 absent, then it.
+ */
+class Packer {
+ public:
+  void add(const std::string& item) {
+    add_number(static_cast<int64_t>(item.size()));
+    packed_.data += item;
+  }
+  void add_absent() { add_number(-1); }
+  void add_number(int64_t value) {
+    packed_.data.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  Bytes take() { return std::move(packed_); }
+
+ private:
+  Bytes packed_;
+};
+
+/** Reads it back; only what the layers above packed, but a wrong size ends it, too. */
+class Unpacker {
+ public:
+  Unpacker(const char* data, int64_t bytes) : at_(data), left_(bytes) {}
+  bool more() const { return left_ > 0; }
+  int64_t number() {
+    int64_t value = 0;
+    memcpy(&value, take(sizeof value), sizeof value);
+    return value;
+  }
+  /** None where it is absent. */
+  std::optional<std::string> optional_item() {
+    const int64_t bytes = number();
+    if (bytes == -1) return std::nullopt;
+    return std::string(take(bytes), static_cast<std::size_t>(bytes));
+  }
+  std::string item() { return optional_item().value(); }
+
+ private:
+  const char* take(int64_t bytes) {
+    if (bytes < 0 || bytes > left_) throw std::length_error("a list was packed wrong");
+    const char* const from = at_;
+    at_ += bytes;
+    left_ -= bytes;
+    return from;
+  }
+  const char* at_;
+  int64_t left_;
+};
+
+inline std::vector<std::string> unpack(const char* data, int64_t bytes) {
+  Unpacker packed(data, bytes);
+  std::vector<std::string> items;
+  while (packed.more()) items.push_back(packed.item());
+  return items;
+}
+
+/**
+ * Between dt's threads and sinks. A message holds the lock shared while its sink runs; once
+ * stop_log_sinks() has taken it alone, no sink runs and none will: the language may end.
+ */
+struct SinkGate {
+  std::shared_mutex mutex;
+  bool open = true;  ///< under mutex
+};
+inline SinkGate& sink_gate() {
+  static auto* const gate = new SinkGate;  // outlives dt's threads
+  return *gate;
+}
+inline void log_to_sink(void* sink, dt_log_level level, const char* message) {
+  SinkGate& gate = sink_gate();
+  const std::shared_lock lock(gate.mutex);
+  if (!gate.open) return;
+  try {
+    static_cast<LogSink*>(sink)->log(level, message);
+  } catch (...) {
+    // Nothing may be thrown through dt's frames; the language has said what went wrong.
+  }
+}
+
+#endif  // SWIG
+
+// ---- Build ----
+
+inline std::string version() { return dt_version(); }
+inline int32_t abi_version() { return dt_abi_version(); }
+/** That of the header these bindings were built with. */
+inline int32_t built_abi_version() { return DT_ABI_VERSION; }
+inline std::string build_info() { return dt_build_info(); }
+inline std::string status_name(int32_t status) {
+  return dt_status_name(static_cast<dt_status>(status));
+}
+
+// ---- Config ----
+
+/** `PATH` may be null. */
+inline int64_t config_create(const char* PATH) {
+  return made<dt_config>([&](dt_config** out) { return dt_config_create(PATH, out); });
+}
+inline void config_set(int64_t config, const std::string& key, const std::string& value) {
+  detail::check(dt_config_set(handle<dt_config>(config), key.c_str(), value.c_str()));
+}
+inline std::string config_get(int64_t config, const std::string& key) {
+  return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+    return dt_config_get(handle<dt_config>(config), key.c_str(), buffer, capacity_bytes, out_bytes);
+  });
+}
+inline std::string config_dump(int64_t config) {
+  return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+    return dt_config_dump(handle<dt_config>(config), buffer, capacity_bytes, out_bytes);
+  });
+}
+/** The sink must live until stop_log_sinks(); null: stderr again. */
+inline void config_set_log_sink(int64_t config, LogSink* sink) {
+  detail::check(dt_config_set_log_sink(handle<dt_config>(config),
+                                       sink == nullptr ? nullptr : log_to_sink, sink));
+}
+/** Waits for sinks that run. For the end of a language's virtual machine. */
+inline void stop_log_sinks() {
+  const std::unique_lock lock(sink_gate().mutex);
+  sink_gate().open = false;
+}
+inline void config_destroy(int64_t config) { dt_config_destroy(handle<dt_config>(config)); }
+
+// ---- Job ----
+
+/** `config` 0: what stands around the process. */
+inline int64_t job_init(int64_t config) {
+  return made<dt_job>([&](dt_job** out) { return dt_init(handle<dt_config>(config), out); });
+}
+/** rank, world_size, local_rank, local_size, node_rank, node_count, attempt, master_port as
+ * numbers; master_addr, job_id, host, launcher as items. */
+inline Bytes job_place(int64_t job) {
+  dt_place c;
+  dt_place_init(&c);
+  detail::check(dt_rank_info(handle<dt_job>(job), &c));
+  Packer packed;
+  for (const int32_t value : {c.rank, c.world_size, c.local_rank, c.local_size, c.node_rank,
+                              c.node_count, c.attempt, c.master_port}) {
+    packed.add_number(value);
+  }
+  for (const char* const text : {c.master_addr, c.job_id, c.host, c.launcher}) packed.add(text);
+  return packed.take();
+}
+inline int64_t job_world(int64_t job) {
+  return made<dt_comm>([&](dt_comm** out) { return dt_comm_world(handle<dt_job>(job), out); });
+}
+/** `MESSAGE` may be null. */
+inline void job_abort(int64_t job, const char* MESSAGE) {
+  detail::check(dt_abort(handle<dt_job>(job), MESSAGE));
+}
+inline void job_finalize(int64_t job, int64_t timeout_ms) {
+  detail::check(dt_finalize(handle<dt_job>(job), timeout_ms));
+}
+inline void job_destroy(int64_t job) { dt_job_destroy(handle<dt_job>(job)); }
+
+// ---- Communicators ----
+
+inline int32_t comm_rank(int64_t comm) {
+  int32_t value = 0;
+  detail::check(dt_comm_rank(handle<dt_comm>(comm), &value));
+  return value;
+}
+inline int32_t comm_size(int64_t comm) {
+  int32_t value = 0;
+  detail::check(dt_comm_size(handle<dt_comm>(comm), &value));
+  return value;
+}
+inline int32_t comm_world_rank(int64_t comm, int32_t rank) {
+  int32_t value = 0;
+  detail::check(dt_comm_world_rank(handle<dt_comm>(comm), rank, &value));
+  return value;
+}
+inline void comm_set_timeout(int64_t comm, int64_t timeout_ms) {
+  detail::check(dt_comm_set_timeout(handle<dt_comm>(comm), timeout_ms));
+}
+inline void comm_check(int64_t comm) { detail::check(dt_comm_check(handle<dt_comm>(comm))); }
+/** 0 where `color` is negative. */
+inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {
+  return made<dt_comm>(
+      [&](dt_comm** out) { return dt_comm_split(handle<dt_comm>(comm), color, key, out); });
+}
+inline void comm_destroy(int64_t comm) { dt_comm_destroy(handle<dt_comm>(comm)); }
+inline int32_t work_fd(int64_t comm) {
+  int32_t fd = -1;
+  detail::check(dt_work_fd(handle<dt_comm>(comm), &fd));
+  return fd;
+}
+inline int64_t mem_alloc(int64_t comm, int64_t bytes) {
+  return made<void>([&](void** out) { return dt_mem_alloc(handle<dt_comm>(comm), bytes, out); });
+}
+inline void mem_free(int64_t comm, int64_t address) {
+  detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
+}
+inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
+inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm))); }
+
+// ---- Collectives ----
+// Each as a call that returns when the result is there, and as one that gives a work.
+
+#ifndef SWIG
+/** Calls `issue` with a place for its work, and gives that work. */
+template <class F>
+int64_t issued(F&& issue) {
+  return made<dt_work>(std::forward<F>(issue));
+}
+#define DT_TYPES static_cast<dt_dtype>(dtype)
+#define DT_REDUCTION static_cast<dt_dtype>(dtype), static_cast<dt_reduce_op>(op)
+#endif
+
+inline void allreduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                      int32_t op, int64_t stream) {
+  detail::check(dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                             memory(stream), nullptr));
+}
+inline int64_t allreduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                               int32_t dtype, int32_t op, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                        memory(stream), out);
+  });
+}
+inline void reduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                   int32_t op, int32_t root, int64_t stream) {
+  detail::check(dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                          root, memory(stream), nullptr));
+}
+inline int64_t reduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                            int32_t op, int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION, root,
+                     memory(stream), out);
+  });
+}
+inline void broadcast(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t root,
+                      int64_t stream) {
+  detail::check(dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
+                             memory(stream), nullptr));
+}
+inline int64_t broadcast_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype,
+                               int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
+                        memory(stream), out);
+  });
+}
+inline void allgather(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                      int64_t stream) {
+  detail::check(dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                             memory(stream), nullptr));
+}
+inline int64_t allgather_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                               int32_t dtype, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                        memory(stream), out);
+  });
+}
+inline void reduce_scatter(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                           int32_t op, int64_t stream) {
+  detail::check(dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count,
+                                  DT_REDUCTION, memory(stream), nullptr));
+}
+inline int64_t reduce_scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                                    int32_t dtype, int32_t op, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                             memory(stream), out);
+  });
+}
+inline void barrier(int64_t comm, int64_t stream) {
+  detail::check(dt_barrier(handle<dt_comm>(comm), memory(stream), nullptr));
+}
+inline int64_t barrier_async(int64_t comm, int64_t stream) {
+  return issued(
+      [&](dt_work** out) { return dt_barrier(handle<dt_comm>(comm), memory(stream), out); });
+}
+inline void send(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                 int64_t stream) {
+  detail::check(dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
+                        memory(stream), nullptr));
+}
+inline int64_t send_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                          int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
+                   out);
+  });
+}
+inline void recv(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                 int64_t stream) {
+  detail::check(dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
+                        memory(stream), nullptr));
+}
+inline int64_t recv_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                          int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
+                   out);
+  });
+}
+#ifndef SWIG
+#undef DT_TYPES
+#undef DT_REDUCTION
+#endif
+
+// ---- Works ----
+
+/** Whether it has completed; throws once it failed. */
+inline bool work_test(int64_t work) {
+  int32_t done = 0;
+  detail::check(dt_work_test(handle<dt_work>(work), &done));
+  return done != 0;
+}
+/** False when the time was over first; throws if it failed. */
+inline bool work_wait(int64_t work, int64_t timeout_ms) {
+  int32_t done = 0;
+  detail::check(dt_work_wait(handle<dt_work>(work), timeout_ms, &done));
+  return done != 0;
+}
+inline void work_wait_stream(int64_t work, int64_t stream) {
+  detail::check(dt_work_wait_stream(handle<dt_work>(work), memory(stream)));
+}
+/** `works` as int64_t in native order. Index of the first that has completed, -1 none in time. */
+inline int32_t work_wait_any(const char* DATA, int64_t BYTES, int64_t timeout_ms) {
+  std::vector<dt_work*> works;
+  for (Unpacker packed(DATA, BYTES); packed.more();) {
+    works.push_back(handle<dt_work>(packed.number()));
+  }
+  int32_t index = -1;
+  detail::check(dt_work_wait_any(works.data(), detail::count32(works.size()), timeout_ms, &index));
+  return index;
+}
+inline void work_destroy(int64_t work) { dt_work_destroy(handle<dt_work>(work)); }
+
+/**
+ * Sleeps until works may have completed, for a thread that hands completions to a language's
+ * futures. It watches the eventfds of communicators by edges and never reads them, so it takes
+ * nothing from others who do. @thread wait(): one; the others: any.
+ */
+class Poller {
+ public:
+  Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (epoll_ < 0 || wake_ < 0 || !add(wake_)) {
+      const std::string why = strerror(errno);
+      close_all();
+      throw std::runtime_error("a poller of works cannot be made: " + why);
+    }
+  }
+  ~Poller() { close_all(); }
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  /** Watches a communicator; twice is once. It ends with the communicator. */
+  void watch(int64_t comm) {
+    if (!add(work_fd(comm))) {
+      throw std::runtime_error(std::string("works cannot be watched: ") + strerror(errno));
+    }
+  }
+  /** Returns when works may have completed, after wake(), or when the time is over. */
+  void wait(int32_t timeout_ms) {
+    epoll_event events[16];
+    (void)epoll_wait(epoll_, events, 16, timeout_ms);
+  }
+  void wake() { (void)eventfd_write(wake_, 1); }
+
+ private:
+  bool add(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.fd = fd;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST;
+  }
+  void close_all() {
+    if (epoll_ >= 0) close(epoll_);
+    if (wake_ >= 0) close(wake_);
+  }
+  int epoll_;
+  int wake_;
+};
+
+// ---- Store ----
+
+inline void store_set(int64_t job, const std::string& key, const char* DATA, int64_t BYTES,
+                      int64_t timeout_ms) {
+  detail::check(dt_store_set(handle<dt_job>(job), key.c_str(), DATA, BYTES, timeout_ms));
+}
+inline Bytes store_get(int64_t job, const std::string& key, int64_t timeout_ms) {
+  return {detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+    return dt_store_get(handle<dt_job>(job), key.c_str(), timeout_ms, buffer, capacity_bytes,
+                        out_bytes);
+  })};
+}
+inline int64_t store_add(int64_t job, const std::string& key, int64_t delta, int64_t timeout_ms) {
+  int64_t value = 0;
+  detail::check(dt_store_add(handle<dt_job>(job), key.c_str(), delta, timeout_ms, &value));
+  return value;
+}
+/** A list of keys. */
+inline void store_wait(int64_t job, const char* DATA, int64_t BYTES, int64_t timeout_ms) {
+  const std::vector<std::string> keys = unpack(DATA, BYTES);
+  detail::check(dt_store_wait(handle<dt_job>(job), detail::pointers_to(keys).data(),
+                              detail::count32(keys.size()), timeout_ms));
+}
+/** A list of two: what is expected, absent for an absent key, and what is desired. */
+inline bool store_compare_set(int64_t job, const std::string& key, const char* DATA, int64_t BYTES,
+                              int64_t timeout_ms) {
+  Unpacker packed(DATA, BYTES);
+  const std::optional<std::string> expected = packed.optional_item();
+  const std::string desired = packed.item();
+  int32_t swapped = 0;
+  detail::check(
+      dt_store_compare_set(handle<dt_job>(job), key.c_str(), expected ? expected->data() : nullptr,
+                           expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
+                           static_cast<int64_t>(desired.size()), timeout_ms, &swapped));
+  return swapped != 0;
+}
+inline bool store_delete(int64_t job, const std::string& key, int64_t timeout_ms) {
+  int32_t existed = 0;
+  detail::check(dt_store_delete(handle<dt_job>(job), key.c_str(), timeout_ms, &existed));
+  return existed != 0;
+}
+/** Keys, each followed by a NUL. */
+inline Bytes store_list(int64_t job, const std::string& prefix, int64_t timeout_ms) {
+  return {detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+    return dt_store_list(handle<dt_job>(job), prefix.c_str(), timeout_ms, buffer, capacity_bytes,
+                         out_bytes);
+  })};
+}
+/** A list of key, value, key, value. */
+inline void store_multi_set(int64_t job, const char* DATA, int64_t BYTES, int64_t timeout_ms) {
+  const std::vector<std::string> items = unpack(DATA, BYTES);
+  std::vector<const char*> keys;
+  std::vector<const void*> values;
+  std::vector<int64_t> bytes;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    keys.push_back(items[i].c_str());
+    values.push_back(items[i + 1].data());
+    bytes.push_back(static_cast<int64_t>(items[i + 1].size()));
+  }
+  detail::check(dt_store_multi_set(handle<dt_job>(job), keys.data(), values.data(), bytes.data(),
+                                   detail::count32(keys.size()), timeout_ms));
+}
+/** A list of keys; gives the list of their values. */
+inline Bytes store_multi_get(int64_t job, const char* DATA, int64_t BYTES, int64_t timeout_ms) {
+  const std::vector<std::string> keys = unpack(DATA, BYTES);
+  const std::vector<const char*> names = detail::pointers_to(keys);
+  std::vector<int64_t> bytes(keys.size());
+  const std::string all =
+      detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+        return dt_store_multi_get(handle<dt_job>(job), names.data(), detail::count32(names.size()),
+                                  timeout_ms, buffer, capacity_bytes, bytes.data(), out_bytes);
+      });
+  Packer packed;
+  std::size_t at = 0;
+  for (const int64_t value_bytes : bytes) {
+    if (value_bytes < 0) {
+      packed.add_absent();
+      continue;
+    }
+    packed.add(all.substr(at, static_cast<std::size_t>(value_bytes)));
+    at += static_cast<std::size_t>(value_bytes);
+  }
+  return packed.take();
+}
+inline void store_barrier(int64_t job, const std::string& name, int32_t count, int64_t timeout_ms) {
+  detail::check(dt_store_barrier(handle<dt_job>(job), name.c_str(), count, timeout_ms));
+}
+inline int64_t store_serve(int64_t config) {
+  return made<dt_store_server>(
+      [&](dt_store_server** out) { return dt_store_serve(handle<dt_config>(config), out); });
+}
+inline int32_t store_server_port(int64_t server) {
+  int32_t value = 0;
+  detail::check(dt_store_server_port(handle<dt_store_server>(server), &value));
+  return value;
+}
+inline void store_server_destroy(int64_t server) {
+  dt_store_server_destroy(handle<dt_store_server>(server));
+}
+
+// ---- Reducer ----
+
+/** For each parameter: its count, its dtype, its name as an item. */
+inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES, bool sum,
+                              bool keep_plan, int64_t bucket_cap_bytes,
+                              int64_t first_bucket_bytes) {
+  std::vector<dt_param> params;
+  std::vector<std::string> names;
+  for (Unpacker packed(DATA, BYTES); packed.more();) {
+    const int64_t count = packed.number();
+    params.push_back(dt_param{count, nullptr, static_cast<dt_dtype>(packed.number()), 0});
+    names.push_back(packed.item());
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty()) params[i].name = names[i].c_str();
+  }
+  dt_reducer_options options;
+  dt_reducer_options_init(&options);
+  options.sum = sum ? 1 : 0;
+  options.keep_plan = keep_plan ? 1 : 0;
+  options.bucket_cap_bytes = bucket_cap_bytes;
+  options.first_bucket_bytes = first_bucket_bytes;
+  return made<dt_reducer>([&](dt_reducer** out) {
+    return dt_reducer_create(handle<dt_comm>(comm), params.data(), detail::count32(params.size()),
+                             &options, out);
+  });
+}
+inline int64_t reducer_grad(int64_t reducer, int32_t index) {
+  return made<void>(
+      [&](void** out) { return dt_reducer_grad(handle<dt_reducer>(reducer), index, out); });
+}
+/** `gradient` 0: it was written where reducer_grad() said. */
+inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {
+  detail::check(
+      dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
+}
+inline void reducer_finish(int64_t reducer, int64_t stream) {
+  detail::check(dt_reducer_finish(handle<dt_reducer>(reducer), memory(stream)));
+}
+inline bool reducer_rebuild(int64_t reducer) {
+  int32_t changed = 0;
+  detail::check(dt_reducer_rebuild(handle<dt_reducer>(reducer), &changed));
+  return changed != 0;
+}
+inline int32_t reducer_bucket(int64_t reducer, int32_t index) {
+  int32_t value = 0;
+  detail::check(dt_reducer_bucket(handle<dt_reducer>(reducer), index, &value));
+  return value;
+}
+/** bucket_count, steps, bytes, communication_ns, exposed_ns, total_bytes, total_communication_ns,
+ * total_exposed_ns, rebuilt as numbers, then hidden_share as the bits of a double. */
+inline Bytes reducer_stats(int64_t reducer) {
+  dt_reducer_statistics c;
+  dt_reducer_statistics_init(&c);
+  detail::check(dt_reducer_stats(handle<dt_reducer>(reducer), &c));
+  Packer packed;
+  for (const int64_t value :
+       {int64_t{c.bucket_count}, c.steps, c.bytes, c.communication_ns, c.exposed_ns, c.total_bytes,
+        c.total_communication_ns, c.total_exposed_ns, int64_t{c.rebuilt}}) {
+    packed.add_number(value);
+  }
+  int64_t bits = 0;
+  memcpy(&bits, &c.hidden_share, sizeof bits);
+  packed.add_number(bits);
+  return packed.take();
+}
+inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_reducer>(reducer)); }
+
+// ---- Sampler ----
+
+inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, int64_t seed,
+                              bool sequential, bool drop_last) {
+  dt_sampler_options options;
+  dt_sampler_options_init(&options);
+  options.world_size = world_size;
+  options.rank = rank;
+  options.size = size;
+  options.seed = seed;
+  options.sequential = sequential ? 1 : 0;
+  options.drop_last = drop_last ? 1 : 0;
+  return made<dt_sampler>([&](dt_sampler** out) { return dt_sampler_create(&options, out); });
+}
+inline void sampler_set_epoch(int64_t sampler, int64_t epoch) {
+  detail::check(dt_sampler_set_epoch(handle<dt_sampler>(sampler), epoch));
+}
+inline int64_t sampler_length(int64_t sampler) {
+  int64_t value = 0;
+  detail::check(dt_sampler_length(handle<dt_sampler>(sampler), &value));
+  return value;
+}
+/** Indices as int64_t in native order. */
+inline Bytes sampler_indices(int64_t sampler, int64_t first, int64_t count) {
+  // What dt refuses needs no memory.
+  std::vector<int64_t> indices(
+      count > 0 && count <= sampler_length(sampler) ? static_cast<std::size_t>(count) : 1);
+  detail::check(dt_sampler_indices(handle<dt_sampler>(sampler), first, count, indices.data()));
+  return {std::string(reinterpret_cast<const char*>(indices.data()),
+                      count > 0 ? static_cast<std::size_t>(count) * sizeof(int64_t) : 0)};
+}
+inline void sampler_destroy(int64_t sampler) { dt_sampler_destroy(handle<dt_sampler>(sampler)); }
+
+}  // namespace dt::raw
