@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * The base of dt.Memory: memory of dt's that arrays may be made over. It counts them, so that it is
+ * never freed under one.
+ */
+#include <Python.h>
+#include <structmember.h>
+
+#include "python/dtypes.h"
+
+namespace dt::python {
+
+struct Region {
+  PyObject_HEAD long long address;  ///< 0: closed
+  Py_ssize_t count;                 ///< elements
+  Py_ssize_t exports;               ///< arrays and calls that use it
+  Py_ssize_t element_bytes;
+  int dtype;
+  char on_gpu;
+};
+
+/** As the buffer protocol calls a dtype; it has no bf16, which looks like 16 bits. */
+inline char* format_of(int dtype) {
+  static char formats[][2] = {"b", "B", "i", "I", "q", "Q", "e", "H", "f", "d"};
+  return formats[dtype];
+}
+
+inline int region_export(PyObject* object, Py_buffer* view, int flags) {
+  auto* const self = reinterpret_cast<Region*>(object);
+  view->obj = nullptr;
+  if (self->address == 0 || self->on_gpu != 0) {
+    PyErr_SetString(PyExc_BufferError,
+                    self->address == 0 ? "the memory is closed"
+                                       : "the memory is a GPU's; use its __cuda_array_interface__");
+    return -1;
+  }
+  view->buf = reinterpret_cast<void*>(static_cast<intptr_t>(self->address));
+  view->len = self->count * self->element_bytes;
+  view->itemsize = self->element_bytes;
+  view->readonly = 0;
+  view->ndim = 1;
+  view->format = (flags & PyBUF_FORMAT) != 0 ? format_of(self->dtype) : nullptr;
+  view->shape = (flags & PyBUF_ND) != 0 ? &self->count : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? &self->element_bytes : nullptr;
+  view->suboffsets = nullptr;
+  view->internal = nullptr;
+  Py_INCREF(object);
+  view->obj = object;
+  ++self->exports;
+  return 0;
+}
+inline void region_release(PyObject* object, Py_buffer*) {
+  --reinterpret_cast<Region*>(object)->exports;
+}
+
+inline PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* named) {
+  static const char* names[] = {"address", "count", "dtype", "on_gpu", nullptr};
+  long long address = 0;
+  Py_ssize_t count = 0;
+  PyObject* dtype = nullptr;
+  int on_gpu = 0, number = -1;
+  if (!PyArg_ParseTupleAndKeywords(args, named, "LnO|p:Region", const_cast<char**>(names), &address,
+                                   &count, &dtype, &on_gpu) ||
+      !to_dtype(dtype, -1, &number)) {
+    return nullptr;
+  }
+  if (number == -1 || count < 0) {
+    refuse("memory", "a dtype and a count of at least 0 are needed");
+    return nullptr;
+  }
+  auto* const self = reinterpret_cast<Region*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->address = address;
+  self->count = count;
+  self->element_bytes = bytes_of(number);
+  self->dtype = number;
+  self->on_gpu = on_gpu != 0 ? 1 : 0;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+/** Gives the address and forgets it; 0 while arrays use it, or once it is closed. */
+inline PyObject* region_take(PyObject* object, PyObject*) {
+  auto* const self = reinterpret_cast<Region*>(object);
+  const long long address = self->exports == 0 ? self->address : 0;
+  if (address != 0) self->address = 0;
+  return PyLong_FromLongLong(address);
+}
+
+inline PyTypeObject& region_type() {
+  static PyMemberDef members[] = {
+      {"address", T_LONGLONG, offsetof(Region, address), READONLY,
+       "Of the first element; 0: closed."},
+      {"count", T_PYSSIZET, offsetof(Region, count), READONLY, "Elements."},
+      {"exports", T_PYSSIZET, offsetof(Region, exports), READONLY,
+       "Arrays and calls that use it now."},
+      {"itemsize", T_PYSSIZET, offsetof(Region, element_bytes), READONLY, "Bytes of an element."},
+      {"_dtype", T_INT, offsetof(Region, dtype), READONLY, nullptr},
+      {"on_gpu", T_BOOL, offsetof(Region, on_gpu), READONLY, "Whether it is CUDA memory."},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyMethodDef methods[] = {{"_take", region_take, METH_NOARGS, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
+  static PyBufferProcs buffers = {region_export, region_release};
+  static PyTypeObject type = [] {
+    PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    made.tp_name = "dt._raw.Region";
+    made.tp_basicsize = sizeof(Region);
+    made.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
+    made.tp_doc = "Memory of dt's.";
+    made.tp_as_buffer = &buffers;
+    made.tp_members = members;
+    made.tp_methods = methods;
+    made.tp_new = region_new;
+    return made;
+  }();
+  return type;
+}
+inline bool add_region_type(PyObject* module) {
+  if (PyType_Ready(&region_type()) != 0) return false;
+  Py_INCREF(&region_type());
+  return PyModule_AddObject(module, "Region", reinterpret_cast<PyObject*>(&region_type())) == 0;
+}
+
+}  // namespace dt::python
