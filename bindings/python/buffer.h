@@ -35,28 +35,25 @@ struct Description {
   int64_t elements = 0;
   int64_t element_bytes = 0;
   int dtype = -1;
-  std::string type;  ///< as the source calls it
+  std::string type;  ///< as the source calls it, where dt has no such dtype
 };
 
 /** `format` as in the module struct: one letter, perhaps after one for the byte order. */
 inline bool read_format(const char* what, const char* format, Description* out) {
   const char* letter = format == nullptr ? "B" : format;
-  out->type = "format '" + std::string(letter) + "'";
-  if (*letter == '>' || *letter == '!') {
-    if (out->element_bytes > 1) {
-      return refuse(what, "the array has big-endian elements (" + out->type +
-                              "); dt needs the machine's byte order: convert it");
-    }
-    ++letter;
-  } else if (*letter == '<' || *letter == '=' || *letter == '@') {
-    ++letter;
+  if ((*letter == '>' || *letter == '!') && out->element_bytes > 1) {
+    return refuse(what, "the array has big-endian elements (format '" + std::string(format) +
+                            "'); dt needs the machine's byte order: convert it");
   }
-  if (letter[0] == '\0' || letter[1] != '\0') return true;
-  const char kind = strchr("bhilqn", *letter) != nullptr   ? 'i'
-                    : strchr("BHILQN", *letter) != nullptr ? 'u'
-                    : strchr("efd", *letter) != nullptr    ? 'f'
-                                                           : '?';
-  out->dtype = dtype_of_kind(kind, out->element_bytes);
+  if (strchr("<>=@!", *letter) != nullptr && *letter != '\0') ++letter;
+  if (letter[0] != '\0' && letter[1] == '\0') {
+    const char kind = strchr("bhilqn", *letter) != nullptr   ? 'i'
+                      : strchr("BHILQN", *letter) != nullptr ? 'u'
+                      : strchr("efd", *letter) != nullptr    ? 'f'
+                                                             : '?';
+    out->dtype = dtype_of_kind(kind, out->element_bytes);
+  }
+  if (out->dtype == -1) out->type = "format '" + std::string(format) + "'";
   return true;
 }
 

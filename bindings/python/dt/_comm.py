@@ -24,6 +24,23 @@ def _hold(keep: Any) -> None:
         group.append(keep)
 
 
+class _Names:
+    """How messages call an operation and its arrays."""
+
+    __slots__ = ("operation", "send", "recv")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.send = operation + ": send"
+        self.recv = operation + ": recv"
+
+
+_ALLREDUCE = _Names("allreduce")
+_REDUCE = _Names("reduce")
+_ALLGATHER = _Names("allgather")
+_REDUCE_SCATTER = _Names("reduce_scatter")
+
+
 def _wrong_device(what: str, on_gpu: bool) -> Error:
     if on_gpu:
         return invalid(f"{what}: the array is GPU memory, and the communicator is over host memory; "
@@ -32,8 +49,8 @@ def _wrong_device(what: str, on_gpu: bool) -> Error:
                    "to the rank's GPU")
 
 
-def _wrong_count(name: str, sent: int, received: int, rule: str) -> Error:
-    return invalid(f"{name}: send has {sent} elements and recv {received}, but {rule}; give arrays of "
+def _wrong_count(names: _Names, sent: int, received: int, rule: str) -> Error:
+    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give arrays of "
                    "matching sizes")
 
 
@@ -114,8 +131,8 @@ class Comm:
         communicator over GPUs, memory of this rank's GPU."""
         owner = self._owner
         if owner is None:
-            _raw.comm_check(self._handle)  # raises what dt says of a closed communicator
-        assert owner is not None
+            _raw.comm_check(0)
+        assert owner is not None  # else dt has refused it
         return make_memory(owner, count, dtype, self._on_gpu)
 
     @contextlib.contextmanager
@@ -156,40 +173,44 @@ class Comm:
             raise _wrong_device(what, on_gpu)
         return address, count, dtype, keep
 
-    def _two(self, name: str, send: Any, recv: Any) -> Tuple[int, int, int, int, int, Any]:
-        sent, send_count, dtype, keep = self._one(name + ": send", send, False)
-        received, recv_count, recv_dtype, keep_recv = self._one(name + ": recv", recv, True)
+    def _two(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, int, Any]:
+        sent, send_count, dtype, on_gpu, keep = _buffer(send, False, names.send)
+        received, count, recv_dtype, recv_on_gpu, keep_recv = _buffer(recv, True, names.recv)
+        if on_gpu is not self._on_gpu:
+            raise _wrong_device(names.send, on_gpu)
+        if recv_on_gpu is not self._on_gpu:
+            raise _wrong_device(names.recv, recv_on_gpu)
         if dtype != recv_dtype:
-            raise invalid(f"{name}: send is of {Dtype(dtype).name} and recv of {Dtype(recv_dtype).name}; "
-                          "give two arrays of one dtype")
-        return sent, received, send_count, recv_count, dtype, (keep, keep_recv)
+            raise invalid(f"{names.operation}: send is of {Dtype(dtype).name} and recv of "
+                          f"{Dtype(recv_dtype).name}; give two arrays of one dtype")
+        return sent, received, send_count, count, dtype, (keep, keep_recv)
 
-    def _reduction(self, name: str, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
+    def _reduction(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
         if recv is None:
-            address, count, dtype, keep = self._one(name, send, True)
+            address, count, dtype, keep = self._one(names.operation, send, True)
             return address, address, count, dtype, keep
-        sent, received, count, recv_count, dtype, keep = self._two(name, send, recv)
+        sent, received, count, recv_count, dtype, keep = self._two(names, send, recv)
         if count != recv_count:
-            raise _wrong_count(name, count, recv_count, "both need the same number")
+            raise _wrong_count(names, count, recv_count, "both need the same number")
         return sent, received, count, dtype, keep
 
     def _reduce_arrays(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
         if recv is None and self._handle != 0 and root != _raw.comm_rank(self._handle):
-            address, count, dtype, keep = self._one("reduce: send", send, False)
+            address, count, dtype, keep = self._one(_REDUCE.send, send, False)
             return address, 0, count, dtype, keep
-        return self._reduction("reduce", send, recv)
+        return self._reduction(_REDUCE, send, recv)
 
     def _gathering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
-        sent, received, count, recv_count, dtype, keep = self._two("allgather", send, recv)
+        sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHER, send, recv)
         if recv_count != count * self._size:
-            raise _wrong_count("allgather", count, recv_count,
+            raise _wrong_count(_ALLGATHER, count, recv_count,
                                f"recv needs {self._size} times as many (one part of each rank)")
         return sent, received, count, dtype, keep
 
     def _scattering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
-        sent, received, send_count, count, dtype, keep = self._two("reduce_scatter", send, recv)
+        sent, received, send_count, count, dtype, keep = self._two(_REDUCE_SCATTER, send, recv)
         if send_count != count * self._size:
-            raise _wrong_count("reduce_scatter", send_count, count,
+            raise _wrong_count(_REDUCE_SCATTER, send_count, count,
                                f"send needs {self._size} times as many (one part for each rank)")
         return sent, received, count, dtype, keep
 
@@ -201,23 +222,23 @@ class Comm:
 
         recv: as large as send; None: the result replaces send
         """
-        sent, received, count, dtype, keep = self._reduction("allreduce", send, recv)
-        _raw.allreduce(self._handle, sent, received, count, dtype, op, stream_number(stream))
+        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
+        _raw.allreduce(self._handle, sent, received, count, dtype, op, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
     def allreduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
                         stream: Any = 0) -> Work:
         """As allreduce(), with a Work."""
-        sent, received, count, dtype, keep = self._reduction("allreduce", send, recv)
+        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
         return Work(_raw.allreduce_async(self._handle, sent, received, count, dtype, op,
-                                         stream_number(stream)), keep, self)
+                                         stream and stream_number(stream) or 0), keep, self)
 
     def reduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
                stream: Any = 0) -> None:
         """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
         sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        _raw.reduce(self._handle, sent, received, count, dtype, op, root, stream_number(stream))
+        _raw.reduce(self._handle, sent, received, count, dtype, op, root, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -226,12 +247,12 @@ class Comm:
         """As reduce(), with a Work."""
         sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
         return Work(_raw.reduce_async(self._handle, sent, received, count, dtype, op, root,
-                                      stream_number(stream)), keep, self)
+                                      stream and stream_number(stream) or 0), keep, self)
 
     def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
         """Copies root's array into everybody's."""
         address, count, dtype, keep = self._one("broadcast", array, True)
-        _raw.broadcast(self._handle, address, count, dtype, root, stream_number(stream))
+        _raw.broadcast(self._handle, address, count, dtype, root, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -239,13 +260,13 @@ class Comm:
         """As broadcast(), with a Work."""
         address, count, dtype, keep = self._one("broadcast", array, True)
         return Work(_raw.broadcast_async(self._handle, address, count, dtype, root,
-                                         stream_number(stream)), keep, self)
+                                         stream and stream_number(stream) or 0), keep, self)
 
     def allgather(self, send: Any, recv: Any, *, stream: Any = 0) -> None:
         """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
         send, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._gathering(send, recv)
-        _raw.allgather(self._handle, sent, received, count, dtype, stream_number(stream))
+        _raw.allgather(self._handle, sent, received, count, dtype, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -253,13 +274,13 @@ class Comm:
         """As allgather(), with a Work."""
         sent, received, count, dtype, keep = self._gathering(send, recv)
         return Work(_raw.allgather_async(self._handle, sent, received, count, dtype,
-                                         stream_number(stream)), keep, self)
+                                         stream and stream_number(stream) or 0), keep, self)
 
     def reduce_scatter(self, send: Any, recv: Any, op: ReduceOp = _SUM, *, stream: Any = 0) -> None:
         """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
         recv, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._scattering(send, recv)
-        _raw.reduce_scatter(self._handle, sent, received, count, dtype, op, stream_number(stream))
+        _raw.reduce_scatter(self._handle, sent, received, count, dtype, op, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -268,22 +289,22 @@ class Comm:
         """As reduce_scatter(), with a Work."""
         sent, received, count, dtype, keep = self._scattering(send, recv)
         return Work(_raw.reduce_scatter_async(self._handle, sent, received, count, dtype, op,
-                                              stream_number(stream)), keep, self)
+                                              stream and stream_number(stream) or 0), keep, self)
 
     def barrier(self, *, stream: Any = 0) -> None:
         """Returns when every rank has called it."""
-        _raw.barrier(self._handle, stream_number(stream))
+        _raw.barrier(self._handle, stream and stream_number(stream) or 0)
 
     def barrier_async(self, *, stream: Any = 0) -> Work:
         """As barrier(), with a Work."""
-        return Work(_raw.barrier_async(self._handle, stream_number(stream)), None, self)
+        return Work(_raw.barrier_async(self._handle, stream and stream_number(stream) or 0), None, self)
 
     # ---- Between two ranks ----
 
     def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
         address, count, dtype, keep = self._one("send", array, False)
-        _raw.send(self._handle, address, count, dtype, peer, stream_number(stream))
+        _raw.send(self._handle, address, count, dtype, peer, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -291,12 +312,12 @@ class Comm:
         """As send(), with a Work. Adjacent sends and receives progress together."""
         address, count, dtype, keep = self._one("send", array, False)
         return Work(_raw.send_async(self._handle, address, count, dtype, peer,
-                                    stream_number(stream)), keep, self)
+                                    stream and stream_number(stream) or 0), keep, self)
 
     def recv(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Receives what a rank of the communicator sends with send()."""
         address, count, dtype, keep = self._one("recv", array, True)
-        _raw.recv(self._handle, address, count, dtype, peer, stream_number(stream))
+        _raw.recv(self._handle, address, count, dtype, peer, stream and stream_number(stream) or 0)
         if _groups:
             _hold(keep)
 
@@ -304,4 +325,4 @@ class Comm:
         """As recv(), with a Work."""
         address, count, dtype, keep = self._one("recv", array, True)
         return Work(_raw.recv_async(self._handle, address, count, dtype, peer,
-                                    stream_number(stream)), keep, self)
+                                    stream and stream_number(stream) or 0), keep, self)

@@ -68,12 +68,13 @@ class Reducer:
         """Memory where gradient `index` is to be written, so that nothing is copied."""
         known = self._gradients.get(index)
         gradient = None if known is None else known()
-        if gradient is None or gradient.address == 0 or self._handle == 0:
-            address = _raw.reducer_grad(self._handle, index)
+        owner = self._owner  # a close() beside this does not end it
+        if gradient is None or gradient.address == 0 or owner is None:
+            address = _raw.reducer_grad(0 if owner is None else owner.number, index)
+            assert owner is not None  # else dt has refused it
             param = self._params[index]
             gradient = Gradient(address, param.count, param.dtype, self._on_gpu)
-            assert self._owner is not None
-            gradient._owner = self._owner
+            gradient._owner = owner
             self._gradients[index] = weakref.ref(gradient)
         return gradient
 
