@@ -29,14 +29,20 @@ def start_rank(rank, port, body):
          str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def end(rank):
+    rank.kill()
+    rank.wait()
+    for pipe in (rank.stdin, rank.stdout, rank.stderr):
+        pipe.close()
+
+
 class Processes(unittest.TestCase):
     def start(self, body):
         server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
         self.addCleanup(server.close)
         ranks = [start_rank(rank, server.port, body) for rank in range(2)]
         for rank in ranks:
-            self.addCleanup(rank.wait)
-            self.addCleanup(rank.kill)
+            self.addCleanup(end, rank)
         return ranks
 
     def test_two_ranks_under_dt_run(self):
@@ -58,7 +64,7 @@ class Processes(unittest.TestCase):
             try:
                 sys.stdin.readline() if comm.rank == 1 else work.wait()
             except dt.PeerLostError as error:
-                print(error.rank, error.host, error.pid, error.operation, int(error.status), flush=True)
+                print(error.rank, error.host, error.pid, int(error.status), flush=True)
                 try:
                     comm.barrier()
                 except dt.PeerLostError as again:
@@ -68,7 +74,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(rank.stdout.readline(), "ready\n")
         os.kill(ranks[1].pid, signal.SIGKILL)
         out, error = ranks[0].communicate(timeout=LIMIT_S)
-        self.assertEqual(out.splitlines(), [f"1 {socket.gethostname()} {ranks[1].pid} allreduce 22",
+        self.assertEqual(out.splitlines(), [f"1 {socket.gethostname()} {ranks[1].pid} 22",
                                             "1 again"], error)
 
     def test_a_killed_peer_fails_what_is_awaited(self):
@@ -219,6 +225,7 @@ class Ends(unittest.TestCase):
             """
         ranks = [start_rank(rank, server.port, body) for rank in range(2)]
         for rank in ranks:
+            self.addCleanup(end, rank)
             _, error = rank.communicate(timeout=LIMIT_S)
             self.assertEqual(rank.returncode, 0, error)
 
