@@ -29,8 +29,8 @@ def buffer(tensor: torch.Tensor) -> Buffer:
     return Buffer.from_address(tensor.data_ptr(), tensor.numel(), dtype, tensor, tensor.is_cuda)
 
 
-def _stream(tensor: torch.Tensor) -> int:
-    return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
+def _stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
 def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
@@ -39,7 +39,7 @@ def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
     for tensor in tensors:
         whole = tensor if tensor.is_contiguous() else tensor.contiguous()
         if comm.on_gpu:
-            comm.broadcast(buffer(whole), root, stream=_stream(whole))
+            comm.broadcast(buffer(whole), root, stream=_stream(whole.device))
         else:
             works.append((comm.broadcast_async(buffer(whole), root), tensor, whole))
     for work, tensor, whole in works:
@@ -84,7 +84,7 @@ class DistributedDataParallel(torch.nn.Module):
                   for name, parameter in named]
         self._reducer = Reducer(comm, params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes))
-        self._device_of = named[0][1]
+        self._device = named[0][1].device
         with torch.no_grad():
             broadcast([parameter.data for parameter in module.parameters()], comm)
             self._send_buffers()
@@ -139,8 +139,8 @@ class DistributedDataParallel(torch.nn.Module):
             raise invalid("DistributedDataParallel: a gradient is sparse; dt reduces dense ones")
         if not gradient.is_contiguous():
             parameter.grad = gradient = gradient.contiguous()
-        self._reducer.ready(index, buffer(gradient), stream=_stream(gradient))
+        self._reducer.ready(index, buffer(gradient), stream=_stream(gradient.device))
 
     def _finish(self) -> None:
         self._in_step = False
-        self._reducer.finish(stream=_stream(self._device_of))
+        self._reducer.finish(stream=_stream(self._device))
