@@ -107,7 +107,7 @@ inline PyTypeObject& region_type() {
     made.tp_name = "dt._raw.Region";
     made.tp_basicsize = sizeof(Region);
     made.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-    made.tp_doc = "Memory of dt's.";
+    made.tp_doc = "Region(address, count, dtype, on_gpu=False)\n--\n\nMemory of dt's.";
     made.tp_as_buffer = &buffers;
     made.tp_members = members;
     made.tp_methods = methods;
