@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* overhead LOOPS: the time of a 1 KiB allreduce of f32 in a loop of C, in ns per call, for the loops of
- * other languages to be compared with. A line per line read from stdin, until that ends: so both sides
- * of a comparison take turns. */
+/* overhead LOOPS: the time of a 1 KiB allreduce of f32 in a loop of C, in ns per call, for the
+ * loops of other languages to be compared with. A line per line read from stdin, until that ends:
+ * so both sides of a comparison take turns. */
 #include <dt/dt.h>
 #include <stdio.h>
 #include <stdlib.h>

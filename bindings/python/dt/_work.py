@@ -2,6 +2,7 @@
 """Asynchronous operations, and who keeps their buffers."""
 
 import collections
+import math
 import struct
 import sys
 import time
@@ -32,6 +33,12 @@ def _retire(handle: int, keep: Any) -> None:
         _raw.keep_forever(keep)  # dt may write there until the process is gone
     else:
         _abandoned.append((handle, keep))
+
+
+def _slice_before(end: Optional[float]) -> int:
+    if end is None:
+        return _SLICE_MS
+    return max(0, min(math.ceil((end - time.monotonic()) * 1000), _SLICE_MS))
 
 
 def sweep() -> None:
@@ -69,7 +76,7 @@ class Work:
 
     def test(self) -> bool:
         """Whether it has completed; raises its error once it failed."""
-        return self._ask(lambda handle: _raw.work_test(handle))
+        return self._ask(_raw.work_test)
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
@@ -93,19 +100,14 @@ class Work:
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits until it has completed, `timeout` seconds at most; False when the time was over first,
         which cancels nothing. Raises its error if it failed."""
-        limit = milliseconds(timeout)
+        limit = -1 if timeout is None else milliseconds(timeout)
         if 0 <= limit <= _SLICE_MS:
-            return self._ask(lambda handle: _raw.work_wait(handle, limit))
-        if self._ask(lambda handle: _raw.work_wait(handle, _SLICE_MS)):
-            return True
-        end = None if limit < 0 else time.monotonic() + limit / 1000 - _SLICE_MS / 1000
-        while True:
-            left = _SLICE_MS if end is None else int((end - time.monotonic()) * 1000) + 1
-            part = max(0, min(left, _SLICE_MS))
-            if self._ask(lambda handle: _raw.work_wait(handle, part)):
-                return True
+            return self._ask(_raw.work_wait, limit)
+        end = None if limit < 0 else time.monotonic() + limit / 1000
+        while not self._ask(_raw.work_wait, _slice_before(end)):
             if end is not None and time.monotonic() >= end:
                 return False
+        return True
 
     def wait_stream(self, stream: Any) -> None:
         """Orders it before later work of a CUDA stream. Over host memory it is wait()."""
@@ -128,12 +130,12 @@ class Work:
             from ._asyncio import completion  # asyncio is not loaded for those who do not use it
             yield from completion(self).__await__()
 
-    def _ask(self, question: Any) -> bool:
+    def _ask(self, question: Any, *args: int) -> bool:
         """Buffers go once it has ended. A close() beside this has taken them before its handle is
         invalid, and then they are its own to keep."""
         handle = self._handle
         try:
-            done = question(handle)
+            done = question(handle, *args)
         except Error:
             if handle != 0:
                 self._keep = None
@@ -152,8 +154,7 @@ def wait_any(works: Sequence[Work], timeout: Optional[float] = None) -> Optional
     packed = struct.pack(f"{len(works)}q", *(work._handle for work in works))
     end = None if limit < 0 else time.monotonic() + limit / 1000
     while True:
-        left = _SLICE_MS if end is None else int((end - time.monotonic()) * 1000) + 1
-        index = _raw.work_wait_any(packed, max(0, min(left, _SLICE_MS)))
+        index = _raw.work_wait_any(packed, _slice_before(end))
         if index >= 0:
             return int(index)
         if end is not None and time.monotonic() >= end:

@@ -18,7 +18,11 @@ from ranks import python
 
 class Versions(unittest.TestCase):
     def test_it_is_the_package_that_is_tested(self):
-        self.assertIn("site-packages", dt.__file__)
+        folder = os.path.dirname(dt.__file__)
+        self.assertIn("site-packages", folder)
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            loaded = {line.split()[-1] for line in file if "libdt" in line or "libuv" in line}
+        self.assertEqual(loaded, {os.path.join(folder, name) for name in ("libdt.so.0", "libuv.so.1")})
 
     def test_version_and_abi(self):
         self.assertEqual(dt.version(), os.environ["DT_VERSION"])
