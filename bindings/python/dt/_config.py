@@ -12,7 +12,7 @@ from ._types import Handle, LogLevel
 LogFunction = Callable[[LogLevel, str], None]
 
 
-class _Sink(raw.LogSink):  # type: ignore[misc]
+class _Sink(raw.LogSink):
     """Relays messages of dt's threads to a function."""
 
     def __init__(self, function: LogFunction) -> None:

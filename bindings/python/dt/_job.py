@@ -37,8 +37,10 @@ class Job:
     def place(self) -> Place:
         """Where this rank stands."""
         packed = Unpacker(_raw.job_place(self._handle))
-        numbers = [packed.number() for _ in range(8)]
-        return Place(*numbers, *(packed.text() for _ in range(4)))
+        number, text = packed.number, packed.text  # in this order
+        return Place(rank=number(), world_size=number(), local_rank=number(), local_size=number(),
+                     node_rank=number(), node_count=number(), attempt=number(), master_port=number(),
+                     master_addr=text(), job_id=text(), host=text(), launcher=text())
 
     @property
     def rank(self) -> int:

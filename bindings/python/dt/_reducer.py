@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients reduced in buckets while the backward pass runs."""
 
+import dataclasses
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import _raw
 from ._errors import invalid, invalid_state
@@ -10,7 +11,8 @@ from ._memory import Gradient
 from ._types import Dtype, Handle, Unpacker, pack, stream_number
 
 
-class Param(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Param:
     """One parameter, in the order of registration."""
 
     count: int
@@ -18,7 +20,8 @@ class Param(NamedTuple):
     name: str = ""
 
 
-class ReducerOptions(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ReducerOptions:
     """How a reducer works. 0 bytes: as the config says."""
 
     sum: bool = False  # instead of the mean
@@ -27,7 +30,8 @@ class ReducerOptions(NamedTuple):
     keep_plan: bool = False  # never rebuild by arrival order
 
 
-class ReducerStatistics(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ReducerStatistics:
     """What a reducer did. Times in nanoseconds of this rank."""
 
     bucket_count: int
@@ -38,7 +42,7 @@ class ReducerStatistics(NamedTuple):
     total_bytes: int
     total_communication_ns: int
     total_exposed_ns: int
-    rebuilt: bool
+    rebuilt: bool  # whether the plan follows the arrival order
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
@@ -52,7 +56,7 @@ class Reducer:
     def __init__(self, comm: Any, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
         chosen = ReducerOptions() if options is None else options
-        self._params: List[Param] = [Param(*each) for each in params]
+        self._params: List[Param] = list(params)
         packed = pack(part for each in self._params
                       for part in (int(each.count), int(each.dtype), each.name or ""))
         number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan),
@@ -137,9 +141,11 @@ class Reducer:
     def statistics(self) -> ReducerStatistics:
         """What it did so far."""
         packed = Unpacker(_raw.reducer_stats(self._handle))
-        numbers: List[Union[int, bool]] = [packed.number() for _ in range(9)]
-        numbers[8] = bool(numbers[8])
-        return ReducerStatistics(*numbers, packed.real())
+        number = packed.number  # in this order
+        return ReducerStatistics(
+            bucket_count=number(), steps=number(), bytes=number(), communication_ns=number(),
+            exposed_ns=number(), total_bytes=number(), total_communication_ns=number(),
+            total_exposed_ns=number(), rebuilt=number() != 0, hidden_share=packed.real())
 
     def close(self) -> None:
         """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enumerations, records, and how times and lists travel to dt."""
 
+import dataclasses
 import enum
 import math
 import struct
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterable, List, Optional, Union
 
 from ._errors import invalid
 
@@ -50,7 +51,8 @@ class LogLevel(enum.IntEnum):
     DEBUG = 3
 
 
-class Place(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Place:
     """Where a rank stands: what Job.place gives."""
 
     rank: int
