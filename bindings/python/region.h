@@ -88,6 +88,14 @@ inline PyObject* region_take(PyObject* object, PyObject*) {
   return PyLong_FromLongLong(address);
 }
 
+/** Undoes it. */
+inline PyObject* region_give(PyObject* object, PyObject* address) {
+  int64_t number = 0;
+  if (!to_int64(address, &number)) return nullptr;
+  reinterpret_cast<Region*>(object)->address = number;
+  Py_RETURN_NONE;
+}
+
 inline PyTypeObject& region_type() {
   static PyMemberDef members[] = {
       {"address", T_LONGLONG, offsetof(Region, address), READONLY,
@@ -100,6 +108,7 @@ inline PyTypeObject& region_type() {
       {"on_gpu", T_BOOL, offsetof(Region, on_gpu), READONLY, "Whether it is CUDA memory."},
       {nullptr, 0, 0, 0, nullptr}};
   static PyMethodDef methods[] = {{"_take", region_take, METH_NOARGS, nullptr},
+                                  {"_give", region_give, METH_O, nullptr},
                                   {nullptr, nullptr, 0, nullptr}};
   static PyBufferProcs buffers = {region_export, region_release};
   static PyTypeObject type = [] {

@@ -2,6 +2,7 @@
 """Gradients reduced in buckets while the backward pass runs."""
 
 import dataclasses
+import threading
 import weakref
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -50,7 +51,8 @@ class Reducer:
     """Plans buckets over the parameters, and checks on all ranks that the model is the same.
 
     Collective over `comm`. Broadcasts nothing. In each step every gradient is said to be ready once,
-    and finish() ends the step.
+    and finish() ends the step. Methods may be called from any thread; they wait for each other, so while
+    finish() runs the others do.
     """
 
     def __init__(self, comm: Any, params: Sequence[Param],
@@ -64,23 +66,25 @@ class Reducer:
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
         self._on_gpu: bool = comm._on_gpu
+        self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
         self._borrowed: List[Any] = []  # gradients by pointer of this step
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
 
     def grad(self, index: int) -> Gradient:
         """Memory where gradient `index` is to be written, so that nothing is copied."""
-        known = self._gradients.get(index)
-        gradient = None if known is None else known()
-        owner = self._owner  # a close() beside this does not end it
-        if gradient is None or gradient.address == 0 or owner is None:
-            address = _raw.reducer_grad(0 if owner is None else owner.number, index)
-            assert owner is not None  # else dt has refused it
-            param = self._params[index]
-            gradient = Gradient(address, param.count, param.dtype, self._on_gpu)
-            gradient._owner = owner
-            self._gradients[index] = weakref.ref(gradient)
-        return gradient
+        with self._lock:
+            known = self._gradients.get(index)
+            gradient = None if known is None else known()
+            owner = self._owner  # a close() beside this does not end it
+            if gradient is None or gradient.address == 0 or owner is None:
+                address = _raw.reducer_grad(0 if owner is None else owner.number, index)
+                assert owner is not None  # else dt has refused it
+                param = self._params[index]
+                gradient = Gradient(address, param.count, param.dtype, self._on_gpu)
+                gradient._owner = owner
+                self._gradients[index] = weakref.ref(gradient)
+            return gradient
 
     def ready(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
         """Says that gradient `index` of this step is complete; any thread.
@@ -90,7 +94,8 @@ class Reducer:
         stream: CUDA stream that produces it; ignored over host memory
         """
         if gradient is None:
-            _raw.reducer_ready(self._handle, index, 0, stream_number(stream))
+            with self._lock:
+                _raw.reducer_ready(self._handle, index, 0, stream_number(stream))
             return
         address, count, dtype, on_gpu, keep = _raw.buffer(gradient, True, "Reducer.ready: gradient")
         if 0 <= index < len(self._params):
@@ -103,17 +108,19 @@ class Reducer:
                     f"{' on a GPU' if self._on_gpu else ''}; give an array of that kind")
         if address == 0 and count == 0:
             address = 256  # some arrays without elements have no address, and 0 means grad()'s
-        self._borrowed.append(keep)
-        _raw.reducer_ready(self._handle, index, address, stream_number(stream))
+        with self._lock:
+            self._borrowed.append(keep)
+            _raw.reducer_ready(self._handle, index, address, stream_number(stream))
 
     def finish(self, *, stream: Any = 0) -> None:
         """Ends the step: waits until every bucket is reduced. Collective.
 
         InvalidStateError on all ranks when a gradient is missing anywhere; the reducer stays usable.
         """
-        _raw.reducer_finish(self._handle, stream_number(stream))
-        self._borrowed_before = self._borrowed if self._on_gpu else []
-        self._borrowed = []
+        with self._lock:
+            _raw.reducer_finish(self._handle, stream_number(stream))
+            self._borrowed_before = self._borrowed if self._on_gpu else []
+            self._borrowed = []
 
     def rebuild(self) -> bool:
         """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between
@@ -121,22 +128,28 @@ class Reducer:
 
         The memory moves, so no array may be made over it: else it is an InvalidStateError.
         """
-        gradients = [known() for known in self._gradients.values()]
-        used = sum(1 for each in gradients if each is not None and each.exports > 0)
-        if used > 0:
-            raise invalid_state(f"Reducer.rebuild: arrays are made over {used} gradient(s), which may "
-                                "move; let go of them first, and make them anew afterwards")
-        changed = bool(_raw.reducer_rebuild(self._handle))
-        if changed:
-            for each in gradients:
-                if each is not None:
-                    each._take()
-            self._gradients.clear()
-        return changed
+        with self._lock:
+            # Meanwhile nobody can make an array over them.
+            taken = [(each, each._take()) for each in (known() for known in self._gradients.values())
+                     if each is not None]
+            changed = False
+            try:
+                used = sum(1 for each, _ in taken if each.address != 0)
+                if used > 0:
+                    raise invalid_state(
+                        f"Reducer.rebuild: arrays are made over {used} gradient(s), which may move; let "
+                        "go of them first, and make them anew afterwards")
+                changed = bool(_raw.reducer_rebuild(self._handle))
+            finally:
+                for each, address in taken:
+                    if not changed and address != 0:
+                        each._give(address)
+            return changed
 
     def bucket(self, index: int) -> int:
         """In which bucket a parameter lies, in launch order."""
-        return int(_raw.reducer_bucket(self._handle, index))
+        with self._lock:
+            return int(_raw.reducer_bucket(self._handle, index))
 
     def statistics(self) -> ReducerStatistics:
         """What it did so far."""

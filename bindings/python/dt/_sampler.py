@@ -2,6 +2,7 @@
 """Which samples of a data set a rank sees."""
 
 import array
+import threading
 from typing import Iterator, Optional
 
 from . import _raw
@@ -25,17 +26,20 @@ class Sampler:
         number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last))
         self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
         self._handle: int = number
+        self._lock = threading.RLock()  # dt's sampler may be used by one thread at a time
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch's order. A forgotten call repeats the same order."""
-        _raw.sampler_set_epoch(self._handle, epoch)
+        with self._lock:
+            _raw.sampler_set_epoch(self._handle, epoch)
 
     def indices(self, first: int = 0, count: Optional[int] = None) -> "array.array[int]":
         """A range of this rank's sample indices, to the end without `count`. NumPy takes it without a
         copy; a job resumes by its position."""
-        if count is None:
-            count = max(len(self) - first, 0)
-        return array.array("q", _raw.sampler_indices(self._handle, first, count))
+        with self._lock:
+            if count is None:
+                count = max(len(self) - first, 0)
+            return array.array("q", _raw.sampler_indices(self._handle, first, count))
 
     def close(self) -> None:
         """Drops the handle."""
@@ -43,7 +47,8 @@ class Sampler:
         self._owner = None
 
     def __len__(self) -> int:
-        return int(_raw.sampler_length(self._handle))
+        with self._lock:
+            return int(_raw.sampler_length(self._handle))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices())

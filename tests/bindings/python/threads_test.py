@@ -51,6 +51,7 @@ class Races(unittest.TestCase):
             reducer = dt.Reducer(comm, [dt.Param(8)])
             memory = comm.alloc(8)
             things = [job, comm, config, sampler, reducer, memory, *works]
+            ends = turn % 2 == 0
 
             def body(number):
                 choice = random.Random(1000 * turn + number)
@@ -59,11 +60,14 @@ class Races(unittest.TestCase):
                         lambda: comm.allreduce(array.array("f", [1] * 10)),
                         lambda: comm.allreduce_async(memory), lambda: comm.rank, lambda: job.place,
                         lambda: job.store.set("a", b"b"), lambda: list(sampler),
+                        lambda: sampler.set_epoch(number), reducer.rebuild, lambda: reducer.bucket(0),
+                        lambda: comm.set_timeout(5), lambda: comm.split(0), lambda: comm.alloc(3),
                         lambda: config.get("job.id"), lambda: choice.choice(works).wait(1),
                         lambda: choice.choice(works).test(), lambda: reducer.ready(0, memory),
                         reducer.finish, lambda: reducer.grad(0), reducer.statistics,
                         lambda: memoryview(memory)[0], lambda: dt.wait_any(works, 0),
-                        lambda: choice.choice(things).close()])
+                        lambda: choice.choice(things).close(), lambda: ends and job.finalize(),
+                        lambda: ends and job.abort("race")])
                     try:
                         use()
                     except (dt.Error, BufferError):
