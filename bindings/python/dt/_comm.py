@@ -24,6 +24,14 @@ def _hold(keep: Any) -> None:
         group.append(keep)
 
 
+def _carry_out(call: Any, keep: Any, *args: Any) -> None:
+    if _groups:
+        _hold(keep)  # also if a signal ends this function after the call
+    call(*args)
+    if _groups:
+        _hold(keep)  # if another thread has begun the group meanwhile
+
+
 class _Names:
     """How messages call an operation and its arrays."""
 
@@ -50,8 +58,8 @@ def _wrong_device(what: str, on_gpu: bool) -> Error:
 
 
 def _wrong_count(names: _Names, sent: int, received: int, rule: str) -> Error:
-    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give arrays of "
-                   "matching sizes")
+    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give "
+                   "arrays of matching sizes")
 
 
 class Comm:
@@ -214,6 +222,17 @@ class Comm:
                                f"send needs {self._size} times as many (one part for each rank)")
         return sent, received, count, dtype, keep
 
+    def _issue(self, call: Any, keep: Any, *args: Any) -> Work:
+        work = Work(keep, self)
+        try:
+            work._handle = call(self._handle, *args)
+        except (Error, TypeError):
+            raise  # nothing was issued
+        except BaseException:
+            _raw.keep_forever(keep)  # a signal's: the operation is under way, and nobody has its handle
+            raise
+        return work
+
     # ---- Collectives ----
 
     def allreduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
@@ -223,73 +242,68 @@ class Comm:
         recv: as large as send; None: the result replaces send
         """
         sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
-        _raw.allreduce(self._handle, sent, received, count, dtype, op, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.allreduce, keep, self._handle, sent, received, count, dtype, op,
+                   stream and stream_number(stream) or 0)
 
     def allreduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
                         stream: Any = 0) -> Work:
         """As allreduce(), with a Work."""
         sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
-        return Work(_raw.allreduce_async(self._handle, sent, received, count, dtype, op,
-                                         stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.allreduce_async, keep, sent, received, count, dtype, op,
+                           stream and stream_number(stream) or 0)
 
     def reduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
                stream: Any = 0) -> None:
         """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
         sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        _raw.reduce(self._handle, sent, received, count, dtype, op, root, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.reduce, keep, self._handle, sent, received, count, dtype, op, root,
+                   stream and stream_number(stream) or 0)
 
     def reduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
                      stream: Any = 0) -> Work:
         """As reduce(), with a Work."""
         sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        return Work(_raw.reduce_async(self._handle, sent, received, count, dtype, op, root,
-                                      stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.reduce_async, keep, sent, received, count, dtype, op, root,
+                           stream and stream_number(stream) or 0)
 
     def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
         """Copies root's array into everybody's."""
         address, count, dtype, keep = self._one("broadcast", array, True)
-        _raw.broadcast(self._handle, address, count, dtype, root, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
+                   stream and stream_number(stream) or 0)
 
     def broadcast_async(self, array: Any, root: int = 0, *, stream: Any = 0) -> Work:
         """As broadcast(), with a Work."""
         address, count, dtype, keep = self._one("broadcast", array, True)
-        return Work(_raw.broadcast_async(self._handle, address, count, dtype, root,
-                                         stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.broadcast_async, keep, address, count, dtype, root,
+                           stream and stream_number(stream) or 0)
 
     def allgather(self, send: Any, recv: Any, *, stream: Any = 0) -> None:
         """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
         send, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._gathering(send, recv)
-        _raw.allgather(self._handle, sent, received, count, dtype, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.allgather, keep, self._handle, sent, received, count, dtype,
+                   stream and stream_number(stream) or 0)
 
     def allgather_async(self, send: Any, recv: Any, *, stream: Any = 0) -> Work:
         """As allgather(), with a Work."""
         sent, received, count, dtype, keep = self._gathering(send, recv)
-        return Work(_raw.allgather_async(self._handle, sent, received, count, dtype,
-                                         stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.allgather_async, keep, sent, received, count, dtype,
+                           stream and stream_number(stream) or 0)
 
     def reduce_scatter(self, send: Any, recv: Any, op: ReduceOp = _SUM, *, stream: Any = 0) -> None:
         """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
         recv, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._scattering(send, recv)
-        _raw.reduce_scatter(self._handle, sent, received, count, dtype, op, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.reduce_scatter, keep, self._handle, sent, received, count, dtype, op,
+                   stream and stream_number(stream) or 0)
 
     def reduce_scatter_async(self, send: Any, recv: Any, op: ReduceOp = _SUM, *,
                              stream: Any = 0) -> Work:
         """As reduce_scatter(), with a Work."""
         sent, received, count, dtype, keep = self._scattering(send, recv)
-        return Work(_raw.reduce_scatter_async(self._handle, sent, received, count, dtype, op,
-                                              stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.reduce_scatter_async, keep, sent, received, count, dtype, op,
+                           stream and stream_number(stream) or 0)
 
     def barrier(self, *, stream: Any = 0) -> None:
         """Returns when every rank has called it."""
@@ -297,32 +311,30 @@ class Comm:
 
     def barrier_async(self, *, stream: Any = 0) -> Work:
         """As barrier(), with a Work."""
-        return Work(_raw.barrier_async(self._handle, stream and stream_number(stream) or 0), None, self)
+        return self._issue(_raw.barrier_async, None, stream and stream_number(stream) or 0)
 
     # ---- Between two ranks ----
 
     def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
         address, count, dtype, keep = self._one("send", array, False)
-        _raw.send(self._handle, address, count, dtype, peer, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.send, keep, self._handle, address, count, dtype, peer,
+                   stream and stream_number(stream) or 0)
 
     def send_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
         """As send(), with a Work. Adjacent sends and receives progress together."""
         address, count, dtype, keep = self._one("send", array, False)
-        return Work(_raw.send_async(self._handle, address, count, dtype, peer,
-                                    stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.send_async, keep, address, count, dtype, peer,
+                           stream and stream_number(stream) or 0)
 
     def recv(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Receives what a rank of the communicator sends with send()."""
         address, count, dtype, keep = self._one("recv", array, True)
-        _raw.recv(self._handle, address, count, dtype, peer, stream and stream_number(stream) or 0)
-        if _groups:
-            _hold(keep)
+        _carry_out(_raw.recv, keep, self._handle, address, count, dtype, peer,
+                   stream and stream_number(stream) or 0)
 
     def recv_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
         """As recv(), with a Work."""
         address, count, dtype, keep = self._one("recv", array, True)
-        return Work(_raw.recv_async(self._handle, address, count, dtype, peer,
-                                    stream and stream_number(stream) or 0), keep, self)
+        return self._issue(_raw.recv_async, keep, address, count, dtype, peer,
+                           stream and stream_number(stream) or 0)

@@ -67,8 +67,8 @@ class Work:
 
     __slots__ = ("_handle", "_keep", "_comm", "__weakref__")
 
-    def __init__(self, handle: int, keep: Any, comm: Any) -> None:
-        self._handle = handle
+    def __init__(self, keep: Any, comm: Any) -> None:
+        self._handle = 0  # the communicator issues the operation and sets it
         self._keep = keep
         self._comm = comm
         if _abandoned:

@@ -12,6 +12,8 @@ from ._raw import Buffer
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
 from ._types import Dtype
 
+__all__ = ["DistributedDataParallel", "broadcast", "buffer"]
+
 _DTYPES: Dict[Any, Dtype] = {
     torch.int8: Dtype.I8, torch.uint8: Dtype.U8, torch.int32: Dtype.I32, torch.int64: Dtype.I64,
     torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16, torch.float32: Dtype.F32,
