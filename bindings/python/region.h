@@ -8,6 +8,9 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <new>
+
+#include "python/dlpack.h"
 #include "python/dtypes.h"
 
 namespace dt::python {
@@ -80,6 +83,61 @@ inline PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* named)
   return reinterpret_cast<PyObject*>(self);
 }
 
+// ---- As a tensor of DLPack: it knows bf16, and its deleter says when the tensor is gone ----
+
+struct LentTensor {
+  DLManagedTensor managed;
+  int64_t shape;
+  Region* region;
+};
+
+inline void end_lent(DLManagedTensor* managed) {
+  auto* const lent = static_cast<LentTensor*>(managed->manager_ctx);
+  if (Py_IsInitialized()) {  // else all of Python's objects are gone
+    const PyGILState_STATE state = PyGILState_Ensure();
+    --lent->region->exports;
+    Py_DECREF(lent->region);
+    PyGILState_Release(state);
+  }
+  delete lent;
+}
+inline void end_capsule(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // somebody has taken the tensor
+  end_lent(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor")));
+}
+
+/** What a caller asks for beside (stream, version, device) changes nothing for host memory. */
+inline PyObject* region_dlpack(PyObject* object, PyObject*, PyObject*) {
+  auto* const self = reinterpret_cast<Region*>(object);
+  if (self->address == 0 || self->on_gpu != 0) {
+    PyErr_SetString(PyExc_BufferError,
+                    self->address == 0 ? "the memory is closed"
+                                       : "the memory is a GPU's; use its __cuda_array_interface__");
+    return nullptr;
+  }
+  constexpr uint8_t kCodes[] = {0, 1, 0, 1, 0, 1, 2, 4, 2, 2};  // of dt_dtype
+  auto* const lent = new (std::nothrow) LentTensor();
+  if (lent == nullptr) return PyErr_NoMemory();
+  DLTensor& tensor = lent->managed.dl_tensor;
+  tensor.data = reinterpret_cast<void*>(static_cast<intptr_t>(self->address));
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = {kCodes[self->dtype], static_cast<uint8_t>(8 * self->element_bytes), 1};
+  lent->shape = self->count;
+  tensor.shape = &lent->shape;
+  lent->managed.manager_ctx = lent;
+  lent->managed.deleter = end_lent;
+  lent->region = self;
+  Py_INCREF(self);
+  ++self->exports;
+  PyObject* const capsule = PyCapsule_New(&lent->managed, "dltensor", end_capsule);
+  if (capsule == nullptr) end_lent(&lent->managed);
+  return capsule;
+}
+inline PyObject* region_dlpack_device(PyObject*, PyObject*) {
+  return Py_BuildValue("(ii)", static_cast<int>(kDLCPU), 0);
+}
+
 /** Gives the address and forgets it; 0 while arrays use it, or once it is closed. */
 inline PyObject* region_take(PyObject* object, PyObject*) {
   auto* const self = reinterpret_cast<Region*>(object);
@@ -107,9 +165,13 @@ inline PyTypeObject& region_type() {
       {"_dtype", T_INT, offsetof(Region, dtype), READONLY, nullptr},
       {"on_gpu", T_BOOL, offsetof(Region, on_gpu), READONLY, "Whether it is CUDA memory."},
       {nullptr, 0, 0, 0, nullptr}};
-  static PyMethodDef methods[] = {{"_take", region_take, METH_NOARGS, nullptr},
-                                  {"_give", region_give, METH_O, nullptr},
-                                  {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef methods[] = {
+      {"_take", region_take, METH_NOARGS, nullptr},
+      {"_give", region_give, METH_O, nullptr},
+      {"__dlpack__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(region_dlpack)),
+       METH_VARARGS | METH_KEYWORDS, nullptr},
+      {"__dlpack_device__", region_dlpack_device, METH_NOARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr}};
   static PyBufferProcs buffers = {region_export, region_release};
   static PyTypeObject type = [] {
     PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};

@@ -12,10 +12,10 @@ _TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8
 
 class Region(_raw.Region):
     """Memory that arrays are made over: numpy.asarray(region), memoryview(region) and
-    torch.frombuffer(region, dtype=...) share it and keep it alive. It is as long as its `count`.
+    torch.from_dlpack(region) share it and keep it alive. It is as long as its `count`.
 
-    Memory of a GPU has __cuda_array_interface__ instead. The buffer protocol has no bf16: such memory
-    looks like unsigned integers of 16 bits.
+    Memory of a GPU has __cuda_array_interface__ instead. The buffer protocol has no bf16, DLPack does:
+    without it such memory looks like unsigned integers of 16 bits.
     """
 
     _owner: Handle

@@ -2,7 +2,7 @@
 """PyTorch modules trained with dt's reducer. Imports torch; `import dt` alone does not."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -59,9 +59,11 @@ class DistributedDataParallel(torch.nn.Module):
     broadcast_buffers: also make buffers (of batch norm, say) rank 0's before each forward pass
     bucket_cap_bytes, first_bucket_bytes: of the reducer; 0: as the config says
 
-    After loss.backward() every parameter has the mean gradient. Every parameter that requires a
-    gradient must get one in each step; backward() raises dt.InvalidStateError on all ranks otherwise,
-    and names those that did not.
+    After loss.backward() every parameter has the mean gradient. Over host memory parameter.grad lies in
+    dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
+
+    Every parameter that requires a gradient must get one in each step; backward() raises
+    dt.InvalidStateError on all ranks otherwise, and names those that did not.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
@@ -87,6 +89,11 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer = Reducer(comm, params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes))
         self._device = named[0][1].device
+        # Where gradients lie in the buckets; None: dt copies to and fro.
+        self._views: List[Optional[torch.Tensor]] = [
+            None if comm.on_gpu or parameter.numel() == 0
+            else torch.from_dlpack(self._reducer.grad(index)).view(parameter.shape)
+            for index, (_, parameter) in enumerate(named)]
         with torch.no_grad():
             broadcast([parameter.data for parameter in module.parameters()], comm)
             self._send_buffers()
@@ -139,6 +146,14 @@ class DistributedDataParallel(torch.nn.Module):
             return  # finish() names it
         if gradient.is_sparse:
             raise invalid("DistributedDataParallel: a gradient is sparse; dt reduces dense ones")
+        view = self._views[index]
+        if view is not None:
+            if gradient.data_ptr() != view.data_ptr():
+                with torch.no_grad():
+                    view.copy_(gradient)
+                parameter.grad = view
+            self._reducer.ready(index)
+            return
         if not gradient.is_contiguous():
             parameter.grad = gradient = gradient.contiguous()
         self._reducer.ready(index, buffer(gradient), stream=_stream(gradient.device))

@@ -271,11 +271,28 @@ class Tensors(Case):
         self.assertIn("require", str(error.__cause__))
 
     def test_memory_as_a_tensor(self):
+        for dtype in dt.Dtype:
+            if dtype in (dt.Dtype.U32, dt.Dtype.U64):  # PyTorch has none
+                continue
+            memory = self.comm.alloc(4, dtype)
+            tensor = torch.from_dlpack(memory)
+            self.assertEqual(dt.Buffer(tensor).dtype, dtype)
+            tensor.fill_(2)
+            self.comm.allreduce(memory)
+            with self.assertRaises(dt.InvalidStateError):
+                memory.close()
+            gone = weakref.ref(memory)
+            del memory
+            self.assertEqual(tensor.sum().item(), 8)
+            self.assertIsNotNone(gone())
+            del tensor
+            self.assertIsNone(gone())
         memory = self.comm.alloc(4)
-        tensor = torch.frombuffer(memory, dtype=torch.float32)
-        tensor.fill_(2)
-        self.comm.allreduce(memory)
-        self.assertEqual(bytes(memory), array.array("f", [2] * 4).tobytes())
+        memory.__dlpack__()  # nobody takes it
+        self.assertEqual(memory.exports, 0)
+        memory.close()
+        with self.assertRaises(BufferError):
+            torch.from_dlpack(memory)
 
 
 if __name__ == "__main__":
