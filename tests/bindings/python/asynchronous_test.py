@@ -112,8 +112,8 @@ class Asyncio(unittest.TestCase):
     def test_a_failure_is_raised(self):
         def body(_, comm):
             async def main():
-                works = [comm.allreduce_async(ones(1 + comm.rank)) for _ in range(3)]
-                for work in works:
+                work = comm.allreduce_async(ones(1 + comm.rank))
+                for _ in range(2):
                     with self.assertRaises(dt.MismatchError):
                         await work
                     self.assertIsInstance(work.error(), dt.MismatchError)

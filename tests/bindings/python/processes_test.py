@@ -196,12 +196,16 @@ class Ends(unittest.TestCase):
 
     def test_daemon_threads_that_are_inside_dt(self):
         self.check("""
-    server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
+    received = []
+    served = dt.Config(settings={"job.id": "test", "job.world_size": 2, "log.level": "debug"})
+    served.set_log_sink(lambda level, text: received.append(text))
+    server = dt.StoreServer(served)
     jobs, begun = [None, None], threading.Barrier(3)
     def rank(number):
         config = dt.Config(settings={"job.id": "test", "job.rank": number, "job.world_size": 2,
             "job.master_addr": "127.0.0.1", "job.master_port": server.port, "job.store_served": True,
-            "log.level": "error"})
+            "log.level": "debug"})
+        config.set_log_sink(lambda level, text: received.append(text))
         jobs[number] = dt.Job(config)
         comm = jobs[number].world()
         begun.wait()
