@@ -1,35 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes, errors, buffers and the log sink in Python.
+// Bytes, errors, numbers, text, buffers and the log sink in Python.
 
 %{
-// ---- Errors ----
+#include "python/errors.h"
+#include "python/unlocked.h"
 
-/// dt._errors._raise_as(status, rank, host, pid, operation, sequence, message) gives the exception.
-static PyObject* dt_make_exception = nullptr;
+#include "python/buffer.h"
 
-static void dt_raise(const dt::Error& error) {
-  PyObject* const exception =
-      dt_make_exception == nullptr
-          ? nullptr
-          : PyObject_CallFunction(dt_make_exception, "iisLsLs", static_cast<int>(error.status()),
-                                  static_cast<int>(error.rank()), error.host().c_str(),
-                                  static_cast<long long>(error.pid()), error.operation().c_str(),
-                                  static_cast<long long>(error.sequence()), error.what());
-  if (exception == nullptr) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, error.what());
-    return;
-  }
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception);
-  Py_DECREF(exception);
-}
+// SWIG's own end a thread that comes back while Python ends, in a destructor: see unlocked.h.
+#undef SWIG_PYTHON_THREAD_BEGIN_ALLOW
+#undef SWIG_PYTHON_THREAD_END_ALLOW
+#define SWIG_PYTHON_THREAD_BEGIN_ALLOW dt::python::Unlocked dt_unlocked
+#define SWIG_PYTHON_THREAD_END_ALLOW dt_unlocked.end()
 %}
 
-// The GIL is away in $action; SWIG takes it back when the block of $action ends, also by a throw.
+// The GIL is away in $action; it is taken back when the block of $action ends, also by a throw.
 %exception {
   try {
     $action
   } catch (const dt::Error& error) {
-    dt_raise(error);
+    dt::python::raise(error);
     SWIG_fail;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
@@ -40,19 +30,55 @@ static void dt_raise(const dt::Error& error) {
   }
 }
 
-%native(set_exception_maker) PyObject* dt_set_exception_maker(PyObject*, PyObject*);
+// ---- What is not in raw.h ----
+
+%define NATIVE(NAME)
+%native(NAME) PyObject* dt_python_##NAME(PyObject*, PyObject*);
 %{
-static PyObject* dt_set_exception_maker(PyObject*, PyObject* args) {
-  PyObject* maker = nullptr;
-  if (!PyArg_ParseTuple(args, "O:set_exception_maker", &maker)) return nullptr;
-  Py_INCREF(maker);
-  Py_XSETREF(dt_make_exception, maker);
-  Py_RETURN_NONE;
+static PyObject* dt_python_##NAME(PyObject* self, PyObject* args) {
+  return dt::python::NAME(self, args);
 }
 %}
+%enddef
+NATIVE(set_exception_maker)
+NATIVE(buffer)
+NATIVE(keep_forever)
+NATIVE(end_of_python)
 
-// Python's own of this name is in functools since 3.0.
-%warnfilter(321) dt::raw::reduce;
+%init %{
+  if (!dt::python::add_buffer_type(m) || !dt::python::add_region_type(m)) return nullptr;
+%}
+
+
+// ---- Numbers and text ----
+// SWIG's own take no NumPy integers, and cut text at its first NUL without a word.
+
+%typemap(in) int32_t {
+  if (!dt::python::to_int32($input, &$1)) SWIG_fail;
+}
+%typemap(in) int64_t {
+  if (!dt::python::to_int64($input, &$1)) SWIG_fail;
+}
+%typemap(in) const std::string& (std::string text) {
+  if (!dt::python::to_text($input, &text)) SWIG_fail;
+  $1 = &text;
+}
+%typemap(freearg) const std::string& ""
+%typemap(in) (const char* PATH) (std::string text) {
+  $1 = nullptr;
+  if ($input != Py_None) {
+    if (!dt::python::to_text($input, &text)) SWIG_fail;
+    $1 = const_cast<char*>(text.c_str());
+  }
+}
+%typemap(freearg) (const char* PATH) ""
+%apply (const char* PATH) { (const char* MESSAGE) };
+%typemap(out) std::string {
+  $result = dt::python::from_text($1);
+}
+%typemap(directorin) const std::string& {
+  $input = dt::python::from_text($1);
+}
 
 // ---- Bytes ----
 

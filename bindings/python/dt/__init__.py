@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dt: distributed training for programs that are linked, not scripted.
+
+    import dt, numpy
+
+    with dt.Job() as job:               # dt run -n 4 python3 program.py
+        comm = job.world()
+        values = numpy.full(1000, float(comm.rank))
+        comm.allreduce(values)          # in place, without copies
+        work = comm.allreduce_async(values, op=dt.ReduceOp.AVG)
+        work.wait()                     # or: await work
+
+Times are in seconds, counts in elements. Errors are subclasses of dt.Error. A closed object raises
+InvalidArgumentError. dt.torch has a DistributedDataParallel for PyTorch, which is not loaded before.
+"""
+
+from . import _exit, _raw
+from ._errors import (AbortedError, ConfigError, CudaError, Error, InternalError,
+                      InvalidArgumentError, InvalidStateError, MismatchError, NcclError,
+                      OutOfMemoryError, PeerLostError, Status, SystemCallError, TimeoutError,
+                      UnsupportedError, VersionError)
+from ._types import Dtype, LogLevel, Place, ReduceOp
+from ._config import Config
+from ._work import Work, wait_any
+from ._memory import Gradient, Memory
+from ._comm import Comm
+from ._store import Store, StoreServer
+from ._job import Job
+from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
+from ._sampler import Sampler
+from ._raw import Buffer
+
+__all__ = [
+    "AbortedError", "Buffer", "Comm", "Config", "ConfigError", "CudaError", "Dtype", "Error",
+    "Gradient", "InternalError", "InvalidArgumentError", "InvalidStateError", "Job", "LogLevel",
+    "Memory", "MismatchError", "NcclError", "OutOfMemoryError", "Param", "PeerLostError", "Place",
+    "ReduceOp", "Reducer", "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store",
+    "StoreServer", "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Work",
+    "abi_version", "build_info", "version", "wait_any",
+]
+
+
+def version() -> str:
+    """Release of the library: "0.1.0"."""
+    return str(_raw.version())
+
+
+def abi_version() -> int:
+    """The ABI that the library implements."""
+    return int(_raw.abi_version())
+
+
+def build_info() -> str:
+    """How the library was built: one "name: value" line each."""
+    return str(_raw.build_info())
+
+
+__version__ = version()
+_exit.register()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Works as futures of asyncio: one epoll object per loop, over the eventfds of communicators.
+
+The eventfds are watched by edges and never read, so nothing is taken from others who watch them.
+"""
+
+import asyncio
+import select
+import weakref
+from typing import Any, List, Tuple
+
+from . import _raw
+from ._errors import Error
+
+_EDGES = select.EPOLLIN | select.EPOLLET
+
+
+class _Waker:
+    """Completes the futures of one loop, on the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._epoll = select.epoll()
+        self._waiting: List[Tuple[Any, "asyncio.Future[None]"]] = []
+        loop.add_reader(self._epoll.fileno(), self._wake)
+
+    def add(self, work: Any, future: "asyncio.Future[None]") -> None:
+        """Completes `future` with what comes of `work`."""
+        fd = _raw.work_fd(work._comm._handle)
+        try:
+            self._epoll.register(fd, _EDGES)
+        except FileExistsError:
+            pass  # an edge since then is still to be seen
+        self._waiting.append((work, future))
+        self._settle()  # it may have completed before it was watched
+
+    def _wake(self) -> None:
+        self._epoll.poll(0)  # takes the edges away
+        self._settle()
+
+    def _settle(self) -> None:
+        self._waiting = [each for each in self._waiting if not _settled(*each)]
+
+
+def _settled(work: Any, future: "asyncio.Future[None]") -> bool:
+    if future.done():  # cancelled: the work goes on by itself
+        return True
+    try:
+        if not work.test():
+            return False
+        future.set_result(None)
+    except Error as error:
+        future.set_exception(error)
+    return True
+
+
+_wakers: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker]" = (
+    weakref.WeakKeyDictionary())
+
+
+def completion(work: Any) -> "asyncio.Future[Any]":
+    """A future of the running loop that completes with the work."""
+    loop = asyncio.get_running_loop()
+    comm = work._comm
+    if comm is None or comm._handle == 0:
+        # A closed communicator has no eventfd any more; a thread waits instead.
+        return loop.run_in_executor(None, work.wait)
+    waker = _wakers.get(loop)
+    if waker is None:
+        try:
+            waker = _wakers[loop] = _Waker(loop)
+        except NotImplementedError:  # a loop that watches no file descriptors
+            return loop.run_in_executor(None, work.wait)
+    future: "asyncio.Future[None]" = loop.create_future()
+    waker.add(work, future)
+    return future

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators and their collectives."""
+
+import contextlib
+import math
+from typing import Any, Iterator, List, Optional, Tuple
+
+from . import _raw
+from ._errors import Error, invalid
+from ._memory import Memory, make_memory
+from ._types import Dtype, Handle, ReduceOp, milliseconds, stream_number
+from ._work import Work
+
+_buffer = _raw.buffer
+_SUM = ReduceOp.SUM
+
+# For each group that is open, what keeps the arrays of its plain calls: dt uses them until its end.
+# A communicator may have several handles, so any group counts for all calls.
+_groups: List[List[Any]] = []
+
+
+def _hold(keep: Any) -> None:
+    for group in list(_groups):
+        group.append(keep)
+
+
+def _carry_out(call: Any, keep: Any, *args: Any) -> None:
+    if _groups:
+        _hold(keep)  # also if a signal ends this function after the call
+    call(*args)
+    if _groups:
+        _hold(keep)  # if another thread has begun the group meanwhile
+
+
+class _Names:
+    """How messages call an operation and its arrays."""
+
+    __slots__ = ("operation", "send", "recv")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.send = operation + ": send"
+        self.recv = operation + ": recv"
+
+
+_ALLREDUCE = _Names("allreduce")
+_REDUCE = _Names("reduce")
+_ALLGATHER = _Names("allgather")
+_REDUCE_SCATTER = _Names("reduce_scatter")
+
+
+def _wrong_device(what: str, on_gpu: bool) -> Error:
+    if on_gpu:
+        return invalid(f"{what}: the array is GPU memory, and the communicator is over host memory; "
+                       'start the job with backend.name = "nccl", or copy the array to the host')
+    return invalid(f"{what}: the array is host memory, and the communicator is over GPU memory; copy it "
+                   "to the rank's GPU")
+
+
+def _wrong_count(names: _Names, sent: int, received: int, rule: str) -> Error:
+    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give "
+                   "arrays of matching sizes")
+
+
+class Comm:
+    """An ordered set of ranks that runs collectives: what Job.world() and Comm.split() give.
+
+    Arrays are whatever has the buffer protocol (NumPy, array.array, bytes, ...), DLPack (PyTorch, JAX,
+    CuPy, ...) or __cuda_array_interface__, contiguous and in the machine's byte order; nothing is
+    copied, and count and dtype are the array's. All ranks call the same collectives in the same order
+    with the same counts, dtypes and reductions; issue them from one thread per communicator.
+
+    Each collective has two forms. The plain one returns when the result is there (over GPU memory:
+    when it is ordered on the stream), and a signal is handled after that. The one that ends in _async
+    returns a Work at once; both arrays are dt's until that is done. `stream` is the CUDA stream that
+    produces `send`, as an int or as PyTorch's or CuPy's object; it is ignored over host memory.
+    """
+
+    __slots__ = ("_handle", "_owner", "_on_gpu", "_size", "__weakref__")
+
+    def __init__(self, handle: int, on_gpu: bool) -> None:
+        self._owner: Optional[Handle] = Handle(handle, _raw.comm_destroy)
+        self._handle = handle
+        self._on_gpu = on_gpu
+        self._size = int(_raw.comm_size(handle))
+
+    # ---- Who is in it ----
+
+    @property
+    def rank(self) -> int:
+        """This rank's index in the communicator."""
+        return int(_raw.comm_rank(self._handle))
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the communicator."""
+        return int(_raw.comm_size(self._handle))
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its arrays are GPU memory."""
+        return self._on_gpu
+
+    def world_rank(self, rank: int) -> int:
+        """World rank of a rank of this communicator."""
+        return int(_raw.comm_world_rank(self._handle, rank))
+
+    def split(self, color: Optional[int], key: int = 0) -> Optional["Comm"]:
+        """Ranks of equal color form a new communicator, ordered by (key, rank). Collective.
+
+        color: at least 0; None: this rank is in none, and gets None
+        """
+        handle = _raw.comm_split(self._handle, -1 if color is None else color, key)
+        return Comm(handle, self._on_gpu) if handle != 0 else None
+
+    # ---- Its state ----
+
+    def set_timeout(self, timeout: Optional[float]) -> None:
+        """Limit of each later operation in seconds; when it passes, the operation fails with a
+        TimeoutError that names the ranks that did not come. None: collective.timeout_ms again;
+        math.inf: no limit."""
+        limit = 0 if timeout == math.inf else milliseconds(timeout)
+        if timeout is not None and limit == 0 and timeout != math.inf:
+            raise invalid("Comm.set_timeout: a timeout of 0; give more than 0 seconds, or math.inf")
+        _raw.comm_set_timeout(self._handle, limit)
+
+    def check(self) -> None:
+        """Raises the error that broke the communicator, if any. Call it before keeping a result that was
+        only ordered on a stream."""
+        _raw.comm_check(self._handle)
+
+    def fileno(self) -> int:
+        """An eventfd that is readable when works have completed since it was last read; the
+        communicator's own: do not close it."""
+        return int(_raw.work_fd(self._handle))
+
+    def alloc(self, count: int, dtype: Dtype = Dtype.F32) -> Memory:
+        """Zeroed memory that all local ranks can reach, so that reductions read it where it lies; of a
+        communicator over GPUs, memory of this rank's GPU."""
+        owner = self._owner
+        if owner is None:
+            _raw.comm_check(0)
+        assert owner is not None  # else dt has refused it
+        return make_memory(owner, count, dtype, self._on_gpu)
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator["Comm"]:
+        """The operations of the block are carried out as one, so that ranks may send to each other. The
+        plain forms return at once, and their results are there after the block; a work of the block may
+        only be waited for after it."""
+        arrays: List[Any] = []
+        _groups.append(arrays)
+        try:
+            _raw.group_begin(self._handle)
+            try:
+                yield self
+            except BaseException:
+                with contextlib.suppress(Error):
+                    _raw.group_end(self._handle)
+                raise
+            _raw.group_end(self._handle)
+        finally:
+            _groups[:] = [each for each in _groups if each is not arrays]
+
+    def close(self) -> None:
+        """Drops the handle; works and memory of it go on. Never waits for peers."""
+        self._handle = 0
+        self._owner = None
+
+    def __enter__(self) -> "Comm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- What collectives have in common ----
+
+    def _one(self, what: str, array: Any, writable: bool) -> Tuple[int, int, int, Any]:
+        address, count, dtype, on_gpu, keep = _buffer(array, writable, what)
+        if on_gpu is not self._on_gpu:
+            raise _wrong_device(what, on_gpu)
+        return address, count, dtype, keep
+
+    def _two(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, int, Any]:
+        sent, send_count, dtype, on_gpu, keep = _buffer(send, False, names.send)
+        received, count, recv_dtype, recv_on_gpu, keep_recv = _buffer(recv, True, names.recv)
+        if on_gpu is not self._on_gpu:
+            raise _wrong_device(names.send, on_gpu)
+        if recv_on_gpu is not self._on_gpu:
+            raise _wrong_device(names.recv, recv_on_gpu)
+        if dtype != recv_dtype:
+            raise invalid(f"{names.operation}: send is of {Dtype(dtype).name} and recv of "
+                          f"{Dtype(recv_dtype).name}; give two arrays of one dtype")
+        return sent, received, send_count, count, dtype, (keep, keep_recv)
+
+    def _reduction(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
+        if recv is None:
+            address, count, dtype, keep = self._one(names.operation, send, True)
+            return address, address, count, dtype, keep
+        sent, received, count, recv_count, dtype, keep = self._two(names, send, recv)
+        if count != recv_count:
+            raise _wrong_count(names, count, recv_count, "both need the same number")
+        return sent, received, count, dtype, keep
+
+    def _reduce_arrays(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
+        if recv is None and self._handle != 0 and root != _raw.comm_rank(self._handle):
+            address, count, dtype, keep = self._one(_REDUCE.send, send, False)
+            return address, 0, count, dtype, keep
+        return self._reduction(_REDUCE, send, recv)
+
+    def _gathering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
+        sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHER, send, recv)
+        if recv_count != count * self._size:
+            raise _wrong_count(_ALLGATHER, count, recv_count,
+                               f"recv needs {self._size} times as many (one part of each rank)")
+        return sent, received, count, dtype, keep
+
+    def _scattering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
+        sent, received, send_count, count, dtype, keep = self._two(_REDUCE_SCATTER, send, recv)
+        if send_count != count * self._size:
+            raise _wrong_count(_REDUCE_SCATTER, send_count, count,
+                               f"send needs {self._size} times as many (one part for each rank)")
+        return sent, received, count, dtype, keep
+
+    def _issue(self, call: Any, keep: Any, *args: Any) -> Work:
+        work = Work(keep, self)
+        try:
+            work._handle = call(self._handle, *args)
+        except (Error, TypeError):
+            raise  # nothing was issued
+        except BaseException:
+            _raw.keep_forever(keep)  # a signal's: the operation is under way, and nobody has its handle
+            raise
+        return work
+
+    # ---- Collectives ----
+
+    def allreduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
+                  stream: Any = 0) -> None:
+        """Sums (or averages, ...) over all ranks; every rank ends with the same bits.
+
+        recv: as large as send; None: the result replaces send
+        """
+        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
+        _carry_out(_raw.allreduce, keep, self._handle, sent, received, count, dtype, op,
+                   stream and stream_number(stream) or 0)
+
+    def allreduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
+                        stream: Any = 0) -> Work:
+        """As allreduce(), with a Work."""
+        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
+        return self._issue(_raw.allreduce_async, keep, sent, received, count, dtype, op,
+                           stream and stream_number(stream) or 0)
+
+    def reduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
+               stream: Any = 0) -> None:
+        """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
+        sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
+        _carry_out(_raw.reduce, keep, self._handle, sent, received, count, dtype, op, root,
+                   stream and stream_number(stream) or 0)
+
+    def reduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
+                     stream: Any = 0) -> Work:
+        """As reduce(), with a Work."""
+        sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
+        return self._issue(_raw.reduce_async, keep, sent, received, count, dtype, op, root,
+                           stream and stream_number(stream) or 0)
+
+    def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
+        """Copies root's array into everybody's."""
+        address, count, dtype, keep = self._one("broadcast", array, True)
+        _carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
+                   stream and stream_number(stream) or 0)
+
+    def broadcast_async(self, array: Any, root: int = 0, *, stream: Any = 0) -> Work:
+        """As broadcast(), with a Work."""
+        address, count, dtype, keep = self._one("broadcast", array, True)
+        return self._issue(_raw.broadcast_async, keep, address, count, dtype, root,
+                           stream and stream_number(stream) or 0)
+
+    def allgather(self, send: Any, recv: Any, *, stream: Any = 0) -> None:
+        """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
+        send, which may be this rank's part of it."""
+        sent, received, count, dtype, keep = self._gathering(send, recv)
+        _carry_out(_raw.allgather, keep, self._handle, sent, received, count, dtype,
+                   stream and stream_number(stream) or 0)
+
+    def allgather_async(self, send: Any, recv: Any, *, stream: Any = 0) -> Work:
+        """As allgather(), with a Work."""
+        sent, received, count, dtype, keep = self._gathering(send, recv)
+        return self._issue(_raw.allgather_async, keep, sent, received, count, dtype,
+                           stream and stream_number(stream) or 0)
+
+    def reduce_scatter(self, send: Any, recv: Any, op: ReduceOp = _SUM, *, stream: Any = 0) -> None:
+        """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
+        recv, which may be this rank's part of it."""
+        sent, received, count, dtype, keep = self._scattering(send, recv)
+        _carry_out(_raw.reduce_scatter, keep, self._handle, sent, received, count, dtype, op,
+                   stream and stream_number(stream) or 0)
+
+    def reduce_scatter_async(self, send: Any, recv: Any, op: ReduceOp = _SUM, *,
+                             stream: Any = 0) -> Work:
+        """As reduce_scatter(), with a Work."""
+        sent, received, count, dtype, keep = self._scattering(send, recv)
+        return self._issue(_raw.reduce_scatter_async, keep, sent, received, count, dtype, op,
+                           stream and stream_number(stream) or 0)
+
+    def barrier(self, *, stream: Any = 0) -> None:
+        """Returns when every rank has called it."""
+        _raw.barrier(self._handle, stream and stream_number(stream) or 0)
+
+    def barrier_async(self, *, stream: Any = 0) -> Work:
+        """As barrier(), with a Work."""
+        return self._issue(_raw.barrier_async, None, stream and stream_number(stream) or 0)
+
+    # ---- Between two ranks ----
+
+    def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:
+        """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
+        address, count, dtype, keep = self._one("send", array, False)
+        _carry_out(_raw.send, keep, self._handle, address, count, dtype, peer,
+                   stream and stream_number(stream) or 0)
+
+    def send_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
+        """As send(), with a Work. Adjacent sends and receives progress together."""
+        address, count, dtype, keep = self._one("send", array, False)
+        return self._issue(_raw.send_async, keep, address, count, dtype, peer,
+                           stream and stream_number(stream) or 0)
+
+    def recv(self, array: Any, peer: int, *, stream: Any = 0) -> None:
+        """Receives what a rank of the communicator sends with send()."""
+        address, count, dtype, keep = self._one("recv", array, True)
+        _carry_out(_raw.recv, keep, self._handle, address, count, dtype, peer,
+                   stream and stream_number(stream) or 0)
+
+    def recv_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
+        """As recv(), with a Work."""
+        address, count, dtype, keep = self._one("recv", array, True)
+        return self._issue(_raw.recv_async, keep, address, count, dtype, peer,
+                           stream and stream_number(stream) or 0)

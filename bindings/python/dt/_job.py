@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership in a distributed run."""
+
+from types import TracebackType
+from typing import Optional, Type
+
+from . import _raw
+from ._comm import Comm
+from ._config import Config
+from ._errors import AbortedError, Error, MismatchError, PeerLostError, TimeoutError as DtTimeout
+from ._store import Store, _handle_of
+from ._types import Handle, Place, Unpacker, milliseconds
+
+# Errors that name who is behind them; the other ranks get them, too.
+_HEARD_BY_ALL = (PeerLostError, AbortedError, MismatchError, DtTimeout)
+
+
+class Job:
+    """This process's (or thread's) membership in a distributed run.
+
+    Joins the job that started this process; returns when all ranks are there. A process that nobody
+    launched becomes rank 0 of 1 and opens no socket.
+
+    As a context manager it leaves the job together with the others; when its block ends with an
+    exception, the other ranks get an AbortedError with its text, and not a dead peer.
+    """
+
+    def __init__(self, config: Optional[Config] = None) -> None:
+        settings = Config() if config is None else config
+        self._on_gpu: bool = settings.get("backend.name") == "nccl"
+        number = _raw.job_init(_handle_of(settings))
+        self._owner: Optional[Handle] = Handle(number, _raw.job_destroy)
+        self._handle: int = number
+        self._store = Store(self)
+
+    @property
+    def place(self) -> Place:
+        """Where this rank stands."""
+        packed = Unpacker(_raw.job_place(self._handle))
+        number, text = packed.number, packed.text  # in this order
+        return Place(rank=number(), world_size=number(), local_rank=number(), local_size=number(),
+                     node_rank=number(), node_count=number(), attempt=number(), master_port=number(),
+                     master_addr=text(), job_id=text(), host=text(), launcher=text())
+
+    @property
+    def rank(self) -> int:
+        """In [0, world_size)."""
+        return self.place.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.place.world_size
+
+    @property
+    def store(self) -> Store:
+        """Keys and values that the ranks share."""
+        return self._store
+
+    def world(self) -> Comm:
+        """The communicator of all ranks: each time a new handle of the same one."""
+        return Comm(_raw.job_world(self._handle), self._on_gpu)
+
+    def abort(self, message: Optional[str] = None) -> None:
+        """Fails the job on every rank with an AbortedError of this message. Returns at once."""
+        _raw.job_abort(self._handle, message)
+
+    def finalize(self, timeout: Optional[float] = None) -> None:
+        """Leaves the job together: returns when every rank has called it.
+
+        timeout: seconds to wait for the others; None: job.finalize_timeout_ms
+        """
+        _raw.job_finalize(self._handle, milliseconds(timeout))
+
+    def close(self) -> None:
+        """Drops the handle, without waiting for anybody. Without finalize() the others hear of a
+        death once communicators and the like are gone, too."""
+        self._handle = 0
+        self._owner = None
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        try:
+            if self._handle == 0:
+                return
+            if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+                self.finalize()
+            elif not isinstance(error, _HEARD_BY_ALL):
+                text = f"{type(error).__name__}: {error}".replace("\0", " ")
+                try:
+                    self.abort(text.encode("utf-8", "replace").decode())
+                except Error:
+                    pass  # it has ended already; the block's exception says more
+        finally:
+            self.close()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients reduced in buckets while the backward pass runs."""
+
+import dataclasses
+import threading
+import weakref
+from typing import Any, Dict, List, Optional, Sequence
+
+from . import _raw
+from ._errors import invalid, invalid_state
+from ._memory import Gradient
+from ._types import Dtype, Handle, Unpacker, pack, stream_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """One parameter, in the order of registration."""
+
+    count: int
+    dtype: Dtype = Dtype.F32
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducerOptions:
+    """How a reducer works. 0 bytes: as the config says."""
+
+    sum: bool = False  # instead of the mean
+    bucket_cap_bytes: int = 0  # a bucket closes when it reaches this
+    first_bucket_bytes: int = 0  # cap of the first bucket of each dtype
+    keep_plan: bool = False  # never rebuild by arrival order
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducerStatistics:
+    """What a reducer did. Times in nanoseconds of this rank."""
+
+    bucket_count: int
+    steps: int
+    bytes: int  # of gradients, last step
+    communication_ns: int  # last step: while at least one bucket was under way
+    exposed_ns: int  # last step: while finish() waited
+    total_bytes: int
+    total_communication_ns: int
+    total_exposed_ns: int
+    rebuilt: bool  # whether the plan follows the arrival order
+    hidden_share: float  # all steps: 1 - exposed / communication
+
+
+class Reducer:
+    """Plans buckets over the parameters, and checks on all ranks that the model is the same.
+
+    Collective over `comm`. Broadcasts nothing. In each step every gradient is said to be ready once,
+    and finish() ends the step. Methods may be called from any thread; they wait for each other, so while
+    finish() runs the others do.
+    """
+
+    def __init__(self, comm: Any, params: Sequence[Param],
+                 options: Optional[ReducerOptions] = None) -> None:
+        chosen = ReducerOptions() if options is None else options
+        self._params: List[Param] = list(params)
+        packed = pack(part for each in self._params
+                      for part in (int(each.count), int(each.dtype), each.name or ""))
+        number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan),
+                                     chosen.bucket_cap_bytes, chosen.first_bucket_bytes)
+        self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
+        self._handle: int = number
+        self._on_gpu: bool = comm._on_gpu
+        self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
+        self._borrowed: List[Any] = []  # gradients by pointer of this step
+        self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
+        self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
+
+    def grad(self, index: int) -> Gradient:
+        """Memory where gradient `index` is to be written, so that nothing is copied."""
+        with self._lock:
+            known = self._gradients.get(index)
+            gradient = None if known is None else known()
+            owner = self._owner  # a close() beside this does not end it
+            if gradient is None or gradient.address == 0 or owner is None:
+                address = _raw.reducer_grad(0 if owner is None else owner.number, index)
+                assert owner is not None  # else dt has refused it
+                param = self._params[index]
+                gradient = Gradient(address, param.count, param.dtype, self._on_gpu)
+                gradient._owner = owner
+                self._gradients[index] = weakref.ref(gradient)
+            return gradient
+
+    def ready(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
+        """Says that gradient `index` of this step is complete; any thread.
+
+        gradient: an array of it, in which finish() leaves the result; None: it was written where
+            grad() said
+        stream: CUDA stream that produces it; ignored over host memory
+        """
+        if gradient is None:
+            with self._lock:
+                _raw.reducer_ready(self._handle, index, 0, stream_number(stream))
+            return
+        address, count, dtype, on_gpu, keep = _raw.buffer(gradient, True, "Reducer.ready: gradient")
+        if 0 <= index < len(self._params):
+            param = self._params[index]
+            if count != param.count or dtype != param.dtype or on_gpu is not self._on_gpu:
+                raise invalid(
+                    f"Reducer.ready: gradient {index} ({param.name or 'no name'}) has {count} elements "
+                    f"of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, its parameter "
+                    f"{param.count} of {Dtype(param.dtype).name}"
+                    f"{' on a GPU' if self._on_gpu else ''}; give an array of that kind")
+        if address == 0 and count == 0:
+            address = 256  # some arrays without elements have no address, and 0 means grad()'s
+        with self._lock:
+            self._borrowed.append(keep)
+            _raw.reducer_ready(self._handle, index, address, stream_number(stream))
+
+    def finish(self, *, stream: Any = 0) -> None:
+        """Ends the step: waits until every bucket is reduced. Collective.
+
+        InvalidStateError on all ranks when a gradient is missing anywhere; the reducer stays usable.
+        """
+        with self._lock:
+            _raw.reducer_finish(self._handle, stream_number(stream))
+            self._borrowed_before = self._borrowed if self._on_gpu else []
+            self._borrowed = []
+
+    def rebuild(self) -> bool:
+        """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between
+        steps. True: call grad() again. Collective.
+
+        The memory moves, so no array may be made over it: else it is an InvalidStateError.
+        """
+        with self._lock:
+            # Meanwhile nobody can make an array over them.
+            taken = [(each, each._take()) for each in (known() for known in self._gradients.values())
+                     if each is not None]
+            changed = False
+            try:
+                used = sum(1 for each, _ in taken if each.address != 0)
+                if used > 0:
+                    raise invalid_state(
+                        f"Reducer.rebuild: arrays are made over {used} gradient(s), which may move; let "
+                        "go of them first, and make them anew afterwards")
+                changed = bool(_raw.reducer_rebuild(self._handle))
+            finally:
+                for each, address in taken:
+                    if not changed and address != 0:
+                        each._give(address)
+            return changed
+
+    def bucket(self, index: int) -> int:
+        """In which bucket a parameter lies, in launch order."""
+        with self._lock:
+            return int(_raw.reducer_bucket(self._handle, index))
+
+    def statistics(self) -> ReducerStatistics:
+        """What it did so far."""
+        packed = Unpacker(_raw.reducer_stats(self._handle))
+        number = packed.number  # in this order
+        return ReducerStatistics(
+            bucket_count=number(), steps=number(), bytes=number(), communication_ns=number(),
+            exposed_ns=number(), total_bytes=number(), total_communication_ns=number(),
+            total_exposed_ns=number(), rebuilt=number() != 0, hidden_share=packed.real())
+
+    def close(self) -> None:
+        """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""
+        self._handle = 0
+        self._owner = None
+
+    def __enter__(self) -> "Reducer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enumerations, records, and how times and lists travel to dt."""
+
+import dataclasses
+import enum
+import math
+import struct
+from typing import Any, Callable, Iterable, List, Optional, Union
+
+from ._errors import invalid
+
+_LONGEST_MS = 2**62
+
+
+class Dtype(enum.IntEnum):
+    """Element types. Arrays carry theirs; it is said only for plain memory."""
+
+    I8 = 0
+    U8 = 1
+    I32 = 2
+    U32 = 3
+    I64 = 4
+    U64 = 5
+    F16 = 6
+    BF16 = 7
+    F32 = 8
+    F64 = 9
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return (1, 1, 4, 4, 8, 8, 2, 2, 4, 8)[self]
+
+
+class ReduceOp(enum.IntEnum):
+    """Reductions. 16-bit numbers are added in 32 bits; integers wrap; NaN goes through MIN and MAX."""
+
+    SUM = 0
+    AVG = 1
+    PROD = 2
+    MIN = 3
+    MAX = 4
+
+
+class LogLevel(enum.IntEnum):
+    """Severity of a log message."""
+
+    ERROR = 0
+    WARNING = 1
+    INFO = 2
+    DEBUG = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a rank stands: what Job.place gives."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    node_rank: int
+    node_count: int
+    attempt: int
+    master_port: int
+    master_addr: str
+    job_id: str
+    host: str
+    launcher: str
+
+
+class Handle:
+    """A handle of dt, dropped when the last one who needs it lets go."""
+
+    __slots__ = ("number", "_destroy", "__weakref__")
+
+    def __init__(self, number: int, destroy: Callable[[int], None]) -> None:
+        self.number = number
+        self._destroy = destroy
+
+    def close(self) -> None:
+        """Drops it now. A second time, or by two threads at once, is no harm."""
+        number, self.number = self.number, 0
+        if number != 0:
+            self._destroy(number)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def milliseconds(timeout: Optional[float]) -> int:
+    """Of seconds, rounded up; None and infinity: as long as dt's own limits allow."""
+    if timeout is None or timeout == math.inf:
+        return -1
+    if not timeout >= 0:
+        raise invalid(f"a timeout of {timeout} seconds; give None or a number of at least 0")
+    return min(math.ceil(timeout * 1000), _LONGEST_MS)
+
+
+def stream_number(stream: Any) -> int:
+    """A CUDA stream as a number: an int, or what PyTorch and CuPy call a stream."""
+    if isinstance(stream, int):
+        return stream
+    if stream is None:
+        return 0
+    for name in ("cuda_stream", "ptr"):
+        number = getattr(stream, name, None)
+        if isinstance(number, int):
+            return number
+    raise invalid(f"a {type(stream).__name__} is no CUDA stream; give its address as an int, or an "
+                  "object with cuda_stream or ptr")
+
+
+def pack(items: Iterable[Union[str, bytes, int, None]]) -> bytes:
+    """A list for _raw: numbers as they are, text and bytes after their size, None as absent."""
+    packed = bytearray()
+    for item in items:
+        if item is None:
+            packed += struct.pack("q", -1)
+        elif isinstance(item, int):
+            packed += struct.pack("q", item)
+        else:
+            data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+            packed += struct.pack("q", len(data)) + data
+    return bytes(packed)
+
+
+def pack_keys(keys: Iterable[str]) -> bytes:
+    """The same for keys, which have no NUL."""
+    checked: List[str] = []
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a str, not {type(key).__name__}")
+        if "\0" in key:
+            raise invalid(f"the key {key!r} has a NUL character; dt's keys have none")
+        checked.append(key)
+    return pack(checked)
+
+
+class Unpacker:
+    """Reads what _raw packed."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._at = 0
+
+    def number(self) -> int:
+        """The next number."""
+        (value,) = struct.unpack_from("q", self._packed, self._at)
+        self._at += 8
+        return int(value)
+
+    def real(self) -> float:
+        """The next number, which is the bits of a double."""
+        (value,) = struct.unpack_from("d", self._packed, self._at)
+        self._at += 8
+        return float(value)
+
+    def item(self) -> Optional[bytes]:
+        """The next item; None where it is absent."""
+        size = self.number()
+        if size < 0:
+            return None
+        self._at += size
+        return self._packed[self._at - size:self._at]
+
+    def text(self) -> str:
+        """The next item as text."""
+        return (self.item() or b"").decode("utf-8", "replace")

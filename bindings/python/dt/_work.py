@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asynchronous operations, and who keeps their buffers."""
+
+import collections
+import math
+import struct
+import sys
+import time
+from typing import Any, Deque, Generator, Optional, Sequence, Tuple
+
+from . import _raw
+from ._errors import Error, invalid
+from ._types import milliseconds, stream_number
+
+# A wait goes back to Python that often, for a signal such as Ctrl-C.
+_SLICE_MS = 100
+
+# Works that nobody holds any more, with what keeps their buffers: dt goes on with them.
+_abandoned: Deque[Tuple[int, Any]] = collections.deque()
+
+
+def _finished(handle: int) -> bool:
+    try:
+        return bool(_raw.work_test(handle))
+    except Error:
+        return True  # it has failed, and dt no longer uses its buffers
+
+
+def _retire(handle: int, keep: Any) -> None:
+    if keep is None or _finished(handle):
+        _raw.work_destroy(handle)
+    elif sys.is_finalizing():
+        _raw.keep_forever(keep)  # dt may write there until the process is gone
+    else:
+        _abandoned.append((handle, keep))
+
+
+def _slice_before(end: Optional[float]) -> int:
+    if end is None:
+        return _SLICE_MS
+    return max(0, min(math.ceil((end - time.monotonic()) * 1000), _SLICE_MS))
+
+
+def sweep() -> None:
+    """Lets go of the buffers of abandoned works that have completed."""
+    for _ in range(len(_abandoned)):
+        try:
+            handle, keep = _abandoned.popleft()
+        except IndexError:
+            return
+        _retire(handle, keep)
+
+
+def keep_all() -> None:
+    """At the end of Python: buffers still in use stay where they are."""
+    for _, keep in list(_abandoned):
+        _raw.keep_forever(keep)
+
+
+class Work:
+    """One asynchronous operation: what Comm's methods that end in _async give.
+
+    Its buffers are dt's until it is done, and are kept alive as long, also when the Work is closed or
+    forgotten before. `await work` works in any asyncio loop; cancelling the task that waits cancels
+    nothing here.
+    """
+
+    __slots__ = ("_handle", "_keep", "_comm", "__weakref__")
+
+    def __init__(self, keep: Any, comm: Any) -> None:
+        self._handle = 0  # the communicator issues the operation and sets it
+        self._keep = keep
+        self._comm = comm
+        if _abandoned:
+            sweep()
+
+    def test(self) -> bool:
+        """Whether it has completed; raises its error once it failed."""
+        return self._ask(_raw.work_test)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        try:
+            return self.test()
+        except Error:
+            if self._handle == 0:
+                raise
+            return True
+
+    def error(self) -> Optional[Error]:
+        """Why it failed; None while it runs and when it succeeded."""
+        try:
+            self.test()
+        except Error as error:
+            if self._handle == 0:
+                raise
+            return error
+        return None
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits until it has completed, `timeout` seconds at most; False when the time was over first,
+        which cancels nothing. Raises its error if it failed."""
+        limit = -1 if timeout is None else milliseconds(timeout)
+        if 0 <= limit <= _SLICE_MS:
+            return self._ask(_raw.work_wait, limit)
+        end = None if limit < 0 else time.monotonic() + limit / 1000
+        while not self._ask(_raw.work_wait, _slice_before(end)):
+            if end is not None and time.monotonic() >= end:
+                return False
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        """Orders it before later work of a CUDA stream. Over host memory it is wait()."""
+        _raw.work_wait_stream(self._handle, stream_number(stream))
+
+    def close(self) -> None:
+        """Lets go of it; the operation goes on."""
+        keep = self._keep  # before the handle: see _ask()
+        handle, self._handle = self._handle, 0
+        self._keep = None
+        self._comm = None
+        if handle != 0:
+            _retire(handle, keep)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.test():
+            from ._asyncio import completion  # asyncio is not loaded for those who do not use it
+            yield from completion(self).__await__()
+
+    def _ask(self, question: Any, *args: int) -> bool:
+        """Buffers go once it has ended. A close() beside this has taken them before its handle is
+        invalid, and then they are its own to keep."""
+        handle = self._handle
+        try:
+            done = question(handle, *args)
+        except Error:
+            if handle != 0:
+                self._keep = None
+            raise
+        if done:
+            self._keep = None
+        return bool(done)
+
+
+def wait_any(works: Sequence[Work], timeout: Optional[float] = None) -> Optional[int]:
+    """Index of the first work that has ended, well or not (ask it); None when `timeout` seconds were
+    over first. The works may be of several communicators and jobs."""
+    limit = milliseconds(timeout)
+    if not works:
+        raise invalid("wait_any: no works were given; there is nothing to wait for")
+    packed = struct.pack(f"{len(works)}q", *(work._handle for work in works))
+    end = None if limit < 0 else time.monotonic() + limit / 1000
+    while True:
+        index = _raw.work_wait_any(packed, _slice_before(end))
+        if index >= 0:
+            return int(index)
+        if end is not None and time.monotonic() >= end:
+            return None

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the public classes need of SWIG's proxies."""
+
+class LogSink:
+    def __init__(self) -> None: ...
+    def log(self, level: int, message: str) -> None: ...

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch modules trained with dt's reducer. Imports torch; `import dt` alone does not."""
+
+import contextlib
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from ._comm import Comm
+from ._errors import invalid
+from ._raw import Buffer
+from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
+from ._types import Dtype
+
+__all__ = ["DistributedDataParallel", "broadcast", "buffer"]
+
+_DTYPES: Dict[Any, Dtype] = {
+    torch.int8: Dtype.I8, torch.uint8: Dtype.U8, torch.int32: Dtype.I32, torch.int64: Dtype.I64,
+    torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16, torch.float32: Dtype.F32,
+    torch.float64: Dtype.F64}
+
+
+def buffer(tensor: torch.Tensor) -> Buffer:
+    """The memory of a tensor, for any call of dt: also of one that requires a gradient, and faster than
+    by DLPack. What dt writes there autograd does not see."""
+    if not tensor.is_contiguous():
+        raise invalid("dt.torch.buffer: the tensor is not contiguous; give tensor.contiguous()")
+    dtype = _DTYPES.get(tensor.dtype, Dtype.U8 if tensor.dtype == torch.bool else None)
+    if dtype is None:
+        raise invalid(f"dt.torch.buffer: dt has no {tensor.dtype}; convert the tensor")
+    return Buffer.from_address(tensor.data_ptr(), tensor.numel(), dtype, tensor, tensor.is_cuda)
+
+
+def _stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+
+
+def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
+    """Copies root's tensors into everybody's. Collective."""
+    works = []
+    for tensor in tensors:
+        whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        if comm.on_gpu:
+            comm.broadcast(buffer(whole), root, stream=_stream(whole.device))
+        else:
+            works.append((comm.broadcast_async(buffer(whole), root), tensor, whole))
+    for work, tensor, whole in works:
+        work.wait()
+        if whole is not tensor:
+            with torch.no_grad():
+                tensor.copy_(whole)
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """A module whose gradients are averaged over all ranks while backward() runs.
+
+    module: on every rank the same; its parameters and buffers become rank 0's
+    comm: the communicator
+    broadcast_buffers: also make buffers (of batch norm, say) rank 0's before each forward pass
+    bucket_cap_bytes, first_bucket_bytes: of the reducer; 0: as the config says
+
+    After loss.backward() every parameter has the mean gradient. Over host memory parameter.grad lies in
+    dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
+
+    Every parameter that requires a gradient must get one in each step; backward() raises
+    dt.InvalidStateError on all ranks otherwise, and names those that did not.
+    """
+
+    def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
+                 bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0) -> None:
+        super().__init__()
+        self.module = module
+        self._comm = comm
+        self._broadcast_buffers = broadcast_buffers
+        self._synchronise = True
+        self._in_step = False
+        named: List[Tuple[str, torch.nn.Parameter]] = [
+            (name, parameter) for name, parameter in module.named_parameters()
+            if parameter.requires_grad]
+        if not named:
+            raise invalid("DistributedDataParallel: no parameter of the module requires a gradient; "
+                          "there is nothing to average")
+        for name, parameter in named:
+            if parameter.dtype not in _DTYPES or not parameter.dtype.is_floating_point:
+                raise invalid(f"DistributedDataParallel: parameter {name} is of {parameter.dtype}; dt "
+                              "averages float16, bfloat16, float32 and float64")
+        params = [Param(parameter.numel(), _DTYPES[parameter.dtype], name)
+                  for name, parameter in named]
+        self._reducer = Reducer(comm, params, ReducerOptions(
+            bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes))
+        self._device = named[0][1].device
+        # Where gradients lie in the buckets; None: dt copies to and fro.
+        self._views: List[Optional[torch.Tensor]] = [
+            None if comm.on_gpu or parameter.numel() == 0
+            else torch.from_dlpack(self._reducer.grad(index)).view(parameter.shape)
+            for index, (_, parameter) in enumerate(named)]
+        with torch.no_grad():
+            broadcast([parameter.data for parameter in module.parameters()], comm)
+            self._send_buffers()
+        self._accumulators: List[Any] = []  # a hook lives as long as its node
+        for index, (_, parameter) in enumerate(named):
+            self._hook(index, parameter)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's own, after its buffers have become rank 0's."""
+        if self._broadcast_buffers and self._synchronise and self.training and torch.is_grad_enabled():
+            self._send_buffers()
+        return self.module(*inputs, **named)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """In this block backward() only adds to the gradients of this rank; the first one after it
+        averages the sums."""
+        before, self._synchronise = self._synchronise, False
+        try:
+            yield
+        finally:
+            self._synchronise = before
+
+    def statistics(self) -> ReducerStatistics:
+        """What the reducer did so far."""
+        return self._reducer.statistics()
+
+    def _send_buffers(self) -> None:
+        broadcast([each.data for each in self.module.buffers() if each.numel() > 0], self._comm)
+
+    def _hook(self, index: int, parameter: torch.nn.Parameter) -> None:
+        def ready(*_: Any) -> None:
+            if self._synchronise:
+                self._ready(index, parameter)
+
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):
+            parameter.register_post_accumulate_grad_hook(ready)
+            return
+        # The node that adds to parameter.grad; a view of the parameter leads there.
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        accumulator.register_hook(ready)
+        self._accumulators.append(accumulator)
+
+    def _ready(self, index: int, parameter: torch.nn.Parameter) -> None:
+        if not self._in_step:
+            self._in_step = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        gradient = parameter.grad
+        if gradient is None:
+            return  # finish() names it
+        if gradient.is_sparse:
+            raise invalid("DistributedDataParallel: a gradient is sparse; dt reduces dense ones")
+        view = self._views[index]
+        if view is not None:
+            if gradient.data_ptr() != view.data_ptr():
+                with torch.no_grad():
+                    view.copy_(gradient)
+                parameter.grad = view
+            self._reducer.ready(index)
+            return
+        if not gradient.is_contiguous():
+            parameter.grad = gradient = gradient.contiguous()
+        self._reducer.ready(index, buffer(gradient), stream=_stream(gradient.device))
+
+    def _finish(self) -> None:
+        self._in_step = False
+        self._reducer.finish(stream=_stream(self._device))

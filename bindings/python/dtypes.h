@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+
+#include "python/errors.h"
+
+namespace dt::python {
+
+inline int bytes_of(int dtype) {
+  switch (dtype) {
+    case DT_I8:
+    case DT_U8: return 1;
+    case DT_F16:
+    case DT_BF16: return 2;
+    case DT_I32:
+    case DT_U32:
+    case DT_F32: return 4;
+    case DT_I64:
+    case DT_U64:
+    case DT_F64: return 8;
+    default: return 0;
+  }
+}
+/** The dtype of a kind ('i', 'u', 'f', 'b' for bfloat) and its bytes; -1: dt has none. */
+inline int dtype_of_kind(char kind, int64_t bytes) {
+  switch (kind) {
+    case 'i': return bytes == 1 ? DT_I8 : bytes == 4 ? DT_I32 : bytes == 8 ? DT_I64 : -1;
+    case 'u': return bytes == 1 ? DT_U8 : bytes == 4 ? DT_U32 : bytes == 8 ? DT_U64 : -1;
+    case 'f': return bytes == 2 ? DT_F16 : bytes == 4 ? DT_F32 : bytes == 8 ? DT_F64 : -1;
+    case 'b': return bytes == 2 ? DT_BF16 : -1;
+    default: return -1;
+  }
+}
+
+constexpr const char* kDtypes =
+    "dt has i8, u8, i32, u32, i64, u64, f16, bf16, f32 and f64; convert the array, or say with "
+    "dt.Buffer(array, dtype=...) which of them its elements are";
+
+inline bool refuse(const char* what, const std::string& why) {
+  raise_invalid(std::string(what) + ": " + why);
+  return false;
+}
+
+/** None is `otherwise`; a number that is no dtype is refused. */
+inline bool to_dtype(PyObject* object, int otherwise, int* out) {
+  *out = otherwise;
+  if (object == nullptr || object == Py_None) return true;
+  int32_t number = 0;
+  if (!to_int32(object, &number)) return false;
+  *out = number;
+  return bytes_of(number) != 0 || refuse("dtype", std::to_string(number) + " is none; " + kDtypes);
+}
+
+}  // namespace dt::python

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Packs the wheel, with nothing but the standard library, patchelf and strip.
+
+make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --sources FILES...
+
+Beside the package's sources and its module it has libdt and libuv, which find each other by $ORIGIN.
+The same input gives the same bytes."""
+
+import argparse
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+LICENCE = "Apache-2.0"
+DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def find_libuv(libdt):
+    """The libuv.so.1 that the build's libdt uses."""
+    for line in output_of("ldd", libdt).splitlines():
+        match = re.match(r"\s*libuv\.so\.1 => (\S+)", line)
+        if match:
+            return match.group(1)
+    sys.exit(f"make_wheel.py: ldd finds no libuv.so.1 for {libdt}")
+
+
+def portable(library, folder, name):
+    """A copy without debug information that looks for its neighbours beside itself."""
+    copy = os.path.join(folder, name)
+    shutil.copyfile(library, copy)
+    subprocess.run(["strip", "--strip-unneeded", copy], check=True)
+    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", copy], check=True)
+    with open(copy, "rb") as file:
+        return file.read()
+
+
+def check_tag(tag, folder):
+    """A wheel that says manylinux_2_34 may use no symbol of a newer glibc."""
+    claimed = re.search(r"manylinux_2_(\d+)_", tag)
+    if not claimed:
+        return
+    for name in os.listdir(folder):
+        symbols = output_of("objdump", "-T", os.path.join(folder, name))
+        newest = max((int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", symbols)), default=0)
+        if newest > int(claimed.group(1)):
+            sys.exit(f"make_wheel.py: {name} needs glibc 2.{newest}, newer than the tag {tag} says")
+
+
+def record_line(name, data):
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}\n"
+
+
+def metadata(version, readme, python):
+    major, minor = python[2], python[3:]
+    return (f"Metadata-Version: 2.1\nName: dt\nVersion: {version}\n"
+            f"Summary: Distributed training for programs that are linked, not scripted\n"
+            f"License: {LICENCE}\nRequires-Python: >={major}.{minor},<{major}.{int(minor) + 1}\n"
+            f"Description-Content-Type: text/markdown\n\n{readme}").encode()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for option in ("--out", "--libdt", "--module", "--readme", "--licence"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--sources", nargs="+", required=True)
+    options = parser.parse_args()
+
+    _, version, python, abi, platform = os.path.basename(options.out)[:-len(".whl")].split("-")
+    tag = f"{python}-{abi}-{platform}"
+    entries = {}
+    for source in options.sources:
+        with open(source, "rb") as file:
+            entries["dt/" + os.path.basename(source)] = file.read()
+    with tempfile.TemporaryDirectory() as folder:
+        for library, name in ((options.libdt, "libdt.so.0"), (find_libuv(options.libdt), "libuv.so.1"),
+                              (options.module, os.path.basename(options.module))):
+            entries["dt/" + name] = portable(library, folder, name)
+        check_tag(tag, folder)
+
+    info = f"dt-{version}.dist-info"
+    with open(options.readme, encoding="utf-8") as file:
+        entries[f"{info}/METADATA"] = metadata(version, file.read(), python)
+    with open(options.licence, "rb") as file:
+        entries[f"{info}/LICENSE"] = file.read()
+    entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"
+                                f"Tag: {tag}\n").encode()
+    record = "".join(record_line(name, data) for name, data in sorted(entries.items()))
+    entries[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    with zipfile.ZipFile(options.out, "w", zipfile.ZIP_DEFLATED) as wheel:
+        # What describes a wheel comes last.
+        for name in sorted(entries, key=lambda each: (each.startswith(info), each)):
+            item = zipfile.ZipInfo(name, DATE)
+            item.compress_type = zipfile.ZIP_DEFLATED
+            item.external_attr = (0o755 if ".so" in name else 0o644) << 16
+            wheel.writestr(item, entries[name])
+
+
+if __name__ == "__main__":
+    main()

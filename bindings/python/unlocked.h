@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <Python.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace dt::python {
+
+/**
+ * How threads come back to Python, or not. A thread that asks for the GIL while Python ends is
+ * ended on the spot by CPython before 3.14: through frames of C++, which ends the process. So
+ * end_of_python(), which runs before that, waits for the threads that are about to take the GIL,
+ * and later ones sleep until the process is gone. (Python has joined all but daemon threads then.)
+ */
+struct Returning {
+  std::atomic<int> threads{0};  ///< that are about to take the GIL
+  std::atomic<bool> over{false};
+  pthread_t last{};  ///< the thread that ends Python; before `over`
+};
+inline Returning& returning() {
+  static auto* const state = new Returning;  // threads come back after static destructors, too
+  return *state;
+}
+
+/** Without the GIL, for its lifetime or until end(). */
+class Unlocked {
+ public:
+  Unlocked() : saved_(PyEval_SaveThread()) {}
+  ~Unlocked() { end(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  void end() {
+    if (saved_ == nullptr) return;
+    Returning& state = returning();
+    state.threads.fetch_add(1);
+    if (state.over.load() && pthread_equal(pthread_self(), state.last) == 0) {
+      state.threads.fetch_sub(1);
+      for (;;) pause();
+    }
+    PyEval_RestoreThread(saved_);
+    saved_ = nullptr;
+    state.threads.fetch_sub(1);
+  }
+
+ private:
+  PyThreadState* saved_;
+};
+
+/** end_of_python(): called once, at exit, by the thread that ends Python. */
+inline PyObject* end_of_python(PyObject*, PyObject*) {
+  Returning& state = returning();
+  state.last = pthread_self();
+  state.over.store(true);
+  PyThreadState* const saved = PyEval_SaveThread();
+  while (state.threads.load() > 0) sched_yield();
+  PyEval_RestoreThread(saved);
+  Py_RETURN_NONE;
+}
+
+}  // namespace dt::python

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains on Fashion-MNIST with NumPy, on one rank or many: dt run -n 4 python3 fashion_mnist.py
+
+What distributed training adds is in Trainer. Its ranks may stand beside those of examples/fashion_mnist
+in one job: they call the same collectives in the same order."""
+
+import argparse
+import gzip
+import math
+import os
+
+import dt
+import numpy
+
+import network
+
+BUCKET_BYTES = 256 * 1024  # two buckets: one travels while the convolutions go backward
+HASH_BEGIN = 0xCBF29CE484222325
+WARMUP_STEPS, MOMENTUM, DECAY = 300, numpy.float32(0.9), numpy.float32(1e-4)
+
+
+def read(folder, name, header_bytes):
+    with gzip.open(os.path.join(folder, name)) as file:
+        return numpy.frombuffer(file.read(), "u1", offset=header_bytes)
+
+
+def read_set(folder, prefix, limit):
+    """Images of 28 x 28 grey bytes, and their labels; the first `limit` of them, 0: all."""
+    images = read(folder, prefix + "-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+    labels = read(folder, prefix + "-labels-idx1-ubyte.gz", 8)
+    return images[:limit or None], labels[:limit or None]
+
+
+def rate_at(peak, step, total_steps):
+    """Rises with the square of the step, then follows half a cosine."""
+    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
+    done = min(1.0, step / max(total_steps, 1))
+    return peak * warmup * warmup * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def hash_of(arrays, start):
+    """As hash_bytes() of examples/fashion_mnist, of 8 bytes at a time."""
+    value = start
+    for word in numpy.concatenate([each.ravel() for each in arrays]).view("u8").tolist():
+        value = ((value ^ word) * 0x100000001B3) % 2**64
+        value ^= value >> 32
+    return value
+
+
+class Trainer:
+    def __init__(self, options, job):
+        self.options = options
+        self.comm = job.world()
+        self.rank, self.size = self.comm.rank, self.comm.size
+        if options.batch % self.size != 0:
+            raise SystemExit(f"--batch {options.batch} cannot be dealt evenly to {self.size} ranks")
+        self.local_batch = options.batch // self.size
+        self.images, self.labels = read_set(options.data, "train", options.limit)
+        self.test = None if options.no_eval else read_set(options.data, "t10k", 0)
+        self.steps_per_epoch = len(self.labels) // options.batch
+        self.parameters = network.initial_parameters(options.seed)
+        self.velocities = [numpy.zeros_like(each) for each in self.parameters]
+        self.sampler = dt.Sampler(len(self.labels), self.size, self.rank, seed=options.seed)
+        self.reducer = dt.Reducer(
+            self.comm, [dt.Param(each.size, dt.Dtype.F32, name)
+                        for name, each in zip(network.NAMES, self.parameters)],
+            dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES))
+        self.gradients = self.read_gradients()
+        self.step, self.losses = 0, []
+
+    def read_gradients(self):
+        """Arrays over the memory of dt's buckets."""
+        return [numpy.asarray(self.reducer.grad(i)).reshape(each.shape)
+                for i, each in enumerate(self.parameters)]
+
+    def ready(self, name, gradient):
+        index = network.NAMES.index(name)
+        self.gradients[index][:] = gradient
+        self.reducer.ready(index)  # a full bucket travels while the backward pass goes on
+
+    def train_step(self, indices):
+        loss, correct, kept = network.forward(self.parameters, self.images[indices], self.labels[indices])
+        totals = numpy.array([loss, correct, 0.0])  # the last one: ranks that want to stop
+        done = self.comm.allreduce_async(totals)
+        network.backward(self.parameters, kept, self.ready)
+        self.reducer.finish()
+
+        rate = numpy.float32(rate_at(self.options.lr, self.step, self.options.epochs * self.steps_per_epoch))
+        for parameter, velocity, gradient in zip(self.parameters, self.velocities, self.gradients):
+            velocity[:] = MOMENTUM * velocity + (gradient + DECAY * parameter)
+            parameter -= rate * velocity
+        if self.step == 0:
+            self.gradients = None  # the buckets may move, so nothing may point there
+            del parameter, velocity, gradient
+            self.reducer.rebuild()
+            self.gradients = self.read_gradients()
+        done.wait()
+        self.losses.append(float(numpy.float32(totals[0] / self.options.batch)))
+        self.step += 1
+        return totals[2] > 0
+
+    def evaluate(self):
+        images, labels = self.test
+        totals = numpy.zeros(2)
+        last = len(labels) * (self.rank + 1) // self.size
+        for begin in range(len(labels) * self.rank // self.size, last, self.local_batch):
+            part = slice(begin, min(begin + self.local_batch, last))
+            totals += network.forward(self.parameters, images[part], labels[part])[:2]
+        self.comm.allreduce(totals)
+        return totals[1] / len(labels)
+
+    def compare_parameters(self):
+        own = numpy.array([hash_of(self.parameters, HASH_BEGIN), hash_of(self.velocities, self.step)], "u8")
+        every = numpy.zeros(2 * self.size, "u8")
+        self.comm.allgather(own, every)
+        if numpy.any(every.reshape(-1, 2) != every[:2]):
+            raise RuntimeError(f"parameters differ between ranks at step {self.step}")
+        if self.rank == 0 and not self.options.quiet:
+            print(f"parameters equal on all {self.size} ranks (hash {own[0]:016x})")
+
+    def run(self):
+        stopped = False
+        for epoch in range(self.options.epochs):
+            self.sampler.set_epoch(epoch)
+            for position in range(self.steps_per_epoch):
+                if stopped or 0 < self.options.steps <= self.step:
+                    break
+                stopped = self.train_step(numpy.asarray(
+                    self.sampler.indices(position * self.local_batch, self.local_batch)))
+            else:
+                accuracy = math.nan if self.test is None else self.evaluate()
+                if self.rank == 0 and not self.options.quiet:
+                    print(f"epoch {epoch + 1}/{self.options.epochs}  loss {self.losses[-1]:.3f}  "
+                          f"test {100 * accuracy:.2f} %", flush=True)
+                continue
+            break
+        if self.options.loss_log and self.rank == 0:
+            with open(self.options.loss_log, "w", encoding="utf-8") as file:
+                file.write("step,loss\n")
+                file.writelines(f"{step},{loss:.9g}\n" for step, loss in enumerate(self.losses, 1))
+        if self.size > 1:
+            self.compare_parameters()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("epochs", 3), ("batch", 120), ("seed", 1), ("steps", 0), ("limit", 0)):
+        parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--loss-log")
+    parser.add_argument("--no-eval", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args()
+    with dt.Job() as job:
+        Trainer(options, job).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of all kinds: what dt takes, what it refuses, and what it keeps alive."""
+
+import array
+import ctypes
+import gc
+import os
+import sys
+import unittest
+import weakref
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.job = dt.Job()
+        self.comm = self.job.world()
+        self.addCleanup(self.job.close)
+
+    def assert_refused(self, array_, *words):
+        for call in (self.comm.broadcast, self.comm.allreduce, self.comm.allreduce_async):
+            with self.assertRaises(dt.InvalidArgumentError) as caught:
+                call(array_)
+            for word in words:
+                self.assertIn(word, str(caught.exception))
+        return caught.exception
+
+
+class Plain(Case):
+    def test_arrays_of_the_standard_library(self):
+        for letter, dtype in zip("bBiIlLqQfd", ("I8", "U8", "I32", "U32", "I64", "U64", "I64", "U64",
+                                                "F32", "F64")):
+            values = array.array(letter, [1, 2, 3])
+            self.assertEqual(dt.Buffer(values).dtype, dt.Dtype[dtype])
+            self.comm.allreduce(values)
+            self.assertEqual(list(values), [1, 2, 3])
+        self.comm.allgather(b"ab", bytearray(2))
+        self.comm.broadcast(memoryview(bytearray(8)).cast("f"))
+        self.comm.broadcast((ctypes.c_float * 3)())
+
+    def test_what_is_no_array(self):
+        for wrong in ([1.0], 3, None, "text", object()):
+            self.assert_refused(wrong, "an array is needed, not " + type(wrong).__name__)
+        self.assert_refused(array.array("h", [1]), "elements are of format 'h'", "dt.Buffer")
+
+    def test_read_only(self):
+        self.assert_refused(b"abcd", "read-only")
+        self.assert_refused(memoryview(bytearray(4)).toreadonly(), "read-only")
+        result = bytearray(4)
+        self.comm.allreduce(b"abcd", result)
+        self.assertEqual(result, b"abcd")
+
+    def test_not_contiguous(self):
+        self.assert_refused(memoryview(bytearray(8))[::2], "not contiguous")
+
+    def test_an_array_cannot_be_resized_while_dt_uses_it(self):
+        values = bytearray(8)
+        buffer = dt.Buffer(values)
+        with self.assertRaises(BufferError):
+            values.append(1)
+        del buffer
+        values.append(1)
+
+    def test_sizes_that_do_not_match(self):
+        small, large = array.array("f", [1] * 3), array.array("f", [1] * 4)
+        other = array.array("d", [1] * 3)
+        calls = ((self.comm.allreduce, "both need the same number"),
+                 (self.comm.reduce, "both need the same number"),
+                 (self.comm.allgather, "1 times as many"), (self.comm.reduce_scatter, "1 times as many"),
+                 (self.comm.allreduce_async, "both need"), (self.comm.allgather_async, "as many"),
+                 (self.comm.reduce_async, "both need"), (self.comm.reduce_scatter_async, "as many"))
+        for call, words in calls:
+            with self.assertRaisesRegex(dt.InvalidArgumentError, words):
+                call(large, small)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, words):
+                call(small, large)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "F32 and recv of F64"):
+                call(small, other)
+
+    def test_nothing_to_do(self):
+        for call in (self.comm.allreduce, self.comm.broadcast, self.comm.allreduce_async):
+            call(array.array("f"))
+
+    def test_a_dtype_may_be_given_for_elements_of_its_size(self):
+        halves = array.array("H", [0x3F80, 0x4000])
+        buffer = dt.Buffer(halves, dtype=dt.Dtype.BF16)
+        self.assertEqual((buffer.count, buffer.dtype, buffer.readonly), (2, dt.Dtype.BF16, False))
+        self.comm.allreduce(buffer)
+        self.assertEqual(list(halves), [0x3F80, 0x4000])
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "elements have 2 bytes"):
+            dt.Buffer(halves, dtype=dt.Dtype.F32)
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "77 is none"):
+            dt.Buffer(halves, dtype=77)
+
+    def test_an_address(self):
+        values = (ctypes.c_double * 3)(1, 2, 3)
+        buffer = dt.Buffer.from_address(ctypes.addressof(values), 3, dt.Dtype.F64, values)
+        before = sys.getrefcount(values)
+        self.comm.allreduce(buffer)
+        self.assertEqual(list(values), [1, 2, 3])
+        del buffer
+        self.assertEqual(sys.getrefcount(values), before - 1)
+        with self.assertRaises(dt.InvalidArgumentError):
+            dt.Buffer.from_address(1, -1, dt.Dtype.F64)
+
+
+class OnGpu:
+    """What a CUDA array looks like from outside."""
+
+    def __init__(self, **changes):
+        self.__cuda_array_interface__ = {"shape": (2, 3), "typestr": "<f4", "data": (4096, False),
+                                         "version": 3, "strides": None, **changes}
+
+
+class Interfaces(Case):
+    def test_cuda_array_interface(self):
+        for typestr, dtype in (("<f4", "F32"), ("<f2", "F16"), ("|u1", "U8"), ("<i8", "I64")):
+            buffer = dt.Buffer(OnGpu(typestr=typestr))
+            self.assertEqual((buffer.address, buffer.count, buffer.dtype, buffer.on_gpu),
+                             (4096, 6, dt.Dtype[dtype], True))
+        self.assertTrue(dt.Buffer(OnGpu(data=(4096, True))).readonly)
+        dt.Buffer(OnGpu(strides=(12, 4)))
+        for changes, words in (({"strides": (4, 8)}, "not contiguous"), ({"typestr": ">f4"}, "big-endian"),
+                               ({"typestr": "<c8"}, "typestr '<c8'"), ({"data": None}, "lacks data"),
+                               ({"shape": 3}, "lacks data"), ({"typestr": ""}, "lacks data")):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, words):
+                dt.Buffer(OnGpu(**changes))
+
+    def test_gpu_memory_is_refused_by_a_communicator_over_host_memory(self):
+        self.assert_refused(OnGpu(), "the array is GPU memory", "host memory", "nccl")
+
+    @unittest.skipIf(numpy is None, "NumPy is not here")
+    def test_dlpack_is_consumed_and_let_go(self):
+        class Tensor:  # only DLPack, as PyTorch has it
+            def __init__(self, values, device=(1, 0)):
+                self.values, self.device = values, device
+
+            def __dlpack_device__(self):
+                return self.device
+
+            def __dlpack__(self, stream=None):
+                return self.values.__dlpack__()
+
+        for dtype in "bBiIqQefd":
+            values = numpy.arange(6, dtype=dtype).reshape(2, 3)
+            buffer = dt.Buffer(Tensor(values))
+            self.assertEqual((buffer.count, buffer.dtype), (6, dt.Buffer(values).dtype))
+            self.assertEqual(buffer.address, values.ctypes.data)
+        gone = weakref.ref(values)
+        del values
+        self.assertIsNotNone(gone())
+        del buffer
+        self.assertIsNone(gone())
+        for values, words in ((numpy.zeros((3, 3))[:, 1], "not contiguous"),
+                              (numpy.zeros(3, "c8"), "complex64"), (numpy.zeros(3, ">f4"), "cause")):
+            self.assert_refused(Tensor(values), words)
+        self.assert_refused(Tensor(numpy.zeros(3), (10, 0)), "kind 10")
+        self.assert_refused(Tensor(numpy.zeros(3), "cuda"), "__dlpack_device__")
+        self.assert_refused(Tensor(numpy.zeros(3), (2, 0)), "GPU memory")
+
+    def test_an_interface_that_raises_is_the_cause(self):
+        class Broken:
+            def __dlpack_device__(self):
+                raise KeyError("why")
+
+            def __dlpack__(self):
+                return None
+
+        error = self.assert_refused(Broken(), "__dlpack_device__() failed")
+        self.assertIsInstance(error.__cause__, KeyError)
+
+
+@unittest.skipIf(numpy is None, "NumPy is not here")
+class NumpyArrays(Case):
+    def test_all_dtypes(self):
+        for dtype in ("i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8"):
+            values = numpy.arange(24, dtype=dtype).reshape(2, 3, 4)
+            result = numpy.zeros_like(values)
+            self.comm.allreduce(values, result)
+            numpy.testing.assert_array_equal(values, result)
+        self.comm.broadcast(numpy.float32(3).reshape(1))
+        self.comm.broadcast(numpy.zeros((0, 3), "f4"))
+
+    def test_what_is_refused(self):
+        values = numpy.zeros((4, 4), "f4")
+        self.assert_refused(values[:, 1], "not contiguous")
+        self.assert_refused(values.T, "not contiguous")
+        self.assert_refused(values.astype(">f4"), "big-endian")
+        self.assert_refused(values.astype("c8"), "format 'Zf'")
+        self.assert_refused(values > 0, "format '?'")
+        self.assert_refused(numpy.zeros(2, "O"), "'O'")
+        self.assert_refused(numpy.zeros(2, "M8[s]"), "cause")
+        values.flags.writeable = False
+        self.assert_refused(values, "read-only")
+
+    def test_numpy_integers_are_numbers(self):
+        self.comm.broadcast(numpy.zeros(2, "f4"), numpy.int64(0))
+        self.assertEqual(self.comm.world_rank(numpy.int32(0)), 0)
+
+
+class MemoryOfDt(Case):
+    def test_it_is_zero_and_aligned(self):
+        for dtype in dt.Dtype:
+            memory = self.comm.alloc(5, dtype)
+            self.assertEqual((len(memory), memory.dtype, memory.nbytes, memory.address % 4096),
+                             (5, dtype, 5 * dtype.itemsize, 0))
+            self.assertEqual(bytes(memory), b"\0" * memory.nbytes)
+            self.comm.allreduce(memory)
+            self.assertFalse(hasattr(memory, "__cuda_array_interface__"))
+
+    def test_it_is_not_freed_under_a_view(self):
+        memory = self.comm.alloc(4)
+        view = memoryview(memory)
+        with self.assertRaisesRegex(dt.InvalidStateError, "1 array"):
+            memory.close()
+        work = self.comm.allreduce_async(memory)
+        view.release()
+        work.wait()
+        memory.close()
+        memory.close()
+        with self.assertRaises(BufferError):
+            memoryview(memory)
+        self.assert_refused(memory, "closed")
+
+    @unittest.skipIf(numpy is None, "NumPy is not here")
+    def test_an_array_keeps_it_and_what_it_needs(self):
+        values = numpy.asarray(self.comm.alloc(1000, dt.Dtype.F64))
+        values[:] = numpy.arange(1000)
+        self.comm.close()
+        self.job.finalize()
+        self.job.close()
+        gc.collect()
+        self.assertEqual(values.sum(), 999 * 500)
+        values[:] = 1
+
+    def test_too_much(self):
+        with self.assertRaises(dt.OutOfMemoryError) as caught:
+            self.comm.alloc(2**60, dt.Dtype.U8)
+        self.assertIsInstance(caught.exception, MemoryError)
+        for count in (0, -1):
+            with self.assertRaises(dt.InvalidArgumentError):
+                self.comm.alloc(count)
+
+
+@unittest.skipIf(torch is None, "PyTorch is not here")
+class Tensors(Case):
+    def test_all_dtypes(self):
+        for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+                      torch.float32, torch.float64):
+            values = torch.arange(6).to(dtype).reshape(2, 3)
+            result = torch.zeros_like(values)
+            self.comm.allreduce(values, result)
+            self.assertTrue(torch.equal(values, result))
+        self.comm.broadcast(torch.zeros(0))
+
+    def test_what_is_refused(self):
+        self.assert_refused(torch.zeros(4, 4).t(), "not contiguous", "contiguous()")
+        self.assert_refused(torch.zeros(2, dtype=torch.int16), "int16")
+        error = self.assert_refused(torch.zeros(3, requires_grad=True), "cause")
+        self.assertIn("require", str(error.__cause__))
+
+    def test_memory_as_a_tensor(self):
+        for dtype in dt.Dtype:
+            if dtype in (dt.Dtype.U32, dt.Dtype.U64):  # PyTorch has none
+                continue
+            memory = self.comm.alloc(4, dtype)
+            tensor = torch.from_dlpack(memory)
+            self.assertEqual(dt.Buffer(tensor).dtype, dtype)
+            tensor.fill_(2)
+            self.comm.allreduce(memory)
+            with self.assertRaises(dt.InvalidStateError):
+                memory.close()
+            gone = weakref.ref(memory)
+            del memory
+            self.assertEqual(tensor.sum().item(), 8)
+            self.assertIsNotNone(gone())
+            del tensor
+            self.assertIsNone(gone())
+        memory = self.comm.alloc(4)
+        memory.__dlpack__()  # nobody takes it
+        self.assertEqual(memory.exports, 0)
+        memory.close()
+        with self.assertRaises(BufferError):
+            torch.from_dlpack(memory)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What needs one rank: versions, errors, settings, the log, the store, the sampler."""
+
+import builtins
+import hashlib
+import json
+import os
+import pickle
+import struct
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+from ranks import python
+
+
+class Versions(unittest.TestCase):
+    def test_it_is_the_package_that_is_tested(self):
+        folder = os.path.dirname(dt.__file__)
+        self.assertIn("site-packages", folder)
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            loaded = {line.split()[-1] for line in file if "libdt" in line or "libuv" in line}
+        self.assertEqual(loaded, {os.path.join(folder, name) for name in ("libdt.so.0", "libuv.so.1")})
+
+    def test_version_and_abi(self):
+        self.assertEqual(dt.version(), os.environ["DT_VERSION"])
+        self.assertEqual(dt.__version__, dt.version())
+        self.assertEqual(dt.abi_version(), 0)
+        self.assertIn("compiler:", dt.build_info())
+
+    def test_a_library_of_another_abi_is_refused_with_both_numbers(self):
+        run = python("-c", "import dt._raw as r; r.abi_version = lambda: 7\n"
+                           "from dt import _exit\n_exit._check_abi()")
+        self.assertIn("libdt implements ABI 7, but these bindings were built for ABI 0", run.stderr)
+
+    def test_import_loads_neither_numpy_nor_torch_nor_asyncio(self):
+        run = python("-c", "import dt, sys; print(sorted({'numpy', 'torch', 'asyncio'} & set(sys.modules)))")
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "[]\n", ""))
+
+
+class Errors(unittest.TestCase):
+    def test_each_status_has_its_class(self):
+        from dt import _errors
+        for status in dt.Status:
+            if status == dt.Status.OK:
+                continue
+            error = _errors.make(int(status), 3, "host", 7, "allreduce", 11, "text")
+            self.assertNotEqual(type(error), dt.Error)
+            self.assertEqual(type(error).status, status)
+            self.assertEqual((error.status, error.rank, error.host, error.pid, error.operation,
+                              error.sequence, str(error)),
+                             (status, 3, "host", 7, "allreduce", 11, "text"))
+            self.assertIn(type(error).__name__, dt.__all__)
+            again = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(again), again.rank, str(again)), (type(error), 3, "text"))
+
+    def test_a_status_of_a_later_release_is_the_base_class(self):
+        from dt import _errors
+        error = _errors.make(99, -1, "", 0, "", -1, "text")
+        self.assertEqual((type(error), error.status), (dt.Error, 99))
+
+    def test_they_are_pythons_own_kinds_too(self):
+        self.assertTrue(issubclass(dt.TimeoutError, builtins.TimeoutError))
+        self.assertTrue(issubclass(dt.InvalidArgumentError, ValueError))
+        self.assertTrue(issubclass(dt.OutOfMemoryError, MemoryError))
+        self.assertTrue(issubclass(dt.PeerLostError, ConnectionError))
+
+    def test_a_bad_argument_has_dts_text(self):
+        with dt.Job() as job, self.assertRaises(dt.InvalidArgumentError) as caught:
+            job.world().broadcast(bytearray(4), root=5)
+        self.assertEqual(str(caught.exception),
+                         "dt_broadcast: root is 5; the communicator has ranks 0 to 0")
+        self.assertEqual(caught.exception.status, dt.Status.INVALID_ARGUMENT)
+
+    def test_numbers_that_dt_cannot_hold(self):
+        with dt.Job() as job:
+            comm = job.world()
+            for number in (2**31, -2**31 - 1, 2**63, 2**200):
+                with self.assertRaises(dt.InvalidArgumentError):
+                    comm.broadcast(bytearray(4), root=number)
+            with self.assertRaises(TypeError):
+                comm.broadcast(bytearray(4), root="0")
+            for timeout in (-1, float("nan")):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "timeout"):
+                    job.finalize(timeout)
+
+    def test_text_is_utf8_both_ways(self):
+        config = dt.Config()
+        for text in ("grün", "日本語", "\U0001f680 rocket"):
+            with self.assertRaises(dt.ConfigError) as caught:
+                config.set("no." + text, "1")
+            self.assertIn(text, str(caught.exception))
+        path = os.fsdecode(b"/nonexistent/\xff\xf0\x9f\x9a\x80")  # no UTF-8
+        with self.assertRaises(dt.ConfigError) as caught:
+            dt.Config(path)
+        self.assertIn("\U0001f680", str(caught.exception))
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "surrogate"):
+            config.set("\ud800", "1")
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "NUL"):
+            config.set("job.id", "a\0b")
+
+
+class Closed(unittest.TestCase):
+    def test_every_call_of_a_closed_object_is_an_error(self):
+        config, sampler = dt.Config(), dt.Sampler(10)
+        server = dt.StoreServer(dt.Config(settings={"job.world_size": 2}))
+        job = dt.Job()
+        comm = job.world()
+        work = comm.allreduce_async(bytearray(8))
+        reducer = dt.Reducer(comm, [dt.Param(4)])
+        store = job.store
+        for thing in (config, sampler, server, reducer, work, comm, job):
+            thing.close()
+            thing.close()
+        calls = [
+            lambda: config.get("job.id"), lambda: config.set("job.id", "x"), config.dump,
+            lambda: config.set_log_sink(print), lambda: dt.Job(config), lambda: dt.StoreServer(config),
+            lambda: len(sampler), sampler.indices, lambda: sampler.set_epoch(1),
+            lambda: server.port,
+            lambda: reducer.grad(0), lambda: reducer.ready(0), lambda: reducer.ready(0, bytearray(8)),
+            reducer.finish, reducer.rebuild, reducer.statistics, lambda: reducer.bucket(0),
+            work.test, work.wait, work.done, work.error, lambda: work.wait_stream(0),
+            lambda: dt.wait_any([work]),
+            lambda: comm.rank, lambda: comm.size, lambda: comm.world_rank(0), comm.check, comm.fileno,
+            lambda: comm.split(0), lambda: comm.set_timeout(1), lambda: comm.alloc(1),
+            lambda: comm.group().__enter__(), comm.barrier, comm.barrier_async,
+            lambda: comm.allreduce(bytearray(4)), lambda: comm.allreduce_async(bytearray(4)),
+            lambda: comm.reduce(bytearray(4)), lambda: comm.broadcast(bytearray(4)),
+            lambda: comm.allgather(b"abcd", bytearray(4)),
+            lambda: comm.reduce_scatter(b"abcd", bytearray(4)),
+            lambda: comm.send(b"a", 0), lambda: comm.recv(bytearray(1), 0),
+            lambda: dt.Reducer(comm, [dt.Param(1)]),
+            lambda: job.place, job.world, job.abort, job.finalize,
+            lambda: store.set("a", "b"), lambda: store.get("a"), lambda: store.add("a"),
+            lambda: store.wait(["a"]), lambda: store.delete("a"), store.list,
+            lambda: store.compare_set("a", None, "b"), lambda: store.multi_set({"a": "b"}),
+            lambda: store.multi_get(["a"]), lambda: store.barrier("a"),
+        ]
+        for number, call in enumerate(calls):
+            with self.subTest(number), self.assertRaises(dt.InvalidArgumentError) as caught:
+                call()
+            self.assertTrue(str(caught.exception))
+
+    def test_after_finalize_every_call_says_so(self):
+        job = dt.Job()
+        comm = job.world()
+        job.finalize()
+        job.finalize()
+        for call in (job.world, lambda: comm.allreduce(bytearray(4)), comm.barrier_async,
+                     lambda: comm.split(0)):
+            with self.assertRaises(dt.InvalidStateError):
+                call()
+
+
+class Settings(unittest.TestCase):
+    def test_set_get_and_dump(self):
+        with dt.Config(settings={"job.id": "größe"}) as config:
+            config.set("store.torch_compat", True)
+            self.assertEqual(config.get("job.id"), "größe")
+            self.assertEqual(config.get("store.torch_compat"), "true")
+            self.assertEqual(config.dump()["job.id"]["value"], "größe")
+            with self.assertRaises(dt.ConfigError):
+                config.set("job.idd", 1)
+            with self.assertRaises(dt.ConfigError):
+                dt.Config("/nonexistent/dt.toml")
+
+    def test_a_log_function_receives_lines_and_may_raise(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "dt.toml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("schema = 1000\n[job]\nof_a_later_release = 1\n")
+            run = python("-c", """
+import dt, sys
+lines = []
+def log(level, message):
+    lines.append((level, message))
+    raise KeyError("no\\nmatter")
+config = dt.Config(sys.argv[1])
+config.set_log_sink(log)
+with dt.Job(config): pass
+assert lines and all(isinstance(level, dt.LogLevel) and type(text) is str for level, text in lines), lines
+print(len(lines))
+""", path)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        told = run.stderr.splitlines()
+        self.assertEqual(len(told), int(run.stdout))
+        self.assertEqual(set(told), {"dt: a log function raised KeyError: 'no\\nmatter'"})
+
+    def test_a_log_function_must_be_callable(self):
+        with dt.Config() as config, self.assertRaises(TypeError):
+            config.set_log_sink(3)
+
+
+class StoreCalls(unittest.TestCase):
+    def test_values_are_bytes(self):
+        with dt.Job() as job:
+            store = job.store
+            for value in (b"", b"\0\xff\0", bytes(range(256)) * 100, bytearray(b"x"), memoryview(b"yz")):
+                store.set("key", value)
+                self.assertEqual(store.get("key"), bytes(value))
+            store.set("ключ", "\U0001f680")
+            self.assertEqual(store.get("ключ"), "\U0001f680".encode())
+            self.assertEqual(store.list("к"), ["ключ"])
+            self.assertEqual([store.add("n", 5), store.add("n", -7), store.add("n")], [5, -2, -1])
+            self.assertTrue(store.compare_set("c", None, b"\0"))
+            self.assertFalse(store.compare_set("c", None, b"1"))
+            self.assertTrue(store.compare_set("c", b"\0", b""))
+            store.multi_set({"a": b"\0", "b": ""})
+            self.assertEqual(store.multi_get(["a", "none", "b"]), [b"\0", None, b""])
+            store.wait(["a", "b"], timeout=1)
+            self.assertTrue(store.delete("a"))
+            self.assertFalse(store.delete("a"))
+            store.barrier("here", 1)
+            with self.assertRaises(TimeoutError) as caught:
+                store.get("never", timeout=0.01)
+            self.assertIsInstance(caught.exception, dt.TimeoutError)
+            for wrong in ("", "a\0b"):
+                with self.assertRaises(dt.InvalidArgumentError):
+                    store.set(wrong, b"")
+                with self.assertRaises(dt.InvalidArgumentError):
+                    store.multi_set({wrong: b""})
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "give \\[key\\]"):
+                store.wait("key")
+
+
+class Sampling(unittest.TestCase):
+    def test_it_is_pytorchs_index_for_index(self):
+        with open(os.environ["DT_SAMPLER_VECTORS"], encoding="utf-8") as file:
+            cases = json.load(file)["sampler"]
+        self.assertEqual(len(cases), 346)
+        for case in cases:
+            sampler = dt.Sampler(case["n"], case["world"], case["rank"], seed=case["seed"],
+                                 shuffle=case["shuffle"], drop_last=case["drop_last"])
+            sampler.set_epoch(case["epoch"])
+            self.assertEqual(len(sampler), case["num_samples"])
+            indices = list(sampler)
+            if "indices" in case:
+                self.assertEqual(indices, case["indices"])
+            else:
+                packed = struct.pack(f"<{len(indices)}q", *indices)
+                self.assertEqual(hashlib.sha256(packed).hexdigest(), case["sha256"])
+            half = len(sampler) // 2
+            self.assertEqual(list(sampler.indices(half)), indices[half:])
+
+    def test_what_is_out_of_range(self):
+        sampler = dt.Sampler(10, 2, 1)
+        self.assertEqual(len(sampler), 5)
+        for first, count in ((0, 6), (-1, 2), (6, 0), (0, -1), (0, 2**62)):
+            with self.assertRaises(dt.InvalidArgumentError):
+                sampler.indices(first, count)
+        with self.assertRaises(dt.InvalidArgumentError):
+            dt.Sampler(10, 2, 2)
+        with self.assertRaises(dt.InvalidArgumentError):
+            sampler.set_epoch(-1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All collectives of 2 and 3 ranks, which are threads, against closed forms; blocking and not."""
+
+import array
+import gc
+import os
+import struct
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+from ranks import run_ranks
+
+LETTERS = {dt.Dtype.I8: "b", dt.Dtype.U8: "B", dt.Dtype.I32: "i", dt.Dtype.U32: "I", dt.Dtype.I64: "q",
+           dt.Dtype.U64: "Q", dt.Dtype.F32: "f", dt.Dtype.F64: "d"}
+COUNT = 7
+
+
+def half(values):
+    return array.array("H", struct.unpack(f"{len(values)}H", struct.pack(f"{len(values)}e", *values)))
+
+
+def brain(values):
+    return array.array("H", [struct.unpack("I", struct.pack("f", value))[0] >> 16 for value in values])
+
+
+def make(dtype, values):
+    """(array, what dt is given)"""
+    if dtype in LETTERS:
+        made = array.array(LETTERS[dtype], values)
+        return made, made
+    made = half(values) if dtype == dt.Dtype.F16 else brain(values)
+    return made, dt.Buffer(made, dtype=dtype)
+
+
+def pattern(rank, world, count):
+    return [rank + world * i for i in range(count)]
+
+
+def both_forms(call, *args, **named):
+    """Calls the blocking form or the other, by turns; gives a function that waits."""
+    def plain():
+        getattr(*call)(*args, **named)
+        return lambda: None
+
+    def asynchronous():
+        return getattr(call[0], call[1] + "_async")(*args, **named).wait
+    return plain, asynchronous
+
+
+class Collectives(unittest.TestCase):
+    def check(self, world, body):
+        run_ranks(world, body)
+
+    def test_reductions_of_each_dtype(self):
+        forms = {dt.ReduceOp.SUM: sum, dt.ReduceOp.MIN: min, dt.ReduceOp.MAX: max}
+
+        def body(_, comm):
+            for dtype in dt.Dtype:
+                for op, form in forms.items():
+                    expected, _ = make(dtype, [form(pattern(r, comm.size, COUNT)[i] for r in range(comm.size))
+                                               for i in range(COUNT)])
+                    for number in range(2):
+                        _, send = make(dtype, pattern(comm.rank, comm.size, COUNT))
+                        kept, recv = make(dtype, [0] * COUNT)
+                        both_forms((comm, "allreduce"), send, recv, op)[number]()()
+                        self.assertEqual(kept, expected)
+                        kept, place = make(dtype, pattern(comm.rank, comm.size, COUNT))
+                        both_forms((comm, "allreduce"), place, op=op)[number]()()
+                        self.assertEqual(kept, expected)
+        for world in (2, 3):
+            self.check(world, body)
+
+    def test_mean_and_product(self):
+        def body(_, comm):
+            values = array.array("d", [comm.rank + 1] * 3)
+            comm.allreduce(values, op=dt.ReduceOp.AVG)
+            self.assertEqual(list(values), [(comm.size + 1) / 2] * 3)
+            values = array.array("q", [comm.rank + 2] * 3)
+            comm.allreduce(values, op=dt.ReduceOp.PROD)
+            self.assertEqual(list(values), [2 * 3] * 3)
+        self.check(2, body)
+
+    def test_reduce_broadcast_allgather_reduce_scatter(self):
+        def body(_, comm):
+            rank, size = comm.rank, comm.size
+            for root in range(size):
+                for number in range(2):
+                    send = array.array("f", pattern(rank, size, COUNT))
+                    total = array.array("f", [sum(pattern(r, size, COUNT)[i] for r in range(size))
+                                              for i in range(COUNT)])
+                    recv = array.array("f", [0] * COUNT) if rank == root else None
+                    both_forms((comm, "reduce"), send, recv, root=root)[number]()()
+                    if rank == root:
+                        self.assertEqual(recv, total)
+                    both_forms((comm, "reduce"), send, root=root)[number]()()
+                    self.assertEqual(send, total if rank == root else
+                                     array.array("f", pattern(rank, size, COUNT)))
+                    values = array.array("i", pattern(rank, size, COUNT))
+                    both_forms((comm, "broadcast"), values, root)[number]()()
+                    self.assertEqual(list(values), pattern(root, size, COUNT))
+                    every = array.array("i", [0] * (COUNT * size))
+                    both_forms((comm, "allgather"), array.array("i", pattern(rank, size, COUNT)),
+                               every)[number]()()
+                    self.assertEqual(list(every), [v for r in range(size) for v in pattern(r, size, COUNT)])
+                    mine = array.array("i", [0] * COUNT)
+                    every = array.array("i", pattern(rank, size, COUNT * size))
+                    both_forms((comm, "reduce_scatter"), every, mine)[number]()()
+                    self.assertEqual(list(mine), [sum(pattern(r, size, COUNT * size)[rank * COUNT + i]
+                                                      for r in range(size)) for i in range(COUNT)])
+                    both_forms((comm, "barrier"))[number]()()
+        for world in (2, 3):
+            self.check(world, body)
+
+    def test_send_and_recv(self):
+        def body(_, comm):
+            rank, size = comm.rank, comm.size
+            to, source = (rank + 1) % size, (rank - 1) % size
+            mine, theirs = array.array("f", [rank] * 5), array.array("f", [-1] * 5)
+            works = [comm.send_async(mine, to), comm.recv_async(theirs, source)]
+            for work in works:
+                self.assertTrue(work.wait(20))
+            self.assertEqual(list(theirs), [source] * 5)
+            if rank == 0:
+                comm.send(mine, 1)
+            elif rank == 1:
+                comm.recv(theirs, 0)
+                self.assertEqual(list(theirs), [0] * 5)
+        for world in (2, 3):
+            self.check(world, body)
+
+    def test_groups(self):
+        def body(_, comm):
+            other = 1 - comm.rank
+            theirs, total = array.array("f", [0] * 4), array.array("d", [comm.rank + 1])
+            with comm.group():
+                # Nobody but the group keeps what is sent.
+                comm.send(array.array("f", [comm.rank] * 4), other)
+                gc.collect()
+                comm.recv(theirs, other)
+                work = comm.allreduce_async(total)
+                work.wait(0)
+                with self.assertRaises(dt.InvalidStateError):
+                    comm.split(0)
+            self.assertEqual(list(theirs), [other] * 4)
+            work.wait()
+            self.assertEqual(list(total), [3])
+            with self.assertRaises(dt.InvalidStateError):
+                with comm.group():
+                    with comm.group():
+                        pass
+            with self.assertRaisesRegex(KeyError, "why"):
+                with comm.group():
+                    raise KeyError("why")
+            comm.barrier()
+        self.check(2, body)
+
+    def test_split(self):
+        def body(_, comm):
+            part = comm.split(0 if comm.rank < 2 else None, key=-comm.rank)
+            if comm.rank == 2:
+                self.assertIsNone(part)
+                return
+            with part:
+                self.assertEqual((part.size, part.rank), (2, 1 - comm.rank))
+                self.assertEqual([part.world_rank(r) for r in range(2)], [1, 0])
+                values = array.array("i", [comm.rank])
+                part.allreduce(values)
+                self.assertEqual(list(values), [1])
+        self.check(3, body)
+
+    def test_wait_any(self):
+        def body(_, comm):
+            works = [comm.allreduce_async(array.array("i", [1])) for _ in range(3)]
+            works[-1].wait()
+            self.assertEqual(dt.wait_any(works), 0)
+            other = comm.split(0)
+            first = other.allreduce_async(array.array("i", [1])) if comm.rank == 0 else None
+            if first is not None:
+                self.assertIsNone(dt.wait_any([first], 0))
+            comm.barrier()
+            if first is None:
+                first = other.allreduce_async(array.array("i", [1]))
+            self.assertEqual(dt.wait_any([first]), 0)
+            with self.assertRaises(dt.InvalidArgumentError):
+                dt.wait_any([])
+        self.check(2, body)
+
+    def test_ranks_that_disagree_both_hear_of_it(self):
+        def body(_, comm):
+            with self.assertRaises(dt.MismatchError) as caught:
+                comm.allreduce(array.array("f", [0] * (1 + comm.rank)))
+            self.assertEqual(caught.exception.operation, "allreduce")
+            with self.assertRaises(dt.MismatchError):
+                comm.check()
+        self.check(2, body)
+
+    def test_a_limit_of_time_names_who_did_not_come(self):
+        def body(job, comm):
+            if comm.rank == 1:
+                job.store.wait(["timed out"])
+                return
+            comm.set_timeout(0.05)
+            with self.assertRaises(TimeoutError) as caught:
+                comm.barrier()
+            self.assertEqual(caught.exception.status, dt.Status.TIMEOUT)
+            self.assertIn("rank 1", str(caught.exception))
+            job.store.set("timed out", b"")
+            with self.assertRaises(dt.InvalidArgumentError):
+                comm.set_timeout(0)
+        self.check(2, body)
+
+    def test_memory_that_all_ranks_reach(self):
+        def body(job, comm):
+            memory = comm.alloc(1000)
+            view = memoryview(memory)
+            view[:] = array.array("f", [comm.rank + 1] * 1000)
+            comm.allreduce(memory)
+            self.assertEqual(set(view), {3.0})
+            comm.barrier()
+            job.finalize()
+            comm.close()
+            job.close()
+            gc.collect()
+            view[:] = array.array("f", [5] * 1000)
+            self.assertEqual(sum(view), 5000)
+        self.check(2, body)
+
+
+class Reducers(unittest.TestCase):
+    def gradients(self, comm, counts):
+        return [array.array("f", [comm.rank + 1 + i] * count) for i, count in enumerate(counts)]
+
+    def test_the_mean_by_pointer(self):
+        counts = [3, 500, 1]
+
+        def body(_, comm):
+            params = [dt.Param(count, name=f"w{i}") for i, count in enumerate(counts)]
+            with dt.Reducer(comm, params, dt.ReducerOptions(bucket_cap_bytes=1024,
+                                                            first_bucket_bytes=64)) as reducer:
+                for _ in range(4):
+                    gradients = self.gradients(comm, counts)
+                    for i in reversed(range(len(counts))):
+                        reducer.ready(i, gradients[i])
+                    reducer.finish()
+                    for i, gradient in enumerate(gradients):
+                        self.assertEqual(list(gradient), [1.5 + i] * counts[i])
+                found = reducer.statistics()
+                self.assertEqual((found.steps, found.bytes, found.total_bytes),
+                                 (4, 4 * sum(counts), 16 * sum(counts)))
+                self.assertTrue(0 <= found.hidden_share <= 1)
+                self.assertEqual(len({reducer.bucket(i) for i in range(3)}), found.bucket_count)
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "w1"):
+                    reducer.ready(1, array.array("f", [0] * 499))
+                with self.assertRaises(dt.InvalidArgumentError):
+                    reducer.ready(1, array.array("d", [0] * 500))
+                with self.assertRaises(dt.InvalidArgumentError):
+                    reducer.ready(3, array.array("f", [0]))
+        run_ranks(2, body)
+
+    def test_the_sum_in_place_and_a_new_plan(self):
+        def body(_, comm):
+            reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],
+                                 dt.ReducerOptions(sum=True, first_bucket_bytes=64, bucket_cap_bytes=64))
+            for step in range(3):
+                for i in (0, 1):
+                    memoryview(reducer.grad(i))[:] = array.array("f", [comm.rank + i] * (4, 300)[i])
+                    reducer.ready(i)
+                reducer.finish()
+                for i in (0, 1):
+                    self.assertEqual(set(memoryview(reducer.grad(i))), {1.0 + 2 * i})
+                gradient = reducer.grad(0)
+                view = memoryview(gradient)
+                with self.assertRaises(dt.InvalidStateError):
+                    reducer.rebuild()
+                view.release()
+                changed = reducer.rebuild()
+                self.assertEqual(changed, step == 0)
+                if changed:
+                    with self.assertRaises(BufferError):
+                        memoryview(gradient)
+            view = memoryview(reducer.grad(1))
+            reducer.close()
+            del reducer
+            gc.collect()
+            self.assertEqual(set(view), {3.0})  # it keeps what it lies in
+        run_ranks(2, body)
+
+    def test_what_is_missing_is_named_on_all_ranks(self):
+        def body(_, comm):
+            reducer = dt.Reducer(comm, [dt.Param(4, name="first"), dt.Param(4, name="second")])
+            reducer.ready(0, array.array("f", [1] * 4))
+            if comm.rank == 0:
+                reducer.ready(1, array.array("f", [1] * 4))
+                with self.assertRaises(dt.InvalidStateError):
+                    reducer.ready(1, array.array("f", [1] * 4))
+            with self.assertRaises(dt.InvalidStateError) as caught:
+                reducer.finish()
+            self.assertIn("second", str(caught.exception))
+        run_ranks(2, body)
+
+    def test_models_that_differ(self):
+        def body(_, comm):
+            with self.assertRaises(dt.MismatchError) as caught:
+                dt.Reducer(comm, [dt.Param(4 + comm.rank, name="größe")])
+            self.assertIn("größe", str(caught.exception))
+        run_ranks(2, body)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""make_venv.py FOLDER WHEEL STAMP: a new environment with the wheel in it, and nothing else of dt.
+
+NumPy and PyTorch come from the system. Nothing is fetched."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+
+def main():
+    folder, wheel, stamp = sys.argv[1:]
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", folder],
+                   check=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([sys.executable, "-m", "pip", "--python", os.path.join(folder, "bin", "python"),
+                    "--disable-pip-version-check", "--no-cache-dir", "--quiet",
+                    "install", "--no-index", "--no-deps", "--force-reinstall", wheel],
+                   check=True, env=environment)
+    with open(stamp, "w", encoding="utf-8") as file:
+        file.write(wheel + "\n")
+
+
+if __name__ == "__main__":
+    main()

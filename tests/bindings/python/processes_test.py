@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are processes: how they meet, die and end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+from ranks import LIMIT_S, dt_run, python
+
+RANK = """
+import array, atexit, gc, sys, threading
+sys.path.insert(0, sys.argv[1])
+import dt
+from ranks import rank_config
+job = dt.Job(rank_config(int(sys.argv[2]), 2, int(sys.argv[3])))
+comm = job.world()
+"""
+
+
+def start_rank(rank, port, body):
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", RANK + textwrap.dedent(body), os.path.dirname(__file__), str(rank),
+         str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(rank):
+    rank.kill()
+    rank.wait()
+    for pipe in (rank.stdin, rank.stdout, rank.stderr):
+        pipe.close()
+
+
+class Processes(unittest.TestCase):
+    def start(self, body):
+        server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
+        self.addCleanup(server.close)
+        ranks = [start_rank(rank, server.port, body) for rank in range(2)]
+        for rank in ranks:
+            self.addCleanup(end, rank)
+        return ranks
+
+    def test_two_ranks_under_dt_run(self):
+        run = dt_run(2, "-c", "import dt, array\n"
+                              "with dt.Job() as job:\n"
+                              "    values = array.array('f', [job.rank + 1.0])\n"
+                              "    job.world().allreduce(values)\n"
+                              "    assert (job.world_size, job.place.launcher) == (2, 'dt run'), job.place\n"
+                              "    print(values[0])\n")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual(run.stdout.count("3.0"), 2)
+
+    def test_a_killed_peer_is_named(self):
+        ranks = self.start("""
+            values = array.array("f", [1])
+            comm.allreduce(values)
+            work = comm.allreduce_async(values) if comm.rank == 0 else None
+            print("ready", flush=True)
+            try:
+                sys.stdin.readline() if comm.rank == 1 else work.wait()
+            except dt.PeerLostError as error:
+                print(error.rank, error.host, error.pid, int(error.status), flush=True)
+                try:
+                    comm.barrier()
+                except dt.PeerLostError as again:
+                    print(str(again.rank) + " again", flush=True)
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        os.kill(ranks[1].pid, signal.SIGKILL)
+        out, error = ranks[0].communicate(timeout=LIMIT_S)
+        self.assertEqual(out.splitlines(), [f"1 {socket.gethostname()} {ranks[1].pid} 22",
+                                            "1 again"], error)
+
+    def test_a_killed_peer_fails_what_is_awaited(self):
+        ranks = self.start("""
+            import asyncio
+            async def main():
+                works = [comm.barrier_async() for _ in range(3)]
+                print("ready", flush=True)
+                for work in works:
+                    try:
+                        await work
+                    except dt.PeerLostError as error:
+                        print(error.rank, flush=True)
+            if comm.rank == 1:
+                print("ready", flush=True)
+                sys.stdin.readline()
+            asyncio.run(main())
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        os.kill(ranks[1].pid, signal.SIGKILL)
+        out, error = ranks[0].communicate(timeout=LIMIT_S)
+        self.assertEqual((out, ranks[0].returncode), ("1\n1\n1\n", 0), error)
+
+    def test_an_exception_in_a_jobs_block_ends_the_others_with_its_text(self):
+        ranks = self.start("""
+            with job:
+                try:
+                    comm.barrier()
+                    if comm.rank == 1:
+                        raise ValueError("bad größe")
+                    comm.barrier()
+                except dt.AbortedError as error:
+                    print(error.rank, "ValueError: bad größe" in str(error))
+                    raise
+            """)
+        out, _ = ranks[0].communicate(timeout=LIMIT_S)
+        self.assertEqual((out, ranks[0].returncode), ("1 True\n", 1))
+        self.assertIn("ValueError: bad größe", ranks[1].communicate(timeout=LIMIT_S)[1])
+
+    def test_ctrl_c_ends_a_wait(self):
+        ranks = self.start("""
+            if comm.rank == 0:
+                work = comm.barrier_async()
+                try:
+                    print("ready", flush=True)
+                    work.wait()
+                except KeyboardInterrupt:
+                    print("interrupted", flush=True)
+            else:
+                print("ready", flush=True)
+                sys.stdin.readline()
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        ranks[0].send_signal(signal.SIGINT)
+        self.assertEqual(ranks[0].stdout.readline(), "interrupted\n")
+        ranks[1].communicate("\n", timeout=LIMIT_S)
+        ranks[0].communicate(timeout=LIMIT_S)
+
+
+class Ends(unittest.TestCase):
+    """Programs that let go of nothing end with 0 and without a word."""
+
+    def check(self, body, output=""):
+        run = python("-c", "import dt, array, atexit, gc, sys, threading\n" + textwrap.dedent(body))
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, output, ""))
+
+    OPEN = """
+    config = dt.Config(); config.set_log_sink(lambda level, text: None)
+    job = dt.Job(config); comm = job.world(); part = comm.split(0)
+    values = array.array("f", [1] * 1000)
+    works = [comm.allreduce_async(values) for _ in range(10)]
+    memory = comm.alloc(100); view = memoryview(memory)
+    reducer = dt.Reducer(comm, [dt.Param(10)]); gradient = memoryview(reducer.grad(0))
+    reducer.ready(0)
+    sampler = dt.Sampler(10); server = dt.StoreServer(dt.Config(settings={"job.world_size": 2}))
+    """
+
+    def test_everything_is_open(self):
+        self.check(self.OPEN)
+
+    def test_in_cycles_and_odd_places(self):
+        self.check(self.OPEN + """
+    class Late:
+        def __init__(self, *things): self.things, self.me = things, self
+        def __del__(self):
+            for thing in self.things:
+                try: thing.close()
+                except dt.Error: pass
+    late = Late(reducer, memory, comm, *works, job, config)
+    sys.late = Late(server, sampler, job, part)
+    dt.kept = [late]
+    """)
+
+    def test_closed_late_at_exit(self):
+        self.check("""
+    def last():
+        values = array.array("f", [1, 2])
+        comm.allreduce(values)
+        print(list(values))
+    atexit.register(last)
+    """ + self.OPEN, "[1.0, 2.0]\n")
+        self.check("""
+    import atexit as early
+    """ + self.OPEN.replace("works = [", "atexit.register(lambda: comm.allreduce(values))\n    works = ["))
+
+    def test_handlers_of_before_the_import_still_use_dt(self):
+        run = python("-c", textwrap.dedent("""
+            import atexit
+            def last():
+                comm.allreduce(bytearray(8)); job.finalize(); job.close()
+                print("done")
+            atexit.register(last)
+            import dt
+            job = dt.Job(); comm = job.world()
+            """))
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "done\n", ""))
+
+    def test_daemon_threads_that_are_inside_dt(self):
+        self.check("""
+    received = []
+    served = dt.Config(settings={"job.id": "test", "job.world_size": 2, "log.level": "debug"})
+    served.set_log_sink(lambda level, text: received.append(text))
+    server = dt.StoreServer(served)
+    jobs, begun = [None, None], threading.Barrier(3)
+    def rank(number):
+        config = dt.Config(settings={"job.id": "test", "job.rank": number, "job.world_size": 2,
+            "job.master_addr": "127.0.0.1", "job.master_port": server.port, "job.store_served": True,
+            "log.level": "debug"})
+        config.set_log_sink(lambda level, text: received.append(text))
+        jobs[number] = dt.Job(config)
+        comm = jobs[number].world()
+        begun.wait()
+        if number == 0: comm.barrier()      # never ends by itself
+        while True: comm.rank
+    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(2)]
+    for thread in threads: thread.start()
+    begun.wait()
+    """)
+
+    def test_works_that_never_end(self):
+        server = dt.StoreServer(dt.Config(settings={"job.id": "test", "job.world_size": 2}))
+        self.addCleanup(server.close)
+        body = """
+            values = array.array("f", [comm.rank] * 100000)
+            works = [comm.allreduce_async(values) for _ in range(3)] if comm.rank == 0 else []
+            del values
+            if works:
+                works[0].close(); works.pop(1)
+            job.store.barrier("issued")
+            """
+        ranks = [start_rank(rank, server.port, body) for rank in range(2)]
+        for rank in ranks:
+            self.addCleanup(end, rank)
+            _, error = rank.communicate(timeout=LIMIT_S)
+            self.assertEqual(rank.returncode, 0, error)
+
+    def test_a_forked_child(self):
+        self.check(self.OPEN + """
+    import os
+    child = os.fork()
+    if child == 0:
+        try: comm.allreduce(values)
+        except dt.InvalidStateError: sys.exit(0)
+        sys.exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    """)
+
+    def test_no_interpreter_but_the_first(self):
+        self.check("""
+    job = dt.Job()
+    del dt
+    gc.collect()
+    for name in [name for name in sys.modules if name == "dt" or name.startswith("dt.")]: del sys.modules[name]
+    gc.collect()
+    """)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that trains one model under PyTorch's own DistributedDataParallel (gloo) and under dt's.
+
+As a program: torch_ranks.py check | bench, started on 2 ranks by `dt run`."""
+
+import os
+import statistics
+import sys
+import time
+
+import dt
+import dt.torch
+import torch
+import torch.distributed
+
+STEPS = 20
+ROUNDS = 41  # of the benchmark, by turns; short ones, so that what else runs on the machine hits few
+STEPS_PER_ROUND = 2
+
+
+def make_model(seed, width=64):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(32, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(),
+        torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 10))
+
+
+class Trained:
+    """A wrapped model with its optimizer."""
+
+    def __init__(self, wrapped):
+        self.model = wrapped
+        self.optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05, momentum=0.9)
+
+    def loss(self, inputs, labels):
+        return torch.nn.functional.cross_entropy(self.model(inputs), labels)
+
+    def step(self, inputs, labels):
+        self.optimizer.zero_grad()
+        loss = self.loss(inputs, labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+def batch_of(generator, count=48):
+    return (torch.randn(count, 32, generator=generator),
+            torch.randint(0, 10, (count,), generator=generator))
+
+
+def two_ways(comm, width=64):
+    """Other first parameters on each rank: both must make them rank 0's."""
+    seed = 7 + comm.rank
+    theirs = torch.nn.parallel.DistributedDataParallel(make_model(seed, width))
+    ours = dt.torch.DistributedDataParallel(make_model(seed, width), comm)
+    return Trained(theirs), Trained(ours)
+
+
+def check(comm):
+    theirs, ours = two_ways(comm)
+    generator = torch.Generator().manual_seed(100 + comm.rank)
+    worst = 0.0
+    for _ in range(STEPS):
+        inputs, labels = batch_of(generator)
+        worst = max(worst, abs(theirs.step(inputs, labels) - ours.step(inputs, labels)))
+    assert worst < 1e-5, f"the losses differ by {worst}"
+    names = [list(each.model.state_dict()) for each in (theirs, ours)]
+    assert names[0] == names[1], names
+
+    inputs, labels = batch_of(generator)
+    more, last = batch_of(generator)
+    for trained in (theirs, ours):  # two batches added up before they are averaged
+        trained.optimizer.zero_grad()
+        with trained.model.no_sync():
+            trained.loss(inputs, labels).backward()
+        trained.loss(more, last).backward()
+    for a, b in zip(theirs.model.parameters(), ours.model.parameters()):
+        assert torch.allclose(a.grad, b.grad, atol=1e-6), (a.grad - b.grad).abs().max()
+    assert ours.model.statistics().steps == STEPS + 1
+
+    # A parameter without a gradient is named, and the next step works.
+    ours.optimizer.zero_grad()
+    part = ours.model.module[:4]
+    try:
+        part(inputs).sum().backward()
+    except dt.InvalidStateError as error:
+        assert "5.weight" in str(error), error
+    else:
+        raise AssertionError("nobody missed a gradient")
+    ours.step(inputs, labels)
+
+    frozen = make_model(1)
+    for parameter in frozen[0].parameters():
+        parameter.requires_grad_(False)
+    wrapped = dt.torch.DistributedDataParallel(frozen, comm)
+    wrapped(inputs).sum().backward()
+    for dtype in (torch.float64, torch.bfloat16):
+        module = torch.nn.Linear(32, 3).to(dtype)
+        wrapped = dt.torch.DistributedDataParallel(module, comm)
+        wrapped(torch.full((2, 32), float(comm.rank), dtype=dtype)).sum().backward()
+        assert torch.all(module.weight.grad == 1), module.weight.grad  # the mean of 0 and 2
+    try:
+        dt.torch.DistributedDataParallel(torch.nn.ReLU(), comm)
+    except dt.InvalidArgumentError:
+        pass
+    else:
+        raise AssertionError("a module without parameters was taken")
+    print(f"rank {comm.rank}: largest difference of the loss over {STEPS} steps {worst:.1e}")
+
+
+def bench(comm):
+    widths = (64, 512, 1024)
+    for width in widths:
+        both = two_ways(comm, width)
+        count = sum(p.numel() for p in both[0].model.parameters())
+        generator = torch.Generator().manual_seed(comm.rank)
+        inputs, labels = batch_of(generator)
+        for trained in both:
+            for _ in range(3):
+                trained.step(inputs, labels)
+        times = ([], [])
+        for turn in range(ROUNDS):
+            for which in ((0, 1), (1, 0))[turn % 2]:
+                comm.barrier()
+                begin = time.perf_counter()
+                for _ in range(STEPS_PER_ROUND):
+                    both[which].step(inputs, labels)
+                times[which].append((time.perf_counter() - begin) / STEPS_PER_ROUND * 1e3)
+        if comm.rank == 0:
+            theirs, ours = (statistics.median(each) for each in times)
+            ratios = sorted(b / a for a, b in zip(*times))
+            print(f"{count:8d} parameters  gloo {theirs:7.3f} ms/step [{min(times[0]):.3f} .. "
+                  f"{max(times[0]):.3f}]  dt {ours:7.3f} ms/step [{min(times[1]):.3f} .. "
+                  f"{max(times[1]):.3f}]  dt/gloo {statistics.median(ratios):.2f} "
+                  f"[{ratios[0]:.2f} .. {ratios[-1]:.2f}]", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    with dt.Job() as job:
+        port = "torch port"
+        if job.rank == 0:  # PyTorch's ranks meet in a store of their own, on a port that is free
+            store = torch.distributed.TCPStore("127.0.0.1", 0, job.world_size, True,
+                                               wait_for_workers=False)
+            job.store.set(port, str(store.port))
+        else:
+            store = torch.distributed.TCPStore("127.0.0.1", int(job.store.get(port)), job.world_size,
+                                               False)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("gloo", store=store, rank=job.rank,
+                                             world_size=job.world_size)
+        (check if sys.argv[1] == "check" else bench)(job.world())
+        job.world().barrier()
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
