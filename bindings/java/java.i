@@ -48,7 +48,7 @@ static void dt_throw(JNIEnv* env, const dt::Error& error) {
   const jobject exception = env->CallStaticObjectMethod(
       type, of, static_cast<jint>(error.status()), static_cast<jint>(error.rank()), host,
       static_cast<jlong>(error.pid()), operation, static_cast<jlong>(error.sequence()), message);
-  if (exception != nullptr) env->Throw(static_cast<jthrowable>(exception));
+  if (!env->ExceptionCheck() && exception != nullptr) env->Throw(static_cast<jthrowable>(exception));
 }
 %}
 
@@ -80,7 +80,7 @@ static void dt_throw(JNIEnv* env, const dt::Error& error) {
   if (!dt_read(jenv, $input, &text)) return $null;
   $1 = &text;
 }
-%typemap(directorin, descriptor="[B", noblock=1) const std::string& {
+%typemap(directorin, descriptor="Ljava/lang/String;", noblock=1) const std::string& {
   $input = dt_bytes(jenv, $1);
   Swig::LocalRefGuard $1_guard(jenv, $input);  // the thread stays attached: nobody else frees it
 }

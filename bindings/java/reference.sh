@@ -9,5 +9,5 @@ trap 'rm -rf "$work"' EXIT
 python3 -m zipfile -e "$sources" "$work"
 cd "$work"
 rm -rf "$out"
-"$javadoc" -quiet -Xdoclint:all -Werror -notimestamp --release 17 -encoding UTF-8 -charset UTF-8 \
+"$javadoc" -quiet -Xdoclint:all -Xdoclint/package:-io.dt.raw -Werror -notimestamp --release 17 -encoding UTF-8 -charset UTF-8 \
   --show-packages exported --show-module-contents api -d "$out" module-info.java io/dt/*.java io/dt/raw/*.java

@@ -21,7 +21,11 @@ abstract class Handle implements AutoCloseable {
 
   /** For a call; the caller keeps this object reachable until the call is over. */
   final long number() {
-    return state.refused ? 0 : state.number;
+    if (state.refused) {
+      throw DtException.invalidArgument(
+          getClass().getSimpleName() + " is closed; a buffer of its memory is still in use");
+    }
+    return state.number;
   }
 
   /** For what must not go before its user is gone, too. */
