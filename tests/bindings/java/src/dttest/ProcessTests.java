@@ -41,6 +41,7 @@ final class ProcessTests {
     for (String end : ENDS) {
       test("a program that leaves everything open ends well: " + end, () -> leftOpen(end));
     }
+    test("the libraries are those of the jar", ProcessTests::libraries);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
   }
@@ -94,6 +95,18 @@ final class ProcessTests {
     equal(rest(process.getInputStream()), "");
     equal(rest(process.getErrorStream()), "");
     equal(status, 0);
+  }
+
+  private static void libraries() throws Exception {
+    equal(Child.reduced(), 3f);
+    List<String> lines = Files.readAllLines(Path.of("/proc/self/maps"));
+    int found = 0;
+    for (String line : lines) {
+      if (!line.matches(".*/lib(uv|dt|dtjava)\\.so.*")) continue;
+      that(line.contains("/dt-native-") && line.endsWith("(deleted)"), line);
+      found++;
+    }
+    that(found >= 3, "all three");
   }
 
   private static void classLoaders() throws Exception {
