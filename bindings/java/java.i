@@ -5,6 +5,7 @@
 %{
 #include <fcntl.h>
 #include <jni.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <new>
@@ -136,6 +137,15 @@ DT_OPTIONAL_TEXT(MESSAGE)
 
 %typemap(in, numinputs=0) JNIEnv* "$1 = jenv;"
 
+%{
+// Buffers that outlive their memory must not end the process: once dt has given the memory back,
+// other pages, zero and unused, take its place until the last buffer is gone.
+static void* page_of(int64_t address) { return reinterpret_cast<void*>(address & -4096); }
+static size_t page_bytes(int64_t address, int64_t bytes) {
+  return static_cast<size_t>(((address + bytes + 4095) & -4096) - (address & -4096));
+}
+%}
+
 %inline %{
 /** Where a direct buffer begins, whatever its position; 0 where it is not direct. */
 int64_t address(JNIEnv* env, jobject BUFFER) {
@@ -153,6 +163,15 @@ bool readable(int64_t address) {
   close(ends[0]);
   close(ends[1]);
   return read;
+}
+/** False where it is not free: what lies there stays. */
+bool occupy(int64_t address, int64_t bytes) {
+  return mmap(page_of(address), page_bytes(address, bytes), PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+              0) == page_of(address);
+}
+void vacate(int64_t address, int64_t bytes) {
+  (void)munmap(page_of(address), page_bytes(address, bytes));
 }
 /** Memory for one call on a heap array: a blocking call must not hold the array itself, or no
  * thread could collect garbage, also not one that is a rank this one waits for. */

@@ -22,6 +22,8 @@ public final class Reducer extends Handle {
   /** Gradients that finish() writes. */
   private final Object[] borrowed;
 
+  private Leases leases = new Leases();
+
   /**
    * Plans buckets, and checks on all ranks that the model is the same. Collective.
    *
@@ -61,8 +63,9 @@ public final class Reducer extends Handle {
   }
 
   /**
-   * Memory where a gradient is to be written, in its bucket, in native order. It must not be used
-   * after {@link #rebuild()} has returned true: take it anew. It keeps a closed reducer's memory.
+   * Memory where a gradient is to be written, in its bucket, in native order. After
+   * {@link #rebuild()} has returned true take it anew: what an old buffer holds is no gradient any
+   * more. It keeps a closed reducer's memory.
    *
    * @param index of the parameter
    * @return a buffer with its own position and limit
@@ -72,13 +75,20 @@ public final class Reducer extends Handle {
     Param param = params.get(index);
     int bytes = Math.toIntExact(param.count() * param.dtype().bytes());
     State state = state();
+    Leases from = leases;
     if (!state.retain()) throw DtException.invalidArgument("dt_reducer_grad: reducer is closed");
     ByteBuffer root = Foreign.buffer(address, bytes);
     if (root == null) {
       state.release();
       throw Foreign.onDevice("Reducer.gradient");
     }
-    CLEANER.register(root, state::release);
+    from.add();
+    CLEANER.register(
+        root,
+        () -> {
+          from.remove();
+          state.release();
+        });
     return root.duplicate().order(root.order()); // which keeps the root reachable
   }
 
@@ -162,11 +172,23 @@ public final class Reducer extends Handle {
    * Re-plans the buckets by the order in which gradients arrived in the last step, for users of
    * {@link #gradient}, between steps. Collective.
    *
-   * @return true: all buffers of {@link #gradient} are gone and must not be touched; take them anew
+   * @return true: take all buffers and addresses of {@link #gradient} anew
    */
   public boolean rebuild() {
     try {
-      return Raw.reducer_rebuild(number());
+      long begin = Long.MAX_VALUE;
+      long end = 0;
+      for (int i = 0; leases.any() && i < params.size(); i++) {
+        long address = Raw.reducer_grad(number(), i);
+        begin = Math.min(begin, address);
+        end = Math.max(end, address + params.get(i).count() * params.get(i).dtype().bytes());
+      }
+      boolean changed = Raw.reducer_rebuild(number());
+      if (changed) {
+        if (begin < end) leases.outlive(begin, end - begin);
+        leases = new Leases();
+      }
+      return changed;
     } finally {
       Reference.reachabilityFence(this);
     }
@@ -196,6 +218,32 @@ public final class Reducer extends Handle {
       return ReducerStatistics.unpack(Raw.reducer_stats(number()));
     } finally {
       Reference.reachabilityFence(this);
+    }
+  }
+
+  /** Buffers over the memory of one plan. */
+  private static final class Leases {
+    private int count;
+    private long address;
+    private long bytes; // of the pages that have taken the memory's place; 0: none
+
+    synchronized boolean any() {
+      return count > 0;
+    }
+
+    synchronized void add() {
+      count++;
+    }
+
+    synchronized void remove() {
+      if (--count == 0 && bytes > 0) Raw.vacate(address, bytes);
+    }
+
+    /** The memory is gone; who still writes to an old buffer must not end the process. */
+    synchronized void outlive(long address, long bytes) {
+      if (count == 0 || !Raw.occupy(address, bytes)) return;
+      this.address = address;
+      this.bytes = bytes;
     }
   }
 }
