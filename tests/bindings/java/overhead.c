@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop of Overhead.java in C: prints nanoseconds per allreduce of 1 KiB, median of many batches. */
+/* The loop of Overhead.java in C: prints nanoseconds per allreduce of 1 KiB, median of many
+ * batches. */
 #include <dt/dt.h>
 #include <stdio.h>
 #include <stdlib.h>

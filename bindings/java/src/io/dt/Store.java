@@ -156,7 +156,8 @@ public final class Store {
    */
   public void multiSet(Map<String, byte[]> values) {
     Packing packing = new Packing();
-    values.forEach((key, value) -> packing.add(key("multi_set", key)).add(value("multi_set", value)));
+    values.forEach(
+        (key, value) -> packing.add(key("multi_set", key)).add(value("multi_set", value)));
     try {
       Raw.store_multi_set(job.number(), packing.take(), timeoutMs);
     } finally {

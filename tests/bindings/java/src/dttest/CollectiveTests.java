@@ -148,7 +148,8 @@ final class CollectiveTests {
       equal(get(buffer, dtype, 0), 1.0);
       put(buffer, dtype, 0, 6);
       world.allreduce(buffer, buffer, dtype, ReduceOp.AVG);
-      Check.near(get(buffer, dtype, 0), 6.0, dtype == Dtype.BF16 || dtype == Dtype.F16 ? 0.05 : 1e-6);
+      boolean coarse = dtype == Dtype.BF16 || dtype == Dtype.F16;
+      Check.near(get(buffer, dtype, 0), 6.0, coarse ? 0.05 : 1e-6);
     }
     ShortBuffer halves = bytes(2).asShortBuffer();
     halves.put(0, (short) 0x3c00); // 1 in binary16

@@ -40,10 +40,13 @@ final class JobTests {
 
   static void add() {
     test("the store keeps any bytes", () -> Ranks.run(2, (job, world) -> store(job)));
-    test("a reducer by pointer gives the mean", () -> Ranks.run(2, (job, world) -> reduce(world, false)));
-    test("a reducer in place gives the mean", () -> Ranks.run(3, (job, world) -> reduce(world, true)));
+    test("a reducer by pointer gives the mean", () ->
+        Ranks.run(2, (job, world) -> reduce(world, false)));
+    test("a reducer in place gives the mean", () ->
+        Ranks.run(3, (job, world) -> reduce(world, true)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
-    test("gradients are kept while garbage is collected", () -> Ranks.run(2, (job, world) -> kept(world)));
+    test("gradients are kept while garbage is collected", () ->
+        Ranks.run(2, (job, world) -> kept(world)));
     test("a log sink receives, and may throw", JobTests::sink);
   }
 
@@ -134,7 +137,8 @@ final class JobTests {
   }
 
   private static void missing(Comm world) throws Exception {
-    List<Param> params = List.of(new Param("first", 4, Dtype.F32), new Param("käse", 4, Dtype.F32));
+    List<Param> params =
+        List.of(new Param("first", 4, Dtype.F32), new Param("käse", 4, Dtype.F32));
     try (Reducer reducer = new Reducer(world, params)) {
       reducer.ready(0, floats(4));
       if (world.rank() == 0) reducer.ready(1, floats(4));
