@@ -12,6 +12,10 @@
 
 /// UTF-8 as it is: NewStringUTF() wants another encoding, and messages may hold any bytes.
 static jbyteArray dt_bytes(JNIEnv* env, const char* data, size_t bytes) {
+  if (bytes > INT32_MAX) {
+    SWIG_JavaThrowException(env, SWIG_JavaOutOfMemoryError, "dt: more than an array can hold");
+    return nullptr;
+  }
   const auto size = static_cast<jsize>(bytes);
   const jbyteArray array = env->NewByteArray(size);
   if (array != nullptr) {
@@ -29,7 +33,12 @@ static bool dt_read(JNIEnv* env, jbyteArray array, std::string* out) {
     SWIG_JavaThrowException(env, SWIG_JavaNullPointerException, "dt: null instead of a text");
     return false;
   }
-  out->resize(static_cast<size_t>(env->GetArrayLength(array)));
+  try {
+    out->resize(static_cast<size_t>(env->GetArrayLength(array)));
+  } catch (const std::bad_alloc&) {
+    SWIG_JavaThrowException(env, SWIG_JavaOutOfMemoryError, "dt: no memory");
+    return false;
+  }
   env->GetByteArrayRegion(array, 0, static_cast<jsize>(out->size()),
                           reinterpret_cast<jbyte*>(out->data()));
   return true;

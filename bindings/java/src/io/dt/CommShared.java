@@ -21,11 +21,22 @@ final class CommShared {
   Pending prepare(long comm, Object first, Object second) {
     synchronized (this) {
       if (!watched) {
-        CompletionPoller.watch(comm);
+        watch(comm);
         watched = true;
       }
     }
     return new Pending(this, first, second);
+  }
+
+  private static void watch(long comm) {
+    try {
+      CompletionPoller.watch(comm);
+    } catch (DtException e) {
+      throw e;
+    } catch (RuntimeException e) {
+      Raw.comm_rank(comm); // closed by another thread meanwhile, its eventfd with it: dt says so
+      throw e;
+    }
   }
 
   void add(Pending pending) {

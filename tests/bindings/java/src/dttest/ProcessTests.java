@@ -25,6 +25,7 @@ import java.net.URLClassLoader;
 import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -99,6 +100,7 @@ final class ProcessTests {
 
   private static void libraries() throws Exception {
     equal(Child.reduced(), 3f);
+    equal(Job.class.getModule().isNamed(), System.getProperty("dttest.module") != null);
     List<String> lines = Files.readAllLines(Path.of("/proc/self/maps"));
     int found = 0;
     for (String line : lines) {
@@ -150,6 +152,13 @@ final class ProcessTests {
       process = start(List.of("-Ddt.library.path=" + empty), "load");
       equal(end(process), 0);
       equal(rest(process.getInputStream()).trim(), "loaded");
+      Files.copy(Path.of(System.getProperty("dttest.other_abi")), empty.resolve("libdt.so.0"),
+          StandardCopyOption.REPLACE_EXISTING);
+      process = start(List.of("-Ddt.library.path=" + empty), "load");
+      equal(end(process), 0);
+      List<String> lines = rest(process.getInputStream()).lines().toList();
+      that(lines.get(0).contains("ABI 4711") && lines.get(0).contains("ABI 0"), lines.get(0));
+      equal(lines.get(1), lines.get(0));
     } finally {
       try (var files = Files.list(empty)) {
         for (Path each : files.toList()) Files.delete(each);

@@ -34,6 +34,7 @@ import java.nio.FloatBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 
 /** Wrong calls are exceptions, never crashes. */
 final class SafetyTests {
@@ -86,6 +87,7 @@ final class SafetyTests {
       equal(work.error().status(), Status.TIMEOUT);
       job.store().set("failed", new byte[0]);
     }));
+    test("a broken communicator fails all its futures", SafetyTests::broken);
     test("abort ends the waits of all ranks", SafetyTests::abort);
   }
 
@@ -318,6 +320,31 @@ final class SafetyTests {
       }
       if (!wrong.isEmpty()) throw new AssertionError("another error", wrong.get(0));
     }
+  }
+
+  private static void broken() throws Exception {
+    Ranks.run(2, (job, comm) -> {
+      if (job.place().rank() == 1) {
+        job.store().get("issued");
+        comm.close(); // the other meets that
+        job.store().get("failed");
+        return;
+      }
+      comm.setTimeout(Duration.ofMillis(500));
+      List<Work> works = new ArrayList<>();
+      for (int i = 0; i < 20; i++) {
+        works.add(comm.allreduceAsync(floats(8), floats(8), ReduceOp.SUM));
+      }
+      job.store().set("issued", new byte[0]);
+      for (Work each : works) {
+        var failed = each.future().handle((nothing, e) -> e).get(30, TimeUnit.SECONDS);
+        that(failed instanceof DtTimeoutException || failed instanceof AbortedException,
+            "each fails: " + failed);
+      }
+      thrown(DtException.class, comm::check);
+      thrown(DtException.class, () -> comm.allreduceAsync(floats(8), floats(8), ReduceOp.SUM));
+      job.store().set("failed", new byte[0]);
+    });
   }
 
   private static void abort() throws Exception {
