@@ -9,6 +9,13 @@ import java.nio.ByteOrder;
 final class Foreign {
   private Foreign() {}
 
+  /** Of one buffer. */
+  static int size(String what, long bytes) {
+    if (bytes <= Integer.MAX_VALUE) return (int) bytes;
+    throw DtException.invalidArgument(
+        what + ": " + bytes + " bytes are more than a buffer can hold; take parts, or the address");
+  }
+
   /** In native order; null where this process cannot read it, as on a GPU. */
   static ByteBuffer buffer(long address, int size) {
     if (size > 0 && !Raw.readable(address)) return null;

@@ -51,7 +51,7 @@ public final class Memory implements AutoCloseable {
    * @return a buffer with its own position and limit
    */
   public ByteBuffer buffer() {
-    return buffer(0, Math.toIntExact(bytes));
+    return buffer(0, Foreign.size("Memory.buffer", bytes));
   }
 
   /**

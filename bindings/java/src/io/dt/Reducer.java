@@ -73,7 +73,7 @@ public final class Reducer extends Handle {
   public ByteBuffer gradient(int index) {
     long address = gradientAddress(index);
     Param param = params.get(index);
-    int bytes = Math.toIntExact(param.count() * param.dtype().bytes());
+    int bytes = Foreign.size("Reducer.gradient", param.count() * param.dtype().bytes());
     State state = state();
     Leases from = leases;
     if (!state.retain()) throw DtException.invalidArgument("dt_reducer_grad: reducer is closed");

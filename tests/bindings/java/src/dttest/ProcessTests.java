@@ -121,6 +121,15 @@ final class ProcessTests {
         equal(child.invoke(null), 3f);
       }
     }
+    equal(Child.reduced(), 3f);
+    // All of them share one libdt.
+    long libraries =
+        Files.readAllLines(Path.of("/proc/self/maps")).stream()
+            .filter(line -> line.contains("/libdt.so.0"))
+            .map(line -> line.substring(line.indexOf('/')))
+            .distinct()
+            .count();
+    equal(libraries, 1L);
   }
 
   /** The jars, also where dt's is on the module path. */

@@ -232,6 +232,10 @@ final class SafetyTests {
       thrown(refused, () -> memory.buffer(60, 8), "60");
       thrown(refused, () -> memory.buffer(-1, 8), "-1");
     }
+    try (Memory memory = comm.allocate(3L << 30)) {
+      thrown(refused, memory::buffer, "parts");
+      equal(memory.buffer((3L << 30) - 4, 4).getInt(0), 0);
+    }
     comm.groupBegin();
     thrown(refused, () -> comm.allreduce(new float[1], new float[1], ReduceOp.SUM), "group");
     thrown(InvalidStateException.class, comm::groupBegin, "group");
