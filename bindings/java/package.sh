@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# package.sh OUT SOURCES_OUT VERSION POM LIBUV LIBDT LIBDTJAVA SOURCE_ROOT GENERATED...: makes the jar
+# and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
+set -euo pipefail
+
+out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libuv=$5 libdt=$6 libdtjava=$7 root=$8
+shift 8
+date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time zone
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/source" "$work/classes/native/linux-x64" "$work/classes/META-INF/maven/io.dt/dt"
+cp -R "$root/." "$work/source/"
+cp "$@" "$work/source/io/dt/raw/"
+find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
+"$JAVAC" -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
+
+# They find each other in their own folder, before any that LD_LIBRARY_PATH names.
+for pair in "$libuv=libuv.so.1" "$libdt=libdt.so.0" "$libdtjava=libdtjava.so"; do
+  to="$work/classes/native/linux-x64/${pair##*=}"
+  cp -L "${pair%=*}" "$to"
+  chmod 755 "$to"
+  strip --strip-unneeded "$to"
+  "$PATCHELF" --force-rpath --set-rpath "\$ORIGIN" "$to"
+done
+
+cp "$pom" "$work/classes/META-INF/maven/io.dt/dt/pom.xml"
+printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/META-INF/maven/io.dt/dt/pom.properties"
+printf 'Implementation-Title: dt\nImplementation-Version: %s\n' "$version" >"$work/manifest"
+pack() { # pack FOLDER JAR [MANIFEST]
+  local files
+  mapfile -t files < <(cd "$1" && find . -type f | sed 's|^\./||' | LC_ALL=C sort)
+  (cd "$1" && "$JAR" --create --file "$work/new.jar" "--date=$date" ${3:+--manifest "$3"} "${files[@]}")
+  mv "$work/new.jar" "$2"
+}
+pack "$work/classes" "$out" "$work/manifest"
+pack "$work/source" "$sources_out"

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import java.util.ArrayList;
+import java.util.List;
+
+/** What all handles of one communicator share: its operations under way, and its open group. */
+final class CommShared {
+  private boolean watched;
+  private Pending head;
+  private Pending tail;
+
+  private final Object group = new Object();
+  private volatile boolean grouped;
+  /** Operations of the open group that were called without a work; group_end waits for them. */
+  private List<Pending> members = new ArrayList<>();
+  private List<Long> streams = new ArrayList<>();
+
+  /** For an operation that is about to begin on `comm`. */
+  Pending prepare(long comm, Object first, Object second) {
+    synchronized (this) {
+      if (!watched) {
+        watch(comm);
+        watched = true;
+      }
+    }
+    return new Pending(this, first, second);
+  }
+
+  private static void watch(long comm) {
+    try {
+      CompletionPoller.watch(comm);
+    } catch (DtException e) {
+      throw e;
+    } catch (RuntimeException e) {
+      Raw.comm_rank(comm); // closed by another thread meanwhile, its eventfd with it: dt says so
+      throw e;
+    }
+  }
+
+  void add(Pending pending) {
+    boolean queued;
+    synchronized (this) {
+      queued = head != null || !pending.poll();
+      if (queued) {
+        if (head == null) {
+          head = pending;
+          CompletionPoller.activate(this);
+        } else {
+          tail.next = pending;
+        }
+        tail = pending;
+      }
+    }
+    if (!queued) {
+      pending.finish(); // nobody can have a handler on it yet
+    } else if (pending.poll()) {
+      CompletionPoller.wake(); // it may have slept through this end
+    }
+  }
+
+  /** Called by the poller alone. They end in the order of their calls. */
+  void drain() {
+    for (;;) {
+      Pending ended;
+      synchronized (this) {
+        ended = head;
+        if (ended == null || !ended.poll()) return;
+        head = ended.next;
+        if (head == null) {
+          tail = null;
+          CompletionPoller.deactivate(this);
+        }
+      }
+      ended.finish();
+    }
+  }
+
+  // ---- Groups ----
+
+  boolean grouped() {
+    return grouped;
+  }
+
+  void beginGroup(long comm) {
+    synchronized (group) {
+      Raw.group_begin(comm);
+      grouped = true;
+    }
+  }
+
+  /** An operation without a work inside the group. */
+  void join(Pending pending, long stream) {
+    synchronized (group) {
+      if (grouped) {
+        members.add(pending);
+        streams.add(stream);
+        return;
+      }
+    }
+    pending.waitStream(stream); // another thread has ended the group meanwhile
+  }
+
+  void endGroup(long comm) {
+    List<Pending> ended;
+    List<Long> order;
+    DtException first = null;
+    synchronized (group) {
+      ended = members;
+      order = streams;
+      try {
+        Raw.group_end(comm);
+      } catch (DtException e) {
+        if (!grouped) throw e;
+        first = e;
+      }
+      grouped = false;
+      members = new ArrayList<>();
+      streams = new ArrayList<>();
+    }
+    for (int i = 0; i < ended.size(); i++) {
+      try {
+        ended.get(i).waitStream(order.get(i));
+      } catch (DtException e) {
+        if (first == null) first = e;
+      }
+    }
+    if (first != null) throw first;
+  }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+/** Type of the elements of a buffer. */
+public enum Dtype {
+  /** Signed bytes. */
+  I8(1),
+  /** Unsigned bytes. */
+  U8(1),
+  /** Signed integers of 32 bits. */
+  I32(4),
+  /** Unsigned integers of 32 bits. */
+  U32(4),
+  /** Signed integers of 64 bits. */
+  I64(8),
+  /** Unsigned integers of 64 bits. */
+  U64(8),
+  /** IEEE binary16. */
+  F16(2),
+  /** The upper half of a binary32. */
+  BF16(2),
+  /** {@code float}. */
+  F32(4),
+  /** {@code double}. */
+  F64(8);
+
+  private final int bytes;
+
+  Dtype(int bytes) {
+    this.bytes = bytes;
+  }
+
+  /**
+   * Size of an element.
+   *
+   * @return bytes
+   */
+  public int bytes() {
+    return bytes;
+  }
+
+  /** As dt_dtype. */
+  int number() {
+    return ordinal();
+  }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Loader;
+import io.dt.raw.Raw;
+import java.lang.ref.Reference;
+import java.time.Duration;
+
+/**
+ * This process's (or thread's) membership in a distributed run. Any thread may use it.
+ *
+ * <pre>{@code
+ * try (Job job = Job.init(); Comm world = job.world()) {
+ *   world.allreduce(gradients, gradients, ReduceOp.AVG);
+ *   job.leave();
+ * }
+ * }</pre>
+ *
+ * <p>Closing it without {@link #leave} is a death to the other ranks, and does not wait for them.
+ */
+public final class Job extends Handle {
+  private final CommShared world = new CommShared();
+
+  private Job(long number) {
+    super(number, Raw::job_destroy);
+  }
+
+  /**
+   * Joins the job that started this process, with the settings that stand around it. Returns when
+   * all ranks are there. A process that nobody launched becomes rank 0 of 1.
+   *
+   * @return to be closed
+   */
+  public static Job init() {
+    return init(null);
+  }
+
+  /**
+   * Joins a job with these settings.
+   *
+   * @param config null: those around the process
+   * @return to be closed
+   */
+  public static Job init(Config config) {
+    Loader.load();
+    try {
+      return new Job(Raw.job_init(Checks.number(config)));
+    } finally {
+      Reference.reachabilityFence(config);
+    }
+  }
+
+  /**
+   * Where this rank stands.
+   *
+   * @return a copy
+   */
+  public Place place() {
+    try {
+      return Place.unpack(Raw.job_place(number()));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * The communicator of all ranks.
+   *
+   * @return a new handle of it, to be closed
+   */
+  public Comm world() {
+    try {
+      return new Comm(Raw.job_world(number()), world);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * The keys and values that all ranks of the job share.
+   *
+   * @return a view; there is nothing to close
+   */
+  public Store store() {
+    return new Store(this);
+  }
+
+  /**
+   * Fails the job on every rank with {@link AbortedException}. Returns at once.
+   *
+   * @param message why; may be null
+   */
+  public void abort(String message) {
+    try {
+      Raw.job_abort(
+          number(), message == null ? null : Checks.text("dt_abort", "message", message));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** Leaves the job together with the others, waiting as long as the settings say. */
+  public void leave() {
+    leave(Duration.ofMillis(-1));
+  }
+
+  /**
+   * Leaves the job together: returns when every rank has called it (dt_finalize). Afterwards calls
+   * on the job and its communicators are refused. The job has ended also if this throws.
+   *
+   * @param timeout how long to wait for the others; negative: as the settings say
+   */
+  public void leave(Duration timeout) {
+    try {
+      Raw.job_finalize(number(), Checks.milliseconds(timeout));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+/**
+ * One parameter of a model, as a {@link Reducer} knows it.
+ *
+ * @param name for messages; may be empty
+ * @param count elements
+ * @param dtype of its gradient
+ */
+public record Param(String name, long count, Dtype dtype) {}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Loader;
+import io.dt.raw.Raw;
+import java.lang.ref.Reference;
+
+/**
+ * Which samples of a data set this rank sees, in which order: index for index as PyTorch's
+ * DistributedSampler. One thread at a time.
+ */
+public final class Sampler extends Handle {
+  /**
+   * Deals a data set out to the ranks of a communicator, shuffled, the tail filled up from the
+   * front.
+   *
+   * @param comm whose ranks
+   * @param size samples of the data set
+   * @param seed equal on all ranks
+   */
+  public Sampler(Comm comm, long size, long seed) {
+    this(comm.size(), comm.rank(), size, seed, true, false);
+  }
+
+  /**
+   * Deals a data set out to ranks.
+   *
+   * @param worldSize number of ranks
+   * @param rank this one
+   * @param size samples of the data set
+   * @param seed equal on all ranks; taken as 64 bits without a sign
+   * @param shuffle false: in the order of the data set
+   * @param dropLast true: drop the tail instead of repeating samples from the front
+   */
+  public Sampler(
+      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast) {
+    super(create(worldSize, rank, size, seed, shuffle, dropLast), Raw::sampler_destroy);
+  }
+
+  private static long create(
+      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast) {
+    Loader.load();
+    return Raw.sampler_create(worldSize, rank, size, seed, !shuffle, dropLast);
+  }
+
+  /**
+   * Chooses the epoch's order. A forgotten call repeats the same order.
+   *
+   * @param epoch at least 0
+   */
+  public void setEpoch(long epoch) {
+    try {
+      Raw.sampler_set_epoch(number(), epoch);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * Samples of this rank per epoch.
+   *
+   * @return equal on all ranks
+   */
+  public long length() {
+    try {
+      return Raw.sampler_length(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * A range of this rank's sample indices.
+   *
+   * @param first position in [0, length]
+   * @param count with first + count &lt;= length
+   * @return indices into the data set
+   */
+  public long[] indices(long first, int count) {
+    try {
+      byte[] packed = Raw.sampler_indices(number(), first, count);
+      long[] indices = new long[packed.length / 8];
+      Packing.read(packed).asLongBuffer().get(indices);
+      return indices;
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * All of this rank's sample indices of the epoch.
+   *
+   * @return indices into the data set
+   */
+  public long[] indices() {
+    return indices(0, Math.toIntExact(length()));
+  }
+}

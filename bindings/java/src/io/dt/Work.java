@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * One asynchronous operation. Its buffers are kept and belong to dt until it is done, also when
+ * this object is closed or dropped before; closing is optional. Works of one communicator end in
+ * the order of their calls. Any thread may use it.
+ */
+public final class Work implements AutoCloseable {
+  private final Pending pending;
+  private volatile boolean closed;
+
+  Work(Pending pending) {
+    this.pending = pending;
+  }
+
+  /**
+   * Whether the operation is done.
+   *
+   * @return false while it runs
+   * @throws DtException once it failed
+   */
+  public boolean test() {
+    open("dt_work_test");
+    return pending.poll() && pending.await(0);
+  }
+
+  /** Blocks until the operation is done, as long as its own limit. Not ended by an interrupt. */
+  public void await() {
+    open("dt_work_wait");
+    pending.await(-1);
+  }
+
+  /**
+   * Blocks until the operation is done or the time is over, which cancels nothing.
+   *
+   * @param timeout negative: as long as the operation's own limit
+   * @return false when the time was over first
+   */
+  public boolean await(Duration timeout) {
+    open("dt_work_wait");
+    return pending.await(Checks.milliseconds(timeout));
+  }
+
+  /**
+   * Orders the operation before later work of a CUDA stream, and returns at once. On a host
+   * communicator it is {@link #await()}.
+   *
+   * @param stream a cudaStream_t
+   */
+  public void waitStream(long stream) {
+    open("dt_work_wait_stream");
+    pending.waitStream(stream);
+  }
+
+  /**
+   * A future that completes with the operation, or with its {@link DtException}. It is the same at
+   * each call. Its handlers run on dt's one poller thread (a daemon), or at once where it is
+   * complete: they should be quick and must not block; use the *Async methods with an executor for
+   * what is not. Cancelling or completing it does not touch the operation.
+   *
+   * @return also of a closed work
+   */
+  public CompletableFuture<Void> future() {
+    return pending.future;
+  }
+
+  /**
+   * How the operation failed.
+   *
+   * @return null while it runs and when it succeeded
+   */
+  public DtException error() {
+    open("dt_work_error_info");
+    return pending.poll() ? pending.failure() : null;
+  }
+
+  /** Later calls are refused. The operation goes on and keeps its buffers. May be repeated. */
+  @Override
+  public void close() {
+    closed = true;
+  }
+
+  /**
+   * Blocks until one of several works is done, successfully or not.
+   *
+   * @param works of any communicators and jobs, 1 to 65536
+   * @param timeout negative: no limit
+   * @return index of the first that is done, in the order of the list; -1 when the time was over
+   */
+  public static int awaitAny(List<Work> works, Duration timeout) {
+    ByteBuffer packed = ByteBuffer.allocate(works.size() * 8).order(ByteOrder.nativeOrder());
+    for (Work each : works) {
+      if (each == null) {
+        throw DtException.invalidArgument("dt_work_wait_any: a work is null; leave it out");
+      }
+      each.open("dt_work_wait_any");
+      packed.putLong(each.pending.handle());
+    }
+    int ended = firstEnded(works);
+    if (ended >= 0) return ended;
+    try {
+      return Raw.work_wait_any(packed.array(), Checks.milliseconds(timeout));
+    } catch (DtException e) {
+      ended = firstEnded(works); // the handle of one that has ended is gone
+      if (ended < 0) throw e;
+      return ended;
+    }
+  }
+
+  Pending pending() {
+    return pending;
+  }
+
+  private static int firstEnded(List<Work> works) {
+    for (int i = 0; i < works.size(); i++) {
+      if (works.get(i).pending.poll()) return i;
+    }
+    return -1;
+  }
+
+  private void open(String function) {
+    if (!closed) return;
+    throw DtException.invalidArgument(function + ": work is closed");
+  }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+import java.util.Arrays;
+import java.util.function.IntConsumer;
+import java.util.stream.IntStream;
+
+/** Two convolutions and two dense layers: the model of examples/fashion_mnist, number for number. */
+final class Network {
+  static final String[] NAMES = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+      "dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"};
+  static final int[] COUNTS = {9 * 16, 16, 9 * 16 * 32, 32, 1568 * 128, 128, 128 * 10, 10};
+  private static final int[] FAN_IN = {9, 0, 9 * 16, 0, 1568, 0, 100 * 128, 0}; // 0: a bias
+
+  final float[][] values = new float[8][], gradients = new float[8][];
+  double lossSum;
+  int correct;
+  private final int images;
+  private final Conv conv1, conv2;
+  private final float[][] input, pooled, features, hidden, logits; // per image
+
+  Network(int images, long seed) {
+    this.images = images;
+    conv1 = new Conv(28, 1, 16, 1, images);
+    conv2 = new Conv(14, 16, 32, 0, images);
+    input = new float[images][conv1.inputSize];
+    pooled = new float[images][conv1.outputSize];
+    features = new float[images][conv2.outputSize];
+    hidden = new float[images][128];
+    logits = new float[images][10];
+    long state = seed; // of splitmix64: Steele, Lea and Flood, OOPSLA 2014
+    for (int p = 0; p < 8; p++) {
+      values[p] = new float[COUNTS[p]];
+      gradients[p] = new float[COUNTS[p]];
+      for (int i = 0; FAN_IN[p] != 0 && i < COUNTS[p]; i++) {
+        long z = state += 0x9e3779b97f4a7c15L;
+        z = (z ^ z >>> 30) * 0xbf58476d1ce4e5b9L;
+        z = (z ^ z >>> 27) * 0x94d049bb133111ebL;
+        values[p][i] = (float) Math.sqrt(6.0f / FAN_IN[p]) * (((int) ((z ^ z >>> 31) >>> 40) - (1 << 23)) * 0x1p-23f);
+      }
+    }
+  }
+
+  void forward(byte[] pixels, byte[] labels, long[] indices) {
+    lossSum = correct = 0;
+    for (int m = 0; m < images; m++) {
+      for (int p = 0; p < 784; p++) {
+        float pixel = (pixels[(int) indices[m] * 784 + p] & 255) * (1.0f / 255);
+        input[m][(p / 28 + 1) * 30 + p % 28 + 1] = (pixel - 0.2860f) * (1.0f / 0.3530f);
+      }
+      conv1.forward(m, input[m], values[0], values[1], pooled[m]);
+      conv2.forward(m, pooled[m], values[2], values[3], features[m]);
+      System.arraycopy(values[5], 0, hidden[m], 0, 128);
+      Matrix.multiply(1, 1568, 128, features[m], values[4], hidden[m]);
+      for (int i = 0; i < 128; i++) hidden[m][i] = Math.max(hidden[m][i], 0);
+      System.arraycopy(values[7], 0, logits[m], 0, 10);
+      Matrix.multiply(1, 128, 10, hidden[m], values[6], logits[m]);
+      softmax(logits[m], labels[(int) indices[m]]);
+    }
+  }
+
+  /** Turns logits into the gradient of the mean loss, softmax minus one-hot. */
+  private void softmax(float[] logits, int label) {
+    int best = 0;
+    for (int i = 1; i < 10; i++) best = logits[i] > logits[best] ? i : best;
+    float most = logits[best];
+    double sum = 0;
+    for (float logit : logits) sum += Math.exp(logit - most);
+    lossSum += Math.log(sum) - (logits[label] - most);
+    correct += best == label ? 1 : 0;
+    for (int i = 0; i < 10; i++) {
+      logits[i] = (float) (Math.exp(logits[i] - most) / sum - (i == label ? 1 : 0)) * (1.0f / images);
+    }
+  }
+
+  /** Says of each gradient when it is complete. */
+  void backward(IntConsumer ready) {
+    for (float[] each : gradients) Arrays.fill(each, 0);
+    float[][] hiddenGradient = dense(6, hidden, logits, ready);
+    for (int i = 0; i < images * 128; i++) if (hidden[i / 128][i % 128] <= 0) hiddenGradient[i / 128][i % 128] = 0;
+    float[][] featureGradient = dense(4, features, hiddenGradient, ready);
+    float[][] pooledGradient = new float[images][conv1.outputSize];
+    for (int m = 0; m < images; m++) conv2.backward(m, pooled[m], values[2], featureGradient[m], gradients[2], gradients[3], pooledGradient[m]);
+    IntStream.of(3, 2).forEach(ready);
+    for (int m = 0; m < images; m++) conv1.backward(m, input[m], values[0], pooledGradient[m], gradients[0], gradients[1], null);
+    IntStream.of(1, 0).forEach(ready);
+  }
+
+  /** Of the layer whose weights are parameter w; gives the gradient of its input. */
+  private float[][] dense(int w, float[][] in, float[][] from, IntConsumer ready) {
+    int inner = in[0].length, columns = COUNTS[w + 1];
+    float[][] inGradient = new float[images][inner];
+    for (int m = 0; m < images; m++) {
+      for (int c = 0; c < columns; c++) gradients[w + 1][c] += from[m][c];
+      Matrix.addOuter(1, inner, columns, in[m], from[m], gradients[w]);
+    }
+    IntStream.of(w + 1, w).forEach(ready);
+    for (int m = 0; m < images; m++) Matrix.multiplyTurned(1, inner, columns, from[m], values[w], inGradient[m]);
+    return inGradient;
+  }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+package dttest;
+
+import static dttest.Check.equal;
+import static dttest.Check.test;
+import static dttest.Check.that;
+import static dttest.Ranks.floats;
+import static dttest.Ranks.pattern;
+
+import io.dt.Comm;
+import io.dt.Job;
+import io.dt.ReduceOp;
+import io.dt.Work;
+import java.lang.management.ManagementFactory;
+import java.nio.FloatBuffer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/** Works, futures and the garbage collector. */
+final class AsyncTests {
+  private AsyncTests() {}
+
+  static void add() {
+    test("futures complete in order on the poller thread", () ->
+        Ranks.run(2, AsyncTests::order));
+    test("a handler may issue", () -> Ranks.run(2, (job, world) -> chain(world)));
+    test("the first of several works", () -> Ranks.run(2, AsyncTests::any));
+    test("buffers outlive dropped works while garbage is collected", AsyncTests::collected);
+    test("dropped handles release what they hold", AsyncTests::dropped);
+    test("a blocking call makes no garbage", AsyncTests::noGarbage);
+  }
+
+  private static void order(Job job, Comm world) throws Exception {
+    List<Integer> ended = new ArrayList<>();
+    List<CompletableFuture<Void>> all = new ArrayList<>();
+    List<String> threads = new ArrayList<>();
+    // The peer comes later, so none of them is done at once.
+    if (world.rank() == 1) job.store().get("issued");
+    for (int i = 0; i < 200; i++) {
+      int which = i;
+      FloatBuffer buffer = pattern(world.rank(), 100);
+      Work work = world.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+      all.add(work.future().thenRun(() -> {
+        if (buffer.get(99) != 3 + 99f) throw new AssertionError("not reduced");
+        synchronized (ended) {
+          ended.add(which);
+          threads.add(Thread.currentThread().getName());
+        }
+      }));
+      if (world.rank() == 0 && i == 100) job.store().set("issued", new byte[0]);
+    }
+    CompletableFuture.allOf(all.toArray(new CompletableFuture<?>[0])).get(30, TimeUnit.SECONDS);
+    equal(ended.size(), 200);
+    for (int i = 0; i < 100; i++) that(ended.contains(i), "all have ended");
+    if (world.rank() == 0) {
+      List<Integer> first = new ArrayList<>(ended.subList(0, 50));
+      List<Integer> sorted = new ArrayList<>(first);
+      sorted.sort(null);
+      equal(first, sorted);
+      that(threads.contains("dt-poller"), "threads: " + threads);
+    }
+  }
+
+  private static void chain(Comm world) throws Exception {
+    FloatBuffer buffer = pattern(world.rank(), 3);
+    CompletableFuture<Void> end =
+        world.allreduceAsync(buffer, buffer, ReduceOp.SUM).future()
+            .thenCompose(nothing -> world.allreduceAsync(buffer, buffer, ReduceOp.SUM).future())
+            .thenCompose(nothing -> world.barrierAsync().future());
+    end.get(30, TimeUnit.SECONDS);
+    equal(buffer.get(0), 6f);
+  }
+
+  private static void any(Job job, Comm world) throws Exception {
+    try (Comm other = world.split(0, 0)) {
+      if (world.rank() == 0) {
+        List<Work> works = List.of(other.barrierAsync(), world.barrierAsync());
+        equal(Work.awaitAny(works, Duration.ofMillis(20)), -1);
+        that(!works.get(0).await(Duration.ofMillis(1)), "not yet");
+        that(!works.get(1).test(), "not yet");
+        job.store().set("waited", new byte[0]);
+        equal(Work.awaitAny(works, Duration.ofSeconds(30)), 1);
+        job.store().set("first", new byte[0]);
+        equal(Work.awaitAny(List.of(works.get(0)), Duration.ofSeconds(30)), 0);
+      } else {
+        job.store().get("waited");
+        world.barrier();
+        job.store().get("first");
+        other.barrier();
+      }
+    }
+  }
+
+  private static void collected() throws Exception {
+    AtomicBoolean stop = new AtomicBoolean();
+    Thread collector = new Thread(() -> {
+      while (!stop.get()) System.gc();
+    });
+    collector.start();
+    try {
+      Ranks.run(2, (job, world) -> {
+        FloatBuffer kept = null;
+        CompletableFuture<Void> last = null;
+        for (int i = 0; i < 1500; i++) {
+          FloatBuffer buffer = pattern(world.rank(), 2000);
+          Work work = world.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+          if (i % 3 == 0) work.close();
+          if (i % 100 != 99) continue; // dropped: only dt uses its buffer now
+          last = work.future();
+          kept = buffer;
+          last.get(30, TimeUnit.SECONDS);
+          for (int k = 0; k < 2000; k++) equal(kept.get(k), 3 + k * 1f);
+        }
+      });
+    } finally {
+      stop.set(true);
+      collector.join(Ranks.DEADLINE_MS);
+    }
+  }
+
+  /** Handles that nobody closes go with the garbage, or 17 million of them could not be made. */
+  private static void dropped() throws Exception {
+    try (Job job = Job.init()) {
+      for (int i = 0; i < 2000; i++) {
+        Comm comm = job.world();
+        comm.allocate(1 << 20).buffer().putInt(0, 1);
+        FloatBuffer buffer = floats(16);
+        comm.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+        if (i % 100 == 0) System.gc();
+      }
+      job.leave();
+    }
+  }
+
+  private static void noGarbage() throws Exception {
+    var threads = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+    Ranks.run(2, (job, world) -> {
+      FloatBuffer buffer = floats(256);
+      float[] array = new float[256];
+      FloatBuffer whole = floats(512);
+      long me = Thread.currentThread().getId();
+      long bytes = -1;
+      // The compiler and the classes need some rounds; afterwards a round makes nothing.
+      for (int round = 0; round < 30; round++) {
+        long before = threads.getThreadAllocatedBytes(me);
+        for (int i = 0; i < 500; i++) {
+          world.allreduce(buffer, buffer, ReduceOp.SUM);
+          world.allgather(buffer, whole);
+          world.broadcast(buffer, 0);
+          world.allreduce(array, array, ReduceOp.MAX);
+        }
+        bytes = threads.getThreadAllocatedBytes(me) - before;
+      }
+      equal(bytes, 0L);
+    });
+  }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+package dttest;
+
+import static dttest.Check.equal;
+import static dttest.Check.near;
+import static dttest.Check.test;
+import static dttest.Check.that;
+import static dttest.Check.thrown;
+import static dttest.Ranks.floats;
+
+import io.dt.Comm;
+import io.dt.Config;
+import io.dt.DtTimeoutException;
+import io.dt.Dtype;
+import io.dt.InvalidArgumentException;
+import io.dt.InvalidStateException;
+import io.dt.Job;
+import io.dt.LogLevel;
+import io.dt.Param;
+import io.dt.Reducer;
+import io.dt.ReducerOptions;
+import io.dt.ReducerStatistics;
+import io.dt.Store;
+import io.dt.StoreServer;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.FloatBuffer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+/** Store, reducer, log sink. */
+final class JobTests {
+  private JobTests() {}
+
+  static void add() {
+    test("the store keeps any bytes", () -> Ranks.run(2, (job, world) -> store(job)));
+    test("a reducer by pointer gives the mean", () ->
+        Ranks.run(2, (job, world) -> reduce(world, false)));
+    test("a reducer in place gives the mean", () ->
+        Ranks.run(3, (job, world) -> reduce(world, true)));
+    test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
+    test("gradients are kept while garbage is collected", () ->
+        Ranks.run(2, (job, world) -> kept(world)));
+    test("a log sink receives, and may throw", JobTests::sink);
+  }
+
+  private static void store(Job job) throws Exception {
+    Store store = job.store().withTimeout(Duration.ofSeconds(30));
+    int rank = job.place().rank();
+    byte[] odd = new byte[70_000];
+    for (int i = 0; i < odd.length; i++) odd[i] = (byte) (i * 7);
+    if (rank == 0) store.set("odd", odd);
+    that(Arrays.equals(store.get("odd"), odd), "as it was set");
+    store.add("sum", rank + 1);
+    store.barrier("added", 0);
+    equal(store.add("sum", 0), 3L);
+    store.barrier("read", 2);
+    if (rank == 1) return;
+    store.set("empty", new byte[0]);
+    equal(store.get("empty").length, 0);
+    that(store.compareSet("new", null, new byte[] {0}), "it was absent");
+    that(!store.compareSet("new", null, new byte[] {1}), "it is there");
+    that(!store.compareSet("new", new byte[] {9}, new byte[] {1}), "another value");
+    that(store.compareSet("new", new byte[] {0}, new byte[] {0, 1}), "the expected value");
+    store.multiSet(Map.of("a/1", new byte[] {1}, "a/2", new byte[] {0, 2}));
+    List<byte[]> values = store.multiGet(List.of("a/2", "a/none", "a/1", "empty"));
+    equal(values.size(), 4);
+    equal(values.get(0)[1], (byte) 2);
+    that(values.get(1) == null, "absent");
+    equal(values.get(3).length, 0);
+    equal(store.list("a/"), List.of("a/1", "a/2"));
+    store.await(List.of("a/1", "new"));
+    that(store.delete("a/1"), "it was there");
+    that(!store.delete("a/1"), "it is gone");
+    thrown(DtTimeoutException.class,
+        () -> store.withTimeout(Duration.ofMillis(1)).get("never"), "never");
+    thrown(InvalidArgumentException.class, () -> store.set("", odd), "key");
+    thrown(InvalidArgumentException.class, () -> store.set("a", null), "null");
+    thrown(InvalidArgumentException.class, () -> store.add("odd", 1), "odd");
+  }
+
+  private static void reduce(Comm world, boolean inPlace) {
+    int n = world.size();
+    int[] counts = {1000, 1, 7, 3000};
+    List<Param> params = new ArrayList<>();
+    for (int i = 0; i < counts.length; i++) params.add(new Param("p" + i, counts[i], Dtype.F32));
+    ReducerOptions options = ReducerOptions.DEFAULT.withBucketBytes(2048, 2048);
+    try (Reducer reducer = new Reducer(world, params, options)) {
+      for (int step = 0; step < 4; step++) {
+        FloatBuffer[] gradients = new FloatBuffer[counts.length];
+        for (int order = counts.length; order-- > 0; ) {
+          int i = inPlace ? counts.length - 1 - order : order; // not as the first plan expects
+          gradients[i] = inPlace ? reducer.gradient(i).asFloatBuffer() : floats(counts[i]);
+          for (int k = 0; k < counts[i]; k++) {
+            gradients[i].put(k, (world.rank() + 1) * (k + 1) + step);
+          }
+          if (inPlace) {
+            reducer.ready(i);
+          } else {
+            reducer.ready(i, gradients[i]);
+          }
+        }
+        reducer.finish();
+        for (int i = 0; i < counts.length; i++) {
+          for (int k = 0; k < counts[i]; k++) {
+            near(gradients[i].get(k), (n + 1) / 2.0 * (k + 1) + step, 1e-3 * (k + 1));
+          }
+        }
+        if (inPlace && step == 0) {
+          that(reducer.rebuild(), "they came in another order");
+          System.gc();
+          // Old buffers hold nothing of use, and do no harm.
+          for (FloatBuffer old : gradients) old.clear().put(new float[old.capacity()]);
+        }
+      }
+      ReducerStatistics statistics = reducer.statistics();
+      equal(statistics.steps(), 4L);
+      equal(statistics.bytes(), 4008L * 4);
+      equal(statistics.totalBytes(), 4 * 4008L * 4);
+      that(statistics.bucketCount() >= 2, "two buckets");
+      that(statistics.hiddenShare() >= 0 && statistics.hiddenShare() <= 1, "a share");
+      that(reducer.bucket(0) >= 0 && reducer.bucket(0) < statistics.bucketCount(), "a bucket");
+    }
+    try (Reducer sums =
+        new Reducer(world, params.subList(2, 3), options.withSum().withKeptPlan())) {
+      FloatBuffer gradient = floats(7).put(6, 2);
+      sums.ready(0, gradient);
+      sums.finish();
+      equal(gradient.get(6), 2f * n);
+    }
+  }
+
+  private static void missing(Comm world) throws Exception {
+    List<Param> params =
+        List.of(new Param("first", 4, Dtype.F32), new Param("käse", 4, Dtype.F32));
+    try (Reducer reducer = new Reducer(world, params)) {
+      reducer.ready(0, floats(4));
+      if (world.rank() == 0) reducer.ready(1, floats(4));
+      thrown(InvalidStateException.class, reducer::finish, "käse", "rank");
+    }
+  }
+
+  private static void kept(Comm world) {
+    List<Param> params = List.of(new Param("a", 5000, Dtype.F32), new Param("b", 5000, Dtype.F32));
+    try (Reducer reducer = new Reducer(world, params)) {
+      for (int step = 0; step < 100; step++) {
+        FloatBuffer checked = Ranks.pattern(world.rank(), 5000);
+        reducer.ready(1, checked);
+        reducer.ready(0, Ranks.pattern(world.rank(), 5000)); // nobody else has it
+        System.gc();
+        reducer.finish();
+        for (int k = 0; k < 5000; k++) equal(checked.get(k), 1.5f + 0.5f * k);
+      }
+    }
+  }
+
+  /** The store's thread logs each rank that leaves, so the second message comes after the first. */
+  private static void sink() throws Exception {
+    List<String> messages = Collections.synchronizedList(new ArrayList<>());
+    CountDownLatch two = new CountDownLatch(2);
+    PrintStream before = System.err;
+    ByteArrayOutputStream written = new ByteArrayOutputStream();
+    System.setErr(new PrintStream(written, true, "UTF-8"));
+    try (Config config = new Config()) {
+      config.set("job.id", "test").set("job.world_size", "2").set("log.level", "debug");
+      config.setLogSink((level, message) -> {
+        messages.add(level + " " + message);
+        two.countDown();
+        throw new IllegalStateException("of the\nsink");
+      });
+      try (StoreServer server = new StoreServer(config)) {
+        System.gc(); // nobody here refers to the sink any more
+        Thread other = new Thread(() -> joinAndLeave(1, server.port()));
+        other.start();
+        joinAndLeave(0, server.port());
+        other.join(Ranks.DEADLINE_MS);
+        that(two.await(30, TimeUnit.SECONDS), "two messages: " + messages);
+      }
+      config.setLogSink(null);
+    } finally {
+      System.setErr(before);
+    }
+    that(messages.get(0).startsWith(LogLevel.DEBUG + " store: "), messages.get(0));
+    String text = written.toString("UTF-8");
+    that(text.contains("dt: the log sink failed: java.lang.IllegalStateException: of the sink\n"),
+        text);
+    equal(text.lines().filter(line -> !line.startsWith("dt: the log sink failed")).count(), 0L);
+  }
+
+  private static void joinAndLeave(int rank, int port) {
+    try (Config config = Ranks.config(rank, 2, port); Job job = Job.init(config)) {
+      job.leave();
+    }
+  }
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+package dttest;
+
+import static dttest.Check.equal;
+import static dttest.Check.test;
+import static dttest.Check.that;
+
+import io.dt.Comm;
+import io.dt.Config;
+import io.dt.Job;
+import io.dt.Param;
+import io.dt.PeerLostException;
+import io.dt.ReduceOp;
+import io.dt.Reducer;
+import io.dt.Sampler;
+import io.dt.StoreServer;
+import io.dt.Work;
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.lang.reflect.Method;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** What needs processes of its own, or class loaders. */
+final class ProcessTests {
+  private static final String[] ENDS = {"return", "exit", "exit in a handler"};
+
+  private ProcessTests() {}
+
+  static void add() {
+    test("a killed rank is named", ProcessTests::death);
+    for (String end : ENDS) {
+      test("a program that leaves everything open ends well: " + end, () -> leftOpen(end));
+    }
+    test("the libraries are those of the jar", ProcessTests::libraries);
+    test("two class loaders", ProcessTests::classLoaders);
+    test("the loader says what it tried", ProcessTests::loader);
+  }
+
+  /** This program again, on the same class or module path. */
+  private static Process start(List<String> options, String... arguments) throws IOException {
+    List<String> command = new ArrayList<>();
+    command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+    command.addAll(List.of("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"));
+    command.addAll(options);
+    for (String each : ManagementFactory.getRuntimeMXBean().getInputArguments()) {
+      if (each.startsWith("--") || each.startsWith("-Xcheck")) command.add(each);
+    }
+    command.addAll(List.of("-cp", System.getProperty("java.class.path")));
+    command.add(Child.class.getName());
+    command.addAll(List.of(arguments));
+    return new ProcessBuilder(command).start();
+  }
+
+  private static int end(Process process) throws InterruptedException {
+    if (!process.waitFor(Ranks.DEADLINE_MS, TimeUnit.MILLISECONDS)) {
+      process.destroyForcibly();
+      throw new AssertionError("a process hangs");
+    }
+    return process.exitValue();
+  }
+
+  private static String rest(java.io.InputStream stream) throws IOException {
+    return new String(stream.readAllBytes(), "UTF-8");
+  }
+
+  private static void death() throws Exception {
+    try (StoreServer server = Ranks.serve(2)) {
+      String port = Integer.toString(server.port());
+      Process survivor = start(List.of(), "survivor", "0", port);
+      Process victim = start(List.of(), "victim", "1", port);
+      BufferedReader said = victim.inputReader();
+      equal(said.readLine(), "ready");
+      victim.destroyForcibly(); // SIGKILL
+      equal(end(survivor), 0);
+      equal(rest(survivor.getErrorStream()), "");
+      equal(rest(survivor.getInputStream()).trim(),
+          "lost rank 1 of " + java.net.InetAddress.getLocalHost().getHostName() + " pid "
+              + victim.pid());
+    }
+  }
+
+  private static void leftOpen(String how) throws Exception {
+    Process process = start(List.of(), "open", how);
+    int status = end(process);
+    equal(rest(process.getInputStream()), "");
+    equal(rest(process.getErrorStream()), "");
+    equal(status, 0);
+  }
+
+  private static void libraries() throws Exception {
+    equal(Child.reduced(), 3f);
+    equal(Job.class.getModule().isNamed(), System.getProperty("dttest.module") != null);
+    List<String> lines = Files.readAllLines(Path.of("/proc/self/maps"));
+    int found = 0;
+    for (String line : lines) {
+      if (!line.matches(".*/lib(uv|dt|dtjava)\\.so.*")) continue;
+      that(line.contains("/dt-native-") && line.endsWith("(deleted)"), line);
+      found++;
+    }
+    that(found >= 3, "all three");
+  }
+
+  private static void classLoaders() throws Exception {
+    List<URL> urls = new ArrayList<>();
+    for (String each : paths().split(File.pathSeparator)) urls.add(Path.of(each).toUri().toURL());
+    for (int i = 0; i < 2; i++) {
+      try (URLClassLoader loader =
+          new URLClassLoader(urls.toArray(new URL[0]), ClassLoader.getPlatformClassLoader())) {
+        Method child = loader.loadClass(Child.class.getName()).getMethod("reduced");
+        equal(child.invoke(null), 3f);
+      }
+    }
+    equal(Child.reduced(), 3f);
+    // All of them share one libdt.
+    long libraries =
+        Files.readAllLines(Path.of("/proc/self/maps")).stream()
+            .filter(line -> line.contains("/libdt.so.0"))
+            .map(line -> line.substring(line.indexOf('/')))
+            .distinct()
+            .count();
+    equal(libraries, 1L);
+  }
+
+  /** The jars, also where dt's is on the module path. */
+  private static String paths() {
+    String modules = System.getProperty("jdk.module.path");
+    String classes = System.getProperty("java.class.path");
+    return modules == null ? classes : modules + File.pathSeparator + classes;
+  }
+
+  private static void loader() throws Exception {
+    Path empty = Files.createTempDirectory("dttest");
+    try {
+      Process process = start(List.of("-Ddt.library.path=" + empty), "load");
+      equal(end(process), 0);
+      String said = rest(process.getInputStream());
+      that(said.contains(empty.resolve("libdtjava.so").toString()), said);
+      that(said.contains("dt.library.path"), said);
+      process = start(List.of("-Djava.io.tmpdir=" + empty.resolve("none")), "load");
+      equal(end(process), 0);
+      said = rest(process.getInputStream());
+      that(said.contains(empty.resolve("none").toString()), said);
+      // The libraries of the jar, laid out as another package would.
+      try (var jar = new java.util.zip.ZipFile(jar())) {
+        for (String name : List.of("libuv.so.1", "libdt.so.0", "libdtjava.so")) {
+          Files.copy(jar.getInputStream(jar.getEntry("native/linux-x64/" + name)),
+              empty.resolve(name));
+        }
+      }
+      process = start(List.of("-Ddt.library.path=" + empty), "load");
+      equal(end(process), 0);
+      equal(rest(process.getInputStream()).trim(), "loaded");
+      Files.copy(Path.of(System.getProperty("dttest.other_abi")), empty.resolve("libdt.so.0"),
+          StandardCopyOption.REPLACE_EXISTING);
+      process = start(List.of("-Ddt.library.path=" + empty), "load");
+      equal(end(process), 0);
+      List<String> lines = rest(process.getInputStream()).lines().toList();
+      that(lines.get(0).contains("ABI 4711") && lines.get(0).contains("ABI 0"), lines.get(0));
+      equal(lines.get(1), lines.get(0));
+    } finally {
+      try (var files = Files.list(empty)) {
+        for (Path each : files.toList()) Files.delete(each);
+      }
+      Files.delete(empty);
+    }
+  }
+
+  private static String jar() {
+    for (String each : paths().split(File.pathSeparator)) {
+      if (new File(each).getName().startsWith("dt-")) return each;
+    }
+    throw new AssertionError("no jar of dt in " + paths());
+  }
+
+  /** What the started processes do. */
+  public static final class Child {
+    private Child() {}
+
+    private static final List<Object> OPEN = Collections.synchronizedList(new ArrayList<>());
+
+    /** @param arguments what to be */
+    public static void main(String[] arguments) throws Exception {
+      switch (arguments[0]) {
+        case "survivor": survive(Integer.parseInt(arguments[2])); break;
+        case "victim": wait(Integer.parseInt(arguments[2])); break;
+        case "load": load(); break;
+        default: leaveOpen(arguments[1]); break;
+      }
+    }
+
+    /** The library works in this class loader. */
+    public static float reduced() {
+      try (Job job = Job.init(); Comm comm = job.world()) {
+        FloatBuffer value = Ranks.floats(1).put(0, 3);
+        comm.allreduceAsync(value, value, ReduceOp.SUM).future().join();
+        job.leave();
+        return value.get(0);
+      }
+    }
+
+    private static void load() {
+      for (int i = 0; i < 2; i++) { // the same each time
+        try {
+          io.dt.Dt.version();
+          System.out.println("loaded");
+          return;
+        } catch (UnsatisfiedLinkError e) {
+          System.out.println(e.getMessage());
+        }
+      }
+    }
+
+    private static void survive(int port) throws Exception {
+      try (Config config = Ranks.config(0, 2, port); Job job = Job.init(config);
+          Comm comm = job.world()) {
+        FloatBuffer one = Ranks.floats(1);
+        comm.allreduce(one, one, ReduceOp.SUM);
+        try {
+          comm.allreduce(one, one, ReduceOp.SUM);
+        } catch (PeerLostException e) {
+          System.out.println("lost rank " + e.rank() + " of " + e.host() + " pid " + e.pid());
+        }
+      }
+    }
+
+    private static void wait(int port) throws Exception {
+      try (Config config = Ranks.config(1, 2, port); Job job = Job.init(config);
+          Comm comm = job.world()) {
+        FloatBuffer one = Ranks.floats(1);
+        comm.allreduce(one, one, ReduceOp.SUM);
+        System.out.println("ready");
+        System.in.read(); // until it is killed
+      }
+    }
+
+    private static void leaveOpen(String how) throws Exception {
+      // The store's thread logs, also while the virtual machine ends.
+      Config serving = new Config();
+      serving.set("job.id", "test").set("job.world_size", "2").set("log.level", "debug");
+      serving.setLogSink((level, message) -> OPEN.add(message));
+      StoreServer server = new StoreServer(serving);
+      for (int r = 0; r < 2; r++) {
+        Config config = Ranks.config(r, 2, server.port());
+        boolean last = r == 1;
+        Thread thread = new Thread(() -> rank(config, last));
+        thread.setDaemon(true);
+        thread.start();
+        if (last) thread.join();
+      }
+      OPEN.add(List.of(serving, server));
+      if (how.startsWith("exit in")) {
+        Job job = Job.init();
+        OPEN.add(job.world().barrierAsync().future().thenRun(() -> System.exit(0)));
+      }
+      if (how.equals("exit")) System.exit(0);
+    }
+
+    /** Rank 0 stays inside a collective that rank 1 never calls. */
+    private static void rank(Config config, boolean last) {
+      Job job = Job.init(config);
+      Comm comm = job.world();
+      Reducer reducer = new Reducer(comm, List.of(new Param("w", 100, io.dt.Dtype.F32)));
+      FloatBuffer buffer = comm.allocate(4096).buffer().asFloatBuffer();
+      Work done = comm.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+      done.await();
+      synchronized (OPEN) {
+        OPEN.addAll(List.of(config, job, comm, reducer, buffer, done, new Sampler(comm, 9, 0)));
+        if (last) return;
+        OPEN.add(comm.allreduceAsync(Ranks.floats(9), Ranks.floats(9), ReduceOp.SUM));
+      }
+      comm.barrier();
+    }
+  }
+}

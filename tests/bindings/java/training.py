@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""training.py DT TRAINER JAVA CLASS_PATH: Java learns as C++ does, alone and as one rank of a mixed job.
+
+20 steps of 64 images with 2 ranks: losses agree to 1e-3, and at the end all ranks have the same bits.
+"""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+
+DATA = "/usr/share/datasets/fashion-mnist"
+ARGUMENTS = ["--steps", "20", "--batch", "64", "--seed", "1", "--no-eval"]
+TOLERANCE = 1e-3
+LIMIT_S = 120
+
+
+def losses(name, dt, ranks, folder):
+    """`ranks` are two commands; a shell chooses by the rank that dt run tells it."""
+    log = os.path.join(folder, name + ".csv")
+    script = 'if [ "$DT_RANK" = 0 ]; then exec {}; else exec {}; fi'.format(
+        *(" ".join([*each, *ARGUMENTS, "--loss-log", log]) for each in ranks))
+    run = subprocess.run([dt, "run", "-n", "2", "sh", "-c", script], capture_output=True, text=True, timeout=LIMIT_S,
+                         check=False)
+    if run.returncode != 0 or "parameters equal on all 2 ranks" not in run.stdout or run.stderr:
+        sys.exit(f"{name} ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    with open(log, newline="", encoding="utf-8") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def main():
+    dt, trainer, java, class_path = sys.argv[1:]
+    if not os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz")):
+        print(f"no Fashion-MNIST in {DATA}: apt-get install dataset-fashion-mnist")
+        sys.exit(77)
+    in_java = [java, "-cp", class_path, "FashionMnist"]
+    with tempfile.TemporaryDirectory() as folder:
+        in_cpp = [trainer, "--curves", os.path.join(folder, "curves.png")]
+        wanted = losses("cpp", dt, [in_cpp, in_cpp], folder)
+        for name, ranks in {"java": [in_java, in_java], "mixed": [in_cpp, in_java]}.items():
+            got = losses(name, dt, ranks, folder)
+            if len(got) != 20 or len(wanted) != 20:
+                sys.exit(f"{name}: {len(got)} losses, C++ {len(wanted)}, instead of 20")
+            worst = max(abs(a - b) / abs(a) for a, b in zip(wanted, got))
+            print(f"{name}: largest relative difference of the loss {worst:.2e}")
+            if not worst <= TOLERANCE:
+                sys.exit(f"{name}: more than {TOLERANCE}")
+
+
+if __name__ == "__main__":
+    main()
