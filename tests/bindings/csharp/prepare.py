@@ -34,6 +34,7 @@ def main():
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--stamp", type=Path, required=True)
+    parser.add_argument("--example", action="append", default=[], help="a source of fashion_mnist.exe")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
 
@@ -56,6 +57,8 @@ def main():
                            + sorted(map(str, (unpacked / "src").glob("*.cs"))), check=True)
         subprocess.run(strict + defines + ["-unsafe", "-target:exe", f"-r:{dll}", f"-out:{folder}/tests.exe"]
                        + options.sources, check=True)
+        subprocess.run(strict + ["-unsafe", "-target:exe", f"-r:{dll}", "-r:System.dll", "-r:System.Core.dll",
+                                 f"-out:{folder}/fashion_mnist.exe"] + options.example, check=True)
         write_vectors(options.vectors, folder / "sampler_vectors.txt")
     options.stamp.write_text("")
 
