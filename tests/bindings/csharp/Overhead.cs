@@ -7,24 +7,19 @@ using Dt;
 /// Time per call of a 1 KiB allreduce; overhead.py sets it beside the same loop in C.
 static class Overhead
 {
-    const int Calls = 20000;
-    const int Rounds = 5;
-
-    /// Rank 0 prints nanoseconds per call, a line per round.
-    internal static int Run()
+    /// Prints nanoseconds per call, a line per line that comes in.
+    internal static int Run(int loops)
     {
         using (Job job = new Job())
         using (Comm world = job.World())
         {
-            float[] buffer = new float[256];
-            for (int i = 0; i < Calls; ++i) world.Allreduce(buffer);
-            for (int round = 0; round < Rounds; ++round)
+            float[] send = new float[256], recv = new float[256];
+            while (Console.ReadLine() != null)
             {
-                world.Barrier();
                 Stopwatch watch = Stopwatch.StartNew();
-                for (int i = 0; i < Calls; ++i) world.Allreduce(buffer);
-                double ns = watch.Elapsed.TotalMilliseconds * 1e6 / Calls;
-                if (world.Rank == 0) Console.WriteLine(ns.ToString("F1", CultureInfo.InvariantCulture));
+                for (int i = 0; i < loops; ++i) world.Allreduce(send, recv);
+                double ns = watch.Elapsed.TotalMilliseconds * 1e6 / loops;
+                Console.WriteLine(ns.ToString("F1", CultureInfo.InvariantCulture));
             }
             job.FinalizeJob();
         }

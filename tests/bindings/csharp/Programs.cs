@@ -16,7 +16,7 @@ static class Programs
             case "collectives": return Collectives();
             case "peer-death": return PeerDeath();
             case "leave-open": return LeaveOpen();
-            case "overhead": return Overhead.Run();
+            case "overhead": return Overhead.Run(20000);
             default: return 2;
         }
     }
