@@ -16,9 +16,23 @@ static class Programs
             case "collectives": return Collectives();
             case "peer-death": return PeerDeath();
             case "leave-open": return LeaveOpen();
+            case "version": return Version();
             case "overhead": return Overhead.Run(20000);
             default: return 2;
         }
+    }
+
+    static int Version()
+    {
+        try
+        {
+            using (Config config = new Config()) Console.WriteLine(Library.Version);
+        }
+        catch (DtException error)
+        {
+            Console.WriteLine(error.GetType().Name + ": " + error.Message);
+        }
+        return 0;
     }
 
     static int Collectives()
