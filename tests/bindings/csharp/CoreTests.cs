@@ -152,6 +152,7 @@ static class CoreTests
                 using (Job job = new Job(config))
                 using (Comm world = job.World())
                 {
+                    job.StoreSet("joined", new byte[0]);
                     try
                     {
                         world.Barrier();
@@ -166,6 +167,7 @@ static class CoreTests
             using (Config config = Ranks.Settings(0, 2, server.Port))
             using (Job job = new Job(config))
             {
+                job.StoreGet("joined");
                 job.Abort("no more " + Wide);
                 Suite.Check(other.Join(60000), "the other rank returns");
             }
