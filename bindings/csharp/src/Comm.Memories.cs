@@ -115,6 +115,7 @@ namespace Dt
         unsafe Work Start<T>(Operation operation, ReadOnlyMemory<T> send, ReadOnlyMemory<T> recv)
             where T : struct
         {
+            Completions.Prepare();
             Pending pending = new Pending(this);
             Work work = new Work(pending);
             try

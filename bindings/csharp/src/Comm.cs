@@ -216,6 +216,7 @@ namespace Dt
 
         Work Start<T>(Operation operation, T[] send, T[] recv) where T : struct
         {
+            Completions.Prepare();
             Pending pending = new Pending(this);
             Work work = new Work(pending);
             try

@@ -52,6 +52,13 @@ namespace Dt
         static Thread thread;
         static bool stopped;
 
+        /// Before an operation is issued that must be watched: what can fail fails here.
+        internal static void Prepare()
+        {
+            if (Volatile.Read(ref thread) != null) return;
+            lock (gate) Start();
+        }
+
         /// The operation was issued; from here on it is watched until it has ended.
         internal static void Track(Pending pending)
         {
@@ -59,8 +66,8 @@ namespace Dt
             lock (gate)
             {
                 if (pending.tracked || stopped) return;
-                pending.tracked = true;
                 Start();
+                pending.tracked = true;
                 Channel channel = pending.channel;
                 if (!channel.watched) channel.watched = Watch(channel);
                 if (channel.works.First == null) busy.Add(channel);
@@ -88,14 +95,17 @@ namespace Dt
         static void Start()
         {
             if (thread != null) return;
-            poller = new Raw.Poller();
-            GC.SuppressFinalize(poller);
+            if (poller == null)
+            {
+                poller = new Raw.Poller();
+                GC.SuppressFinalize(poller);
+            }
             Thread polling = new Thread(Run);
             polling.IsBackground = true;
             polling.Name = "dt completions";
             polling.Start();
             AppDomain.CurrentDomain.ProcessExit += Stop;
-            thread = polling;
+            Volatile.Write(ref thread, polling);
         }
 
         static void Stop(object sender, EventArgs arguments)

@@ -75,6 +75,7 @@ namespace Dt
         internal Task AsTask()
         {
             TaskCompletionSource<bool> waiting;
+            Completions.Prepare();
             lock (gate)
             {
                 if (source != null) return source.Task;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Diagnostics;
+using System.Threading;
 using Dt;
 
 /// Programs of their own processes, which run_test.py starts.
@@ -54,7 +55,7 @@ static class Programs
         return 0;
     }
 
-    /// Rank 1 is killed while rank 0 waits for it, in a blocking call or for a task.
+    /// Rank 1 is killed while rank 0 waits for it.
     static int PeerDeath()
     {
         Job job = new Job();
@@ -66,11 +67,11 @@ static class Programs
         {
             Console.WriteLine("pid " + Process.GetCurrentProcess().Id);
             Console.Out.Flush();
-            world.Barrier();
+            job.StoreGet("waits");
             Process.GetCurrentProcess().Kill();
         }
-        world.Barrier();
         System.Threading.Tasks.Task task = world.AllreduceAsync(buffer).AsTask();
+        job.StoreSet("waits", new byte[0]);
         try
         {
             task.Wait(60000);
@@ -107,7 +108,7 @@ static class Programs
         StoreServer waited = Ranks.Serve(2);
         kept = new object[] { config, job, world, part, work, work.AsTask(), reducer, server, waited,
             world.Allocate(100), new Sampler(2, 0, 10), world.BarrierAsync() };
-        System.Threading.Thread late = new System.Threading.Thread(() =>
+        Thread late = new Thread(() =>
         {
             for (;;) world.Allreduce(new float[1000]);
         });
