@@ -38,12 +38,9 @@ unsafe sealed class ConvPool {
     internal readonly int InputSize, OutputSize, Patch, Channels;
     readonly int side, strip, padded, outPadded, border;
     readonly float* patches, responses, turned;
-    readonly int[] winners;
-
+    readonly int[] winners;  // of four each, -1: ReLU cut it off
     internal ConvPool(int side, int inChannels, int channels, int border, int images) {
-        this.side = side;
-        this.border = border;
-        Channels = channels;
+        this.side = side; this.border = border; Channels = channels;
         Patch = 3 * (strip = 3 * inChannels);
         InputSize = (side + 2) * (padded = (side + 2) * inChannels);
         outPadded = side / 2 + 2 * border;
@@ -65,8 +62,7 @@ unsafe sealed class ConvPool {
                 }
     }
 
-    float* Cell(int y, int x, int which) =>
-        responses + ((2 * y + which / 2) * side + 2 * x + which % 2) * Channels;
+    float* Cell(int y, int x, int which) => responses + ((2 * y + which / 2) * side + 2 * x + which % 2) * Channels;
 
     internal void Forward(float* input, float* weight, float* bias, int images, float* output) {
         int winner = 0;
@@ -74,17 +70,16 @@ unsafe sealed class ConvPool {
             Move(input, true);
             float* cleared = Matrix.Clear(responses, side * side * Channels);
             Matrix.Multiply(patches, Patch, 1, weight, cleared, side * side, Patch, Channels);
-            for (int y = 0; y < side / 2; ++y)
-                for (int x = 0; x < side / 2; ++x) {
-                    float* to = output + ((y + border) * outPadded + x + border) * Channels;
-                    for (int c = 0; c < Channels; ++c) {
-                        int best = 0;
-                        for (int i = 1; i < 4; ++i) if (Cell(y, x, i)[c] > Cell(y, x, best)[c]) best = i;
-                        float value = Cell(y, x, best)[c] + bias[c];
-                        to[c] = value > 0 ? value : 0;
-                        winners[winner++] = value > 0 ? best : -1;
-                    }
+            for (int cell = 0; cell < side * side / 4; ++cell) {
+                int y = cell / (side / 2), x = cell % (side / 2);
+                float* to = output + ((y + border) * outPadded + x + border) * Channels;
+                for (int c = 0; c < Channels; ++c) {
+                    int best = 0;
+                    for (int i = 1; i < 4; ++i) if (Cell(y, x, i)[c] > Cell(y, x, best)[c]) best = i;
+                    to[c] = Math.Max(0, Cell(y, x, best)[c] + bias[c]);
+                    winners[winner++] = to[c] > 0 ? best : -1;
                 }
+            }
         }
     }
 
@@ -96,16 +91,15 @@ unsafe sealed class ConvPool {
         if (inputGradient != null) Matrix.Clear(inputGradient, (long)images * InputSize);
         for (int image = 0; image < images; ++image, input += InputSize, outputGradient += OutputSize) {
             Matrix.Clear(responses, side * side * Channels);
-            for (int y = 0; y < side / 2; ++y)
-                for (int x = 0; x < side / 2; ++x) {
-                    float* from = outputGradient + ((y + border) * outPadded + x + border) * Channels;
-                    for (int c = 0; c < Channels; ++c) {
-                        int which = winners[winner++];
-                        if (which < 0) continue;
-                        Cell(y, x, which)[c] = from[c];
-                        biasGradient[c] += from[c];
-                    }
+            for (int cell = 0; cell < side * side / 4; ++cell) {
+                int y = cell / (side / 2), x = cell % (side / 2);
+                float* from = outputGradient + ((y + border) * outPadded + x + border) * Channels;
+                for (int c = 0; c < Channels; ++c, ++winner) {
+                    if (winners[winner] < 0) continue;
+                    Cell(y, x, winners[winner])[c] = from[c];
+                    biasGradient[c] += from[c];
                 }
+            }
             Move(input, true);
             Matrix.Multiply(patches, 1, Patch, responses, weightGradient, Patch, side * side, Channels);
             if (inputGradient == null) continue;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
-using System.Globalization;
 using System.IO;
 using System.IO.Compression;
 using System.Linq;
@@ -13,19 +12,15 @@ unsafe sealed class Trainer {
     const int Side = 28, Pixels = Side * Side, Hidden = 128, Classes = 10;
     static readonly string[] names = { "conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
         "dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias" };
-
     readonly byte[] pixels, labels;
     readonly ConvPool conv1, conv2;
     readonly int features, images;
     readonly long[] counts;
     readonly float*[] values = new float*[8], gradients = new float*[8], momenta = new float*[8];
-    readonly float* input, pooled1, pooled2, hidden, logits, turned;
-    readonly float* pooled1Gradient, pooled2Gradient, hiddenGradient;
+    readonly float* input, pooled1, pooled2, hidden, logits, turned, pooled1Gradient, pooled2Gradient, hiddenGradient;
 
     Trainer(byte[] pixels, byte[] labels, int images, ulong seed) {
-        this.pixels = pixels;
-        this.labels = labels;
-        this.images = images;
+        this.pixels = pixels; this.labels = labels; this.images = images;
         conv1 = new ConvPool(Side, 1, 16, 1, images);
         conv2 = new ConvPool(Side / 2, 16, 32, 0, images);
         features = conv2.OutputSize;
@@ -33,10 +28,9 @@ unsafe sealed class Trainer {
             Hidden * Classes, Classes };
         int[] fanIn = { conv1.Patch, 0, conv2.Patch, 0, features, 0, 100 * Hidden, 0 };
         for (int p = 0; p < 8; ++p) {
-            values[p] = Matrix.New(counts[p]);
-            momenta[p] = Matrix.New(counts[p]);
-            float bound = (float)Math.Sqrt(6f / fanIn[p]);
-            for (long i = 0; fanIn[p] > 0 && i < counts[p]; ++i) values[p][i] = bound * Next(ref seed);
+            momenta[p] = (values[p] = Matrix.New(2 * counts[p])) + counts[p];
+            for (long i = 0; fanIn[p] > 0 && i < counts[p]; ++i)  // He
+                values[p][i] = (float)Math.Sqrt(6f / fanIn[p]) * Next(ref seed);
         }
         int size1 = images * conv1.OutputSize, size2 = images * features;
         input = Matrix.New((long)images * conv1.InputSize);
@@ -56,11 +50,9 @@ unsafe sealed class Trainer {
     }
 
     static byte[] Read(string path, int head, long most) {
-        using (Stream file = new GZipStream(File.OpenRead(path), CompressionMode.Decompress))
-        using (MemoryStream all = new MemoryStream()) {
-            file.CopyTo(all);
-            return all.ToArray().Skip(head).Take((int)most).ToArray();
-        }
+        MemoryStream all = new MemoryStream();
+        using (Stream file = new GZipStream(File.OpenRead(path), CompressionMode.Decompress)) file.CopyTo(all);
+        return all.ToArray().Skip(head).Take((int)most).ToArray();
     }
 
     void Dense(float* from, int weight, int inSize, int outSize, float* to) {
@@ -87,7 +79,7 @@ unsafe sealed class Trainer {
             double top = own[best], sum = 0;
             for (int i = 0; i < Classes; ++i) sum += Math.Exp(own[i] - top);
             score[0] += Math.Log(sum) - (own[label] - top);
-            score[1] += best == label ? 1 : 0;
+            if (best == label) ++score[1];
             for (int i = 0; i < Classes; ++i)  // from here on their gradients
                 own[i] = (float)(Math.Exp(own[i] - top) / sum - (i == label ? 1 : 0)) / images;
         }
@@ -96,12 +88,11 @@ unsafe sealed class Trainer {
 
     void DenseBackward(Reducer reducer, float* from, float* gradient, int weight, int inSize, int outSize,
         float* fromGradient) {
-        float* weights = Matrix.Clear(gradients[weight], counts[weight]);
         float* biases = Matrix.Clear(gradients[weight + 1], outSize);
-        Matrix.Multiply(from, 1, inSize, gradient, weights, inSize, images, outSize);
+        Matrix.Clear(gradients[weight], counts[weight]);
+        Matrix.Multiply(from, 1, inSize, gradient, gradients[weight], inSize, images, outSize);
         for (int i = 0; i < images * outSize; ++i) biases[i % outSize] += gradient[i];
-        reducer.Ready(weight + 1);
-        reducer.Ready(weight);
+        for (int done = weight + 1; done >= weight; --done) reducer.Ready(done);
         Matrix.MultiplyByTurned(gradient, values[weight], turned, fromGradient, images, outSize, inSize);
     }
 
@@ -111,11 +102,9 @@ unsafe sealed class Trainer {
         for (int i = 0; i < images * Hidden; ++i) if (hidden[i] <= 0) hiddenGradient[i] = 0;
         DenseBackward(reducer, pooled2, hiddenGradient, 4, features, Hidden, pooled2Gradient);
         conv2.Backward(pooled1, values[2], pooled2Gradient, images, gradients[2], gradients[3], pooled1Gradient);
-        reducer.Ready(3);
-        reducer.Ready(2);
+        for (int done = 3; done >= 2; --done) reducer.Ready(done);
         conv1.Backward(input, values[0], pooled1Gradient, images, gradients[0], gradients[1], null);
-        reducer.Ready(1);
-        reducer.Ready(0);
+        for (int done = 1; done >= 0; --done) reducer.Ready(done);
     }
 
     /// Every product and sum is rounded to a float, as in C++: all ranks keep equal bits.
@@ -132,10 +121,8 @@ unsafe sealed class Trainer {
 
     ulong Hash(float*[] of, ulong hash) {
         for (int p = 0; p < 8; ++p)
-            for (ulong* at = (ulong*)of[p], end = at + counts[p] / 2; at < end; ++at) {  // the counts are even
-                hash = (hash ^ *at) * 0x100000001b3;
-                hash ^= hash >> 32;
-            }
+            for (ulong* at = (ulong*)of[p], end = at + counts[p] / 2; at < end; ++at)  // the counts are even
+                hash = (hash = (hash ^ *at) * 0x100000001b3) ^ (hash >> 32);
         return hash;
     }
 
@@ -144,7 +131,6 @@ unsafe sealed class Trainer {
             { "--data", "/usr/share/datasets/fashion-mnist" }, { "--loss-log", "" }, { "--limit", "60000" },
             { "--lr", "0.05" }, { "--epochs", "3" } };
         for (int i = 0; i < arguments.Length; ++i) {
-            if (arguments[i] == "--no-eval" || arguments[i] == "--quiet") continue;  // as C++'s
             if (!options.ContainsKey(arguments[i])) throw new ArgumentException("no option " + arguments[i]);
             options[arguments[i]] = arguments[++i];
         }
@@ -152,27 +138,27 @@ unsafe sealed class Trainer {
         using (Comm world = job.World()) {
             try {
                 Train(world, options);
+                job.FinalizeJob();
             } catch (Exception error) when (!(error is DtException)) {
                 job.Abort(error.Message);  // the others end with this, too
                 throw;
             }
-            job.FinalizeJob();
         }
     }
 
     static void Train(Comm world, Dictionary<string, string> options) {
         Func<string, long> number = name => long.Parse(options[name]);
         long batch = number("--batch"), seed = number("--seed"), most = number("--limit"), step = 0;
-        double rate = double.Parse(options["--lr"], CultureInfo.InvariantCulture);
+        double rate = double.Parse(options["--lr"], System.Globalization.CultureInfo.InvariantCulture);
         string data = options["--data"] + "/train-", lossLog = options["--loss-log"];
         byte[] labels = Read(data + "labels-idx1-ubyte.gz", 8, most);
         int size = world.Size, images = (int)(batch / size);
         if (batch % size != 0) throw new ArgumentException("--batch must be a multiple of " + size);
         Trainer own = new Trainer(Read(data + "images-idx3-ubyte.gz", 16, most * Pixels), labels, images, (ulong)seed);
-        IEnumerable<Param> parameters = own.counts.Select((count, p) => new Param(count, Dtype.F32, names[p]));
+        var parameters = own.counts.Select((count, p) => new Param(count, Dtype.F32, names[p]));
         long perEpoch = labels.Length / batch, total = number("--epochs") * perEpoch;
         long end = number("--steps") > 0 ? Math.Min(number("--steps"), total) : total;
-        ReducerOptions buckets = new ReducerOptions { FirstBucketBytes = 256 * 1024, BucketCapBytes = 256 * 1024 };
+        ReducerOptions buckets = new ReducerOptions { FirstBucketBytes = 1 << 18, BucketCapBytes = 1 << 18 };
         using (Reducer reducer = new Reducer(world, parameters, buckets))
         using (Sampler sampler = new Sampler(size, world.Rank, labels.Length, seed))
         using (TextWriter log = lossLog != "" && world.Rank == 0 ? new StreamWriter(lossLog) : TextWriter.Null) {
@@ -189,15 +175,13 @@ unsafe sealed class Trainer {
                     totalsDone.Wait();
                 }
                 stopped = totals[2] > 0;  // a rank of the C++ program was asked to end
-                float loss = (float)(totals[0] / batch);
-                log.WriteLine(string.Format(CultureInfo.InvariantCulture, "{0},{1:G9}", step + 1, loss));
+                log.WriteLine(FormattableString.Invariant($"{step + 1},{(float)(totals[0] / batch):G9}"));
             }
             if (size == 1) return;
-            ulong[] hashes = { own.Hash(own.values, 0xcbf29ce484222325), own.Hash(own.momenta, (ulong)step) };
             ulong[] all = new ulong[2 * size];
+            ulong[] hashes = { own.Hash(own.values, 0xcbf29ce484222325), own.Hash(own.momenta, (ulong)step) };
             world.Allgather(hashes, all);
-            for (int i = 0; i < all.Length; ++i)
-                if (all[i] != all[i % 2]) throw new InvalidOperationException("parameters differ on rank " + i / 2);
+            if (all.Where((hash, i) => hash != all[i % 2]).Any()) throw new Exception("parameters differ");
             if (world.Rank == 0) Console.WriteLine("parameters equal on all ranks (hash {0:x16})", hashes[0]);
         }
     }
