@@ -1,20 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes, errors, buffers and the log sink in C#.
+// Bytes, texts, errors and log messages in C#. Everything generated is internal: the public classes
+// are in src/.
+
+%pragma(csharp) moduleclassmodifiers="internal static class"
+%pragma(csharp) imclassclassmodifiers="internal class"
+%typemap(csclassmodifiers) SWIGTYPE "internal class"
 
 // Errors: native code hands the parts to a delegate, which sets the pending exception of the thread.
 %insert(runtime) %{
+#include <cstdlib>
+#include <cstring>
+#include <string>
 typedef void (SWIGSTDCALL* DtErrorCallback)(int status, int rank, const char* host, long long pid,
                                             const char* operation, long long sequence,
                                             const char* message);
 static DtErrorCallback dt_error_callback = nullptr;
-extern "C" SWIGEXPORT void SWIGSTDCALL DtRegisterErrorCallback_$module(DtErrorCallback callback) {
+extern "C" SWIGEXPORT void SWIGSTDCALL DtRegisterErrorCallback(DtErrorCallback callback) {
   dt_error_callback = callback;
+}
+extern "C" SWIGEXPORT void SWIGSTDCALL DtFreeGiven(void* given) { free(given); }
+
+/** Bytes for C#, which copies them and frees this: their number as an int64_t, then they. */
+static void* dt_give(const std::string& bytes) {
+  const long long size = static_cast<long long>(bytes.size());
+  char* const given = static_cast<char*>(malloc(sizeof size + bytes.size()));
+  if (given == nullptr) throw std::bad_alloc();
+  memcpy(given, &size, sizeof size);
+  memcpy(given + sizeof size, bytes.data(), bytes.size());
+  return given;
 }
 %}
 %{
 static void dt_throw(const dt::Error& error) {
   dt_error_callback(static_cast<int>(error.status()), error.rank(), error.host().c_str(),
                     error.pid(), error.operation().c_str(), error.sequence(), error.what());
+}
+static void dt_throw_own(dt_status status, const char* message) {
+  dt_error_callback(static_cast<int>(status), -1, "", 0, "", -1, message);
 }
 %}
 %exception {
@@ -24,11 +46,163 @@ static void dt_throw(const dt::Error& error) {
     dt_throw(error);
     return $null;
   } catch (const std::bad_alloc&) {
-    SWIG_CSharpSetPendingException(SWIG_CSharpOutOfMemoryException, "dt: no memory");
+    dt_throw_own(DT_ERR_OUT_OF_MEMORY, "out of memory");
     return $null;
   } catch (const std::exception& error) {
-    SWIG_CSharpSetPendingException(SWIG_CSharpApplicationException, error.what());
+    dt_throw_own(DT_ERR_SYSTEM, error.what());
     return $null;
   }
 }
-%feature("director") dt::raw::LogSink;
+
+// Texts are UTF-8 in both directions, whatever the runtime's own marshalling thinks of bytes.
+%typemap(ctype) const std::string& "const char*"
+%typemap(imtype) const std::string& "byte[]"
+%typemap(cstype) const std::string& "string"
+%typemap(csin) const std::string& "global::Dt.Text.Terminated($csinput)"
+%typemap(in) const std::string& (std::string text) %{
+  if ($input != nullptr) text = $input;
+  $1 = &text;
+%}
+%typemap(ctype) const char* PATH, const char* MESSAGE "const char*"
+%typemap(imtype) const char* PATH, const char* MESSAGE "byte[]"
+%typemap(cstype) const char* PATH, const char* MESSAGE "string"
+%typemap(csin) const char* PATH, const char* MESSAGE "global::Dt.Text.TerminatedOrNull($csinput)"
+%typemap(in) const char* PATH, const char* MESSAGE "$1 = const_cast<char*>($input);"
+%typemap(ctype) const char* DATA "const char*"
+%typemap(imtype) const char* DATA "byte[]"
+%typemap(cstype) const char* DATA "byte[]"
+%typemap(csin) const char* DATA "$csinput"
+%typemap(in) const char* DATA "$1 = const_cast<char*>($input);"
+%typemap(freearg) const char* PATH, const char* MESSAGE, const char* DATA ""
+
+// The copy is made inside what %exception guards not, so it must not throw.
+%typemap(ctype) std::string, dt::raw::Bytes "void*"
+%typemap(imtype) std::string, dt::raw::Bytes "global::System.IntPtr"
+%typemap(cstype) std::string "string"
+%typemap(cstype) dt::raw::Bytes "byte[]"
+%typemap(out) std::string %{
+  try {
+    $result = dt_give($1);
+  } catch (const std::bad_alloc&) {
+    dt_throw_own(DT_ERR_OUT_OF_MEMORY, "out of memory");
+    return nullptr;
+  }
+%}
+%typemap(out) dt::raw::Bytes %{
+  try {
+    $result = dt_give($1.data);
+  } catch (const std::bad_alloc&) {
+    dt_throw_own(DT_ERR_OUT_OF_MEMORY, "out of memory");
+    return nullptr;
+  }
+%}
+%typemap(csout, excode=SWIGEXCODE) std::string {
+    global::System.IntPtr given = $imcall;$excode
+    return global::Dt.Text.Take(given);
+  }
+%typemap(csout, excode=SWIGEXCODE) dt::raw::Bytes {
+    global::System.IntPtr given = $imcall;$excode
+    return global::Dt.Text.TakeBytes(given);
+  }
+
+// Log messages wait in a queue for a thread of C#. No thread of dt enters the runtime: they block
+// every signal, and a garbage collector that stops threads by signals would wait for them for ever.
+%ignore dt::raw::Bytes;
+%ignore dt::raw::LogSink;
+%ignore dt::raw::config_set_log_sink;
+%{
+#include <condition_variable>
+#include <deque>
+
+namespace dt::raw {
+
+class LogQueue {
+ public:
+  static LogQueue& instance() {
+    static auto* const queue = new LogQueue;  // outlives dt's threads
+    return *queue;
+  }
+  void push(int64_t sink, int32_t level, const std::string& message) {
+    constexpr std::size_t kMost = 65536;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) return;
+      if (messages_.size() >= kMost) {
+        ++lost_;
+        return;
+      }
+      messages_.push_back({sink, level, message});
+    }
+    filled_.notify_one();
+  }
+  /** sink and level as numbers, how many messages were lost before it, the message as an item;
+   * empty once the queue is stopped and empty. */
+  Bytes next() {
+    std::unique_lock lock(mutex_);
+    filled_.wait(lock, [this] { return stopped_ || !messages_.empty(); });
+    Packer packed;
+    if (messages_.empty()) return packed.take();
+    packed.add_number(messages_.front().sink);
+    packed.add_number(messages_.front().level);
+    packed.add_number(lost_);
+    packed.add(messages_.front().text);
+    messages_.pop_front();
+    lost_ = 0;
+    return packed.take();
+  }
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    filled_.notify_all();
+  }
+
+ private:
+  struct Message {
+    int64_t sink;
+    int32_t level;
+    std::string text;
+  };
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<Message> messages_;  // under mutex_, as all below
+  int64_t lost_ = 0;
+  bool stopped_ = false;
+};
+
+/** Never destroyed: jobs keep its address. */
+class QueuedSink : public LogSink {
+ public:
+  explicit QueuedSink(int64_t id) : id_(id) {}
+  void log(int32_t level, const std::string& message) override {
+    LogQueue::instance().push(id_, level, message);
+  }
+
+ private:
+  const int64_t id_;
+};
+
+}  // namespace dt::raw
+%}
+%inline %{
+namespace dt::raw {
+
+/** Messages of the config's jobs go into the queue under this number; negative: to stderr. */
+inline void config_queue_log(int64_t config, int64_t sink) {
+  if (sink < 0) {
+    config_set_log_sink(config, nullptr);
+    return;
+  }
+  auto made = std::make_unique<QueuedSink>(sink);
+  config_set_log_sink(config, made.get());
+  (void)made.release();
+}
+inline dt::raw::Bytes log_next() { return LogQueue::instance().next(); }
+inline void log_stop() {
+  stop_log_sinks();
+  LogQueue::instance().stop();
+}
+
+}  // namespace dt::raw
+%}

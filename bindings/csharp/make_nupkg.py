@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
+and libdtcs, libdt and libuv, which find each other by $ORIGIN. The same inputs give the same bytes."""
+
+import argparse
+import hashlib
+import shutil
+import struct
+import subprocess
+import zipfile
+from pathlib import Path
+
+NATIVE = "runtimes/linux-x64/native/"
+LONE_FILES = ("libdt.so.0", "libuv.so.1")  # their endings have no content type
+TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
+         "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
+
+
+def without_time_and_chance(assembly):
+    """mcs writes the time and a random module id; both become what the rest says."""
+    data = bytearray(assembly)
+    pe = struct.unpack_from("<I", data, 0x3c)[0]
+    struct.pack_into("<I", data, pe + 8, 0)
+    root = data.index(b"BSJB")
+    at = root + 16 + struct.unpack_from("<I", data, root + 12)[0]
+    streams = struct.unpack_from("<H", data, at + 2)[0]
+    at += 4
+    for _ in range(streams):
+        offset = struct.unpack_from("<I", data, at)[0]
+        end = data.index(b"\0", at + 8)
+        if data[at + 8:end] == b"#GUID":
+            guid = root + offset
+            data[guid:guid + 16] = bytes(16)
+            data[guid:guid + 16] = hashlib.sha256(data).digest()[:16]
+            return bytes(data)
+        at += 8 + (end - at - 8) // 4 * 4 + 4
+    raise SystemExit("make_nupkg.py: the assembly has no #GUID stream")
+
+
+def native(path, name, options):
+    copy = options.scratch / name
+    shutil.copyfile(Path(path).resolve(), copy)
+    subprocess.run([options.strip, "--strip-unneeded", str(copy)], check=True)
+    subprocess.run([options.patchelf, "--set-rpath", "$ORIGIN", str(copy)], check=True)
+    return copy.read_bytes()
+
+
+def content_types(names):
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names if not name.endswith(LONE_FILES)})
+    lines = [f'  <Default Extension="{ending}" ContentType="{TYPES.get(ending, "application/octet")}" />'
+             for ending in endings]
+    lines += [f'  <Override PartName="/{NATIVE}{name}" ContentType="application/octet" />'
+              for name in LONE_FILES]
+    return ('<?xml version="1.0" encoding="utf-8"?>\n'
+            '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">\n'
+            + "\n".join(lines) + "\n</Types>\n").encode()
+
+
+RELS = """<?xml version="1.0" encoding="utf-8"?>
+<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+  <Relationship Type="http://schemas.microsoft.com/packaging/2010/07/manifest" Target="/Dt.nuspec" Id="R1" />
+  <Relationship Type="http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
+    Target="/package/services/metadata/core-properties/dt.psmdcp" Id="R2" />
+</Relationships>
+"""
+CORE = """<?xml version="1.0" encoding="utf-8"?>
+<coreProperties xmlns:dc="http://purl.org/dc/elements/1.1/"
+  xmlns="http://schemas.openxmlformats.org/package/2006/metadata/core-properties">
+  <dc:creator>dt</dc:creator>
+  <dc:description>Distributed training for .NET programs.</dc:description>
+  <dc:identifier>Dt</dc:identifier>
+  <version>{version}</version>
+</coreProperties>
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("version", "strip", "patchelf", "libuv", "out", "scratch"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("files", nargs="+")
+    options = parser.parse_args()
+    options.scratch = Path(options.scratch)
+    options.scratch.mkdir(parents=True, exist_ok=True)
+
+    entries = {"_rels/.rels": RELS.encode(),
+               "package/services/metadata/core-properties/dt.psmdcp":
+                   CORE.format(version=options.version).encode(),
+               NATIVE + "libuv.so.1": native(options.libuv, "libuv.so.1", options)}
+    places = {"README.md": "", "Dt.nuspec": "", "Dt.xml": "lib/net472/", "Dt.csproj": "src/",
+              "Dt.targets": "buildTransitive/net472/"}
+    for file in map(Path, options.files):
+        if file.name.startswith("libdtcs.so"):
+            entries[NATIVE + "libdtcs.so"] = native(file, "libdtcs.so", options)
+        elif file.name.startswith("libdt.so"):
+            entries[NATIVE + "libdt.so.0"] = native(file, "libdt.so.0", options)
+        elif file.name == "Dt.dll":
+            entries["lib/net472/Dt.dll"] = without_time_and_chance(file.read_bytes())
+        elif file.suffix == ".cs":
+            entries["src/" + file.name] = file.read_bytes()
+        elif file.name in places:
+            data = file.read_bytes().replace(b"@VERSION@", options.version.encode())
+            entries[places[file.name] + file.name] = data
+    entries["[Content_Types].xml"] = content_types(entries)
+
+    with zipfile.ZipFile(options.out, "w") as package:
+        for name in sorted(entries):
+            item = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            item.external_attr = 0o644 << 16
+            item.compress_type = zipfile.ZIP_DEFLATED
+            package.writestr(item, entries[name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Threading;
+
+namespace Dt
+{
+    /// What is under way on one communicator and has somebody who waits, in order of issue.
+    internal sealed class Channel
+    {
+        internal readonly LinkedList<Pending> works = new LinkedList<Pending>();
+        internal readonly CommHandle comm;
+        internal bool watched;
+        long turns;
+
+        internal Channel(CommHandle comm)
+        {
+            this.comm = comm;
+        }
+
+        internal long NextTurn()
+        {
+            return Interlocked.Increment(ref turns);
+        }
+
+        internal void Add(Pending pending)
+        {
+            LinkedListNode<Pending> before = works.Last;
+            while (before != null && before.Value.turn > pending.turn) before = before.Previous;
+            if (before == null) works.AddFirst(pending);
+            else works.AddAfter(before, pending);
+        }
+    }
+
+    /// The one thread that sees operations end: it unpins their buffers and completes their tasks.
+    internal static class Completions
+    {
+        const int IdleMs = -1;         // until a work comes
+        const int WatchedMs = 1000;    // completions ring; this only bounds the harm of a lost one
+        const int UnwatchedMs = 2;     // the communicator was closed before it could be watched
+        const int ExitLimitMs = 5000;
+
+        struct Ended
+        {
+            internal Pending Pending;
+            internal DtException Error;
+        }
+
+        static readonly object gate = new object();
+        static readonly List<Channel> busy = new List<Channel>();
+        static Raw.Poller poller;  // never destroyed: the thread may be inside
+        static Thread thread;
+        static bool stopped;
+
+        /// Before an operation is issued that must be watched: what can fail fails here.
+        internal static void Prepare()
+        {
+            if (Volatile.Read(ref thread) != null) return;
+            lock (gate) Start();
+        }
+
+        /// The operation was issued; from here on it is watched until it has ended.
+        internal static void Track(Pending pending)
+        {
+            bool ring = false;
+            lock (gate)
+            {
+                if (pending.tracked || stopped) return;
+                Start();
+                pending.tracked = true;
+                Channel channel = pending.channel;
+                if (!channel.watched) channel.watched = Watch(channel);
+                if (channel.works.First == null) busy.Add(channel);
+                channel.Add(pending);
+                // From here on its completion rings, unless it came before.
+                DtException error;
+                ring = busy.Count == 1 || !channel.watched || pending.HasEnded(out error);
+            }
+            if (ring) poller.wake();
+        }
+
+        static bool Watch(Channel channel)
+        {
+            try
+            {
+                poller.watch(channel.comm.Number);
+                return true;
+            }
+            catch (DtException)
+            {
+                return false;
+            }
+        }
+
+        static void Start()
+        {
+            if (thread != null) return;
+            if (poller == null)
+            {
+                poller = new Raw.Poller();
+                GC.SuppressFinalize(poller);
+            }
+            Thread polling = new Thread(Run);
+            polling.IsBackground = true;
+            polling.Name = "dt completions";
+            polling.Start();
+            AppDomain.CurrentDomain.ProcessExit += Stop;
+            Volatile.Write(ref thread, polling);
+        }
+
+        static void Stop(object sender, EventArgs arguments)
+        {
+            lock (gate) stopped = true;
+            poller.wake();
+            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+        }
+
+        static void Run()
+        {
+            List<Ended> ended = new List<Ended>();
+            int timeoutMs = UnwatchedMs;
+            for (;;)
+            {
+                poller.wait(timeoutMs);
+                lock (gate)
+                {
+                    if (stopped) return;
+                    timeoutMs = Sweep(ended);
+                }
+                foreach (Ended each in ended) Complete(each);
+                ended.Clear();
+            }
+        }
+
+        /// Takes out what has ended; says how long to sleep.
+        static int Sweep(List<Ended> ended)
+        {
+            int timeoutMs = IdleMs;
+            for (int i = busy.Count - 1; i >= 0; --i)
+            {
+                Channel channel = busy[i];
+                Ended each = new Ended();
+                while (channel.works.First != null)
+                {
+                    each.Pending = channel.works.First.Value;
+                    if (!each.Pending.HasEnded(out each.Error)) break;
+                    channel.works.RemoveFirst();
+                    ended.Add(each);
+                }
+                if (channel.works.First == null)
+                {
+                    busy.RemoveAt(i);
+                    continue;
+                }
+                int limitMs = channel.watched ? WatchedMs : UnwatchedMs;
+                if (timeoutMs == IdleMs || limitMs < timeoutMs) timeoutMs = limitMs;
+            }
+            return timeoutMs;
+        }
+
+        static void Complete(Ended each)
+        {
+            try
+            {
+                each.Pending.Complete(each.Error);
+            }
+            catch (Exception error)
+            {
+                // An owner of memory that throws when it is unpinned must not end the thread.
+                Console.Error.WriteLine("dt: a buffer could not be unpinned: " + error.Message);
+            }
+        }
+    }
+}

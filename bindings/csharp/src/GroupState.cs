@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+using System.Collections.Generic;
+using System.Threading;
+
+namespace Dt
+{
+    /// Whether a communicator is inside a group, where calls without a work return before they are
+    /// done: their buffers stay pinned until the group ends.
+    internal sealed class GroupState
+    {
+        readonly List<Pin> held = new List<Pin>();  // under this
+        int turns;  // odd: inside a group
+
+        internal int Turns
+        {
+            get { return Volatile.Read(ref turns); }
+        }
+
+        internal static bool IsInside(int turns)
+        {
+            return (turns & 1) != 0;
+        }
+
+        /// Before a call with buffers that are fixed only as long as it lasts: it returned at once if
+        /// another thread began a group meanwhile. Then this waits for the group's end.
+        internal void Settle(int before)
+        {
+            if (Turns == before) return;
+            lock (this)
+            {
+                while (turns == before + 1) Monitor.Wait(this);
+            }
+        }
+
+        /// After a call inside the group of that turn. If it ended meanwhile, the operation is done.
+        internal void Hold(int turn, Pin send, Pin recv)
+        {
+            lock (this)
+            {
+                if (turns == turn)
+                {
+                    held.Add(send);
+                    held.Add(recv);
+                    return;
+                }
+            }
+            send.Free();
+            recv.Free();
+        }
+
+        internal void Begin(long comm)
+        {
+            lock (this)
+            {
+                if (IsInside(turns))
+                {
+                    throw DtException.Make(new ErrorParts(Status.InvalidState,
+                        "group_begin: inside a group, or one that is being ended; end it before"));
+                }
+                Volatile.Write(ref turns, turns + 1);
+                try
+                {
+                    Raw.Native.group_begin(comm);
+                }
+                catch (DtException)
+                {
+                    Leave();
+                    throw;
+                }
+            }
+        }
+
+        internal void End(long comm)
+        {
+            try
+            {
+                Raw.Native.group_end(comm);
+            }
+            catch (DtException error)
+            {
+                // These say that this call ended no group.
+                if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument) Close();
+                throw;
+            }
+            Close();
+        }
+
+        void Close()
+        {
+            lock (this)
+            {
+                if (IsInside(turns)) Leave();
+            }
+        }
+
+        void Leave()
+        {
+            for (int i = 0; i < held.Count; ++i)
+            {
+                Pin pin = held[i];
+                pin.Free();
+            }
+            held.Clear();
+            Volatile.Write(ref turns, turns + 1);
+            Monitor.PulseAll(this);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Runtime.InteropServices;
+
+namespace Dt
+{
+    /// A handle of libdt: a number in a table, so one that is closed while others use it is an
+    /// error that libdt reports. The number stays readable after the handle is closed.
+    internal abstract class Handle : SafeHandle
+    {
+        internal Handle(long number) : base(IntPtr.Zero, true)
+        {
+            SetHandle(new IntPtr(number));
+        }
+
+        public override bool IsInvalid
+        {
+            get { return handle == IntPtr.Zero; }
+        }
+
+        /// Callers keep this object reachable until their call returns.
+        internal long Number
+        {
+            get { return DangerousGetHandle().ToInt64(); }
+        }
+
+        /// For an object that was closed while its handle is still needed: the handle of its slot
+        /// that never was, which libdt calls closed.
+        internal long ClosedNumber
+        {
+            get { return Number & unchecked((long)0xff00000000ffffffUL); }
+        }
+    }
+
+    internal sealed class ConfigHandle : Handle
+    {
+        internal ConfigHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.config_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    internal sealed class JobHandle : Handle
+    {
+        internal JobHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.job_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    internal sealed class CommHandle : Handle
+    {
+        internal CommHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.comm_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    internal sealed class WorkHandle : Handle
+    {
+        internal WorkHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.work_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    internal sealed class StoreServerHandle : Handle
+    {
+        internal StoreServerHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.store_server_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    internal sealed class SamplerHandle : Handle
+    {
+        internal SamplerHandle(long number) : base(number) { }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.sampler_destroy(handle.ToInt64());
+            return true;
+        }
+    }
+
+    /// Memory of a communicator, whose handle stays open as long: it is needed to free the memory.
+    internal sealed class MemoryHandle : Handle
+    {
+        readonly CommHandle comm;
+
+        /// `comm` has been counted for this.
+        internal MemoryHandle(CommHandle comm, long address) : base(address)
+        {
+            this.comm = comm;
+        }
+
+        protected override bool ReleaseHandle()
+        {
+            bool freed = true;
+            try
+            {
+                Raw.Native.mem_free(comm.Number, handle.ToInt64());
+            }
+            catch (DtException)
+            {
+                freed = false;  // it goes with the job
+            }
+            comm.DangerousRelease();
+            return freed;
+        }
+    }
+
+    /// A reducer, with the gradients that are pinned until it ends its step.
+    internal sealed class ReducerHandle : Handle
+    {
+        readonly object gate = new object();
+        GCHandle[] pinned = new GCHandle[8];
+        int count;
+
+        internal ReducerHandle(long number) : base(number) { }
+
+        internal void Hold(GCHandle pin)
+        {
+            lock (gate)
+            {
+                if (count == pinned.Length) Array.Resize(ref pinned, 2 * count);
+                pinned[count++] = pin;
+            }
+        }
+
+        internal void LetGo()
+        {
+            lock (gate)
+            {
+                while (count > 0) pinned[--count].Free();
+            }
+        }
+
+        protected override bool ReleaseHandle()
+        {
+            Raw.Native.reducer_destroy(handle.ToInt64());
+            LetGo();
+            return true;
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+
+namespace Dt
+{
+    /// <summary>Where a rank stands.</summary>
+    public sealed class Place
+    {
+        /// <summary>In [0, WorldSize).</summary>
+        public int Rank { get; private set; }
+        /// <summary>Number of ranks.</summary>
+        public int WorldSize { get; private set; }
+        /// <summary>In [0, LocalSize): index on this host.</summary>
+        public int LocalRank { get; private set; }
+        /// <summary>Ranks on this host.</summary>
+        public int LocalSize { get; private set; }
+        /// <summary>In [0, NodeCount).</summary>
+        public int NodeRank { get; private set; }
+        /// <summary>Hosts of the job.</summary>
+        public int NodeCount { get; private set; }
+        /// <summary>How often the job was started before.</summary>
+        public int Attempt { get; private set; }
+        /// <summary>Port of the store; 0 at world size 1.</summary>
+        public int MasterPort { get; private set; }
+        /// <summary>Address of the store; empty at world size 1.</summary>
+        public string MasterAddress { get; private set; }
+        /// <summary>Equal on all ranks.</summary>
+        public string JobId { get; private set; }
+        /// <summary>This host's name.</summary>
+        public string Host { get; private set; }
+        /// <summary>Who started the process: "dt run", "config", "torchrun", "slurm", "single"
+        /// and others.</summary>
+        public string Launcher { get; private set; }
+
+        internal Place(Unpacker packed)
+        {
+            Rank = (int)packed.Number();
+            WorldSize = (int)packed.Number();
+            LocalRank = (int)packed.Number();
+            LocalSize = (int)packed.Number();
+            NodeRank = (int)packed.Number();
+            NodeCount = (int)packed.Number();
+            Attempt = (int)packed.Number();
+            MasterPort = (int)packed.Number();
+            MasterAddress = packed.Text();
+            JobId = packed.Text();
+            Host = packed.Text();
+            Launcher = packed.Text();
+        }
+    }
+
+    /// <summary>This process's (or thread's) membership in a distributed run. Any
+    /// thread.</summary>
+    public sealed partial class Job : IDisposable
+    {
+        readonly JobHandle handle;
+        // Handles of the world communicator are one communicator, with one group at a time.
+        readonly GroupState worldGroup = new GroupState();
+
+        /// <summary>Joins the job that started this process. Collective: returns when all ranks are
+        /// there. A process that nobody launched becomes rank 0 of 1.</summary>
+        public Job() : this(null) { }
+
+        /// <summary>Likewise with these settings, read during the call. Several jobs can live in one
+        /// process, and threads can be ranks: give each its own config with job.rank,
+        /// job.world_size, job.master_addr, job.master_port (see <see cref="StoreServer"/>). Null:
+        /// what stands around the process.</summary>
+        public Job(Config config)
+        {
+            Loader.Ensure();
+            handle = new JobHandle(Raw.Native.job_init(config == null ? 0 : config.handle.Number));
+            GC.KeepAlive(config);
+        }
+
+        /// <summary>Where this rank stands.</summary>
+        public Place Place
+        {
+            get
+            {
+                byte[] packed = Raw.Native.job_place(handle.Number);
+                GC.KeepAlive(this);
+                return new Place(new Unpacker(packed));
+            }
+        }
+
+        /// <summary>A new handle of the communicator of all ranks, to be disposed of.</summary>
+        public Comm World()
+        {
+            Comm comm = new Comm(new CommHandle(Raw.Native.job_world(handle.Number)), worldGroup);
+            GC.KeepAlive(this);
+            return comm;
+        }
+
+        /// <summary>Fails the job on every rank with <see cref="DtAbortedException"/> and this
+        /// message (or none), naming this rank. Returns at once. Any time.</summary>
+        public void Abort(string message = null)
+        {
+            Raw.Native.job_abort(handle.Number, message);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Leaves the job together: returns when every rank has called it. Waits so many
+        /// milliseconds for the others; negative: job.finalize_timeout_ms. The job has ended in
+        /// every case.</summary>
+        public void FinalizeJob(long timeoutMs = -1)
+        {
+            Raw.Native.job_finalize(handle.Number, timeoutMs);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Drops the handle. Without <see cref="FinalizeJob"/> the other ranks hear of a death
+        /// once the job's other objects are gone, too. Never waits for peers.</summary>
+        public void Dispose()
+        {
+            handle.Dispose();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Threading;
+
+namespace Dt
+{
+    /// Carries log messages from the native queue to sinks, on a thread of its own: threads of libdt
+    /// never enter the runtime, whose garbage collector would have to stop them.
+    internal static class LogPump
+    {
+        const int ExitLimitMs = 5000;  // a sink that hangs does not keep the process
+
+        static readonly object gate = new object();
+        static readonly List<Action<LogLevel, string>> sinks = new List<Action<LogLevel, string>>();
+        static Thread thread;
+
+        internal static void Connect(long config, Action<LogLevel, string> sink)
+        {
+            if (sink == null)
+            {
+                Raw.Native.config_queue_log(config, -1);
+                return;
+            }
+            lock (gate)
+            {
+                Start();
+                sinks.Add(sink);
+                try
+                {
+                    Raw.Native.config_queue_log(config, sinks.Count - 1);
+                }
+                catch (DtException)
+                {
+                    sinks.RemoveAt(sinks.Count - 1);
+                    throw;
+                }
+            }
+        }
+
+        static void Start()
+        {
+            if (thread != null) return;
+            Thread pump = new Thread(Run);
+            pump.IsBackground = true;
+            pump.Name = "dt log";
+            pump.Start();
+            AppDomain.CurrentDomain.ProcessExit += Stop;
+            thread = pump;
+        }
+
+        /// What is in the queue by now still reaches its sink.
+        static void Stop(object sender, EventArgs arguments)
+        {
+            Raw.Native.log_stop();
+            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+        }
+
+        static void Run()
+        {
+            for (;;)
+            {
+                Unpacker packed = new Unpacker(Raw.Native.log_next());
+                if (!packed.More) return;
+                int index = (int)packed.Number();
+                LogLevel level = (LogLevel)packed.Number();
+                long lost = packed.Number();
+                string message = packed.Text();
+                Action<LogLevel, string> sink;
+                lock (gate) sink = sinks[index];
+                try
+                {
+                    if (lost > 0) sink(LogLevel.Warning, lost + " log messages were lost: the sink is too slow");
+                    sink(level, message);
+                }
+                catch (Exception error)
+                {
+                    Report(error);
+                }
+            }
+        }
+
+        static void Report(Exception error)
+        {
+            try
+            {
+                Console.Error.WriteLine("dt: a log sink threw " + error.GetType().Name + ": " +
+                    error.Message.Replace('\n', ' '));
+            }
+            catch (Exception)
+            {
+                // There is nobody left to tell.
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Threading.Tasks;
+
+namespace Dt
+{
+    /// An operation under way, with what it borrows. It outlives the Work that the caller may drop.
+    internal sealed class Pending
+    {
+        internal Pin send, recv;
+        internal IDisposable sendOwner, recvOwner;
+        internal readonly Channel channel;
+        internal WorkHandle handle;
+        internal long turn;     // order of issue on the communicator
+        internal bool tracked;  // under the lock of Completions
+
+        readonly object gate = new object();
+        readonly Comm comm;  // stays reachable as long as this
+        TaskCompletionSource<bool> source;  // under gate, as all below
+        bool done;
+        bool dropped;
+        DtException error;
+
+        internal Pending(Comm comm)
+        {
+            this.comm = comm;
+            channel = comm.channel;
+        }
+
+        internal void Issue(Operation operation, long sendAddress, long recvAddress)
+        {
+            long number = operation.Start(comm.Number, sendAddress, recvAddress);
+            handle = new WorkHandle(number);
+            turn = channel.NextTurn();
+        }
+
+        /// True once the operation has ended, in whatever way.
+        internal bool HasEnded(out DtException failure)
+        {
+            failure = null;
+            try
+            {
+                return Raw.Native.work_test(handle.Number);
+            }
+            catch (DtException caught)
+            {
+                failure = caught;
+                return true;
+            }
+        }
+
+        /// The operation has ended: libdt no longer uses the buffers.
+        internal void Complete(DtException failure)
+        {
+            LetGo();
+            TaskCompletionSource<bool> waiting;
+            bool drop;
+            lock (gate)
+            {
+                done = true;
+                error = failure;
+                waiting = source;
+                drop = dropped;
+            }
+            if (drop) handle.Dispose();
+            if (waiting != null) Settle(waiting, failure);
+        }
+
+        static void Settle(TaskCompletionSource<bool> waiting, DtException failure)
+        {
+            if (failure == null) waiting.TrySetResult(true);
+            else waiting.TrySetException(failure);
+        }
+
+        internal Task AsTask()
+        {
+            TaskCompletionSource<bool> waiting;
+            Completions.Prepare();
+            lock (gate)
+            {
+                if (source != null) return source.Task;
+                waiting = source = new TaskCompletionSource<bool>(
+                    TaskCreationOptions.RunContinuationsAsynchronously);
+                if (done)
+                {
+                    Settle(waiting, error);
+                    return waiting.Task;
+                }
+            }
+            Completions.Track(this);
+            return waiting.Task;
+        }
+
+        /// The caller drops his handle. The operation's own stays as long as it is watched.
+        internal void Drop()
+        {
+            bool now;
+            lock (gate)
+            {
+                dropped = true;
+                now = done || (!tracked && source == null);
+            }
+            if (now && handle != null) handle.Dispose();
+        }
+
+        internal void LetGo()
+        {
+            send.Free();
+            recv.Free();
+            if (sendOwner != null) sendOwner.Dispose();
+            if (recvOwner != null) recvOwner.Dispose();
+            sendOwner = recvOwner = null;
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+
+namespace Dt
+{
+    /// <summary>Which samples of a data set a rank sees, in which order: index for index as
+    /// PyTorch's DistributedSampler. One thread at a time.</summary>
+    public sealed class Sampler : IDisposable
+    {
+        readonly SamplerHandle handle;
+
+        /// <summary>Deals a data set of so many samples out to the ranks. The seed is equal on all
+        /// ranks; sequential: not shuffled; dropLast: the tail is left out instead of repeating
+        /// samples from the front.</summary>
+        public Sampler(int worldSize, int rank, long size, long seed = 0, bool sequential = false,
+            bool dropLast = false)
+        {
+            Loader.Ensure();
+            handle = new SamplerHandle(
+                Raw.Native.sampler_create(worldSize, rank, size, seed, sequential, dropLast));
+        }
+
+        /// <summary>Chooses the epoch's order. A forgotten call repeats the same order.</summary>
+        public void SetEpoch(long epoch)
+        {
+            Raw.Native.sampler_set_epoch(handle.Number, epoch);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Samples of this rank per epoch, equal on all ranks.</summary>
+        public long Length
+        {
+            get
+            {
+                long length = Raw.Native.sampler_length(handle.Number);
+                GC.KeepAlive(this);
+                return length;
+            }
+        }
+
+        /// <summary>This rank's sample indices of the epoch.</summary>
+        public long[] Indices()
+        {
+            return Indices(0, Length);
+        }
+
+        /// <summary>A range of this rank's sample indices; a job resumes by its
+        /// position.</summary>
+        public long[] Indices(long first, long count)
+        {
+            byte[] packed = Raw.Native.sampler_indices(handle.Number, first, count);
+            GC.KeepAlive(this);
+            long[] indices = new long[packed.Length / sizeof(long)];
+            Buffer.BlockCopy(packed, 0, indices, 0, packed.Length);
+            return indices;
+        }
+
+        /// <summary>Drops the handle.</summary>
+        public void Dispose()
+        {
+            handle.Dispose();
+        }
+    }
+}

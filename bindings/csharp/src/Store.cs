@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+
+namespace Dt
+{
+    // The job's store: keys of 1 to 1024 bytes of UTF-8, values of up to 16 MiB. A negative time
+    // limit is rendezvous.timeout_ms.
+    public sealed partial class Job
+    {
+        /// <summary>Sets a key, replacing its value.</summary>
+        public void StoreSet(string key, byte[] value, long timeoutMs = -1)
+        {
+            CheckValue("store_set", value);
+            Raw.Native.store_set(handle.Number, key, value, value.LongLength, timeoutMs);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Waits until the key exists and returns its value.</summary>
+        public byte[] StoreGet(string key, long timeoutMs = -1)
+        {
+            byte[] value = Raw.Native.store_get(handle.Number, key, timeoutMs);
+            GC.KeepAlive(this);
+            return value;
+        }
+
+        /// <summary>Adds to a number kept as decimal text, an absent key counting as 0, and returns
+        /// the sum.</summary>
+        public long StoreAdd(string key, long delta, long timeoutMs = -1)
+        {
+            long value = Raw.Native.store_add(handle.Number, key, delta, timeoutMs);
+            GC.KeepAlive(this);
+            return value;
+        }
+
+        /// <summary>Waits until all keys exist.</summary>
+        public void StoreWait(IEnumerable<string> keys, long timeoutMs = -1)
+        {
+            byte[] packed = PackKeys("store_wait", keys);
+            Raw.Native.store_wait(handle.Number, packed, packed.LongLength, timeoutMs);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Sets a key only if its value is the expected one; null: if it is absent. Says
+        /// whether it did.</summary>
+        public bool StoreCompareSet(string key, byte[] expected, byte[] desired, long timeoutMs = -1)
+        {
+            CheckValue("store_compare_set", desired);
+            Packer packer = new Packer();
+            packer.Add(expected);
+            packer.Add(desired);
+            byte[] packed = packer.Take();
+            bool swapped = Raw.Native.store_compare_set(handle.Number, key, packed,
+                packed.LongLength, timeoutMs);
+            GC.KeepAlive(this);
+            return swapped;
+        }
+
+        /// <summary>Removes a key; says whether it existed.</summary>
+        public bool StoreDelete(string key, long timeoutMs = -1)
+        {
+            bool existed = Raw.Native.store_delete(handle.Number, key, timeoutMs);
+            GC.KeepAlive(this);
+            return existed;
+        }
+
+        /// <summary>Keys that begin with the prefix, in byte order.</summary>
+        public string[] StoreList(string prefix, long timeoutMs = -1)
+        {
+            byte[] packed = Raw.Native.store_list(handle.Number, prefix, timeoutMs);
+            GC.KeepAlive(this);
+            string all = System.Text.Encoding.UTF8.GetString(packed);
+            return all.Split(new char[] { '\0' }, StringSplitOptions.RemoveEmptyEntries);
+        }
+
+        /// <summary>Sets several keys at once: others see all of them or none.</summary>
+        public void StoreMultiSet(IEnumerable<KeyValuePair<string, byte[]>> items,
+            long timeoutMs = -1)
+        {
+            if (items == null) throw DtException.InvalidArgument("store_multi_set: items is null; give keys and values");
+            Packer packer = new Packer();
+            foreach (KeyValuePair<string, byte[]> item in items)
+            {
+                CheckValue("store_multi_set", item.Value);
+                packer.Add(item.Key);
+                packer.Add(item.Value);
+            }
+            byte[] packed = packer.Take();
+            Raw.Native.store_multi_set(handle.Number, packed, packed.LongLength, timeoutMs);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Values of several keys in one round trip, null for absent ones.</summary>
+        public byte[][] StoreMultiGet(IEnumerable<string> keys, long timeoutMs = -1)
+        {
+            byte[] packed = PackKeys("store_multi_get", keys);
+            Unpacker values = new Unpacker(
+                Raw.Native.store_multi_get(handle.Number, packed, packed.LongLength, timeoutMs));
+            GC.KeepAlive(this);
+            List<byte[]> all = new List<byte[]>();
+            while (values.More) all.Add(values.Item());
+            return all.ToArray();
+        }
+
+        /// <summary>Returns when so many callers have reached the barrier of this name; 0: as many
+        /// as ranks.</summary>
+        public void StoreBarrier(string name, int count = 0, long timeoutMs = -1)
+        {
+            Raw.Native.store_barrier(handle.Number, name, count, timeoutMs);
+            GC.KeepAlive(this);
+        }
+
+        static void CheckValue(string operation, byte[] value)
+        {
+            if (value == null)
+            {
+                throw DtException.InvalidArgument(operation + ": a value is null; give bytes");
+            }
+        }
+
+        static byte[] PackKeys(string operation, IEnumerable<string> keys)
+        {
+            if (keys == null)
+            {
+                throw DtException.InvalidArgument(operation + ": keys is null; give strings");
+            }
+            Packer packer = new Packer();
+            foreach (string key in keys) packer.Add(key);
+            return packer.Take();
+        }
+    }
+
+    /// <summary>A store served for a job whose ranks are threads or children of this process. They
+    /// get job.master_addr = 127.0.0.1 (or store.bind), job.master_port = the port,
+    /// job.store_served = true. Any thread.</summary>
+    public sealed class StoreServer : IDisposable
+    {
+        readonly StoreServerHandle handle;
+
+        /// <summary>Serves with job.id, job.world_size, store.bind and job.master_port (0: the
+        /// kernel chooses) of the config; null: what stands around the process.</summary>
+        public StoreServer(Config config)
+        {
+            Loader.Ensure();
+            handle = new StoreServerHandle(
+                Raw.Native.store_serve(config == null ? 0 : config.handle.Number));
+            GC.KeepAlive(config);
+        }
+
+        /// <summary>The port of the store.</summary>
+        public int Port
+        {
+            get
+            {
+                int port = Raw.Native.store_server_port(handle.Number);
+                GC.KeepAlive(this);
+                return port;
+            }
+        }
+
+        /// <summary>Stops serving; ranks still joined hear of a lost store.</summary>
+        public void Dispose()
+        {
+            handle.Dispose();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Runtime.InteropServices;
+using System.Text;
+
+namespace Dt
+{
+    /// Texts as UTF-8 and lists of bytes, between C# and the native layer. Bytes that are no UTF-8
+    /// become U+FFFD, and so do halves of surrogate pairs on the way in.
+    internal static class Text
+    {
+        [DllImport("dtcs")]
+        static extern void DtFreeGiven(IntPtr given);
+
+        internal static byte[] Terminated(string text)
+        {
+            if (text == null)
+            {
+                throw DtException.InvalidArgument("dt: a text is null; give a string");
+            }
+            int end = text.IndexOf('\0');
+            if (end >= 0)
+            {
+                throw DtException.InvalidArgument("dt: a text has a NUL at index " + end +
+                    ", where it would end; leave it out");
+            }
+            byte[] bytes = new byte[Encoding.UTF8.GetByteCount(text) + 1];
+            Encoding.UTF8.GetBytes(text, 0, text.Length, bytes, 0);
+            return bytes;
+        }
+
+        internal static byte[] TerminatedOrNull(string text)
+        {
+            return text == null ? null : Terminated(text);
+        }
+
+        /// Text that ends with a NUL and stays native code's.
+        internal static string From(IntPtr text)
+        {
+            if (text == IntPtr.Zero) return "";
+            int length = 0;
+            while (Marshal.ReadByte(text, length) != 0) ++length;
+            byte[] bytes = new byte[length];
+            Marshal.Copy(text, bytes, 0, length);
+            return Encoding.UTF8.GetString(bytes);
+        }
+
+        /// Takes over what dt_give() made.
+        internal static byte[] TakeBytes(IntPtr given)
+        {
+            try
+            {
+                long size = Marshal.ReadInt64(given);
+                byte[] bytes = new byte[size];
+                Marshal.Copy(new IntPtr(given.ToInt64() + sizeof(long)), bytes, 0, (int)size);
+                return bytes;
+            }
+            finally
+            {
+                DtFreeGiven(given);
+            }
+        }
+
+        internal static string Take(IntPtr given)
+        {
+            return Encoding.UTF8.GetString(TakeBytes(given));
+        }
+    }
+
+    /// A list as the native layer packs it: for each item its size, -1 absent, then it.
+    internal sealed class Packer
+    {
+        readonly List<byte> packed = new List<byte>();
+
+        internal void AddNumber(long value)
+        {
+            packed.AddRange(BitConverter.GetBytes(value));
+        }
+
+        internal void Add(byte[] item)
+        {
+            AddNumber(item == null ? -1 : item.LongLength);
+            if (item != null) packed.AddRange(item);
+        }
+
+        internal void Add(string item)
+        {
+            byte[] terminated = Text.Terminated(item);
+            AddNumber(terminated.Length - 1);
+            for (int i = 0; i < terminated.Length - 1; ++i) packed.Add(terminated[i]);
+        }
+
+        internal byte[] Take()
+        {
+            return packed.ToArray();
+        }
+    }
+
+    /// Reads such a list.
+    internal sealed class Unpacker
+    {
+        readonly byte[] packed;
+        int at;
+
+        internal Unpacker(byte[] packed)
+        {
+            this.packed = packed;
+        }
+
+        internal bool More
+        {
+            get { return at < packed.Length; }
+        }
+
+        internal long Number()
+        {
+            long value = BitConverter.ToInt64(packed, at);
+            at += sizeof(long);
+            return value;
+        }
+
+        /// Null where it is absent.
+        internal byte[] Item()
+        {
+            long size = Number();
+            if (size < 0) return null;
+            byte[] item = new byte[size];
+            Array.Copy(packed, at, item, 0, size);
+            at += (int)size;
+            return item;
+        }
+
+        internal string Text()
+        {
+            return Encoding.UTF8.GetString(Item());
+        }
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Threading;
+using System.Threading.Tasks;
+using Dt;
+
+static class AsyncTests
+{
+    internal static void Add()
+    {
+        Suite.Add("async: works complete in issue order", IssueOrder);
+        Suite.Add("async: awaiting a work", () => Ranks.Run(2, each => Suite.Check(Awaits(each).Wait(60000), "in time")));
+        Suite.Add("async: cancelling ends the waiting alone", Cancelling);
+        Suite.Add("async: a failed communicator fails all its tasks", FailedTasks);
+        Suite.Add("async: buffers stay while garbage is collected", Collected);
+        Suite.Add("async: wait any", WaitAny);
+        Suite.Add("async: tasks of addresses, asked for late", LateTasks);
+    }
+
+    static void IssueOrder()
+    {
+        Ranks.Run(2, each =>
+        {
+            const int Count = 200;
+            List<Task> tasks = new List<Task>();
+            int[][] buffers = new int[Count][];
+            for (int i = 0; i < Count; ++i)
+            {
+                buffers[i] = new int[] { each.rank, i };
+                tasks.Add(each.world.AllreduceAsync(buffers[i]).AsTask());
+            }
+            Suite.Check(tasks[Count - 1].Wait(60000), "the last in time");
+            for (int i = 0; i < Count; ++i)
+            {
+                Suite.Check(tasks[i].IsCompleted, "those before the last");
+                Suite.Equal(1, buffers[i][0], "sum of ranks");
+                Suite.Equal(2 * i, buffers[i][1], "sum of indices");
+            }
+        });
+    }
+
+    static async Task Awaits(Ranks each)
+    {
+        for (int i = 0; i < 50; ++i)
+        {
+            double[] buffer = { each.rank + 1, i };
+            using (Work work = each.world.AllreduceAsync(buffer))
+            {
+                await work;
+                await work;
+                Suite.Check(work.Test(), "an awaited work is done");
+                Suite.Check(work.Error() == null, "without an error");
+            }
+            Suite.Equal(3.0, buffer[0], "sum");
+        }
+    }
+
+    static void Cancelling()
+    {
+        Ranks.Run(2, each =>
+        {
+            int[] buffer = { each.rank + 1 };
+            if (each.rank == 0)
+            {
+                using (CancellationTokenSource source = new CancellationTokenSource())
+                {
+                    Work work = each.world.AllreduceAsync(buffer);
+                    Task task = work.AsTask(source.Token), whole = work.AsTask();
+                    Suite.Check(!work.Test(), "the other rank has not come");
+                    Suite.Check(!work.Wait(1), "waiting a little ends, too");
+                    source.Cancel();
+                    Suite.WaitFor(() => task.IsCanceled, "the cancelled task ends");
+                    Suite.Check(!whole.IsCompleted, "the operation goes on");
+                    work.Dispose();
+                    each.job.StoreSet("go", new byte[0]);
+                    Suite.Check(whole.Wait(60000), "and ends");
+                }
+            }
+            else
+            {
+                each.job.StoreGet("go");
+                each.world.Allreduce(buffer);
+            }
+            Suite.Equal(3, buffer[0], "sum");
+        });
+    }
+
+    static void FailedTasks()
+    {
+        Ranks.Run(2, each =>
+        {
+            using (Comm part = each.world.Split(0, 0))
+            {
+                part.SetTimeout(200);
+                if (each.rank == 0)
+                {
+                    List<Work> works = new List<Work>();
+                    List<Task> tasks = new List<Task>();
+                    for (int i = 0; i < 5; ++i)
+                    {
+                        works.Add(part.AllreduceAsync(new float[10]));
+                        tasks.Add(works[i].AsTask());
+                    }
+                    foreach (Task task in tasks)
+                    {
+                        AggregateException error = Suite.Throws<AggregateException>(() => task.Wait(60000));
+                        Suite.Check(error.InnerException is DtTimeoutException, error.ToString());
+                    }
+                    Suite.Check(works[4].Error() is DtTimeoutException, "the last work's error");
+                    Suite.Throws<DtTimeoutException>(() => works[0].Wait());
+                    Suite.Throws<DtTimeoutException>(() => works[0].Test());
+                }
+                each.job.StoreBarrier("failed");
+            }
+        });
+    }
+
+    static void Collected()
+    {
+        bool stop = false;
+        Thread collector = new Thread(() =>
+        {
+            while (!Volatile.Read(ref stop))
+            {
+                GC.Collect();
+                byte[][] garbage = new byte[50][];
+                for (int i = 0; i < garbage.Length; ++i) garbage[i] = new byte[1000 + i];
+            }
+        });
+        collector.IsBackground = true;
+        collector.Start();
+        try
+        {
+            Ranks.Run(2, each =>
+            {
+                List<Task> tasks = new List<Task>();
+                for (int i = 0; i < 150; ++i) tasks.Add(Launch(each, i));
+                Suite.Check(Task.WaitAll(tasks.ToArray(), 60000), "all in time");
+                for (int i = 0; i < 150; ++i) Drop(each, i);
+                each.world.Barrier();
+            });
+        }
+        finally
+        {
+            Volatile.Write(ref stop, true);
+        }
+        Suite.Check(collector.Join(60000), "the collector ends");
+    }
+
+    static async Task Launch(Ranks each, int i)
+    {
+        int[] send = new int[1000 + i], recv = new int[1000 + i];
+        for (int k = 0; k < send.Length; ++k) send[k] = each.rank + 2 * (k + i);
+        Work work = each.world.AllreduceAsync(send, recv);
+        send = null;
+        if (i % 2 == 0)
+        {
+            Task task = work.AsTask();
+            work.Dispose();
+            await task;
+        }
+        else
+        {
+            await work;
+        }
+        for (int k = 0; k < recv.Length; ++k) Suite.Equal(1 + 4 * (k + i), recv[k], "element");
+    }
+
+    /// Nobody keeps anything.
+    static void Drop(Ranks each, int i)
+    {
+        Work work = each.world.AllreduceAsync(new double[500 + i], new double[500 + i]);
+        if (i % 3 == 0) work.Dispose();
+#if DT_SPAN
+        each.world.AllreduceAsync(new Memory<float>(new float[100 + i]));
+#endif
+    }
+
+    static void WaitAny()
+    {
+        Ranks.Run(2, each =>
+        {
+            Work first = each.world.AllreduceAsync(new float[10]);
+            Work second = each.world.AllreduceAsync(new float[10]);
+            if (each.rank == 0) Suite.Equal(0, Work.WaitAny(new Work[] { first, second }, 60000), "the first");
+            else Suite.Equal(1, Work.WaitAny(new Work[] { second, first }, 60000) | 1, "either");
+            second.Wait();
+            Suite.Equal(0, Work.WaitAny(new Work[] { second, first }), "both are done");
+            each.job.StoreBarrier("issued");
+            if (each.rank == 0)
+            {
+                Work alone = each.world.BarrierAsync();
+                Suite.Equal(-1, Work.WaitAny(new Work[] { alone }, 1), "in vain");
+                each.job.StoreSet("seen", new byte[1]);
+                alone.Wait();
+            }
+            else
+            {
+                each.job.StoreGet("seen");
+                each.world.Barrier();
+            }
+        });
+    }
+
+    static void LateTasks()
+    {
+        Ranks.Run(2, each =>
+        {
+            Work[] works = new Work[20];
+            using (Dt.Memory memory = each.world.Allocate(8))
+            {
+                for (int i = 0; i < works.Length; ++i)
+                {
+                    works[i] = each.world.AllreduceAsync(memory.Address, memory.Address, 1, Dtype.F32);
+                }
+                for (int i = works.Length - 1; i >= 0; --i) Suite.Check(works[i].AsTask().Wait(60000), "in time");
+                Comm other = each.job.World();
+                Work last = other.BarrierAsync();
+                other.Dispose();
+                Suite.Check(last.AsTask().Wait(60000), "of a closed communicator");
+            }
+        });
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Threading;
+using Dt;
+
+static class CoreTests
+{
+    internal static void Add()
+    {
+        Suite.Add("core: version and ABI", () =>
+        {
+            Suite.Equal(3, Library.Version.Split('.').Length, "parts of the version");
+            Suite.Equal(0, Library.AbiVersion, "ABI");
+            Suite.Check(Library.BuildInfo.Contains("compiler"), "the build is described");
+            Suite.Equal("DT_ERR_PEER_LOST", Library.NameOf(Status.PeerLost), "a status' name");
+            Suite.Equal("DT_ERR_UNKNOWN", Library.NameOf((Status)999), "an unknown status' name");
+        });
+        Suite.Add("core: bad arguments are named", BadArguments);
+        Suite.Add("core: texts are UTF-8 in both directions", Texts);
+        Suite.Add("core: bytes that are no text in a message", InvalidBytes);
+        Suite.Add("core: allreduce at world size 1", WorldSizeOne);
+        Suite.Add("core: destroy in the wrong order", WrongOrder);
+        Suite.Add("core: abort reaches the others with its message", AbortReaches);
+        Suite.Add("core: split, world ranks and timeouts", Splits);
+        Suite.Add("core: groups of sends and receives", Groups);
+        Suite.Add("core: the log sink receives and may throw", LogSink);
+        Suite.Add("core: memory of the communicator", MemoryOfComm);
+    }
+
+    static void BadArguments()
+    {
+        using (Config config = new Config())
+        {
+            DtException error = Suite.Throws<DtConfigException>(
+                () => config.Set("reducer.bucket_cap_byte", "1"), "reducer.bucket_cap_byte");
+            Suite.Equal(Status.Config, error.Status, "status");
+            Suite.Equal(-1, error.Rank, "rank");
+            Suite.Equal("", error.Host, "host");
+            Suite.Equal(-1L, error.Sequence, "sequence");
+            Suite.Throws<DtConfigException>(() => config.Set("reducer.bucket_cap_bytes", "many"));
+            Suite.Throws<DtInvalidArgumentException>(() => config.Set(null, "1"), "null");
+            Suite.Throws<DtInvalidArgumentException>(() => config.Set("job.id", "a\0b"), "NUL");
+            Suite.Throws<DtConfigException>(() => new Config("/nowhere/dt.toml"), "/nowhere/dt.toml");
+            config.Set("collective.timeout_ms", "1234");
+            Suite.Equal("1234", config.Get("collective.timeout_ms"), "what was set");
+            Suite.Check(config.Dump().Contains("\"collective.timeout_ms\""), "the dump names keys");
+        }
+    }
+
+    const string Wide = "gr\u00fc\u00df \u4f60\u597d \U0001F600\U00010348";
+
+    static void Texts()
+    {
+        using (Config config = new Config())
+        {
+            config.Set("job.id", Wide);
+            Suite.Equal(Wide, config.Get("job.id"), "a text with characters of 1 to 4 bytes");
+            Suite.Throws<DtConfigException>(() => config.Set("job." + Wide, "x"), Wide);
+            config.Set("job.id", "half \ud83d surrogate");
+            Suite.Equal("half \ufffd surrogate", config.Get("job.id"), "half a pair");
+        }
+        Ranks.Run(2, each =>
+        {
+            if (each.rank == 0) each.job.StoreSet("wait", new byte[1]);
+            DtException error = Suite.Throws<DtTimeoutException>(
+                () => each.job.StoreWait(new string[] { Wide }, 1), Wide);
+            Suite.Equal(Status.Timeout, error.Status, "status");
+        });
+    }
+
+    static void InvalidBytes()
+    {
+        string path = Path.GetTempFileName();
+        try
+        {
+            List<byte> bytes = new List<byte>(System.Text.Encoding.UTF8.GetBytes("[job]\nid = \""));
+            bytes.AddRange(new byte[] { 0xff, 0xfe, 0xc0, 0x80 });
+            bytes.AddRange(System.Text.Encoding.UTF8.GetBytes("\"\n"));
+            File.WriteAllBytes(path, bytes.ToArray());
+            Suite.Throws<DtConfigException>(() => new Config(path), path);
+        }
+        finally
+        {
+            File.Delete(path);
+        }
+        // Keys may be any bytes: those of a native program come back as replacement characters.
+        Ranks.Alone((job, world) =>
+        {
+            job.StoreSet("k\ufffd", new byte[] { 1 });
+            Suite.Equal("k\ufffd", job.StoreList("k")[0], "a key");
+        });
+    }
+
+    static void WorldSizeOne()
+    {
+        Ranks.Alone((job, world) =>
+        {
+            Place place = job.Place;
+            Suite.Equal(0, place.Rank, "rank");
+            Suite.Equal(1, place.WorldSize, "world size");
+            Suite.Equal(0, place.MasterPort, "port");
+            Suite.Check(place.Host.Length > 0, "the host has a name");
+            float[] send = { 1, 2, 3 }, recv = new float[3];
+            world.Allreduce(send, recv);
+            for (int i = 0; i < 3; ++i) Suite.Equal(send[i], recv[i], "element");
+            using (Work work = world.AllreduceAsync(recv, ReduceOp.Avg)) Suite.Check(work.Wait(), "done");
+            Suite.Equal(3f, recv[2], "in place");
+        });
+    }
+
+    static void WrongOrder()
+    {
+        Ranks.Run(2, each =>
+        {
+            float[] buffer = { each.rank };
+            Comm part = each.world.Split(0, each.rank);
+            Dt.Memory memory = part.Allocate(64);
+            Reducer reducer = new Reducer(part, new Param[] { new Param(1) });
+            Work work = part.AllreduceAsync(buffer);
+            part.Dispose();
+            Suite.Check(work.Wait(), "a work outlives its communicator");
+            Suite.Equal(1f, buffer[0], "sum");
+            reducer.Dispose();
+            memory.Dispose();
+            memory.Dispose();
+            work.Dispose();
+            work.Dispose();
+            part.Dispose();
+        });
+        Config config = new Config().Set("job.world_size", "1").Set("job.rank", "0");
+        Job job = new Job(config);
+        config.Dispose();
+        Comm world = job.World();
+        Work last = world.BarrierAsync();
+        job.Dispose();
+        Suite.Equal(1, world.Size, "the communicator keeps what it needs");
+        world.Dispose();
+        Suite.Check(last.Wait(), "and so does the work");
+        last.Dispose();
+    }
+
+    static void AbortReaches()
+    {
+        using (StoreServer server = Ranks.Serve(2))
+        {
+            DtException seen = null;
+            Thread other = new Thread(() =>
+            {
+                using (Config config = Ranks.Settings(1, 2, server.Port))
+                using (Job job = new Job(config))
+                using (Comm world = job.World())
+                {
+                    job.StoreSet("joined", new byte[0]);
+                    try
+                    {
+                        world.Barrier();
+                    }
+                    catch (DtException error)
+                    {
+                        seen = error;
+                    }
+                }
+            });
+            other.Start();
+            using (Config config = Ranks.Settings(0, 2, server.Port))
+            using (Job job = new Job(config))
+            {
+                job.StoreGet("joined");
+                job.Abort("no more " + Wide);
+                Suite.Check(other.Join(60000), "the other rank returns");
+            }
+            Suite.Check(seen is DtAbortedException, "the class: " + seen);
+            Suite.Check(seen.Message.Contains("no more " + Wide), "the message: " + seen.Message);
+            Suite.Equal(0, seen.Rank, "who aborted");
+        }
+    }
+
+    static void Splits()
+    {
+        Ranks.Run(3, each =>
+        {
+            using (Comm part = each.world.Split(each.rank == 1 ? -1 : 7, -each.rank))
+            {
+                Suite.Equal(each.rank == 1, part == null, "rank 1 is in none");
+                if (part != null)
+                {
+                    Suite.Equal(2, part.Size, "size");
+                    Suite.Equal(each.rank == 2 ? 0 : 1, part.Rank, "ordered by key");
+                    Suite.Equal(2, part.WorldRank(0), "world rank");
+                    Suite.Throws<DtInvalidArgumentException>(() => part.WorldRank(2));
+                    part.Check();
+                    part.SetTimeout(1);
+                    if (part.Rank == 0)
+                    {
+                        DtException error = Suite.Throws<DtTimeoutException>(() => part.Barrier());
+                        Suite.Equal("barrier", error.Operation, "operation");
+                        Suite.Check(error.Sequence >= 0, "sequence");
+                        Suite.Throws<DtTimeoutException>(() => part.Check());
+                    }
+                }
+                each.world.Barrier();
+            }
+        });
+    }
+
+    static void Groups()
+    {
+        Ranks.Run(2, each =>
+        {
+            int[] send = { each.rank + 10 }, recv = new int[1];
+            int peer = 1 - each.rank;
+            each.world.Group(() =>
+            {
+                each.world.Send(send, peer);
+                each.world.Recv(recv, peer);
+                Suite.Throws<DtInvalidStateException>(() => each.world.GroupBegin(), "group");
+#if DT_SPAN
+                Suite.Throws<DtInvalidArgumentException>(
+                    () => each.world.Send(new ReadOnlySpan<int>(send), peer), "span");
+#endif
+                send = null;
+                GC.Collect();
+            });
+            Suite.Equal(peer + 10, recv[0], "exchanged");
+            Suite.Throws<DtInvalidStateException>(() => each.world.GroupEnd());
+            each.world.GroupBegin();
+            float[] sum = { 1 };
+            Work work = each.world.AllreduceAsync(sum);
+            System.Threading.Tasks.Task task = work.AsTask();
+            Suite.Check(!task.IsFaulted, "a work in a group is not failed");
+            each.world.GroupEnd();
+            Suite.Check(task.Wait(60000), "the task completes after the group");
+            Suite.Equal(2f, sum[0], "sum");
+        });
+    }
+
+    /// Keys that a newer release may know are warnings, so there is something to log.
+    static void LogSink()
+    {
+        string path = Path.GetTempFileName();
+        File.WriteAllText(path, "schema = 99\n\"k\u00e4se\U0001F600\" = 1\nother = 2\n");
+        List<string> lines = new List<string>(), before = new List<string>();
+        int thrown = 0;
+        TextWriter stderr = Console.Error;
+        StringWriter errors = new StringWriter();
+        TextWriter shared = TextWriter.Synchronized(errors);
+        Console.SetError(shared);
+        try
+        {
+            using (Config config = new Config(path).Set("job.rank", "0").Set("job.world_size", "1"))
+            {
+                config.SetLogSink((level, line) => { lock (before) before.Add(line); });
+                config.SetLogSink((level, line) => { lock (lines) lines.Add(level + " " + line); });
+                new Job(config).Dispose();
+                Suite.WaitFor(() => { lock (lines) return lines.Count >= 2; }, "two messages");
+                config.SetLogSink((level, line) =>
+                {
+                    Interlocked.Increment(ref thrown);
+                    throw new InvalidOperationException("a sink\nthat throws");
+                });
+                GC.Collect();
+                new Job(config).Dispose();
+                Suite.WaitFor(() => Volatile.Read(ref thrown) >= 2, "two exceptions");
+                config.SetLogSink(null);
+            }
+            lock (lines)
+            {
+                Suite.Check(lines[0].StartsWith("Warning "), "a level: " + lines[0]);
+                Suite.Check(lines.Exists(line => line.Contains("k\u00e4se\U0001F600")), "wide characters");
+                Suite.Equal(2, lines.Count, "messages of one job");
+            }
+            Suite.Equal(0, before.Count, "messages of a sink that was replaced");
+            Suite.WaitFor(() => { lock (shared) return errors.ToString().Contains("a sink that throws"); }, "a line on stderr");
+        }
+        finally
+        {
+            Console.SetError(stderr);
+            File.Delete(path);
+        }
+    }
+
+    static void MemoryOfComm()
+    {
+        Ranks.Run(2, each =>
+        {
+            const int Count = 1000;
+            using (Dt.Memory memory = each.world.Allocate(Count * sizeof(double)))
+            {
+                Suite.Equal((long)(Count * sizeof(double)), memory.Bytes, "bytes");
+                Suite.Equal(0L, memory.Address.ToInt64() % 4096, "alignment");
+                double[] values = new double[Count];
+                for (int i = 0; i < Count; ++i) values[i] = each.rank + 2 * i;
+                memory.Write(values);
+                each.world.Allreduce(memory.Address, memory.Address, Count, Dtype.F64);
+                memory.Read(values);
+                for (int i = 0; i < Count; ++i) Suite.Equal(1.0 + 4 * i, values[i], "sum");
+                Suite.Throws<DtInvalidArgumentException>(() => memory.Write(new double[Count + 1]), "bytes");
+#if DT_SPAN
+                Suite.Equal(1.0, memory.AsSpan<double>()[0], "through a span");
+#endif
+                memory.Dispose();
+                Suite.Throws<DtInvalidArgumentException>(() => memory.Address.ToInt64(), "closed");
+                Suite.Throws<DtInvalidArgumentException>(() => memory.Read(values), "closed");
+            }
+            Suite.Throws<DtInvalidArgumentException>(() => each.world.Allocate(0));
+        });
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Diagnostics;
+using System.Threading;
+using Dt;
+
+/// Programs of their own processes, which run_test.py starts.
+static class Programs
+{
+    // Static, so that the runtime's end finds them.
+    static object[] kept;
+
+    internal static int Run(string name)
+    {
+        switch (name)
+        {
+            case "collectives": return Collectives();
+            case "peer-death": return PeerDeath();
+            case "leave-open": return LeaveOpen();
+            case "version": return Version();
+            case "overhead": return Overhead.Run(20000);
+            default: return 2;
+        }
+    }
+
+    static int Version()
+    {
+        try
+        {
+            using (Config config = new Config()) Console.WriteLine(Library.Version);
+        }
+        catch (DtException error)
+        {
+            Console.WriteLine(error.GetType().Name + ": " + error.Message);
+        }
+        return 0;
+    }
+
+    static int Collectives()
+    {
+        using (Job job = new Job())
+        using (Comm world = job.World())
+        {
+            Place place = job.Place;
+            Suite.Equal("dt run", place.Launcher, "launcher");
+            double[] buffer = new double[10000];
+            for (int i = 0; i < buffer.Length; ++i) buffer[i] = place.Rank + i;
+            world.Allreduce(buffer);
+            double ranks = place.WorldSize * (place.WorldSize - 1) / 2;
+            for (int i = 0; i < buffer.Length; ++i) Suite.Equal(ranks + place.WorldSize * i, buffer[i], "sum");
+            world.AllreduceAsync(buffer, ReduceOp.Avg).AsTask().Wait(60000);
+            Suite.Equal(ranks, buffer[0], "mean");
+            job.FinalizeJob();
+        }
+        return 0;
+    }
+
+    /// Rank 1 is killed while rank 0 waits for it.
+    static int PeerDeath()
+    {
+        Job job = new Job();
+        Comm world = job.World();
+        int rank = world.Rank;
+        float[] buffer = new float[100];
+        world.Allreduce(buffer);
+        if (rank == 1)
+        {
+            Console.WriteLine("pid " + Process.GetCurrentProcess().Id);
+            Console.Out.Flush();
+            job.StoreGet("waits");
+            Process.GetCurrentProcess().Kill();
+        }
+        System.Threading.Tasks.Task task = world.AllreduceAsync(buffer).AsTask();
+        job.StoreSet("waits", new byte[0]);
+        try
+        {
+            task.Wait(60000);
+        }
+        catch (AggregateException error)
+        {
+            DtPeerLostException lost = (DtPeerLostException)error.InnerException;
+            Console.WriteLine("lost " + lost.Rank + " " + lost.Pid + " " + lost.Host + " " + (job.Place.Host == lost.Host) + " " + lost.Status);
+        }
+        try
+        {
+            world.Allreduce(buffer);
+        }
+        catch (DtPeerLostException lost)
+        {
+            Console.WriteLine("again " + lost.Rank + " " + lost.Pid);
+        }
+        Console.Out.Flush();
+        return 0;
+    }
+
+    /// Ends with everything open and work under way: no output, exit code 0.
+    static int LeaveOpen()
+    {
+        Config config = new Config().Set("job.rank", "0").Set("job.world_size", "1").Set("log.level", "debug");
+        config.SetLogSink((level, line) => { });
+        Job job = new Job(config);
+        Comm world = job.World();
+        Comm part = world.Split(0, 0);
+        Work work = part.AllreduceAsync(new float[100000]);
+        Reducer reducer = new Reducer(part, new Param[] { new Param(5) });
+        reducer.Ready(0, new float[5]);
+        StoreServer server = new StoreServer(config);
+        StoreServer waited = Ranks.Serve(2);
+        kept = new object[] { config, job, world, part, work, work.AsTask(), reducer, server, waited,
+            world.Allocate(100), new Sampler(2, 0, 10), world.BarrierAsync() };
+        Thread late = new Thread(() =>
+        {
+            for (;;) world.Allreduce(new float[1000]);
+        });
+        late.IsBackground = true;
+        late.Start();
+        return kept.Length > 0 ? 0 : 1;
+    }
+}

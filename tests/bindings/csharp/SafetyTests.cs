@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Threading;
+using Dt;
+
+/// What must be an exception with a message, and never a crash.
+static class SafetyTests
+{
+    internal static void Add()
+    {
+        Suite.Add("safety: closed objects", Closed);
+        Suite.Add("safety: wrong dtypes", WrongDtypes);
+        Suite.Add("safety: buffers of a wrong size", WrongSizes);
+        Suite.Add("safety: use after the job was finalized", AfterFinalize);
+        Suite.Add("safety: many threads on closed and racing handles", Racing);
+        Suite.Add("safety: forgotten objects are released", Forgotten);
+        Suite.Add("safety: blocking calls make no garbage", NoGarbage);
+        Suite.Add("safety: ranks that disagree", Disagree);
+    }
+
+    static void Closed()
+    {
+        Config config = new Config().Set("job.rank", "0").Set("job.world_size", "1");
+        Job job = new Job(config);
+        Comm world = job.World();
+        float[] buffer = new float[4];
+        Work work = world.AllreduceAsync(buffer);
+        Work byAddress = world.BarrierAsync();
+        Reducer reducer = new Reducer(world, new Param[] { new Param(4) });
+        Sampler sampler = new Sampler(1, 0, 10);
+        StoreServer server = Ranks.Serve(1);
+        Dt.Memory memory = world.Allocate(64);  // keeps the communicator's handle behind the object
+        IDisposable[] all = { work, byAddress, reducer, sampler, server, world, job, config };
+        foreach (IDisposable each in all)
+        {
+            each.Dispose();
+            each.Dispose();
+        }
+        Action[] calls =
+        {
+            () => config.Set("job.id", "x"), () => config.Get("job.id"), () => config.Dump(),
+            () => config.SetLogSink((level, line) => { }), () => new Job(config), () => new StoreServer(config),
+            () => job.Place.ToString(), () => job.World(), () => job.Abort(), () => job.FinalizeJob(),
+            () => job.StoreSet("k", buffer.Length == 4 ? new byte[1] : null), () => job.StoreGet("k"),
+            () => world.Rank.ToString(), () => world.Size.ToString(), () => world.Split(0, 0),
+            () => world.Check(), () => world.SetTimeout(1), () => world.WorkFd.ToString(),
+            () => world.Allreduce(buffer), () => world.AllreduceAsync(buffer), () => world.Barrier(),
+            () => world.BarrierAsync(), () => world.Allgather(buffer, buffer), () => world.GroupBegin(),
+            () => world.GroupEnd(), () => world.Allocate(8),
+            () => world.Send(buffer, 0), () => new Reducer(world, new Param[] { new Param(1) }),
+            () => work.Test(), () => work.Wait(), () => work.AsTask(), () => work.Error(), () => work.WaitStream(IntPtr.Zero),
+            () => byAddress.Test(), () => byAddress.AsTask(), () => Work.WaitAny(new Work[] { work }),
+            () => reducer.Gradient(0), () => reducer.Ready(0), () => reducer.Ready(0, buffer),
+            () => reducer.Finish(), () => reducer.Rebuild(), () => reducer.Bucket(0), () => reducer.Statistics.ToString(),
+            () => sampler.Length.ToString(), () => sampler.Indices(0, 1), () => sampler.SetEpoch(1),
+            () => server.Port.ToString()
+        };
+        for (int i = 0; i < calls.Length; ++i)
+        {
+            DtException error = Suite.Throws<DtInvalidArgumentException>(calls[i], "is closed");
+            Suite.Check(error.Message.Contains("dt_"), "libdt's message: " + error.Message);
+        }
+        memory.Dispose();
+        Suite.Throws<DtInvalidArgumentException>(() => Work.WaitAny(null));
+        Suite.Throws<DtInvalidArgumentException>(() => Work.WaitAny(new Work[] { null }));
+        Suite.Throws<DtInvalidArgumentException>(() => Work.WaitAny(new Work[0]));
+    }
+
+    struct Pair { internal int A, B; }
+
+    static void WrongDtypes()
+    {
+        Ranks.Alone((job, world) =>
+        {
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(new bool[1]), "Boolean");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(new char[1]), "Char");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(new Pair[1]), "Pair");
+            Suite.Throws<DtInvalidArgumentException>(() => world.AllreduceAsync(new decimal[1]), "Decimal");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(new ushort[1]), "F16 or BF16");
+            Suite.Throws<DtInvalidArgumentException>(
+                () => world.Allreduce(new float[1], ReduceOp.Sum, Dtype.I32), "F32, not I32");
+            Suite.Throws<DtInvalidArgumentException>(
+                () => world.AllreduceAsync(new ushort[1], ReduceOp.Sum, Dtype.F32), "F16 or BF16");
+            Suite.Throws<DtInvalidArgumentException>(
+                () => world.Allreduce(IntPtr.Zero, IntPtr.Zero, 0, (Dtype)77), "dt_dtype");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(new float[1], (ReduceOp)77), "dt_reduce_op");
+        });
+    }
+
+    static void WrongSizes()
+    {
+        Ranks.Run(2, each =>
+        {
+            Comm world = each.world;
+            float[] four = new float[4], eight = new float[8];
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(four, eight), "4", "8");
+            Suite.Throws<DtInvalidArgumentException>(() => world.AllreduceAsync(eight, four), "4", "8");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allgather(four, four), "2 ranks");
+            Suite.Throws<DtInvalidArgumentException>(() => world.AllgatherAsync(four, new float[9]), "9");
+            Suite.Throws<DtInvalidArgumentException>(() => world.ReduceScatter(four, four), "2 ranks");
+            Suite.Throws<DtInvalidArgumentException>(() => world.ReduceScatterAsync(new float[7], four), "7");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce((float[])null), "null");
+            Suite.Throws<DtInvalidArgumentException>(() => world.AllreduceAsync(four, null), "null");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Reduce(four, null, ReduceOp.Sum, each.rank), "null");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(four, 2), "root");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Send(four, each.rank), "peer");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(IntPtr.Zero, IntPtr.Zero, 4, Dtype.F32), "NULL");
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(IntPtr.Zero, IntPtr.Zero, -1, Dtype.F32), "count");
+            using (Reducer reducer = new Reducer(world, new Param[] { new Param(8, Dtype.F32, "weight") }))
+            {
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, four), "weight", "4", "8");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, new double[8]), "F64", "F32");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(1, eight));
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Gradient(-1));
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Bucket(1));
+            }
+#if DT_SPAN
+            Suite.Throws<DtInvalidArgumentException>(
+                () => world.Allreduce(new ReadOnlySpan<float>(four), new Span<float>(eight)), "4", "8");
+            Suite.Throws<DtInvalidArgumentException>(
+                () => world.AllreduceAsync(new ReadOnlyMemory<float>(four), new Memory<float>(eight)), "4", "8");
+#endif
+            world.Barrier();  // nothing of all this broke it
+        });
+    }
+
+    static void AfterFinalize()
+    {
+        Config config = new Config().Set("job.rank", "0").Set("job.world_size", "1");
+        using (config)
+        using (Job job = new Job(config))
+        using (Comm world = job.World())
+        {
+            job.FinalizeJob();
+            job.FinalizeJob();
+            Suite.Throws<DtInvalidStateException>(() => world.Allreduce(new float[1]));
+            Suite.Throws<DtInvalidStateException>(() => world.AllreduceAsync(new float[1]));
+            Suite.Throws<DtInvalidStateException>(() => job.World());
+            Suite.Throws<DtInvalidStateException>(() => job.StoreSet("k", new byte[1]));
+        }
+    }
+
+    /// Every call succeeds or says that something is closed.
+    static void Racing()
+    {
+        for (int round = 0; round < 20; ++round)
+        {
+            Config config = new Config().Set("job.rank", "0").Set("job.world_size", "1");
+            Job job = new Job(config);
+            Comm world = job.World();
+            List<string> wrong = new List<string>();
+            Thread[] threads = new Thread[6];
+            using (Barrier start = new Barrier(threads.Length))
+            {
+                for (int t = 0; t < threads.Length; ++t)
+                {
+                    int index = t;
+                    threads[t] = new Thread(() =>
+                    {
+                        start.SignalAndWait();
+                        for (int i = 0; i < 200; ++i)
+                        {
+                            try
+                            {
+                                Attempt(index, i, job, world, config);
+                            }
+                            catch (DtInvalidArgumentException)
+                            {
+                            }
+                            catch (Exception error)
+                            {
+                                lock (wrong) wrong.Add(error.ToString());
+                            }
+                        }
+                    });
+                    threads[t].Start();
+                }
+                foreach (Thread thread in threads) Suite.Check(thread.Join(60000), "threads end");
+            }
+            Suite.Check(wrong.Count == 0, wrong.Count == 0 ? "" : wrong[0]);
+        }
+    }
+
+    static void Attempt(int index, int i, Job job, Comm world, Config config)
+    {
+        switch (index)
+        {
+            case 0: world.Allreduce(new float[16]); return;
+            case 1: using (Work work = world.AllreduceAsync(new float[16])) work.Wait(); return;
+            case 2: world.Size.ToString(); job.Place.ToString(); return;
+            case 3: using (Comm again = job.World()) again.AllreduceAsync(new float[3]).AsTask().Wait(60000); return;
+            case 4: using (Dt.Memory memory = world.Allocate(64)) memory.Write(new float[3]); return;
+            default:
+                config.Get("job.id");
+                if (i == 120) world.Dispose();
+                if (i == 150) job.Dispose();
+                if (i == 170) config.Dispose();
+                return;
+        }
+    }
+
+    static void Forgotten()
+    {
+        for (int i = 0; i < 50; ++i) Forget();
+        for (int i = 0; i < 3; ++i)
+        {
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+        }
+    }
+
+    static void Forget()
+    {
+        Config config = new Config().Set("job.rank", "0").Set("job.world_size", "1");
+        Job job = new Job(config);
+        Comm world = job.World();
+        world.AllreduceAsync(new float[100]);
+        world.BarrierAsync();
+        world.Allocate(100).Write(new byte[3]);
+        new Reducer(world, new Param[] { new Param(3) }).Ready(0, new float[3]);
+        new Sampler(1, 0, 5).Indices();
+    }
+
+    /// The smallest object has 16 bytes: one in each call would fill the nursery of 4 MiB, which is
+    /// what a collection of generation 0 empties, several times.
+    static void NoGarbage()
+    {
+        const int Calls = 1000000;
+        Ranks.Alone((job, world) =>
+        {
+            float[] buffer = new float[256], other = new float[256];
+            for (int i = 0; i < 1000; ++i)
+            {
+                world.Allreduce(buffer);
+                world.Allreduce(buffer, other);
+            }
+            GC.Collect();
+            int collections = GC.CollectionCount(0);
+            long before = GC.GetTotalMemory(false);
+            for (int i = 0; i < Calls / 2; ++i)
+            {
+                world.Allreduce(buffer);
+                world.Allreduce(buffer, other);
+            }
+            long bytes = GC.GetTotalMemory(false) - before;
+            Suite.Equal(collections, GC.CollectionCount(0), "collections over a million calls");
+            Suite.Check(bytes < Calls, bytes + " bytes of a million calls are less than one each");
+        });
+    }
+
+    static void Disagree()
+    {
+        Ranks.Run(2, each =>
+        {
+            using (Comm part = each.world.Split(0, 0))
+            {
+                DtException error = Suite.Throws<DtMismatchException>(
+                    () => part.Allreduce(new float[each.rank + 1]), "1", "2");
+                Suite.Equal("allreduce", error.Operation, "operation");
+                Suite.Throws<DtMismatchException>(() => part.AllreduceAsync(new float[1]).Wait());
+            }
+            each.world.Barrier();
+        });
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Runtime.InteropServices;
+using System.Security.Cryptography;
+using Dt;
+
+static class TrainingTests
+{
+    internal static void Add()
+    {
+        foreach (int size in new int[] { 2, 3 })
+        {
+            int ranks = size;
+            Suite.Add("training: reducer gives the mean, " + size + " ranks", () => Ranks.Run(ranks, Means));
+        }
+        Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
+        Suite.Add("training: models that differ", Differ);
+        Suite.Add("training: sampler equals the vectors", Vectors);
+        Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
+    }
+
+    static float Gradient(int rank, int parameter, int i)
+    {
+        return rank + 4 * parameter + 8 * (i % 16);
+    }
+
+    static void Means(Ranks each)
+    {
+        Param[] parameters = { new Param(1000, Dtype.F32, "a"), new Param(300, Dtype.F32, "b"), new Param(5, Dtype.F64, "c") };
+        ReducerOptions options = new ReducerOptions { BucketCapBytes = 2048, FirstBucketBytes = 1024 };
+        float mean = (each.size - 1) / 2f;
+        using (Reducer reducer = new Reducer(each.world, parameters, options))
+        {
+            for (int step = 0; step < 5; ++step)
+            {
+                float[][] gradients = new float[2][];
+                double[] last = { each.rank, 1, 2, 3, 4 };
+                for (int p = 1; p >= 0; --p)
+                {
+                    gradients[p] = new float[parameters[p].Count];
+                    for (int i = 0; i < gradients[p].Length; ++i) gradients[p][i] = Gradient(each.rank, p, i);
+                    reducer.Ready(p, gradients[p]);
+                    GC.Collect(0);
+                }
+                reducer.Ready(2, last);
+                reducer.Finish();
+                for (int p = 0; p < 2; ++p)
+                {
+                    for (int i = 0; i < gradients[p].Length; ++i)
+                    {
+                        Suite.Check(Math.Abs(Gradient(0, p, i) + mean - gradients[p][i]) < 1e-3, "mean of " + p);
+                    }
+                }
+                Suite.Check(Math.Abs(mean - last[0]) < 1e-9, "mean in f64");
+            }
+            ReducerStatistics statistics = reducer.Statistics;
+            Suite.Equal(5L, statistics.Steps, "steps");
+            Suite.Equal(1300L * 4 + 5 * 8, statistics.Bytes, "bytes");
+            Suite.Check(statistics.Rebuilt, "rebuilt by arrival");
+            Suite.Check(statistics.HiddenShare >= 0 && statistics.HiddenShare <= 1, "share");
+        }
+        using (Reducer reducer = new Reducer(each.world, parameters, options))
+        {
+            for (int step = 0; step < 3; ++step)
+            {
+                for (int p = 0; p < 3; ++p) InPlace(each, reducer, p, parameters[p]);
+                reducer.Finish();
+                float[] found = new float[1000];
+                Marshal.Copy(reducer.Gradient(0), found, 0, found.Length);
+                for (int i = 0; i < found.Length; ++i)
+                {
+                    Suite.Check(Math.Abs(Gradient(0, 0, i) + mean - found[i]) < 1e-3, "mean in place");
+                }
+                bool changed = reducer.Rebuild();
+                Suite.Check(step > 0 ? !changed : true, "the order does not change again");
+            }
+            Suite.Check(reducer.Bucket(0) >= 0, "bucket");
+        }
+    }
+
+    static void InPlace(Ranks each, Reducer reducer, int p, Param parameter)
+    {
+        if (parameter.Dtype == Dtype.F32)
+        {
+            float[] values = new float[parameter.Count];
+            for (int i = 0; i < values.Length; ++i) values[i] = Gradient(each.rank, p, i);
+            Marshal.Copy(values, 0, reducer.Gradient(p), values.Length);
+#if DT_SPAN
+            Suite.Equal(values[3], reducer.GradientSpan<float>(p)[3], "through a span");
+            Suite.Throws<DtInvalidArgumentException>(() => reducer.GradientSpan<double>(p).ToString(), "F64");
+#endif
+        }
+        else
+        {
+            Marshal.Copy(new double[parameter.Count], 0, reducer.Gradient(p), (int)parameter.Count);
+        }
+        reducer.Ready(p);
+    }
+
+    static void SumsAndMissing()
+    {
+        Ranks.Run(2, each =>
+        {
+            Param[] parameters = { new Param(10, Dtype.F32, "weight"), new Param(4, Dtype.F32, "bias") };
+            using (Reducer reducer = new Reducer(each.world, parameters, new ReducerOptions { Sum = true, KeepPlan = true }))
+            {
+                float[] weight = new float[10], bias = { 1, 2, 3, 4 };
+                weight[9] = each.rank + 1;
+                reducer.Ready(0, weight);
+                Suite.Throws<DtInvalidStateException>(() => reducer.Ready(0, weight), "weight");
+                if (each.rank == 0) reducer.Ready(1, bias);
+                Suite.Throws<DtInvalidStateException>(() => reducer.Finish(), "bias", "1");
+                weight = new float[10];
+                weight[9] = each.rank + 1;
+                reducer.Ready(1, bias);
+                reducer.Ready(0, weight);
+                reducer.Finish();
+                Suite.Equal(3f, weight[9], "sum");
+            }
+        });
+    }
+
+    static void Differ()
+    {
+        Ranks.Run(2, each =>
+        {
+            using (Comm part = each.world.Split(0, 0))
+            {
+                Suite.Throws<DtMismatchException>(
+                    () => new Reducer(part, new Param[] { new Param(3 + each.rank, Dtype.F32, "\u00e4") }), "\u00e4");
+            }
+            each.job.StoreBarrier("differ");
+        });
+    }
+
+    /// Lines of numbers: world rank size seed epoch shuffle drop_last count, then the indices or "sha256" and the hash.
+    static void Vectors()
+    {
+        string path = Path.Combine(AppDomain.CurrentDomain.BaseDirectory, "sampler_vectors.txt");
+        int cases = 0;
+        foreach (string line in File.ReadAllLines(path))
+        {
+            string[] words = line.Split(' ');
+            using (Sampler sampler = new Sampler(int.Parse(words[0]), int.Parse(words[1]), long.Parse(words[2]),
+                long.Parse(words[3]), words[5] == "0", words[6] == "1"))
+            {
+                sampler.SetEpoch(long.Parse(words[4]));
+                Suite.Equal(long.Parse(words[7]), sampler.Length, "length in " + line);
+                long[] indices = sampler.Indices();
+                if (words.Length > 8 && words[8] == "sha256")
+                {
+                    Suite.Equal(words[9], Hash(indices), "hash in " + line);
+                }
+                else
+                {
+                    Suite.Equal(words.Length - 8, indices.Length, "indices in " + line);
+                    for (int i = 0; i < indices.Length; ++i) Suite.Equal(long.Parse(words[8 + i]), indices[i], line);
+                }
+            }
+            ++cases;
+        }
+        Suite.Check(cases > 300, cases + " cases are all");
+    }
+
+    static string Hash(long[] indices)
+    {
+        byte[] bytes = new byte[indices.Length * sizeof(long)];
+        System.Buffer.BlockCopy(indices, 0, bytes, 0, bytes.Length);
+        using (SHA256 sha = SHA256.Create())
+        {
+            return BitConverter.ToString(sha.ComputeHash(bytes)).Replace("-", "").ToLowerInvariant();
+        }
+    }
+
+    static void SamplerArguments()
+    {
+        using (Sampler sampler = new Sampler(3, 1, 100, 5))
+        {
+            long[] all = sampler.Indices(), middle = sampler.Indices(10, 5);
+            for (int i = 0; i < 5; ++i) Suite.Equal(all[10 + i], middle[i], "a range");
+            Suite.Equal(0, sampler.Indices(34, 0).Length, "an empty range at the end");
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Indices(30, 5));
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Indices(-1, 5));
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Indices(0, long.MaxValue));
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.SetEpoch(-1));
+        }
+        Suite.Throws<DtInvalidArgumentException>(() => new Sampler(0, 0, 10));
+        Suite.Throws<DtInvalidArgumentException>(() => new Sampler(2, 2, 10));
+    }
+}

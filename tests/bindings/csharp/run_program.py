@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one of the programs of tests.exe in processes of its own and checks what it says."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LIMIT_S = 120
+
+
+def run(command):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+    sys.stdout.write(done.stdout + done.stderr)
+    return done
+
+
+def collectives(options):
+    for ranks in ("2", "3"):
+        assert run([options.dt, "run", "-n", ranks] + options.command + ["collectives"]).returncode == 0
+
+
+def peer_death(options):
+    done = run([options.dt, "run", "-n", "2", "--no-prefix"] + options.command + ["peer-death"])
+    assert done.returncode == 137, done.returncode
+    lines = done.stdout.split("\n")
+    pid = next(line.split()[1] for line in lines if line.startswith("pid "))
+    lost = next(line.split() for line in lines if line.startswith("lost "))
+    assert lost[1] == "1" and lost[2] == pid and lost[4] == "True" and lost[5] == "PeerLost", lost
+    assert f"again 1 {pid}" in lines, lines
+
+
+def leave_open(options):
+    for _ in range(5):
+        done = run(options.command + ["leave-open"])
+        assert done.returncode == 0, done.returncode
+        assert done.stdout == "" and done.stderr == ""
+
+
+def loading(options):
+    """A libdt of another ABI, and none at all."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file in Path(options.tests).parent.iterdir():
+            shutil.copy(file, folder)
+        stub = folder / "stub.c"
+        stub.write_text("int dt_abi_version(void) { return 7; }\n")
+        subprocess.run(options.cc.split() + ["-shared", "-fPIC", "-Wl,-soname,libdt.so.0", f"-Wl,--version-script={options.map}",
+                                             str(stub), "-o", str(folder / "libdt.so.0")], check=True)
+        command = [options.mono, str(folder / "tests.exe"), "program", "version"]
+        said = run(command).stdout
+        assert said.startswith("DtVersionException: ") and "ABI 0" in said and "ABI 7" in said
+        (folder / "libdtcs.so").unlink()
+        said = run(command).stdout
+        assert said.startswith("DtSystemException: ") and "libdtcs.so cannot be loaded" in said
+
+
+def main():
+    programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mono", required=True)
+    parser.add_argument("--dt", required=True)
+    parser.add_argument("--tests", required=True, help="tests.exe")
+    parser.add_argument("--cc", default="cc")
+    parser.add_argument("--map", default="", help="libdt's version script")
+    parser.add_argument("program", choices=programs)
+    options = parser.parse_args()
+    options.command = [options.mono, options.tests, "program"]
+    programs[options.program](options)
+
+
+if __name__ == "__main__":
+    main()
