@@ -408,9 +408,10 @@ class Poller {
 
   /** Watches a communicator; twice is once. It ends with the communicator. */
   void watch(int64_t comm) {
-    if (!add(work_fd(comm))) {
-      throw std::runtime_error(std::string("works cannot be watched: ") + strerror(errno));
-    }
+    if (add(work_fd(comm))) return;
+    const std::string why = strerror(errno);
+    (void)work_fd(comm);  // a communicator that was closed meanwhile says so
+    throw std::runtime_error("works cannot be watched: " + why);
   }
   /** Returns when works may have completed, after wake(), or when the time is over. */
   void wait(int32_t timeout_ms) {
