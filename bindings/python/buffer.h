@@ -66,7 +66,7 @@ inline bool from_view(Buffer* self, PyObject* object, const char* what, Descript
       PyErr_Clear();
       return from_tensor(self, object, what, out);
     }
-    return refuse(what, "the array does not give its memory away (the cause says why)");
+    return refuse(what, "the array does not give its memory away");
   }
   const Py_buffer& view = self->view;
   if (!PyBuffer_IsContiguous(&view, 'C')) {
@@ -109,7 +109,7 @@ inline bool from_tensor(Buffer* self, PyObject* object, const char* what, Descri
   PyObject* const capsule = host ? PyObject_CallMethod(object, "__dlpack__", nullptr)
                                  : PyObject_CallMethod(object, "__dlpack__", "i", -1);
   if (capsule == nullptr) {
-    return refuse(what, "the array does not give its memory away by DLPack (the cause says why)");
+    return refuse(what, "the array does not give its memory away by DLPack");
   }
   self->tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
   if (self->tensor != nullptr) PyCapsule_SetName(capsule, "used_dltensor");

@@ -47,12 +47,17 @@ inline void raise(const dt::Error& error) {
   raise(error.status(), error.rank(), error.host(), error.pid(), error.operation(),
         error.sequence(), error.what());
 }
-/** The call is wrong; an exception that is set becomes its cause. */
+/** The call is wrong; an exception that is set becomes its cause, and the end of its text. */
 inline void raise_invalid(const std::string& message) {
   PyObject *type = nullptr, *cause = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &cause, &trace);
   if (type != nullptr) PyErr_NormalizeException(&type, &cause, &trace);
-  raise(DT_ERR_INVALID_ARGUMENT, -1, "", 0, "", -1, message);
+  PyObject* const why = cause == nullptr ? nullptr : PyObject_Str(cause);
+  const char* const text = why == nullptr ? nullptr : PyUnicode_AsUTF8(why);
+  PyErr_Clear();
+  raise(DT_ERR_INVALID_ARGUMENT, -1, "", 0, "", -1,
+        text == nullptr ? message : message + " (" + Py_TYPE(cause)->tp_name + ": " + text + ")");
+  Py_XDECREF(why);
   if (cause != nullptr) {
     PyObject *new_type = nullptr, *value = nullptr, *new_trace = nullptr;
     PyErr_Fetch(&new_type, &value, &new_trace);

@@ -163,7 +163,7 @@ class Interfaces(Case):
         del buffer
         self.assertIsNone(gone())
         for values, words in ((numpy.zeros((3, 3))[:, 1], "not contiguous"),
-                              (numpy.zeros(3, "c8"), "complex64"), (numpy.zeros(3, ">f4"), "cause")):
+                              (numpy.zeros(3, "c8"), "complex64"), (numpy.zeros(3, ">f4"), "byte order")):
             self.assert_refused(Tensor(values), words)
         self.assert_refused(Tensor(numpy.zeros(3), (10, 0)), "kind 10")
         self.assert_refused(Tensor(numpy.zeros(3), "cuda"), "__dlpack_device__")
@@ -177,7 +177,7 @@ class Interfaces(Case):
             def __dlpack__(self):
                 return None
 
-        error = self.assert_refused(Broken(), "__dlpack_device__() failed")
+        error = self.assert_refused(Broken(), "__dlpack_device__() failed (KeyError: 'why')")
         self.assertIsInstance(error.__cause__, KeyError)
 
 
@@ -200,7 +200,7 @@ class NumpyArrays(Case):
         self.assert_refused(values.astype("c8"), "format 'Zf'")
         self.assert_refused(values > 0, "format '?'")
         self.assert_refused(numpy.zeros(2, "O"), "'O'")
-        self.assert_refused(numpy.zeros(2, "M8[s]"), "cause")
+        self.assert_refused(numpy.zeros(2, "M8[s]"), "BufferError: ")
         values.flags.writeable = False
         self.assert_refused(values, "read-only")
 
@@ -267,8 +267,7 @@ class Tensors(Case):
     def test_what_is_refused(self):
         self.assert_refused(torch.zeros(4, 4).t(), "not contiguous", "contiguous()")
         self.assert_refused(torch.zeros(2, dtype=torch.int16), "int16")
-        error = self.assert_refused(torch.zeros(3, requires_grad=True), "cause")
-        self.assertIn("require", str(error.__cause__))
+        self.assert_refused(torch.zeros(3, requires_grad=True), "require gradient", "detach()")
 
     def test_memory_as_a_tensor(self):
         for dtype in dt.Dtype:
