@@ -19,7 +19,9 @@
  *     *Gives*: the caller must destroy the handle. Strings in are UTF-8 and copied; strings out are
  *     valid as long as the comment says.
  *  5. Threads. Each function has a @thread line. Calls on one communicator are serialised inside,
- *     but their order must match on all ranks: issue them from one thread per communicator.
+ *     but their order must match on all ranks: issue them from one thread per communicator. Two
+ *     threads in functions of a reducer or sampler that say "one at a time": the later one gets
+ *     DT_ERR_INVALID_STATE.
  *  6. Time. timeout_ms < 0 waits as long as the operation's own limits allow, 0 only looks.
  *  7. Growth. A struct whose first field is struct_size may grow at its end; zero means "default".
  *     Fill it with its *_init() function. Structs without struct_size are frozen.
@@ -1033,8 +1035,9 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  *                dt_reducer_finish() has come to it.
  * @param stream  CUDA stream that produces the gradient, any of this GPU and another each time;
  *                ignored on a host communicator.
- * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step; DT_ERR_INVALID_ARGUMENT, also for a
- *         stream that records a CUDA graph; any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
+ * alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any communicator
+ *         error.
  * @thread any, but none while dt_reducer_finish() or dt_reducer_rebuild() runs
  * @cost on GPUs microseconds, without a wait for the GPU. For gradients by pointer the bucket takes
  *       one kernel to gather and one to scatter them, over a list of the pointers that is kept

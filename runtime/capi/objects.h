@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "capi/handles.h"
+#include "capi/turns.h"
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "job/job.h"
@@ -49,12 +50,14 @@ struct ReducerObject {
   static constexpr HandleKind kKind = HandleKind::kReducer;
   std::shared_ptr<job::Job> job;
   std::unique_ptr<training::Reducer> reducer;
+  Turns turns;  ///< finish and rebuild have it alone
 };
 
 struct SamplerObject {
   static constexpr HandleKind kKind = HandleKind::kSampler;
   explicit SamplerObject(const training::Sampler::Options& options) : sampler(options) {}
   training::Sampler sampler;
+  Turns turns;
 };
 
 }  // namespace dt::capi

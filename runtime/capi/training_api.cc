@@ -100,6 +100,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
 dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer) {
   return guard("dt_reducer_grad", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
     DT_TRY(call.not_null(out_pointer, "out_pointer"));
     DT_TRY(check_index(call, *object, index));
     *out_pointer = object->reducer->grad(index);
@@ -110,6 +111,7 @@ dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer
 dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {
   return guard("dt_reducer_ready", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
     DT_TRY(check_index(call, *object, index));
     return object->reducer->ready(index, grad, stream_of(stream));
   });
@@ -118,6 +120,7 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
 dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
   return guard("dt_reducer_finish", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     return object->reducer->finish(stream_of(stream));
   });
 }
@@ -125,6 +128,7 @@ dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
 dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed) {
   return guard("dt_reducer_rebuild", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     DT_TRY_VALUE(const bool changed, object->reducer->rebuild());
     if (out_changed != nullptr) *out_changed = changed ? 1 : 0;
     return {};
@@ -134,6 +138,7 @@ dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed) {
 dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket) {
   return guard("dt_reducer_bucket", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
     DT_TRY(call.not_null(out_bucket, "out_bucket"));
     DT_TRY(check_index(call, *object, index));
     *out_bucket = object->reducer->bucket_of(index);
@@ -200,6 +205,7 @@ dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_
 dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch) {
   return guard("dt_sampler_set_epoch", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     if (epoch < 0) return call.invalid("epoch is %lld", static_cast<long long>(epoch));
     object->sampler.set_epoch(epoch);
     return {};
@@ -209,6 +215,7 @@ dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch) {
 dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length) {
   return guard("dt_sampler_length", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     DT_TRY(call.not_null(out_length, "out_length"));
     *out_length = object->sampler.length();
     return {};
@@ -219,6 +226,7 @@ dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
                              int64_t* out_indices) {
   return guard("dt_sampler_indices", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     const int64_t length = object->sampler.length();
     if (first < 0 || count < 0 || first > length || count > length - first) {
       return call.invalid("first %lld, count %lld; this rank has %lld samples",

@@ -2,6 +2,7 @@
 // The reducer, on ranks that are threads of this process.
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "thread_ranks.h"
 
@@ -213,5 +214,39 @@ TEST_CASE("reducer: destroyed inside a step it leaves the job whole") {
     RANK_TRY(dt_reducer_ready(reducer, 0, nullptr, nullptr));
     dt_reducer_destroy(reducer);
     return dt_barrier(rank.world, nullptr, nullptr);
+  }));
+}
+
+TEST_CASE("reducer: threads that call what one may call alone get an error, and do no harm") {
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    const auto names = names_of(kCounts.size());
+    const auto params = params_of(kCounts, names);
+    const dt_reducer_options options = small_buckets();
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), static_cast<int32_t>(params.size()),
+                               &options, &reducer));
+    std::atomic<int> other_errors{0};
+    std::vector<std::vector<float>> gradients;
+    for (const int64_t count : kCounts) gradients.emplace_back(static_cast<size_t>(count) + 1);
+    const auto count_error = [&](dt_status status) {
+      if (status != DT_OK && status != DT_ERR_INVALID_STATE) ++other_errors;
+    };
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; i < 300; ++i) {
+          const auto index = static_cast<int32_t>((i + thread) % static_cast<int>(kCounts.size()));
+          float* const gradient = gradients[static_cast<size_t>(index)].data();
+          count_error(dt_reducer_ready(reducer, index, gradient, nullptr));
+          int32_t value = 0;
+          count_error(dt_reducer_bucket(reducer, index, &value));
+          count_error(dt_reducer_finish(reducer, nullptr));
+          if (i % 50 == 0) count_error(dt_reducer_rebuild(reducer, &value));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    dt_reducer_destroy(reducer);
+    return other_errors == 0 ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
