@@ -1158,7 +1158,7 @@ DT_API dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler
 DT_API dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch);
 
 /** Samples of this rank per epoch. @param sampler the handle. @param out_length >= 0, equal on all
- * ranks. @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread one at a time @since ABI 0 */
+ * ranks. @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
 DT_API dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length);
 
 /**

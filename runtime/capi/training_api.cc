@@ -215,7 +215,6 @@ dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch) {
 dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length) {
   return guard("dt_sampler_length", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
     DT_TRY(call.not_null(out_length, "out_length"));
     *out_length = object->sampler.length();
     return {};
