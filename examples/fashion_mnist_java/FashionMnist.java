@@ -71,7 +71,6 @@ public final class FashionMnist {
         Reducer reducer = new Reducer(comm, params, buckets);
         PrintWriter losses = new PrintWriter(log)) {
       losses.println("step,loss");
-      takeGradients(reducer);
       for (totals.put(2, 0); step < last && totals.get(2) == 0; step++) {
         sampler.setEpoch(step / stepsPerEpoch);
         float loss = step(reducer, step, sampler.indices(step % stepsPerEpoch * localBatch, localBatch));
@@ -87,6 +86,8 @@ public final class FashionMnist {
     network.forward(pixels, labels, indices);
     totals.put(0, network.lossSum).put(1, network.correct).put(2, 0);
     Work summed = comm.allreduceAsync(totals, totals, ReduceOp.SUM);
+    // The second step has other buckets: by then the arrival order is known.
+    for (int p = 0; step < 2 && p < 8; p++) gradients[p] = reducer.gradient(p).asFloatBuffer();
     // Each gradient goes into its bucket, and full buckets travel while this goes on.
     network.backward(p -> {
       gradients[p].clear().put(network.gradients[p]);
@@ -104,14 +105,9 @@ public final class FashionMnist {
         value[i] -= rate * moving[i];
       }
     }
-    // The arrival order is known after one step; later steps keep the plan.
-    if (step == 0 && reducer.rebuild()) takeGradients(reducer);
+    if (step == 0) reducer.rebuild();
     summed.await();
     return (float) (totals.get(0) / batch);
-  }
-
-  private void takeGradients(Reducer reducer) {
-    for (int p = 0; p < 8; p++) gradients[p] = reducer.gradient(p).asFloatBuffer();
   }
 
   /** All ranks must end with the same bits. */

@@ -5,8 +5,7 @@ import java.util.stream.IntStream;
 
 /** Two convolutions and two dense layers: the model of examples/fashion_mnist, number for number. */
 final class Network {
-  static final String[] NAMES = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
-      "dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"};
+  static final String[] NAMES = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"};
   static final int[] COUNTS = {9 * 16, 16, 9 * 16 * 32, 32, 1568 * 128, 128, 128 * 10, 10};
   private static final int[] FAN_IN = {9, 0, 9 * 16, 0, 1568, 0, 100 * 128, 0}; // 0: a bias
 
@@ -48,11 +47,9 @@ final class Network {
       }
       conv1.forward(m, input[m], values[0], values[1], pooled[m]);
       conv2.forward(m, pooled[m], values[2], values[3], features[m]);
-      System.arraycopy(values[5], 0, hidden[m], 0, 128);
-      Matrix.multiply(1, 1568, 128, features[m], values[4], hidden[m]);
+      dense(features[m], values[4], values[5], hidden[m]);
       for (int i = 0; i < 128; i++) hidden[m][i] = Math.max(hidden[m][i], 0);
-      System.arraycopy(values[7], 0, logits[m], 0, 10);
-      Matrix.multiply(1, 128, 10, hidden[m], values[6], logits[m]);
+      dense(hidden[m], values[6], values[7], logits[m]);
       softmax(logits[m], labels[(int) indices[m]]);
     }
   }
@@ -74,9 +71,9 @@ final class Network {
   /** Says of each gradient when it is complete. */
   void backward(IntConsumer ready) {
     for (float[] each : gradients) Arrays.fill(each, 0);
-    float[][] hiddenGradient = dense(6, hidden, logits, ready);
+    float[][] hiddenGradient = denseBackward(6, hidden, logits, ready);
     for (int i = 0; i < images * 128; i++) if (hidden[i / 128][i % 128] <= 0) hiddenGradient[i / 128][i % 128] = 0;
-    float[][] featureGradient = dense(4, features, hiddenGradient, ready);
+    float[][] featureGradient = denseBackward(4, features, hiddenGradient, ready);
     float[][] pooledGradient = new float[images][conv1.outputSize];
     for (int m = 0; m < images; m++) conv2.backward(m, pooled[m], values[2], featureGradient[m], gradients[2], gradients[3], pooledGradient[m]);
     IntStream.of(3, 2).forEach(ready);
@@ -85,15 +82,27 @@ final class Network {
   }
 
   /** Of the layer whose weights are parameter w; gives the gradient of its input. */
-  private float[][] dense(int w, float[][] in, float[][] from, IntConsumer ready) {
+  private float[][] denseBackward(int w, float[][] in, float[][] from, IntConsumer ready) {
     int inner = in[0].length, columns = COUNTS[w + 1];
-    float[][] inGradient = new float[images][inner];
     for (int m = 0; m < images; m++) {
-      for (int c = 0; c < columns; c++) gradients[w + 1][c] += from[m][c];
-      Matrix.addOuter(1, inner, columns, in[m], from[m], gradients[w]);
+      add(columns, 1, from[m], 0, gradients[w + 1], 0);
+      for (int i = 0; i < inner; i++) add(columns, in[m][i], from[m], 0, gradients[w], i * columns);
     }
     IntStream.of(w + 1, w).forEach(ready);
-    for (int m = 0; m < images; m++) Matrix.multiplyTurned(1, inner, columns, from[m], values[w], inGradient[m]);
+    float[][] inGradient = new float[images][inner];
+    for (int m = 0; m < images; m++) {
+      for (int i = 0; i < inner * columns; i++) inGradient[m][i / columns] += from[m][i % columns] * values[w][i];
+    }
     return inGradient;
+  }
+
+  private static void dense(float[] in, float[] weight, float[] bias, float[] to) {
+    System.arraycopy(bias, 0, to, 0, to.length);
+    for (int i = 0; i < in.length; i++) add(to.length, in[i], weight, i * to.length, to, 0);
+  }
+
+  /** y += a * x; many a are zero, after ReLU. */
+  static void add(int count, float a, float[] x, int xo, float[] y, int yo) {
+    for (int i = 0; a != 0 && i < count; i++) y[yo + i] += a * x[xo + i];
   }
 }
