@@ -32,13 +32,15 @@ abstract class AddressCollectives extends AddressTransfers {
   final void allreduce(
       long send, long recv, long count, Dtype dtype, ReduceOp op, long stream,
       Object keep, Object keepToo) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           allreduceAsync(send, recv, count, dtype, op, stream, keep, keepToo).pending(), stream);
       return;
     }
     try {
       Raw.allreduce(number(), send, recv, count, dtype.number(), op.number(), stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(keepToo);
@@ -98,13 +100,15 @@ abstract class AddressCollectives extends AddressTransfers {
   final void reduce(
       long send, long recv, long count, Dtype dtype, ReduceOp op, int root, long stream,
       Object keep, Object keepToo) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           reduceAsync(send, recv, count, dtype, op, root, stream, keep, keepToo).pending(), stream);
       return;
     }
     try {
       Raw.reduce(number(), send, recv, count, dtype.number(), op.number(), root, stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(keepToo);
@@ -163,13 +167,15 @@ abstract class AddressCollectives extends AddressTransfers {
   final void broadcast(
       long buffer, long count, Dtype dtype, int root, long stream,
       Object keep) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           broadcastAsync(buffer, count, dtype, root, stream, keep).pending(), stream);
       return;
     }
     try {
       Raw.broadcast(number(), buffer, count, dtype.number(), root, stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(this);
@@ -225,13 +231,15 @@ abstract class AddressCollectives extends AddressTransfers {
   final void allgather(
       long send, long recv, long count, Dtype dtype, long stream,
       Object keep, Object keepToo) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           allgatherAsync(send, recv, count, dtype, stream, keep, keepToo).pending(), stream);
       return;
     }
     try {
       Raw.allgather(number(), send, recv, count, dtype.number(), stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(keepToo);
@@ -289,7 +297,8 @@ abstract class AddressCollectives extends AddressTransfers {
   final void reduceScatter(
       long send, long recv, long count, Dtype dtype, ReduceOp op, long stream,
       Object keep, Object keepToo) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           reduceScatterAsync(send, recv, count, dtype, op, stream, keep, keepToo).pending(),
           stream);
@@ -297,6 +306,7 @@ abstract class AddressCollectives extends AddressTransfers {
     }
     try {
       Raw.reduce_scatter(number(), send, recv, count, dtype.number(), op.number(), stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(keepToo);

@@ -34,13 +34,15 @@ abstract class AddressTransfers extends Handle {
   final void send(
       long buffer, long count, Dtype dtype, int peer, long stream,
       Object keep) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           sendAsync(buffer, count, dtype, peer, stream, keep).pending(), stream);
       return;
     }
     try {
       Raw.send(number(), buffer, count, dtype.number(), peer, stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(this);
@@ -96,13 +98,15 @@ abstract class AddressTransfers extends Handle {
   final void recv(
       long buffer, long count, Dtype dtype, int peer, long stream,
       Object keep) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(
           recvAsync(buffer, count, dtype, peer, stream, keep).pending(), stream);
       return;
     }
     try {
       Raw.recv(number(), buffer, count, dtype.number(), peer, stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(keep);
       Reference.reachabilityFence(this);

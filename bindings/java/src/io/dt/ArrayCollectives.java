@@ -2,6 +2,7 @@
 package io.dt;
 
 import io.dt.raw.Raw;
+import java.lang.ref.Reference;
 import java.util.function.LongConsumer;
 
 /** Blocking operations on arrays of floating-point numbers, which are copied there and back. */
@@ -14,13 +15,15 @@ abstract class ArrayCollectives extends BufferCollectives {
       Object send, long sent, Object recv, long received, Dtype dtype, ReduceOp op) {
     Buffers.wanted("allreduce", "recv", received, sent);
     long bytes = sent * dtype.bytes();
-    long copy = enter("allreduce", bytes);
+    int turn = shared.turn();
+    long copy = enter("allreduce", turn, bytes);
     try {
       Raw.copy_in(send, copy, bytes);
-      allreduce(copy, copy, sent, dtype, op, 0);
+      Raw.allreduce(number(), copy, copy, sent, dtype.number(), op.number(), 0);
+      shared.settle(turn);
       Raw.copy_out(copy, recv, bytes);
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
@@ -30,26 +33,30 @@ abstract class ArrayCollectives extends BufferCollectives {
     if (result && recv == null) throw absent("reduce", "recv");
     if (result) Buffers.wanted("reduce", "recv", received, sent);
     long bytes = sent * dtype.bytes();
-    long copy = enter("reduce", bytes);
+    int turn = shared.turn();
+    long copy = enter("reduce", turn, bytes);
     try {
       Raw.copy_in(send, copy, bytes);
-      reduce(copy, copy, sent, dtype, op, root, 0);
+      Raw.reduce(number(), copy, copy, sent, dtype.number(), op.number(), root, 0);
+      shared.settle(turn);
       if (result) Raw.copy_out(copy, recv, bytes);
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
   final void broadcastArray(Object buffer, long count, Dtype dtype, int root) {
     long bytes = count * dtype.bytes();
-    long copy = enter("broadcast", bytes);
+    int turn = shared.turn();
+    long copy = enter("broadcast", turn, bytes);
     try {
       boolean source = root == self();
       if (source) Raw.copy_in(buffer, copy, bytes);
-      broadcast(copy, count, dtype, root, 0);
+      Raw.broadcast(number(), copy, count, dtype.number(), root, 0);
+      shared.settle(turn);
       if (!source) Raw.copy_out(copy, buffer, bytes);
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
@@ -57,13 +64,15 @@ abstract class ArrayCollectives extends BufferCollectives {
       Object send, long sent, Object recv, long received, Dtype dtype) {
     Buffers.wanted("allgather", "recv", received, sent * ranks());
     long bytes = sent * dtype.bytes();
-    long copy = enter("allgather", bytes + received * dtype.bytes());
+    int turn = shared.turn();
+    long copy = enter("allgather", turn, bytes + received * dtype.bytes());
     try {
       Raw.copy_in(send, copy, bytes);
-      allgather(copy, copy + bytes, sent, dtype, 0);
+      Raw.allgather(number(), copy, copy + bytes, sent, dtype.number(), 0);
+      shared.settle(turn);
       Raw.copy_out(copy + bytes, recv, received * dtype.bytes());
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
@@ -71,45 +80,57 @@ abstract class ArrayCollectives extends BufferCollectives {
       Object send, long sent, Object recv, long received, Dtype dtype, ReduceOp op) {
     Buffers.wanted("reduceScatter", "send", sent, received * ranks());
     long bytes = sent * dtype.bytes();
-    long copy = enter("reduceScatter", bytes + received * dtype.bytes());
+    int turn = shared.turn();
+    long copy = enter("reduceScatter", turn, bytes + received * dtype.bytes());
     try {
       Raw.copy_in(send, copy, bytes);
-      reduceScatter(copy, copy + bytes, received, dtype, op, 0);
+      Raw.reduce_scatter(
+          number(), copy, copy + bytes, received, dtype.number(), op.number(), 0);
+      shared.settle(turn);
       Raw.copy_out(copy + bytes, recv, received * dtype.bytes());
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
   final void sendArray(Object buffer, long count, Dtype dtype, int peer) {
     long bytes = count * dtype.bytes();
-    long copy = enter("send", bytes);
+    int turn = shared.turn();
+    long copy = enter("send", turn, bytes);
     try {
       Raw.copy_in(buffer, copy, bytes);
-      send(copy, count, dtype, peer, 0);
+      Raw.send(number(), copy, count, dtype.number(), peer, 0);
+      shared.settle(turn);
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
   final void recvArray(Object buffer, long count, Dtype dtype, int peer) {
     long bytes = count * dtype.bytes();
-    long copy = enter("recv", bytes);
+    int turn = shared.turn();
+    long copy = enter("recv", turn, bytes);
     try {
-      recv(copy, count, dtype, peer, 0);
+      Raw.recv(number(), copy, count, dtype.number(), peer, 0);
+      shared.settle(turn);
       Raw.copy_out(copy, buffer, bytes);
     } finally {
-      Raw.copy_free(copy);
+      leave(copy);
     }
   }
 
-  /** Memory for one call, which needs it no longer when it returns. */
-  private long enter(String operation, long bytes) {
-    if (shared.grouped()) {
+  /** Memory for one call, which needs it no longer when it has settled. */
+  private long enter(String operation, int turn, long bytes) {
+    if (CommShared.grouped(turn)) {
       throw Buffers.refused(
           operation, "an array", "cannot wait for the end of the group", "give a direct buffer");
     }
     return Raw.copy_allocate(bytes);
+  }
+
+  private void leave(long copy) {
+    Raw.copy_free(copy);
+    Reference.reachabilityFence(this);
   }
 
   static long length(String operation, String name, int length, int elementBytes) {

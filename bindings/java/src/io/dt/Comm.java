@@ -146,12 +146,14 @@ public final class Comm extends IntegerArrayCollectives {
    * @param stream CUDA stream; ignored on a host communicator
    */
   public void barrier(long stream) {
-    if (shared.grouped()) {
+    int turn = shared.turn();
+    if (CommShared.grouped(turn)) {
       shared.join(barrierAsync(stream).pending(), stream);
       return;
     }
     try {
       Raw.barrier(number(), stream);
+      shared.settle(turn);
     } finally {
       Reference.reachabilityFence(this);
     }

@@ -12,7 +12,8 @@ final class CommShared {
   private Pending tail;
 
   private final Object group = new Object();
-  private volatile boolean grouped;
+  /** Odd: inside a group. Written under group, and before the group begins. */
+  private volatile int turn;
   /** Operations of the open group that were called without a work; group_end waits for them. */
   private List<Pending> members = new ArrayList<>();
   private List<Long> streams = new ArrayList<>();
@@ -80,20 +81,69 @@ final class CommShared {
   // ---- Groups ----
 
   boolean grouped() {
-    return grouped;
+    return grouped(turn);
+  }
+
+  static boolean grouped(int turn) {
+    return (turn & 1) != 0;
+  }
+
+  /** Before a call that waits, for settle(). */
+  int turn() {
+    return turn;
+  }
+
+  /**
+   * After a call outside a group, by the turn before it: it returned at once if another thread has
+   * begun a group meanwhile, and its memory is in use until the group's end.
+   */
+  void settle(int before) {
+    int now = turn; // maybe some groups later
+    if (now != before && grouped(now)) awaitEnd(now);
+  }
+
+  private void awaitEnd(int open) {
+    boolean interrupted = false;
+    synchronized (group) {
+      while (turn == open) {
+        try {
+          group.wait();
+        } catch (InterruptedException e) {
+          interrupted = true;
+        }
+      }
+    }
+    if (interrupted) Thread.currentThread().interrupt();
   }
 
   void beginGroup(long comm) {
     synchronized (group) {
-      Raw.group_begin(comm);
-      grouped = true;
+      if (grouped()) {
+        Raw.group_begin(comm); // dt says what is wrong
+        return;
+      }
+      nextTurn();
+      boolean begun = false;
+      try {
+        Raw.group_begin(comm);
+        begun = true;
+      } finally {
+        if (!begun) nextTurn();
+      }
+    }
+  }
+
+  private void nextTurn() {
+    synchronized (group) {
+      turn = turn + 1;
+      group.notifyAll();
     }
   }
 
   /** An operation without a work inside the group. */
   void join(Pending pending, long stream) {
     synchronized (group) {
-      if (grouped) {
+      if (grouped()) {
         members.add(pending);
         streams.add(stream);
         return;
@@ -107,17 +157,18 @@ final class CommShared {
     List<Long> order;
     DtException first = null;
     synchronized (group) {
-      ended = members;
-      order = streams;
       try {
         Raw.group_end(comm);
       } catch (DtException e) {
-        if (!grouped) throw e;
+        // Through a closed communicator, or outside a group: this call has ended none.
+        if (e.status() == Status.INVALID_ARGUMENT || !grouped()) throw e;
         first = e;
       }
-      grouped = false;
+      ended = members;
+      order = streams;
       members = new ArrayList<>();
       streams = new ArrayList<>();
+      if (grouped()) nextTurn();
     }
     for (int i = 0; i < ended.size(); i++) {
       try {

@@ -10,6 +10,8 @@ import static dttest.Ranks.pattern;
 
 import io.dt.Comm;
 import io.dt.Dtype;
+import io.dt.InvalidArgumentException;
+import io.dt.Job;
 import io.dt.ReduceOp;
 import io.dt.Work;
 import java.nio.ByteBuffer;
@@ -18,8 +20,11 @@ import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
 
 /** Every collective, in each of its forms, against a closed form. */
 final class CollectiveTests {
@@ -37,6 +42,7 @@ final class CollectiveTests {
     }
     test("position and limit are respected", () -> Ranks.run(2, (job, world) -> window(world)));
     test("raw addresses", () -> Ranks.run(2, (job, world) -> addresses(world)));
+    test("arrays beside another thread's groups", () -> Ranks.run(2, CollectiveTests::beside));
     test("send and recv, and groups", () -> Ranks.run(2, (job, world) -> transfers(world)));
     test("split", () -> Ranks.run(3, (job, world) -> split(world)));
   }
@@ -227,6 +233,38 @@ final class CollectiveTests {
       world.allreduceAsync(at, at, 1, Dtype.F32, ReduceOp.SUM, 0).await();
       equal(values.get(3), 6f);
       equal(memory.buffer(12, 4).getFloat(0), 6f);
+    }
+  }
+
+  /** A call either comes before a group and waits as ever, or inside it and is refused. */
+  private static void beside(Job job, Comm world) throws Exception {
+    AtomicBoolean stop = new AtomicBoolean();
+    Thread grouping = new Thread(() -> {
+      while (!stop.get()) {
+        world.groupBegin();
+        LockSupport.parkNanos(20_000);
+        world.groupEnd();
+        LockSupport.parkNanos(20_000);
+      }
+    });
+    grouping.start();
+    float[] array = new float[1 << 16];
+    try {
+      for (int i = 0; i < 100; ) {
+        Arrays.fill(array, world.rank() + i);
+        try {
+          world.allreduce(array, array, ReduceOp.SUM);
+        } catch (InvalidArgumentException e) {
+          that(e.getMessage().contains("group"), e.getMessage());
+          continue;
+        }
+        equal(array[0], 2f * i + 1);
+        equal(array[array.length - 1], 2f * i + 1);
+        i++;
+      }
+    } finally {
+      stop.set(true);
+      grouping.join();
     }
   }
 

@@ -58,6 +58,7 @@ final class SafetyTests {
     test("a closed handle", SafetyTests::closed);
     test("any order of closing", SafetyTests::order);
     test("wrong buffers", () -> alone((job, comm) -> buffers(comm)));
+    test("a group outlives the handle that began it", () -> alone(SafetyTests::group));
     test("wrong sizes of 2 ranks", () -> Ranks.run(2, (job, comm) -> sizes(comm)));
     test("use after leave", SafetyTests::afterLeave);
     test("many threads on racing handles", SafetyTests::races);
@@ -252,6 +253,19 @@ final class SafetyTests {
       thrown(InvalidStateException.class, () -> reducer.ready(0, four), "ready");
       reducer.finish();
     }
+  }
+
+  private static void group(Job job, Comm comm) throws Exception {
+    Class<InvalidArgumentException> refused = InvalidArgumentException.class;
+    float[] array = {3};
+    Comm other = job.world();
+    other.groupBegin();
+    other.close();
+    thrown(refused, other::groupEnd, "closed");
+    thrown(refused, () -> comm.allreduce(array, array, ReduceOp.SUM), "group");
+    comm.groupEnd();
+    comm.allreduce(array, array, ReduceOp.SUM);
+    thrown(InvalidStateException.class, comm::groupEnd, "group");
   }
 
   private static void sizes(Comm comm) throws Exception {
