@@ -5,6 +5,7 @@ import io.dt.raw.Raw;
 import java.lang.ref.Reference;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -19,7 +20,7 @@ import java.util.List;
  */
 public final class Reducer extends Handle {
   private final List<Param> params;
-  /** Gradients that finish() writes. */
+  /** Gradients that finish() writes; kept until one has returned. */
   private final Object[] borrowed;
 
   private Leases leases = new Leases();
@@ -116,7 +117,8 @@ public final class Reducer extends Handle {
   }
 
   /**
-   * Says that a gradient is complete. It is kept, and belongs to dt, until {@link #finish()}.
+   * Says that a gradient is complete. It is kept, and belongs to dt, until {@link #finish()}
+   * has returned normally.
    *
    * @param index of the parameter; once per step
    * @param gradient direct, as long as the parameter; finish writes the result into it
@@ -162,8 +164,8 @@ public final class Reducer extends Handle {
   public void finish(long stream) {
     try {
       Raw.reducer_finish(number(), stream);
+      Arrays.fill(borrowed, null); // a refused call may leave the step open, and dt uses them on
     } finally {
-      java.util.Arrays.fill(borrowed, null);
       Reference.reachabilityFence(this);
     }
   }

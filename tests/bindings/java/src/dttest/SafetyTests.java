@@ -28,6 +28,7 @@ import io.dt.Sampler;
 import io.dt.Status;
 import io.dt.StoreServer;
 import io.dt.Work;
+import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
 import java.nio.CharBuffer;
 import java.nio.FloatBuffer;
@@ -59,6 +60,7 @@ final class SafetyTests {
     test("any order of closing", SafetyTests::order);
     test("wrong buffers", () -> alone((job, comm) -> buffers(comm)));
     test("a group outlives the handle that began it", () -> alone(SafetyTests::group));
+    test("a refused finish keeps the gradients", () -> alone((job, comm) -> refusedFinish(comm)));
     test("wrong sizes of 2 ranks", () -> Ranks.run(2, (job, comm) -> sizes(comm)));
     test("use after leave", SafetyTests::afterLeave);
     test("many threads on racing handles", SafetyTests::races);
@@ -266,6 +268,21 @@ final class SafetyTests {
     comm.groupEnd();
     comm.allreduce(array, array, ReduceOp.SUM);
     thrown(InvalidStateException.class, comm::groupEnd, "group");
+  }
+
+  private static void refusedFinish(Comm comm) throws Exception {
+    try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, Dtype.F32)))) {
+      FloatBuffer gradient = floats(4);
+      WeakReference<FloatBuffer> known = new WeakReference<>(gradient);
+      reducer.ready(0, gradient);
+      gradient = null;
+      comm.groupBegin();
+      thrown(InvalidStateException.class, reducer::finish, "group");
+      comm.groupEnd();
+      System.gc();
+      that(known.get() != null, "finish will write it");
+      reducer.finish();
+    }
   }
 
   private static void sizes(Comm comm) throws Exception {
