@@ -50,6 +50,7 @@ final class CommShared {
           CompletionPoller.activate(this);
         } else {
           tail.next = pending;
+          pending.previous = tail;
         }
         tail = pending;
       }
@@ -61,21 +62,62 @@ final class CommShared {
     }
   }
 
-  /** Called by the poller alone. They end in the order of their calls. */
+  /** Called by the poller alone. */
   void drain() {
-    for (;;) {
-      Pending ended;
-      synchronized (this) {
-        ended = head;
-        if (ended == null || !ended.poll()) return;
-        head = ended.next;
-        if (head == null) {
-          tail = null;
-          CompletionPoller.deactivate(this);
-        }
+    for (Pending ended = takeEnded(); ended != null; ) {
+      Pending next = ended.next;
+      ended.next = null;
+      try {
+        ended.finish();
+      } catch (Throwable e) {
+        CompletionPoller.survive(e);
       }
-      ended.finish();
+      ended = next;
     }
+  }
+
+  /**
+   * All that have ended, as a list in the order of their calls. The last is asked first: of two
+   * that end in their order the earlier one is then never left behind.
+   */
+  private synchronized Pending takeEnded() {
+    Pending ended = null;
+    for (Pending each = tail; each != null; ) {
+      Pending before = each.previous;
+      if (ended(each)) {
+        unlink(each);
+        each.next = ended;
+        ended = each;
+      }
+      each = before;
+    }
+    if (ended != null && head == null) CompletionPoller.deactivate(this);
+    return ended;
+  }
+
+  /** Those that were taken before must not be lost. */
+  private static boolean ended(Pending pending) {
+    try {
+      return pending.poll();
+    } catch (Throwable e) {
+      CompletionPoller.survive(e);
+      CompletionPoller.wake(); // asked again
+      return false;
+    }
+  }
+
+  private void unlink(Pending pending) {
+    if (pending.previous == null) {
+      head = pending.next;
+    } else {
+      pending.previous.next = pending.next;
+    }
+    if (pending.next == null) {
+      tail = pending.previous;
+    } else {
+      pending.next.previous = pending.previous;
+    }
+    pending.previous = null;
   }
 
   // ---- Groups ----

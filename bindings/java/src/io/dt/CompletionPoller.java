@@ -7,26 +7,35 @@ import java.util.Set;
 
 /** One daemon thread that completes the futures of all works; begun by the first of them. */
 final class CompletionPoller {
-  /** Never deleted: the thread sleeps in it until the process ends. */
-  private static final Poller POLLER = new Poller();
+  /** Never deleted: the thread sleeps in it until the process ends. Null until it is wanted. */
+  private static volatile Poller poller;
+  /** Whether the thread runs. Guarded by the class. */
+  private static boolean started;
   /** With operations under way. Guarded by itself, and taken inside a CommShared's lock. */
   private static final Set<CommShared> ACTIVE = new LinkedHashSet<>();
-
-  static {
-    Thread thread = new Thread(CompletionPoller::run, "dt-poller");
-    thread.setDaemon(true);
-    thread.setContextClassLoader(null);
-    thread.start();
-  }
 
   private CompletionPoller() {}
 
   static void watch(long comm) {
-    POLLER.watch(comm);
+    started().watch(comm);
   }
 
+  /** What cannot be made for lack of files or threads is tried again at the next call. */
+  private static synchronized Poller started() {
+    if (poller == null) poller = new Poller();
+    if (!started) {
+      Thread thread = new Thread(CompletionPoller::run, "dt-poller");
+      thread.setDaemon(true);
+      thread.setContextClassLoader(null);
+      thread.start();
+      started = true;
+    }
+    return poller;
+  }
+
+  /** After a watch(). */
   static void wake() {
-    POLLER.wake();
+    poller.wake();
   }
 
   static void activate(CommShared shared) {
@@ -44,17 +53,25 @@ final class CompletionPoller {
   private static void run() {
     for (;;) {
       try {
-        POLLER.wait(-1);
+        poller.wait(-1);
         CommShared[] all;
         synchronized (ACTIVE) {
           all = ACTIVE.toArray(new CommShared[0]);
         }
         for (CommShared each : all) each.drain();
       } catch (Throwable e) {
-        // Of one user's handler, or for lack of memory: the others still want their completions.
-        System.err.println("dt: the thread of completions goes on after " + e);
-        POLLER.wake();
+        survive(e);
+        wake();
       }
+    }
+  }
+
+  /** Of one user's handler, or for lack of memory: the others still want their completions. */
+  static void survive(Throwable e) {
+    try {
+      System.err.println("dt: the thread of completions goes on after " + e);
+    } catch (Throwable again) {
+      // No memory even for that.
     }
   }
 }

@@ -20,6 +20,7 @@ final class Pending extends AtomicReference<Object> {
   private transient Object second;
   private transient long handle;
   /** In the list of its communicator. */
+  transient Pending previous;
   transient Pending next;
 
   /** Made before the call: once the operation has begun nothing may fail. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
+import io.dt.raw.Loader;
 import io.dt.raw.Raw;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -11,7 +12,8 @@ import java.util.concurrent.CompletableFuture;
 /**
  * One asynchronous operation. Its buffers are kept and belong to dt until it is done, also when
  * this object is closed or dropped before; closing is optional. Works of one communicator end in
- * the order of their calls. Any thread may use it.
+ * the order of their calls, but sends and receives that follow one another each on its own. Any
+ * thread may use it.
  */
 public final class Work implements AutoCloseable {
   private final Pending pending;
@@ -96,6 +98,7 @@ public final class Work implements AutoCloseable {
    * @return index of the first that is done, in the order of the list; -1 when the time was over
    */
   public static int awaitAny(List<Work> works, Duration timeout) {
+    Loader.load();
     ByteBuffer packed = ByteBuffer.allocate(works.size() * 8).order(ByteOrder.nativeOrder());
     for (Work each : works) {
       if (each == null) {

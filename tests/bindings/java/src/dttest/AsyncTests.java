@@ -28,6 +28,8 @@ final class AsyncTests {
     test("futures complete in order on the poller thread", () ->
         Ranks.run(2, AsyncTests::order));
     test("a handler may issue", () -> Ranks.run(2, (job, world) -> chain(world)));
+    test("a future does not wait for an earlier transfer", () ->
+        Ranks.run(3, AsyncTests::overtake));
     test("the first of several works", () -> Ranks.run(2, AsyncTests::any));
     test("buffers outlive dropped works while garbage is collected", AsyncTests::collected);
     test("dropped handles release what they hold", AsyncTests::dropped);
@@ -62,6 +64,19 @@ final class AsyncTests {
       sorted.sort(null);
       equal(first, sorted);
       that(threads.contains("dt-poller"), "threads: " + threads);
+    }
+  }
+
+  private static void overtake(Job job, Comm world) throws Exception {
+    if (world.rank() == 0) {
+      Work first = world.recvAsync(floats(1), 1);
+      world.recvAsync(floats(1), 2).future().get(20, TimeUnit.SECONDS);
+      that(!first.future().isDone(), "nobody has sent that");
+      job.store().set("overtaken", new byte[0]);
+      first.future().get(20, TimeUnit.SECONDS);
+    } else {
+      if (world.rank() == 1) job.store().get("overtaken");
+      world.send(floats(1), 0);
     }
   }
 

@@ -7,6 +7,7 @@ import static dttest.Check.that;
 
 import io.dt.Comm;
 import io.dt.Config;
+import io.dt.InvalidArgumentException;
 import io.dt.Job;
 import io.dt.Param;
 import io.dt.PeerLostException;
@@ -26,6 +27,7 @@ import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -45,6 +47,7 @@ final class ProcessTests {
     test("the libraries are those of the jar", ProcessTests::libraries);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
+    test("waiting for no work may be the first call", ProcessTests::awaitFirst);
   }
 
   /** This program again, on the same class or module path. */
@@ -176,6 +179,12 @@ final class ProcessTests {
     }
   }
 
+  private static void awaitFirst() throws Exception {
+    Process process = start(List.of(), "await");
+    equal(end(process), 0);
+    equal(rest(process.getInputStream()).trim(), "3.0");
+  }
+
   private static String jar() {
     for (String each : paths().split(File.pathSeparator)) {
       if (new File(each).getName().startsWith("dt-")) return each;
@@ -195,6 +204,7 @@ final class ProcessTests {
         case "survivor": survive(Integer.parseInt(arguments[2])); break;
         case "victim": wait(Integer.parseInt(arguments[2])); break;
         case "load": load(); break;
+        case "await": awaitNothing(); break;
         default: leaveOpen(arguments[1]); break;
       }
     }
@@ -218,6 +228,14 @@ final class ProcessTests {
         } catch (UnsatisfiedLinkError e) {
           System.out.println(e.getMessage());
         }
+      }
+    }
+
+    private static void awaitNothing() {
+      try {
+        Work.awaitAny(List.of(), Duration.ZERO);
+      } catch (InvalidArgumentException e) {
+        System.out.println(reduced());
       }
     }
 
