@@ -23,7 +23,7 @@ abstract class Handle implements AutoCloseable {
   final long number() {
     if (state.refused) {
       throw DtException.invalidArgument(
-          getClass().getSimpleName() + " is closed; a buffer of its memory is still in use");
+          getClass().getSimpleName() + " is closed; its memory or a buffer of it is still in use");
     }
     return state.number;
   }

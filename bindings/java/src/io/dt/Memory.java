@@ -18,12 +18,17 @@ public final class Memory implements AutoCloseable {
   Memory(Comm comm, long bytes) {
     long number = comm.number();
     this.bytes = bytes;
+    // Freed through the communicator, so that stays as long.
+    if (!comm.state().retain()) throw DtException.invalidArgument("dt_mem_alloc: comm is closed");
+    State made = null;
     try {
-      state = new State(number, Raw.mem_alloc(number, bytes), comm.state());
+      made = new State(number, Raw.mem_alloc(number, bytes), comm.state());
     } finally {
+      if (made == null) comm.state().release();
       Reference.reachabilityFence(comm);
     }
-    Handle.CLEANER.register(this, state::ownerGone);
+    state = made;
+    Handle.CLEANER.register(this, made::ownerGone);
   }
 
   /**
@@ -99,7 +104,7 @@ public final class Memory implements AutoCloseable {
       this.comm = comm;
     }
 
-    /** The memory ends with its communicator or job at the latest, so a buffer keeps that, too. */
+    /** Of a closed communicator nobody takes more buffers. */
     ByteBuffer lease(long offset, int size) {
       synchronized (this) {
         if (ownerGone || !comm.retain()) {
@@ -138,7 +143,9 @@ public final class Memory implements AutoCloseable {
       try {
         Raw.mem_free(commNumber, address);
       } catch (DtException e) {
-        // The communicator or the job went before, and the memory with it.
+        // The job went before, and the memory with it.
+      } finally {
+        comm.release();
       }
     }
   }

@@ -4,15 +4,20 @@ package dttest;
 import static dttest.Check.equal;
 import static dttest.Check.test;
 import static dttest.Check.that;
+import static dttest.Check.thrown;
 import static dttest.Ranks.floats;
 import static dttest.Ranks.pattern;
 
 import io.dt.Comm;
+import io.dt.InvalidArgumentException;
 import io.dt.Job;
+import io.dt.Memory;
 import io.dt.ReduceOp;
 import io.dt.Work;
 import java.lang.management.ManagementFactory;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -33,6 +38,7 @@ final class AsyncTests {
     test("the first of several works", () -> Ranks.run(2, AsyncTests::any));
     test("buffers outlive dropped works while garbage is collected", AsyncTests::collected);
     test("dropped handles release what they hold", AsyncTests::dropped);
+    test("memory goes after its communicator", () -> SafetyTests.alone((job, comm) -> late(job)));
     test("a blocking call makes no garbage", AsyncTests::noGarbage);
   }
 
@@ -149,6 +155,22 @@ final class AsyncTests {
       }
       job.leave();
     }
+  }
+
+  private static void late(Job job) throws Exception {
+    long before = mappedBytes();
+    for (int i = 0; i < 100; i++) {
+      Comm comm = job.world();
+      Memory memory = comm.allocate(64 << 20);
+      comm.close();
+      thrown(InvalidArgumentException.class, comm::rank, "closed");
+      memory.close();
+    }
+    that(mappedBytes() - before < 1L << 30, "not 100 times 64 MiB");
+  }
+
+  private static long mappedBytes() throws Exception {
+    return Long.parseLong(Files.readString(Path.of("/proc/self/statm")).split(" ")[0]) * 4096;
   }
 
   private static void noGarbage() throws Exception {
