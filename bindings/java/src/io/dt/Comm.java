@@ -89,6 +89,20 @@ public final class Comm extends IntegerArrayCollectives {
     }
   }
 
+  /**
+   * An eventfd for epoll and the like in native code: readable when works of the communicator have
+   * completed since it was last read; each completion adds 1. Futures do without it.
+   *
+   * @return owned by the communicator, the same at every call; not to be closed
+   */
+  public int workFd() {
+    try {
+      return Raw.work_fd(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
   /** Returns if the communicator is whole, else throws the error that broke it. */
   public void check() {
     try {

@@ -10,6 +10,9 @@ import java.lang.ref.Reference;
  * DistributedSampler. One thread at a time.
  */
 public final class Sampler extends Handle {
+  /** Indices that are fetched at once: an array of bytes has room for 2^28, and a copy costs. */
+  private static final int SLICE = 1 << 20;
+
   /**
    * Deals a data set out to the ranks of a communicator, shuffled, the tail filled up from the
    * front.
@@ -78,9 +81,20 @@ public final class Sampler extends Handle {
    */
   public long[] indices(long first, int count) {
     try {
-      byte[] packed = Raw.sampler_indices(number(), first, count);
-      long[] indices = new long[packed.length / 8];
-      Packing.read(packed).asLongBuffer().get(indices);
+      // What dt refuses needs no memory.
+      if (count <= SLICE || first < 0 || first > length() - count) {
+        byte[] packed = Raw.sampler_indices(number(), first, count);
+        long[] indices = new long[packed.length / 8];
+        Packing.read(packed).asLongBuffer().get(indices);
+        return indices;
+      }
+      long[] indices = new long[count];
+      for (int done = 0; done < count; ) {
+        int part = Math.min(count - done, SLICE);
+        byte[] packed = Raw.sampler_indices(number(), first + done, part);
+        Packing.read(packed).asLongBuffer().get(indices, done, part);
+        done += part;
+      }
       return indices;
     } finally {
       Reference.reachabilityFence(this);

@@ -35,6 +35,10 @@ final class AsyncTests {
     test("a handler may issue", () -> Ranks.run(2, (job, world) -> chain(world)));
     test("a future does not wait for an earlier transfer", () ->
         Ranks.run(3, AsyncTests::overtake));
+    test("the eventfd of works", () -> SafetyTests.alone((job, comm) -> {
+      that(comm.workFd() >= 0, "a file descriptor");
+      equal(comm.workFd(), comm.workFd());
+    }));
     test("the first of several works", () -> Ranks.run(2, AsyncTests::any));
     test("buffers outlive dropped works while garbage is collected", AsyncTests::collected);
     test("dropped handles release what they hold", AsyncTests::dropped);

@@ -4,7 +4,9 @@ package dttest;
 import static dttest.Check.equal;
 import static dttest.Check.test;
 import static dttest.Check.that;
+import static dttest.Check.thrown;
 
+import io.dt.InvalidArgumentException;
 import io.dt.Sampler;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -22,6 +24,20 @@ final class SamplerTests {
 
   static void add() {
     test("the sampler equals every recorded DistributedSampler", SamplerTests::vectors);
+    test("many sample indices at once", SamplerTests::many);
+  }
+
+  private static void many() throws Exception {
+    int size = 3_000_000;
+    try (Sampler sampler = new Sampler(1, 0, size, 0, false, false)) {
+      long[] indices = sampler.indices();
+      equal(indices.length, size);
+      for (int i = 0; i < size; i++) that(indices[i] == i, "in order: " + i);
+      indices = sampler.indices(5, size - 5);
+      equal(indices[size - 6], size - 1L);
+      thrown(InvalidArgumentException.class, () -> sampler.indices(6, size - 5), "first");
+      thrown(InvalidArgumentException.class, () -> sampler.indices(-1, size));
+    }
   }
 
   private static void vectors() throws Exception {
