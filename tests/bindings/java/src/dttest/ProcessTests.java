@@ -150,10 +150,10 @@ final class ProcessTests {
       String said = rest(process.getInputStream());
       that(said.contains(empty.resolve("libdtjava.so").toString()), said);
       that(said.contains("dt.library.path"), said);
+      // Where nothing can be copied there are other folders.
       process = start(List.of("-Djava.io.tmpdir=" + empty.resolve("none")), "load");
       equal(end(process), 0);
-      said = rest(process.getInputStream());
-      that(said.contains(empty.resolve("none").toString()), said);
+      equal(rest(process.getInputStream()).trim(), "loaded");
       // The libraries of the jar, laid out as another package would.
       try (var jar = new java.util.zip.ZipFile(jar())) {
         for (String name : List.of("libuv.so.1", "libdt.so.0", "libdtjava.so")) {

@@ -5,7 +5,9 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashSet;
 import java.util.Locale;
+import java.util.Set;
 
 /**
  * Loads the native libraries, once per class loader. They find each other by their own folder, so
@@ -16,23 +18,27 @@ public final class Loader {
   private static final String[] LIBRARIES = {"libuv.so.1", "libdt.so.0", "libdtjava.so"};
   private static final String PROPERTY = "dt.library.path";
   private static boolean loaded;
-  private static String failure;
+  /** Why a loaded libdt cannot be used. */
+  private static String foreign;
 
   private Loader() {}
 
-  /** Says the same each time when it cannot. */
+  /** Tries again after it could not, but not with a libdt of another ABI: that one stays. */
   public static synchronized void load() {
     if (loaded) return;
-    if (failure == null) failure = attempt();
-    if (failure != null) throw new UnsatisfiedLinkError(failure);
-    loaded = true;
-    int built = Raw.built_abi_version();
-    if (Raw.abi_version() == built) return;
-    loaded = false;
-    failure =
-        "dt: libdt has ABI " + Raw.abi_version() + ", but this jar was built for ABI " + built
-            + "; take both from one release, or leave -D" + PROPERTY + " away";
-    throw new UnsatisfiedLinkError(failure);
+    if (foreign == null) {
+      String failure = attempt();
+      if (failure != null) throw new UnsatisfiedLinkError(failure);
+      int built = Raw.built_abi_version();
+      if (Raw.abi_version() == built) {
+        loaded = true;
+        return;
+      }
+      foreign =
+          "dt: libdt has ABI " + Raw.abi_version() + ", but this jar was built for ABI " + built
+              + "; take both from one release, or leave -D" + PROPERTY + " away";
+    }
+    throw new UnsatisfiedLinkError(foreign);
   }
 
   /** Null, or why it did not work. */
@@ -50,34 +56,53 @@ public final class Loader {
         System.getProperty("os.name").toLowerCase(Locale.ROOT) + "-"
             + System.getProperty("os.arch").toLowerCase(Locale.ROOT).replace("amd64", "x64");
     String folder = "/native/" + platform + "/";
+    for (String name : LIBRARIES) {
+      if (Loader.class.getResource(folder + name) == null) {
+        return "dt: the jar has no " + folder + name + " (tried only this; it is built for"
+            + " linux-x64); name a folder with the libraries by -D" + PROPERTY;
+      }
+    }
+    StringBuilder tried = new StringBuilder();
+    for (Path parent : parents()) {
+      String why = copy(folder, parent);
+      if (why == null) return null;
+      tried.append("; ").append(why);
+    }
+    return "dt: cannot load the native libraries, copied from the jar's " + folder + tried
+        + "; choose a folder that may be written and allows execution by -Djava.io.tmpdir, or name"
+        + " one that has the libraries by -D" + PROPERTY;
+  }
+
+  /** Folders to copy to; some forbid writing or execution. */
+  private static Set<Path> parents() {
+    Set<Path> parents = new LinkedHashSet<>();
+    parents.add(Path.of(System.getProperty("java.io.tmpdir")));
+    String runtime = System.getenv("XDG_RUNTIME_DIR");
+    if (runtime != null && !runtime.isEmpty()) parents.add(Path.of(runtime));
+    String home = System.getProperty("user.home");
+    if (home != null && !home.isEmpty()) parents.add(Path.of(home, ".cache"));
+    parents.add(Path.of("/dev/shm"));
+    return parents;
+  }
+
+  /** Null, or where and why it did not work. */
+  private static String copy(String folder, Path parent) {
     Path temporary;
     try {
-      temporary = Files.createTempDirectory("dt-native-");
+      temporary = Files.createTempDirectory(parent, "dt-native-");
     } catch (IOException e) {
-      return "dt: cannot make a folder in " + System.getProperty("java.io.tmpdir")
-          + " for the native libraries: " + e + "; name a folder that has them by -D" + PROPERTY;
+      return "cannot make a folder in " + parent + ": " + e;
     }
     try {
       for (String name : LIBRARIES) {
         try (InputStream in = Loader.class.getResourceAsStream(folder + name)) {
-          if (in == null) {
-            return "dt: the jar has no " + folder + name + " (tried only this; it is built for"
-                + " linux-x64); name a folder with the libraries by -D" + PROPERTY;
-          }
           Files.copy(in, temporary.resolve(name));
         }
       }
       String why = load(temporary.resolve("libdtjava.so"));
-      return why == null
-          ? null
-          : "dt: cannot load " + temporary.resolve("libdtjava.so") + ", copied from the jar's "
-              + folder + " (tried only this): " + why
-              + "; if the folder forbids execution, choose another by -Djava.io.tmpdir, or name one"
-              + " that has the libraries by -D" + PROPERTY;
+      return why == null ? null : "in " + temporary + ": " + why;
     } catch (IOException e) {
-      return "dt: cannot copy the native libraries to " + temporary + ": " + e
-          + "; choose another folder by -Djava.io.tmpdir, or name one that has them by -D"
-          + PROPERTY;
+      return "cannot copy to " + temporary + ": " + e;
     } finally {
       remove(temporary); // mapped, or of no use
     }
