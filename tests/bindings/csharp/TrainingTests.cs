@@ -22,6 +22,7 @@ static class TrainingTests
         Suite.Add("training: models that differ", Differ);
         Suite.Add("training: sampler equals the vectors", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
+        Suite.Add("training: sampler of many indices", ManyIndices);
     }
 
     static float Gradient(int rank, int parameter, int i)
@@ -255,6 +256,26 @@ static class TrainingTests
         using (SHA256 sha = SHA256.Create())
         {
             return BitConverter.ToString(sha.ComputeHash(bytes)).Replace("-", "").ToLowerInvariant();
+        }
+    }
+
+    /// More than pass through one array of bytes.
+    static void ManyIndices()
+    {
+        const int Size = (5 << 19) + 3;
+        using (Sampler sampler = new Sampler(1, 0, Size, 0, true))
+        {
+            long[] all = sampler.Indices(), part = sampler.Indices(7, Size - 8);
+            Suite.Equal(Size, all.Length, "all");
+            for (int i = 0; i < Size; ++i)
+            {
+                if (all[i] != i) Suite.Equal((long)i, all[i], "in order");
+            }
+            Suite.Equal(Size - 8, part.Length, "a part");
+            for (int i = 0; i < part.Length; ++i)
+            {
+                if (part[i] != i + 7) Suite.Equal(i + 7L, part[i], "of a part");
+            }
         }
     }
 
