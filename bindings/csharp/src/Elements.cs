@@ -78,6 +78,14 @@ namespace Dt
             return array.LongLength;
         }
 
+        /// A GPU's memory cannot be touched by the processor.
+        internal static void CheckReadable(string operation, long address)
+        {
+            if (Raw.Native.readable(address)) return;
+            throw DtException.InvalidArgument(operation +
+                ": the memory is a GPU's; take its address for a library that can use it");
+        }
+
         internal static void CheckEqual(string operation, long send, long recv)
         {
             if (send == recv) return;

@@ -12,6 +12,7 @@ namespace Dt
         readonly MemoryHandle handle;
         readonly long bytes;
         volatile bool closed;
+        volatile bool readable;  // once seen; else not known
 
         internal Memory(Comm comm, long bytes)
         {
@@ -66,6 +67,7 @@ namespace Dt
         {
             CheckOpen();
             Elements.CheckKnown<T>("memory");
+            CheckReadable("memory_span");
             long count = Math.Min(bytes / Marshal.SizeOf(typeof(T)), int.MaxValue);
             return new Span<T>((void*)handle.Number, (int)count);
         }
@@ -84,6 +86,13 @@ namespace Dt
             throw DtException.InvalidArgument("memory: is closed; use it before Dispose");
         }
 
+        void CheckReadable(string operation)
+        {
+            if (readable || bytes == 0) return;
+            Elements.CheckReadable(operation, handle.Number);
+            readable = true;
+        }
+
         unsafe void Copy<T>(string operation, T[] array, bool write) where T : struct
         {
             CheckOpen();
@@ -99,6 +108,7 @@ namespace Dt
             try
             {
                 handle.DangerousAddRef(ref counted);
+                CheckReadable(operation);
                 void* own = (void*)handle.Number;
                 void* other = (void*)pin.Address;
                 if (write) Buffer.MemoryCopy(other, own, bytes, size);

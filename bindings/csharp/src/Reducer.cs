@@ -137,11 +137,18 @@ namespace Dt
         }
 
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        volatile bool readable;  // once seen; else not known
+
         /// <summary>Likewise as a span over host memory.</summary>
         public unsafe Span<T> GradientSpan<T>(int index, Dtype? dtype = null) where T : struct
         {
             IntPtr address = Gradient(index);
             Check("reducer_grad", index, Elements.Of<T>("reducer_grad", dtype), parameters[index].Count);
+            if (parameters[index].Count > 0 && !readable)
+            {
+                Elements.CheckReadable("reducer_grad", address.ToInt64());
+                readable = true;
+            }
             return new Span<T>((void*)address, checked((int)parameters[index].Count));
         }
 #endif

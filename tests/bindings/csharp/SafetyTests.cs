@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
+using System.Runtime.InteropServices;
 using System.Threading;
 using Dt;
 
@@ -15,6 +16,7 @@ static class SafetyTests
         Suite.Add("safety: use after the job was finalized", AfterFinalize);
         Suite.Add("safety: many threads on closed and racing handles", Racing);
         Suite.Add("safety: forgotten objects are released", Forgotten);
+        Suite.Add("safety: memory that this process cannot read", Unreadable);
         Suite.Add("safety: blocking calls make no garbage", NoGarbage);
         Suite.Add("safety: ranks that disagree", Disagree);
     }
@@ -220,6 +222,52 @@ static class SafetyTests
         world.Allocate(100).Write(new byte[3]);
         new Reducer(world, new Param[] { new Param(3) }).Ready(0, new float[3]);
         new Sampler(1, 0, 5).Indices();
+    }
+
+    [DllImport("libc", SetLastError = true)]
+    static extern int mprotect(IntPtr address, UIntPtr bytes, int protection);
+
+    static void Protect(IntPtr address, long bytes, bool closed)
+    {
+        const int ReadWrite = 3;
+        Suite.Equal(0, mprotect(address, new UIntPtr((ulong)bytes), closed ? 0 : ReadWrite), "mprotect");
+    }
+
+    /// As a GPU's.
+    static void Unreadable()
+    {
+        const string Says = "the memory is a GPU's";
+        Ranks.Alone((job, world) =>
+        {
+            using (Dt.Memory memory = world.Allocate(4096))
+            {
+                Protect(memory.Address, memory.Bytes, true);
+                Suite.Throws<DtInvalidArgumentException>(() => memory.Write(new float[1]), Says);
+                Suite.Throws<DtInvalidArgumentException>(() => memory.Read(new float[1]), Says);
+#if DT_SPAN
+                Suite.Throws<DtInvalidArgumentException>(() => memory.AsSpan<float>().Clear(), Says);
+#endif
+                Protect(memory.Address, memory.Bytes, false);
+                memory.Write(new float[] { 3 });
+                float[] read = new float[1];
+                memory.Read(read);
+                Suite.Equal(3f, read[0], "what was written");
+            }
+#if DT_SPAN
+            const int Page = 4096;
+            using (Reducer reducer = new Reducer(world, new Param[] { new Param(1 << 16) }))
+            {
+                IntPtr address = reducer.Gradient(0);
+                if (address.ToInt64() % Page == 0)
+                {
+                    Protect(address, Page, true);
+                    Suite.Throws<DtInvalidArgumentException>(() => reducer.GradientSpan<float>(0).Clear(), Says);
+                    Protect(address, Page, false);
+                }
+                reducer.GradientSpan<float>(0).Clear();
+            }
+#endif
+        });
     }
 
     /// The smallest object has 16 bytes: one in each call would fill the nursery of 4 MiB, which is
