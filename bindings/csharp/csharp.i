@@ -8,6 +8,9 @@
 
 // Errors: native code hands the parts to a delegate, which sets the pending exception of the thread.
 %insert(runtime) %{
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -197,6 +200,15 @@ inline void config_queue_log(int64_t config, int64_t sink) {
   auto made = std::make_unique<QueuedSink>(sink);
   config_set_log_sink(config, made.get());
   (void)made.release();
+}
+/** Whether this process can read the byte there: that of a GPU it cannot. */
+inline bool readable(int64_t address) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(strerror(errno));
+  const bool read = write(ends[1], reinterpret_cast<const void*>(address), 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return read;
 }
 inline dt::raw::Bytes log_next() { return LogQueue::instance().next(); }
 inline void log_stop() {

@@ -121,11 +121,18 @@ namespace Dt
             int timeoutMs = UnwatchedMs;
             for (;;)
             {
-                poller.wait(timeoutMs);
-                lock (gate)
+                try
                 {
-                    if (stopped) return;
-                    timeoutMs = Sweep(ended);
+                    poller.wait(timeoutMs);
+                    lock (gate)
+                    {
+                        if (stopped) return;
+                        timeoutMs = Sweep(ended);
+                    }
+                }
+                catch (Exception)
+                {
+                    timeoutMs = UnwatchedMs;  // short of memory; what was not taken out is tried again
                 }
                 foreach (Ended each in ended) Complete(each);
                 ended.Clear();
@@ -140,12 +147,15 @@ namespace Dt
             {
                 Channel channel = busy[i];
                 Ended each = new Ended();
-                while (channel.works.First != null)
+                LinkedListNode<Pending> next;
+                // Also those behind an unfinished one: sends and receives overtake each other.
+                for (LinkedListNode<Pending> node = channel.works.First; node != null; node = next)
                 {
-                    each.Pending = channel.works.First.Value;
-                    if (!each.Pending.HasEnded(out each.Error)) break;
-                    channel.works.RemoveFirst();
+                    next = node.Next;
+                    each.Pending = node.Value;
+                    if (!each.Pending.HasEnded(out each.Error)) continue;
                     ended.Add(each);
+                    channel.works.Remove(node);
                 }
                 if (channel.works.First == null)
                 {
@@ -167,7 +177,19 @@ namespace Dt
             catch (Exception error)
             {
                 // An owner of memory that throws when it is unpinned must not end the thread.
+                Report(error);
+            }
+        }
+
+        static void Report(Exception error)
+        {
+            try
+            {
                 Console.Error.WriteLine("dt: a buffer could not be unpinned: " + error.Message);
+            }
+            catch (Exception)
+            {
+                // There is nobody left to tell.
             }
         }
     }

@@ -131,6 +131,7 @@ namespace Dt
         readonly object gate = new object();
         GCHandle[] pinned = new GCHandle[8];
         int count;
+        long gone;
 
         internal ReducerHandle(long number) : base(number) { }
 
@@ -143,18 +144,29 @@ namespace Dt
             }
         }
 
-        internal void LetGo()
+        /// How many gradients were pinned up to now.
+        internal long Held
+        {
+            get { lock (gate) return gone + count; }
+        }
+
+        /// The first so many that were ever pinned.
+        internal void LetGo(long held)
         {
             lock (gate)
             {
-                while (count > 0) pinned[--count].Free();
+                int some = (int)Math.Max(0, held - gone);
+                for (int i = 0; i < some; ++i) pinned[i].Free();
+                Array.Copy(pinned, some, pinned, 0, count - some);
+                count -= some;
+                gone += some;
             }
         }
 
         protected override bool ReleaseHandle()
         {
             Raw.Native.reducer_destroy(handle.ToInt64());
-            LetGo();
+            LetGo(Held);
             return true;
         }
     }

@@ -5,13 +5,15 @@ using System.Runtime.InteropServices;
 namespace Dt
 {
     /// <summary>Memory that all local ranks of a communicator can reach, so that reductions read it
-    /// where it lies; of a communicator over GPUs, memory of this rank's GPU. Keep this object as long
-    /// as its address or span is used: the memory goes with it.</summary>
+    /// where it lies; of a communicator over GPUs, memory of this rank's GPU. Operations that are given
+    /// this object keep the memory until they are done. Keep the object as long as its address or span
+    /// is used: the memory goes with it.</summary>
     public sealed class Memory : IDisposable
     {
         readonly MemoryHandle handle;
         readonly long bytes;
         volatile bool closed;
+        volatile bool readable;  // once seen; else not known
 
         internal Memory(Comm comm, long bytes)
         {
@@ -66,6 +68,7 @@ namespace Dt
         {
             CheckOpen();
             Elements.CheckKnown<T>("memory");
+            CheckReadable("memory_span");
             long count = Math.Min(bytes / Marshal.SizeOf(typeof(T)), int.MaxValue);
             return new Span<T>((void*)handle.Number, (int)count);
         }
@@ -78,10 +81,37 @@ namespace Dt
             handle.Dispose();
         }
 
+        /// Keeps it until the handle's DangerousRelease.
+        internal MemoryHandle Lend()
+        {
+            CheckOpen();
+            bool counted = false;
+            try
+            {
+                handle.DangerousAddRef(ref counted);
+            }
+            catch (ObjectDisposedException)
+            {
+                throw Closed();
+            }
+            return handle;
+        }
+
+        static DtException Closed()
+        {
+            return DtException.InvalidArgument("memory: is closed; use it before Dispose");
+        }
+
         void CheckOpen()
         {
-            if (!closed) return;
-            throw DtException.InvalidArgument("memory: is closed; use it before Dispose");
+            if (closed) throw Closed();
+        }
+
+        void CheckReadable(string operation)
+        {
+            if (readable || bytes == 0) return;
+            Elements.CheckReadable(operation, handle.Number);
+            readable = true;
         }
 
         unsafe void Copy<T>(string operation, T[] array, bool write) where T : struct
@@ -99,6 +129,7 @@ namespace Dt
             try
             {
                 handle.DangerousAddRef(ref counted);
+                CheckReadable(operation);
                 void* own = (void*)handle.Number;
                 void* other = (void*)pin.Address;
                 if (write) Buffer.MemoryCopy(other, own, bytes, size);

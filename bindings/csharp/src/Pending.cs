@@ -52,7 +52,18 @@ namespace Dt
         /// The operation has ended: libdt no longer uses the buffers.
         internal void Complete(DtException failure)
         {
-            LetGo();
+            try
+            {
+                LetGo();
+            }
+            finally
+            {
+                End(failure);
+            }
+        }
+
+        void End(DtException failure)
+        {
             TaskCompletionSource<bool> waiting;
             bool drop;
             lock (gate)
@@ -103,13 +114,21 @@ namespace Dt
             if (now && handle != null) handle.Dispose();
         }
 
+        /// An owner may throw; the others are let go all the same.
         internal void LetGo()
         {
             send.Free();
             recv.Free();
-            if (sendOwner != null) sendOwner.Dispose();
-            if (recvOwner != null) recvOwner.Dispose();
+            IDisposable from = sendOwner, to = recvOwner;
             sendOwner = recvOwner = null;
+            try
+            {
+                if (from != null) from.Dispose();
+            }
+            finally
+            {
+                if (to != null) to.Dispose();
+            }
         }
     }
 }

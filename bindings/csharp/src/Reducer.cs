@@ -82,6 +82,7 @@ namespace Dt
     {
         readonly ReducerHandle handle;
         readonly Param[] parameters;
+        volatile bool closed;
 
         /// <summary>Plans buckets over the parameters and checks on all ranks that the model is the
         /// same. Collective. Null options: defaults.</summary>
@@ -105,22 +106,49 @@ namespace Dt
             GC.KeepAlive(comm);
         }
 
+        /// A call that is inside may keep the handle open after this object was closed.
+        long Number
+        {
+            get { return closed ? handle.ClosedNumber : handle.Number; }
+        }
+
+        /// Likewise; when `counted`, the handle stays open until DangerousRelease.
+        long Open(ref bool counted)
+        {
+            try
+            {
+                if (!closed) handle.DangerousAddRef(ref counted);
+            }
+            catch (ObjectDisposedException)
+            {
+                // Closed meanwhile, which is libdt's to say.
+            }
+            return counted ? handle.Number : handle.ClosedNumber;
+        }
+
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
         /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
         /// keep it.</summary>
         public IntPtr Gradient(int index)
         {
-            IntPtr address = new IntPtr(Raw.Native.reducer_grad(handle.Number, index));
+            IntPtr address = new IntPtr(Raw.Native.reducer_grad(Number, index));
             GC.KeepAlive(this);
             return address;
         }
 
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        volatile bool readable;  // once seen; else not known
+
         /// <summary>Likewise as a span over host memory.</summary>
         public unsafe Span<T> GradientSpan<T>(int index, Dtype? dtype = null) where T : struct
         {
             IntPtr address = Gradient(index);
             Check("reducer_grad", index, Elements.Of<T>("reducer_grad", dtype), parameters[index].Count);
+            if (parameters[index].Count > 0 && !readable)
+            {
+                Elements.CheckReadable("reducer_grad", address.ToInt64());
+                readable = true;
+            }
             return new Span<T>((void*)address, checked((int)parameters[index].Count));
         }
 #endif
@@ -129,7 +157,7 @@ namespace Dt
         /// complete.</summary>
         public void Ready(int index, IntPtr stream = default(IntPtr))
         {
-            Raw.Native.reducer_ready(handle.Number, index, 0, stream.ToInt64());
+            Raw.Native.reducer_ready(Number, index, 0, stream.ToInt64());
             GC.KeepAlive(this);
         }
 
@@ -138,52 +166,62 @@ namespace Dt
         /// it.</summary>
         public void ReadyAt(int index, IntPtr gradient, IntPtr stream = default(IntPtr))
         {
-            Raw.Native.reducer_ready(handle.Number, index, gradient.ToInt64(), stream.ToInt64());
+            Raw.Native.reducer_ready(Number, index, gradient.ToInt64(), stream.ToInt64());
             GC.KeepAlive(this);
         }
 
         /// <summary>Says that a gradient is complete in this array, which is pinned until
-        /// <see cref="Finish"/> has copied the result back.</summary>
+        /// <see cref="Finish"/> has copied the result back; when that fails, until a later one or
+        /// <see cref="Dispose"/>.</summary>
         public void Ready<T>(int index, T[] gradient, Dtype? dtype = null) where T : struct
         {
             const string Name = "reducer_ready";
             Dtype type = Elements.Of<T>(Name, dtype);
             long count = Elements.Length(Name, "gradient", gradient);
             Check(Name, index, type, count);
+            bool counted = false;
             GCHandle pin = GCHandle.Alloc(gradient, GCHandleType.Pinned);
             try
             {
-                Raw.Native.reducer_ready(handle.Number, index, pin.AddrOfPinnedObject().ToInt64(), 0);
+                Raw.Native.reducer_ready(Open(ref counted), index, pin.AddrOfPinnedObject().ToInt64(), 0);
             }
-            catch
+            finally
             {
-                pin.Free();
-                throw;
+                if (counted)
+                {
+                    handle.Hold(pin);  // also when it failed: it may have taken the address
+                    handle.DangerousRelease();
+                }
+                else
+                {
+                    pin.Free();
+                }
             }
-            handle.Hold(pin);
-            GC.KeepAlive(this);
         }
 
         /// <summary>Ends the step: returns when every bucket is reduced; on GPUs the stream waits
         /// instead. Collective.</summary>
         public void Finish(IntPtr stream = default(IntPtr))
         {
+            bool counted = false;
             try
             {
-                Raw.Native.reducer_finish(handle.Number, stream.ToInt64());
+                long number = Open(ref counted);
+                long held = handle.Held;
+                Raw.Native.reducer_finish(number, stream.ToInt64());
+                handle.LetGo(held);  // not when it failed: the step may be open still
             }
             finally
             {
-                handle.LetGo();
+                if (counted) handle.DangerousRelease();
             }
-            GC.KeepAlive(this);
         }
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective.</summary>
         public bool Rebuild()
         {
-            bool changed = Raw.Native.reducer_rebuild(handle.Number);
+            bool changed = Raw.Native.reducer_rebuild(Number);
             GC.KeepAlive(this);
             return changed;
         }
@@ -191,7 +229,7 @@ namespace Dt
         /// <summary>In which bucket a parameter lies, in launch order.</summary>
         public int Bucket(int index)
         {
-            int bucket = Raw.Native.reducer_bucket(handle.Number, index);
+            int bucket = Raw.Native.reducer_bucket(Number, index);
             GC.KeepAlive(this);
             return bucket;
         }
@@ -201,7 +239,7 @@ namespace Dt
         {
             get
             {
-                byte[] packed = Raw.Native.reducer_stats(handle.Number);
+                byte[] packed = Raw.Native.reducer_stats(Number);
                 GC.KeepAlive(this);
                 return new ReducerStatistics(new Unpacker(packed));
             }
@@ -211,6 +249,7 @@ namespace Dt
         /// it.</summary>
         public void Dispose()
         {
+            closed = true;
             handle.Dispose();
         }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Runtime.InteropServices;
 
 namespace Dt
 {
@@ -7,6 +8,8 @@ namespace Dt
     /// PyTorch's DistributedSampler. One thread at a time.</summary>
     public sealed class Sampler : IDisposable
     {
+        const long Slice = 1 << 20;  // so many indices pass through an array of bytes at once
+
         readonly SamplerHandle handle;
 
         /// <summary>Deals a data set of so many samples out to the ranks. The seed is equal on all
@@ -46,12 +49,24 @@ namespace Dt
 
         /// <summary>A range of this rank's sample indices; a job resumes by its
         /// position.</summary>
-        public long[] Indices(long first, long count)
+        public unsafe long[] Indices(long first, long count)
         {
-            byte[] packed = Raw.Native.sampler_indices(handle.Number, first, count);
+            long length = Length;
+            if (first < 0 || count < 0 || first > length || count > length - first)
+            {
+                Raw.Native.sampler_indices(handle.Number, first, count);  // says what is wrong
+            }
+            long[] indices = new long[count];
+            for (long done = 0; done < count; done += Slice)
+            {
+                long size = Math.Min(Slice, count - done);
+                byte[] packed = Raw.Native.sampler_indices(handle.Number, first + done, size);
+                fixed (long* to = &indices[done])
+                {
+                    Marshal.Copy(packed, 0, (IntPtr)to, packed.Length);
+                }
+            }
             GC.KeepAlive(this);
-            long[] indices = new long[packed.Length / sizeof(long)];
-            Buffer.BlockCopy(packed, 0, indices, 0, packed.Length);
             return indices;
         }
 

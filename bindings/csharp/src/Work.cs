@@ -8,7 +8,8 @@ using System.Threading.Tasks;
 namespace Dt
 {
     /// <summary>One asynchronous operation; it can be awaited. Works of one communicator complete in
-    /// the order of their calls. Buffers stay pinned until the operation is done, also when this
+    /// the order of their calls, except that sends and receives called one after the other progress
+    /// together and complete in any order. Buffers stay pinned until the operation is done, also when this
     /// object is disposed of or forgotten before. Any thread.</summary>
     public sealed class Work : IDisposable
     {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
+using System.IO;
+using System.Runtime.InteropServices;
 using System.Threading;
 using System.Threading.Tasks;
 using Dt;
@@ -15,6 +17,10 @@ static class AsyncTests
         Suite.Add("async: a failed communicator fails all its tasks", FailedTasks);
         Suite.Add("async: buffers stay while garbage is collected", Collected);
         Suite.Add("async: wait any", WaitAny);
+        Suite.Add("async: a send overtakes a receive", Overtaking);
+#if DT_SPAN
+        Suite.Add("async: an owner that throws when it is unpinned", ThrowingOwner);
+#endif
         Suite.Add("async: tasks of addresses, asked for late", LateTasks);
     }
 
@@ -202,6 +208,93 @@ static class AsyncTests
             }
         });
     }
+
+    static void Overtaking()
+    {
+        Ranks.Run(2, each =>
+        {
+            int[] first = { 0 }, second = { 7 };
+            if (each.rank == 0)
+            {
+                Work receive = each.world.RecvAsync(first, 1), send = each.world.SendAsync(second, 1);
+                Task received = receive.AsTask();
+                Suite.Check(send.AsTask().Wait(20000), "the send is seen to end");
+                Suite.Check(!received.IsCompleted, "the receive is under way");
+                each.job.StoreSet("sent", new byte[0]);
+                Suite.Check(received.Wait(60000), "the receive in time");
+            }
+            else
+            {
+                each.world.Recv(second, 0);
+                each.job.StoreGet("sent");
+                each.world.Send(new int[] { 5 }, 0);
+            }
+            Suite.Equal(7, second[0], "what was sent");
+            if (each.rank == 0) Suite.Equal(5, first[0], "what was received");
+        });
+    }
+
+#if DT_SPAN
+    /// Memory that throws when it is unpinned.
+    sealed class Refusing : System.Buffers.MemoryManager<float>
+    {
+        internal readonly float[] array = { 1, 2 };
+        GCHandle pin;
+
+        public override Span<float> GetSpan()
+        {
+            return array;
+        }
+
+        public override unsafe System.Buffers.MemoryHandle Pin(int index = 0)
+        {
+            pin = GCHandle.Alloc(array, GCHandleType.Pinned);
+            void* address = (void*)pin.AddrOfPinnedObject();
+            return new System.Buffers.MemoryHandle(address, default(GCHandle), this);
+        }
+
+        public override void Unpin()
+        {
+            pin.Free();
+            throw new InvalidOperationException("unpinned");
+        }
+
+        protected override void Dispose(bool disposing)
+        {
+        }
+    }
+
+    sealed class BrokenWriter : StringWriter
+    {
+        public override void WriteLine(string text)
+        {
+            throw new IOException("nobody reads");
+        }
+    }
+
+    static void ThrowingOwner()
+    {
+        TextWriter before = Console.Error;
+        Console.SetError(new BrokenWriter());
+        try
+        {
+            Ranks.Run(2, each =>
+            {
+                for (int i = 0; i < 3; ++i)
+                {
+                    Refusing from = new Refusing(), to = new Refusing();
+                    Task task = each.world.AllreduceAsync(from.Memory, to.Memory).AsTask();
+                    Suite.Check(task.Wait(20000), "the task ends");
+                    Suite.Equal(2f, to.array[0], "sum");
+                }
+            });
+        }
+        finally
+        {
+            Console.SetError(before);
+        }
+    }
+#endif
 
     static void LateTasks()
     {

@@ -4,6 +4,7 @@ using System.Collections.Generic;
 using System.IO;
 using System.Runtime.InteropServices;
 using System.Security.Cryptography;
+using System.Threading;
 using Dt;
 
 static class TrainingTests
@@ -16,9 +17,12 @@ static class TrainingTests
             Suite.Add("training: reducer gives the mean, " + size + " ranks", () => Ranks.Run(ranks, Means));
         }
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
+        Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
+        Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
         Suite.Add("training: models that differ", Differ);
         Suite.Add("training: sampler equals the vectors", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
+        Suite.Add("training: sampler of many indices", ManyIndices);
     }
 
     static float Gradient(int rank, int parameter, int i)
@@ -122,6 +126,87 @@ static class TrainingTests
         });
     }
 
+    /// A gradient that the reducer alone keeps; made by a thread whose stack is gone afterwards.
+    static WeakReference Lend(Reducer reducer, float value)
+    {
+        WeakReference lent = null;
+        Thread thread = new Thread(() =>
+        {
+            float[] gradient = { value, 0, 0, 0 };
+            lent = new WeakReference(gradient);
+            reducer.Ready(0, gradient);
+        });
+        thread.Start();
+        thread.Join();
+        return lent;
+    }
+
+    static bool IsKept(WeakReference lent)
+    {
+        for (int i = 0; i < 3; ++i)
+        {
+            GC.Collect();
+            GC.WaitForPendingFinalizers();
+        }
+        return lent.IsAlive;
+    }
+
+    static void RefusedFinish()
+    {
+        Ranks.Alone((job, world) =>
+        {
+            using (Reducer reducer = new Reducer(world, new Param[] { new Param(4) }))
+            {
+                WeakReference lent = Lend(reducer, 3);
+                world.GroupBegin();
+                Suite.Throws<DtInvalidStateException>(() => reducer.Finish());
+                world.GroupEnd();
+                Suite.Check(IsKept(lent), "the gradient stays while its step is open");
+                reducer.Finish();
+                Suite.Equal(1L, reducer.Statistics.Steps, "steps");
+            }
+        });
+    }
+
+    static void ClosedFinishing()
+    {
+        Ranks.Run(2, each =>
+        {
+            Reducer reducer = new Reducer(each.world, new Param[] { new Param(4) });
+            WeakReference lent = Lend(reducer, each.rank + 1);
+            if (each.rank == 0)
+            {
+                Exception failure = null;
+                Thread finishing = new Thread(() =>
+                {
+                    try
+                    {
+                        reducer.Finish();
+                    }
+                    catch (Exception error)
+                    {
+                        failure = error;
+                    }
+                });
+                finishing.Start();
+                Thread.Sleep(500);  // it is inside by then
+                reducer.Dispose();
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Finish(), "is closed");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, new float[4]), "is closed");
+                Suite.Check(IsKept(lent), "the gradient stays while finish runs");
+                each.job.StoreSet("closed", new byte[0]);
+                Suite.Check(finishing.Join(60000), "finish ends");
+                Suite.Check(failure == null, "finish succeeds: " + failure);
+            }
+            else
+            {
+                each.job.StoreGet("closed");
+                reducer.Finish();
+                reducer.Dispose();
+            }
+        });
+    }
+
     static void Differ()
     {
         Ranks.Run(2, each =>
@@ -171,6 +256,26 @@ static class TrainingTests
         using (SHA256 sha = SHA256.Create())
         {
             return BitConverter.ToString(sha.ComputeHash(bytes)).Replace("-", "").ToLowerInvariant();
+        }
+    }
+
+    /// More than pass through one array of bytes.
+    static void ManyIndices()
+    {
+        const int Size = (5 << 19) + 3;
+        using (Sampler sampler = new Sampler(1, 0, Size, 0, true))
+        {
+            long[] all = sampler.Indices(), part = sampler.Indices(7, Size - 8);
+            Suite.Equal(Size, all.Length, "all");
+            for (int i = 0; i < Size; ++i)
+            {
+                if (all[i] != i) Suite.Equal((long)i, all[i], "in order");
+            }
+            Suite.Equal(Size - 8, part.Length, "a part");
+            for (int i = 0; i < part.Length; ++i)
+            {
+                if (part[i] != i + 7) Suite.Equal(i + 7L, part[i], "of a part");
+            }
         }
     }
 
