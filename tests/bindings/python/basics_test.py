@@ -2,6 +2,7 @@
 """What needs one rank: versions, errors, settings, the log, the store, the sampler."""
 
 import builtins
+import copy
 import hashlib
 import json
 import os
@@ -152,6 +153,25 @@ class Closed(unittest.TestCase):
                      lambda: comm.split(0)):
             with self.assertRaises(dt.InvalidStateError):
                 call()
+
+
+class Copies(unittest.TestCase):
+    def test_what_has_a_handle_has_one_owner(self):
+        job = dt.Job()
+        comm = job.world()
+        things = [job, comm, comm.allreduce_async(bytearray(8)), dt.Config(), dt.Sampler(10), comm.alloc(4),
+                  dt.Reducer(comm, [dt.Param(1)]), dt.StoreServer(dt.Config(settings={"job.world_size": 2}))]
+        for thing in [*things, *(thing._owner for thing in things if hasattr(thing, "_owner"))]:
+            with self.subTest(type(thing).__name__):
+                for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                    with self.assertRaises(TypeError):
+                        pickle.dumps(thing, protocol)
+                with self.assertRaises(TypeError):
+                    copy.deepcopy(thing)
+        for single in (things[2], comm._owner):
+            with self.assertRaisesRegex(TypeError, "of dt cannot be copied or pickled"):
+                copy.copy(single)
+        comm.barrier()
 
 
 class Settings(unittest.TestCase):
