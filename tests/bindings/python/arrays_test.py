@@ -169,6 +169,45 @@ class Interfaces(Case):
         self.assert_refused(Tensor(numpy.zeros(3), "cuda"), "__dlpack_device__")
         self.assert_refused(Tensor(numpy.zeros(3), (2, 0)), "GPU memory")
 
+    @unittest.skipIf(numpy is None, "NumPy is not here")
+    def test_dlpack_of_a_gpu(self):
+        values = numpy.zeros(3)  # nobody reads it
+
+        class Tensor:
+            def __dlpack_device__(self):
+                return (2, 0)
+
+            def __dlpack__(self, *, stream=None):
+                if stream != -1:
+                    raise ValueError(stream)
+                return values.__dlpack__()
+
+        class Broken(OnGpu, Tensor):
+            def __dlpack__(self, **_):
+                raise BufferError("why")
+
+        buffer = dt.Buffer(Tensor())
+        self.assertEqual((buffer.on_gpu, buffer.count, buffer.address), (True, 3, values.ctypes.data))
+        buffer = dt.Buffer(Broken())
+        self.assertEqual((buffer.on_gpu, buffer.count, buffer.address), (True, 6, 4096))
+        broken = Broken()
+        del broken.__cuda_array_interface__
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "by DLPack .BufferError: why"):
+            dt.Buffer(broken)
+
+    def test_what_says_nothing_about_the_array_stays_as_it_is(self):
+        for kind in (KeyboardInterrupt, SystemExit, MemoryError):
+            class Ends:
+                def __dlpack_device__(self):
+                    raise kind("why")
+
+                def __dlpack__(self):
+                    return None
+
+            with self.assertRaisesRegex(kind, "why") as caught:
+                self.comm.allreduce(Ends())
+            self.assertIs(type(caught.exception), kind)
+
     def test_an_interface_that_raises_is_the_cause(self):
         class Broken:
             def __dlpack_device__(self):
@@ -243,6 +282,18 @@ class MemoryOfDt(Case):
         gc.collect()
         self.assertEqual(values.sum(), 999 * 500)
         values[:] = 1
+
+    def test_dlpack_lends_host_memory_and_nothing_else(self):
+        memory = self.comm.alloc(4)
+        for wanted in ({}, {"stream": None}, {"max_version": (1, 0)}, {"dl_device": (1, 0)},
+                       {"dl_device": None, "copy": False}, {"copy": None}):
+            memory.__dlpack__(**wanted)
+        for wanted in ({"copy": True}, {"dl_device": (2, 0)}, {"dl_device": (1, 1)}, {"dl_device": 1}):
+            with self.assertRaises(BufferError):
+                memory.__dlpack__(**wanted)
+        with self.assertRaises(TypeError):
+            memory.__dlpack__(dl_device=("cpu", 0))
+        self.assertEqual(memory.exports, 0)
 
     def test_too_much(self):
         with self.assertRaises(dt.OutOfMemoryError) as caught:
