@@ -55,8 +55,13 @@ class Plain(Case):
         self.assert_refused(array.array("h", [1]), "elements are of format 'h'", "dt.Buffer")
 
     def test_read_only(self):
-        self.assert_refused(b"abcd", "read-only")
-        self.assert_refused(memoryview(bytearray(4)).toreadonly(), "read-only")
+        for values in (b"abcd", memoryview(bytearray(4)).toreadonly()):
+            for call in (self.comm.allreduce, self.comm.allreduce_async,
+                         lambda values: self.comm.recv(values, 0)):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "read-only"):
+                    call(values)
+            self.comm.broadcast(values)  # of the root's nothing is written
+            self.comm.broadcast_async(values).wait()
         result = bytearray(4)
         self.comm.allreduce(b"abcd", result)
         self.assertEqual(result, b"abcd")
@@ -241,7 +246,8 @@ class NumpyArrays(Case):
         self.assert_refused(numpy.zeros(2, "O"), "'O'")
         self.assert_refused(numpy.zeros(2, "M8[s]"), "BufferError: ")
         values.flags.writeable = False
-        self.assert_refused(values, "read-only")
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "read-only"):
+            self.comm.allreduce(values)
 
     def test_numpy_integers_are_numbers(self):
         self.comm.broadcast(numpy.zeros(2, "f4"), numpy.int64(0))

@@ -17,6 +17,21 @@ import dt
 from ranks import python
 
 
+class Number:
+    """What has __index__ and is no int, as NumPy's integers, which compute in their own width."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+    def __mul__(self, other):
+        raise AssertionError("a number was computed with as it came")
+
+    __add__ = __sub__ = __radd__ = __rsub__ = __rmul__ = __mul__
+
+
 class Versions(unittest.TestCase):
     def test_it_is_the_package_that_is_tested(self):
         folder = os.path.dirname(dt.__file__)
@@ -86,6 +101,12 @@ class Errors(unittest.TestCase):
             for timeout in (-1, float("nan")):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "timeout"):
                     job.finalize(timeout)
+
+    def test_counts_are_not_multiplied_in_their_own_width(self):
+        with dt.Job() as job, job.world().alloc(Number(200), dt.Dtype.F64) as memory:
+            self.assertEqual((len(memory), memory.nbytes), (200, 1600))
+            with self.assertRaises(TypeError):
+                job.world().alloc(1.5)
 
     def test_text_is_utf8_both_ways(self):
         config = dt.Config()
@@ -264,8 +285,15 @@ class Sampling(unittest.TestCase):
             half = len(sampler) // 2
             self.assertEqual(list(sampler.indices(half)), indices[half:])
 
+    def test_seeds_are_any_integers(self):
+        for seed in (7, -1, 2**64 - 1):
+            self.assertEqual(list(dt.Sampler(10, seed=Number(seed))), list(dt.Sampler(10, seed=seed)))
+        with self.assertRaises(TypeError):
+            dt.Sampler(10, seed=1.5)
+
     def test_what_is_out_of_range(self):
         sampler = dt.Sampler(10, 2, 1)
+        self.assertEqual(list(sampler.indices(Number(2))), list(sampler)[2:])
         self.assertEqual(len(sampler), 5)
         for first, count in ((0, 6), (-1, 2), (6, 0), (0, -1), (0, 2**62)):
             with self.assertRaises(dt.InvalidArgumentError):
