@@ -326,6 +326,25 @@ class Tensors(Case):
         self.assert_refused(torch.zeros(2, dtype=torch.int16), "int16")
         self.assert_refused(torch.zeros(3, requires_grad=True), "require gradient", "detach()")
 
+    def test_broadcast_of_tensors_of_any_kind(self):
+        import dt.torch
+        for dtype in (torch.int16, torch.complex64, torch.bool, torch.float32):
+            values = torch.arange(6).reshape(2, 3).to(dtype).t()
+            before = values.clone()
+            dt.torch.broadcast([values, values.contiguous()], self.comm)
+            self.assertTrue(torch.equal(values, before))
+
+        class Gpus:
+            """A communicator over GPUs, which brings ones."""
+            on_gpu = True
+
+            def broadcast(self, buffer, root, stream):
+                ctypes.memset(buffer.address, 1, buffer.count)
+
+        values = torch.zeros(2, 3, dtype=torch.uint8).t()
+        dt.torch.broadcast([values], Gpus(), 1)
+        self.assertEqual(values.sum().item(), 6)
+
     def test_memory_as_a_tensor(self):
         for dtype in dt.Dtype:
             if dtype in (dt.Dtype.U32, dt.Dtype.U64):  # PyTorch has none
