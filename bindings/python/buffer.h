@@ -58,11 +58,13 @@ inline bool read_format(const char* what, const char* format, Description* out) 
 }
 
 inline bool from_tensor(Buffer* self, PyObject* object, const char* what, Description* out);
+inline bool from_interface(Buffer* self, PyObject* object, PyObject* interface, const char* what,
+                           Description* out);
 
 inline bool from_view(Buffer* self, PyObject* object, const char* what, Description* out) {
   if (PyObject_GetBuffer(object, &self->view, PyBUF_FULL_RO) != 0) {
     // Types whose arrays may lie on a GPU have the protocol, but for those arrays.
-    if (PyObject_HasAttrString(object, "__dlpack__")) {
+    if (!beside_the_call() && PyObject_HasAttrString(object, "__dlpack__")) {
       PyErr_Clear();
       return from_tensor(self, object, what, out);
     }
@@ -92,6 +94,21 @@ inline bool contiguous(int dimensions, const int64_t* shape, const int64_t* stri
   return true;
 }
 
+/** A capsule of the array's, or null. `stream` 0: of host memory, which has none. */
+inline PyObject* ask_for_tensor(PyObject* object, int stream) {
+  PyObject* const method = PyObject_GetAttrString(object, "__dlpack__");
+  PyObject* const none = PyTuple_New(0);
+  // By keyword: it may be taken so alone.
+  PyObject* const named = stream == 0 ? PyDict_New() : Py_BuildValue("{si}", "stream", stream);
+  PyObject* const capsule = method == nullptr || none == nullptr || named == nullptr
+                                ? nullptr
+                                : PyObject_Call(method, none, named);
+  Py_XDECREF(named);
+  Py_XDECREF(none);
+  Py_XDECREF(method);
+  return capsule;
+}
+
 inline bool from_tensor(Buffer* self, PyObject* object, const char* what, Description* out) {
   PyObject* const device = PyObject_CallMethod(object, "__dlpack_device__", nullptr);
   int32_t kind = 0;
@@ -106,9 +123,22 @@ inline bool from_tensor(Buffer* self, PyObject* object, const char* what, Descri
                             "; dt knows host memory and CUDA");
   }
   // Stream -1: nothing is synchronised here; the caller says by `stream` who produces the array.
-  PyObject* const capsule = host ? PyObject_CallMethod(object, "__dlpack__", nullptr)
-                                 : PyObject_CallMethod(object, "__dlpack__", "i", -1);
+  PyObject* const capsule = ask_for_tensor(object, host ? 0 : -1);
   if (capsule == nullptr) {
+    if (!host && !beside_the_call()) {
+      PyObject *type = nullptr, *why = nullptr, *trace = nullptr;
+      PyErr_Fetch(&type, &why, &trace);
+      PyObject* const interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
+      if (interface != nullptr) {
+        Py_XDECREF(type);
+        Py_XDECREF(why);
+        Py_XDECREF(trace);
+        const bool read = from_interface(self, object, interface, what, out);
+        Py_DECREF(interface);
+        return read;
+      }
+      PyErr_Restore(type, why, trace);  // in the place of the newer one
+    }
     return refuse(what, "the array does not give its memory away by DLPack");
   }
   self->tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
@@ -205,6 +235,7 @@ inline bool fill(Buffer* self, PyObject* object, int dtype, const char* what) {
     read = from_interface(self, object, interface, what, &found);
     Py_DECREF(interface);
   } else {
+    if (beside_the_call()) return false;
     PyErr_Clear();
     return refuse(what, std::string("an array is needed, not ") + Py_TYPE(object)->tp_name +
                             "; give what has the buffer protocol, __dlpack__ or "

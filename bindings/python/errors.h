@@ -47,8 +47,17 @@ inline void raise(const dt::Error& error) {
   raise(error.status(), error.rank(), error.host(), error.pid(), error.operation(),
         error.sequence(), error.what());
 }
-/** The call is wrong; an exception that is set becomes its cause, and the end of its text. */
+/** Whether the exception that is set says nothing about an argument: a signal's, no memory. */
+inline bool beside_the_call() {
+  return PyErr_Occurred() != nullptr && (PyErr_ExceptionMatches(PyExc_Exception) == 0 ||
+                                         PyErr_ExceptionMatches(PyExc_MemoryError) != 0);
+}
+/**
+ * The call is wrong; an exception that is set becomes its cause, and the end of its text. One that
+ * is beside_the_call() stays as it is.
+ */
 inline void raise_invalid(const std::string& message) {
+  if (beside_the_call()) return;
   PyObject *type = nullptr, *cause = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &cause, &trace);
   if (type != nullptr) PyErr_NormalizeException(&type, &cause, &trace);

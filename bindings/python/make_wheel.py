@@ -19,6 +19,8 @@ import tempfile
 import zipfile
 
 LICENCE = "Apache-2.0"
+# What the tags promise beside glibc: the newest names of versions in libstdc++.
+NEWEST = {"34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
 
 
@@ -46,15 +48,18 @@ def portable(library, folder, name):
 
 
 def check_tag(tag, folder):
-    """A wheel that says manylinux_2_34 may use no symbol of a newer glibc."""
+    """A wheel that says manylinux_2_34 may use no symbol of a newer glibc or libstdc++."""
     claimed = re.search(r"manylinux_2_(\d+)_", tag)
     if not claimed:
         return
+    limits = {"GLIBC_2": int(claimed.group(1)), **NEWEST.get(claimed.group(1), {})}
     for name in os.listdir(folder):
         symbols = output_of("objdump", "-T", os.path.join(folder, name))
-        newest = max((int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", symbols)), default=0)
-        if newest > int(claimed.group(1)):
-            sys.exit(f"make_wheel.py: {name} needs glibc 2.{newest}, newer than the tag {tag} says")
+        for prefix, limit in limits.items():
+            found = re.findall(rf"\b{re.escape(prefix)}\.(\d+)", symbols)
+            newest = max((int(minor) for minor in found), default=0)
+            if newest > limit:
+                sys.exit(f"make_wheel.py: {name} needs {prefix}.{newest}, newer than the tag {tag} says")
 
 
 def record_line(name, data):

@@ -106,8 +106,33 @@ inline void end_capsule(PyObject* capsule) {
   end_lent(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor")));
 }
 
-/** What a caller asks for beside (stream, version, device) changes nothing for host memory. */
-inline PyObject* region_dlpack(PyObject* object, PyObject*, PyObject*) {
+/** Whether `device` is a tuple that says host memory, or None. */
+inline bool is_host(PyObject* device) {
+  if (device == Py_None) return true;
+  int32_t kind = 0, number = 0;
+  return PyTuple_Check(device) && PyTuple_GET_SIZE(device) == 2 &&
+         to_int32(PyTuple_GET_ITEM(device, 0), &kind) &&
+         to_int32(PyTuple_GET_ITEM(device, 1), &number) && kind == kDLCPU && number == 0;
+}
+
+/** `stream` and `max_version` change nothing: it is host memory, in the format that all read. */
+inline PyObject* region_dlpack(PyObject* object, PyObject* args, PyObject* named) {
+  static const char* names[] = {"stream", "max_version", "dl_device", "copy", nullptr};
+  PyObject *stream = Py_None, *version = Py_None, *device = Py_None, *copy = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, named, "|OOOO:__dlpack__", const_cast<char**>(names),
+                                   &stream, &version, &device, &copy)) {
+    return nullptr;
+  }
+  const int copied = PyObject_IsTrue(copy);
+  if (copied == -1) return nullptr;
+  if (copied == 1 || !is_host(device)) {
+    if (PyErr_Occurred() == nullptr) {
+      PyErr_SetString(PyExc_BufferError, copied == 1
+                                             ? "the memory is lent, not copied; copy the tensor"
+                                             : "the memory is the host's; move the tensor");
+    }
+    return nullptr;
+  }
   auto* const self = reinterpret_cast<Region*>(object);
   if (self->address == 0 || self->on_gpu != 0) {
     PyErr_SetString(PyExc_BufferError,

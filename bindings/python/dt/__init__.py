@@ -12,6 +12,9 @@
 
 Times are in seconds, counts in elements. Errors are subclasses of dt.Error. A closed object raises
 InvalidArgumentError. dt.torch has a DistributedDataParallel for PyTorch, which is not loaded before.
+
+When Python ends, a daemon thread inside a call of dt does not come back from it: an atexit handler that
+waits for one must be registered after the import of dt.
 """
 
 from . import _exit, _raw

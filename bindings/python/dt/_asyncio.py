@@ -7,7 +7,7 @@ The eventfds are watched by edges and never read, so nothing is taken from other
 import asyncio
 import select
 import weakref
-from typing import Any, List, Tuple
+from typing import Any, Dict
 
 from . import _raw
 from ._errors import Error
@@ -20,7 +20,7 @@ class _Waker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._epoll = select.epoll()
-        self._waiting: List[Tuple[Any, "asyncio.Future[None]"]] = []
+        self._waiting: Dict["asyncio.Future[None]", Any] = {}
         loop.add_reader(self._epoll.fileno(), self._wake)
 
     def add(self, work: Any, future: "asyncio.Future[None]") -> None:
@@ -30,15 +30,27 @@ class _Waker:
             self._epoll.register(fd, _EDGES)
         except FileExistsError:
             pass  # an edge since then is still to be seen
-        self._waiting.append((work, future))
+        self._waiting[future] = work
+        # Also when it is cancelled: it keeps the loop, and the loop what watches it.
+        future.add_done_callback(self._forget)
         self._settle()  # it may have completed before it was watched
+
+    def close(self) -> None:
+        """Of a loop that has ended: nobody completes its futures any more."""
+        self._waiting.clear()
+        self._epoll.close()
+
+    def _forget(self, future: "asyncio.Future[None]") -> None:
+        self._waiting.pop(future, None)
 
     def _wake(self) -> None:
         self._epoll.poll(0)  # takes the edges away
         self._settle()
 
     def _settle(self) -> None:
-        self._waiting = [each for each in self._waiting if not _settled(*each)]
+        for future, work in list(self._waiting.items()):
+            if _settled(work, future):
+                self._forget(future)
 
 
 def _settled(work: Any, future: "asyncio.Future[None]") -> bool:
@@ -57,6 +69,13 @@ _wakers: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker]" = (
     weakref.WeakKeyDictionary())
 
 
+def _let_go_of_ended_loops() -> None:
+    for loop in list(_wakers):
+        waker = _wakers.pop(loop, None) if loop.is_closed() else None
+        if waker is not None:
+            waker.close()
+
+
 def completion(work: Any) -> "asyncio.Future[Any]":
     """A future of the running loop that completes with the work."""
     loop = asyncio.get_running_loop()
@@ -66,6 +85,7 @@ def completion(work: Any) -> "asyncio.Future[Any]":
         return loop.run_in_executor(None, work.wait)
     waker = _wakers.get(loop)
     if waker is None:
+        _let_go_of_ended_loops()
         try:
             waker = _wakers[loop] = _Waker(loop)
         except NotImplementedError:  # a loop that watches no file descriptors

@@ -76,12 +76,13 @@ class Comm:
     produces `send`, as an int or as PyTorch's or CuPy's object; it is ignored over host memory.
     """
 
-    __slots__ = ("_handle", "_owner", "_on_gpu", "_size", "__weakref__")
+    __slots__ = ("_handle", "_owner", "_on_gpu", "_rank", "_size", "__weakref__")
 
     def __init__(self, handle: int, on_gpu: bool) -> None:
         self._owner: Optional[Handle] = Handle(handle, _raw.comm_destroy)
         self._handle = handle
         self._on_gpu = on_gpu
+        self._rank = int(_raw.comm_rank(handle))
         self._size = int(_raw.comm_size(handle))
 
     # ---- Who is in it ----
@@ -203,7 +204,7 @@ class Comm:
         return sent, received, count, dtype, keep
 
     def _reduce_arrays(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
-        if recv is None and self._handle != 0 and root != _raw.comm_rank(self._handle):
+        if recv is None and root != self._rank:
             address, count, dtype, keep = self._one(_REDUCE.send, send, False)
             return address, 0, count, dtype, keep
         return self._reduction(_REDUCE, send, recv)
@@ -267,14 +268,14 @@ class Comm:
                            stream and stream_number(stream) or 0)
 
     def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
-        """Copies root's array into everybody's."""
-        address, count, dtype, keep = self._one("broadcast", array, True)
+        """Copies root's array, which may be read-only, into everybody's."""
+        address, count, dtype, keep = self._one("broadcast", array, root != self._rank)
         _carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
                    stream and stream_number(stream) or 0)
 
     def broadcast_async(self, array: Any, root: int = 0, *, stream: Any = 0) -> Work:
         """As broadcast(), with a Work."""
-        address, count, dtype, keep = self._one("broadcast", array, True)
+        address, count, dtype, keep = self._one("broadcast", array, root != self._rank)
         return self._issue(_raw.broadcast_async, keep, address, count, dtype, root,
                            stream and stream_number(stream) or 0)
 

@@ -18,6 +18,8 @@ def _check_abi() -> None:
 def _end(pid: int) -> None:
     if os.getpid() != pid:  # a forked child has none of dt's threads, and their locks may be held
         return
+    # Handlers that were registered before the import of dt run after this one. They may call dt, but
+    # must not wait for a daemon thread that is inside a call of dt: it does not come back.
     _raw.stop_log_sinks()
     keep_all()
     _raw.end_of_python()

@@ -7,12 +7,12 @@ from typing import Optional, Type
 from . import _raw
 from ._comm import Comm
 from ._config import Config
-from ._errors import AbortedError, Error, MismatchError, PeerLostError, TimeoutError as DtTimeout
+from ._errors import AbortedError, Error, PeerLostError
 from ._store import Store, _handle_of
 from ._types import Handle, Place, Unpacker, milliseconds
 
-# Errors that name who is behind them; the other ranks get them, too.
-_HEARD_BY_ALL = (PeerLostError, AbortedError, MismatchError, DtTimeout)
+# Errors that every rank gets; others may be of this rank alone, a timeout of the store's for example.
+_HEARD_BY_ALL = (PeerLostError, AbortedError)
 
 
 class Job:

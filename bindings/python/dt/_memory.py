@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of dt's as arrays."""
 
+import operator
 from typing import Any, Dict
 
 from . import _raw
@@ -84,7 +85,7 @@ class Gradient(Region):
 
 def make_memory(owner: Handle, count: int, dtype: Dtype, on_gpu: bool) -> Memory:
     """Allocates it."""
-    dtype = Dtype(dtype)
+    dtype, count = Dtype(dtype), operator.index(count)  # a NumPy integer multiplies in its own width
     memory = Memory(_raw.mem_alloc(owner.number, count * dtype.itemsize), count, dtype, on_gpu)
     memory._owner = owner
     return memory

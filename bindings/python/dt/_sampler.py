@@ -2,6 +2,7 @@
 """Which samples of a data set a rank sees."""
 
 import array
+import operator
 import threading
 from typing import Iterator, Optional
 
@@ -22,7 +23,7 @@ class Sampler:
 
     def __init__(self, size: int, world_size: int = 1, rank: int = 0, *, seed: int = 0,
                  shuffle: bool = True, drop_last: bool = False) -> None:
-        wrapped = (seed + 2**63) % 2**64 - 2**63
+        wrapped = (operator.index(seed) + 2**63) % 2**64 - 2**63
         number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last))
         self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
         self._handle: int = number
@@ -38,7 +39,7 @@ class Sampler:
         copy; a job resumes by its position."""
         with self._lock:
             if count is None:
-                count = max(len(self) - first, 0)
+                count = max(len(self) - operator.index(first), 0)
             return array.array("q", _raw.sampler_indices(self._handle, first, count))
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import enum
 import math
 import struct
-from typing import Any, Callable, Iterable, List, Optional, Union
+from typing import Any, Callable, Iterable, List, NoReturn, Optional, Union
 
 from ._errors import invalid
 
@@ -87,6 +87,9 @@ class Handle:
     def __del__(self) -> None:
         self.close()
 
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError("a handle of dt cannot be copied or pickled")
+
 
 def milliseconds(timeout: Optional[float]) -> int:
     """Of seconds, rounded up; None and infinity: as long as dt's own limits allow."""
@@ -94,7 +97,8 @@ def milliseconds(timeout: Optional[float]) -> int:
         return -1
     if not timeout >= 0:
         raise invalid(f"a timeout of {timeout} seconds; give None or a number of at least 0")
-    return min(math.ceil(timeout * 1000), _LONGEST_MS)
+    # As a float: a NumPy integer would multiply in its own width.
+    return math.ceil(float(min(timeout, _LONGEST_MS // 1000)) * 1000)
 
 
 def stream_number(stream: Any) -> int:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asynchronous operations, and who keeps their buffers."""
 
-import collections
 import math
 import struct
 import sys
 import time
-from typing import Any, Deque, Generator, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
 
 from . import _raw
 from ._errors import Error, invalid
@@ -15,8 +14,9 @@ from ._types import milliseconds, stream_number
 # A wait goes back to Python that often, for a signal such as Ctrl-C.
 _SLICE_MS = 100
 
-# Works that nobody holds any more, with what keeps their buffers: dt goes on with them.
-_abandoned: Deque[Tuple[int, Any]] = collections.deque()
+# What keeps the buffers of works that nobody holds any more, by handle: dt goes on with them. A signal
+# may end any function of this module in any call, so buffers stay here until dt is done with them.
+_abandoned: Dict[int, Any] = {}
 
 
 def _finished(handle: int) -> bool:
@@ -26,13 +26,12 @@ def _finished(handle: int) -> bool:
         return True  # it has failed, and dt no longer uses its buffers
 
 
-def _retire(handle: int, keep: Any) -> None:
-    if keep is None or _finished(handle):
-        _raw.work_destroy(handle)
+def _retire(handle: int) -> None:
+    if _finished(handle):
+        if _abandoned.pop(handle, None) is not None:  # else another thread has it
+            _raw.work_destroy(handle)
     elif sys.is_finalizing():
-        _raw.keep_forever(keep)  # dt may write there until the process is gone
-    else:
-        _abandoned.append((handle, keep))
+        _raw.keep_forever(_abandoned.get(handle))  # dt may write there until the process is gone
 
 
 def _slice_before(end: Optional[float]) -> int:
@@ -43,17 +42,13 @@ def _slice_before(end: Optional[float]) -> int:
 
 def sweep() -> None:
     """Lets go of the buffers of abandoned works that have completed."""
-    for _ in range(len(_abandoned)):
-        try:
-            handle, keep = _abandoned.popleft()
-        except IndexError:
-            return
-        _retire(handle, keep)
+    for handle in list(_abandoned):
+        _retire(handle)
 
 
 def keep_all() -> None:
     """At the end of Python: buffers still in use stay where they are."""
-    for _, keep in list(_abandoned):
+    for keep in list(_abandoned.values()):
         _raw.keep_forever(keep)
 
 
@@ -117,13 +112,22 @@ class Work:
         """Lets go of it; the operation goes on."""
         keep = self._keep  # before the handle: see _ask()
         handle, self._handle = self._handle, 0
+        if handle != 0 and keep is not None:
+            _abandoned[handle] = keep  # before any call: a signal may end this function there
         self._keep = None
         self._comm = None
-        if handle != 0:
-            _retire(handle, keep)
+        if handle == 0:
+            return
+        if keep is None:
+            _raw.work_destroy(handle)
+        else:
+            _retire(handle)
 
     def __del__(self) -> None:
         self.close()
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError("a work of dt cannot be copied or pickled")
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.test():

@@ -2,12 +2,13 @@
 """PyTorch modules trained with dt's reducer. Imports torch; `import dt` alone does not."""
 
 import contextlib
+import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
 from ._comm import Comm
-from ._errors import invalid
+from ._errors import InvalidStateError, invalid, invalid_state
 from ._raw import Buffer
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
 from ._types import Dtype
@@ -35,20 +36,36 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
+def _any_buffer(tensor: torch.Tensor) -> Buffer:
+    """As bytes, where dt has no such dtype."""
+    if tensor.dtype in _DTYPES:
+        return buffer(tensor)
+    return Buffer.from_address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), Dtype.U8, tensor,
+                               tensor.is_cuda)
+
+
 def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
-    """Copies root's tensors into everybody's. Collective."""
-    works = []
+    """Copies root's tensors, of any dtype, into everybody's. Collective."""
+    sent = []
     for tensor in tensors:
-        whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        whole = tensor.contiguous().resolve_conj().resolve_neg()  # the same tensor if it is so already
+        work = None
         if comm.on_gpu:
-            comm.broadcast(buffer(whole), root, stream=_stream(whole.device))
+            comm.broadcast(_any_buffer(whole), root, stream=_stream(whole.device))
         else:
-            works.append((comm.broadcast_async(buffer(whole), root), tensor, whole))
-    for work, tensor, whole in works:
-        work.wait()
+            work = comm.broadcast_async(_any_buffer(whole), root)
+        sent.append((work, tensor, whole))
+    for work, tensor, whole in sent:
+        if work is not None:
+            work.wait()
         if whole is not tensor:
             with torch.no_grad():
                 tensor.copy_(whole)
+
+
+def _remove(hooks: List[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -63,7 +80,13 @@ class DistributedDataParallel(torch.nn.Module):
     dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
 
     Every parameter that requires a gradient must get one in each step; backward() raises
-    dt.InvalidStateError on all ranks otherwise, and names those that did not.
+    dt.InvalidStateError on all ranks otherwise, and names those that did not. A step also ends with the
+    first graph that gives a gradient, so torch.utils.checkpoint needs use_reentrant=False here.
+
+    When backward() ends with an exception on one rank, the others wait for it: its next forward pass
+    ends the step, with a dt.InvalidStateError on all ranks where gradients are missing.
+
+    Until it is closed or forgotten backward() of the module averages; then it may be wrapped again.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
@@ -97,12 +120,18 @@ class DistributedDataParallel(torch.nn.Module):
         with torch.no_grad():
             broadcast([parameter.data for parameter in module.parameters()], comm)
             self._send_buffers()
+        self._trained = [parameter for _, parameter in named]
         self._accumulators: List[Any] = []  # a hook lives as long as its node
-        for index, (_, parameter) in enumerate(named):
-            self._hook(index, parameter)
+        hooks = [self._hook(index, parameter) for index, parameter in enumerate(self._trained)]
+        self._detach = weakref.finalize(self, _remove, hooks)
+        self._detach.atexit = False
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The module's own, after its buffers have become rank 0's."""
+        if not self._detach.alive:
+            raise invalid("DistributedDataParallel: it is closed; wrap the module again")
+        if self._in_step:
+            self._end_broken_step()
         if self._broadcast_buffers and self._synchronise and self.training and torch.is_grad_enabled():
             self._send_buffers()
         return self.module(*inputs, **named)
@@ -121,26 +150,34 @@ class DistributedDataParallel(torch.nn.Module):
         """What the reducer did so far."""
         return self._reducer.statistics()
 
+    def close(self) -> None:
+        """Lets go of the module, whose gradients are averaged no more."""
+        self._detach()
+        self._reducer.close()
+
     def _send_buffers(self) -> None:
         broadcast([each.data for each in self.module.buffers() if each.numel() > 0], self._comm)
 
-    def _hook(self, index: int, parameter: torch.nn.Parameter) -> None:
+    def _hook(self, index: int, parameter: torch.nn.Parameter) -> Any:
+        weak = weakref.ref(self)  # the parameter keeps the hook
+
         def ready(*_: Any) -> None:
-            if self._synchronise:
-                self._ready(index, parameter)
+            this = weak()
+            if this is not None and this._synchronise:
+                this._ready(index)
 
         if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            parameter.register_post_accumulate_grad_hook(ready)
-            return
+            return parameter.register_post_accumulate_grad_hook(ready)
         # The node that adds to parameter.grad; a view of the parameter leads there.
         accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        accumulator.register_hook(ready)
         self._accumulators.append(accumulator)
+        return accumulator.register_hook(ready)
 
-    def _ready(self, index: int, parameter: torch.nn.Parameter) -> None:
+    def _ready(self, index: int) -> None:
+        parameter = self._trained[index]
         if not self._in_step:
-            self._in_step = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._in_step = True
         gradient = parameter.grad
         if gradient is None:
             return  # finish() names it
@@ -161,3 +198,11 @@ class DistributedDataParallel(torch.nn.Module):
     def _finish(self) -> None:
         self._in_step = False
         self._reducer.finish(stream=_stream(self._device))
+
+    def _end_broken_step(self) -> None:
+        try:
+            self._finish()
+        except InvalidStateError as error:
+            raise invalid_state(
+                "DistributedDataParallel: the last backward() ended with an exception, so its step was "
+                f"ended without a result on all ranks; go on with the next ({error})") from error

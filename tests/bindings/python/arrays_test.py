@@ -55,8 +55,13 @@ class Plain(Case):
         self.assert_refused(array.array("h", [1]), "elements are of format 'h'", "dt.Buffer")
 
     def test_read_only(self):
-        self.assert_refused(b"abcd", "read-only")
-        self.assert_refused(memoryview(bytearray(4)).toreadonly(), "read-only")
+        for values in (b"abcd", memoryview(bytearray(4)).toreadonly()):
+            for call in (self.comm.allreduce, self.comm.allreduce_async,
+                         lambda values: self.comm.recv(values, 0)):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "read-only"):
+                    call(values)
+            self.comm.broadcast(values)  # of the root's nothing is written
+            self.comm.broadcast_async(values).wait()
         result = bytearray(4)
         self.comm.allreduce(b"abcd", result)
         self.assertEqual(result, b"abcd")
@@ -169,6 +174,45 @@ class Interfaces(Case):
         self.assert_refused(Tensor(numpy.zeros(3), "cuda"), "__dlpack_device__")
         self.assert_refused(Tensor(numpy.zeros(3), (2, 0)), "GPU memory")
 
+    @unittest.skipIf(numpy is None, "NumPy is not here")
+    def test_dlpack_of_a_gpu(self):
+        values = numpy.zeros(3)  # nobody reads it
+
+        class Tensor:
+            def __dlpack_device__(self):
+                return (2, 0)
+
+            def __dlpack__(self, *, stream=None):
+                if stream != -1:
+                    raise ValueError(stream)
+                return values.__dlpack__()
+
+        class Broken(OnGpu, Tensor):
+            def __dlpack__(self, **_):
+                raise BufferError("why")
+
+        buffer = dt.Buffer(Tensor())
+        self.assertEqual((buffer.on_gpu, buffer.count, buffer.address), (True, 3, values.ctypes.data))
+        buffer = dt.Buffer(Broken())
+        self.assertEqual((buffer.on_gpu, buffer.count, buffer.address), (True, 6, 4096))
+        broken = Broken()
+        del broken.__cuda_array_interface__
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "by DLPack .BufferError: why"):
+            dt.Buffer(broken)
+
+    def test_what_says_nothing_about_the_array_stays_as_it_is(self):
+        for kind in (KeyboardInterrupt, SystemExit, MemoryError):
+            class Ends:
+                def __dlpack_device__(self):
+                    raise kind("why")
+
+                def __dlpack__(self):
+                    return None
+
+            with self.assertRaisesRegex(kind, "why") as caught:
+                self.comm.allreduce(Ends())
+            self.assertIs(type(caught.exception), kind)
+
     def test_an_interface_that_raises_is_the_cause(self):
         class Broken:
             def __dlpack_device__(self):
@@ -202,7 +246,8 @@ class NumpyArrays(Case):
         self.assert_refused(numpy.zeros(2, "O"), "'O'")
         self.assert_refused(numpy.zeros(2, "M8[s]"), "BufferError: ")
         values.flags.writeable = False
-        self.assert_refused(values, "read-only")
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "read-only"):
+            self.comm.allreduce(values)
 
     def test_numpy_integers_are_numbers(self):
         self.comm.broadcast(numpy.zeros(2, "f4"), numpy.int64(0))
@@ -244,6 +289,18 @@ class MemoryOfDt(Case):
         self.assertEqual(values.sum(), 999 * 500)
         values[:] = 1
 
+    def test_dlpack_lends_host_memory_and_nothing_else(self):
+        memory = self.comm.alloc(4)
+        for wanted in ({}, {"stream": None}, {"max_version": (1, 0)}, {"dl_device": (1, 0)},
+                       {"dl_device": None, "copy": False}, {"copy": None}):
+            memory.__dlpack__(**wanted)
+        for wanted in ({"copy": True}, {"dl_device": (2, 0)}, {"dl_device": (1, 1)}, {"dl_device": 1}):
+            with self.assertRaises(BufferError):
+                memory.__dlpack__(**wanted)
+        with self.assertRaises(TypeError):
+            memory.__dlpack__(dl_device=("cpu", 0))
+        self.assertEqual(memory.exports, 0)
+
     def test_too_much(self):
         with self.assertRaises(dt.OutOfMemoryError) as caught:
             self.comm.alloc(2**60, dt.Dtype.U8)
@@ -268,6 +325,25 @@ class Tensors(Case):
         self.assert_refused(torch.zeros(4, 4).t(), "not contiguous", "contiguous()")
         self.assert_refused(torch.zeros(2, dtype=torch.int16), "int16")
         self.assert_refused(torch.zeros(3, requires_grad=True), "require gradient", "detach()")
+
+    def test_broadcast_of_tensors_of_any_kind(self):
+        import dt.torch
+        for dtype in (torch.int16, torch.complex64, torch.bool, torch.float32):
+            values = torch.arange(6).reshape(2, 3).to(dtype).t()
+            before = values.clone()
+            dt.torch.broadcast([values, values.contiguous()], self.comm)
+            self.assertTrue(torch.equal(values, before))
+
+        class Gpus:
+            """A communicator over GPUs, which brings ones."""
+            on_gpu = True
+
+            def broadcast(self, buffer, root, stream):
+                ctypes.memset(buffer.address, 1, buffer.count)
+
+        values = torch.zeros(2, 3, dtype=torch.uint8).t()
+        dt.torch.broadcast([values], Gpus(), 1)
+        self.assertEqual(values.sum().item(), 6)
 
     def test_memory_as_a_tensor(self):
         for dtype in dt.Dtype:

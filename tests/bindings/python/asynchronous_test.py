@@ -10,10 +10,11 @@ import sys
 import threading
 import unittest
 import weakref
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
-from dt import _work
+from dt import _asyncio, _work
 from ranks import LIMIT_S, run_ranks
 
 
@@ -154,6 +155,44 @@ class Asyncio(unittest.TestCase):
         run_ranks(2, body)
 
 
+    def test_a_loop_that_ends_before_its_works_is_let_go_of(self):
+        def body(job, comm):
+            if comm.rank == 1:
+                job.store.wait(["ended"])
+                comm.barrier()
+                comm.barrier()
+                return
+
+            async def begin(work):
+                return _asyncio.completion(work)
+
+            async def cancelled(work):
+                asyncio.ensure_future(self.wait(work))
+                await self.turns()
+
+            first, second = comm.barrier_async(), comm.barrier_async()
+            loops = []
+            for how in (begin, cancelled):
+                loop = asyncio.new_event_loop()
+                loops.append(weakref.ref(loop))
+                task = loop.create_task(how(first))
+                future = loop.run_until_complete(task)
+                if how is cancelled:
+                    self.assertEqual([each.cancel() for each in asyncio.all_tasks(loop)], [True])
+                    loop.run_until_complete(self.turns())
+                loop.close()
+                del loop, task, future
+            gc.collect()
+            self.assertEqual([loop() for loop in loops], [None, None])
+            job.store.set("ended", b"")
+            run(self.wait(second))
+        run_ranks(2, body)
+
+    async def turns(self):
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
 class Buffers(unittest.TestCase):
     def test_they_live_until_the_work_is_done(self):
         class Values(array.array):
@@ -187,6 +226,25 @@ class Buffers(unittest.TestCase):
             if condition():
                 return
         self.fail("a buffer is never let go of")
+
+    def test_they_live_when_a_signal_ends_what_lets_go_of_the_work(self):
+        def body(job, comm):
+            if comm.rank == 1:
+                job.store.wait(["closed"])
+                comm.allreduce(ones())
+                return
+            values = ones()
+            work = comm.allreduce_async(values)
+            with mock.patch.object(_work, "_finished", side_effect=KeyboardInterrupt):
+                for end in (work.close, _work.sweep):
+                    with self.assertRaises(KeyboardInterrupt):
+                        end()
+            with self.assertRaises(BufferError):
+                values.append(1)
+            job.store.set("closed", b"")
+            self.until(lambda: not _work._abandoned)
+            values.append(1)
+        run_ranks(2, body)
 
     def test_a_waited_work_lets_go_of_them(self):
         with dt.Job() as job:

@@ -2,6 +2,7 @@
 """What needs one rank: versions, errors, settings, the log, the store, the sampler."""
 
 import builtins
+import copy
 import hashlib
 import json
 import os
@@ -14,6 +15,21 @@ import unittest
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
 from ranks import python
+
+
+class Number:
+    """What has __index__ and is no int, as NumPy's integers, which compute in their own width."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+    def __mul__(self, other):
+        raise AssertionError("a number was computed with as it came")
+
+    __add__ = __sub__ = __radd__ = __rsub__ = __rmul__ = __mul__
 
 
 class Versions(unittest.TestCase):
@@ -86,6 +102,12 @@ class Errors(unittest.TestCase):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "timeout"):
                     job.finalize(timeout)
 
+    def test_counts_are_not_multiplied_in_their_own_width(self):
+        with dt.Job() as job, job.world().alloc(Number(200), dt.Dtype.F64) as memory:
+            self.assertEqual((len(memory), memory.nbytes), (200, 1600))
+            with self.assertRaises(TypeError):
+                job.world().alloc(1.5)
+
     def test_text_is_utf8_both_ways(self):
         config = dt.Config()
         for text in ("grün", "日本語", "\U0001f680 rocket"):
@@ -152,6 +174,25 @@ class Closed(unittest.TestCase):
                      lambda: comm.split(0)):
             with self.assertRaises(dt.InvalidStateError):
                 call()
+
+
+class Copies(unittest.TestCase):
+    def test_what_has_a_handle_has_one_owner(self):
+        job = dt.Job()
+        comm = job.world()
+        things = [job, comm, comm.allreduce_async(bytearray(8)), dt.Config(), dt.Sampler(10), comm.alloc(4),
+                  dt.Reducer(comm, [dt.Param(1)]), dt.StoreServer(dt.Config(settings={"job.world_size": 2}))]
+        for thing in [*things, *(thing._owner for thing in things if hasattr(thing, "_owner"))]:
+            with self.subTest(type(thing).__name__):
+                for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                    with self.assertRaises(TypeError):
+                        pickle.dumps(thing, protocol)
+                with self.assertRaises(TypeError):
+                    copy.deepcopy(thing)
+        for single in (things[2], comm._owner):
+            with self.assertRaisesRegex(TypeError, "of dt cannot be copied or pickled"):
+                copy.copy(single)
+        comm.barrier()
 
 
 class Settings(unittest.TestCase):
@@ -244,8 +285,15 @@ class Sampling(unittest.TestCase):
             half = len(sampler) // 2
             self.assertEqual(list(sampler.indices(half)), indices[half:])
 
+    def test_seeds_are_any_integers(self):
+        for seed in (7, -1, 2**64 - 1):
+            self.assertEqual(list(dt.Sampler(10, seed=Number(seed))), list(dt.Sampler(10, seed=seed)))
+        with self.assertRaises(TypeError):
+            dt.Sampler(10, seed=1.5)
+
     def test_what_is_out_of_range(self):
         sampler = dt.Sampler(10, 2, 1)
+        self.assertEqual(list(sampler.indices(Number(2))), list(sampler)[2:])
         self.assertEqual(len(sampler), 5)
         for first, count in ((0, 6), (-1, 2), (6, 0), (0, -1), (0, 2**62)):
             with self.assertRaises(dt.InvalidArgumentError):

@@ -115,6 +115,19 @@ class Processes(unittest.TestCase):
         self.assertEqual((out, ranks[0].returncode), ("1 True\n", 1))
         self.assertIn("ValueError: bad größe", ranks[1].communicate(timeout=LIMIT_S)[1])
 
+    def test_an_error_of_one_rank_alone_ends_the_others_too(self):
+        ranks = self.start("""
+            with job:
+                try:
+                    job.store.get("never", timeout=0.05) if comm.rank == 1 else comm.barrier()
+                except dt.AbortedError as error:
+                    print(error.rank, "TimeoutError: " in str(error))
+                    raise
+            """)
+        out, error = ranks[0].communicate(timeout=LIMIT_S)
+        self.assertEqual((out, ranks[0].returncode), ("1 True\n", 1), error)
+        self.assertIn("TimeoutError", ranks[1].communicate(timeout=LIMIT_S)[1])
+
     def test_ctrl_c_ends_a_wait(self):
         ranks = self.start("""
             if comm.rank == 0:

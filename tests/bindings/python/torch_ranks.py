@@ -3,10 +3,12 @@
 
 As a program: torch_ranks.py check | bench, started on 2 ranks by `dt run`."""
 
+import gc
 import os
 import statistics
 import sys
 import time
+import weakref
 
 import dt
 import dt.torch
@@ -89,6 +91,9 @@ def check(comm):
         raise AssertionError("nobody missed a gradient")
     ours.step(inputs, labels)
 
+    check_broken_step(comm, ours, inputs, labels)
+    check_wrapped_again(comm)
+
     frozen = make_model(1)
     for parameter in frozen[0].parameters():
         parameter.requires_grad_(False)
@@ -106,6 +111,72 @@ def check(comm):
     else:
         raise AssertionError("a module without parameters was taken")
     print(f"rank {comm.rank}: largest difference of the loss over {STEPS} steps {worst:.1e}")
+
+
+def check_broken_step(comm, ours, inputs, labels):
+    """An exception in backward() of one rank: all hear of it, and the next step works."""
+    def fail(_):
+        raise ValueError("broken")
+
+    ours.optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(hidden(ours.model, inputs, fail if comm.rank == 0 else None),
+                                             labels)
+    try:
+        loss.backward()
+    except ValueError:
+        assert comm.rank == 0
+        try:
+            ours.model(inputs)
+        except dt.InvalidStateError as error:
+            assert "ended with an exception" in str(error), error
+        else:
+            raise AssertionError("a broken step was taken for a whole one")
+    except dt.InvalidStateError as error:
+        assert comm.rank == 1 and "0.weight" in str(error), error
+    else:
+        raise AssertionError("the other rank's failure went unnoticed")
+    ours.step(inputs, labels)
+
+
+def hidden(wrapped, inputs, hook):
+    """The output of a forward pass, with a hook where the gradient passes the first layer's output."""
+    def on_output(_, __, output):
+        if hook is not None:
+            output.register_hook(hook)
+
+    handle = wrapped.module[0].register_forward_hook(on_output)
+    try:
+        return wrapped(inputs)
+    finally:
+        handle.remove()
+
+
+def check_wrapped_again(comm):
+    """One module under several wrappers, one after the other: closed, forgotten and in use."""
+    module = torch.nn.Linear(32, 3)
+    inputs = torch.full((2, 32), float(comm.rank))
+    wrapped = dt.torch.DistributedDataParallel(module, comm)
+    wrapped(inputs).sum().backward()
+    wrapped.close()
+    wrapped.close()
+    try:
+        wrapped(inputs)
+    except dt.InvalidArgumentError:
+        pass
+    else:
+        raise AssertionError("a closed wrapper was used")
+    for _ in range(2):
+        module.weight.grad = None
+        module(inputs).sum().backward()  # nobody averages it
+        assert torch.all(module.weight.grad == 2 * comm.rank), module.weight.grad
+        module.weight.grad = None
+        wrapped = dt.torch.DistributedDataParallel(module, comm)
+        wrapped(inputs).sum().backward()
+        assert torch.all(module.weight.grad == 1), module.weight.grad
+        gone = weakref.ref(wrapped)
+        del wrapped
+        gc.collect()
+        assert gone() is None, "the module keeps its wrapper"
 
 
 def bench(comm):
