@@ -28,7 +28,8 @@ namespace Dt
             if (Turns == before) return;
             lock (this)
             {
-                while (turns == before + 1) Monitor.Wait(this);
+                int now = turns;  // a whole group may have passed, and another begun
+                while (IsInside(now) && turns == now) Monitor.Wait(this);
             }
         }
 
