@@ -167,8 +167,8 @@ class Asyncio(unittest.TestCase):
                 return _asyncio.completion(work)
 
             async def cancelled(work):
-                asyncio.ensure_future(self.wait(work))
-                await self.turns()
+                waiting = asyncio.ensure_future(self.wait(work))
+                await asyncio.wait([waiting], timeout=0.001)  # it has begun, and cannot end
 
             first, second = comm.barrier_async(), comm.barrier_async()
             loops = []
@@ -178,8 +178,10 @@ class Asyncio(unittest.TestCase):
                 task = loop.create_task(how(first))
                 future = loop.run_until_complete(task)
                 if how is cancelled:
-                    self.assertEqual([each.cancel() for each in asyncio.all_tasks(loop)], [True])
-                    loop.run_until_complete(self.turns())
+                    tasks = asyncio.all_tasks(loop)
+                    self.assertEqual([each.cancel() for each in tasks], [True])
+                    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                    del tasks
                 loop.close()
                 del loop, task, future
             gc.collect()
@@ -187,10 +189,6 @@ class Asyncio(unittest.TestCase):
             job.store.set("ended", b"")
             run(self.wait(second))
         run_ranks(2, body)
-
-    async def turns(self):
-        for _ in range(3):
-            await asyncio.sleep(0)
 
 
 class Buffers(unittest.TestCase):
