@@ -11,6 +11,9 @@
 
 namespace dt::backend {
 
+/// A caller's interrupt rings no doorbell of a backend; a waiter that has one looks this often.
+inline constexpr int64_t kInterruptPollMs = 20;
+
 struct Launch;  // backend/device/launch.h
 
 /// Completion of one asynchronous operation. Completed exactly once, by the backend; never changes

@@ -33,13 +33,6 @@ LastError& last_error() {
   return error;
 }
 
-template <size_t N>
-void copy_text(const std::string& text, char (&out)[N]) {
-  const size_t length = std::min(text.size(), N - 1);
-  memcpy(out, text.data(), length);
-  out[length] = '\0';
-}
-
 }  // namespace
 
 dt_status record(const Status& status) {

@@ -3,7 +3,9 @@
 
 #include <dt/dt.h>
 
+#include <algorithm>
 #include <cstdarg>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -82,6 +84,14 @@ void destroy(const void* handle) noexcept {
     handle_table().close(handle, T::kKind);
   } catch (...) {  // a full free list: the slot is lost, nothing else
   }
+}
+
+/// Fills a field of a caller's struct: what does not fit is cut.
+template <size_t N>
+void copy_text(const std::string& text, char (&out)[N]) {
+  const size_t length = std::min(text.size(), N - 1);
+  memcpy(out, text.data(), length);
+  out[length] = '\0';
 }
 
 /// Copies a text or bytes as dt_config_get() and dt_store_get() promise: cut to `capacity`.

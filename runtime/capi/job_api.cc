@@ -11,13 +11,6 @@
 namespace dt::capi {
 namespace {
 
-template <size_t N>
-void copy_text(const std::string& text, char (&out)[N]) {
-  const size_t length = std::min(text.size(), N - 1);
-  memcpy(out, text.data(), length);
-  out[length] = '\0';
-}
-
 /// A served store: its loop outlives it.
 struct StoreServerObject {
   static constexpr HandleKind kKind = HandleKind::kStoreServer;

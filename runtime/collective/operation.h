@@ -63,6 +63,8 @@ struct Collective {
   /// The operation then fails on every rank of the communicator with INVALID_STATE and the texts of
   /// all withholding ranks, moves no data, and leaves the communicator usable.
   std::shared_ptr<const std::string> withheld;
+
+  bool is_transfer() const { return kind == Kind::kSend || kind == Kind::kRecv; }
 };
 
 }  // namespace dt::collective

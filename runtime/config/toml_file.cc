@@ -35,7 +35,7 @@ std::string type_text(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::table: return "a table";
     case toml::node_type::array: return "an array";
-    case toml::node_type::string: return quoted(**node.as_string());
+    case toml::node_type::string: return config::quoted(**node.as_string());
     case toml::node_type::integer: return std::to_string(**node.as_integer());
     case toml::node_type::floating_point: return format("%g", **node.as_floating_point());
     case toml::node_type::boolean: return **node.as_boolean() ? "true" : "false";
@@ -182,7 +182,7 @@ class Reader {
   void unknown(const std::string& name, bool plain, const toml::key& key, const toml::node& node) {
     const char* kind = node.is_table() && plain ? "section" : "key";
     const std::string nearest = nearest_name(table_, name);
-    std::string text = format("unknown %s %s", kind, quoted(name).c_str());
+    std::string text = format("unknown %s %s", kind, config::quoted(name).c_str());
     if (!plain && nearest == name) {
       text += "; write the name without quotes";
     } else if (!nearest.empty()) {
@@ -226,7 +226,7 @@ class Reader {
     const Key* key = find_key(table_, name);
     if (key == nullptr) {
       const std::string nearest = nearest_name(table_, name);
-      std::string text = format("lock holds the unknown key %s", quoted(name).c_str());
+      std::string text = format("lock holds the unknown key %s", config::quoted(name).c_str());
       if (!nearest.empty()) text += format("; the nearest known key is %s", nearest.c_str());
       if (!newer_) {
         fault(at, text);

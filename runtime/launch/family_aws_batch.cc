@@ -8,7 +8,7 @@ namespace dt::launch {
 namespace {
 
 constexpr int32_t kDefaultPort = 29500;  // as torch.distributed's launchers
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kAwsBatchRows[] = {
     rank_row(Field::kRank, "AWS_BATCH_JOB_NODE_INDEX"),
     size_row(Field::kWorldSize, "AWS_BATCH_JOB_NUM_NODES"),
 };
@@ -18,7 +18,7 @@ constexpr NumberRow kRows[] = {
 Result<Facts> read_aws_batch(Variables& variables) {
   Facts facts;
   facts.launcher = "aws-batch";
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kAwsBatchRows, facts));
   if (!facts.complete()) return facts;
   DT_TRY(check_ranges(facts));
   DT_TRY_VALUE(const auto main,

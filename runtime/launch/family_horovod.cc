@@ -7,7 +7,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kHorovodRows[] = {
     rank_row(Field::kRank, "HOROVOD_RANK"),
     size_row(Field::kWorldSize, "HOROVOD_SIZE"),
     rank_row(Field::kLocalRank, "HOROVOD_LOCAL_RANK"),
@@ -20,7 +20,7 @@ Result<Facts> read_horovod(Variables& variables) {
   Facts facts;
   facts.launcher = "horovod";
   facts.nested = true;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kHorovodRows, facts));
   return facts;
 }
 

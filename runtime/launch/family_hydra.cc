@@ -6,7 +6,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kHydraRows[] = {
     rank_row(Field::kRank, "PMI_RANK"),
     size_row(Field::kWorldSize, "PMI_SIZE"),
 };
@@ -21,7 +21,7 @@ constexpr NumberRow kLocalRows[] = {
 Result<Facts> read_hydra(Variables& variables) {
   Facts facts;
   facts.launcher = "hydra";
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kHydraRows, facts));
   if (!facts.at(Field::kRank) && variables.get("PMI_PORT") != nullptr) {
     DT_TRY(read_numbers(variables, kIdRows, facts));
   }

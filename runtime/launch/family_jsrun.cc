@@ -10,7 +10,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kJsrunRows[] = {
     rank_row(Field::kRank, "JSM_NAMESPACE_RANK"),
     size_row(Field::kWorldSize, "JSM_NAMESPACE_SIZE"),
     rank_row(Field::kLocalRank, "JSM_NAMESPACE_LOCAL_RANK"),
@@ -51,7 +51,7 @@ Status read_lsf_job(Variables& variables, Facts& facts) {
 Result<Facts> read_jsrun(Variables& variables) {
   Facts facts;
   facts.launcher = "jsrun";
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kJsrunRows, facts));
   if (!facts.complete()) return facts;
   DT_TRY(read_lsf_job(variables, facts));
   read_exchange(variables, facts);

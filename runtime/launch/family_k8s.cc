@@ -6,7 +6,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kK8sRows[] = {
     rank_row(Field::kRank, "JOB_COMPLETION_INDEX"),
     size_row(Field::kWorldSize, "WORLD_SIZE"),
 };
@@ -19,7 +19,7 @@ Result<Facts> read_k8s_indexed(Variables& variables) {
   const bool meant =
       variables.get("WORLD_SIZE") != nullptr || variables.get("MASTER_ADDR") != nullptr;
   if (!meant || variables.get("JOB_COMPLETION_INDEX") == nullptr) return facts;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kK8sRows, facts));
   if (facts.complete()) set_one_per_node(facts);
   return facts;
 }

@@ -6,7 +6,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kLightningRows[] = {
     size_row(Field::kWorldSize, "WORLD_SIZE"),
     rank_row(Field::kLocalRank, "LOCAL_RANK"),
     rank_row(Field::kNodeRank, "NODE_RANK"),
@@ -21,7 +21,7 @@ Result<Facts> read_lightning(Variables& variables) {
   if (variables.get("RANK") != nullptr || variables.get("MASTER_ADDR") == nullptr) return facts;
   Facts read;
   // Other numbers are legal in LOCAL_RANK for other launchers, which have judged them.
-  if (!read_numbers(variables, kRows, read).ok()) return facts;
+  if (!read_numbers(variables, kLightningRows, read).ok()) return facts;
   const auto& size = read.at(Field::kWorldSize);
   const auto& local = read.at(Field::kLocalRank);
   const auto& node = read.at(Field::kNodeRank);

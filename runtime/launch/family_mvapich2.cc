@@ -5,7 +5,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kMvapich2Rows[] = {
     rank_row(Field::kRank, "MV2_COMM_WORLD_RANK"),
     rank_row(Field::kRank, "MVP_COMM_WORLD_RANK"),
     size_row(Field::kWorldSize, "MV2_COMM_WORLD_SIZE"),
@@ -22,7 +22,7 @@ constexpr NumberRow kRows[] = {
 Result<Facts> read_mvapich2(Variables& variables) {
   Facts facts;
   facts.launcher = "mvapich2";
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kMvapich2Rows, facts));
   DT_TRY(read_mpi_surroundings(variables, facts));
   return facts;
 }

@@ -7,7 +7,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kOpenmpiRows[] = {
     rank_row(Field::kRank, "OMPI_COMM_WORLD_RANK"),
     size_row(Field::kWorldSize, "OMPI_COMM_WORLD_SIZE"),
     rank_row(Field::kLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -20,7 +20,7 @@ constexpr NumberRow kRows[] = {
 Result<Facts> read_openmpi(Variables& variables) {
   Facts facts;
   facts.launcher = "openmpi";
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kOpenmpiRows, facts));
   if (!facts.complete()) return facts;
   if (const std::string* id = variables.get("PMIX_NAMESPACE")) {
     facts.job_id = TextFact{*id, "PMIX_NAMESPACE"};

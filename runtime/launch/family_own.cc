@@ -10,7 +10,7 @@ namespace dt::launch {
 namespace {
 
 // -1, and port 0, are the defaults of the keys and mean "not given".
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kOwnRows[] = {
     {Field::kRank, "DT_RANK", 0, INT32_MAX - 1, -1},
     {Field::kWorldSize, "DT_WORLD_SIZE", 1, INT32_MAX, -1},
     {Field::kLocalRank, "DT_LOCAL_RANK", 0, INT32_MAX - 1, -1},
@@ -30,7 +30,7 @@ Status check_positive(const Facts& facts, Field field) {
 
 Result<Facts> read_own(Variables& variables) {
   Facts facts;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kOwnRows, facts));
   for (const Field size : {Field::kWorldSize, Field::kLocalSize, Field::kNodeCount}) {
     DT_TRY(check_positive(facts, size));
   }

@@ -6,7 +6,7 @@ namespace dt::launch {
 namespace {
 
 constexpr NumberRow kRank[] = {rank_row(Field::kRank, "PALS_RANKID")};
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kPalsRows[] = {
     size_row(Field::kWorldSize, "PALS_SIZE"),         size_row(Field::kWorldSize, "PMI_SIZE"),
     rank_row(Field::kLocalRank, "PALS_LOCAL_RANKID"), rank_row(Field::kLocalRank, "PMI_LOCAL_RANK"),
     size_row(Field::kLocalSize, "PALS_LOCAL_SIZE"),   size_row(Field::kLocalSize, "PMI_LOCAL_SIZE"),
@@ -19,7 +19,7 @@ Result<Facts> read_pals(Variables& variables) {
   Facts facts;
   facts.launcher = "pals";
   DT_TRY(read_numbers(variables, kRank, facts));
-  if (facts.at(Field::kRank)) DT_TRY(read_numbers(variables, kRows, facts));
+  if (facts.at(Field::kRank)) DT_TRY(read_numbers(variables, kPalsRows, facts));
   if (facts.complete()) read_exchange(variables, facts);
   return facts;
 }

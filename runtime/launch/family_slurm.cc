@@ -16,7 +16,7 @@ namespace {
 // releases print them as negative numbers.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kSlurmRows[] = {
     rank_row(Field::kRank, "SLURM_PROCID"),
     size_row(Field::kWorldSize, "SLURM_STEP_NUM_TASKS"),
     rank_row(Field::kLocalRank, "SLURM_LOCALID"),
@@ -136,7 +136,7 @@ Result<Facts> read_slurm_step(Variables& variables) {
   facts.launcher = "slurm";
   DT_TRY_VALUE(const bool ordinary, in_ordinary_step(variables));
   if (!ordinary) return facts;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kSlurmRows, facts));
   if (const std::string* job = variables.get("SLURM_JOB_ID")) {
     facts.job_id = TextFact{*job + "." + *variables.get("SLURM_STEP_ID"), "SLURM_STEP_ID"};
   }

@@ -8,7 +8,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kRows[] = {
+constexpr NumberRow kTorchRows[] = {
     {Field::kRank, "RANK", 0, INT32_MAX - 1, kNoUnset},
     {Field::kWorldSize, "WORLD_SIZE", 1, INT32_MAX, kNoUnset},
 };
@@ -69,7 +69,7 @@ Status read_kubeflow(Variables& variables, Facts& facts) {
 
 Result<Facts> read_torch(Variables& variables) {
   Facts facts;
-  DT_TRY(read_numbers(variables, kRows, facts));
+  DT_TRY(read_numbers(variables, kTorchRows, facts));
   Status rest = read_numbers(variables, kMoreRows, facts);
   if (rest.ok()) rest = read_user_rendezvous(variables, facts);
   // Such names are common: in a process that nobody started as a rank they may be anybody's, and

@@ -16,14 +16,14 @@ namespace dt::launch {
 namespace {
 
 constexpr size_t kLongestLine = 4096;  // PMI-1 allows 1024 for a value
-constexpr const char* kKey = "dt.store";
+constexpr const char* kPmiKey = "dt.store";
 constexpr int64_t kLookMs = 100;  // how soon an interrupt is seen
-constexpr const char* kNext =
+constexpr const char* kPmiNext =
     "; set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there, also where the "
     "program calls MPI_Init or starts a second job, since PMI serves one of them";
 
-Status failed(const std::string& what) {
-  return launch_error("no_rendezvous", "the launcher's PMI service " + what + kNext);
+Status pmi_failed(const std::string& what) {
+  return launch_error("no_rendezvous", "the launcher's PMI service " + what + kPmiNext);
 }
 
 /// The value of `name` in "cmd=x name=value ...", empty when it is not there.
@@ -48,7 +48,8 @@ Status PmiClient::wait_for(short events) const {
     const int ready =
         poll(&entry, 1, static_cast<int>(std::min(wait_.deadline.remaining_ms(), kLookMs)));
     if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return failed("cannot be waited for: " + errno_text(errno));
+    if (ready < 0 && errno != EINTR)
+      return pmi_failed("cannot be waited for: " + errno_text(errno));
   }
   return Status(
       Code::kTimeout,
@@ -65,7 +66,8 @@ Status PmiClient::send(const std::string& line) const {
     if (sent > 0) {
       text.erase(0, static_cast<size_t>(sent));
     } else if (sent < 0 && errno != EINTR && errno != EAGAIN) {
-      return failed(format("(PMI_FD=%d) cannot be written to: %s", fd_, errno_text(errno).c_str()));
+      return pmi_failed(
+          format("(PMI_FD=%d) cannot be written to: %s", fd_, errno_text(errno).c_str()));
     }
   }
   return {};
@@ -79,16 +81,16 @@ Result<std::string> PmiClient::receive() {
       received_.erase(0, end + 1);
       return line;
     }
-    if (received_.size() > kLongestLine) return failed("sent a line without an end");
+    if (received_.size() > kLongestLine) return pmi_failed("sent a line without an end");
     DT_TRY(wait_for(POLLIN));
     char buffer[1024];
     const ssize_t got = recv(fd_, buffer, sizeof buffer, MSG_DONTWAIT);
     if (got > 0) {
       received_.append(buffer, static_cast<size_t>(got));
     } else if (got == 0) {
-      return failed("has closed the connection");
+      return pmi_failed("has closed the connection");
     } else if (errno != EINTR && errno != EAGAIN) {
-      return failed(format("(PMI_FD=%d) cannot be read: %s", fd_, errno_text(errno).c_str()));
+      return pmi_failed(format("(PMI_FD=%d) cannot be read: %s", fd_, errno_text(errno).c_str()));
     }
   }
 }
@@ -98,7 +100,7 @@ Result<std::string> PmiClient::ask(const std::string& line, const char* expected
   DT_TRY_VALUE(std::string answer, receive());
   const std::string code = value_of(answer, "rc");
   if (value_of(answer, "cmd") != expected || (!code.empty() && code != "0")) {
-    return failed("answered " + config::quoted(answer) + " to " + config::quoted(line));
+    return pmi_failed("answered " + config::quoted(answer) + " to " + config::quoted(line));
   }
   return answer;
 }
@@ -107,7 +109,7 @@ Result<std::string> PmiClient::exchange(int32_t rank, const std::string& mine) {
   DT_TRY(ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init").status());
   DT_TRY(ask("cmd=get_maxes", "maxes").status());
   DT_TRY_VALUE(const std::string kvs, ask("cmd=get_my_kvsname", "my_kvsname"));
-  const std::string space = "kvsname=" + value_of(kvs, "kvsname") + " key=" + kKey;
+  const std::string space = "kvsname=" + value_of(kvs, "kvsname") + " key=" + kPmiKey;
   if (rank == 0) DT_TRY(ask("cmd=put " + space + " value=" + mine, "put_result").status());
   DT_TRY(ask("cmd=barrier_in", "barrier_out").status());
   DT_TRY_VALUE(const std::string answer, ask("cmd=get " + space, "get_result"));

@@ -14,13 +14,15 @@ namespace dt::launch {
 namespace {
 
 constexpr const char* kLibrary = "libpmix.so.2";
-constexpr const char* kKey = "dt.store";
-constexpr const char* kNext =
+constexpr const char* kPmixKey = "dt.store";
+constexpr const char* kPmixNext =
     "; set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there, the same on "
     "all "
     "ranks (with Open MPI: mpirun -x MASTER_ADDR=... -x MASTER_PORT=...)";
 
-Status failed(const std::string& what) { return launch_error("no_rendezvous", what + kNext); }
+Status pmix_failed(const std::string& what) {
+  return launch_error("no_rendezvous", what + kPmixNext);
+}
 
 struct Library {
   pmix::Init init = nullptr;
@@ -37,7 +39,7 @@ Result<Library> open_library() {
   void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    return failed(std::string("PMIx cannot be used: ") + (why != nullptr ? why : kLibrary));
+    return pmix_failed(std::string("PMIx cannot be used: ") + (why != nullptr ? why : kLibrary));
   }
   Library library;
   const auto load = [&](auto& function, const char* name) {
@@ -48,22 +50,22 @@ Result<Library> open_library() {
                    load(library.commit, "PMIx_Commit") && load(library.fence, "PMIx_Fence") &&
                    load(library.get, "PMIx_Get") && load(library.finalize, "PMIx_Finalize") &&
                    load(library.error_text, "PMIx_Error_string");
-  if (!all) return failed(std::string(kLibrary) + " lacks a function of PMIx 3");
+  if (!all) return pmix_failed(std::string(kLibrary) + " lacks a function of PMIx 3");
   return library;
 }
 
 Status check(const Library& library, int status, const char* call) {
   if (status == pmix::kSuccess) return {};
   const char* text = library.error_text(status);
-  return failed(format("%s: %s (%d)", call, text != nullptr ? text : "unknown", status));
+  return pmix_failed(format("%s: %s (%d)", call, text != nullptr ? text : "unknown", status));
 }
 
 Result<std::string> get_text(const Library& library, pmix::Proc proc) {
   proc.rank = 0;
   pmix::Value* value = nullptr;
-  DT_TRY(check(library, library.get(&proc, kKey, nullptr, 0, &value), "PMIx_Get"));
+  DT_TRY(check(library, library.get(&proc, kPmixKey, nullptr, 0, &value), "PMIx_Get"));
   if (value == nullptr || value->type != pmix::kString || value->data.text == nullptr) {
-    return failed("PMIx_Get: rank 0 gave no text");
+    return pmix_failed("PMIx_Get: rank 0 gave no text");
   }
   std::string text = value->data.text;
   std::free(value->data.text);
@@ -74,14 +76,14 @@ Result<std::string> get_text(const Library& library, pmix::Proc proc) {
 Result<std::string> exchange(const Library& library, const pmix::Proc& proc, int32_t rank,
                              std::string mine) {
   if (proc.rank != static_cast<uint32_t>(rank)) {
-    return failed(
+    return pmix_failed(
         format("PMIx calls this process rank %u, but it is rank %d of the job", proc.rank, rank));
   }
   if (rank == 0) {
     pmix::Value value{};
     value.type = pmix::kString;
     value.data.text = mine.data();
-    DT_TRY(check(library, library.put(pmix::kGlobal, kKey, &value), "PMIx_Put"));
+    DT_TRY(check(library, library.put(pmix::kGlobal, kPmixKey, &value), "PMIx_Put"));
     DT_TRY(check(library, library.commit(), "PMIx_Commit"));
   }
   pmix::Info collect{};

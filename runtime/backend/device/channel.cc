@@ -20,10 +20,6 @@ constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
 
-bool is_transfer(const Collective& collective) {
-  return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
-}
-
 }  // namespace
 
 // ---- callers ----
@@ -226,7 +222,7 @@ bool DeviceChannel::joins(const Operation& next, const std::vector<OperationPtr>
   if (next.group != 0 || (*last)->group != 0) {
     return next.group == (*last)->group && batch_.empty();
   }
-  if (!is_transfer(next.collective) || !is_transfer((*last)->collective)) return false;
+  if (!next.collective.is_transfer() || !(*last)->collective.is_transfer()) return false;
   if (begun.size() >= kTogetherMax) return false;
   return batch_.empty() || options_.carrier->takes(next.collective);
 }

@@ -17,17 +17,15 @@
 namespace dt::backend {
 namespace {
 
-// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
-constexpr int64_t kInterruptPollMs = 20;
 constexpr int64_t kLookMs = 1'000;   // and after the device thread this often
 constexpr int64_t kAgreeMs = 8'000;  // more than a hanging device thread is late
 constexpr int64_t kZeroMs = 60'000;
-constexpr size_t kReasonBytes = 480;
+constexpr size_t kDeviceReasonBytes = 480;
 
 /// What ranks tell each other after each has tried to make its part.
 struct Outcome {
   int32_t code = 0;
-  char reason[kReasonBytes] = {};
+  char reason[kDeviceReasonBytes] = {};
 };
 
 class DeviceBackend final : public Backend {
@@ -268,7 +266,7 @@ class DeviceBackend final : public Backend {
 Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait) {
   Outcome own;
   own.code = static_cast<int32_t>(mine.code());
-  strncpy(own.reason, mine.message().c_str(), kReasonBytes - 1);
+  strncpy(own.reason, mine.message().c_str(), kDeviceReasonBytes - 1);
   std::vector<Outcome> all(static_cast<size_t>(options.size));
   Collective gather;
   gather.kind = Kind::kAllgather;
@@ -288,10 +286,11 @@ Status agree(const DeviceOptions& options, const Status& mine, const Wait& wait)
   }
   if (cause == nullptr) return {};
   if (!mine.ok() && (mine.code() != Code::kTimeout || cause->code == kTimedOut)) return mine;
-  return Status(static_cast<Code>(cause->code),
-                format("rank %d could not make communicator \"%s\" on its GPU: %.*s",
-                       static_cast<int>(cause - all.data()), options.name.c_str(),
-                       static_cast<int>(strnlen(cause->reason, kReasonBytes)), cause->reason));
+  return Status(
+      static_cast<Code>(cause->code),
+      format("rank %d could not make communicator \"%s\" on its GPU: %.*s",
+             static_cast<int>(cause - all.data()), options.name.c_str(),
+             static_cast<int>(strnlen(cause->reason, kDeviceReasonBytes)), cause->reason));
 }
 
 }  // namespace

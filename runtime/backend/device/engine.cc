@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kSpinNs = 60'000;
 constexpr int64_t kShortestNapNs = 20'000;
 constexpr int64_t kLongestNapNs = 200'000;
-constexpr int64_t kLookMs = 1'000;  // who waits looks after the thread so often
+constexpr int64_t kDrainLookMs = 1'000;  // who waits looks after the thread so often
 constexpr const char* kJobEnded = "the job has ended";
 constexpr int64_t kFarewellMs = 1'000;  // for channels that end together with their peers'
 constexpr int64_t kEndMs = 5'000;       // for a thread that does not hang
@@ -147,7 +147,7 @@ bool DeviceThread::drain(const Wait& wait) {
       drained_.cancel();
       return unended_.load() == 0;
     }
-    drained_.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kLookMs)));
+    drained_.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kDrainLookMs)));
     look_after();
   }
 }

@@ -16,13 +16,7 @@ namespace {
 
 using collective::Step;
 
-// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
-constexpr int64_t kInterruptPollMs = 20;
 constexpr size_t kPooledMax = 64;  // operations kept for reuse
-
-bool is_transfer(const Collective& collective) {
-  return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
-}
 
 bool breaks(const Status& status) {
   // What a rank withholds, all ranks know of: the communicator stays in step.
@@ -81,7 +75,7 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
 
 Status HostBackend::run(const Collective& collective) {
   // Sends and receives always queue: only there they progress beside their neighbours.
-  if (!is_transfer(collective) && !pending() && turn_.try_take()) {
+  if (!collective.is_transfer() && !pending() && turn_.try_take()) {
     if (!pending()) {
       Status status = interrupt_.fired() ? interrupt_.status() : run_here(collective);
       if (turn_.give()) doorbell_.ring();
@@ -198,8 +192,8 @@ HostBackend::Advance HostBackend::advance_queue() {
     Operation& head = *active_.front();
     result.deadline = head.collective.deadline;
     bool done = false;
-    result.step = is_transfer(head.collective) ? advance_transfers(&result.deadline)
-                                               : advance_head(head, &done);
+    result.step = head.collective.is_transfer() ? advance_transfers(&result.deadline)
+                                                : advance_head(head, &done);
     if (interrupt_.fired()) continue;
     if (done) {
       OperationPtr finished = std::move(active_.front());
@@ -230,7 +224,7 @@ Step HostBackend::advance_head(Operation& operation, bool* out_done) {
 Step HostBackend::advance_transfers(Deadline* out_deadline) {
   std::fill(busy_.begin(), busy_.end(), false);
   bool progressed = false;
-  for (size_t i = 0; i < active_.size() && is_transfer(active_[i]->collective);) {
+  for (size_t i = 0; i < active_.size() && active_[i]->collective.is_transfer();) {
     Operation& operation = *active_[i];
     const Collective& collective = operation.collective;
     const size_t pair =
@@ -264,8 +258,8 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
     ++i;
   }
   if (progressed) return Step::kProgressed;
-  return active_.empty() || !is_transfer(active_.front()->collective) ? Step::kDone
-                                                                      : Step::kBlocked;
+  return active_.empty() || !active_.front()->collective.is_transfer() ? Step::kDone
+                                                                       : Step::kBlocked;
 }
 
 void HostBackend::fail_queue() {

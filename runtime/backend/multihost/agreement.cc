@@ -14,8 +14,6 @@ namespace {
 
 namespace flag = collective::flag;
 
-constexpr size_t kListedMax = 8;  // entries of a list in a message, and of a host
-
 template <size_t N>
 void put_text(char (&target)[N], const std::string& text) {
   const size_t length = std::min(text.size(), N - 1);

@@ -11,6 +11,8 @@
 
 namespace dt::backend {
 
+inline constexpr size_t kListedMax = 8;  ///< entries of a list in a message, and of a host
+
 /// What a rank is about to do. Before data moves, all ranks of a communicator compare it: within
 /// each host, then the leaders of the hosts with each other, then the leaders tell their hosts.
 struct Said {

@@ -20,7 +20,6 @@ constexpr int64_t kBackstopMs = 3000;
 constexpr int64_t kBystanderMs = 1000;
 // The thread that tells the control plane is never busy for long.
 constexpr int64_t kTellMs = 2000;
-constexpr size_t kListedMax = 8;
 
 }  // namespace
 

@@ -14,10 +14,7 @@
 namespace dt::backend {
 namespace {
 
-// A caller's interrupt rings no doorbell of ours; a waiter that has one looks this often.
-constexpr int64_t kInterruptPollMs = 20;
-constexpr size_t kListedMax = 8;  // entries of a list in a message
-constexpr size_t kReasonBytes = 256;
+constexpr size_t kRefusalBytes = 256;
 
 /// The face of a Conductor: any thread may call; operations are posted to the mesh's loop in the
 /// order of the calls.
@@ -176,7 +173,7 @@ Result<std::vector<T>> MultihostBackend::gather(const T& mine, Deadline deadline
 Status MultihostBackend::agree(const Status& made, const std::vector<int32_t>& members,
                                const std::string& name, Deadline deadline) {
   struct Reason {
-    char text[kReasonBytes];
+    char text[kRefusalBytes];
   };
   const auto good = [](int32_t code) { return code == static_cast<int32_t>(Code::kOk); };
   DT_TRY_VALUE(const auto codes, gather(static_cast<int32_t>(made.code()), deadline));
@@ -200,7 +197,7 @@ Status MultihostBackend::agree(const Status& made, const std::vector<int32_t>& m
     }
     const char* reason = reasons[rank].text;
     text += format("%s%s: %.*s", listed == 1 ? "" : "; ", parent.member_text(rank, pid).c_str(),
-                   static_cast<int>(strnlen(reason, kReasonBytes)), reason);
+                   static_cast<int>(strnlen(reason, kRefusalBytes)), reason);
   }
   if (listed == 0) return {};  // it was a rank of another color
   if (listed > kListedMax) text += format("; and %zu more ranks", listed - kListedMax);

@@ -75,7 +75,6 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   }
 
   bool wait(Work& work, const Wait& wait) override {
-    constexpr int64_t kInterruptPollMs = 20;
     Doorbell bell;
     work.watch(&bell);
     while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {

@@ -26,10 +26,6 @@ struct Shape {
   int64_t recv_parts = 1;
 };
 
-bool is_transfer(const Collective& collective) {
-  return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
-}
-
 /// Chunks of a collective go through two halves of pinned memory: copy in, the host's operation,
 /// copy out. The next chunk is copied in while the host works.
 ///
@@ -49,7 +45,7 @@ class StagedCarrier final : public Carrier {
     todo_.insert(todo_.end(), operations.begin(), operations.end());
     return {};
   }
-  bool takes(const Collective& next) const override { return is_transfer(next); }
+  bool takes(const Collective& next) const override { return next.is_transfer(); }
   Status progress(std::vector<const Collective*>* ended) override;
   int64_t grace_ms() const override { return kGraceMs; }
   Status check() override { return options_.on_host->broken(); }
@@ -219,14 +215,14 @@ Result<bool> StagedCarrier::host_has_done(const Work& work) const {
 /// Each peer and direction has one at a time, and neither direction can take all slices: so a send
 /// holds up no receive that its peer needs to go on.
 void StagedCarrier::take_transfers() {
-  if (todo_.empty() || !is_transfer(*todo_.front())) return;
+  if (todo_.empty() || !todo_.front()->is_transfer()) return;
   std::set<std::pair<Kind, int32_t>> busy;
   size_t sends = 0;
   for (const Transfer& each : transfers_) {
     busy.insert({each.collective->kind, each.collective->root});
     if (each.collective->kind == Kind::kSend) ++sends;
   }
-  for (auto next = todo_.begin(); next != todo_.end() && is_transfer(**next);) {
+  for (auto next = todo_.begin(); next != todo_.end() && (*next)->is_transfer();) {
     const Collective* const collective = *next;
     const bool is_send = collective->kind == Kind::kSend;
     const size_t used = is_send ? sends : transfers_.size() - sends;

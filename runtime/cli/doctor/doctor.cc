@@ -17,7 +17,7 @@ constexpr char kFooter[] =
     "0.\n"
     "With --cluster rank 0 prints and ends with that code for all ranks; the others end with 0.";
 
-struct Options {
+struct DoctorOptions {
   bool json = false;
   bool cluster = false;
   bool strict = false;
@@ -30,7 +30,7 @@ int exit_code(doctor::Grade grade, bool strict) {
 }
 
 Result<int> examine_cluster(const doctor::Machine& machine, const doctor::Report& own,
-                            const Options& options) {
+                            const DoctorOptions& options) {
   const Wait wait{Deadline::after_ms(options.timeout_ms), nullptr};
   DT_TRY_VALUE(const std::vector<doctor::Report> reports, doctor::gather(machine, own, wait));
   if (reports.empty()) return 0;  // rank 0 has the word
@@ -44,7 +44,7 @@ Result<int> examine_cluster(const doctor::Machine& machine, const doctor::Report
 
 int doctor_command(int argument_count, char** arguments) {
   CLI::App app("Says what a job started here would find, and what to mend.", "dt doctor");
-  Options options;
+  DoctorOptions options;
   app.footer(kFooter);
   app.add_flag("--json", options.json, "print JSON");
   app.add_flag("--cluster", options.cluster,

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kColumns = 80;
-constexpr size_t kMaxTextBytes = 64 << 10;
+constexpr size_t kMaxFindingBytes = 64 << 10;
 constexpr size_t kFindingBytes = 1 + 3 * 4;
 
 /// Breaks at blanks so that each line has at most `width` characters; longer words stay whole.
@@ -238,15 +238,15 @@ std::string encode(const Report& report) {
 bool decode(std::string_view bytes, Report* out) {
   store::Reader reader(bytes);
   out->rank = reader.i32();
-  out->host = reader.text(kMaxTextBytes);
+  out->host = reader.text(kMaxFindingBytes);
   out->findings.resize(reader.count(kFindingBytes));
   for (Finding& finding : out->findings) {
     const uint8_t grade = reader.u8();
     if (grade > static_cast<uint8_t>(Grade::kBad)) return false;
     finding.grade = static_cast<Grade>(grade);
-    finding.text = reader.text(kMaxTextBytes);
-    finding.advice = reader.text(kMaxTextBytes);
-    finding.compared = reader.text(kMaxTextBytes);
+    finding.text = reader.text(kMaxFindingBytes);
+    finding.advice = reader.text(kMaxFindingBytes);
+    finding.compared = reader.text(kMaxFindingBytes);
   }
   return reader.done();
 }

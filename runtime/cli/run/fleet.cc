@@ -22,7 +22,7 @@ constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
 constexpr int64_t kSlackMs = 2'000;    // node 0 decides first, then the others give up
 constexpr int64_t kGoodbyeMs = 10'000;
 constexpr int64_t kFarewellMs = 3'000;  // node 0 stays that long for the others to hear it
-constexpr size_t kMaxTextBytes = 1 << 10;
+constexpr size_t kMaxNameBytes = 1 << 10;
 constexpr const char* kStopped = "stop";  // in the place of the rank that failed first
 
 std::string attempt_key(int attempt, const char* what) {
@@ -41,10 +41,10 @@ std::string encode(const Endpoints& endpoints) {
 bool decode(std::string_view bytes, Endpoints* out) {
   store::Reader reader(bytes);
   out->attempt = reader.i32();
-  out->job_id = reader.text(kMaxTextBytes);
-  out->store_host = reader.text(kMaxTextBytes);
+  out->job_id = reader.text(kMaxNameBytes);
+  out->store_host = reader.text(kMaxNameBytes);
   out->store_port = reader.i32();
-  out->master_host = reader.text(kMaxTextBytes);
+  out->master_host = reader.text(kMaxNameBytes);
   out->master_port = reader.i32();
   return reader.done();
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
 constexpr int64_t kTellMs = 2'000;     // it is only for the others' texts
 constexpr int64_t kResolveAgainMs = 500;
-constexpr size_t kMaxTextBytes = 1 << 10;
+constexpr size_t kMaxJobIdBytes = 1 << 10;
 constexpr const char* kJobKey = "job";
 constexpr const char* kRefusedKey = "refused";
 
@@ -236,7 +236,7 @@ Status Fleet::read_records(const Wait& wait) {
   const Status nonsense(Code::kInternal, "what the agents say of themselves makes no sense");
   const std::string described = values[0].value_or("");
   store::Reader job(described);
-  job_id_ = job.text(kMaxTextBytes);
+  job_id_ = job.text(kMaxJobIdBytes);
   max_restarts_ = job.i32();
   if (!job.done()) return nonsense;
   int first_rank = 0;

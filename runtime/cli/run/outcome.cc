@@ -11,7 +11,7 @@
 namespace dt::cli {
 namespace {
 
-constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kMaxLineBytes = 1 << 20;
 constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds 32 MiB
 constexpr size_t kLengthBytes = 4;       // before each line
 constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
@@ -24,7 +24,7 @@ void write_lines(store::Writer& writer, const std::vector<std::string>& lines) {
 
 std::vector<std::string> read_lines(store::Reader& reader) {
   std::vector<std::string> lines(reader.count(sizeof(uint32_t)));
-  for (std::string& line : lines) line = reader.text(kMaxTextBytes);
+  for (std::string& line : lines) line = reader.text(kMaxLineBytes);
   return lines;
 }
 
@@ -194,7 +194,7 @@ std::string encode(const NodeEnds& ends) {
 bool decode(std::string_view bytes, NodeEnds* out) {
   store::Reader reader(bytes);
   out->node = reader.i32();
-  out->host = reader.text(kMaxTextBytes);
+  out->host = reader.text(kMaxLineBytes);
   out->first_rank = reader.i32();
   out->ends.resize(reader.count(kEndBytes));
   for (RankEnd& end : out->ends) {
@@ -203,14 +203,14 @@ bool decode(std::string_view bytes, NodeEnds* out) {
     end.ended_ns = reader.i64();
     end.wait_status = reader.i32();
   }
-  out->start_error = reader.text(kMaxTextBytes);
+  out->start_error = reader.text(kMaxLineBytes);
   out->start_code = reader.i32();
   out->first = reader.i32();
   out->failed_after_stop = reader.u8() != 0;
   out->stop_signal = reader.i32();
   out->died_of_it = reader.u8() != 0;
   out->stopped_here = reader.u8() != 0;
-  out->oom_text = reader.text(kMaxTextBytes);
+  out->oom_text = reader.text(kMaxLineBytes);
   out->candidates.resize(reader.count(kCandidateBytes));
   const int size = static_cast<int>(out->ends.size());
   bool in_range = out->first_rank >= 0 && out->first >= -1 && out->first < size;
@@ -235,10 +235,10 @@ bool decode(std::string_view bytes, Outcome* out) {
   store::Reader reader(bytes);
   out->exit_code = reader.i32();
   out->restart = reader.u8() != 0;
-  out->headline = reader.text(kMaxTextBytes);
+  out->headline = reader.text(kMaxLineBytes);
   out->rank = reader.i32();
   out->tail = read_lines(reader);
-  out->followers = reader.text(kMaxTextBytes);
+  out->followers = reader.text(kMaxLineBytes);
   return reader.done();
 }
 
