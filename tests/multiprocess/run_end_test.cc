@@ -251,7 +251,8 @@ TEST_CASE("--max-restarts starts all ranks again, with the next attempt") {
   CHECK(run.wait() == 0);
   CHECK(starts_with(run.err, "dt run: restart 1 of 2 after rank 1 (host " + host_name() + " pid "));
   CHECK(count_of(run.err, ") exited with code 5 after ") == 1);
-  CHECK(count_of(run.out, "attempt 0 0\n") == 3);
+  // The others may be ended before they say anything.
+  CHECK(count_of(run.out, "attempt 0 0\n") >= 1);
   CHECK(count_of(run.out, "attempt 1 1\n") == 3);
 }
 
