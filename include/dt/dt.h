@@ -362,6 +362,66 @@ DT_API dt_status dt_rank_info(dt_job* job, dt_place* out_place);
 DT_API dt_status dt_abort(dt_job* job, const char* message);
 
 /**
+ * This rank will be away on purpose, as for a checkpoint or an evaluation: until dt_busy_end(), at
+ * most for `max_ms`, the others wait for it instead of timing out, its silence is no death, and the
+ * report of a stall says what it is busy with. After that operations have their whole time-out
+ * again. Replaces an earlier one of this rank.
+ * @param job    the handle.
+ * @param what   for texts: "checkpoint"; may be NULL.
+ * @param max_ms how long at most; > 0.
+ * @return DT_OK when the store knows; DT_ERR_INVALID_ARGUMENT; what broke the job;
+ * DT_ERR_TIMEOUT when the store does not answer.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_busy_begin(dt_job* job, const char* what, int64_t max_ms);
+
+/**
+ * This rank is back. Without a dt_busy_begin() before it does nothing.
+ * @param job the handle.
+ * @return as dt_busy_begin().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_busy_end(dt_job* job);
+
+/**
+ * A vote of all ranks, as whether a step is kept: true where every rank says so. Over host memory,
+ * also where the communicators are on GPUs. Cost: one small allreduce.
+ * @param job       the handle.
+ * @param agreed    this rank's vote: 0 no, other values yes.
+ * @param out_agreed 1 when all said yes, else 0; the same on all ranks.
+ * @return DT_OK; else as dt_allreduce() on the communicator of all ranks.
+ * @thread any, in the same order on all ranks as other operations of the communicator of all ranks
+ * @since ABI 0
+ */
+DT_API dt_status dt_agree(dt_job* job, int32_t agreed, int32_t* out_agreed);
+
+/**
+ * Asks all ranks to stop: their dt_stop_requested() says so from the next call on. Safe in a signal
+ * handler: it takes no lock, allocates nothing, leaves errno and dt_last_error() alone.
+ * @param job the handle.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any, also in a signal handler
+ * @since ABI 0
+ */
+DT_API dt_status dt_request_stop(dt_job* job);
+
+/**
+ * Whether to stop, in the same step on all ranks: 1 when any rank called dt_request_stop(), or
+ * `dt run` was told to stop (SIGTERM, as before a pre-emption), before the ranks met in this call.
+ * A program that calls it between its steps has run.stop_grace_ms from that signal on to save
+ * its state and end; without any call the signal goes to the ranks at once. Cost: one small
+ * allreduce over host memory.
+ * @param job      the handle.
+ * @param out_stop 1 or 0; the same on all ranks.
+ * @return DT_OK; else as dt_allreduce() on the communicator of all ranks.
+ * @thread any, in the same order on all ranks as other operations of the communicator of all ranks
+ * @since ABI 0
+ */
+DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
+
+/**
  * Leaves the job together: returns when every rank has called it, so that nobody mistakes an end
  * for a death. Later calls on the job and its communicators return DT_ERR_INVALID_STATE.
  * Idempotent.

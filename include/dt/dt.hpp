@@ -582,6 +582,25 @@ class Job {
   }
   /** Fails the job on every rank, with this message. */
   void abort(const std::string& message) { detail::check(dt_abort(get_handle(), message.c_str())); }
+  /** Away on purpose for at most max_ms, until busy_end(): the others wait. */
+  void busy_begin(const std::string& what, int64_t max_ms) {
+    detail::check(dt_busy_begin(get_handle(), what.c_str(), max_ms));
+  }
+  void busy_end() { detail::check(dt_busy_end(get_handle())); }
+  /** True on all ranks when every rank says true. */
+  bool agree(bool agreed) {
+    int32_t all = 0;
+    detail::check(dt_agree(get_handle(), agreed ? 1 : 0, &all));
+    return all != 0;
+  }
+  /** Asks all ranks to stop; for signal handlers: dt_request_stop() with the handle. */
+  void request_stop() { detail::check(dt_request_stop(get_handle())); }
+  /** Whether to stop, in the same step on all ranks. */
+  bool stop_requested() {
+    int32_t stop = 0;
+    detail::check(dt_stop_requested(get_handle(), &stop));
+    return stop != 0;
+  }
   /** Leaves together; < 0: job.finalize_timeout_ms. The job has ended also if this throws. */
   void finalize(int64_t timeout_ms = -1) { detail::check(dt_finalize(get_handle(), timeout_ms)); }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/pulse.h"
 #include "backend/work.h"
 #include "base/status.h"
 #include "base/wait.h"
@@ -75,6 +76,12 @@ class Backend {
   /// Not ok: a call of those libraries has not returned for so long, and a communicator of the job
   /// is broken; the reason of that.
   virtual Status hang(int64_t /*limit_ms*/) const { return {}; }
+
+  /// What this rank does on it. Never blocks.
+  virtual Pulse pulse() const { return {}; }
+  /// A rank is away on purpose: no operation is late before this point of the monotonic clock.
+  /// Replaces an earlier one.
+  virtual void excuse(int64_t /*until_ns*/) {}
 
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.

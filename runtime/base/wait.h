@@ -32,6 +32,8 @@ class Deadline {
   Deadline plus_ms(int64_t ms) const {
     return is_never() ? *this : Deadline(at_ns_ + ms * 1'000'000);
   }
+  /// The later of this and a point of the monotonic clock.
+  Deadline later_ns(int64_t at_ns) const { return Deadline(at_ns_ < at_ns ? at_ns : at_ns_); }
   bool is_at_or_before(int64_t now_ns) const { return at_ns_ <= now_ns; }
   bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.

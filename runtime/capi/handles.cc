@@ -80,7 +80,9 @@ Result<void*> HandleTable::open(HandleKind kind, std::shared_ptr<void> object) {
   slot.kind = kind;
   slot.fork_generation = fork_generation();
   slot.object = std::move(object);
-  return make_handle(kind, slot.generation, index);
+  void* const handle = make_handle(kind, slot.generation, index);
+  if (kind == HandleKind::kJob) slot.open_job.store(bits(handle), std::memory_order_release);
+  return handle;
 }
 
 HandleTable::Slot* HandleTable::slot_of(const void* handle, HandleKind kind, std::string* why) {
@@ -121,6 +123,26 @@ Result<std::shared_ptr<void>> HandleTable::find(const void* handle, HandleKind k
   return slot->object;
 }
 
+// A handle that is closed meanwhile is marked for nobody: its number comes never again.
+bool HandleTable::request_stop(const void* handle) {
+  const uint64_t number = bits(handle);
+  if (static_cast<HandleKind>(number >> kKindShift) != HandleKind::kJob) return false;
+  const uint64_t index = number & kSlotMask;
+  Slot* const chunk = chunks_[index / kChunkSlots].load(std::memory_order_acquire);
+  if (chunk == nullptr) return false;
+  Slot& slot = chunk[index % kChunkSlots];
+  if (slot.open_job.load(std::memory_order_acquire) != number) return false;
+  slot.stop_job.store(number, std::memory_order_release);
+  return true;
+}
+
+bool HandleTable::stop_requested(const void* handle) const {
+  const uint64_t index = bits(handle) & kSlotMask;
+  const Slot* const chunk = chunks_[index / kChunkSlots].load(std::memory_order_acquire);
+  return chunk != nullptr &&
+         chunk[index % kChunkSlots].stop_job.load(std::memory_order_acquire) == bits(handle);
+}
+
 std::shared_ptr<void> HandleTable::close(const void* handle, HandleKind kind) {
   std::string why;
   Slot* const slot = slot_of(handle, kind, &why);
@@ -139,6 +161,7 @@ std::shared_ptr<void> HandleTable::close(const void* handle, HandleKind kind) {
     }
     object = std::move(slot->object);
     slot->object = nullptr;
+    slot->open_job.store(0, std::memory_order_release);
     ++slot->generation;
   }
   free_.with([&](Free& free) { free.slots.push_back(static_cast<uint32_t>(number & kSlotMask)); });

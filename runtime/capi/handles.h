@@ -46,6 +46,11 @@ class HandleTable {
   Result<void*> open(HandleKind kind, std::shared_ptr<void> object);
   /// The object, or why `handle` is none: "is NULL", "is closed", "is a job handle", ...
   Result<std::shared_ptr<void>> find(const void* handle, HandleKind kind);
+  /// Marks the job behind `handle`. False: it is no open handle of a job. For signal handlers:
+  /// atomics only, and no lock, which the interrupted thread may hold.
+  bool request_stop(const void* handle);
+  /// Whether that was done.
+  bool stop_requested(const void* handle) const;
   /// Takes the object out. Null when `handle` is no open handle of this kind.
   std::shared_ptr<void> close(const void* handle, HandleKind kind);
 
@@ -55,10 +60,12 @@ class HandleTable {
 
   struct Slot {
     std::atomic<bool> locked{false};
-    HandleKind kind{};             // under locked
-    uint32_t generation = 1;       // under locked
-    uint32_t fork_generation = 0;  // under locked: where the object's threads live
-    std::shared_ptr<void> object;  // under locked; null while free
+    HandleKind kind{};                  // under locked
+    uint32_t generation = 1;            // under locked
+    uint32_t fork_generation = 0;       // under locked: where the object's threads live
+    std::shared_ptr<void> object;       // under locked; null while free
+    std::atomic<uint64_t> open_job{0};  // the handle of a job while it is open, else 0
+    std::atomic<uint64_t> stop_job{0};  // the handle that was asked to stop
   };
   class SlotLock;
 

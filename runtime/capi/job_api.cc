@@ -7,9 +7,12 @@
 #include "capi/call.h"
 #include "capi/objects.h"
 #include "job/host_identity.h"
+#include "job/store_options.h"
 
 namespace dt::capi {
 namespace {
+
+constexpr int64_t kMaxBusyMs = int64_t{365} * 24 * 3600 * 1000;
 
 /// A served store: its loop outlives it.
 struct StoreServerObject {
@@ -144,6 +147,48 @@ dt_status dt_abort(dt_job* job, const char* message) {
   });
 }
 
+dt_status dt_busy_begin(dt_job* job, const char* what, int64_t max_ms) {
+  return guard("dt_busy_begin", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    if (max_ms <= 0 || max_ms > kMaxBusyMs) {
+      return call.invalid("max_ms is %lld; how long the pause may take, from 1 to %lld (a year)",
+                          static_cast<long long>(max_ms), static_cast<long long>(kMaxBusyMs));
+    }
+    return object->job->busy(what != nullptr ? what : "something", max_ms);
+  });
+}
+
+dt_status dt_busy_end(dt_job* job) {
+  return guard("dt_busy_end", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    return object->job->busy("", 0);
+  });
+}
+
+dt_status dt_agree(dt_job* job, int32_t agreed, int32_t* out_agreed) {
+  return guard("dt_agree", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_agreed, "out_agreed"));
+    DT_TRY_VALUE(*out_agreed, object->job->vote(agreed != 0 ? 1 : 0, ReduceOp::kMin, "agree"));
+    return {};
+  });
+}
+
+// No guard: a failed one would write this thread's last error, which takes memory.
+dt_status dt_request_stop(dt_job* job) {
+  return handle_table().request_stop(job) ? DT_OK : DT_ERR_INVALID_ARGUMENT;
+}
+
+dt_status dt_stop_requested(dt_job* job, int32_t* out_stop) {
+  return guard("dt_stop_requested", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_stop, "out_stop"));
+    const bool asked = handle_table().stop_requested(job) || object->job->told_to_stop();
+    DT_TRY_VALUE(*out_stop, object->job->vote(asked ? 1 : 0, ReduceOp::kMax, "stop"));
+    return {};
+  });
+}
+
 dt_status dt_finalize(dt_job* job, int64_t timeout_ms) {
   return guard("dt_finalize", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
@@ -160,7 +205,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     const Config& settings = state.config;
     auto object = std::make_shared<StoreServerObject>();
     DT_TRY_VALUE(object->loop, net::Loop::start());
-    store::ServerOptions options;
+    store::ServerOptions options = job::store_options(settings);
     options.job_id = settings.text("job.id");
     options.attempt = static_cast<int32_t>(settings.integer("job.attempt"));
     options.world_size =
@@ -170,8 +215,6 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.host = job::host_name();
     options.pid = getpid();
     options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
-    options.max_connections = static_cast<size_t>(settings.integer("store.max_connections"));
-    options.torch_compat = settings.boolean("store.torch_compat");
     DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
     return call.give(std::move(object), out_server);
   });

@@ -5,6 +5,11 @@
 
 namespace dt::comm {
 
+Communicator::Communicator(Options options)
+    : options_(std::move(options)),
+      timeout_ms_(options_.timeout_ms),
+      grace_until_ns_(monotonic_ns() + options_.first_timeout_ms * 1'000'000) {}
+
 std::shared_ptr<Communicator> Communicator::create(Options options) {
   std::shared_ptr<Communicator> communicator(new Communicator(std::move(options)));
   communicator->options_.board->enlist(communicator);
@@ -18,7 +23,13 @@ bool Communicator::contains(int32_t world_rank) const {
 
 Deadline Communicator::deadline() const {
   const int64_t timeout_ms = timeout_ms_.load(std::memory_order_relaxed);
-  return timeout_ms == 0 ? Deadline::never() : Deadline::after_ms(timeout_ms);
+  if (timeout_ms == 0) return Deadline::never();
+  return Deadline::after_ms(timeout_ms).later_ns(grace_until_ns_.load(std::memory_order_relaxed));
+}
+
+void Communicator::excuse(int64_t max_ms) {
+  const int64_t timeout_ms = timeout_ms_.load(std::memory_order_relaxed);
+  options_.backend->excuse(monotonic_ns() + (max_ms + timeout_ms) * 1'000'000);
 }
 
 Status Communicator::run(backend::Collective& collective) {
@@ -118,6 +129,7 @@ Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t
   options.backend = std::move(part.backend);
   options.board = options_.board;
   options.timeout_ms = options_.timeout_ms;
+  options.first_timeout_ms = options_.first_timeout_ms;
   for (size_t i = 0; i < part.members.size(); ++i) {
     if (part.members[i] == options_.rank) options.rank = static_cast<int32_t>(i);
     options.world_ranks.push_back(world_rank(part.members[i]));

@@ -26,7 +26,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::vector<int32_t> world_ranks;  ///< world rank of each rank
     std::shared_ptr<backend::Backend> backend;
     std::shared_ptr<FailureBoard> board;
-    int64_t timeout_ms = 0;  ///< default of each operation; 0: none
+    int64_t timeout_ms = 0;        ///< default of each operation; 0: none
+    int64_t first_timeout_ms = 0;  ///< no operation times out in so long after the creation
   };
 
   /// Enlists on the board.
@@ -36,6 +37,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int32_t rank() const { return options_.rank; }
   int32_t size() const { return static_cast<int32_t>(options_.world_ranks.size()); }
   int32_t world_rank(int32_t rank) const { return options_.world_ranks[static_cast<size_t>(rank)]; }
+  const std::vector<int32_t>& world_ranks() const { return options_.world_ranks; }
   bool contains(int32_t world_rank) const;
   backend::Backend& backend() { return *options_.backend; }
 
@@ -68,7 +70,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// 0: none; < 0: the default again.
   void set_timeout_ms(int64_t timeout_ms) {
     timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : timeout_ms, std::memory_order_relaxed);
+    if (timeout_ms >= 0) grace_until_ns_.store(0, std::memory_order_relaxed);
   }
+  /// A rank of it is away on purpose for at most `max_ms` from now on, or with 0 back: operations
+  /// have their whole time-out after that.
+  void excuse(int64_t max_ms);
   void interrupt(const Status& status) { options_.backend->interrupt(status); }
   Status broken() const { return options_.backend->broken(); }
 
@@ -82,14 +88,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::vector<Member> members;
   };
 
-  explicit Communicator(Options options)
-      : options_(std::move(options)), timeout_ms_(options_.timeout_ms) {}
+  explicit Communicator(Options options);
   Deadline deadline() const;
 
   const Options options_;
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
-  std::atomic<bool> grouping_{false};  // as group_.open, without the lock
+  std::atomic<int64_t> grace_until_ns_;  // monotonic; see Options::first_timeout_ms
+  std::atomic<bool> grouping_{false};    // as group_.open, without the lock
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children

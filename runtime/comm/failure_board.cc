@@ -49,6 +49,16 @@ void FailureBoard::job_failed(const Status& status) {
   for (const auto& communicator : live) communicator->interrupt(status);
 }
 
+void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
+  for (const auto& communicator : communicators()) {
+    if (communicator->contains(world_rank)) communicator->excuse(max_ms);
+  }
+}
+
+std::vector<std::shared_ptr<Communicator>> FailureBoard::communicators() {
+  return state_.with([&](State& state) { return snapshot(state); });
+}
+
 Status FailureBoard::first() const {
   return state_.with([](const State& state) { return state.first; });
 }

@@ -25,6 +25,11 @@ class FailureBoard {
   /// The whole job is over: abort, lost store, finalize. The first status stays.
   void job_failed(const Status& status);
 
+  /// A rank is away on purpose for at most `max_ms`, or with 0 back: see Communicator::excuse().
+  void rank_busy(int32_t world_rank, int64_t max_ms);
+  /// Those that live.
+  std::vector<std::shared_ptr<Communicator>> communicators();
+
   /// The first failure of the whole job or of any rank; ok while there is none.
   Status first() const;
 

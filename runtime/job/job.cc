@@ -37,7 +37,8 @@ Job::Job(const Config& config, Logger::Sink sink, Devices devices)
       host_id_(config.text("job.host_id").empty() ? host_identity() : config.text("job.host_id")),
       rendezvous_timeout_ms_(config.integer("rendezvous.timeout_ms")),
       finalize_timeout_ms_(config.integer("job.finalize_timeout_ms")),
-      collective_timeout_ms_(config.integer("collective.timeout_ms")) {}
+      collective_timeout_ms_(config.integer("collective.timeout_ms")),
+      stall_warn_ms_(config.integer("watchdog.stall_warn_ms")) {}
 
 Job::~Job() {
   // Whoever calls back goes first: the watch and the client. Then the server, so that its clients
@@ -82,6 +83,7 @@ Status Job::start_alone(const Config& config) {
   DT_TRY_VALUE(options.backend, on_devices(config, backend::create_self(kWorldName), limit));
   options.board = board_;
   options.timeout_ms = collective_timeout_ms_;
+  options.first_timeout_ms = first_timeout_ms();
   world_ = comm::Communicator::create(std::move(options));
   return {};
 }
@@ -107,6 +109,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY(connect_hosts(verdict, wait));
   DT_TRY(share_memory(config, verdict, std::move(listener), wait));
   watch_peers(verdict);
+  begin_heartbeats();
   return board_->first();
 }
 
@@ -221,6 +224,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   DT_TRY_VALUE(comm.backend, on_devices(config, std::move(comm.backend), wait));
   comm.board = board_;
   comm.timeout_ms = collective_timeout_ms_;
+  comm.first_timeout_ms = first_timeout_ms();
   world_ = comm::Communicator::create(std::move(comm));
   return {};
 }
@@ -274,7 +278,7 @@ void Job::hear_of(const store::Failure& failure) {
     board_->communicator_failed(failure.scope, Status(std::move(info)));
     return;
   }
-  if (info.code == Code::kPeerLost) {
+  if (info.code == Code::kPeerLost && !failure.silent) {
     const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
     for (const store::LocalRecord& record : local.records) {
       if (record.rank == info.rank) return fail(lost(record));  // seen by pidfd or told: one text

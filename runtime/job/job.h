@@ -14,6 +14,7 @@
 #include "base/wait.h"
 #include "comm/communicator.h"
 #include "comm/failure_board.h"
+#include "comm/observer.h"
 #include "config/config.h"
 #include "job/device_watch.h"
 #include "job/device_world.h"
@@ -74,6 +75,12 @@ class Job {
   Wait store_wait(int64_t timeout_ms) const;
 
   Status abort(const std::string& message);
+  /// This rank is away on purpose for at most `max_ms`, or with 0 back: the others wait.
+  Status busy(const std::string& what, int64_t max_ms);
+  /// What all ranks say, reduced. Collective over host memory.
+  Result<int32_t> vote(int32_t mine, ReduceOp op, const char* name);
+  /// Whoever started the ranks wants them to stop. The first call says that this program will.
+  bool told_to_stop();
   /// < 0: the configured time-out. Idempotent.
   Status finalize(int64_t timeout_ms);
 
@@ -98,8 +105,11 @@ class Job {
                       shm::ArenaListener listener, const Wait& wait);
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
+  void begin_heartbeats();
+  int64_t first_timeout_ms() const;
 
   // On the I/O thread.
+  store::Activity activity();
   void hear_of(const store::Failure& failure);
   void peer_ended(int32_t local_rank);
   void fail(const Status& status);
@@ -120,8 +130,12 @@ class Job {
   int64_t rendezvous_timeout_ms_ = 0;
   int64_t finalize_timeout_ms_ = 0;
   int64_t collective_timeout_ms_ = 0;
+  int64_t stall_warn_ms_ = 0;
 
   const std::shared_ptr<comm::FailureBoard> board_ = std::make_shared<comm::FailureBoard>();
+  comm::Observer observer_{board_.get()};  // the I/O thread's
+  std::atomic<bool> stop_{false};          // set by the I/O thread
+  std::atomic<bool> heeds_stop_{false};
   Interrupt failed_;  // fired by the first failure: ends waits of start()
 
   /// The connection to the store, also for threads of the backend that may outlive the Job.

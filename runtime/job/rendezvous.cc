@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "job/job.h"
+#include "job/store_options.h"
 #include "launch/exchange.h"
 #include "net/interfaces.h"
 
@@ -43,7 +44,7 @@ Status Job::serve_store_for_all(const Config& config) {
 }
 
 Status Job::serve_store(const Config& config, const std::string& bind_address) {
-  store::ServerOptions options;
+  store::ServerOptions options = store_options(config);
   options.job_id = place_.job_id;
   options.attempt = place_.attempt;
   options.world_size = place_.world_size;
@@ -53,8 +54,6 @@ Status Job::serve_store(const Config& config, const std::string& bind_address) {
   options.server_rank = 0;
   options.host = host_name_;
   options.pid = getpid();
-  options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
-  options.torch_compat = config.boolean("store.torch_compat");
   options.logger = logger_;
   auto server = store::Server::start(loop_.get(), std::move(options));
   if (!server.ok()) return cannot_serve(config, server.status());

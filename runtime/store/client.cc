@@ -307,6 +307,26 @@ void Client::on_failure(std::function<void(const Failure&)> callback) {
   loop_->run([&] { impl_->set_callback(std::move(callback)); });
 }
 
+void Client::observe(Observers observers) {
+  loop_->run([&] {
+    impl_->set_observers(std::move(observers));
+    impl_->begin_beats();
+  });
+}
+
+Status Client::heed_stop(const Wait& wait) {
+  Request request;
+  request.type = FrameType::kHeedsStop;
+  return call(std::move(request), wait, "heed_stop").status();
+}
+
+Status Client::busy(const std::string& what, int64_t max_ms, const Wait& wait) {
+  Request request;
+  request.type = FrameType::kBusy;
+  request.busy = {-1, what, max_ms};
+  return call(std::move(request), wait, "busy").status();
+}
+
 const Welcome& Client::welcome() const { return impl_->welcome; }
 
 const std::string& Client::peer_host() const { return impl_->peer_host; }

@@ -99,6 +99,20 @@ class Client {
   /// `callback` runs on the loop's thread, once per failure; failures that came before this call
   /// are told right away. Replaces an earlier one, which does not run after this returns.
   void on_failure(std::function<void(const Failure&)> callback);
+  /// For what is not a failure. All run on the loop's thread.
+  struct Observers {
+    std::function<Activity()> activity;              ///< what this rank does at this moment
+    std::function<void(const Busy&)> busy;           ///< a rank is away on purpose, or back
+    std::function<void(const std::string&)> notice;  ///< for the log of this rank
+    std::function<void()> stop;                      ///< whoever serves wants the ranks to stop
+  };
+  /// Replaces earlier ones, which do not run after this returns. From then on signs of life are
+  /// given and expected, where the server wants them. After join().
+  void observe(Observers observers);
+  /// Tells whoever serves that this rank ends when it is asked to stop.
+  Status heed_stop(const Wait& wait);
+  /// This rank is away on purpose for at most `max_ms`, or with 0 back. Returns when all will know.
+  Status busy(const std::string& what, int64_t max_ms, const Wait& wait);
   /// Who serves the store, and the job as the server knows it.
   const Welcome& welcome() const;
   /// The numeric address at which the server was found.

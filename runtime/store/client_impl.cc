@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/client_impl.h"
 
+#include <algorithm>
 #include <random>
 
 #include "net/address.h"
+#include "store/text.h"
 
 namespace dt::store {
 namespace {
@@ -71,6 +73,8 @@ std::string Client::Impl::give_up() {
 
 void Client::Impl::close() {
   callback_ = nullptr;
+  observers_ = {};
+  beat_timer_ = nullptr;
   if (link_ != nullptr) {
     link_->stop();
     // We may be inside one of its events.
@@ -137,6 +141,24 @@ void Client::Impl::on_frame(Frame frame) {
     return;
   }
   if (frame.type == FrameType::kPing) return link_->send(FrameType::kHere, frame.id, {});
+  if (frame.type == FrameType::kBeat) return;  // Link knows that something came
+  if (frame.type == FrameType::kBusy) {
+    Busy busy;
+    if (!decode(frame.payload, &busy)) return;
+    if (busy.rank == welcome.server.rank) {
+      excused_until_ns_ = monotonic_ns() + busy.max_ms * kNsPerMs;
+    }
+    if (observers_.busy) observers_.busy(busy);
+    return;
+  }
+  if (frame.type == FrameType::kStop) {
+    if (observers_.stop) observers_.stop();
+    return;
+  }
+  if (frame.type == FrameType::kNotice) {
+    if (observers_.notice) observers_.notice(frame.payload);
+    return;
+  }
   const auto found = pending_.find(frame.id);
   if (found == pending_.end()) return;  // withdrawn meanwhile
   const std::shared_ptr<Call> call = std::move(found->second);
@@ -154,14 +176,55 @@ void Client::Impl::on_frame(Frame frame) {
 
 // ---- failures ----
 
+void Client::Impl::set_observers(Observers observers) { observers_ = std::move(observers); }
+
+void Client::Impl::begin_beats() {
+  if (lost_ || !observers_.activity || welcome.heartbeat_ms <= 0) return;
+  beat_timer_ = std::make_unique<net::Timer>(loop_, [this] { on_beat(); });
+  on_beat();
+}
+
+void Client::Impl::on_beat() {
+  const int64_t now_ns = monotonic_ns();
+  const int64_t limit_ms = welcome.heartbeat_timeout_ms;
+  const int64_t late_ms = beat_at_ns_ == 0 ? 0 : (now_ns - beat_at_ns_) / kNsPerMs;
+  // This process was stopped, or its machine was: what came meanwhile is not read yet.
+  if (late_ms > limit_ms / 2) awake_ns_ = now_ns;
+  const int64_t silence_ms =
+      (now_ns - std::max({link_->heard_ns(), awake_ns_, excused_until_ns_})) / kNsPerMs;
+  if (limit_ms > 0 && silence_ms > limit_ms) return on_silence(silence_ms);
+  Request request;
+  request.type = FrameType::kBeat;
+  request.activity = observers_.activity();
+  link_->send(FrameType::kBeat, 0, encode_request(request));
+  beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
+  beat_timer_->start(welcome.heartbeat_ms);
+}
+
+void Client::Impl::on_silence(int64_t silence_ms) {
+  lose(
+      format("has given no sign of life for %s at %s: its process is stopped, or its host or "
+             "network is down; look at that host, then start the job again",
+             seconds_text(silence_ms).c_str(), address.c_str()));
+  if (link_ != nullptr) link_->stop();
+}
+
 void Client::Impl::on_lost(const std::string& reason) {
+  lose(
+      format("%s at %s without a goodbye: the process ended, was killed, or lost its network; "
+             "look at its log, then start the job again",
+             reason.c_str(), address.c_str()));
+}
+
+void Client::Impl::lose(const std::string& what) {
   lost_ = true;
+  // We may be inside its event.
+  if (beat_timer_ != nullptr) {
+    loop_->post([timer = std::shared_ptr<net::Timer>(std::move(beat_timer_))] { timer->stop(); });
+  }
   Failure failure;
   failure.info.code = Code::kPeerLost;
-  failure.info.message = format(
-      "%s %s at %s without a goodbye: the process ended, was killed, or lost its network; "
-      "look at its log, then start the job again",
-      server_text().c_str(), reason.c_str(), address.c_str());
+  failure.info.message = server_text() + " " + what;
   failure.info.rank = welcome.server.rank;
   failure.info.host = welcome.server.host;
   failure.info.pid = welcome.server.pid;

@@ -29,6 +29,9 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   /// The caller no longer waits; the server is told.
   void withdraw(const std::shared_ptr<Call>& call);
   void set_callback(std::function<void(const Failure&)> callback);
+  void set_observers(Observers observers);
+  /// After the join, as often as the server says.
+  void begin_beats();
   void close();
 
   const ClientOptions options;
@@ -42,7 +45,10 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
 
  private:
   void on_frame(Frame frame);
+  void on_beat();
+  void on_silence(int64_t silence_ms);
   void on_lost(const std::string& reason);
+  void lose(const std::string& what);
   void fail(const Failure& failure);
   void finish_all(const Status& status);
   static void finish(Call* call, Status status, std::string payload);
@@ -57,6 +63,11 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   bool lost_ = false;
   std::function<void(const Failure&)> callback_;
   std::vector<Failure> untold_;  // failures before there was a callback
+  Observers observers_;
+  std::unique_ptr<net::Timer> beat_timer_;  // null: no signs of life
+  int64_t beat_at_ns_ = 0;                  // when the timer should fire
+  int64_t awake_ns_ = 0;                    // this process ran again after a long pause
+  int64_t excused_until_ns_ = 0;            // the rank that serves is away on purpose
 };
 
 }  // namespace dt::store

@@ -65,12 +65,15 @@ class JoinTable {
   void leave(uint64_t client, Answers* answers);
   /// The requester gave up waiting.
   void cancel(Ticket ticket);
-  /// The connection is gone. A Failure when that is a death after the verdict, for all to know.
-  std::optional<Failure> lost(uint64_t client, const std::string& reason, Answers* answers);
+  /// The connection is gone, or silent for too long. A Failure when that is a death after the
+  /// verdict, for all to know: "rank 3 (hostB pid 4242) " and `what`.
+  std::optional<Failure> lost(uint64_t client, const std::string& what, Answers* answers);
 
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
   bool decided() const { return decided_; }
+  /// Those that take part: since the verdict, and until they leave or die.
+  std::vector<Member> members() const;
   /// The connection of a rank that is there; 0 none.
   uint64_t client_of(int32_t rank) const;
   /// Once after the verdict: the records, as keys and values for the store.

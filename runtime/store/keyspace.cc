@@ -9,7 +9,6 @@
 namespace dt::store {
 
 Patience Patience::starting(int64_t now_ns, int64_t timeout_ms) {
-  constexpr int64_t kNsPerMs = 1'000'000;
   Patience patience;
   patience.timeout_ms = timeout_ms;
   if (timeout_ms >= 0 && timeout_ms < (kNeverNs - now_ns) / kNsPerMs) {

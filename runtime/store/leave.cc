@@ -52,8 +52,7 @@ void JoinTable::cancel(Ticket ticket) {
   if (slot->stage == Stage::kJoining) move(slot, Stage::kConnected);
 }
 
-std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& reason,
-                                       Answers* answers) {
+std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& what, Answers* answers) {
   const auto found = rank_of_client_.find(client);
   if (found == rank_of_client_.end()) return std::nullopt;
   const int32_t rank = found->second;
@@ -74,10 +73,8 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& reaso
   move(&slot, Stage::kDead);
   Failure failure;
   failure.info.code = Code::kPeerLost;
-  failure.info.message = format(
-      "%s %s without a goodbye: the process ended, was killed, or lost its network; look "
-      "at its log, then abort and re-create the communicator",
-      slot.member.text().c_str(), reason.c_str());
+  failure.info.message = format("%s %s; look at its log, then abort and re-create the communicator",
+                                slot.member.text().c_str(), what.c_str());
   failure.info.rank = rank;
   failure.info.host = slot.member.host;
   failure.info.pid = slot.member.pid;
@@ -109,6 +106,14 @@ void JoinTable::expire(int64_t now_ns, Answers* answers) {
         {{slot.client, *slot.waiting}, still_there_status(slot.patience.timeout_ms), {}});
     end_waiting(&slot);
   }
+}
+
+std::vector<Member> JoinTable::members() const {
+  std::vector<Member> members;
+  for (const auto& [rank, slot] : slots_) {
+    if (slot.stage == Stage::kMember) members.push_back(slot.member);
+  }
+  return members;
 }
 
 uint64_t JoinTable::client_of(int32_t rank) const {

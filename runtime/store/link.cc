@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/wait.h"
+
 namespace dt::store {
 namespace {
 
@@ -152,6 +154,7 @@ void Link::finish(Status status) {
 // ---- both phases ----
 
 void Link::received(const char* data, size_t bytes) {
+  heard_ns_ = monotonic_ns();
   parser_.feed(data, bytes);
   Frame frame;
   // Any event may stop the link or begin another try, so everything is looked at anew.

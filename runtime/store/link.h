@@ -37,6 +37,8 @@ class Link {
   void stop();
   void send(FrameType type, uint64_t id, std::string_view payload);
   const Welcome& welcome() const { return welcome_; }
+  /// When the last bytes came, on the monotonic clock.
+  int64_t heard_ns() const { return heard_ns_; }
   /// The numeric address of the server; empty while there is no connection.
   std::string peer_host() const { return connection_ == nullptr ? "" : connection_->peer_host(); }
   /// Why there is no connection yet: "12 tries; the last: connection refused: ...".
@@ -67,6 +69,7 @@ class Link {
   size_t next_address_ = 0;
   int tries_ = 0;
   int64_t delay_ms_;
+  int64_t heard_ns_ = 0;
   std::string last_reason_ = "the first try has not ended";
   bool ready_ = false;
   bool stopped_ = false;

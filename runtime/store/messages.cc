@@ -200,7 +200,7 @@ bool decode(std::string_view bytes, ErrorInfo* out) {
 
 std::string encode(const Failure& failure) {
   Writer writer;
-  writer.text(failure.scope);
+  writer.text(failure.scope).u8(failure.silent ? 1 : 0);
   put(&writer, failure.info);
   return writer.take();
 }
@@ -208,8 +208,46 @@ std::string encode(const Failure& failure) {
 bool decode(std::string_view bytes, Failure* out) {
   Reader reader(bytes);
   out->scope = reader.text(kMaxNameBytes);
+  out->silent = reader.u8() != 0;
   out->info = get_info(&reader);
   return reader.done();
+}
+
+std::string encode(const Activity& activity) {
+  Writer writer;
+  writer.u8(activity.inside ? 1 : 0).u8(activity.stalled ? 1 : 0);
+  writer.text(cut(activity.communicator, kMaxNameBytes));
+  writer.text(cut(activity.operation, kMaxNameBytes)).i64(activity.sequence);
+  writer.text(cut(activity.label, kMaxNameBytes)).i64(activity.age_ms);
+  put_ranks(&writer, activity.members);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Activity* out) {
+  Reader reader(bytes);
+  out->inside = reader.u8() != 0;
+  out->stalled = reader.u8() != 0;
+  out->communicator = reader.text(kMaxNameBytes);
+  out->operation = reader.text(kMaxNameBytes);
+  out->sequence = reader.i64();
+  out->label = reader.text(kMaxNameBytes);
+  out->age_ms = reader.i64();
+  int64_t budget = kMaxWorldSize;
+  return get_ranks(&reader, &budget, &out->members) && reader.done();
+}
+
+std::string encode(const Busy& busy) {
+  Writer writer;
+  writer.i32(busy.rank).text(cut(busy.what, kMaxNameBytes)).i64(busy.max_ms);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Busy* out) {
+  Reader reader(bytes);
+  out->rank = reader.i32();
+  out->what = reader.text(kMaxNameBytes);
+  out->max_ms = reader.i64();
+  return reader.done() && out->max_ms >= 0 && out->max_ms <= INT64_MAX / 4'000'000;
 }
 
 std::string encode(const Hello& hello) {
@@ -238,6 +276,7 @@ std::string encode(const Welcome& welcome) {
   Writer writer;
   writer.u32(welcome.protocol).text(welcome.job_id).i32(welcome.attempt).i32(welcome.world_size);
   put(&writer, welcome.server);
+  writer.i64(welcome.heartbeat_ms).i64(welcome.heartbeat_timeout_ms);
   return writer.take();
 }
 
@@ -248,6 +287,8 @@ bool decode(std::string_view bytes, Welcome* out) {
   out->attempt = reader.i32();
   out->world_size = reader.i32();
   out->server = get_member(&reader);
+  out->heartbeat_ms = reader.i64();
+  out->heartbeat_timeout_ms = reader.i64();
   return reader.done();
 }
 

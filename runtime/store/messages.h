@@ -43,6 +43,10 @@ struct Welcome {
   int32_t attempt = 0;
   int32_t world_size = 0;
   Member server;  ///< rank -1: an agent (dt run) serves
+  /// How often both sides give a sign of life, and after how long a silence the other one counts as
+  /// lost; 0: never.
+  int64_t heartbeat_ms = 0;
+  int64_t heartbeat_timeout_ms = 0;
 };
 
 /// How ranks of other hosts reach a rank.
@@ -96,10 +100,30 @@ struct Verdict {
   std::vector<LocalRecord> locals;  ///< ranks of the own host, itself included, by local rank
 };
 
+/// What a rank is doing, as it tells with each heartbeat: an operation of one communicator.
+struct Activity {
+  bool inside = false;           ///< it is in the operation; else this was its last one
+  bool stalled = false;          ///< for longer than watchdog.stall_warn_ms
+  std::string communicator;      ///< empty: no operation yet
+  std::string operation;         ///< "allreduce"
+  int64_t sequence = 0;          ///< in the communicator
+  std::string label;             ///< "bucket 3"; may be empty
+  int64_t age_ms = 0;            ///< since it was entered, or left
+  std::vector<int32_t> members;  ///< world ranks of the communicator, ascending; where stalled
+};
+
+/// A rank that is away on purpose, or is back.
+struct Busy {
+  int32_t rank = -1;
+  std::string what;    ///< "checkpoint"
+  int64_t max_ms = 0;  ///< at most so long from now on; 0: it is back
+};
+
 /// Something that broke the job, or one communicator of it.
 struct Failure {
   ErrorInfo info;
-  std::string scope;  ///< empty: the whole job; else a communicator's id
+  std::string scope;    ///< empty: the whole job; else a communicator's id
+  bool silent = false;  ///< a rank that may live, but has given no sign of it
 };
 
 /// Where the server keeps the encoded JoinRecord of each rank once the verdict is out. Clients may
@@ -114,6 +138,8 @@ std::string encode_without_hosts(const Verdict& verdict);
 std::string encode_hosts(const Verdict& verdict);
 std::string encode(const ErrorInfo& info);
 std::string encode(const Failure& failure);
+std::string encode(const Activity& activity);
+std::string encode(const Busy& busy);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
 /// False: the bytes are no such thing; `out` is then unspecified.
@@ -121,6 +147,8 @@ bool decode(std::string_view bytes, JoinRecord* out);
 bool decode(std::string_view bytes, Verdict* out);
 bool decode(std::string_view bytes, ErrorInfo* out);
 bool decode(std::string_view bytes, Failure* out);
+bool decode(std::string_view bytes, Activity* out);
+bool decode(std::string_view bytes, Busy* out);
 bool decode(std::string_view bytes, Hello* out);
 bool decode(std::string_view bytes, Welcome* out);
 

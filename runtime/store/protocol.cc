@@ -26,9 +26,9 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kHere)) ||
+          type <= static_cast<uint8_t>(FrameType::kHeedsStop)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
-          type <= static_cast<uint8_t>(FrameType::kFailure));
+          type <= static_cast<uint8_t>(FrameType::kStop));
 }
 
 Status broken(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
@@ -201,7 +201,8 @@ Status check_value(std::string_view value) {
 namespace {
 
 // The fields of each request, in order: k = one key, K = keys, v = one value, V = values,
-// e = expected, n = number, t = timeout, j/h/f = join, hello, failure, m = text, p = prefix.
+// e = expected, n = number, t = timeout, j/h/f/a/b = join, hello, failure, activity, busy,
+// m = text, p = prefix.
 // Encoder and decoder walk the same word, so they cannot drift apart.
 const char* fields_of(FrameType type) {
   switch (type) {
@@ -221,12 +222,17 @@ const char* fields_of(FrameType type) {
     case FrameType::kAbort: return "m";
     case FrameType::kReportFailure: return "f";
     case FrameType::kAskPeer: return "nt";
+    case FrameType::kBeat: return "a";
+    case FrameType::kBusy: return "b";
+    case FrameType::kHeedsStop:
     case FrameType::kPing:
     case FrameType::kHere:
     case FrameType::kCancel: return "";
     case FrameType::kReply:
     case FrameType::kError:
-    case FrameType::kFailure: return nullptr;
+    case FrameType::kFailure:
+    case FrameType::kNotice:
+    case FrameType::kStop: return nullptr;
   }
   return nullptr;
 }
@@ -258,6 +264,8 @@ bool read_field(char field, Reader* reader, Request* out) {
     case 'j': return decode(reader->text(kMaxPayloadBytes), &out->join);
     case 'h': return decode(reader->text(kMaxPayloadBytes), &out->hello);
     case 'f': return decode(reader->text(kMaxPayloadBytes), &out->failure);
+    case 'a': return decode(reader->text(kMaxPayloadBytes), &out->activity);
+    case 'b': return decode(reader->text(kMaxTextBytes), &out->busy);
     case 'm': out->text = reader->text(kMaxTextBytes); break;
     default: return false;
   }
@@ -285,6 +293,8 @@ void write_field(char field, const Request& request, Writer* writer) {
     case 'j': writer->text(encode(request.join)); break;
     case 'h': writer->text(encode(request.hello)); break;
     case 'f': writer->text(encode(request.failure)); break;
+    case 'a': writer->text(encode(request.activity)); break;
+    case 'b': writer->text(encode(request.busy)); break;
     case 'm': writer->text(std::string_view(request.text).substr(0, kMaxTextBytes)); break;
     default: break;
   }

@@ -46,13 +46,18 @@ enum class FrameType : uint8_t {
   kAbort = 14,
   kReportFailure = 15,
   kPing = 16,
-  kCancel = 17,   ///< withdraws the pending request with the same id; has no answer
-  kAskPeer = 18,  ///< whether a rank's process answers at this moment
-  kHere = 19,     ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  kCancel = 17,     ///< withdraws the pending request with the same id; has no answer
+  kAskPeer = 18,    ///< whether a rank's process answers at this moment
+  kHere = 19,       ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  kBeat = 23,       ///< a sign of life, with what the rank does; pushed back without; has no answer
+  kBusy = 24,       ///< the rank is away for a while, or back; pushed on to all
+  kHeedsStop = 25,  ///< the rank will end when it is asked to stop
   // from the server, and kPing, pushed with an id
   kReply = 64,    ///< payload by request
   kError = 65,    ///< ErrorInfo; id 0: about the connection, which is then closed
   kFailure = 66,  ///< Failure, pushed
+  kNotice = 70,   ///< a text for the log of rank 0, pushed
+  kStop = 71,     ///< the ranks shall stop, pushed
 };
 
 struct Frame {
@@ -140,8 +145,10 @@ struct Request {
       -1;  ///< get, wait, barrier, join, goodbye, ask_peer: until the server gives up; -1 never
   Hello hello;
   JoinRecord join;
-  Failure failure;   ///< report_failure
-  std::string text;  ///< abort
+  Failure failure;    ///< report_failure
+  Activity activity;  ///< beat
+  Busy busy;          ///< busy
+  std::string text;   ///< abort
 };
 
 /// Checks every limit. INVALID_ARGUMENT says which one was broken.

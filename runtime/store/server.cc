@@ -11,7 +11,6 @@
 namespace dt::store {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kNamesTimeoutMs = 1'000;
 
 uint64_t random_session() {
@@ -145,6 +144,7 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
   }
   if (session->refused) return;
   if (session->peer == Peer::kDt) {
+    if (session->welcomed) vitals_.heard(session->member.rank, monotonic_ns());
     session->parser.feed(data, bytes);
   } else if (session->one_too_many) {
     drop(id, ECONNREFUSED);  // its protocol has no words for a refusal
@@ -205,10 +205,11 @@ void Server::Impl::drop(uint64_t id, int error) {
   keyspace_.drop(id);
   torch_.drop(id);
   drop_questions(id);
-  const std::string reason = error == 0
-                                 ? "closed its connection to the store"
+  std::string ended = error == 0 ? "closed its connection to the store"
                                  : "lost its connection to the store (" + errno_text(error) + ")";
-  const std::optional<Failure> death = joins_.lost(id, reason, &answers);
+  ended += " without a goodbye: the process ended, was killed, or lost its network";
+  const std::optional<Failure> death = joins_.lost(id, ended + last_words(*session), &answers);
+  vitals_.end(session->member.rank);
   join_deadline_ns_ = joins_.next_deadline_ns();
   // The push comes before the answers: a goodbye that a death completes reports that death.
   // After an abort the ends of the others are its consequences, not news.
@@ -282,12 +283,14 @@ void Server::Impl::on_timer() {
   deliver(answers);
   end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });
   drop_strangers(now_ns);
+  look_for_silence(now_ns);
   arm_timer();
 }
 
 void Server::Impl::arm_timer() {
   int64_t next = std::min(keyspace_.next_deadline_ns(), join_deadline_ns_);
   if (!strangers_.empty()) next = std::min(next, strangers_.front().first);
+  next = std::min(next, look_at_ns_);
   for (const auto& [question, each] : questions_) next = std::min(next, each.deadline_ns);
   if (next == armed_for_ns_ || timer_ == nullptr) return;
   armed_for_ns_ = next;
@@ -333,6 +336,12 @@ uint16_t Server::port() const { return impl_->bound().port(); }
 std::string Server::bound_address() const { return impl_->bound().host(); }
 
 int32_t Server::first_failed_rank() const { return impl_->first_failed_rank(); }
+
+bool Server::heeds_stop() const { return impl_->heeds_stop(); }
+
+void Server::request_stop() {
+  loop_->post([impl = impl_] { impl->push_stop(); });
+}
 
 Status Server::wait_empty(const Wait& wait) {
   const auto empty = std::make_shared<Event>();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,7 +27,12 @@ struct ServerOptions {
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   /// A connection that says nothing is closed after this, and one that was refused and stays.
   int64_t silence_ms = 10'000;
-  LoggerPtr logger;  ///< may be null
+  /// How often members and the store give each other signs of life, and after how long a silence
+  /// the other one counts as lost. 0: never.
+  int64_t heartbeat_ms = 0;
+  int64_t heartbeat_timeout_ms = 0;
+  std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
+  LoggerPtr logger;               ///< may be null
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.
@@ -45,6 +51,10 @@ class Server {
   /// The rank whose death or abort came first, as its connection told; -1 while there is none. A
   /// launcher finds ends of processes in no particular order: this is the order of the causes.
   int32_t first_failed_rank() const;
+  /// A rank has said that it ends when it is asked to stop.
+  bool heeds_stop() const;
+  /// Asks all ranks to stop. Does not wait.
+  void request_stop();
   /// Returns when no client of dt is connected; at the deadline TIMEOUT naming who is. PyTorch's
   /// clients are not waited for.
   Status wait_empty(const Wait& wait);

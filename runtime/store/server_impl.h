@@ -22,6 +22,7 @@
 #include "store/server.h"
 #include "store/torch_protocol.h"
 #include "store/torch_service.h"
+#include "store/vitals.h"
 
 namespace dt::store {
 
@@ -33,6 +34,8 @@ class Server::Impl {
   Impl(net::Loop* loop, ServerOptions options);
 
   int32_t first_failed_rank() const { return first_failed_rank_.load(); }
+  bool heeds_stop() const { return heeds_stop_.load(); }
+  void push_stop();
   Status listen(const std::vector<net::Address>& addresses);
   void stop();
   void when_empty(std::shared_ptr<Event> empty);
@@ -85,6 +88,13 @@ class Server::Impl {
   void deliver(const Answers& answers);
   void gone(const Session& session);
   void push(const Failure& failure, uint64_t except);
+  void begin_watch(int64_t now_ns);
+  void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
+  void set_busy(Session* session, Request* request, int64_t now_ns);
+  void look_for_silence(int64_t now_ns);
+  void declare_lost(int32_t rank, int64_t now_ns);
+  std::string last_words(const Session& session) const;
+  void notice(const std::string& text);
   void on_timer();
   void arm_timer();
 
@@ -110,9 +120,12 @@ class Server::Impl {
   Keyspace keyspace_;
   TorchService torch_{&keyspace_};
   JoinTable joins_;
+  Vitals vitals_;                        // of the members, where they give signs of life
+  int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
   bool aborted_ = false;
   std::atomic<int32_t> first_failed_rank_{-1};  // written on the loop's thread, once
+  std::atomic<bool> heeds_stop_{false};         // written on the loop's thread
   std::vector<std::shared_ptr<Event>> empty_waiters_;
 };
 

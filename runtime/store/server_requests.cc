@@ -67,8 +67,10 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
         [[maybe_unused]] const Status kept = keyspace_.set(key, std::move(value), &answers);
       }
       join_deadline_ns_ = joins_.next_deadline_ns();
+      begin_watch(now_ns);
       break;
     case FrameType::kGoodbye:
+      vitals_.end(session->member.rank);
       joins_.goodbye(ticket, patience, now_ns, &answers);
       join_deadline_ns_ = joins_.next_deadline_ns();
       break;
@@ -86,6 +88,12 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       reply(session, request.id, std::string());
       push(request.failure, id);
       break;
+    case FrameType::kBeat: beat(id, session, &request, now_ns); break;
+    case FrameType::kHeedsStop:
+      if (!heeds_stop_.exchange(true) && options_.on_heed) options_.on_heed();
+      reply(session, request.id, std::string());
+      break;
+    case FrameType::kBusy: set_busy(session, &request, now_ns); break;
     case FrameType::kAskPeer: ask_peer(ticket, request.number, patience); break;
     case FrameType::kHere:
       if (const auto found = questions_.find(request.id);
@@ -131,6 +139,8 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
   welcome.attempt = options_.attempt;
   welcome.world_size = options_.world_size;
   welcome.server = Member{options_.server_rank, options_.host, options_.pid};
+  welcome.heartbeat_ms = options_.heartbeat_ms;
+  welcome.heartbeat_timeout_ms = options_.heartbeat_timeout_ms;
   reply(session, request.id, encode(welcome));
 }
 
@@ -181,6 +191,7 @@ void Server::Impl::abort_job(uint64_t id, const Session& session, const Request&
   failure.info.host = session.member.host;
   failure.info.pid = session.member.pid;
   push(failure, 0);
+  vitals_.end(session.member.rank);
   Answers answers;
   joins_.leave(id, &answers);
   deliver(answers);

@@ -8,6 +8,8 @@
 
 namespace dt::store {
 
+inline constexpr int64_t kNsPerMs = 1'000'000;
+
 // How the texts of this folder name things, so that they agree.
 
 /// "5.0 s"

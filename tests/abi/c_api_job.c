@@ -57,6 +57,46 @@ static void check_abort(const fixture* f) {
   dt_job_destroy(job);
 }
 
+/* Pauses, votes and stops of a job of one rank. */
+static void check_votes(const fixture* f) {
+  int32_t vote = 7;
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_busy_begin(h, "checkpoint", 1000));
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_busy_end(h));
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_agree(h, 1, &vote));
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_stop_requested(h, &vote));
+  EXPECT(vote == 7);
+  OK(dt_busy_begin(f->job, "checkpoint", 1000));
+  OK(dt_busy_begin(f->job, NULL, 1));
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_busy_begin(f->job, "checkpoint", 0));
+  EXPECT(strstr(dt_last_error(), "max_ms is 0") != NULL);
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_busy_begin(f->job, "checkpoint", INT64_MAX));
+  OK(dt_busy_end(f->job));
+  OK(dt_busy_end(f->job));
+  OK(dt_agree(f->job, 5, &vote));
+  EXPECT(vote == 1);
+  OK(dt_agree(f->job, 0, &vote));
+  EXPECT(vote == 0);
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_agree(f->job, 1, NULL));
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_stop_requested(f->job, NULL));
+
+  dt_job* job = NULL;
+  OK(dt_init(f->config, &job));
+  OK(dt_stop_requested(job, &vote));
+  EXPECT(vote == 0);
+  EXPECT(dt_request_stop(NULL) == DT_ERR_INVALID_ARGUMENT);
+  EXPECT(dt_request_stop((dt_job*)f->comm) == DT_ERR_INVALID_ARGUMENT);
+  EXPECT(dt_request_stop((dt_job*)&job) == DT_ERR_INVALID_ARGUMENT);
+  OK(dt_request_stop(job));
+  OK(dt_stop_requested(job, &vote));
+  EXPECT(vote == 1);
+  OK(dt_stop_requested(f->job, &vote)); /* another job */
+  EXPECT(vote == 0);
+  OK(dt_finalize(job, -1));
+  FAILS(DT_ERR_INVALID_STATE, dt_stop_requested(job, &vote));
+  dt_job_destroy(job);
+  EXPECT(dt_request_stop(job) == DT_ERR_INVALID_ARGUMENT);
+}
+
 static void check_finalize(const fixture* f) {
   REFUSES_HANDLES(f, JOB, dt_job, "job", dt_finalize(h, 0));
   dt_job* job = NULL;
@@ -88,6 +128,7 @@ void test_job(const fixture* f) {
   dt_config_destroy(impossible);
   check_place(f);
   check_abort(f);
+  check_votes(f);
   check_finalize(f);
   DESTROY_SURVIVES(f, JOB, dt_job, dt_job_destroy);
 }

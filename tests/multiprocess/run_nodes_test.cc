@@ -265,6 +265,19 @@ TEST_CASE("a signal to one agent ends all nodes as that signal does") {
   }
 }
 
+TEST_CASE("SIGTERM to node 0 stops the ranks of all nodes in the same step where they heed it") {
+  Nodes nodes(2);
+  nodes.start_all({}, rank_program("stop"));
+  REQUIRE(nodes[0].wait_for_output("asked "));
+  REQUIRE(nodes[1].wait_for_output("asked ", 2));
+  nodes[0].send(SIGTERM);
+  CHECK(nodes[0].wait() == 0);
+  CHECK(nodes[1].wait() == 0);
+  const size_t at = nodes[0].out.find("stopped at ");
+  REQUIRE(at != std::string::npos);
+  CHECK(count_of(nodes[1].out, nodes[0].out.substr(at)) == 2);
+}
+
 TEST_CASE("a signal that a launcher sends to every agent counts once") {
   Nodes nodes(2);
   nodes.start_all({}, run_program({"count-int"}));

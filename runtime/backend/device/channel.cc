@@ -81,6 +81,7 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
     // Whoever breaks the communicator empties the lists after it fired the interrupt.
     DT_TRY(refused(lists));
     operation->sequence = ++lists.sequence;
+    lists.last_kind = collective.kind;
     device_->operation_began();
     lists.earliest = lists.earliest.earlier(collective.deadline);
     if (lists.grouping) {
@@ -385,6 +386,7 @@ bool DeviceChannel::complete_some() {
 
 /// As of the beginning of this turn: a carrier that keeps deadlines itself has looked since.
 void DeviceChannel::keep_deadlines(int64_t now_ns) {
+  if (!excuse_.over()) return;
   OperationPtr late;
   bool queued = false;
   const int64_t grace_ms = options_.carrier->grace_ms();
@@ -576,6 +578,31 @@ void DeviceChannel::complete(const Operation& operation, const Status& status) {
   });
   completed_.fetch_add(1, std::memory_order_release);
   device_->operation_ended();
+}
+
+/// Inside is what the device has not passed: a rank whose GPU is late is late itself.
+Pulse DeviceChannel::pulse() const {
+  return lists_.with([this](const Lists& lists) {
+    Pulse pulse;
+    const OperationPtr* first = nullptr;
+    if (!lists.under_way.empty()) {
+      first = &lists.under_way.front();
+    } else if (!lists.enqueuing.empty()) {
+      first = &lists.enqueuing.front();
+    } else if (!lists.queued.empty()) {
+      first = &lists.queued.front();
+    }
+    pulse.inside = first != nullptr;
+    pulse.sequence = pulse.inside ? (*first)->sequence : lists.sequence > 0 ? lists.sequence : -1;
+    if (pulse.inside) {
+      pulse.kind = (*first)->collective.kind;
+      pulse.label = (*first)->collective.name;
+    } else {
+      pulse.kind = lists.last_kind;
+    }
+    pulse.stamp = 2 * completed_.load(std::memory_order_relaxed) + (pulse.inside ? 1 : 0);
+    return pulse;
+  });
 }
 
 void DeviceChannel::await_count() const {

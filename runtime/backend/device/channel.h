@@ -53,6 +53,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   void fail(const Status& status) { break_with(status); }
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
+  Pulse pulse() const;
+  void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
   /// Fails what the device thread should have failed: it hangs in a call.
   void look_after();
   /// Takes no more operations. Those there are end under their deadlines, then the communicator
@@ -110,6 +112,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     Deadline opening_deadline = Deadline::never();
     Status opened;
     int64_t sequence = 0;
+    Kind last_kind = Kind::kBarrier;  ///< of the operation with that number
     int64_t groups = 0;
     bool grouping = false;
     bool retiring = false;
@@ -141,6 +144,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   const std::shared_ptr<DeviceThread> device_;
   const Options options_;
   Interrupt interrupt_;  ///< fired: broken, for good
+  Excuse excuse_;
   const Pool<Operation> operations_;
   Guarded<Lists> lists_;
   Guarded<int> completion_fd_{-1};

@@ -181,6 +181,11 @@ class DeviceBackend final : public Backend {
     kept_.with([&](auto& all) { all.push_back(std::move(used)); });
   }
 
+  Pulse pulse() const override { return channel_->pulse(); }
+  void excuse(int64_t until_ns) override {
+    options_.on_host->excuse(until_ns);
+    channel_->excuse(until_ns);
+  }
   void interrupt(Status status) override {
     channel_->interrupt(status);  // first: what the carrier then meets on the host is no cause
     options_.on_host->interrupt(std::move(status));

@@ -77,7 +77,13 @@ Status HostBackend::run(const Collective& collective) {
   // Sends and receives always queue: only there they progress beside their neighbours.
   if (!collective.is_transfer() && !pending() && turn_.try_take()) {
     if (!pending()) {
-      Status status = interrupt_.fired() ? interrupt_.status() : run_here(collective);
+      Status status;
+      if (interrupt_.fired()) {
+        status = interrupt_.status();
+      } else {
+        status = run_here(collective);
+        pulse_.leave();
+      }
       if (turn_.give()) doorbell_.ring();
       if (pending()) (void)engine_->progress().notify();
       if (!status.ok()) report();
@@ -112,11 +118,12 @@ Status HostBackend::run_here(const Collective& collective) {
       patience.renew();
       continue;
     }
-    if (collective.deadline.passed()) {
+    const Deadline deadline = excuse_.apply(collective.deadline);
+    if (deadline.passed()) {
       doorbell_.cancel();
       return break_with(channel_.timed_out());
     }
-    doorbell_.sleep(ticket, collective.deadline);
+    doorbell_.sleep(ticket, deadline);
     patience.renew();
   }
   Status status = channel_.result();
@@ -190,7 +197,7 @@ HostBackend::Advance HostBackend::advance_queue() {
     }
     if (active_.empty()) return result;
     Operation& head = *active_.front();
-    result.deadline = head.collective.deadline;
+    result.deadline = excuse_.apply(head.collective.deadline);
     bool done = false;
     result.step = head.collective.is_transfer() ? advance_transfers(&result.deadline)
                                                 : advance_head(head, &done);
@@ -215,7 +222,7 @@ Step HostBackend::advance_head(Operation& operation, bool* out_done) {
   if (step == Step::kDone) {
     if (breaks(channel_.result())) (void)break_with(channel_.result());
     *out_done = true;
-  } else if (step == Step::kBlocked && operation.collective.deadline.passed()) {
+  } else if (step == Step::kBlocked && excuse_.apply(operation.collective.deadline).passed()) {
     (void)break_with(channel_.timed_out());
   }
   return step;
@@ -249,8 +256,9 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
       complete(std::move(finished), Status());
       continue;
     }
-    *out_deadline = out_deadline->earlier(collective.deadline);
-    if (step == Step::kBlocked && collective.deadline.passed()) {
+    const Deadline deadline = excuse_.apply(collective.deadline);
+    *out_deadline = out_deadline->earlier(deadline);
+    if (step == Step::kBlocked && deadline.passed()) {
       (void)break_with(mailboxes_.timed_out(collective, operation.transfer));
       return Step::kProgressed;
     }
@@ -273,6 +281,7 @@ void HostBackend::fail_queue() {
 void HostBackend::complete(OperationPtr operation, Status status) {
   const std::shared_ptr<Work> work = std::move(operation->work);
   operation->collective.withheld.reset();
+  if (operation->started) pulse_.leave();
   inbox_.with([&](Inbox& inbox) {
     if (inbox.pool.size() < kPooledMax) inbox.pool.push_back(std::move(operation));
   });
@@ -284,6 +293,7 @@ void HostBackend::complete(OperationPtr operation, Status status) {
 }
 
 void HostBackend::note_last(const Collective& collective, int64_t sequence) {
+  pulse_.enter(collective.kind, sequence, collective.name);
   if (options_.part) return;
   engine_->arena()->own_header().last.set(static_cast<int64_t>(collective.kind), sequence,
                                           collective.name);

@@ -36,6 +36,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Result<int> completion_fd() override;
   Result<void*> allocate(int64_t bytes) override;
   Status release(void* pointer) override;
+  Pulse pulse() const override { return pulse_.read(); }
+  void excuse(int64_t until_ns) override { excuse_.extend(until_ns); }
   void interrupt(Status status) override;
   Status broken() const override { return interrupt_.status(); }
   Result<Split> split(int32_t color, int32_t key, const std::string& name,
@@ -107,6 +109,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> broke_{false};
   std::atomic<bool> report_due_{false};
+  PulseCell pulse_;  ///< written by whoever has the turn
+  Excuse excuse_;
   Interrupt interrupt_;  ///< fired: broken, for good
 };
 

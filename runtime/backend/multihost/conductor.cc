@@ -105,9 +105,8 @@ void Conductor::begin(const OperationPtr& operation) {
   active_ = operation;
   ++sequence_;
   phase_ = Phase::kSay;
-  const Collective& collective = operation->collective;
-  if (options_->note_last) options_->note_last(collective.kind, sequence_, collective.name);
-  own_statement_ = statement_of(collective, roster_.rank);
+  note_begin(*operation, sequence_);
+  own_statement_ = statement_of(operation->collective, roster_.rank);
   say();
 }
 
@@ -451,7 +450,15 @@ tcp::Link& Conductor::link(int32_t peer) {
 }
 
 /// First done, then counted: who is woken by the eventfd finds the work done.
+void Conductor::note_begin(Operation& operation, int64_t number) {
+  const Collective& collective = operation.collective;
+  operation.begun = true;
+  pulse_.enter(collective.kind, number, collective.name);
+  if (options_->note_last) options_->note_last(collective.kind, number, collective.name);
+}
+
 void Conductor::complete(Operation& operation, const Status& status) {
+  if (operation.begun) pulse_.leave();
   completing_.fetch_add(1, std::memory_order_relaxed);  // published by done()
   operation.work->complete(status);
   const int fd = completion_fd_.load(std::memory_order_acquire);

@@ -46,6 +46,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// Any thread. Returns when the eventfd counts every operation that is done by now: between the
   /// two lie a few instructions of the loop's thread.
   void await_count() const;
+  /// Any thread.
+  Pulse pulse() const { return pulse_.read(); }
+  void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
   /// Any thread. This rank found the failure and told of it.
   bool told() const { return told_.load(std::memory_order_acquire); }
 
@@ -57,6 +60,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
     Collective collective;
     std::shared_ptr<Work> work;
     std::list<std::shared_ptr<Operation>>::iterator at;  ///< of a transfer that is under way
+    bool begun = false;
     bool is_transfer() const {
       return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
     }
@@ -94,6 +98,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void on_local_event();
   void finish_transfer(const OperationPtr& operation, const Status& status);
   void complete(Operation& operation, const Status& status);
+  void note_begin(Operation& operation, int64_t number);
 
   tcp::Link& link(int32_t peer);
   tcp::Header header(What what, int64_t bytes) const;
@@ -146,6 +151,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   Interrupt* const interrupt_;
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
+  PulseCell pulse_;  // written by the loop's thread
+  Excuse excuse_;
   // Written by the loop's thread: one before an operation is done, the other after the eventfd.
   std::atomic<uint64_t> completing_{0};
   std::atomic<uint64_t> completed_{0};

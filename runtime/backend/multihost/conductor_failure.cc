@@ -147,7 +147,8 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
 /// where the way to that one is cut here too, that is the news.
 void Conductor::on_grace() {
   if (broken_) return;
-  const bool overdue = present() != nullptr && present()->collective.deadline.passed();
+  const bool overdue =
+      present() != nullptr && excuse_.apply(present()->collective.deadline).passed();
   const bool cut = std::any_of(links_.begin(), links_.end(),
                                [](const auto& entry) { return entry.second->cut_off(); });
   break_with(overdue && cut ? timed_out() : suspicion_);
@@ -263,13 +264,14 @@ void Conductor::set_timer() {
 void Conductor::on_timer() {
   if (telling_) return on_handed_over();
   if (broken_) return;
+  if (!excuse_.over() && !soonest_.is_never()) return timer_->start(excuse_.remaining_ms());
   const Operation* operation = present();
   const Operation* next = queued();
   soonest_ = Deadline::never();
   if (operation != nullptr) soonest_ = operation->collective.deadline;
   if (next != nullptr) soonest_ = soonest_.earlier(next->collective.deadline);
   if (operation == nullptr || !soonest_.passed()) return set_timer();
-  const Deadline deadline = operation->collective.deadline;
+  const Deadline deadline = excuse_.apply(operation->collective.deadline);
   if (!deadline.passed()) {
     if (suspicion_.ok()) break_with(timed_out_in_queue(*next));
     return;

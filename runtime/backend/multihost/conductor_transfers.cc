@@ -12,7 +12,7 @@ void Conductor::start_transfer(const OperationPtr& operation) {
   Collective collective = operation->collective;
   const int32_t peer = collective.root;
   const int64_t number = ++messages_[{peer, collective.kind == Kind::kSend}];
-  if (options_->note_last) options_->note_last(collective.kind, number, collective.name);
+  note_begin(*operation, number);
   if (roster_.topology.host[peer] == roster_.host()) {
     collective.root = roster_.topology.local[peer];
     auto work = std::make_shared<Work>();

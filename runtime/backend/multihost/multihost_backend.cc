@@ -126,6 +126,11 @@ class MultihostBackend final : public Backend {
   Result<void*> allocate(int64_t bytes) override { return options_.local->allocate(bytes); }
   Status release(void* pointer) override { return options_.local->release(pointer); }
 
+  Pulse pulse() const override { return conductor_->pulse(); }
+  void excuse(int64_t until_ns) override {
+    options_.local->excuse(until_ns);
+    conductor_->excuse(until_ns);
+  }
   void interrupt(Status status) override {
     interrupt_.fire(std::move(status));
     options_.local->interrupt(interrupt_.status());

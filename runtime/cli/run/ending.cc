@@ -65,8 +65,18 @@ void Supervisor::on_stop(int signal) {
   if (plan_.fleet != nullptr)
     plan_.fleet->tell_stop(plan_.place.attempt, signal, signal == SIGINT ? interrupts_ : 1);
   if (stop_signal_ == 0) stopped_here_ = true;
+  if (keep_from_ranks(signal)) return;
   stop_ranks(signal, signal == SIGINT && interrupts_ >= kInterruptsToKill);
   if (interrupts_ >= kInterruptsToDiscard) output_.discard();
+}
+
+/// The first SIGTERM, where ranks end by themselves when they are asked to.
+bool Supervisor::keep_from_ranks(int signal) {
+  const bool first = stop_signal_ == 0 && signal == SIGTERM && phase_ == Phase::kRunning;
+  if (!first || !plan_.ask_to_stop || !plan_.ask_to_stop()) return false;
+  stop_signal_ = signal;
+  pass_on_at_ = Deadline::after_ms(plan_.heed_ms);
+  return true;
 }
 
 void Supervisor::stop_ranks(int signal, bool at_once) {
@@ -91,7 +101,9 @@ void Supervisor::handle_news() {
   if (news.stop_signal != 0) {
     if (stop_signal_ == 0 && phase_ == Phase::kRunning) heard_stop_ = news.stop_signal;
     const bool again = stop_signal_ != 0;
-    if (!again || news.kill) stop_ranks(news.stop_signal, news.kill);
+    if (news.kill || (!again && !keep_from_ranks(news.stop_signal))) {
+      stop_ranks(news.stop_signal, news.kill);
+    }
   }
   if (news.lost || (news.failed && !fleet_failed_)) {
     fleet_failed_ = true;
@@ -227,6 +239,10 @@ void Supervisor::check_deadlines() {
     term_at_ = kill_at_ = Deadline::never();
     signal_groups(SIGKILL);
   }
+  if (pass_on_at_.passed()) {
+    pass_on_at_ = Deadline::never();
+    stop_ranks(stop_signal_, false);
+  }
   if (term_at_.passed()) {
     term_at_ = Deadline::never();
     signal_groups(SIGTERM);
@@ -279,7 +295,7 @@ void Supervisor::sweep(bool send) {
     if (send) kill(pid, sweep_signal_);
   }
   if (anybody) return;
-  term_at_ = kill_at_ = sweep_until_ = Deadline::never();
+  pass_on_at_ = term_at_ = kill_at_ = sweep_until_ = Deadline::never();
   phase_ = Phase::kDraining;
 }
 

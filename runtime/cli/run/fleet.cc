@@ -51,21 +51,28 @@ bool decode(std::string_view bytes, Endpoints* out) {
 
 Wait within(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
 
-/// What the scope of a failure says: "end/ATTEMPT" or "stop/SIGNAL/COUNT".
+/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT" or "stop/SIGNAL/COUNT".
 struct Word {
   std::optional<int> failed_attempt;
+  std::optional<int> heeding_attempt;
   int signal = 0;
   int count = 0;
 };
 
-/// Absent: the text is neither.
+/// Absent: the text is none of them.
 std::optional<Word> parse_word(std::string_view scope) {
   constexpr std::string_view kEnd = "end/";
+  constexpr std::string_view kHeed = "heed/";
   constexpr std::string_view kStop = "stop/";
   Word word;
   if (scope.substr(0, kEnd.size()) == kEnd) {
     word.failed_attempt = parse_number<int>(scope.substr(kEnd.size()));
     if (!word.failed_attempt || *word.failed_attempt < 0) return std::nullopt;
+    return word;
+  }
+  if (scope.substr(0, kHeed.size()) == kHeed) {
+    word.heeding_attempt = parse_number<int>(scope.substr(kHeed.size()));
+    if (!word.heeding_attempt || *word.heeding_attempt < 0) return std::nullopt;
     return word;
   }
   const size_t slash = scope.rfind('/');
@@ -121,6 +128,8 @@ void Fleet::hear(const store::Failure& failure) {
       if (state.failed_attempt != state.attempt) return;
       state.news.failed = true;
       expect_end(state);
+    } else if (word && word->heeding_attempt) {
+      state.heeding_attempt = *word->heeding_attempt;
     } else if (word) {
       state.news.stop_signal = word->signal;
       if (word->count < 2) return;
@@ -148,6 +157,15 @@ void Fleet::tell_failure(int attempt, int rank) {
   ErrorInfo info;
   info.rank = rank;
   (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
+}
+
+void Fleet::tell_heed(int attempt) {
+  state_.with([&](State& state) { state.heeding_attempt = attempt; });
+  member_->report_failure_soon(format("heed/%d", attempt), {}, [] {});
+}
+
+bool Fleet::heeded(int attempt) const {
+  return state_.with([&](const State& state) { return state.heeding_attempt == attempt; });
 }
 
 void Fleet::tell_stop(int attempt, int signal, int count) {

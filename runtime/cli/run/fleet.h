@@ -72,7 +72,8 @@ struct FleetNews {
 /// Node 0 serves a store at the rendezvous address. Each agent joins it as the "rank" that its node
 /// rank is, so that the store notices the end of an agent, and has a second connection for keys,
 /// which outlives the failure of the job. News come through the store's failure messages: scope
-/// "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT" for a signal to an agent.
+/// "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT" for a signal to an agent, "heed/ATTEMPT"
+/// when a rank of it ends where it is asked to stop.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -106,6 +107,10 @@ class Fleet {
   FleetNews take_news();
   /// A rank of this node has failed, or could not be started (-1).
   void tell_failure(int attempt, int rank);
+  /// Node 0: a rank ends where the store asks it to stop. Any thread; does not wait.
+  void tell_heed(int attempt);
+  /// Whether that was told.
+  bool heeded(int attempt) const;
   /// A signal came to this agent for the `count`th time. Before it is passed on: what fails from
   /// then on is its effect.
   void tell_stop(int attempt, int signal, int count);
@@ -123,6 +128,7 @@ class Fleet {
     FleetNews news;           // not yet taken
     int attempt = -1;         // begun here
     int failed_attempt = -1;  // the last one in which another node had a failure
+    int heeding_attempt = -1;
     std::set<int> lost;
     Deadline settle_until = Deadline::never();
     std::optional<Outcome> outcome;

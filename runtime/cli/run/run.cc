@@ -20,6 +20,7 @@
 #include "cli/run/supervisor.h"
 #include "config/config.h"
 #include "job/host_identity.h"
+#include "job/store_options.h"
 #include "net/loop.h"
 #include "store/server.h"
 
@@ -72,6 +73,7 @@ void settle_options(Agent* agent) {
   SupervisorPlan& plan = agent->plan;
   plan.grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
   if (options.grace_ms || config.given("run.grace_ms")) plan.stop_grace_ms = plan.grace_ms;
+  plan.heed_ms = config.integer("run.stop_grace_ms");
   plan.place.local_size = options.nproc;
   plan.place.world_size = options.nproc;
   plan.place.max_restarts = options.max_restarts;
@@ -181,15 +183,16 @@ struct ServedStore {
 
 Result<ServedStore> serve_store(const Agent& agent) {
   const JobPlace& place = agent.plan.place;
-  store::ServerOptions options;
-  options.torch_compat = agent.config.boolean("store.torch_compat");
+  store::ServerOptions options = job::store_options(agent.config);
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.world_size = place.world_size;
   options.host = agent.plan.host;
   options.pid = place.agent_pid;
-  options.max_connections = static_cast<size_t>(agent.config.integer("store.max_connections"));
-  if (agent.fleet != nullptr) options.bind_address = agent.fleet->bind_address();
+  if (Fleet* const fleet = agent.fleet.get(); fleet != nullptr) {
+    options.bind_address = fleet->bind_address();
+    options.on_heed = [fleet, attempt = place.attempt] { fleet->tell_heed(attempt); };
+  }
   ServedStore served;
   DT_TRY_VALUE(served.loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(served.server, store::Server::start(served.loop.get(), options));
@@ -221,6 +224,11 @@ Status serve_attempt(Agent* agent, ServedStore* served) {
   agent->plan.first_failed_rank = [server = served->server.get()] {
     return server->first_failed_rank();
   };
+  agent->plan.ask_to_stop = [server = served->server.get()] {
+    if (!server->heeds_stop()) return false;
+    server->request_stop();
+    return true;
+  };
   place.store_port = served->server->port();
   // PyTorch's ranks then find a store there that is served already.
   place.torch_store = agent->config.boolean("store.torch_compat");
@@ -247,6 +255,7 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
     place.master_host = endpoints.master_host;
     place.master_port = endpoints.master_port;
     place.torch_store = endpoints.master_port == endpoints.store_port;
+    agent->plan.ask_to_stop = [fleet, attempt = place.attempt] { return fleet->heeded(attempt); };
     return {};
   }
   if (agent->plan.start_error.ok()) DT_TRY(cannot_start(agent, serve_attempt(agent, served)));

@@ -142,7 +142,7 @@ void Supervisor::build_poll_set() {
 int Supervisor::poll_timeout_ms() const {
   const bool can_drain = output_.accepts(Stream::kStdout) && output_.accepts(Stream::kStderr);
   if (phase_ == Phase::kDraining && can_drain) return 0;
-  const Deadline next = term_at_.earlier(kill_at_).earlier(sweep_until_);
+  const Deadline next = pass_on_at_.earlier(term_at_).earlier(kill_at_).earlier(sweep_until_);
   if (phase_ == Phase::kRunning && all_ended()) return 0;
   if (next.is_never()) return -1;  // the ranks decide, or the other nodes
   return static_cast<int>(std::clamp<int64_t>(next.remaining_ms(), 0, INT_MAX));

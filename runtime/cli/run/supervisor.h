@@ -38,6 +38,10 @@ struct SupervisorPlan {
   /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that
   /// sent it knows how long a checkpoint may take.
   int64_t stop_grace_ms = -1;
+  /// Asks the ranks through the job's store to stop; false: none of them heeds that. Then SIGTERM
+  /// is kept from them for `heed_ms`, so that they save their state and end in the same step.
+  std::function<bool()> ask_to_stop;
+  int64_t heed_ms = 0;
   /// The rank that the job's store saw fail first, -1 none. Any time, any thread.
   std::function<int32_t()> first_failed_rank;
   Fleet* fleet = nullptr;  ///< the other nodes; null with one node
@@ -94,6 +98,7 @@ class Supervisor {
   void handle_signals();
   void pass_on(int signal);
   void on_stop(int signal);
+  bool keep_from_ranks(int signal);
   void reap();
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);
@@ -136,6 +141,7 @@ class Supervisor {
   bool died_of_stop_ = false;
   int interrupts_ = 0;  // SIGINTs so far
   std::set<int> passed_on_;
+  Deadline pass_on_at_ = Deadline::never();  // the stop signal that was kept from the ranks
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
   int64_t killed_ns_ = INT64_MAX;  // when we first sent a SIGKILL to all

@@ -25,6 +25,15 @@ struct LastOperation {
   std::atomic<int64_t> sequence{-1};
   std::atomic<uint64_t> name[kNameWords];  ///< first 32 bytes, zero padded
 
+  std::string label() const {
+    char bytes[sizeof name + 1] = {};
+    for (int i = 0; i < kNameWords; ++i) {
+      const uint64_t word = name[i].load(std::memory_order_relaxed);
+      memcpy(bytes + 8 * i, &word, sizeof word);
+    }
+    return bytes;
+  }
+
   void set(int64_t new_kind, int64_t new_sequence, const std::string& label) {
     kind.store(new_kind, std::memory_order_relaxed);
     sequence.store(new_sequence, std::memory_order_relaxed);

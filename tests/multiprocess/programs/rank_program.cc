@@ -2,6 +2,7 @@
 // A rank of a real job. The mode says what it does for ever; when dt reports an error it prints it
 // and ends with code 9.
 #include <dt/dt.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -62,6 +63,24 @@ void reduce_for_ever(dt_comm* world, int rank) {
   }
 }
 
+dt_job* stoppable = nullptr;  // for the signal handler
+
+void on_signal(int) { (void)dt_request_stop(stoppable); }
+
+/// Steps until all are asked to stop.
+void step_until_stop(dt_job* job, int rank) {
+  stoppable = job;
+  signal(SIGUSR1, on_signal);
+  for (int step = 0;; ++step) {
+    int32_t stop = 0;
+    check(dt_stop_requested(job, &stop), rank);
+    if (step == 0) printf("asked %d\n", rank);
+    if (stop == 0) continue;
+    printf("stopped at %d\n", step);
+    return;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -92,6 +111,18 @@ int main(int argc, char** argv) {
   if (mode == "finalize") {  // the others wait in the goodbye
     if (rank != 1) check(dt_finalize(job, -1), rank);
     for (;;) pause();
+  }
+  if (mode == "stop") step_until_stop(job, rank);
+  if (mode == "heed-not") {  // asks once, and then works on
+    int32_t stop = 0;
+    check(dt_stop_requested(job, &stop), rank);
+    printf("asked %d\n", rank);
+    for (;;) pause();
+  }
+  if (mode == "late") {  // rank 1 enters the barrier so many seconds after the others
+    int64_t bytes = 0;
+    if (rank == 1) (void)dt_store_get(job, "never", 1000 * atoi(argv[2]), nullptr, 0, &bytes);
+    check(dt_barrier(world, nullptr, nullptr), rank);
   }
   dt_comm_destroy(world);
   check(dt_finalize(job, -1), rank);

@@ -66,7 +66,11 @@ struct Table {
     answers.clear();
   }
   std::optional<Failure> lose(int32_t rank) {
-    return joins.lost(client(rank), "closed its connection to the store", &answers);
+    return joins.lost(
+        client(rank),
+        "closed its connection to the store without a goodbye: the process ended, was killed, or "
+        "lost its network",
+        &answers);
   }
   void goodbye(int32_t rank, int64_t timeout_ms = -1) {
     joins.goodbye({client(rank), 2}, Patience::starting(now_ns, timeout_ms), now_ns, &answers);

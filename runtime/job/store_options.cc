@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/store_options.h"
+
+namespace dt::job {
+
+store::ServerOptions store_options(const Config& config) {
+  store::ServerOptions options;
+  options.max_connections = static_cast<size_t>(config.integer("store.max_connections"));
+  options.torch_compat = config.boolean("store.torch_compat");
+  options.heartbeat_ms = config.integer("heartbeat.interval_ms");
+  options.heartbeat_timeout_ms = config.integer("heartbeat.timeout_ms");
+  return options;
+}
+
+}  // namespace dt::job

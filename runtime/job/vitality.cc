@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job tells of itself while it runs, and hears of the others: heartbeats and long pauses.
+#include "job/job.h"
+
+namespace dt::job {
+namespace {
+
+constexpr int64_t kDefaultGraceMs = 30 * 60 * 1000;
+constexpr int64_t kHeedMs = 5000;  // telling the store that this program ends when asked to
+
+}  // namespace
+
+int64_t Job::first_timeout_ms() const {
+  const int64_t wanted_ms = config_.integer("collective.first_timeout_ms");
+  if (wanted_ms >= 0) return wanted_ms;
+  const bool chosen = config_.source_of("collective.timeout_ms").kind != SourceKind::kDefault;
+  return chosen ? 0 : kDefaultGraceMs;
+}
+
+/// After the world communicator is made.
+void Job::begin_heartbeats() {
+  store::Client::Observers observers;
+  observers.activity = [this] { return activity(); };
+  observers.busy = [this](const store::Busy& busy) { board_->rank_busy(busy.rank, busy.max_ms); };
+  observers.stop = [this] { stop_.store(true, std::memory_order_release); };
+  observers.notice = [logger = logger_](const std::string& text) {
+    logger->log(LogLevel::kWarning, "%s", text.c_str());
+  };
+  control_->client()->observe(std::move(observers));
+}
+
+/// On the I/O thread.
+store::Activity Job::activity() {
+  comm::Observer::Activity seen = observer_.look(monotonic_ns());
+  store::Activity told;
+  if (seen.communicator.empty()) return told;
+  told.inside = seen.pulse.inside;
+  told.stalled = told.inside && stall_warn_ms_ > 0 && seen.age_ms >= stall_warn_ms_;
+  told.communicator = std::move(seen.communicator);
+  told.operation = backend::kind_name(seen.pulse.kind);
+  told.sequence = seen.pulse.sequence;
+  told.label = std::move(seen.pulse.label);
+  told.age_ms = seen.age_ms;
+  if (told.stalled) told.members = std::move(seen.members);
+  return told;
+}
+
+Result<int32_t> Job::vote(int32_t mine, ReduceOp op, const char* name) {
+  int32_t result = mine;
+  backend::Collective collective;
+  collective.kind = backend::Kind::kAllreduce;
+  collective.dtype = Dtype::kI32;
+  collective.op = op;
+  collective.send = &mine;
+  collective.recv = &result;
+  collective.count = 1;
+  collective.name = name;
+  DT_TRY(world_->check_ungrouped(name));
+  DT_TRY(world_->run_on_host(collective));
+  return result;
+}
+
+bool Job::told_to_stop() {
+  if (!heeds_stop_.exchange(true)) {
+    // Best effort: else a stop comes as a signal.
+    const Wait wait{Deadline::after_ms(kHeedMs), nullptr};
+    if (const auto client = control_->client()) (void)client->heed_stop(wait);
+  }
+  return stop_.load(std::memory_order_acquire);
+}
+
+Status Job::busy(const std::string& what, int64_t max_ms) {
+  if (local_store_ != nullptr) return {};
+  const auto client = control_->client();
+  if (client == nullptr) return ended();
+  return client->busy(what, max_ms, store_wait(-1));
+}
+
+}  // namespace dt::job

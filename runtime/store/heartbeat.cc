@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the server watches over the members of the job.
+#include <algorithm>
+
+#include "store/server_impl.h"
+#include "store/text.h"
+
+namespace dt::store {
+
+/// Once the verdict is out.
+void Server::Impl::begin_watch(int64_t now_ns) {
+  if (options_.heartbeat_ms == 0 || look_at_ns_ != kNeverNs || !joins_.decided()) return;
+  for (const Member& member : joins_.members()) vitals_.begin(member, now_ns);
+  if (!vitals_.empty()) look_at_ns_ = now_ns + options_.heartbeat_ms * kNsPerMs;
+}
+
+void Server::Impl::beat(uint64_t id, Session* session, Request* request, int64_t now_ns) {
+  // One that does not take our answers gets no more of them.
+  if (!session->connection->congested()) {
+    session->connection->write(encode_frame(FrameType::kBeat, 0, {}));
+  }
+  const int32_t rank = session->member.rank;
+  if (joins_.client_of(rank) != id) return;
+  const auto stall = vitals_.tell(rank, std::move(request->activity), now_ns);
+  if (stall.has_value()) notice(*stall);
+}
+
+void Server::Impl::set_busy(Session* session, Request* request, int64_t now_ns) {
+  Busy& busy = request->busy;
+  busy.rank = session->member.rank;
+  vitals_.busy(busy, now_ns);
+  const std::string frame = encode_frame(FrameType::kBusy, 0, encode(busy));
+  for (const auto& [id, other] : sessions_) {
+    if (other->welcomed && !other->refused) other->connection->write(frame);
+  }
+  // Behind the push, so that the rank itself knows when its call returns.
+  reply(session, request->id, std::string());
+}
+
+void Server::Impl::look_for_silence(int64_t now_ns) {
+  if (look_at_ns_ > now_ns) return;
+  const int64_t late_ms = (now_ns - look_at_ns_) / kNsPerMs;
+  look_at_ns_ = vitals_.empty() ? kNeverNs : now_ns + options_.heartbeat_ms * kNsPerMs;
+  const int64_t limit_ms = options_.heartbeat_timeout_ms;
+  if (limit_ms == 0) return;
+  // This process was stopped, or its machine was: what came meanwhile is not read yet.
+  if (late_ms > limit_ms / 2) return vitals_.excuse_all(now_ns);
+  for (const int32_t rank : vitals_.silent(now_ns, limit_ms)) declare_lost(rank, now_ns);
+}
+
+void Server::Impl::declare_lost(int32_t rank, int64_t now_ns) {
+  const uint64_t id = joins_.client_of(rank);
+  const auto found = sessions_.find(id);
+  const std::string silence = seconds_text(vitals_.silence_ms(rank, now_ns));
+  if (found == sessions_.end()) return vitals_.end(rank);
+  Session* session = found->second.get();
+  const std::string words = last_words(*session);
+  vitals_.end(rank);
+  Answers answers;
+  std::optional<Failure> death = joins_.lost(
+      id,
+      format("has given no sign of life for %s: its process is stopped, or its host or network is "
+             "down%s",
+             silence.c_str(), words.c_str()),
+      &answers);
+  join_deadline_ns_ = joins_.next_deadline_ns();
+  if (death.has_value()) death->silent = true;
+  if (death.has_value() && !aborted_) push(*death, id);
+  deliver(answers);
+  // Should it wake up, it learns that the others went on without it.
+  Failure farewell;
+  farewell.info.code = Code::kAborted;
+  farewell.info.rank = rank;
+  farewell.info.host = session->member.host;
+  farewell.info.pid = session->member.pid;
+  farewell.info.message = format(
+      "%s was declared lost: the store heard nothing of it for %s, so the other ranks go on "
+      "without it; end this process, and start the job again or let them end",
+      session->member.text().c_str(), silence.c_str());
+  session->connection->write(encode_frame(FrameType::kFailure, 0, encode(farewell)));
+  session->refused = true;
+  session->connection->shutdown();
+}
+
+/// For the text about a death; empty where nothing is known.
+std::string Server::Impl::last_words(const Session& session) const {
+  if (!session.welcomed || session.member.rank < 0) return {};
+  const std::string where = vitals_.whereabouts(session.member.rank, monotonic_ns());
+  return where.empty() ? "" : "; last heard: " + where;
+}
+
+void Server::Impl::push_stop() {
+  const std::string frame = encode_frame(FrameType::kStop, 0, {});
+  for (const auto& [id, session] : sessions_) {
+    if (session->welcomed && !session->refused) session->connection->write(frame);
+  }
+}
+
+/// To the log of rank 0, or of the store where rank 0 is not there.
+void Server::Impl::notice(const std::string& text) {
+  const auto first = sessions_.find(joins_.client_of(0));
+  if (first != sessions_.end() && !first->second->refused) {
+    first->second->connection->write(encode_frame(FrameType::kNotice, 0, text));
+  } else if (options_.logger) {
+    options_.logger->log(LogLevel::kWarning, "%s", text.c_str());
+  }
+}
+
+}  // namespace dt::store

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are away on purpose, votes, and the time-out of the first operations.
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+/// Lets so many ms go by, or returns another error than the expected time-out.
+dt_status pass(dt_job* job, int64_t ms) {
+  int64_t bytes = 0;
+  const dt_status status = dt_store_get(job, "never", ms, nullptr, 0, &bytes);
+  return status == DT_ERR_TIMEOUT ? DT_OK : status;
+}
+
+dt_status signal_to_others(dt_job* job, const char* key) {
+  return dt_store_set(job, key, "", 0, -1);
+}
+
+dt_status await(dt_job* job, const char* key) { return dt_store_wait(job, &key, 1, -1); }
+
+}  // namespace
+
+TEST_CASE("operations wait for a rank that is busy, beyond their time-out") {
+  const auto outcomes =
+      run_ranks(3,
+                [](const Rank& rank) -> dt_status {
+                  RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+                  if (rank.rank == 0) {
+                    RANK_TRY(dt_busy_begin(rank.job, "checkpoint", 60'000));
+                    RANK_TRY(signal_to_others(rank.job, "away"));
+                    RANK_TRY(pass(rank.job, 2500));
+                    RANK_TRY(dt_busy_end(rank.job));
+                  } else {
+                    RANK_TRY(await(rank.job, "away"));  // told of the pause before
+                  }
+                  return dt_barrier(rank.world, nullptr, nullptr);
+                },
+                {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("a rank that is back has the usual time, and no more") {
+  const auto outcomes =
+      run_ranks(2,
+                [](const Rank& rank) -> dt_status {
+                  if (rank.rank == 1) {
+                    RANK_TRY(dt_busy_begin(rank.job, nullptr, 600'000));
+                    RANK_TRY(dt_busy_end(rank.job));
+                    RANK_TRY(signal_to_others(rank.job, "back"));
+                    return await(rank.job, "done");
+                  }
+                  RANK_TRY(await(rank.job, "back"));
+                  const dt_status late = dt_barrier(rank.world, nullptr, nullptr);
+                  const bool named = contains(dt_last_error(), "rank 1 (");
+                  RANK_TRY(signal_to_others(rank.job, "done"));
+                  return late == DT_ERR_TIMEOUT && named ? DT_OK : DT_ERR_INTERNAL;
+                },
+                {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("no operation times out in the first collective.first_timeout_ms of a communicator") {
+  const auto outcomes =
+      run_ranks(2,
+                [](const Rank& rank) -> dt_status {
+                  if (rank.rank == 1) RANK_TRY(pass(rank.job, 1500));
+                  return dt_barrier(rank.world, nullptr, nullptr);
+                },
+                {{"collective.timeout_ms", "200"}, {"collective.first_timeout_ms", "60000"}});
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("a step is kept where all ranks agree") {
+  const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
+    int32_t agreed = -1;
+    RANK_TRY(dt_agree(rank.job, 7, &agreed));
+    if (agreed != 1) return DT_ERR_INTERNAL;
+    RANK_TRY(dt_agree(rank.job, rank.rank == 1 ? 0 : 1, &agreed));
+    return agreed == 0 ? DT_OK : DT_ERR_INTERNAL;
+  });
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("one rank's request stops all in the same step") {
+  const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
+    for (int step = 0; step < 5; ++step) {
+      if (rank.rank == 2 && step == 3) RANK_TRY(dt_request_stop(rank.job));
+      int32_t stop = -1;
+      RANK_TRY(dt_stop_requested(rank.job, &stop));
+      if (stop != (step >= 3 ? 1 : 0)) return DT_ERR_INTERNAL;
+    }
+    return DT_OK;
+  });
+  require_all_ok(outcomes);
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are stopped, late, away on purpose, or asked to stop.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "dt_run.h"
+
+using dt::test::count_of;
+using dt::test::dt_run;
+using dt::test::pid_of_rank;
+using dt::test::Process;
+using dt::test::ready_pids;
+using dt::test::starts_with;
+using dt::test::Watch;
+
+namespace {
+
+Process::Options with(std::vector<std::string> environment) {
+  Process::Options options;
+  options.environment = std::move(environment);
+  return options;
+}
+
+/// The numbers behind every "stopped at ".
+std::vector<int> stops(const std::string& output) {
+  static constexpr char kMark[] = "stopped at ";
+  std::vector<int> steps;
+  for (const std::string& line : dt::test::lines_of(output)) {
+    const size_t at = line.find(kMark);
+    if (at != std::string::npos) steps.push_back(atoi(line.c_str() + at + sizeof kMark - 1));
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("a stopped rank is named to the others when the heartbeat limit is over") {
+  Process run(dt_run({"-n", "3"}, {"reduce"}),
+              with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=3000"}));
+  REQUIRE(run.wait_for_output("ready ", 3));
+  const pid_t stopped = pid_of_rank(run.out, 1);
+  REQUIRE(kill(stopped, SIGSTOP) == 0);
+  CHECK(run.wait() != 0);
+  INFO(run.out);
+  INFO(run.err);
+  CHECK(count_of(run.out, "DT_ERR_PEER_LOST of rank 1 host named pid " + std::to_string(stopped)) ==
+        2);
+  CHECK(count_of(run.out, " has given no sign of life for 3.") == 2);
+  CHECK(count_of(run.out, "; last heard: ") == 2);
+}
+
+TEST_CASE("a rank that is stopped and goes on before the limit does no harm") {
+  Process run(dt_run({"-n", "2"}, {"stop"}),
+              with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=60000"}));
+  REQUIRE(run.wait_for_output("asked ", 2));
+  const pid_t stopped = pid_of_rank(run.out, 1);
+  REQUIRE(kill(stopped, SIGSTOP) == 0);
+  run.send(SIGTERM);
+  REQUIRE(kill(stopped, SIGCONT) == 0);
+  CHECK(run.wait() == 0);
+  CHECK(stops(run.out).size() == 2);
+}
+
+TEST_CASE("a stall is told once, with who is inside and who is missing") {
+  Process run(dt_run({"-n", "3"}, {"late", "3"}),
+              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=300"}));
+  CHECK(run.wait() == 0);
+  INFO(run.err);
+  CHECK(count_of(run.err, "barrier #2 on comm \"world\" is under way for ") == 1);
+  CHECK(count_of(run.err, ": inside are ranks 0, 2; missing: rank 1 (") == 1);
+  CHECK(count_of(run.err, "), which left barrier #1 on comm \"world\" ") == 1);
+  CHECK(starts_with(run.err, "[0] "));
+}
+
+TEST_CASE("SIGTERM to dt run reaches ranks that heed it as an agreed stop") {
+  Process run(dt_run({"-n", "3"}, {"stop"}));
+  REQUIRE(run.wait_for_output("asked ", 3));
+  run.send(SIGTERM);
+  CHECK(run.wait() == 0);
+  INFO(run.out);
+  const std::vector<int> steps = stops(run.out);
+  REQUIRE(steps.size() == 3);
+  CHECK(steps[0] == steps[1]);
+  CHECK(steps[0] == steps[2]);
+  CHECK(run.err.empty());
+}
+
+TEST_CASE("ranks that hear of the stop and do not end get the signal after run.stop_grace_ms") {
+  Process run(dt_run({"-n", "2"}, {"heed-not"}), with({"DT_RUN_STOP_GRACE_MS=200"}));
+  REQUIRE(run.wait_for_output("asked ", 2));
+  run.send(SIGTERM);
+  CHECK(run.wait() == 128 + SIGTERM);
+  CHECK(starts_with(run.err, "dt run: stopped by SIGTERM: ranks 0-1 killed by SIGTERM"));
+}
+
+TEST_CASE("dt_request_stop in a signal handler of one rank stops all in the same step") {
+  Process run(dt_run({"-n", "3"}, {"stop"}));
+  REQUIRE(run.wait_for_output("asked ", 3));
+  REQUIRE(kill(pid_of_rank(run.out, 2), SIGUSR1) == 0);
+  CHECK(run.wait() == 0);
+  const std::vector<int> steps = stops(run.out);
+  REQUIRE(steps.size() == 3);
+  CHECK(steps[0] == steps[1]);
+  CHECK(steps[0] == steps[2]);
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fixture.h"
+
+using namespace dt;
+using namespace dt::store;
+using namespace dt::store::test;
+
+namespace {
+
+constexpr int64_t kSilenceMs = 2000;  // above any delay of a busy machine
+
+void beat_often(ServerOptions* options) {
+  options->heartbeat_ms = 50;
+  options->heartbeat_timeout_ms = kSilenceMs;
+}
+
+/// Texts that a client was told.
+struct Told {
+  Guarded<std::string> text;
+  Event came;
+};
+
+Client::Observers alive(std::shared_ptr<Told> notice = nullptr, Activity activity = {}) {
+  Client::Observers observers;
+  observers.activity = [activity] { return activity; };
+  observers.notice = [notice](const std::string& text) {
+    if (notice == nullptr) return;
+    notice->text.with([&](std::string& mine) { mine = text; });
+    notice->came.set();
+  };
+  return observers;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("heartbeat: a silent rank is lost, named to all others, and told itself") {
+  Job job(3, beat_often);
+  auto clients = job.join_all();
+  Failures failures[3];
+  for (size_t rank = 0; rank < 3; ++rank) failures[rank].watch(clients[rank].get());
+  for (const size_t rank : {0, 1}) clients[rank]->observe(alive());  // rank 2 says nothing
+  for (const size_t rank : {0, 1}) {
+    const Failure failure = failures[rank].wait_first();
+    CHECK(failure.info.code == Code::kPeerLost);
+    CHECK(failure.info.rank == 2);
+    CHECK(failure.info.host == "hostB");
+    CHECK(failure.info.pid == 12);
+    INFO(failure.info.message);
+    CHECK(has(failure.info.message, "rank 2 (hostB pid 12) has given no sign of life for 2."));
+    CHECK(
+        has(failure.info.message, " s: its process is stopped, or its host or network is down; "));
+  }
+  const Failure farewell = failures[2].wait_first();
+  CHECK(farewell.info.code == Code::kAborted);
+  CHECK(farewell.info.rank == 2);
+  INFO(farewell.info.message);
+  CHECK(has(farewell.info.message, "rank 2 (hostB pid 12) was declared lost: "));
+}
+
+TEST_CASE("heartbeat: ranks that give signs of life stay, and so do those that have left") {
+  Job job(2, beat_often);
+  auto clients = job.join_all();
+  Failures failures[2];
+  for (size_t rank = 0; rank < 2; ++rank) {
+    failures[rank].watch(clients[rank].get());
+    clients[rank]->observe(alive());
+  }
+  // Longer than a silent one would be let be.
+  CHECK(clients[0]->get("never", briefly(2 * kSilenceMs)).status().code() == Code::kTimeout);
+  CHECK(failures[0].count() + failures[1].count() == 0);
+  std::thread leaving([&] { CHECK(clients[1]->goodbye(patiently()).ok()); });
+  CHECK(clients[0]->goodbye(patiently()).ok());
+  leaving.join();
+}
+
+TEST_CASE("heartbeat: a rank that is away on purpose is waited for") {
+  Job job(2, beat_often);
+  auto clients = job.join_all();
+  Failures failures;
+  failures.watch(clients[0].get());
+  auto seen = std::make_shared<Guarded<std::vector<Busy>>>();
+  Client::Observers observers = alive();
+  observers.busy = [seen](const Busy& busy) {
+    seen->with([&](std::vector<Busy>& all) { all.push_back(busy); });
+  };
+  clients[0]->observe(observers);
+  CHECK(clients[1]->busy("checkpoint", 60'000, patiently()).ok());
+  CHECK(clients[0]->get("never", briefly(2 * kSilenceMs)).status().code() == Code::kTimeout);
+  CHECK(failures.count() == 0);
+  CHECK(clients[1]->busy("", 0, patiently()).ok());
+  CHECK(failures.wait_first().info.rank == 1);  // back, and silent
+  const auto told = seen->with([](const std::vector<Busy>& all) { return all; });
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].rank == 1);
+  CHECK(told[0].what == "checkpoint");
+  CHECK(told[0].max_ms == 60'000);
+  CHECK(told[1].max_ms == 0);
+}
+
+TEST_CASE("heartbeat: a store that says nothing any more is lost") {
+  Job job(1, beat_often);
+  const auto loop = std::move(net::Loop::start()).value();  // the client's own
+  auto client = Client::connect(loop.get(), job.client_options(0), patiently());
+  REQUIRE(client.ok());
+  REQUIRE(client.value()->join(job.record(0), patiently()).ok());
+  Failures failures;
+  failures.watch(client.value().get());
+  Event released;
+  job.loop->post([&] { (void)released.wait(patiently()); });  // as a process that is stopped
+  client.value()->observe(alive());
+  const Failure failure = failures.wait_first();
+  released.set();
+  CHECK(failure.info.code == Code::kPeerLost);
+  CHECK(failure.info.rank == 0);
+  INFO(failure.info.message);
+  CHECK(has(failure.info.message,
+            "rank 0 (hostA pid 10), which serves the store, has given no sign "
+            "of life for 2."));
+  CHECK(client.value()->ping(patiently()).message() == failure.info.message);
+}
+
+TEST_CASE("heartbeat: a stall is told to rank 0") {
+  Job job(2, beat_often);
+  auto clients = job.join_all();
+  const auto notice = std::make_shared<Told>();
+  clients[0]->observe(alive(notice));
+  Activity stuck;
+  stuck.inside = stuck.stalled = true;
+  stuck.communicator = "world";
+  stuck.operation = "barrier";
+  stuck.sequence = 4;
+  stuck.age_ms = 30'000;
+  stuck.members = {0, 1};
+  clients[1]->observe(alive(nullptr, stuck));
+  REQUIRE(notice->came.wait(patiently()));
+  const std::string text = notice->text.with([](const std::string& mine) { return mine; });
+  INFO(text);
+  CHECK(has(text,
+            "barrier #4 on comm \"world\" is under way for 30.0 s: inside is rank 1; "
+            "missing: rank 0 (hostA pid 10), which has entered no operation yet"));
+}
+
+TEST_CASE("heartbeat: ranks are asked to stop once one of them heeds it") {
+  Job job(2, beat_often);
+  auto clients = job.join_all();
+  CHECK_FALSE(job.server->heeds_stop());
+  CHECK(clients[1]->heed_stop(patiently()).ok());
+  CHECK(job.server->heeds_stop());
+  Event stopped;
+  Client::Observers observers = alive();
+  observers.stop = [&] { stopped.set(); };
+  clients[0]->observe(observers);
+  job.server->request_stop();
+  CHECK(stopped.wait(patiently()));
+  clients[0]->observe(alive());
+}
