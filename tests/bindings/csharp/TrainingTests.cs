@@ -143,11 +143,7 @@ static class TrainingTests
 
     static bool IsKept(WeakReference lent)
     {
-        for (int i = 0; i < 3; ++i)
-        {
-            GC.Collect();
-            GC.WaitForPendingFinalizers();
-        }
+        Suite.Collect();
         return lent.IsAlive;
     }
 
