@@ -105,6 +105,7 @@ namespace Dt
             polling.Name = "dt completions";
             polling.Start();
             AppDomain.CurrentDomain.ProcessExit += Stop;
+            AppDomain.CurrentDomain.DomainUnload += Unload;
             Volatile.Write(ref thread, polling);
         }
 
@@ -113,6 +114,28 @@ namespace Dt
             lock (gate) stopped = true;
             poller.wake();
             if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+        }
+
+        static void Unload(object sender, EventArgs arguments)
+        {
+            CheckUnload();
+            Stop(sender, arguments);
+        }
+
+        /// Arrays go with their application domain, also those that libdt still uses: it waits for them.
+        /// Throws, by which the domain stays, if that takes long.
+        internal static void CheckUnload()
+        {
+            lock (gate)
+            {
+                while (busy.Count > 0)
+                {
+                    if (Monitor.Wait(gate, ExitLimitMs)) continue;
+                    throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
+                        "whose buffers would go with this application domain; wait for their works, or abort " +
+                        "the job, before it is unloaded"));
+                }
+            }
         }
 
         static void Run()
@@ -160,6 +183,7 @@ namespace Dt
                 if (channel.works.First == null)
                 {
                     busy.RemoveAt(i);
+                    if (busy.Count == 0) Monitor.PulseAll(gate);  // for CheckUnload
                     continue;
                 }
                 int limitMs = channel.watched ? WatchedMs : UnwatchedMs;
