@@ -118,23 +118,30 @@ namespace Dt
 
         static void Unload(object sender, EventArgs arguments)
         {
-            CheckUnload();
+            lock (gate)
+            {
+                AwaitIdle();
+                stopped = true;
+            }
             Stop(sender, arguments);
         }
 
-        /// Arrays go with their application domain, also those that libdt still uses: it waits for them.
-        /// Throws, by which the domain stays, if that takes long.
+        /// Before anything of an application domain ends that is unloaded. Arrays go with their domain,
+        /// also those that libdt still uses: this waits for it, and throws if that takes long, by which
+        /// the domain stays.
         internal static void CheckUnload()
         {
-            lock (gate)
+            lock (gate) AwaitIdle();
+        }
+
+        static void AwaitIdle()
+        {
+            while (busy.Count > 0)
             {
-                while (busy.Count > 0)
-                {
-                    if (Monitor.Wait(gate, ExitLimitMs)) continue;
-                    throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
-                        "whose buffers would go with this application domain; wait for their works, or abort " +
-                        "the job, before it is unloaded"));
-                }
+                if (Monitor.Wait(gate, ExitLimitMs)) continue;
+                throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
+                    "whose buffers would go with this application domain; wait for their works, or abort " +
+                    "the job, before it is unloaded"));
             }
         }
 
@@ -183,7 +190,7 @@ namespace Dt
                 if (channel.works.First == null)
                 {
                     busy.RemoveAt(i);
-                    if (busy.Count == 0) Monitor.PulseAll(gate);  // for CheckUnload
+                    if (busy.Count == 0) Monitor.PulseAll(gate);  // for AwaitIdle
                     continue;
                 }
                 int limitMs = channel.watched ? WatchedMs : UnwatchedMs;
