@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one source of all bindings: raw.h in Python, Java and C#. Each language adds how bytes and
-// errors look there, before the functions that use them.
+// The one source of all bindings: raw.h and raw_comm.h in Python, Java and C#. Each language adds how
+// bytes and errors look there, before the functions that use them.
 %module(directors="1", threads="1") raw
 
 %{
-#include "raw.h"
+#include "raw_comm.h"
 %}
 
 %include <stdint.i>
@@ -19,3 +19,4 @@
 #endif
 
 %include "raw.h"
+%include "raw_comm.h"

@@ -6,21 +6,24 @@
 %pragma(csharp) imclassclassmodifiers="internal class"
 %typemap(csclassmodifiers) SWIGTYPE "internal class"
 
-// Errors: native code hands the parts to a delegate, which sets the pending exception of the thread.
+// Errors: the thread that failed keeps its error here until C# fetches it, which it does at once. Native
+// code calls nothing of C#: the library is loaded once, its users may be several domains that come and go.
+%pragma(csharp) imclasscode=%{
+  /// SWIG asks this after each call.
+  internal static class SWIGPendingException {
+    internal static bool Pending { get { return global::Dt.PendingError.IsThere; } }
+    internal static global::System.Exception Retrieve() { return global::Dt.PendingError.Take(); }
+  }
+%}
 %insert(runtime) %{
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-typedef void (SWIGSTDCALL* DtErrorCallback)(int status, int rank, const char* host, long long pid,
-                                            const char* operation, long long sequence,
-                                            const char* message);
-static DtErrorCallback dt_error_callback = nullptr;
-extern "C" SWIGEXPORT void SWIGSTDCALL DtRegisterErrorCallback(DtErrorCallback callback) {
-  dt_error_callback = callback;
-}
+#include <utility>
 extern "C" SWIGEXPORT void SWIGSTDCALL DtFreeGiven(void* given) { free(given); }
 
 /** Bytes for C#, which copies them and frees this: their number as an int64_t, then they. */
@@ -34,15 +37,59 @@ static void* dt_give(const std::string& bytes) {
 }
 %}
 %{
+/** Of this thread's last call, for DtTakeError(); null: none. */
+static thread_local void* dt_error = nullptr;
+/** Stands for an error that there was no memory to keep. */
+static char dt_no_memory;
+/** Threads with an error: while it is 0, C# need not ask. */
+static std::atomic<int32_t> dt_error_count{0};
+
+extern "C" SWIGEXPORT const void* SWIGSTDCALL DtErrorCount() { return &dt_error_count; }
+extern "C" SWIGEXPORT int SWIGSTDCALL DtHasError() { return dt_error != nullptr ? 1 : 0; }
+/** status, rank, pid, sequence as numbers; host, operation, message as items. Null: no memory. */
+extern "C" SWIGEXPORT void* SWIGSTDCALL DtTakeError() {
+  void* const error = std::exchange(dt_error, nullptr);
+  if (error != nullptr) --dt_error_count;
+  return error == &dt_no_memory ? nullptr : error;
+}
+/** A thread that was aborted before it fetched its error has it no more. */
+static inline void dt_forget_error() {
+  if (dt_error != nullptr) free(DtTakeError());
+}
+static void dt_keep(int status, int rank, long long pid, long long sequence, const std::string& host,
+                    const std::string& operation, const char* message) {
+  dt::raw::Packer packed;
+  packed.add_number(status);
+  packed.add_number(rank);
+  packed.add_number(pid);
+  packed.add_number(sequence);
+  packed.add(host);
+  packed.add(operation);
+  packed.add(message);
+  dt_error = dt_give(packed.take().data);
+}
+template <class F>
+static void dt_keep_or_no_memory(F&& keep) {
+  dt_forget_error();
+  try {
+    keep();
+  } catch (const std::bad_alloc&) {
+    dt_error = &dt_no_memory;
+  }
+  ++dt_error_count;
+}
 static void dt_throw(const dt::Error& error) {
-  dt_error_callback(static_cast<int>(error.status()), error.rank(), error.host().c_str(),
-                    error.pid(), error.operation().c_str(), error.sequence(), error.what());
+  dt_keep_or_no_memory([&] {
+    dt_keep(static_cast<int>(error.status()), error.rank(), error.pid(), error.sequence(),
+            error.host(), error.operation(), error.what());
+  });
 }
 static void dt_throw_own(dt_status status, const char* message) {
-  dt_error_callback(static_cast<int>(status), -1, "", 0, "", -1, message);
+  dt_keep_or_no_memory([&] { dt_keep(static_cast<int>(status), -1, 0, -1, "", "", message); });
 }
 %}
 %exception {
+  dt_forget_error();
   try {
     $action
   } catch (const dt::Error& error) {
@@ -113,18 +160,16 @@ static void dt_throw_own(dt_status status, const char* message) {
 %ignore dt::raw::Bytes;
 %ignore dt::raw::LogSink;
 %ignore dt::raw::config_set_log_sink;
+%ignore dt::raw::stop_log_sinks;
 %{
 #include <condition_variable>
 #include <deque>
 
 namespace dt::raw {
 
+/** Of one domain of C#. Never destroyed: jobs keep its address. */
 class LogQueue {
  public:
-  static LogQueue& instance() {
-    static auto* const queue = new LogQueue;  // outlives dt's threads
-    return *queue;
-  }
   void push(int64_t sink, int32_t level, const std::string& message) {
     constexpr std::size_t kMost = 65536;
     {
@@ -177,12 +222,13 @@ class LogQueue {
 /** Never destroyed: jobs keep its address. */
 class QueuedSink : public LogSink {
  public:
-  explicit QueuedSink(int64_t id) : id_(id) {}
+  QueuedSink(LogQueue* queue, int64_t id) : queue_(queue), id_(id) {}
   void log(int32_t level, const std::string& message) override {
-    LogQueue::instance().push(id_, level, message);
+    queue_->push(id_, level, message);
   }
 
  private:
+  LogQueue* const queue_;
   const int64_t id_;
 };
 
@@ -191,16 +237,17 @@ class QueuedSink : public LogSink {
 %inline %{
 namespace dt::raw {
 
-/** Messages of the config's jobs go into the queue under this number; negative: to stderr. */
-inline void config_queue_log(int64_t config, int64_t sink) {
-  if (sink < 0) {
-    config_set_log_sink(config, nullptr);
-    return;
-  }
-  auto made = std::make_unique<QueuedSink>(sink);
+inline int64_t log_queue_create() { return number(new LogQueue); }
+/** Messages of the config's jobs go into the queue under the sink's number. */
+inline void config_queue_log(int64_t config, int64_t queue, int64_t sink) {
+  auto made = std::make_unique<QueuedSink>(handle<LogQueue>(queue), sink);
   config_set_log_sink(config, made.get());
   (void)made.release();
 }
+inline void config_unqueue_log(int64_t config) { config_set_log_sink(config, nullptr); }
+inline dt::raw::Bytes log_queue_next(int64_t queue) { return handle<LogQueue>(queue)->next(); }
+/** Takes no more; what is in it still comes out. */
+inline void log_queue_stop(int64_t queue) { handle<LogQueue>(queue)->stop(); }
 /** Whether this process can read the byte there: that of a GPU it cannot. */
 inline bool readable(int64_t address) {
   int ends[2];
@@ -209,11 +256,6 @@ inline bool readable(int64_t address) {
   close(ends[0]);
   close(ends[1]);
   return read;
-}
-inline dt::raw::Bytes log_next() { return LogQueue::instance().next(); }
-inline void log_stop() {
-  stop_log_sinks();
-  LogQueue::instance().stop();
 }
 
 }  // namespace dt::raw

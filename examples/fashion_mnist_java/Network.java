@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 import java.util.Arrays;
+import java.util.SplittableRandom;
 import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
 
@@ -9,7 +10,7 @@ final class Network {
   static final int[] COUNTS = {9 * 16, 16, 9 * 16 * 32, 32, 1568 * 128, 128, 128 * 10, 10};
   private static final int[] FAN_IN = {9, 0, 9 * 16, 0, 1568, 0, 100 * 128, 0}; // 0: a bias
 
-  final float[][] values = new float[8][], gradients = new float[8][];
+  final float[][] values = zeros(), gradients = zeros(), velocities = zeros();
   double lossSum;
   int correct;
   private final int images;
@@ -25,17 +26,16 @@ final class Network {
     features = new float[images][conv2.outputSize];
     hidden = new float[images][128];
     logits = new float[images][10];
-    long state = seed; // of splitmix64: Steele, Lea and Flood, OOPSLA 2014
+    SplittableRandom random = new SplittableRandom(seed); // splitmix64, as in C++
     for (int p = 0; p < 8; p++) {
-      values[p] = new float[COUNTS[p]];
-      gradients[p] = new float[COUNTS[p]];
       for (int i = 0; FAN_IN[p] != 0 && i < COUNTS[p]; i++) {
-        long z = state += 0x9e3779b97f4a7c15L;
-        z = (z ^ z >>> 30) * 0xbf58476d1ce4e5b9L;
-        z = (z ^ z >>> 27) * 0x94d049bb133111ebL;
-        values[p][i] = (float) Math.sqrt(6.0f / FAN_IN[p]) * (((int) ((z ^ z >>> 31) >>> 40) - (1 << 23)) * 0x1p-23f);
+        values[p][i] = (float) Math.sqrt(6.0f / FAN_IN[p]) * (((int) (random.nextLong() >>> 40) - (1 << 23)) * 0x1p-23f);
       }
     }
+  }
+
+  private static float[][] zeros() {
+    return Arrays.stream(COUNTS).mapToObj(float[]::new).toArray(float[][]::new);
   }
 
   void forward(byte[] pixels, byte[] labels, long[] indices) {
@@ -72,7 +72,6 @@ final class Network {
   void backward(IntConsumer ready) {
     for (float[] each : gradients) Arrays.fill(each, 0);
     float[][] hiddenGradient = denseBackward(6, hidden, logits, ready);
-    for (int i = 0; i < images * 128; i++) if (hidden[i / 128][i % 128] <= 0) hiddenGradient[i / 128][i % 128] = 0;
     float[][] featureGradient = denseBackward(4, features, hiddenGradient, ready);
     float[][] pooledGradient = new float[images][conv1.outputSize];
     for (int m = 0; m < images; m++) conv2.backward(m, pooled[m], values[2], featureGradient[m], gradients[2], gradients[3], pooledGradient[m]);
@@ -81,7 +80,7 @@ final class Network {
     IntStream.of(1, 0).forEach(ready);
   }
 
-  /** Of the layer whose weights are parameter w; gives the gradient of its input. */
+  /** Of the layer whose weights are parameter w; gives the gradient of its input, before the ReLU that made it. */
   private float[][] denseBackward(int w, float[][] in, float[][] from, IntConsumer ready) {
     int inner = in[0].length, columns = COUNTS[w + 1];
     for (int m = 0; m < images; m++) {
@@ -91,9 +90,21 @@ final class Network {
     IntStream.of(w + 1, w).forEach(ready);
     float[][] inGradient = new float[images][inner];
     for (int m = 0; m < images; m++) {
-      for (int i = 0; i < inner * columns; i++) inGradient[m][i / columns] += from[m][i % columns] * values[w][i];
+      for (int i = 0; i < inner * columns; i++) {
+        if (in[m][i / columns] > 0) inGradient[m][i / columns] += from[m][i % columns] * values[w][i];
+      }
     }
     return inGradient;
+  }
+
+  /** Stochastic gradient descent with momentum and weight decay. */
+  void update(float rate) {
+    for (int p = 0; p < 8; p++) {
+      for (int i = 0; i < COUNTS[p]; i++) {
+        velocities[p][i] = 0.9f * velocities[p][i] + (gradients[p][i] + 1e-4f * values[p][i]);
+        values[p][i] -= rate * velocities[p][i];
+      }
+    }
   }
 
   private static void dense(float[] in, float[] weight, float[] bias, float[] to) {

@@ -14,7 +14,7 @@ TABS_ALLOWED = re.compile(r"(^|/)Makefile$|\.mk$|\.tsv$|^\.git")
 TEXT = SOURCES + (".md", ".toml", ".yml", ".yaml", ".txt", ".build", ".in", ".json")
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b")
 # Not a member called sleep: base::Doorbell sleeps until it is rung.
-SLEEP = re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|clock_nanosleep|(time|Thread|asyncio)\.sleep)\s*\("
+SLEEP = re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|clock_nanosleep|(time|Thread|asyncio)\.[sS]leep)\s*\("
                    r"|(?<![\w.>])sleep\s*\(")
 SHELL_SLEEP = re.compile(r"(^|[;&|]|\bdo\b|\bthen\b)\s*sleep\s+[\d.$\"]")
 LICENCE = "SPDX-License-" + "Identifier: Apache-2.0"

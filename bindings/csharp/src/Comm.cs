@@ -8,8 +8,9 @@ namespace Dt
     ///
     /// Collectives come in two forms: one returns when the result is there, over GPUs when it is
     /// enqueued; the other, with Async in its name, returns a <see cref="Work"/> at once, which can be awaited.
-    /// Buffers are arrays, spans (not with Async), memories (only with Async) or addresses; arrays
-    /// and memories are pinned until the operation is done. Their element type is the dtype; the
+    /// Buffers are arrays, spans (not with Async), memories (only with Async), what
+    /// <see cref="Allocate"/> gave, or addresses; all but spans and addresses are kept until the
+    /// operation is done. Their element type is the dtype; the
     /// bits of 16-bit floats in a ushort need it said.
     /// An address of GPU memory goes with the CUDA stream that produces it.</summary>
     public sealed partial class Comm : IDisposable

@@ -105,6 +105,7 @@ namespace Dt
             polling.Name = "dt completions";
             polling.Start();
             AppDomain.CurrentDomain.ProcessExit += Stop;
+            AppDomain.CurrentDomain.DomainUnload += Unload;
             Volatile.Write(ref thread, polling);
         }
 
@@ -113,6 +114,35 @@ namespace Dt
             lock (gate) stopped = true;
             poller.wake();
             if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+        }
+
+        static void Unload(object sender, EventArgs arguments)
+        {
+            lock (gate)
+            {
+                AwaitIdle();
+                stopped = true;
+            }
+            Stop(sender, arguments);
+        }
+
+        /// Before anything of an application domain ends that is unloaded. Arrays go with their domain,
+        /// also those that libdt still uses: this waits for it, and throws if that takes long, by which
+        /// the domain stays.
+        internal static void CheckUnload()
+        {
+            lock (gate) AwaitIdle();
+        }
+
+        static void AwaitIdle()
+        {
+            while (busy.Count > 0)
+            {
+                if (Monitor.Wait(gate, ExitLimitMs)) continue;
+                throw DtException.Make(new ErrorParts(Status.InvalidState, "dt: operations are under way " +
+                    "whose buffers would go with this application domain; wait for their works, or abort " +
+                    "the job, before it is unloaded"));
+            }
         }
 
         static void Run()
@@ -160,6 +190,7 @@ namespace Dt
                 if (channel.works.First == null)
                 {
                     busy.RemoveAt(i);
+                    if (busy.Count == 0) Monitor.PulseAll(gate);  // for AwaitIdle
                     continue;
                 }
                 int limitMs = channel.watched ? WatchedMs : UnwatchedMs;

@@ -78,6 +78,23 @@ namespace Dt
             return array.LongLength;
         }
 
+        /// In bytes.
+        internal static int Size(Dtype dtype)
+        {
+            switch (dtype)
+            {
+                case Dtype.F16:
+                case Dtype.BF16: return 2;
+                case Dtype.I32:
+                case Dtype.U32:
+                case Dtype.F32: return 4;
+                case Dtype.I64:
+                case Dtype.U64:
+                case Dtype.F64: return 8;
+                default: return 1;
+            }
+        }
+
         /// A GPU's memory cannot be touched by the processor.
         internal static void CheckReadable(string operation, long address)
         {
@@ -114,10 +131,11 @@ namespace Dt
 #endif
     }
 
-    /// An array kept in its place; no garbage. Null is address 0.
+    /// An array kept in its place, without garbage, or memory that is kept. Null is address 0.
     internal struct Pin
     {
         GCHandle handle;
+        MemoryHandle memory;
 
         internal static Pin Of(object array)
         {
@@ -126,14 +144,27 @@ namespace Dt
             return pin;
         }
 
+        internal static Pin Of(Memory memory)
+        {
+            Pin pin = new Pin();
+            pin.memory = memory.Lend();
+            return pin;
+        }
+
         internal long Address
         {
-            get { return handle.IsAllocated ? handle.AddrOfPinnedObject().ToInt64() : 0; }
+            get
+            {
+                if (memory != null) return memory.Number;
+                return handle.IsAllocated ? handle.AddrOfPinnedObject().ToInt64() : 0;
+            }
         }
 
         internal void Free()
         {
             if (handle.IsAllocated) handle.Free();
+            if (memory != null) memory.DangerousRelease();
+            memory = null;
         }
     }
 }

@@ -125,17 +125,17 @@ namespace Dt
         }
     }
 
-    /// A reducer, with the gradients that are pinned until it ends its step.
+    /// A reducer, with the gradients that are kept until it ends its step.
     internal sealed class ReducerHandle : Handle
     {
         readonly object gate = new object();
-        GCHandle[] pinned = new GCHandle[8];
+        Pin[] pinned = new Pin[8];
         int count;
         long gone;
 
         internal ReducerHandle(long number) : base(number) { }
 
-        internal void Hold(GCHandle pin)
+        internal void Hold(Pin pin)
         {
             lock (gate)
             {
@@ -144,13 +144,13 @@ namespace Dt
             }
         }
 
-        /// How many gradients were pinned up to now.
+        /// How many gradients were kept up to now.
         internal long Held
         {
             get { lock (gate) return gone + count; }
         }
 
-        /// The first so many that were ever pinned.
+        /// The first so many that were ever kept.
         internal void LetGo(long held)
         {
             lock (gate)

@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
-using System.Runtime.InteropServices;
 
 namespace Dt
 {
     /// Loads the native library, once, and says why where that is not possible.
     internal static class Loader
     {
-        [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
-        delegate void ErrorCallback(int status, int rank, IntPtr host, long pid, IntPtr operation,
-            long sequence, IntPtr message);
-
-        [DllImport("dtcs")]
-        static extern void DtRegisterErrorCallback(ErrorCallback callback);
-
-        // Native code keeps its address.
-        static readonly ErrorCallback callback = SetPending;
         static readonly object gate = new object();
         static volatile bool loaded;
 
@@ -35,7 +25,7 @@ namespace Dt
         {
             try
             {
-                DtRegisterErrorCallback(callback);
+                PendingError.Connect();
             }
             catch (Exception error)
             {
@@ -57,26 +47,6 @@ namespace Dt
                 throw DtException.Make(new ErrorParts(Status.Version,
                     "dt: libdtcs.so was built for ABI " + built + ", but libdt has ABI " + found +
                     "; take both from one package"));
-            }
-        }
-
-        static void SetPending(int status, int rank, IntPtr host, long pid, IntPtr operation,
-            long sequence, IntPtr message)
-        {
-            // Nothing may be thrown through native frames.
-            try
-            {
-                ErrorParts parts = new ErrorParts((Status)status, Text.From(message));
-                parts.Rank = rank;
-                parts.Host = Text.From(host);
-                parts.Pid = pid;
-                parts.Operation = Text.From(operation);
-                parts.Sequence = sequence;
-                Raw.NativePINVOKE.SWIGPendingException.Set(DtException.Make(parts));
-            }
-            catch (Exception error)
-            {
-                Raw.NativePINVOKE.SWIGPendingException.Set(error);
             }
         }
     }

@@ -13,13 +13,14 @@ namespace Dt
 
         static readonly object gate = new object();
         static readonly List<Action<LogLevel, string>> sinks = new List<Action<LogLevel, string>>();
+        static long queue;  // this domain's, native code's
         static Thread thread;
 
         internal static void Connect(long config, Action<LogLevel, string> sink)
         {
             if (sink == null)
             {
-                Raw.Native.config_queue_log(config, -1);
+                Raw.Native.config_unqueue_log(config);
                 return;
             }
             lock (gate)
@@ -28,7 +29,7 @@ namespace Dt
                 sinks.Add(sink);
                 try
                 {
-                    Raw.Native.config_queue_log(config, sinks.Count - 1);
+                    Raw.Native.config_queue_log(config, queue, sinks.Count - 1);
                 }
                 catch (DtException)
                 {
@@ -41,18 +42,26 @@ namespace Dt
         static void Start()
         {
             if (thread != null) return;
+            if (queue == 0) queue = Raw.Native.log_queue_create();
             Thread pump = new Thread(Run);
             pump.IsBackground = true;
             pump.Name = "dt log";
             pump.Start();
             AppDomain.CurrentDomain.ProcessExit += Stop;
+            AppDomain.CurrentDomain.DomainUnload += Unload;
             thread = pump;
+        }
+
+        static void Unload(object sender, EventArgs arguments)
+        {
+            Completions.CheckUnload();
+            Stop(sender, arguments);
         }
 
         /// What is in the queue by now still reaches its sink.
         static void Stop(object sender, EventArgs arguments)
         {
-            Raw.Native.log_stop();
+            Raw.Native.log_queue_stop(queue);
             if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
         }
 
@@ -60,7 +69,7 @@ namespace Dt
         {
             for (;;)
             {
-                Unpacker packed = new Unpacker(Raw.Native.log_next());
+                Unpacker packed = new Unpacker(Raw.Native.log_queue_next(queue));
                 if (!packed.More) return;
                 int index = (int)packed.Number();
                 LogLevel level = (LogLevel)packed.Number();

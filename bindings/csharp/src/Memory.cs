@@ -5,8 +5,9 @@ using System.Runtime.InteropServices;
 namespace Dt
 {
     /// <summary>Memory that all local ranks of a communicator can reach, so that reductions read it
-    /// where it lies; of a communicator over GPUs, memory of this rank's GPU. Keep this object as long
-    /// as its address or span is used: the memory goes with it.</summary>
+    /// where it lies; of a communicator over GPUs, memory of this rank's GPU. Operations that are given
+    /// this object keep the memory until they are done. Keep the object as long as its address or span
+    /// is used: the memory goes with it.</summary>
     public sealed class Memory : IDisposable
     {
         readonly MemoryHandle handle;
@@ -80,10 +81,30 @@ namespace Dt
             handle.Dispose();
         }
 
+        /// Keeps it until the handle's DangerousRelease.
+        internal MemoryHandle Lend()
+        {
+            CheckOpen();
+            bool counted = false;
+            try
+            {
+                handle.DangerousAddRef(ref counted);
+            }
+            catch (ObjectDisposedException)
+            {
+                throw Closed();
+            }
+            return handle;
+        }
+
+        static DtException Closed()
+        {
+            return DtException.InvalidArgument("memory: is closed; use it before Dispose");
+        }
+
         void CheckOpen()
         {
-            if (!closed) return;
-            throw DtException.InvalidArgument("memory: is closed; use it before Dispose");
+            if (closed) throw Closed();
         }
 
         void CheckReadable(string operation)

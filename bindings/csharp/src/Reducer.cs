@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
-using System.Runtime.InteropServices;
 
 namespace Dt
 {
@@ -179,11 +178,29 @@ namespace Dt
             Dtype type = Elements.Of<T>(Name, dtype);
             long count = Elements.Length(Name, "gradient", gradient);
             Check(Name, index, type, count);
+            Lend(index, Pin.Of(gradient), 0);
+        }
+
+        /// <summary>Says that a gradient is complete at the beginning of this memory, which stays until
+        /// <see cref="Finish"/> has copied the result back, also when it is disposed of before.</summary>
+        public void Ready(int index, Memory gradient, IntPtr stream = default(IntPtr))
+        {
+            const string Name = "reducer_ready";
+            if (gradient == null) throw DtException.InvalidArgument(Name + ": gradient is null; give memory");
+            if (index >= 0 && index < parameters.Length)
+            {
+                Dtype type = parameters[index].Dtype;
+                Check(Name, index, type, gradient.Bytes / Elements.Size(type));
+            }
+            Lend(index, Pin.Of(gradient), stream.ToInt64());
+        }
+
+        void Lend(int index, Pin pin, long stream)
+        {
             bool counted = false;
-            GCHandle pin = GCHandle.Alloc(gradient, GCHandleType.Pinned);
             try
             {
-                Raw.Native.reducer_ready(Open(ref counted), index, pin.AddrOfPinnedObject().ToInt64(), 0);
+                Raw.Native.reducer_ready(Open(ref counted), index, pin.Address, stream);
             }
             finally
             {

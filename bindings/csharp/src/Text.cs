@@ -35,17 +35,6 @@ namespace Dt
             return text == null ? null : Terminated(text);
         }
 
-        /// Text that ends with a NUL and stays native code's.
-        internal static string From(IntPtr text)
-        {
-            if (text == IntPtr.Zero) return "";
-            int length = 0;
-            while (Marshal.ReadByte(text, length) != 0) ++length;
-            byte[] bytes = new byte[length];
-            Marshal.Copy(text, bytes, 0, length);
-            return Encoding.UTF8.GetString(bytes);
-        }
-
         /// Takes over what dt_give() made.
         internal static byte[] TakeBytes(IntPtr given)
         {

@@ -17,6 +17,7 @@ static class SafetyTests
         Suite.Add("safety: many threads on closed and racing handles", Racing);
         Suite.Add("safety: forgotten objects are released", Forgotten);
         Suite.Add("safety: memory that this process cannot read", Unreadable);
+        Suite.Add("safety: memory lent to operations", Lent);
         Suite.Add("safety: blocking calls make no garbage", NoGarbage);
         Suite.Add("safety: ranks that disagree", Disagree);
     }
@@ -205,11 +206,7 @@ static class SafetyTests
     static void Forgotten()
     {
         for (int i = 0; i < 50; ++i) Forget();
-        for (int i = 0; i < 3; ++i)
-        {
-            GC.Collect();
-            GC.WaitForPendingFinalizers();
-        }
+        Suite.Collect();
     }
 
     static void Forget()
@@ -268,6 +265,99 @@ static class SafetyTests
             }
 #endif
         });
+    }
+
+    static Dt.Memory Filled(Comm world, int elements, int value)
+    {
+        Dt.Memory memory = world.Allocate(4096);
+        int[] values = new int[elements];
+        for (int i = 0; i < elements; ++i) values[i] = value;
+        memory.Write(values);
+        return memory;
+    }
+
+    static int First(Dt.Memory memory)
+    {
+        int[] values = new int[1];
+        memory.Read(values);
+        return values[0];
+    }
+
+    /// Nobody keeps the memory.
+    static Work Borrow(Comm world, int value, bool close)
+    {
+        Dt.Memory send = Filled(world, 4, value), recv = world.Allocate(16);
+        Work work = world.AllreduceAsync(send, recv, 4, Dtype.I32);
+        if (close)
+        {
+            send.Dispose();
+            recv.Dispose();
+            Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(send, recv, 4, Dtype.I32), "is closed");
+        }
+        return work;
+    }
+
+    static void Lent()
+    {
+        Ranks.Run(2, each =>
+        {
+            Comm world = each.world;
+            foreach (bool close in new bool[] { false, true })
+            {
+                if (each.rank == 0)
+                {
+                    Work work = Borrow(world, 5, close);
+                    Suite.Collect();
+                    each.job.StoreSet("lent" + close, new byte[0]);
+                    work.Wait();
+                }
+                else
+                {
+                    each.job.StoreGet("lent" + close);
+                    int[] sum = { 1, 1, 1, 1 };
+                    world.Allreduce(sum);
+                    Suite.Equal(6, sum[0], "sum with lent memory");
+                }
+            }
+            using (Dt.Memory one = Filled(world, 1, each.rank + 1))
+            using (Dt.Memory two = Filled(world, 2, each.rank + 1))
+            using (Dt.Memory other = world.Allocate(8))
+            {
+                world.Allreduce(one, other, 1, Dtype.I32);
+                Suite.Equal(3, First(other), "allreduce");
+                world.Reduce(one, each.rank == 0 ? other : null, 1, Dtype.I32, ReduceOp.Prod, 0);
+                if (each.rank == 0) Suite.Equal(2, First(other), "reduce");
+                world.Allgather(one, other, 1, Dtype.I32);
+                Suite.Equal(1, First(other), "allgather");
+                world.ReduceScatter(two, other, 1, Dtype.I32);
+                Suite.Equal(3, First(other), "reduce_scatter");
+                world.Group(() =>
+                {
+                    world.Broadcast(one, 1, Dtype.I32, 1);
+                    Borrowed(world);
+                });
+                Suite.Equal(2, First(one), "broadcast");
+                if (each.rank == 0) world.Send(one, 1, Dtype.I32, 1);
+                else world.Recv(other, 1, Dtype.I32, 0);
+                if (each.rank == 1) Suite.Equal(2, First(other), "recv");
+                Suite.Throws<DtInvalidArgumentException>(() => world.Allreduce(one, other, 3, Dtype.I32), "recv", "8");
+                Suite.Throws<DtInvalidArgumentException>(() => world.AllgatherAsync(one, other, 2, Dtype.I32), "recv", "8");
+                Suite.Throws<DtInvalidArgumentException>(() => world.ReduceScatter(other, one, 2, Dtype.I32), "send", "8");
+                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(other, 2, Dtype.F64, 0), "8");
+                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(other, -1, Dtype.F64, 0), "count");
+                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast((Dt.Memory)null, 1, Dtype.F64, 0), "null");
+                Suite.Throws<DtInvalidArgumentException>(
+                    () => world.ReduceAsync(one, null, 1, Dtype.I32, ReduceOp.Sum, each.rank), "null");
+            }
+            world.Barrier();
+        });
+    }
+
+    /// Inside a group: it lasts until that ends.
+    static void Borrowed(Comm world)
+    {
+        using (Dt.Memory memory = Filled(world, 1, 3)) world.Allreduce(memory, memory, 1, Dtype.I32);
+        Suite.Collect();
     }
 
     /// The smallest object has 16 bytes: one in each call would fill the nursery of 4 MiB, which is

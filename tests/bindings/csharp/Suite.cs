@@ -65,6 +65,20 @@ static class Suite
         throw new Exception("nothing was thrown, expected " + typeof(E).Name);
     }
 
+    /// All garbage, with its finalizers run. One thread at a time: of two that wait for the finalizers
+    /// Mono 6.8 wakes one, and the other waits for ever.
+    internal static void Collect()
+    {
+        lock (cases)
+        {
+            for (int i = 0; i < 3; ++i)
+            {
+                GC.Collect();
+                GC.WaitForPendingFinalizers();
+            }
+        }
+    }
+
     internal static void WaitFor(Func<bool> condition, string what)
     {
         DateTime deadline = DateTime.UtcNow.AddSeconds(60);

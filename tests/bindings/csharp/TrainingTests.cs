@@ -18,6 +18,7 @@ static class TrainingTests
         }
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
+        Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
         Suite.Add("training: models that differ", Differ);
         Suite.Add("training: sampler equals the vectors", Vectors);
@@ -141,13 +142,38 @@ static class TrainingTests
         return lent;
     }
 
+    /// Memory that the reducer alone keeps, and that is closed.
+    static void LentMemory()
+    {
+        Ranks.Run(2, each =>
+        {
+            Param[] parameters = { new Param(4, Dtype.F32, "bias") };
+            using (Reducer reducer = new Reducer(each.world, parameters))
+            using (Dt.Memory read = each.world.Allocate(16), few = each.world.Allocate(12))
+            {
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, few), "bias", "3", "4");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, (Dt.Memory)null), "null");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(1, read));
+                using (Dt.Memory gradient = each.world.Allocate(16))
+                {
+                    gradient.Write(new float[] { 0, 0, 0, each.rank });
+                    reducer.Ready(0, gradient);
+                }
+                Suite.Collect();
+                reducer.Finish();
+                read.Write(new float[] { 0, 0, 0, 2 * each.rank + 1 });
+                reducer.Ready(0, read);
+                reducer.Finish();
+                float[] mean = new float[4];
+                read.Read(mean);
+                Suite.Equal(2f, mean[3], "mean");
+            }
+        });
+    }
+
     static bool IsKept(WeakReference lent)
     {
-        for (int i = 0; i < 3; ++i)
-        {
-            GC.Collect();
-            GC.WaitForPendingFinalizers();
-        }
+        Suite.Collect();
         return lent.IsAlive;
     }
 
@@ -168,6 +194,14 @@ static class TrainingTests
         });
     }
 
+    [DllImport("libc")]
+    static extern int gettid();
+
+    static bool Sleeps(int thread)
+    {
+        return File.ReadAllText("/proc/self/task/" + thread + "/stat").Contains(") S ");
+    }
+
     static void ClosedFinishing()
     {
         Ranks.Run(2, each =>
@@ -177,8 +211,10 @@ static class TrainingTests
             if (each.rank == 0)
             {
                 Exception failure = null;
+                int id = 0;
                 Thread finishing = new Thread(() =>
                 {
+                    Volatile.Write(ref id, gettid());
                     try
                     {
                         reducer.Finish();
@@ -189,7 +225,9 @@ static class TrainingTests
                     }
                 });
                 finishing.Start();
-                Thread.Sleep(500);  // it is inside by then
+                Suite.WaitFor(() => Volatile.Read(ref id) != 0, "the thread begins");
+                int asleep = 0;  // looks in a row: it waits for its peer, and no longer for a lock
+                Suite.WaitFor(() => (asleep = Sleeps(id) ? asleep + 1 : 0) == 100, "finish waits");
                 reducer.Dispose();
                 Suite.Throws<DtInvalidArgumentException>(() => reducer.Finish(), "is closed");
                 Suite.Throws<DtInvalidArgumentException>(() => reducer.Ready(0, new float[4]), "is closed");

@@ -40,6 +40,11 @@ def leave_open(options):
         assert done.stdout == "" and done.stderr == ""
 
 
+def domains(options):
+    done = run(options.command + ["domains"])
+    assert done.returncode == 0 and done.stderr == "", done.returncode
+
+
 def loading(options):
     """A libdt of another ABI, and none at all."""
     with tempfile.TemporaryDirectory() as name:
@@ -59,7 +64,8 @@ def loading(options):
 
 
 def main():
-    programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading}
+    programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
+                "domains": domains}
     parser = argparse.ArgumentParser()
     parser.add_argument("--mono", required=True)
     parser.add_argument("--dt", required=True)

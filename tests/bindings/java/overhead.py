@@ -1,16 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""overhead.py DT C_PROGRAM JAVA CLASS_PATH [ROUNDS]: what Java adds to an allreduce of 1 KiB.
+"""overhead.py DT C_PROGRAM JAVA CLASS_PATH [RUNS]: what Java adds to an allreduce of 1 KiB.
 
-Each round runs C and Java one after the other; printed are the median over the rounds and the least and most.
+C and Java run one after the other, RUNS times; printed are the median of the runs and the least and most. A run
+counts as the median of its rounds, without those in which Java's compiler is at work.
 """
 import statistics
 import subprocess
 import sys
 
+LOOPS = 200
+WARM_ROUNDS = 300
+ROUNDS = 500
+
 
 def measured(command):
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout.split()
+    if len(lines) != ROUNDS:
+        sys.exit(f"{len(lines)} rounds instead of {ROUNDS}")
+    return statistics.median(map(float, lines[WARM_ROUNDS:]))
 
 
 def shown(values):
@@ -19,14 +27,15 @@ def shown(values):
 
 def main():
     dt, program, java, class_path = sys.argv[1:5]
-    rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 7
+    runs = int(sys.argv[5]) if len(sys.argv) > 5 else 7
+    size = [str(LOOPS), str(ROUNDS)]
     for ranks in (1, 2):
-        start = [] if ranks == 1 else [dt, "run", "-n", str(ranks)]
-        ways = {"C": [*start, program]}
+        start = [] if ranks == 1 else [dt, "run", "--no-prefix", "-n", str(ranks)]
+        ways = {"C": [*start, program, *size]}
         for way in ("buffer", "address", "array"):
-            ways["Java " + way] = [*start, java, "-cp", class_path, "dttest.Overhead", way]
+            ways["Java " + way] = [*start, java, "-cp", class_path, "dttest.Overhead", *size, way]
         times = {way: [] for way in ways}
-        for _ in range(rounds):
+        for _ in range(runs):
             for way, command in ways.items():
                 times[way].append(measured(command))
         base = statistics.median(times["C"])

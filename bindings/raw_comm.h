@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * Communicators, collectives and works, in the types of raw.h.
+ */
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "raw.h"
+
+namespace dt::raw {
+
+// ---- Communicators ----
+
+inline int32_t comm_rank(int64_t comm) {
+  int32_t value = 0;
+  detail::check(dt_comm_rank(handle<dt_comm>(comm), &value));
+  return value;
+}
+inline int32_t comm_size(int64_t comm) {
+  int32_t value = 0;
+  detail::check(dt_comm_size(handle<dt_comm>(comm), &value));
+  return value;
+}
+inline int32_t comm_world_rank(int64_t comm, int32_t rank) {
+  int32_t value = 0;
+  detail::check(dt_comm_world_rank(handle<dt_comm>(comm), rank, &value));
+  return value;
+}
+inline void comm_set_timeout(int64_t comm, int64_t timeout_ms) {
+  detail::check(dt_comm_set_timeout(handle<dt_comm>(comm), timeout_ms));
+}
+inline void comm_check(int64_t comm) { detail::check(dt_comm_check(handle<dt_comm>(comm))); }
+/** 0 where `color` is negative. */
+inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {
+  return made<dt_comm>(
+      [&](dt_comm** out) { return dt_comm_split(handle<dt_comm>(comm), color, key, out); });
+}
+inline void comm_destroy(int64_t comm) { dt_comm_destroy(handle<dt_comm>(comm)); }
+inline int32_t work_fd(int64_t comm) {
+  int32_t fd = -1;
+  detail::check(dt_work_fd(handle<dt_comm>(comm), &fd));
+  return fd;
+}
+inline int64_t mem_alloc(int64_t comm, int64_t bytes) {
+  return made<void>([&](void** out) { return dt_mem_alloc(handle<dt_comm>(comm), bytes, out); });
+}
+inline void mem_free(int64_t comm, int64_t address) {
+  detail::check(dt_mem_free(handle<dt_comm>(comm), memory(address)));
+}
+inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
+inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm))); }
+
+// ---- Collectives ----
+// Each as a call that returns when the result is there, and as one that gives a work.
+
+#ifndef SWIG
+/** Calls `issue` with a place for its work, and gives that work. */
+template <class F>
+int64_t issued(F&& issue) {
+  return made<dt_work>(std::forward<F>(issue));
+}
+#define DT_TYPES static_cast<dt_dtype>(dtype)
+#define DT_REDUCTION static_cast<dt_dtype>(dtype), static_cast<dt_reduce_op>(op)
+#endif
+
+inline void allreduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                      int32_t op, int64_t stream) {
+  detail::check(dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                             memory(stream), nullptr));
+}
+inline int64_t allreduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                               int32_t dtype, int32_t op, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                        memory(stream), out);
+  });
+}
+inline void reduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                   int32_t op, int32_t root, int64_t stream) {
+  detail::check(dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                          root, memory(stream), nullptr));
+}
+inline int64_t reduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                            int32_t op, int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION, root,
+                     memory(stream), out);
+  });
+}
+inline void broadcast(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t root,
+                      int64_t stream) {
+  detail::check(dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
+                             memory(stream), nullptr));
+}
+inline int64_t broadcast_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype,
+                               int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
+                        memory(stream), out);
+  });
+}
+inline void allgather(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                      int64_t stream) {
+  detail::check(dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                             memory(stream), nullptr));
+}
+inline int64_t allgather_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                               int32_t dtype, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                        memory(stream), out);
+  });
+}
+inline void reduce_scatter(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                           int32_t op, int64_t stream) {
+  detail::check(dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count,
+                                  DT_REDUCTION, memory(stream), nullptr));
+}
+inline int64_t reduce_scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                                    int32_t dtype, int32_t op, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
+                             memory(stream), out);
+  });
+}
+inline void barrier(int64_t comm, int64_t stream) {
+  detail::check(dt_barrier(handle<dt_comm>(comm), memory(stream), nullptr));
+}
+inline int64_t barrier_async(int64_t comm, int64_t stream) {
+  return issued(
+      [&](dt_work** out) { return dt_barrier(handle<dt_comm>(comm), memory(stream), out); });
+}
+inline void send(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                 int64_t stream) {
+  detail::check(dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
+                        memory(stream), nullptr));
+}
+inline int64_t send_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                          int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
+                   out);
+  });
+}
+inline void recv(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                 int64_t stream) {
+  detail::check(dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
+                        memory(stream), nullptr));
+}
+inline int64_t recv_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
+                          int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
+                   out);
+  });
+}
+#ifndef SWIG
+#undef DT_TYPES
+#undef DT_REDUCTION
+#endif
+
+// ---- Works ----
+
+/** Whether it has completed; throws once it failed. */
+inline bool work_test(int64_t work) {
+  int32_t done = 0;
+  detail::check(dt_work_test(handle<dt_work>(work), &done));
+  return done != 0;
+}
+/** False when the time was over first; throws if it failed. */
+inline bool work_wait(int64_t work, int64_t timeout_ms) {
+  int32_t done = 0;
+  detail::check(dt_work_wait(handle<dt_work>(work), timeout_ms, &done));
+  return done != 0;
+}
+inline void work_wait_stream(int64_t work, int64_t stream) {
+  detail::check(dt_work_wait_stream(handle<dt_work>(work), memory(stream)));
+}
+/** `works` as int64_t in native order. Index of the first that has completed, -1 none in time. */
+inline int32_t work_wait_any(const char* DATA, int64_t BYTES, int64_t timeout_ms) {
+  std::vector<dt_work*> works;
+  for (Unpacker packed(DATA, BYTES); packed.more();) {
+    works.push_back(handle<dt_work>(packed.number()));
+  }
+  int32_t index = -1;
+  detail::check(dt_work_wait_any(works.data(), detail::count32(works.size()), timeout_ms, &index));
+  return index;
+}
+inline void work_destroy(int64_t work) { dt_work_destroy(handle<dt_work>(work)); }
+
+/**
+ * Sleeps until works may have completed, for a thread that hands completions to a language's
+ * futures. It watches the eventfds of communicators by edges and never reads them, so it takes
+ * nothing from others who do. @thread wait(): one; the others: any.
+ */
+class Poller {
+ public:
+  Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (epoll_ < 0 || wake_ < 0 || !add(wake_)) {
+      const std::string why = strerror(errno);
+      close_all();
+      throw std::runtime_error("a poller of works cannot be made: " + why);
+    }
+  }
+  ~Poller() { close_all(); }
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  /** Watches a communicator; twice is once. It ends with the communicator. */
+  void watch(int64_t comm) {
+    if (add(work_fd(comm))) return;
+    const std::string why = strerror(errno);
+    (void)work_fd(comm);  // a communicator that was closed meanwhile says so
+    throw std::runtime_error("works cannot be watched: " + why);
+  }
+  /** Returns when works may have completed, after wake(), or when the time is over. */
+  void wait(int32_t timeout_ms) {
+    epoll_event events[16];
+    (void)epoll_wait(epoll_, events, 16, timeout_ms);
+  }
+  void wake() { (void)eventfd_write(wake_, 1); }
+
+ private:
+  bool add(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.fd = fd;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST;
+  }
+  void close_all() {
+    if (epoll_ >= 0) close(epoll_);
+    if (wake_ >= 0) close(wake_);
+  }
+  int epoll_;
+  int wake_;
+};
+
+}  // namespace dt::raw

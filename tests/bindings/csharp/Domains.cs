@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.IO;
+using System.Threading;
+using Dt;
+
+/// Application domains that use one libdt and come and go: each gets its own errors, messages and
+/// completions, and takes nothing along that another needs.
+static class Domains
+{
+    const string PortKey = "port";
+    static Work forgotten;  // of the domain that runs Leave
+
+    internal static int Run()
+    {
+        int heard = 0;
+        using (Config config = Talkative())
+        {
+            config.SetLogSink((level, line) => Interlocked.Increment(ref heard));
+            for (int round = 0; round < 5; ++round)
+            {
+                AppDomain other = AppDomain.CreateDomain("other " + round);
+                other.DoCallBack(Work);
+                Work();  // while the other is there
+                AppDomain.Unload(other);
+                int before = Volatile.Read(ref heard);
+                new Job(config).Dispose();
+                Suite.WaitFor(() => Volatile.Read(ref heard) > before, "messages of this domain");
+                Work();
+            }
+        }
+        Unload();
+        return 0;
+    }
+
+    /// Its jobs warn of a key that a newer release may know.
+    static Config Talkative()
+    {
+        string path = Path.GetTempFileName();
+        File.WriteAllText(path, "schema = 99\nother = 1\n");
+        try
+        {
+            return new Config(path).Set("job.rank", "0").Set("job.world_size", "1");
+        }
+        finally
+        {
+            File.Delete(path);
+        }
+    }
+
+    static void Work()
+    {
+        int heard = 0;
+        using (Config config = Talkative())
+        {
+            config.SetLogSink((level, line) => Interlocked.Increment(ref heard));
+            using (Job job = new Job(config))
+            using (Comm world = job.World())
+            {
+                Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(new float[1], 7), "root", "7");
+                float[] buffer = { 3 };
+                Suite.Check(world.AllreduceAsync(buffer).AsTask().Wait(60000), "a task in time");
+                Suite.Equal(3f, buffer[0], "sum");
+                job.FinalizeJob();
+            }
+            Suite.Throws<DtConfigException>(() => config.Set("no.such_key", "1"), "no.such_key");
+            Suite.WaitFor(() => Volatile.Read(ref heard) > 0, "messages of this job");
+        }
+    }
+
+    /// The other domain is unloaded while libdt still uses its array: that waits.
+    static void Unload()
+    {
+        using (StoreServer server = Ranks.Serve(2))
+        {
+            AppDomain other = AppDomain.CreateDomain("with a rank");
+            other.SetData(PortKey, server.Port);
+            Thread rank = new Thread(() => other.DoCallBack(Leave));
+            rank.Start();
+            using (Config config = Ranks.Settings(1, 2, server.Port))
+            using (Job job = new Job(config))
+            using (Comm world = job.World())
+            {
+                Suite.Check(rank.Join(60000), "the other rank has issued its operation");
+                bool unloading = false, unloaded = false;
+                Thread unload = new Thread(() =>
+                {
+                    Volatile.Write(ref unloading, true);
+                    AppDomain.Unload(other);
+                    Volatile.Write(ref unloaded, true);
+                });
+                unload.Start();
+                Suite.WaitFor(() => Volatile.Read(ref unloading), "the unloading begins");
+                int[] buffer = new int[1 << 20];
+                world.Allreduce(buffer);
+                Suite.Equal(5, buffer[buffer.Length - 1], "sum with a domain that is unloaded");
+                Suite.Check(unload.Join(60000) && Volatile.Read(ref unloaded), "the domain is unloaded");
+            }
+        }
+    }
+
+    static void Leave()
+    {
+        int port = (int)AppDomain.CurrentDomain.GetData(PortKey);
+        Job job = new Job(Ranks.Settings(0, 2, port));
+        int[] buffer = new int[1 << 20];
+        for (int i = 0; i < buffer.Length; ++i) buffer[i] = 5;
+        forgotten = job.World().AllreduceAsync(buffer);
+        Suite.Check(!forgotten.Test(), "it waits for its peer");
+    }
+}
