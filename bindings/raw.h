@@ -200,6 +200,24 @@ inline int64_t job_world(int64_t job) {
 inline void job_abort(int64_t job, const char* MESSAGE) {
   detail::check(dt_abort(handle<dt_job>(job), MESSAGE));
 }
+/** `MESSAGE` may be null. */
+inline void job_busy_begin(int64_t job, const char* MESSAGE, int64_t max_ms) {
+  detail::check(dt_busy_begin(handle<dt_job>(job), MESSAGE, max_ms));
+}
+inline void job_busy_end(int64_t job) { detail::check(dt_busy_end(handle<dt_job>(job))); }
+inline bool job_agree(int64_t job, bool agreed) {
+  int32_t all = 0;
+  detail::check(dt_agree(handle<dt_job>(job), agreed ? 1 : 0, &all));
+  return all != 0;
+}
+inline void job_request_stop(int64_t job) {
+  if (dt_request_stop(handle<dt_job>(job)) != DT_OK) (void)job_place(job);  // which says why
+}
+inline bool job_stop_requested(int64_t job) {
+  int32_t stop = 0;
+  detail::check(dt_stop_requested(handle<dt_job>(job), &stop));
+  return stop != 0;
+}
 inline void job_finalize(int64_t job, int64_t timeout_ms) {
   detail::check(dt_finalize(handle<dt_job>(job), timeout_ms));
 }

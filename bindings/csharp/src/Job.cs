@@ -99,6 +99,49 @@ namespace Dt
             GC.KeepAlive(this);
         }
 
+        /// <summary>This rank will be away on purpose, as for a checkpoint, for at most so many
+        /// milliseconds: until <see cref="BusyEnd"/> the others wait for it instead of timing out,
+        /// and its silence is no death.</summary>
+        public void BusyBegin(string what, long maxMs)
+        {
+            Raw.Native.job_busy_begin(handle.Number, what, maxMs);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>This rank is back.</summary>
+        public void BusyEnd()
+        {
+            Raw.Native.job_busy_end(handle.Number);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>A vote of all ranks, as whether a step is kept: true where every rank says so.
+        /// </summary>
+        public bool Agree(bool agreed)
+        {
+            bool all = Raw.Native.job_agree(handle.Number, agreed);
+            GC.KeepAlive(this);
+            return all;
+        }
+
+        /// <summary>Asks all ranks to stop: their <see cref="StopRequested"/> says so from the next
+        /// call on.</summary>
+        public void RequestStop()
+        {
+            Raw.Native.job_request_stop(handle.Number);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Whether to stop, in the same step on all ranks: a rank called
+        /// <see cref="RequestStop"/>, or dt run was told to stop. All ranks call it in the same order
+        /// as operations of the communicator of all ranks.</summary>
+        public bool StopRequested()
+        {
+            bool stop = Raw.Native.job_stop_requested(handle.Number);
+            GC.KeepAlive(this);
+            return stop;
+        }
+
         /// <summary>Leaves the job together: returns when every rank has called it. Waits so many
         /// milliseconds for the others; negative: job.finalize_timeout_ms. The job has ended in
         /// every case.</summary>

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership in a distributed run."""
 
+import contextlib
 from types import TracebackType
-from typing import Optional, Type
+from typing import Iterator, Optional, Type
 
 from . import _raw
 from ._comm import Comm
@@ -64,6 +65,33 @@ class Job:
     def abort(self, message: Optional[str] = None) -> None:
         """Fails the job on every rank with an AbortedError of this message. Returns at once."""
         _raw.job_abort(self._handle, message)
+
+    @contextlib.contextmanager
+    def busy(self, what: str, max_seconds: float) -> Iterator[None]:
+        """Away on purpose while the block runs, as for a checkpoint: the other ranks wait instead of
+        timing out, and this one's silence is no death.
+
+        max_seconds: how long at most; then they wait no longer
+        """
+        _raw.job_busy_begin(self._handle, what, milliseconds(max_seconds))
+        try:
+            yield
+        finally:
+            _raw.job_busy_end(self._handle)
+
+    def agree(self, agreed: bool) -> bool:
+        """A vote of all ranks, as whether a step is kept: True where every rank says so."""
+        return bool(_raw.job_agree(self._handle, bool(agreed)))
+
+    def request_stop(self) -> None:
+        """Asks all ranks to stop: their stop_requested() says so from the next call on. For signal
+        handlers, too."""
+        _raw.job_request_stop(self._handle)
+
+    def stop_requested(self) -> bool:
+        """Whether to stop, in the same step on all ranks: a rank called request_stop(), or dt run was
+        told to stop. All ranks call it in the same order as operations of world()."""
+        return bool(_raw.job_stop_requested(self._handle))
 
     def finalize(self, timeout: Optional[float] = None) -> None:
         """Leaves the job together: returns when every rank has called it.

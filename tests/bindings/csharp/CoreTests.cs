@@ -23,6 +23,7 @@ static class CoreTests
         Suite.Add("core: allreduce at world size 1", WorldSizeOne);
         Suite.Add("core: destroy in the wrong order", WrongOrder);
         Suite.Add("core: abort reaches the others with its message", AbortReaches);
+        Suite.Add("core: votes, pauses and stops", Votes);
         Suite.Add("core: split, world ranks and timeouts", Splits);
         Suite.Add("core: groups of sends and receives", Groups);
         Suite.Add("core: the log sink receives and may throw", LogSink);
@@ -175,6 +176,28 @@ static class CoreTests
             Suite.Check(seen.Message.Contains("no more " + Wide), "the message: " + seen.Message);
             Suite.Equal(0, seen.Rank, "who aborted");
         }
+    }
+
+    static void Votes()
+    {
+        Ranks.Run(3, each =>
+        {
+            Suite.Check(each.job.Agree(true), "all agree");
+            Suite.Check(!each.job.Agree(each.rank != 1), "one does not");
+            Suite.Throws<DtInvalidArgumentException>(() => each.job.BusyBegin("checkpoint", 0));
+            each.job.BusyBegin(null, 1000);
+            each.job.BusyBegin("checkpoint " + Wide, 60000);
+            each.job.BusyEnd();
+            Suite.Check(!each.job.StopRequested(), "nobody asked");
+            if (each.rank == 2)
+            {
+                each.job.RequestStop();
+            }
+            Suite.Check(each.job.StopRequested(), "one asked");
+        });
+        Job closed = new Job();
+        closed.Dispose();
+        Suite.Throws<DtInvalidArgumentException>(() => closed.RequestStop());
     }
 
     static void Splits()

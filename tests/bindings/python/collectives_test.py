@@ -228,6 +228,27 @@ class Collectives(unittest.TestCase):
         self.check(2, body)
 
 
+class Votes(unittest.TestCase):
+    def test_votes_pauses_and_stops(self):
+        def body(job, comm):
+            self.assertIs(job.agree(True), True)
+            self.assertIs(job.agree(comm.rank != 1), False)
+            with self.assertRaises(dt.InvalidArgumentError):
+                with job.busy("checkpoint", 0):
+                    self.fail("it began")
+            with job.busy("checkpoint \u20ac", 60):
+                pass
+            self.assertIs(job.stop_requested(), False)
+            if comm.rank == 2:
+                job.request_stop()
+            self.assertIs(job.stop_requested(), True)
+
+        run_ranks(3, body)
+        job = dt.Job()
+        job.close()
+        self.assertRaises(dt.InvalidArgumentError, job.request_stop)
+
+
 class Reducers(unittest.TestCase):
     def gradients(self, comm, counts):
         return [array.array("f", [comm.rank + 1 + i] * count) for i, count in enumerate(counts)]

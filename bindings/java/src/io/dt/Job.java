@@ -99,6 +99,70 @@ public final class Job extends Handle {
     }
   }
 
+  /**
+   * This rank will be away on purpose, as for a checkpoint: until {@link #busyEnd} the others wait
+   * for it instead of timing out, and its silence is no death.
+   *
+   * @param what for texts; may be null
+   * @param most how long at most
+   */
+  public void busyBegin(String what, Duration most) {
+    try {
+      Raw.job_busy_begin(
+          number(),
+          what == null ? null : Checks.text("dt_busy_begin", "what", what),
+          Checks.milliseconds(most));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** This rank is back. */
+  public void busyEnd() {
+    try {
+      Raw.job_busy_end(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * A vote of all ranks, as whether a step is kept.
+   *
+   * @param agreed this rank's vote
+   * @return true where every rank says so
+   */
+  public boolean agree(boolean agreed) {
+    try {
+      return Raw.job_agree(number(), agreed);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** Asks all ranks to stop: their {@link #stopRequested} says so from the next call on. */
+  public void requestStop() {
+    try {
+      Raw.job_request_stop(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * Whether to stop, in the same step on all ranks: a rank called {@link #requestStop}, or dt run
+   * was told to stop. All ranks call it in the same order as operations of the world communicator.
+   *
+   * @return whether to stop
+   */
+  public boolean stopRequested() {
+    try {
+      return Raw.job_stop_requested(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
   /** Leaves the job together with the others, waiting as long as the settings say. */
   public void leave() {
     leave(Duration.ofMillis(-1));

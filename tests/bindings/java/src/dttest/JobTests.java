@@ -47,7 +47,21 @@ final class JobTests {
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
         Ranks.run(2, (job, world) -> kept(world)));
+    test("votes, pauses and stops", () -> Ranks.run(3, (job, world) -> votes(job)));
     test("a log sink receives, and may throw", JobTests::sink);
+  }
+
+  private static void votes(Job job) {
+    int rank = job.place().rank();
+    that(job.agree(true), "all agree");
+    that(!job.agree(rank != 1), "one does not");
+    thrown(InvalidArgumentException.class, () -> job.busyBegin("checkpoint", Duration.ZERO));
+    job.busyBegin(null, Duration.ofSeconds(1));
+    job.busyBegin("checkpoint \u20ac", Duration.ofMinutes(1));
+    job.busyEnd();
+    that(!job.stopRequested(), "nobody asked");
+    if (rank == 2) job.requestStop();
+    that(job.stopRequested(), "one asked");
   }
 
   private static void store(Job job) throws Exception {
