@@ -582,6 +582,10 @@ class Job {
   }
   /** Fails the job on every rank, with this message. */
   void abort(const std::string& message) { detail::check(dt_abort(get_handle(), message.c_str())); }
+  /** Writes the last operations of this rank into a file below `directory`; empty: trace.dir. */
+  void trace_dump(const std::string& directory = {}) {
+    detail::check(dt_trace_dump(get_handle(), directory.empty() ? nullptr : directory.c_str()));
+  }
   /** Leaves together; < 0: job.finalize_timeout_ms. The job has ended also if this throws. */
   void finalize(int64_t timeout_ms = -1) { detail::check(dt_finalize(get_handle(), timeout_ms)); }
 

@@ -29,6 +29,9 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   /// The caller no longer waits; the server is told.
   void withdraw(const std::shared_ptr<Call>& call);
   void set_callback(std::function<void(const Failure&)> callback);
+  void set_dumper(std::function<void(const std::string&, DumpAnswerer)> dumper) {
+    dumper_ = std::move(dumper);
+  }
   void close();
 
   const ClientOptions options;
@@ -43,6 +46,8 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
  private:
   void on_frame(Frame frame);
   void on_lost(const std::string& reason);
+  void on_dump_request(const Frame& frame);
+  void answer_dump(uint64_t id, const Result<std::string>& written);
   void fail(const Failure& failure);
   void finish_all(const Status& status);
   static void finish(Call* call, Status status, std::string payload);
@@ -56,6 +61,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   Status broken_;  // the first failure of the whole job
   bool lost_ = false;
   std::function<void(const Failure&)> callback_;
+  std::function<void(const std::string&, DumpAnswerer)> dumper_;  // of a rank that records
   std::vector<Failure> untold_;  // failures before there was a callback
 };
 

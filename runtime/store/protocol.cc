@@ -26,9 +26,10 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kHere)) ||
+          type <= static_cast<uint8_t>(FrameType::kTraceDumped)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
-          type <= static_cast<uint8_t>(FrameType::kFailure));
+          type <= static_cast<uint8_t>(FrameType::kFailure)) ||
+         type == static_cast<uint8_t>(FrameType::kDumpTrace);
 }
 
 Status broken(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
@@ -221,12 +222,15 @@ const char* fields_of(FrameType type) {
     case FrameType::kAbort: return "m";
     case FrameType::kReportFailure: return "f";
     case FrameType::kAskPeer: return "nt";
+    case FrameType::kDumpTraces: return "mt";
+    case FrameType::kTraceDumped: return "nm";
     case FrameType::kPing:
     case FrameType::kHere:
     case FrameType::kCancel: return "";
     case FrameType::kReply:
     case FrameType::kError:
-    case FrameType::kFailure: return nullptr;
+    case FrameType::kFailure:
+    case FrameType::kDumpTrace: return nullptr;
   }
   return nullptr;
 }

@@ -46,13 +46,16 @@ enum class FrameType : uint8_t {
   kAbort = 14,
   kReportFailure = 15,
   kPing = 16,
-  kCancel = 17,   ///< withdraws the pending request with the same id; has no answer
-  kAskPeer = 18,  ///< whether a rank's process answers at this moment
-  kHere = 19,     ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  kCancel = 17,       ///< withdraws the pending request with the same id; has no answer
+  kAskPeer = 18,      ///< whether a rank's process answers at this moment
+  kHere = 19,         ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  kDumpTraces = 20,   ///< asks all ranks to write their traces; answered with a list of DumpAnswer
+  kTraceDumped = 21,  ///< a rank has, or could not: the answer to a pushed kDumpTrace, with its id
   // from the server, and kPing, pushed with an id
-  kReply = 64,    ///< payload by request
-  kError = 65,    ///< ErrorInfo; id 0: about the connection, which is then closed
-  kFailure = 66,  ///< Failure, pushed
+  kReply = 64,      ///< payload by request
+  kError = 65,      ///< ErrorInfo; id 0: about the connection, which is then closed
+  kFailure = 66,    ///< Failure, pushed
+  kDumpTrace = 68,  ///< asks a rank to write its trace, pushed with an id: the directory
 };
 
 struct Frame {
@@ -135,13 +138,13 @@ struct Request {
   std::vector<std::string> keys;    ///< list: the prefix; barrier: the name
   std::vector<std::string> values;  ///< set, compare_set: one; multi_set: as many as keys
   std::optional<std::string> expected;
-  int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank
-  int64_t timeout_ms =
-      -1;  ///< get, wait, barrier, join, goodbye, ask_peer: until the server gives up; -1 never
+  int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank; trace_dumped: 1 written
+  /// get, wait, barrier, join, goodbye, ask_peer, dump_traces: until the server gives up; -1 never
+  int64_t timeout_ms = -1;
   Hello hello;
   JoinRecord join;
   Failure failure;   ///< report_failure
-  std::string text;  ///< abort
+  std::string text;  ///< abort; dump_traces: the directory; trace_dumped: the file, or why not
 };
 
 /// Checks every limit. INVALID_ARGUMENT says which one was broken.

@@ -106,6 +106,7 @@ void Conductor::begin(const OperationPtr& operation) {
   ++sequence_;
   phase_ = Phase::kSay;
   const Collective& collective = operation->collective;
+  collective.mark.started();
   if (options_->note_last) options_->note_last(collective.kind, sequence_, collective.name);
   own_statement_ = statement_of(collective, roster_.rank);
   say();
