@@ -110,7 +110,8 @@ std::vector<Team> teams_of(const std::vector<record::Trace>& traces) {
         team.world_ranks = record.world_ranks;
       }
       by_index.push_back(nullptr);
-      if (team.world_ranks != record.world_ranks) continue;
+      const bool own = record.world_ranks[static_cast<size_t>(record.rank)] == trace.identity.rank;
+      if (!own || team.world_ranks != record.world_ranks) continue;
       const auto [member, is_new] =
           team.members.try_emplace(trace.identity.rank, Member{&trace, &record, {}, {}});
       if (!is_new) continue;

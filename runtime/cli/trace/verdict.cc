@@ -389,6 +389,13 @@ std::vector<Row> rows_of(const Scene& scene) {
 Verdict found_in(const Scene& scene) {
   if (auto verdict = dead(scene)) return *std::move(verdict);
   if (auto verdict = different(scene)) return *std::move(verdict);
+  // No consequence of somebody's absence: an abort, a full memory, a GPU that failed.
+  if (scene.first_failed != nullptr) {
+    const Code code = scene.first_failed->failure.code;
+    if (code != Code::kTimeout && code != Code::kMismatch && code != Code::kPeerLost) {
+      return failed(scene);
+    }
+  }
   if (auto verdict = waiting(scene)) return *std::move(verdict);
   if (auto verdict = slow(scene)) return *std::move(verdict);
   return scene.first_failed != nullptr ? failed(scene) : nothing(scene);
