@@ -200,6 +200,10 @@ inline int64_t job_world(int64_t job) {
 inline void job_abort(int64_t job, const char* MESSAGE) {
   detail::check(dt_abort(handle<dt_job>(job), MESSAGE));
 }
+/** `MESSAGE` is the directory; null: trace.dir. */
+inline void job_trace_dump(int64_t job, const char* MESSAGE) {
+  detail::check(dt_trace_dump(handle<dt_job>(job), MESSAGE));
+}
 /** `MESSAGE` may be null. */
 inline void job_busy_begin(int64_t job, const char* MESSAGE, int64_t max_ms) {
   detail::check(dt_busy_begin(handle<dt_job>(job), MESSAGE, max_ms));

@@ -422,6 +422,20 @@ DT_API dt_status dt_request_stop(dt_job* job);
 DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
 
 /**
+ * Writes the last operations of this rank into a file, rank-00003.dttrace for rank 3, which the
+ * command `dt trace report DIRECTORY` reads together with those of the other ranks. The file is
+ * replaced as a whole. A failure writes it without a call where trace.dir is set.
+ * @param job       the handle, also of a job that failed or was finalized.
+ * @param directory where, made if it is not there; NULL: trace.dir.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT without a directory; DT_ERR_INVALID_STATE when
+ * record.entries is 0; DT_ERR_SYSTEM naming the file that cannot be written.
+ * @thread any, any time; operations go on
+ * @cost about a millisecond and 400 KiB for 4096 operations; blocks on the file system.
+ * @since ABI 0
+ */
+DT_API dt_status dt_trace_dump(dt_job* job, const char* directory);
+
+/**
  * Leaves the job together: returns when every rank has called it, so that nobody mistakes an end
  * for a death. Later calls on the job and its communicators return DT_ERR_INVALID_STATE.
  * Idempotent.

@@ -603,6 +603,10 @@ class Job {
     detail::check(dt_stop_requested(get_handle(), &stop));
     return stop != 0;
   }
+  /** Writes the last operations of this rank into a file below `directory`; empty: trace.dir. */
+  void trace_dump(const std::string& directory = {}) {
+    detail::check(dt_trace_dump(get_handle(), directory.empty() ? nullptr : directory.c_str()));
+  }
   /** Leaves together; < 0: job.finalize_timeout_ms. The job has ended also if this throws. */
   void finalize(int64_t timeout_ms = -1) { detail::check(dt_finalize(get_handle(), timeout_ms)); }
 

@@ -8,6 +8,7 @@
 #include "base/guarded.h"
 #include "base/status.h"
 #include "base/wait.h"
+#include "record/recorder.h"
 
 namespace dt::backend {
 
@@ -33,8 +34,15 @@ class Work {
   const std::shared_ptr<Launch>& launch() const { return launch_; }
   void set_launch(std::shared_ptr<Launch> launch) { launch_ = std::move(launch); }
 
+  /// Of the operation in the flight recorder, which hears of the completion. Set before submit().
+  void record(std::shared_ptr<const record::Recorder> recorder, record::Slot* slot) {
+    recorder_ = std::move(recorder);
+    slot_ = slot;
+  }
+
   /// Backend only. Rings every watcher.
   void complete(Status status) {
+    if (recorder_ != nullptr) recorder_->complete(slot_, status.code());
     completed_ns_ = monotonic_ns();  // published by done_
     state_.with([&](State& state) {
       state.status = std::move(status);
@@ -60,6 +68,8 @@ class Work {
   int64_t completed_ns_ = 0;
   Guarded<State> state_;
   std::shared_ptr<Launch> launch_;
+  std::shared_ptr<const record::Recorder> recorder_;  // null: not recorded
+  record::Slot* slot_ = nullptr;
 };
 
 }  // namespace dt::backend

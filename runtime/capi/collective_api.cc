@@ -56,7 +56,7 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
 
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, Collective& collective, dt_work** out_work) {
-  if (out_work == nullptr) return on.comm->run_or_group(collective);
+  if (out_work == nullptr) return on.job->seen(on.comm->run_or_group(collective));
   const auto object = on.works.make();
   object->job = on.job;
   object->comm = on.comm;
@@ -110,7 +110,7 @@ dt_status dt_group_begin(dt_comm* comm) {
 dt_status dt_group_end(dt_comm* comm) {
   return guard("dt_group_end", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
-    return on->comm->end_group();
+    return on->job->seen(on->comm->end_group());
   });
 }
 

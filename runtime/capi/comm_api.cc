@@ -23,7 +23,9 @@ dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out
   return guard("dt_comm_split", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto parent, call.get<CommObject>(comm, "comm"));
     DT_TRY(call.not_null(out_comm, "out_comm"));
-    DT_TRY_VALUE(auto part, parent->comm->split(color, key));
+    auto split = parent->comm->split(color, key);
+    DT_TRY(parent->job->seen(split.status()));
+    auto part = std::move(split).value();
     if (part == nullptr) {
       *out_comm = nullptr;
       return {};

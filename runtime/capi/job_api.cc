@@ -189,6 +189,15 @@ dt_status dt_stop_requested(dt_job* job, int32_t* out_stop) {
   });
 }
 
+dt_status dt_trace_dump(dt_job* job, const char* directory) {
+  return guard("dt_trace_dump", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    const auto written = object->job->dump_trace(directory != nullptr ? directory : "");
+    if (written.status().code() != Code::kInvalidArgument) return written.status();
+    return call.invalid("%s", written.status().message().c_str());
+  });
+}
+
 dt_status dt_finalize(dt_job* job, int64_t timeout_ms) {
   return guard("dt_finalize", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));

@@ -121,7 +121,7 @@ dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
   return guard("dt_reducer_finish", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
     DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    return object->reducer->finish(stream_of(stream));
+    return object->job->seen(object->reducer->finish(stream_of(stream)));
   });
 }
 

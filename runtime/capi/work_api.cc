@@ -50,7 +50,7 @@ dt_status dt_work_test(dt_work* work, int32_t* out_done) {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     DT_TRY(call.not_null(out_done, "out_done"));
     const bool done = object->work->done();
-    DT_TRY(object->work->status());
+    DT_TRY(object->job->seen(object->work->status()));
     *out_done = done ? 1 : 0;
     return {};
   });
@@ -60,7 +60,7 @@ dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
   return guard("dt_work_wait", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     const bool done = object->comm->backend().wait(*object->work, wait_of(timeout_ms));
-    if (done) DT_TRY(object->work->status());
+    if (done) DT_TRY(object->job->seen(object->work->status()));
     if (out_done != nullptr) *out_done = done ? 1 : 0;
     return {};
   });
@@ -69,7 +69,7 @@ dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
 dt_status dt_work_wait_stream(dt_work* work, dt_stream stream) {
   return guard("dt_work_wait_stream", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
-    return object->comm->backend().wait_stream(*object->work, stream_of(stream));
+    return object->job->seen(object->comm->backend().wait_stream(*object->work, stream_of(stream)));
   });
 }
 

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "cuda/runtime.h"
+#include "record/recorder.h"
 
 namespace dt::collective {
 
@@ -58,7 +59,8 @@ struct Collective {
   cuda::Stream stream = nullptr;
   std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none
   Deadline deadline = Deadline::never();
-  std::string name;  ///< label for messages ("bucket 3"), may be empty
+  record::Mark mark;  ///< of the flight recorder; set by the communicator, none: not recorded
+  std::string name;   ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").
   /// The operation then fails on every rank of the communicator with INVALID_STATE and the texts of
   /// all withholding ranks, moves no data, and leaves the communicator usable.

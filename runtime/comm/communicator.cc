@@ -5,10 +5,62 @@
 
 namespace dt::comm {
 
+namespace {
+
+bool has_root(backend::Kind kind) {
+  return kind == backend::Kind::kReduce || kind == backend::Kind::kBroadcast ||
+         kind == backend::Kind::kSend || kind == backend::Kind::kRecv;
+}
+
+}  // namespace
+
 Communicator::Communicator(Options options)
     : options_(std::move(options)),
       timeout_ms_(options_.timeout_ms),
-      grace_until_ns_(monotonic_ns() + options_.first_timeout_ms * 1'000'000) {}
+      grace_until_ns_(monotonic_ns() + options_.first_timeout_ms * 1'000'000) {
+  if (options_.recorder == nullptr) return;
+  record::CommunicatorRecord record;
+  record.name = options_.name;
+  record.rank = options_.rank;
+  record.world_ranks = options_.world_ranks;
+  const bool on_device = options_.backend->device() != nullptr;
+  if (on_device) {
+    record.name += " (host memory)";
+    host_track_ = options_.recorder->open(record);
+    record.name = options_.name;
+    record.on_device = true;
+  }
+  track_ = options_.recorder->open(std::move(record));
+}
+
+Communicator::~Communicator() {
+  if (track_ != nullptr) track_->end();
+  if (host_track_ != nullptr) host_track_->end();
+}
+
+record::Slot* Communicator::begin_record(record::Track* track,
+                                         const backend::Collective& collective, bool queued) {
+  if (track == nullptr || over_.load(std::memory_order_relaxed)) return nullptr;
+  record::Call call;
+  call.kind = static_cast<uint8_t>(collective.kind);
+  call.dtype = static_cast<uint8_t>(collective.dtype);
+  call.op = static_cast<uint8_t>(collective.op);
+  call.root = has_root(collective.kind) ? collective.root : -1;
+  call.count = collective.count;
+  call.label = &collective.name;
+  call.queued = queued;
+  return options_.recorder->begin(*track, call);
+}
+
+Status Communicator::run_recorded(backend::Backend& backend, record::Track* track,
+                                  backend::Collective& collective) {
+  record::Slot* const slot = begin_record(track, collective, false);
+  collective.mark = {options_.recorder.get(), slot};
+  Status status = backend.run(collective);
+  if (slot != nullptr) options_.recorder->complete(slot, status.code());
+  if (!status.ok() && !broken().ok()) over_.store(true, std::memory_order_relaxed);
+  return status;
+}
 
 std::shared_ptr<Communicator> Communicator::create(Options options) {
   std::shared_ptr<Communicator> communicator(new Communicator(std::move(options)));
@@ -33,20 +85,33 @@ void Communicator::excuse(int64_t max_ms) {
 }
 
 Status Communicator::run(backend::Collective& collective) {
+  if (host_track_ != nullptr) {  // on a device it ends later than the call
+    const auto work = new_work();
+    DT_TRY(submit(collective, work));
+    return options_.backend->wait_stream(*work, collective.stream);
+  }
   collective.deadline = deadline();
-  return options_.backend->run(collective);
+  return run_recorded(*options_.backend, track_.get(), collective);
 }
 
 Status Communicator::run_on_host(backend::Collective& collective) {
   backend::Backend& backend = *options_.backend;
   if (backend.device() == nullptr) return run(collective);
   collective.deadline = deadline();
-  return backend.on_host().run(collective);
+  return run_recorded(backend.on_host(), host_track_.get(), collective);
 }
 
 Status Communicator::submit(backend::Collective& collective, std::shared_ptr<backend::Work> work) {
   collective.deadline = deadline();
-  return options_.backend->submit(collective, std::move(work));
+  record::Slot* const slot = begin_record(track_.get(), collective, true);
+  collective.mark = {options_.recorder.get(), slot};
+  if (slot != nullptr) work->record(options_.recorder, slot);
+  Status status = options_.backend->submit(collective, std::move(work));
+  if (status.ok()) return status;
+  // Nothing was enqueued, so nobody completes it.
+  if (slot != nullptr) options_.recorder->complete(slot, status.code());
+  if (!broken().ok()) over_.store(true, std::memory_order_relaxed);
+  return status;
 }
 
 Result<void*> Communicator::allocate(int64_t bytes) {
@@ -122,12 +187,21 @@ Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t
   DT_TRY(check_ungrouped("dt_comm_split"));
   const std::string name = format("%s/%d.%d", options_.name.c_str(),
                                   splits_.fetch_add(1, std::memory_order_relaxed), color);
-  DT_TRY_VALUE(auto part, options_.backend->split(color, key, name, deadline()));
+  record::Slot* slot = nullptr;
+  if (track_ != nullptr && !over_.load(std::memory_order_relaxed)) {
+    record::Call call;
+    call.kind = record::kSplitKind;
+    slot = options_.recorder->begin(*track_, call);
+  }
+  auto split = options_.backend->split(color, key, name, deadline());
+  if (slot != nullptr) options_.recorder->complete(slot, split.status().code());
+  DT_TRY_VALUE(auto part, std::move(split));
   if (part.backend == nullptr) return std::shared_ptr<Communicator>();
   Options options;
   options.name = name;
   options.backend = std::move(part.backend);
   options.board = options_.board;
+  options.recorder = options_.recorder;
   options.timeout_ms = options_.timeout_ms;
   options.first_timeout_ms = options_.first_timeout_ms;
   for (size_t i = 0; i < part.members.size(); ++i) {

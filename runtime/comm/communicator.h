@@ -13,6 +13,7 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "comm/failure_board.h"
+#include "record/recorder.h"
 
 namespace dt::comm {
 
@@ -26,12 +27,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::vector<int32_t> world_ranks;  ///< world rank of each rank
     std::shared_ptr<backend::Backend> backend;
     std::shared_ptr<FailureBoard> board;
-    int64_t timeout_ms = 0;        ///< default of each operation; 0: none
+    std::shared_ptr<record::Recorder> recorder;  ///< null: nothing is recorded
+    int64_t timeout_ms = 0;                      ///< default of each operation; 0: none
     int64_t first_timeout_ms = 0;  ///< no operation times out in so long after the creation
   };
 
   /// Enlists on the board.
   static std::shared_ptr<Communicator> create(Options options);
+  ~Communicator();
 
   const std::string& name() const { return options_.name; }
   int32_t rank() const { return options_.rank; }
@@ -75,7 +78,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// A rank of it is away on purpose for at most `max_ms` from now on, or with 0 back: operations
   /// have their whole time-out after that.
   void excuse(int64_t max_ms);
-  void interrupt(const Status& status) { options_.backend->interrupt(status); }
+  void interrupt(const Status& status) {
+    over_.store(true, std::memory_order_relaxed);
+    options_.backend->interrupt(status);
+  }
   Status broken() const { return options_.backend->broken(); }
 
  private:
@@ -90,12 +96,23 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   explicit Communicator(Options options);
   Deadline deadline() const;
+  /// In the flight recorder; null: not there.
+  record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
+                             bool queued);
+  /// Runs it and records when it began and ended.
+  Status run_recorded(backend::Backend& backend, record::Track* track,
+                      backend::Collective& collective);
 
   const Options options_;
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<int64_t> grace_until_ns_;  // monotonic; see Options::first_timeout_ms
   std::atomic<bool> grouping_{false};    // as group_.open, without the lock
+  // Operations over the communicator, and of a device those on the host beside them: each kind has
+  // an order of its own. Null: nothing is recorded.
+  std::shared_ptr<record::Track> track_;
+  std::shared_ptr<record::Track> host_track_;
+  std::atomic<bool> over_{false};  ///< it is broken: what is called now happens nowhere
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;
   std::atomic<int32_t> splits_{0};  // split() calls so far: equal on all ranks, names the children

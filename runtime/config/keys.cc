@@ -227,6 +227,11 @@ constexpr Key kKeys[] = {
     {"reducer.rebuild", "DT_REDUCER_REBUILD", Type::kBool, "", 0, 0, "true", "", kSame, false,
      "Order the buckets anew after the first step, as the gradients arrived on rank 0."},
 
+    {"record.entries", "DT_RECORD_ENTRIES", Type::kInteger, "", 0, 1 << 20, "4096", "", kAny, false,
+     "Last operations that the flight recorder of a rank holds, up to a power of two; 0: none."},
+    {"trace.dir", "DT_TRACE_DIR", Type::kString, "", 0, 4096, "", "", kAny, true,
+     "Directory where a rank writes its trace at the first failure; empty: it writes none."},
+
     {"log.level", "DT_LOG_LEVEL", Type::kEnum, "", 0, 0, "warning", "error, warning, info, debug",
      kAny, false, "Messages up to this level are written."},
 

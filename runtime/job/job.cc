@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kReportMs = 1000;    // telling the others of a failure
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
+// The I/O thread hears of a failure and tells nobody before the trace is written, or this is over:
+// who is told may end the process at once.
+constexpr int64_t kTraceMs = 200;
 
 bool has_left(const shm::SectionHeader& header) {
   return header.left.load(std::memory_order_acquire) != 0;
@@ -48,6 +51,7 @@ Job::~Job() {
   control_->disconnect();
   server_ = nullptr;
   world_ = nullptr;
+  if (tracer_ != nullptr) tracer_->settle(Tracer::kSettleMs);
   local_.with([](LocalPeers& local) { local = {}; });
 }
 
@@ -61,6 +65,15 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
   for (const std::string& warning : job->place_.warnings) {
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
+  record::Identity identity;
+  identity.job_id = job->place_.job_id;
+  identity.attempt = job->place_.attempt;
+  identity.rank = job->place_.rank;
+  identity.world_size = job->place_.world_size;
+  identity.host = job->host_name_;
+  identity.pid = getpid();
+  job->tracer_ = Tracer::create(merged, std::move(identity), job->logger_);
+  job->control_->trace(job->tracer_);
   DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
   return job;
 }
@@ -82,6 +95,7 @@ Status Job::start_alone(const Config& config) {
   const Wait limit{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
   DT_TRY_VALUE(options.backend, on_devices(config, backend::create_self(kWorldName), limit));
   options.board = board_;
+  options.recorder = tracer_->recorder();
   options.timeout_ms = collective_timeout_ms_;
   options.first_timeout_ms = first_timeout_ms();
   world_ = comm::Communicator::create(std::move(options));
@@ -102,6 +116,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, reach, wait));
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
+  tracer_->joined(verdict.attempt, verdict.session);
   place_.local_rank = verdict.local_rank;
   place_.local_size = verdict.local_size;
   place_.node_rank = verdict.node_rank;
@@ -126,6 +141,10 @@ Status Job::connect(const Wait& wait) {
   options.logger = logger_;
   DT_TRY_VALUE(auto client, store::Client::connect(loop_.get(), std::move(options), wait));
   client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
+  client->on_dump_request(
+      [tracer = tracer_](const std::string& directory, store::Client::DumpAnswerer answer) {
+        tracer->dump_soon(directory, std::move(answer));
+      });
   control_->connect(std::move(client));
   return {};
 }
@@ -223,6 +242,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   }
   DT_TRY_VALUE(comm.backend, on_devices(config, std::move(comm.backend), wait));
   comm.board = board_;
+  comm.recorder = tracer_->recorder();
   comm.timeout_ms = collective_timeout_ms_;
   comm.first_timeout_ms = first_timeout_ms();
   world_ = comm::Communicator::create(std::move(comm));
@@ -275,6 +295,8 @@ void Job::watch_peers(const store::Verdict& verdict) {
 void Job::hear_of(const store::Failure& failure) {
   ErrorInfo info = failure.info;
   if (!failure.scope.empty()) {
+    tracer_->failed(failure.scope, Status(info));
+    tracer_->settle(kTraceMs);
     board_->communicator_failed(failure.scope, Status(std::move(info)));
     return;
   }
@@ -312,6 +334,8 @@ void Job::fail(const Status& status) {
     local.engine->arena()->own_header().blames.compare_exchange_strong(
         none, lost ? info.rank + 1 : shm::SectionHeader::kBlamesAbort);
   });
+  tracer_->failed({}, status);
+  tracer_->settle(kTraceMs);
   if (lost) {
     board_->rank_lost(info.rank, status);
   } else {
@@ -352,6 +376,7 @@ std::string Job::last_operation(int32_t world_rank) const {
 }
 
 void Job::Control::report(const std::string& communicator, const Status& status) {
+  if (tracer_ != nullptr) tracer_->failed(communicator, status);
   std::lock_guard lock(reporting_);
   const auto connected = client();
   if (connected == nullptr) return;
@@ -362,6 +387,7 @@ void Job::Control::report(const std::string& communicator, const Status& status)
 
 void Job::Control::report_soon(const std::string& communicator, const Status& status,
                                std::function<void()> handed_over) {
+  if (tracer_ != nullptr) tracer_->failed(communicator, status);
   std::lock_guard lock(telling_);
   const auto connected = client();
   if (connected == nullptr) return handed_over();
@@ -408,6 +434,7 @@ Status Job::abort(const std::string& message) {
   info.message = format("rank %d (%s pid %d) aborted the job: %s", place_.rank, host_name_.c_str(),
                         static_cast<int>(getpid()), message.c_str());
   const Status status(std::move(info));
+  tracer_->failed({}, status);
   local_store_->close(status);
   board_->job_failed(status);
   return {};
@@ -425,7 +452,7 @@ Status Job::finalize(int64_t timeout_ms) {
   std::lock_guard lock(ending_);
   if (finalized_) return final_status_;
   finalized_ = true;
-  final_status_ = board_->first();
+  final_status_ = seen(board_->first());
   const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
   // What the GPU has not done yet is not lost, nor does it end as a failure.
   if (final_status_.ok() && !world_->backend().drain(Wait{deadline, &failed_})) {

@@ -23,6 +23,7 @@
 #include "job/peer_watch.h"
 #include "job/routed_store.h"
 #include "job/torch_meeting.h"
+#include "job/tracer.h"
 #include "launch/discover.h"
 #include "net/loop.h"
 #include "store/client.h"
@@ -81,6 +82,16 @@ class Job {
   Result<int32_t> vote(int32_t mine, ReduceOp op, const char* name);
   /// Whoever started the ranks wants them to stop. The first call says that this program will.
   bool told_to_stop();
+  /// Writes this rank's trace; empty: into trace.dir.
+  Result<std::string> dump_trace(const std::string& directory) {
+    return tracer_->dump(directory, record::Reason::kCalled);
+  }
+  /// For a failure that a caller is about to hear of, who may end the process then: what is being
+  /// written of it is written first, within a moment.
+  Status seen(Status status) const {
+    if (!status.ok()) tracer_->settle(Tracer::kSettleMs);
+    return status;
+  }
   /// < 0: the configured time-out. Idempotent.
   Status finalize(int64_t timeout_ms);
 
@@ -136,11 +147,14 @@ class Job {
   comm::Observer observer_{board_.get()};  // the I/O thread's
   std::atomic<bool> stop_{false};          // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
+  std::shared_ptr<Tracer> tracer_;
   Interrupt failed_;  // fired by the first failure: ends waits of start()
 
   /// The connection to the store, also for threads of the backend that may outlive the Job.
   class Control {
    public:
+    /// Before anything can fail: hears of all that is reported.
+    void trace(std::shared_ptr<Tracer> tracer) { tracer_ = std::move(tracer); }
     void connect(std::shared_ptr<store::Client> client) {
       client_.with([&](auto& mine) { mine = std::move(client); });
     }
@@ -161,6 +175,7 @@ class Job {
     std::mutex reporting_;  // held during report() and settle(): bounded by their time-out
     std::mutex telling_;    // held during report_soon()
     Guarded<std::shared_ptr<store::Client>> client_;
+    std::shared_ptr<Tracer> tracer_;
   };
   /// What the I/O thread needs to name a peer's last operation.
   struct LocalPeers {

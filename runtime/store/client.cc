@@ -14,7 +14,8 @@ constexpr size_t kFrameRoomBytes = 1 << 10;  // what a request holds beside keys
 
 bool server_watches_deadline(FrameType type) {
   return type == FrameType::kGet || type == FrameType::kWait || type == FrameType::kBarrier ||
-         type == FrameType::kJoin || type == FrameType::kGoodbye || type == FrameType::kAskPeer;
+         type == FrameType::kJoin || type == FrameType::kGoodbye || type == FrameType::kAskPeer ||
+         type == FrameType::kDumpTraces;
 }
 
 Status bad_reply(const std::string& what) {
@@ -255,6 +256,21 @@ Result<bool> Client::answers(int32_t rank, const Wait& wait) {
   request.number = rank;
   DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "ask_peer"));
   return payload == std::string(1, '\1');
+}
+
+Result<std::vector<DumpAnswer>> Client::dump_traces(const std::string& directory,
+                                                    const Wait& wait) {
+  Request request;
+  request.type = FrameType::kDumpTraces;
+  request.text = directory;
+  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "dump_traces"));
+  std::vector<DumpAnswer> answers;
+  if (!decode(payload, &answers)) return bad_reply("dump_traces");
+  return answers;
+}
+
+void Client::on_dump_request(std::function<void(const std::string&, DumpAnswerer)> callback) {
+  loop_->run([&] { impl_->set_dumper(std::move(callback)); });
 }
 
 // ---- the job ----

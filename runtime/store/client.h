@@ -96,6 +96,15 @@ class Client {
   void report_failure_soon(const std::string& scope, const ErrorInfo& info,
                            std::function<void()> handed_over);
 
+  /// Asks every rank of the job to write its trace into `directory` (empty: its own trace.dir).
+  /// Returns when all have answered or the deadline is there; who did not answer is in the list.
+  Result<std::vector<DumpAnswer>> dump_traces(const std::string& directory, const Wait& wait);
+  /// How this rank carries such a request out: runs on the loop's thread, may not block there, and
+  /// calls `answer` once, on any thread, with the file or why there is none. Replaces an earlier
+  /// one, which does not run after this returns.
+  using DumpAnswerer = std::function<void(const Result<std::string>&)>;
+  void on_dump_request(std::function<void(const std::string& directory, DumpAnswerer)> callback);
+
   /// `callback` runs on the loop's thread, once per failure; failures that came before this call
   /// are told right away. Replaces an earlier one, which does not run after this returns.
   void on_failure(std::function<void(const Failure&)> callback);

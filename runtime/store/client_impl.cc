@@ -75,6 +75,7 @@ void Client::Impl::close() {
   callback_ = nullptr;
   observers_ = {};
   beat_timer_ = nullptr;
+  dumper_ = nullptr;
   if (link_ != nullptr) {
     link_->stop();
     // We may be inside one of its events.
@@ -140,6 +141,7 @@ void Client::Impl::on_frame(Frame frame) {
     if (decode(frame.payload, &failure)) fail(failure);
     return;
   }
+  if (frame.type == FrameType::kDumpTrace) return on_dump_request(frame);
   if (frame.type == FrameType::kPing) return link_->send(FrameType::kHere, frame.id, {});
   if (frame.type == FrameType::kBeat) return;  // Link knows that something came
   if (frame.type == FrameType::kBusy) {
@@ -172,6 +174,33 @@ void Client::Impl::on_frame(Frame frame) {
   } else {
     finish(call.get(), Status(Code::kInternal, "the store's answer makes no sense"), {});
   }
+}
+
+// ---- traces ----
+
+void Client::Impl::on_dump_request(const Frame& frame) {
+  Reader reader(frame.payload);
+  const std::string directory = reader.text(kMaxTextBytes);
+  if (!reader.done()) return;
+  if (!dumper_) {
+    return answer_dump(frame.id, Status(Code::kInvalidState, "this process records nothing"));
+  }
+  const auto dumper = dumper_;
+  dumper(directory, [weak = weak_from_this(), post = loop_->poster(),
+                     id = frame.id](const Result<std::string>& written) {
+    post([weak, id, written] {
+      if (const auto impl = weak.lock()) impl->answer_dump(id, written);
+    });
+  });
+}
+
+void Client::Impl::answer_dump(uint64_t id, const Result<std::string>& written) {
+  if (link_ == nullptr || lost_) return;
+  Request request;
+  request.type = FrameType::kTraceDumped;
+  request.number = written.ok() ? 1 : 0;
+  request.text = written.ok() ? written.value() : written.status().message();
+  link_->send(FrameType::kTraceDumped, id, encode_request(request));
 }
 
 // ---- failures ----

@@ -32,6 +32,9 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void set_observers(Observers observers);
   /// After the join, as often as the server says.
   void begin_beats();
+  void set_dumper(std::function<void(const std::string&, DumpAnswerer)> dumper) {
+    dumper_ = std::move(dumper);
+  }
   void close();
 
   const ClientOptions options;
@@ -49,6 +52,8 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void on_silence(int64_t silence_ms);
   void on_lost(const std::string& reason);
   void lose(const std::string& what);
+  void on_dump_request(const Frame& frame);
+  void answer_dump(uint64_t id, const Result<std::string>& written);
   void fail(const Failure& failure);
   void finish_all(const Status& status);
   static void finish(Call* call, Status status, std::string payload);
@@ -62,6 +67,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   Status broken_;  // the first failure of the whole job
   bool lost_ = false;
   std::function<void(const Failure&)> callback_;
+  std::function<void(const std::string&, DumpAnswerer)> dumper_;  // of a rank that records
   std::vector<Failure> untold_;  // failures before there was a callback
   Observers observers_;
   std::unique_ptr<net::Timer> beat_timer_;  // null: no signs of life

@@ -292,4 +292,28 @@ bool decode(std::string_view bytes, Welcome* out) {
   return reader.done();
 }
 
+std::string encode(const std::vector<DumpAnswer>& answers) {
+  Writer writer;
+  writer.u32(static_cast<uint32_t>(answers.size()));
+  for (const DumpAnswer& each : answers) {
+    put(&writer, each.member);
+    writer.u8(static_cast<uint8_t>(each.outcome)).text(cut(each.text, kMaxNameBytes));
+  }
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, std::vector<DumpAnswer>* out) {
+  Reader reader(bytes);
+  const size_t answers = reader.count(4 + 4 + 8 + 1 + 4);
+  for (size_t i = 0; i < answers && reader.ok(); ++i) {
+    DumpAnswer& each = out->emplace_back();
+    each.member = get_member(&reader);
+    const uint8_t outcome = reader.u8();
+    if (outcome > static_cast<uint8_t>(DumpAnswer::Outcome::kAbsent)) return false;
+    each.outcome = static_cast<DumpAnswer::Outcome>(outcome);
+    each.text = reader.text(kMaxNameBytes);
+  }
+  return reader.done();
+}
+
 }  // namespace dt::store

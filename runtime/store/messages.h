@@ -126,6 +126,19 @@ struct Failure {
   bool silent = false;  ///< a rank that may live, but has given no sign of it
 };
 
+/// What became of a request to a rank to write its trace.
+struct DumpAnswer {
+  enum class Outcome : uint8_t {
+    kWritten = 0,
+    kFailed = 1,
+    kSilent = 2,  ///< it did not answer in time
+    kAbsent = 3,  ///< it has no connection to the store
+  };
+  Member member;
+  Outcome outcome = Outcome::kSilent;
+  std::string text;  ///< the file, or why there is none
+};
+
 /// Where the server keeps the encoded JoinRecord of each rank once the verdict is out. Clients may
 /// read below kJoinPrefix (multi_get), not write.
 inline constexpr char kJoinPrefix[] = "dt.join/";
@@ -142,6 +155,7 @@ std::string encode(const Activity& activity);
 std::string encode(const Busy& busy);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
+std::string encode(const std::vector<DumpAnswer>& answers);
 /// False: the bytes are no such thing; `out` is then unspecified.
 bool decode(std::string_view bytes, JoinRecord* out);
 bool decode(std::string_view bytes, Verdict* out);
@@ -151,5 +165,6 @@ bool decode(std::string_view bytes, Activity* out);
 bool decode(std::string_view bytes, Busy* out);
 bool decode(std::string_view bytes, Hello* out);
 bool decode(std::string_view bytes, Welcome* out);
+bool decode(std::string_view bytes, std::vector<DumpAnswer>* out);
 
 }  // namespace dt::store

@@ -222,6 +222,8 @@ const char* fields_of(FrameType type) {
     case FrameType::kAbort: return "m";
     case FrameType::kReportFailure: return "f";
     case FrameType::kAskPeer: return "nt";
+    case FrameType::kDumpTraces: return "mt";
+    case FrameType::kTraceDumped: return "nm";
     case FrameType::kBeat: return "a";
     case FrameType::kBusy: return "b";
     case FrameType::kHeedsStop:
@@ -231,6 +233,7 @@ const char* fields_of(FrameType type) {
     case FrameType::kReply:
     case FrameType::kError:
     case FrameType::kFailure:
+    case FrameType::kDumpTrace:
     case FrameType::kNotice:
     case FrameType::kStop: return nullptr;
   }

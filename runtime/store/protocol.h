@@ -46,18 +46,21 @@ enum class FrameType : uint8_t {
   kAbort = 14,
   kReportFailure = 15,
   kPing = 16,
-  kCancel = 17,     ///< withdraws the pending request with the same id; has no answer
-  kAskPeer = 18,    ///< whether a rank's process answers at this moment
-  kHere = 19,       ///< it does: the answer to a pushed kPing, with its id; has no answer itself
-  kBeat = 23,       ///< a sign of life, with what the rank does; pushed back without; has no answer
-  kBusy = 24,       ///< the rank is away for a while, or back; pushed on to all
-  kHeedsStop = 25,  ///< the rank will end when it is asked to stop
+  kCancel = 17,       ///< withdraws the pending request with the same id; has no answer
+  kAskPeer = 18,      ///< whether a rank's process answers at this moment
+  kHere = 19,         ///< it does: the answer to a pushed kPing, with its id; has no answer itself
+  kDumpTraces = 20,   ///< asks all ranks to write their traces; answered with a list of DumpAnswer
+  kTraceDumped = 21,  ///< a rank has, or could not: the answer to a pushed kDumpTrace, with its id
+  kBeat = 23,         ///< a sign of life, with what the rank does; pushed back without; no answer
+  kBusy = 24,         ///< the rank is away for a while, or back; pushed on to all
+  kHeedsStop = 25,    ///< the rank will end when it is asked to stop
   // from the server, and kPing, pushed with an id
-  kReply = 64,    ///< payload by request
-  kError = 65,    ///< ErrorInfo; id 0: about the connection, which is then closed
-  kFailure = 66,  ///< Failure, pushed
-  kNotice = 70,   ///< a text for the log of rank 0, pushed
-  kStop = 71,     ///< the ranks shall stop, pushed
+  kReply = 64,      ///< payload by request
+  kError = 65,      ///< ErrorInfo; id 0: about the connection, which is then closed
+  kFailure = 66,    ///< Failure, pushed
+  kDumpTrace = 68,  ///< asks a rank to write its trace, pushed with an id: the directory
+  kNotice = 70,     ///< a text for the log of rank 0, pushed
+  kStop = 71,       ///< the ranks shall stop, pushed
 };
 
 struct Frame {
@@ -140,15 +143,15 @@ struct Request {
   std::vector<std::string> keys;    ///< list: the prefix; barrier: the name
   std::vector<std::string> values;  ///< set, compare_set: one; multi_set: as many as keys
   std::optional<std::string> expected;
-  int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank
-  int64_t timeout_ms =
-      -1;  ///< get, wait, barrier, join, goodbye, ask_peer: until the server gives up; -1 never
+  int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank; trace_dumped: 1 written
+  /// get, wait, barrier, join, goodbye, ask_peer, dump_traces: until the server gives up; -1 never
+  int64_t timeout_ms = -1;
   Hello hello;
   JoinRecord join;
   Failure failure;    ///< report_failure
   Activity activity;  ///< beat
   Busy busy;          ///< busy
-  std::string text;   ///< abort
+  std::string text;   ///< abort; dump_traces: the directory; trace_dumped: the file, or why not
 };
 
 /// Checks every limit. INVALID_ARGUMENT says which one was broken.

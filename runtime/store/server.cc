@@ -282,6 +282,7 @@ void Server::Impl::on_timer() {
   join_deadline_ns_ = joins_.next_deadline_ns();
   deliver(answers);
   end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });
+  if (dumping_.has_value() && dumping_->deadline_ns <= now_ns) end_dumping();
   drop_strangers(now_ns);
   look_for_silence(now_ns);
   arm_timer();
@@ -291,6 +292,7 @@ void Server::Impl::arm_timer() {
   int64_t next = std::min(keyspace_.next_deadline_ns(), join_deadline_ns_);
   if (!strangers_.empty()) next = std::min(next, strangers_.front().first);
   next = std::min(next, look_at_ns_);
+  if (dumping_.has_value()) next = std::min(next, dumping_->deadline_ns);
   for (const auto& [question, each] : questions_) next = std::min(next, each.deadline_ns);
   if (next == armed_for_ns_ || timer_ == nullptr) return;
   armed_for_ns_ = next;

@@ -63,6 +63,16 @@ class Server::Impl {
     int64_t deadline_ns = kNeverNs;
   };
 
+  /// A request to all ranks to write their traces; one at a time.
+  struct Dumping {
+    Ticket asker;
+    uint64_t id = 0;
+    int64_t deadline_ns = kNeverNs;
+    std::map<uint64_t, size_t>
+        waiting;  ///< sessions that have not answered: their place in answers
+    std::vector<DumpAnswer> answers;
+  };
+
   void accept(std::unique_ptr<net::Connection> connection);
   void received(uint64_t id, const char* data, size_t bytes);
   void settle(Session* session, Peer peer);
@@ -79,6 +89,11 @@ class Server::Impl {
   void drop_questions(uint64_t id);
   /// Of those that are asked and will not answer, or too late.
   void end_questions(const std::function<bool(const Question&)>& ended);
+  void dump_traces(Ticket asker, const std::string& directory, Patience patience);
+  void trace_dumped(uint64_t id, const Request& request);
+  /// The session is gone: it will not answer, nor wait for answers.
+  void drop_dumping(uint64_t id);
+  void end_dumping();
   void abort_job(uint64_t id, const Session& session, const Request& request);
   Result<std::string> answer_now(const Request& request, Answers* answers);
   void refuse(Session* session, const Status& status);
@@ -116,6 +131,8 @@ class Server::Impl {
   } last_read_;
   std::map<uint64_t, Question> questions_;  // by the id of the kPing
   uint64_t last_question_ = 0;
+  std::optional<Dumping> dumping_;
+  uint64_t last_dumping_ = 0;
   size_t dt_sessions_ = 0;  // of Peer::kDt
   Keyspace keyspace_;
   TorchService torch_{&keyspace_};

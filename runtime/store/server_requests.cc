@@ -78,6 +78,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       keyspace_.cancel(ticket);
       joins_.cancel(ticket);
       std::erase_if(questions_, [&](const auto& each) { return each.second.asker == ticket; });
+      if (dumping_.has_value() && dumping_->asker == ticket) dumping_.reset();
       join_deadline_ns_ = joins_.next_deadline_ns();
       break;
     case FrameType::kAbort:
@@ -94,6 +95,8 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       reply(session, request.id, std::string());
       break;
     case FrameType::kBusy: set_busy(session, &request, now_ns); break;
+    case FrameType::kDumpTraces: dump_traces(ticket, request.text, patience); break;
+    case FrameType::kTraceDumped: trace_dumped(id, request); break;
     case FrameType::kAskPeer: ask_peer(ticket, request.number, patience); break;
     case FrameType::kHere:
       if (const auto found = questions_.find(request.id);
@@ -171,6 +174,7 @@ void Server::Impl::peer_answered(uint64_t question, bool answers) {
 void Server::Impl::drop_questions(uint64_t id) {
   std::erase_if(questions_, [id](const auto& each) { return each.second.asker.first == id; });
   end_questions([id](const Question& each) { return each.asked == id; });
+  drop_dumping(id);
 }
 
 void Server::Impl::end_questions(const std::function<bool(const Question&)>& ended) {

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs and communicators at world size 1. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "c_api_test.h"
 
 static void check_place(const fixture* f) {
@@ -97,6 +102,45 @@ static void check_votes(const fixture* f) {
   EXPECT(dt_request_stop(job) == DT_ERR_INVALID_ARGUMENT);
 }
 
+/* Written where the call says; what the file holds is tested elsewhere. */
+static void check_trace(const fixture* f) {
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_trace_dump(h, "/tmp"));
+  REFUSES("rank 0 knows no directory", dt_trace_dump(f->job, NULL));
+  char folder[] = "/tmp/dt-c-trace-XXXXXX";
+  char file[64];
+  EXPECT(mkdtemp(folder) != NULL);
+  snprintf(file, sizeof file, "%s/rank-00000.dttrace", folder);
+  OK(dt_trace_dump(f->job, folder));
+  FILE* written = fopen(file, "rb");
+  char magic[9] = {0};
+  EXPECT(written != NULL && fread(magic, 1, 8, written) == 8);
+  EXPECT(strcmp(magic, "DTTRACE\n") == 0);
+  if (written != NULL) fclose(written);
+  FAILS(DT_ERR_SYSTEM, dt_trace_dump(f->job, file)); /* a file, no directory */
+  EXPECT(strstr(dt_last_error(), "trace of rank 0") != NULL);
+  EXPECT(remove(file) == 0);
+
+  /* A failure writes it by itself, where there is a directory for it. */
+  dt_config* config = alone();
+  dt_job* job = NULL;
+  OK(dt_config_set(config, "trace.dir", folder));
+  OK(dt_init(config, &job));
+  OK(dt_abort(job, "on purpose"));
+  FAILS(DT_ERR_ABORTED, dt_finalize(job, -1));
+  EXPECT(remove(file) == 0);
+  OK(dt_trace_dump(job, NULL)); /* also after the end */
+  EXPECT(remove(file) == 0);
+  dt_job_destroy(job);
+
+  OK(dt_config_set(config, "record.entries", "0"));
+  OK(dt_init(config, &job));
+  FAILS(DT_ERR_INVALID_STATE, dt_trace_dump(job, folder));
+  OK(dt_finalize(job, -1));
+  dt_job_destroy(job);
+  dt_config_destroy(config);
+  EXPECT(remove(folder) == 0);
+}
+
 static void check_finalize(const fixture* f) {
   REFUSES_HANDLES(f, JOB, dt_job, "job", dt_finalize(h, 0));
   dt_job* job = NULL;
@@ -129,6 +173,7 @@ void test_job(const fixture* f) {
   check_place(f);
   check_abort(f);
   check_votes(f);
+  check_trace(f);
   check_finalize(f);
   DESTROY_SURVIVES(f, JOB, dt_job, dt_job_destroy);
 }

@@ -67,7 +67,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   }
   // The same bytes as a payload: the fuzzer need not find the header first.
   const std::string payload(stream, bytes);
-  check_request({static_cast<FrameType>(type % 20), 1, payload});
+  check_request({static_cast<FrameType>(type % 22), 1, payload});
+  if (type % 5 == 4) {
+    std::vector<DumpAnswer> answers;
+    std::vector<DumpAnswer> again;
+    if (decode(payload, &answers)) {
+      const std::string encoded = encode(answers);
+      require(decode(encoded, &again) && encode(again) == encoded);
+    }
+  }
   switch (type % 4) {
     case 0: check_message<Verdict>(payload); break;
     case 1: check_message<Welcome>(payload); break;

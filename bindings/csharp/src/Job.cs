@@ -99,6 +99,14 @@ namespace Dt
             GC.KeepAlive(this);
         }
 
+        /// <summary>Writes the last operations of this rank into a file below this directory (null:
+        /// as trace.dir says) for the command dt trace.</summary>
+        public void TraceDump(string directory = null)
+        {
+            Raw.Native.job_trace_dump(handle.Number, directory);
+            GC.KeepAlive(this);
+        }
+
         /// <summary>This rank will be away on purpose, as for a checkpoint, for at most so many
         /// milliseconds: until <see cref="BusyEnd"/> the others wait for it instead of timing out,
         /// and its silence is no death.</summary>

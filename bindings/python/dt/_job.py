@@ -66,6 +66,11 @@ class Job:
         """Fails the job on every rank with an AbortedError of this message. Returns at once."""
         _raw.job_abort(self._handle, message)
 
+    def trace_dump(self, directory: Optional[str] = None) -> None:
+        """Writes the last operations of this rank into a file below `directory` (None: trace.dir) for
+        the command dt trace."""
+        _raw.job_trace_dump(self._handle, directory)
+
     @contextlib.contextmanager
     def busy(self, what: str, max_seconds: float) -> Iterator[None]:
         """Away on purpose while the block runs, as for a checkpoint: the other ranks wait instead of

@@ -244,6 +244,7 @@ Status DeviceChannel::begin_some(size_t places, Launched* out) {
   batch_.insert(batch_.end(), begun.begin(), begun.end());
   std::vector<const Collective*> collectives;
   for (const OperationPtr& each : begun) {
+    each->collective.mark.started();
     DT_TRY(prepare_inputs(*each));
     collectives.push_back(&each->collective);
   }

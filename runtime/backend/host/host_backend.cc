@@ -215,6 +215,7 @@ HostBackend::Advance HostBackend::advance_queue() {
 Step HostBackend::advance_head(Operation& operation, bool* out_done) {
   if (!operation.started) {
     operation.started = true;
+    operation.collective.mark.started();
     channel_.start(operation.collective);
     note_last(operation.collective, channel_.sequence());
   }
@@ -243,6 +244,7 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
     Status status;
     const Step step = mailboxes_.advance(collective, operation.transfer, &status);
     if (!std::exchange(operation.started, true)) {
+      collective.mark.started();
       note_last(collective, static_cast<int64_t>(operation.transfer.number));
     }
     progressed |= step != Step::kBlocked;

@@ -105,6 +105,7 @@ void Conductor::begin(const OperationPtr& operation) {
   active_ = operation;
   ++sequence_;
   phase_ = Phase::kSay;
+  operation->collective.mark.started();
   note_begin(*operation, sequence_);
   own_statement_ = statement_of(operation->collective, roster_.rank);
   say();

@@ -10,6 +10,7 @@ namespace dt::backend {
 void Conductor::start_transfer(const OperationPtr& operation) {
   operation->at = transfers_.insert(transfers_.end(), operation);
   Collective collective = operation->collective;
+  std::exchange(collective.mark, {}).started();
   const int32_t peer = collective.root;
   const int64_t number = ++messages_[{peer, collective.kind == Kind::kSend}];
   note_begin(*operation, number);

@@ -194,6 +194,11 @@ static class CoreTests
                 each.job.RequestStop();
             }
             Suite.Check(each.job.StopRequested(), "one asked");
+            Suite.Throws<DtInvalidArgumentException>(() => each.job.TraceDump());
+            string folder = Path.Combine(Path.GetTempPath(), Path.GetRandomFileName());
+            each.job.TraceDump(folder);
+            File.Delete(Path.Combine(folder, "rank-0000" + each.rank + ".dttrace"));
+            Directory.Delete(folder);
         });
         Job closed = new Job();
         closed.Dispose();

@@ -6,6 +6,7 @@ import gc
 import os
 import struct
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -242,6 +243,10 @@ class Votes(unittest.TestCase):
             if comm.rank == 2:
                 job.request_stop()
             self.assertIs(job.stop_requested(), True)
+            self.assertRaises(dt.InvalidArgumentError, job.trace_dump)
+            with tempfile.TemporaryDirectory() as folder:
+                job.trace_dump(folder)
+                self.assertEqual(os.listdir(folder), [f"rank-0000{comm.rank}.dttrace"])
 
         run_ranks(3, body)
         job = dt.Job()

@@ -100,6 +100,21 @@ public final class Job extends Handle {
   }
 
   /**
+   * Writes the last operations of this rank into a file for the command dt trace.
+   *
+   * @param directory where; null: as trace.dir says
+   */
+  public void traceDump(String directory) {
+    try {
+      Raw.job_trace_dump(
+          number(),
+          directory == null ? null : Checks.text("dt_trace_dump", "directory", directory));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
    * This rank will be away on purpose, as for a checkpoint: until {@link #busyEnd} the others wait
    * for it instead of timing out, and its silence is no death.
    *

@@ -25,6 +25,8 @@ import io.dt.StoreServer;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -51,7 +53,7 @@ final class JobTests {
     test("a log sink receives, and may throw", JobTests::sink);
   }
 
-  private static void votes(Job job) {
+  private static void votes(Job job) throws Exception {
     int rank = job.place().rank();
     that(job.agree(true), "all agree");
     that(!job.agree(rank != 1), "one does not");
@@ -62,6 +64,11 @@ final class JobTests {
     that(!job.stopRequested(), "nobody asked");
     if (rank == 2) job.requestStop();
     that(job.stopRequested(), "one asked");
+    thrown(InvalidArgumentException.class, () -> job.traceDump(null));
+    Path folder = Files.createTempDirectory("dt");
+    job.traceDump(folder.toString());
+    Files.delete(folder.resolve("rank-0000" + rank + ".dttrace"));
+    Files.delete(folder);
   }
 
   private static void store(Job job) throws Exception {

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/trace/load.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "built.h"
+#include "cli/trace/report.h"
+#include "record/trace_file.h"
+
+using dt::cli::trace::load;
+using dt::cli::trace::Loaded;
+using dt::record::Trace;
+using dt::record::write_trace;
+using dt::test::Built;
+using nlohmann::json;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "dt-load-XXXXXX";
+    path = mkdtemp(pattern.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("what cannot be used is named, and the rest is") {
+  const Folder folder;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    REQUIRE(write_trace(folder.path, Built(rank, 6).allreduce(1, 2)).ok());
+  }
+  Built other(3, 6);
+  other.trace().identity.session = 99;
+  REQUIRE(write_trace(folder.path, other).ok());
+  std::ofstream(folder.path + "/rank-00004.dttrace") << "DTTRACE\n and then nothing of use";
+  std::ofstream(folder.path + "/rank-00005.dttrace") << "PNG";
+  std::ofstream(folder.path + "/notes.txt") << "not looked at";
+  std::filesystem::copy_file(folder.path + "/rank-00001.dttrace",
+                             folder.path + "/rank-00001-copy.dttrace");
+  const auto loaded = load(folder.path);
+  REQUIRE(loaded.ok());
+  const Loaded& got = loaded.value();
+  REQUIRE(got.traces.size() == 3);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    CHECK(got.traces[static_cast<size_t>(rank)].identity.rank == rank);
+  }
+  REQUIRE(got.problems.size() == 4);
+  std::string all;
+  for (const std::string& problem : got.problems) all += problem + "\n";
+  CHECK(contains(all, folder.path + "/rank-00003.dttrace: of another job than the others: job "
+                                    "\"job\", attempt 0, rank 3 of 6, host host3"));
+  CHECK(contains(all, folder.path + "/rank-00004.dttrace: its format has version"));
+  CHECK(contains(all, folder.path + "/rank-00005.dttrace: it is no trace of dt"));
+  CHECK(contains(all, "a second trace of rank 1"));
+}
+
+TEST_CASE("no usable file is an error with every reason") {
+  const Folder folder;
+  std::ofstream(folder.path + "/rank-00005.dttrace") << "PNG";
+  const auto loaded = load(folder.path);
+  REQUIRE_FALSE(loaded.ok());
+  CHECK(contains(loaded.status().message(), "no trace that can be read (rank-*.dttrace)"));
+  CHECK(contains(loaded.status().message(), "rank-00005.dttrace: it is no trace of dt"));
+  const auto nowhere = load(folder.path + "/none");
+  REQUIRE_FALSE(nowhere.ok());
+  CHECK(nowhere.status().message() == folder.path + "/none: No such file or directory");
+}
+
+TEST_CASE("the timeline: one time for all hosts, a row for each communicator, names of buckets") {
+  const std::vector<Trace> traces = {
+      Built(0, 2).allreduce(1, 2).labelled("bucket 0").allreduce(1.5, -1),
+      Built(1, 2).allreduce(1.25, 2).labelled("bucket 0")};
+  const json timeline = json::parse(dt::cli::trace::timeline_json(traces), nullptr, false);
+  REQUIRE(timeline.is_object());
+  std::set<std::string> names;
+  std::vector<json> operations;
+  for (const json& event : timeline["traceEvents"]) {
+    if (event["ph"] == "M") names.insert(event["args"].value("name", ""));
+    if (event["ph"] == "X") operations.push_back(event);
+  }
+  CHECK(names.count("rank 0 (host0 pid 1000)") == 1);
+  CHECK(names.count("world") == 1);
+  CHECK(names.count("world (2)") == 1);  // what overlaps has a row of its own
+  REQUIRE(operations.size() == 3);
+  CHECK(operations[0]["name"] == "bucket 0");
+  CHECK(operations[0]["ts"] == 0);
+  CHECK(operations[0]["dur"] == 1e6);
+  CHECK(operations[0]["args"]["count"] == 8);
+  CHECK(operations[0]["args"]["dtype"] == "f32");
+  CHECK(operations[0]["args"]["sequence"] == 1);
+  CHECK(operations[0]["args"]["status"] == "OK");
+  CHECK(operations[1]["name"] == "allreduce");
+  CHECK(operations[1]["args"]["status"] == "not completed");
+  CHECK(operations[1]["dur"] == 98.5e6);  // until the trace was written
+  CHECK(operations[2]["pid"] == 1);
+  CHECK(operations[2]["ts"] == 0.25e6);
+}
+
+TEST_CASE("the report for programs") {
+  const std::vector<Trace> traces = {Built(0, 2).allreduce(1, -1), Built(1, 2)};
+  const json report = json::parse(
+      dt::cli::trace::report_json(dt::cli::trace::judge(traces), {"a: b"}), nullptr, false);
+  CHECK(report["case"] == "missing call");
+  CHECK(report["ranks"] == json{1});
+  CHECK(report["problems"] == json{"a: b"});
+  CHECK(report["table"].size() == 2);
+  CHECK(report["table"][0]["outcome"] == "inside");
+}
