@@ -41,7 +41,9 @@ std::string last_cell(const Row& row) {
 }  // namespace
 
 std::string report_text(const Verdict& verdict) {
-  std::string text = format("%s: %s\n\n", case_name(verdict.found), verdict.sentence.c_str());
+  std::string text = format("%s: %s\n", case_name(verdict.found), verdict.sentence.c_str());
+  if (!verdict.failure.empty() && verdict.found != Case::kFailure) text += verdict.failure + "\n";
+  text += "\n";
   std::vector<std::vector<std::string>> table = {
       {"rank", "host", "pid", "last completed", "current"}};
   const std::vector<const Row*> rows = shown(verdict);
@@ -78,6 +80,7 @@ std::string report_json(const Verdict& verdict, const std::vector<std::string>& 
   json["ranks"] = verdict.ranks;
   json["communicator"] = verdict.communicator;
   json["position"] = verdict.position;
+  json["failure"] = verdict.failure;
   json["table"] = Json::array();
   for (const Row& row : verdict.rows) {
     json["table"].push_back({{"rank", row.rank},

@@ -11,7 +11,8 @@ namespace dt::cli::trace {
 
 /// The sentence, then a table of the ranks around the break.
 std::string report_text(const Verdict& verdict);
-/// {"case": , "sentence": , "ranks": [], "communicator": , "position": , "table": [...],
+/// {"case": , "sentence": , "ranks": [], "communicator": , "position": , "failure": ,
+/// "table": [...],
 /// "problems": []}
 std::string report_json(const Verdict& verdict, const std::vector<std::string>& problems);
 

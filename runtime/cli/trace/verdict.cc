@@ -432,6 +432,11 @@ Verdict judge(const std::vector<record::Trace>& traces, const JudgeOptions& opti
     }
   }
   verdict = found_in(scene);
+  if (scene.first_failed != nullptr) {
+    const ErrorInfo& failure = scene.first_failed->failure;
+    verdict.failure = rank_text(*scene.first_failed) + " saw first: " + code_name(failure.code) +
+                      ": " + failure.message;
+  }
   verdict.rows = rows_of(scene);
   return verdict;
 }

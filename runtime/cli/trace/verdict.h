@@ -43,6 +43,7 @@ struct Verdict {
   std::string sentence;
   std::vector<int32_t> ranks;  ///< who caused it, ascending; empty: nobody in particular
   std::string communicator;    ///< of the operation; empty: none
+  std::string failure;         ///< the first one that a rank saw, and which; empty: none
   int64_t position = 0;
   std::vector<Row> rows;  ///< by rank; those without a trace, too
 };

@@ -68,6 +68,8 @@ TEST_CASE("missing call after a time-out: the operations have ended, badly") {
   CHECK(verdict.found == Case::kMissingCall);
   CHECK(verdict.ranks == Ranks{1});
   CHECK(verdict.rows[0].outcome == "TIMEOUT");
+  CHECK(verdict.failure == "rank 0 (host0 pid 1000) saw first: TIMEOUT: why");
+  CHECK(contains(dt::cli::trace::report_text(verdict), "\n" + verdict.failure + "\n\nrank  host"));
 }
 
 TEST_CASE("a rank that has destroyed the communicator") {
