@@ -7,6 +7,7 @@
 #include "capi/call.h"
 #include "capi/objects.h"
 #include "job/host_identity.h"
+#include "launch/credentials.h"
 
 namespace dt::capi {
 namespace {
@@ -172,6 +173,9 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
     options.max_connections = static_cast<size_t>(settings.integer("store.max_connections"));
     options.torch_compat = settings.boolean("store.torch_compat");
+    DT_TRY_VALUE(const launch::Credentials credentials,
+                 launch::find_credentials(settings, process_environment(), false));
+    options.security = credentials.security;
     DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
     return call.give(std::move(object), out_server);
   });

@@ -34,6 +34,7 @@ int run_command(int argument_count, char** arguments);
 int doctor_command(int argument_count, char** arguments);
 int config_command(int argument_count, char** arguments);
 int store_command(int argument_count, char** arguments);
+int token_command(int argument_count, char** arguments);
 int version_command(int argument_count, char** arguments);
 
 }  // namespace dt::cli

@@ -19,6 +19,7 @@ constexpr Command kCommands[] = {
     {"doctor", "say what a job would find here, and what to mend", doctor_command},
     {"config", "print every setting with its source", config_command},
     {"store", "serve or query a store of keys and values", store_command},
+    {"token", "make the secret that guards a job", token_command},
     {"bench", "measure collectives, alone or beside MPI", bench_command},
     {"version", "print the version", version_command},
 };

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "net/loop.h"
+#include "net/security.h"
 
 namespace dt::store {
 
@@ -26,7 +27,8 @@ struct ServerOptions {
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   /// A connection that says nothing is closed after this, and one that was refused and stays.
   int64_t silence_ms = 10'000;
-  LoggerPtr logger;  ///< may be null
+  net::Security security;  ///< of dt's own connections; PyTorch's dialect knows none
+  LoggerPtr logger;        ///< may be null
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.

@@ -91,7 +91,7 @@ struct Scene {
     net::Loop* loop = meshes[0]->loop();
     std::shared_ptr<Handshake> handshake;
     loop->run([&] {
-      handshake = Handshake::dial(loop, std::move(connecting).value(), hello, into(answer));
+      handshake = Handshake::dial(loop, std::move(connecting).value(), {}, hello, into(answer));
     });
     CHECK(answer->done.wait(kPatient));
     loop->run([&] { handshake->close(); });
@@ -197,7 +197,8 @@ TEST_CASE("Handshake: a hello that came in time counts although the time is over
   std::shared_ptr<Handshake> caller;
   loop->run([&] {
     caller =
-        Handshake::dial(loop, std::move(connecting).value(), {kSession, 0, 1, "c"}, into(dialled));
+        Handshake::dial(loop, std::move(connecting).value(), {}, {kSession, 0, 1, "c"},
+                        into(dialled));
   });
   char some = 0;
   while (recv(accepted_fd, &some, 1, MSG_PEEK) != 1 && !kPatient.deadline.passed()) {
@@ -207,7 +208,7 @@ TEST_CASE("Handshake: a hello that came in time counts although the time is over
   loop->run([&] {
     // The timer is due before the loop looks at the socket.
     callee = Handshake::accept(
-        loop, Socket(accepted_fd), [](const Hello&) { return Status(); },
+        loop, Socket(accepted_fd), {}, [](const Hello&) { return Status(); },
         [](const Hello&, Socket) {}, [&] { dropped = true; }, 0);
   });
   CHECK(dialled->done.wait(kPatient));
