@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "net/refusal.h"
+
 namespace dt::net {
 
-enum class Guard::Reason : uint8_t { kNone, kMode, kToken, kPurpose, kVersion };
+enum class Guard::Reason : uint8_t { kNone, kMode, kToken, kPurpose, kVersion, kTls };
 
 /// As it goes over the wire; there is no number in it that has an order of bytes.
 struct Guard::Greeting {
@@ -43,6 +45,12 @@ constexpr char kSameToken[] =
     "the same token (a file that DT_TOKEN_FILE names, or ~/.config/dt/token)";
 
 }  // namespace
+
+std::string plain_refusal(SecurityMode mode) {
+  return format("it uses security.mode = %s, and this side sent a plain hello: here is no token, or "
+                "security.mode = \"none\"; give all processes of the job %s",
+                mode_name(mode), kSameToken);
+}
 
 bool begins_greeting(std::string_view bytes) {
   return bytes.size() >= kSniffBytes && memcmp(bytes.data(), "dtG", kSniffBytes) == 0;
@@ -234,10 +242,9 @@ void Guard::go_on_with_tls(const std::string& record) {
     output_ += answer;
     return tls_->greeted() ? establish() : want(Stage::kTlsHeader, kTlsHeaderBytes);
   }
-  if (side_ == Side::kServer || status.code() == Code::kConfig) {
-    return refuse(Reason::kToken, differing_tokens());
-  }
-  fail(Status(Code::kSystem, "the encrypted connection cannot be made: " + status.message()));
+  if (status.code() == Code::kConfig) return refuse(Reason::kToken, differing_tokens());
+  refuse(Reason::kTls,
+         Status(Code::kSystem, "the encrypted connection cannot be made: " + status.message()));
 }
 
 // ---- refusals ----
@@ -257,6 +264,9 @@ Status Guard::told(const Greeting& refusal) const {
     case Reason::kVersion:
       return Status(Code::kVersion,
                     "the other side greets by another version; use the same release of dt everywhere");
+    case Reason::kTls:
+      return Status(Code::kSystem,
+                    "the encrypted connection cannot be made: the other side breaks it off");
     case Reason::kPurpose:
     case Reason::kNone: break;
   }

@@ -75,8 +75,6 @@ SSL_CTX* make_context(OSSL_LIB_CTX* library) {
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // Whoever has no key but a certificate is nobody: there is none that we trust.
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_psk_use_session_callback(context, use_session);
   SSL_CTX_set_psk_find_session_callback(context, find_session);
   const bool good = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
@@ -140,6 +138,8 @@ std::unique_ptr<Tls> Tls::create(const Token& token, Purpose purpose, Side side)
   BIO_set_mem_eof_return(from, -1);  // empty means: come again
   SSL_set_bio(state->ssl, from, to);
   if (side == Side::kClient) {
+    // A server that has no key but a certificate is nobody: there is none that we trust.
+    SSL_set_verify(state->ssl, SSL_VERIFY_PEER, nullptr);
     SSL_set_connect_state(state->ssl);
   } else {
     SSL_set_accept_state(state->ssl);

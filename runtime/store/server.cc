@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <random>
 
+#include "net/refusal.h"
 #include "store/server_impl.h"
 #include "store/text.h"
 
@@ -136,7 +137,8 @@ void Server::Impl::turned_away(uint64_t id, const Status& why, bool plain) {
   }
   if (plain) {
     ErrorInfo info = why.info();
-    info.message = "the store refuses this connection: " + info.message;
+    info.message = "the store refuses this connection: " +
+                   net::plain_refusal(options_.security.mode);
     session->connection->write_plain(encode_frame(FrameType::kError, 0, encode(info)));
   }
   session->connection->shutdown();

@@ -399,7 +399,7 @@ def strangers():
     """Who has another token, or none, is refused at once, and both sides say why."""
     with Network(2) as network:
         for other, says in (({"DT_TOKEN": "a5" * 32}, "the other side has another token"),
-                            ({"DT_TOKEN": "", "DT_SECURITY_MODE": "none"}, "the other side sent a plain hello"),
+                            ({"DT_TOKEN": "", "DT_SECURITY_MODE": "none"}, "this side sent a plain hello"),
                             ({"DT_SECURITY_MODE": "encrypt"}, "this side uses security.mode = encrypt, the other side "
                                                               "security.mode = auth")):
             with Job(network, [0, 1], ["check"], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000"}, {1: other}) as job:

@@ -186,7 +186,7 @@ Status knock(uint16_t port, const dt::net::Security& security) {
 void knock_without_the_token(uint16_t port, dt::net::SecurityMode mode) {
   const Status none = knock(port, {});
   CHECK(none.code() == Code::kConfig);
-  CHECK(none.message().find("the other side sent a plain hello") != std::string::npos);
+  CHECK(none.message().find("this side sent a plain hello") != std::string::npos);
   const Status other = knock(port, secure(mode, kOther));
   CHECK(other.code() == Code::kConfig);
   CHECK(other.message().find("the other side has another token") != std::string::npos);

@@ -88,9 +88,8 @@ TEST_CASE("store: who does not fit is refused at once, for good, and hears why")
   };
   const auto plain = [&](const char* mode) {
     return format(
-        "the store refuses this connection: this side uses security.mode = %s, the other side sent "
-        "a plain hello: it has no token or security.mode = \"none\", or is not dt; give all "
-        "processes of the job %s",
+        "the store refuses this connection: it uses security.mode = %s, and this side sent a plain "
+        "hello: here is no token, or security.mode = \"none\"; give all processes of the job %s",
         mode, same.c_str());
   };
   const struct {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kSession = 77;
 constexpr int32_t kWorldSize = 4;
-const Wait kPatient{Deadline::after_ms(60'000)};
+const Wait kPatient{Deadline::after_ms(120'000)};  // for the whole program
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
