@@ -11,8 +11,7 @@ namespace dt::cli {
 namespace {
 
 Status make_token(const std::string& file, bool force) {
-  const std::string path =
-      file.empty() ? launch::home_token_path(process_environment()) : file;
+  const std::string path = file.empty() ? launch::home_token_path(process_environment()) : file;
   if (path.empty()) {
     return Status(Code::kConfig, "HOME is not set, so there is no ~/.config/dt/token; say --file");
   }
@@ -26,7 +25,8 @@ Status make_token(const std::string& file, bool force) {
 
 int token_command(int argument_count, char** arguments) {
   CLI::App app(
-      "Makes a token, the secret by which the processes of a job know each other, in a file that only "
+      "Makes a token, the secret by which the processes of a job know each other, in a file that "
+      "only "
       "you can read, and prints the file's name. Copy it to every host of the job, and to nobody.",
       "dt token");
   std::string file;

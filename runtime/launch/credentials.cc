@@ -137,8 +137,8 @@ Status write_token_file(const std::string& path, const net::Token& token, bool r
   int error = 0;
   if (written.ok()) {
     // link() refuses where a file is, rename() does not.
-    const int named = replace ? rename(beside.c_str(), path.c_str())
-                              : link(beside.c_str(), path.c_str());
+    const int named =
+        replace ? rename(beside.c_str(), path.c_str()) : link(beside.c_str(), path.c_str());
     if (named != 0) error = errno;
   }
   if (!replace || !written.ok() || error != 0) unlink(beside.c_str());

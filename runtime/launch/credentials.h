@@ -29,11 +29,13 @@ struct Credentials {
   void take(net::Token token, const std::string& from);
 };
 
-/// What a job that is started here would use. The token comes from the file that security.token_file
-/// names, the variable DT_TOKEN, or ~/.config/dt/token; the mode is auth where there is one, unless
-/// security.mode says otherwise. CONFIG: a file that others could read, a token that is too short.
+/// What a job that is started here would use. The token comes from the file that
+/// security.token_file names, the variable DT_TOKEN, or ~/.config/dt/token; the mode is auth where
+/// there is one, unless security.mode says otherwise. CONFIG: a file that others could read, a
+/// token that is too short.
 ///
-/// `may_come`: a token may still be made or told, so none is no error yet though the mode wants one.
+/// `may_come`: a token may still be made or told, so none is no error yet though the mode wants
+/// one.
 Result<Credentials> find_credentials(const Config& config, const Environment& environment,
                                      bool may_come);
 /// CONFIG where the mode wants a token and there is none.

@@ -28,7 +28,9 @@ struct Guard::Greeting {
   unsigned char nonce[32];
 
   bool has_magic() const { return memcmp(magic, kMagic, sizeof magic) == 0; }
-  std::string bytes() const { return std::string(reinterpret_cast<const char*>(this), sizeof *this); }
+  std::string bytes() const {
+    return std::string(reinterpret_cast<const char*>(this), sizeof *this);
+  }
 };
 
 namespace {
@@ -47,9 +49,10 @@ constexpr char kSameToken[] =
 }  // namespace
 
 std::string plain_refusal(SecurityMode mode) {
-  return format("it uses security.mode = %s, and this side sent a plain hello: here is no token, or "
-                "security.mode = \"none\"; give all processes of the job %s",
-                mode_name(mode), kSameToken);
+  return format(
+      "it uses security.mode = %s, and this side sent a plain hello: here is no token, or "
+      "security.mode = \"none\"; give all processes of the job %s",
+      mode_name(mode), kSameToken);
 }
 
 bool begins_greeting(std::string_view bytes) {
@@ -113,7 +116,8 @@ void Guard::feed(const char* data, size_t bytes) {
     piece_.append(data, taken);
     data += taken;
     bytes -= taken;
-    // Foreign bytes are seen as such at once: their sender may never send as many as a greeting has.
+    // Foreign bytes are seen as such at once: their sender may never send as many as a greeting
+    // has.
     if (stage_ == Stage::kGreeting &&
         memcmp(piece_.data(), Greeting::kMagic, std::min(piece_.size(), sizeof Greeting::magic)) !=
             0) {
@@ -122,11 +126,12 @@ void Guard::feed(const char* data, size_t bytes) {
           side_ == Side::kClient
               ? Status(Code::kSystem,
                        "what answers there is no part of a job: something else uses this port")
-              : Status(Code::kConfig,
-                       format("this side uses security.mode = %s, the other side sent a plain hello: "
-                              "it has no token or security.mode = \"none\", or is not dt; give all "
-                              "processes of the job %s",
-                              mode_name(security_.mode), kSameToken)));
+              : Status(
+                    Code::kConfig,
+                    format("this side uses security.mode = %s, the other side sent a plain hello: "
+                           "it has no token or security.mode = \"none\", or is not dt; give all "
+                           "processes of the job %s",
+                           mode_name(security_.mode), kSameToken)));
     }
     if (piece_.size() < wanted_) return;
     take(std::exchange(piece_, {}));
@@ -167,11 +172,11 @@ void Guard::greeted(const std::string& piece) {
   memcpy(&greeting, piece.data(), sizeof greeting);
   if (greeting.kind == Greeting::kRefusal) return fail(told(greeting));
   if (greeting.version != Greeting::kVersion) {
-    return refuse(Reason::kVersion,
-                  Status(Code::kVersion, format("the other side greets by version %u, this one by "
-                                                "%u; use the same release of dt everywhere",
-                                                unsigned{greeting.version},
-                                                unsigned{Greeting::kVersion})));
+    return refuse(
+        Reason::kVersion,
+        Status(Code::kVersion, format("the other side greets by version %u, this one by "
+                                      "%u; use the same release of dt everywhere",
+                                      unsigned{greeting.version}, unsigned{Greeting::kVersion})));
   }
   const auto other = static_cast<SecurityMode>(greeting.mode);
   if (other != security_.mode || other == SecurityMode::kNone) {
@@ -180,9 +185,9 @@ void Guard::greeted(const std::string& piece) {
   const Side expected = side_ == Side::kClient ? Side::kServer : Side::kClient;
   if (greeting.purpose != static_cast<uint8_t>(purpose_) ||
       greeting.side != static_cast<uint8_t>(expected) || greeting.kind != Greeting::kHello) {
-    return refuse(Reason::kPurpose,
-                  Status(Code::kConfig, "the other side connects for another purpose: check the "
-                                        "addresses and ports of the job"));
+    return refuse(Reason::kPurpose, Status(Code::kConfig,
+                                           "the other side connects for another purpose: check the "
+                                           "addresses and ports of the job"));
   }
   greetings_ += piece;
   if (side_ == Side::kServer) return greeted_by_client();
@@ -262,8 +267,9 @@ Status Guard::told(const Greeting& refusal) const {
     case Reason::kMode: return differing_modes(static_cast<SecurityMode>(refusal.mode));
     case Reason::kToken: return differing_tokens();
     case Reason::kVersion:
-      return Status(Code::kVersion,
-                    "the other side greets by another version; use the same release of dt everywhere");
+      return Status(
+          Code::kVersion,
+          "the other side greets by another version; use the same release of dt everywhere");
     case Reason::kTls:
       return Status(Code::kSystem,
                     "the encrypted connection cannot be made: the other side breaks it off");

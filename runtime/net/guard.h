@@ -14,11 +14,11 @@
 
 namespace dt::net {
 
-/// What stands in front of every connection of dt: before it is established, no byte reaches anybody
-/// else, and one stranger costs a few KiB. Pure: bytes in, bytes out.
+/// What stands in front of every connection of dt: before it is established, no byte reaches
+/// anybody else, and one stranger costs a few KiB. Pure: bytes in, bytes out.
 ///
-/// Both sides have one mode from the start, and nothing is negotiated: sides that differ refuse each
-/// other. The client speaks first:
+/// Both sides have one mode from the start, and nothing is negotiated: sides that differ refuse
+/// each other. The client speaks first:
 ///
 ///   none     nothing; a server only recognizes a client that expects more
 ///   auth     client: greeting with a nonce        server: greeting with a nonce, its proof
@@ -26,8 +26,8 @@ namespace dt::net {
 ///   encrypt  client: greeting, TLS 1.3            server: TLS 1.3, or a greeting that refuses
 ///
 /// A proof is the HMAC-SHA256 of both greetings, under a key made of the token for this purpose and
-/// this side. The greetings hold mode, version, purpose, side and 256 random bits of each side, so a
-/// proof fits no other connection, no other purpose and not the reverse direction.
+/// this side. The greetings hold mode, version, purpose, side and 256 random bits of each side, so
+/// a proof fits no other connection, no other purpose and not the reverse direction.
 class Guard {
  public:
   Guard(const Security& security, Purpose purpose, Side side);
@@ -43,8 +43,8 @@ class Guard {
   std::string take_output() { return std::move(output_); }
 
   bool established() const { return stage_ == Stage::kEstablished; }
-  /// Not ok: the other side is refused, or refuses. CONFIG and VERSION are final: what the two sides
-  /// have does not fit. Else what speaks there is something else, or broke off.
+  /// Not ok: the other side is refused, or refuses. CONFIG and VERSION are final: what the two
+  /// sides have does not fit. Else what speaks there is something else, or broke off.
   const Status& failure() const { return failure_; }
   /// With failure(): the other side speaks, but without a guard.
   bool met_plain() const { return met_plain_; }

@@ -11,8 +11,8 @@
 
 namespace dt::net {
 
-/// The bytes of a token and what OpenSSL needs to work with it, in a library context of its own: the
-/// host's openssl.cnf and providers do not reach it, and it changes nothing of the host's.
+/// The bytes of a token and what OpenSSL needs to work with it, in a library context of its own:
+/// the host's openssl.cnf and providers do not reach it, and it changes nothing of the host's.
 struct Secret {
   explicit Secret(std::string given);
   ~Secret();

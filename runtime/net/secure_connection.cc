@@ -42,9 +42,7 @@ struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::
     return wire;
   }
 
-  void connected() {
-    go_on();
-  }
+  void connected() { go_on(); }
 
   void received(const char* data, size_t bytes) {
     if (refused || bytes == 0) return;
@@ -130,7 +128,6 @@ std::unique_ptr<SecureConnection> SecureConnection::accept(std::unique_ptr<Conne
 
 SecureConnection::~SecureConnection() {
   state_->connection = nullptr;  // the rest may be in use further up
-
 }
 
 bool SecureConnection::is_open() const { return state_->open; }

@@ -31,8 +31,8 @@ class SecureConnection {
                                                         const Security& security, Purpose purpose,
                                                         SecureEvents events);
   /// For an accepted connection. `passes`: whether a client whose first byte this is may come in
-  /// without a guard, because its protocol has none; may be empty. Where it may not, and the mode is
-  /// none, the connection is open from the start and on_open does not come.
+  /// without a guard, because its protocol has none; may be empty. Where it may not, and the mode
+  /// is none, the connection is open from the start and on_open does not come.
   static std::unique_ptr<SecureConnection> accept(std::unique_ptr<Connection> connection,
                                                   const Security& security, Purpose purpose,
                                                   std::function<bool(char)> passes,

@@ -34,10 +34,10 @@ Status bad_token(const std::string& why) {
 Key hmac_with(OSSL_LIB_CTX* library, const void* key, size_t key_bytes, std::string_view message) {
   Key result;
   size_t bytes = 0;
-  const unsigned char* made = EVP_Q_mac(
-      library, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
-      reinterpret_cast<const unsigned char*>(message.data()), message.size(), result.bytes.data(),
-      result.bytes.size(), &bytes);
+  const unsigned char* made =
+      EVP_Q_mac(library, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
+                reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+                result.bytes.data(), result.bytes.size(), &bytes);
   // Only for want of memory; a key of chance fits no other, so the connection is refused.
   if (made == nullptr || bytes != result.bytes.size()) {
     (void)random_bytes(result.bytes.data(), result.bytes.size());
@@ -128,8 +128,7 @@ std::string Token::text() const {
 }
 
 Key Token::derive(std::string_view use) const {
-  const Key extracted =
-      hmac_with(secret_->library, kSalt.data(), kSalt.size(), secret_->bytes);
+  const Key extracted = hmac_with(secret_->library, kSalt.data(), kSalt.size(), secret_->bytes);
   return hmac_with(secret_->library, extracted.bytes.data(), extracted.bytes.size(),
                    std::string(use) + '\1');
 }

@@ -16,9 +16,9 @@ namespace dt::net {
 
 struct TlsState;
 
-/// One end of TLS 1.3 with a token as the external pre-shared key (psk_dhe_ke: keys of the past stay
-/// secret when the token leaks): no certificates, no tickets, no resumption. At first bytes go in and
-/// out by strings; attach() puts it onto a socket. One thread at a time.
+/// One end of TLS 1.3 with a token as the external pre-shared key (psk_dhe_ke: keys of the past
+/// stay secret when the token leaks): no certificates, no tickets, no resumption. At first bytes go
+/// in and out by strings; attach() puts it onto a socket. One thread at a time.
 class Tls {
  public:
   /// Null where OpenSSL refuses to work.

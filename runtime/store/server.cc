@@ -98,6 +98,7 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
   auto owned = std::make_unique<Session>();
   Session* session = owned.get();
+  session->peer_host = connection->peer_host();
   session->one_too_many = known_ >= options_.max_connections;
   sessions_.emplace(id, std::move(owned));
   strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
@@ -110,8 +111,8 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   std::function<bool(char)> passes;
   if (options_.torch_compat) passes = may_begin_torch;
   session->connection =
-      net::SecureConnection::accept(std::move(connection), options_.security,
-                                    net::Purpose::kStore, std::move(passes), std::move(events));
+      net::SecureConnection::accept(std::move(connection), options_.security, net::Purpose::kStore,
+                                    std::move(passes), std::move(events));
   if (session->connection->is_open()) settle(session, Peer::kDt);
   arm_timer();
 }
@@ -131,14 +132,15 @@ void Server::Impl::turned_away(uint64_t id, const Status& why, bool plain) {
   session->refused = true;
   // A flood of them must not fill the log.
   if (is_power_of_two(++turned_away_) && options_.logger) {
-    options_.logger->log(LogLevel::kWarning, "store: refused a connection from %s (%llu so far): %s",
-                         session->connection->peer_host().c_str(),
-                         static_cast<unsigned long long>(turned_away_), why.message().c_str());
+    options_.logger->log(LogLevel::kWarning,
+                         "store: refused a connection from %s (%llu so far): %s",
+                         session->peer_host.c_str(), static_cast<unsigned long long>(turned_away_),
+                         why.message().c_str());
   }
   if (plain) {
     ErrorInfo info = why.info();
-    info.message = "the store refuses this connection: " +
-                   net::plain_refusal(options_.security.mode);
+    info.message =
+        "the store refuses this connection: " + net::plain_refusal(options_.security.mode);
     session->connection->write_plain(encode_frame(FrameType::kError, 0, encode(info)));
   }
   session->connection->shutdown();
@@ -151,21 +153,20 @@ Server::Impl::Standing Server::Impl::standing(const Session& session,
   if (session.refused || session.one_too_many) return Standing::kStranger;
   if (session.peer == Peer::kTorch) return Standing::kKnown;
   if (session.peer == Peer::kDt) return session.welcomed ? Standing::kKnown : Standing::kStranger;
-  return torch_hosts.count(session.connection->peer_host()) != 0 ? Standing::kTolerated
-                                                                 : Standing::kStranger;
+  return torch_hosts.count(session.peer_host) != 0 ? Standing::kTolerated : Standing::kStranger;
 }
 
 std::set<std::string> Server::Impl::torch_hosts() const {
   std::set<std::string> hosts;
   if (!options_.torch_compat) return hosts;
   for (const auto& [id, session] : sessions_) {
-    if (session->peer == Peer::kTorch) hosts.insert(session->connection->peer_host());
+    if (session->peer == Peer::kTorch) hosts.insert(session->peer_host);
   }
   return hosts;
 }
 
-/// The oldest ones go, a part at a time, so that whoever comes has the time that many others need to
-/// come: an honest side needs one round trip.
+/// The oldest ones go, a part at a time, so that whoever comes has the time that many others need
+/// to come: an honest side needs one round trip.
 void Server::Impl::evict_strangers() {
   const std::set<std::string> hosts = torch_hosts();
   std::vector<uint64_t> oldest;

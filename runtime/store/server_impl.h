@@ -46,6 +46,7 @@ class Server::Impl {
   enum class Peer { kUnknown, kDt, kTorch };
   struct Session {
     std::unique_ptr<net::SecureConnection> connection;
+    std::string peer_host;  // it may be gone when it is to be named
     Peer peer = Peer::kUnknown;
     FrameParser parser{kMaxHelloBytes};
     std::unique_ptr<TorchParser> torch;  // of a Peer::kTorch
@@ -107,8 +108,8 @@ class Server::Impl {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
   const size_t max_strangers_;
-  size_t known_ = 0;           // sessions that are known()
-  uint64_t turned_away_ = 0;   // connections that the guard refused
+  size_t known_ = 0;          // sessions that are known()
+  uint64_t turned_away_ = 0;  // connections that the guard refused
   /// The last multi_get. Ranks that need each other's records all ask the same question, and their
   /// answers together would be the square of the number of ranks.
   struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a stranger can send before anybody knows it, to both sides and in each mode.
-// Properties: no crash, it never wants more than a few KiB, nobody comes through without the token, and
-// in mode none every byte arrives.
+// Properties: no crash, it never wants more than a few KiB, nobody comes through without the token,
+// and in mode none every byte arrives.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

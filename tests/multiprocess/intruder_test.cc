@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who can reach the port of a running job's store, and is no part of it: the job goes on undisturbed,
-// ends well, and its server does not grow.
+// Who can reach the port of a running job's store, and is no part of it: the job goes on
+// undisturbed, ends well, and its server does not grow.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -261,10 +261,11 @@ std::vector<Raw> crowd(uint16_t port) {
 
 }  // namespace
 
-TEST_CASE("intruders: the job goes on undisturbed, whatever they send, and its server does not grow") {
+TEST_CASE(
+    "intruders: the job goes on undisturbed, whatever they send, and its server does not grow") {
   for (const dt::net::SecurityMode mode :
        {dt::net::SecurityMode::kAuth, dt::net::SecurityMode::kEncrypt}) {
-    CAPTURE(mode_name(mode));
+    CAPTURE(std::string(mode_name(mode)));
     RunningJob job(mode_name(mode));
     knock_without_the_token(job.port(), mode);
     const int64_t before = job.server_bytes();

@@ -50,8 +50,7 @@ std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting,
                                            Dialled done) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(connecting);
-  self->guard_ =
-      std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kClient);
+  self->guard_ = std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kClient);
   self->hello_ = hello;
   self->dials_ = true;
   self->dialled_ = std::move(done);
@@ -67,8 +66,7 @@ std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket,
                                              int64_t silence_ms) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(socket);
-  self->guard_ =
-      std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kServer);
+  self->guard_ = std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kServer);
   self->connected_ = true;
   self->judge_ = std::move(judge);
   self->accepted_ = std::move(accepted);
@@ -127,7 +125,8 @@ void Handshake::on_greeting() {
     char chunk[512];
     const ssize_t got = recv(socket_.fd(), chunk, std::min(guard_->wanted(), sizeof chunk), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return broke(got == 0 ? "the other side closed the connection" : errno_text(errno));
+    if (got <= 0)
+      return broke(got == 0 ? "the other side closed the connection" : errno_text(errno));
     guard_->feed(chunk, static_cast<size_t>(got));
   }
 }

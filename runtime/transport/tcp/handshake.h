@@ -32,8 +32,8 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
   using Accepted = std::function<void(const Hello&, Socket)>;
 
   /// Sends `hello` once connected and greeted, and waits for the answer. `done` runs once; with
-  /// ABORTED when the other side has destroyed the communicator, CONFIG or VERSION when what the two
-  /// sides have for security does not fit.
+  /// ABORTED when the other side has destroyed the communicator, CONFIG or VERSION when what the
+  /// two sides have for security does not fit.
   static std::shared_ptr<Handshake> dial(net::Loop* loop, Socket connecting,
                                          const net::Security& security, const Hello& hello,
                                          Dialled done);

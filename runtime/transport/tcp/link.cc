@@ -42,8 +42,8 @@ void Link::close() {
 }
 
 Socket Link::leave() {
-  const bool whole = is_open() && !socket_.half_written() &&
-                     (outgoing_.empty() || outgoing_.front().sent == 0);
+  const bool whole =
+      is_open() && !socket_.half_written() && (outgoing_.empty() || outgoing_.front().sent == 0);
   Socket socket = whole ? std::move(socket_) : Socket();
   close();
   return socket;

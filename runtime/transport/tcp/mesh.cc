@@ -128,7 +128,8 @@ void Mesh::on_readable() {
     const uint64_t age = ++last_greeting_;
     const auto done = [this, age] { greeting_.erase(age); };
     auto handshake = Handshake::accept(
-        loop_.get(), std::move(socket), options_.security, [this](const Hello& hello) { return judge(hello); },
+        loop_.get(), std::move(socket), options_.security,
+        [this](const Hello& hello) { return judge(hello); },
         [this, done](const Hello& hello, Socket greeted) {
           done();
           accepted(hello, std::move(greeted));

@@ -62,16 +62,17 @@ void reduce_for_ever(dt_comm* world, int rank) {
   }
 }
 
-/// Sums that are checked, until the file `stop` is there: rank 0 looks, and all end with the same one.
+/// Sums that are checked, until the file `stop` is there: rank 0 looks, and all end with the same
+/// one.
 void reduce_until(dt_comm* world, int rank, int world_size, const char* stop) {
   constexpr int64_t kCount = 1000;
   std::vector<float> values(kCount);
   for (int step = 0;; ++step) {
     for (int64_t i = 0; i < kCount; ++i) values[i] = static_cast<float>((step + i) % 100 + rank);
     values[0] = rank == 0 && access(stop, F_OK) == 0 ? 1 : 0;
-    check(dt_allreduce(world, values.data(), values.data(), kCount, DT_F32, DT_SUM, nullptr,
-                       nullptr),
-          rank);
+    check(
+        dt_allreduce(world, values.data(), values.data(), kCount, DT_F32, DT_SUM, nullptr, nullptr),
+        rank);
     const int ranks = world_size * (world_size - 1) / 2;
     for (int64_t i = 1; i < kCount; ++i) {
       if (values[i] == static_cast<float>(world_size * ((step + i) % 100) + ranks)) continue;

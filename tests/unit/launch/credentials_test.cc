@@ -100,20 +100,23 @@ TEST_CASE("credentials: a file that others can use is refused, and what is in it
     CHECK(status.message().find("aaaa") == std::string::npos);
     return status.message();
   };
-  CHECK(message(open_file) == "the token file " + open_file +
-                                  " can be used by others (mode 0644): they could join and read the "
-                                  "job; run: chmod 600 " +
-                                  open_file);
+  CHECK(message(open_file) ==
+        "the token file " + open_file +
+            " can be used by others (mode 0644): they could join and read the "
+            "job; run: chmod 600 " +
+            open_file);
   const std::string group = folder.put("group", kA, 0640);
   CHECK(message(group).find("(mode 0640)") != std::string::npos);
   const std::string absent = folder.path + "/absent";
-  CHECK(message(absent) == "the token file " + absent +
-                               " does not exist (environment DT_TOKEN_FILE names it); make one with "
-                               "dt token --file, and copy it to every host");
+  CHECK(message(absent) ==
+        "the token file " + absent +
+            " does not exist (environment DT_TOKEN_FILE names it); make one with "
+            "dt token --file, and copy it to every host");
   const std::string little = folder.put("little", "aaaaaaaa", 0600);
-  CHECK(message(little) == little +
-                               ": the token has 8 digits, too few to keep anybody out: a token is 64 "
-                               "hexadecimal digits (256 bits); make one with dt token");
+  CHECK(message(little) ==
+        little +
+            ": the token has 8 digits, too few to keep anybody out: a token is 64 "
+            "hexadecimal digits (256 bits); make one with dt token");
   CHECK(message(folder.path).find("is no regular file") != std::string::npos);
   if (geteuid() == 0) {
     const std::string foreign = folder.put("foreign", kA, 0600);
@@ -157,7 +160,8 @@ TEST_CASE("credentials: a token is written whole, privately, and over none that 
   CHECK(launch::read_token_file(path).value().value() == second);
   // Nothing is left beside it.
   size_t files = 0;
-  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator(folder.path + "/a/b")) {
+  for ([[maybe_unused]] const auto& each :
+       std::filesystem::directory_iterator(folder.path + "/a/b")) {
     ++files;
   }
   CHECK(files == 1);

@@ -139,8 +139,10 @@ TEST_CASE("Token: keys and codes are HKDF's and HMAC's") {
     for (const unsigned char byte : key.bytes) text += format("%02x", byte);
     return text;
   };
-  CHECK(digits(token.derive("auth store client")) == "972ffb389178b8e54055eb89c8282caf9237395995e0a262ada678363088d380");
-  CHECK(digits(token.mac("auth store client", "message")) == "a6495df7a2466efcc4cf97d08b345dc6be6c7a62e3f171e462b7d3b59d16f506");
+  CHECK(digits(token.derive("auth store client")) ==
+        "972ffb389178b8e54055eb89c8282caf9237395995e0a262ada678363088d380");
+  CHECK(digits(token.mac("auth store client", "message")) ==
+        "a6495df7a2466efcc4cf97d08b345dc6be6c7a62e3f171e462b7d3b59d16f506");
 }
 
 TEST_CASE("Guard: both sides with one token come through, however the bytes are split") {
@@ -416,12 +418,13 @@ TEST_CASE("check_exposure: without a token only loopback, unless it was written"
   CHECK(check_exposure(none, at("::1"), "the store").ok());
   const Status refused = check_exposure(none, at("10.0.0.7"), "the store");
   CHECK(refused.code() == Code::kConfig);
-  CHECK(refused.message() ==
-        "the store would listen on 10.0.0.7, where anybody who can reach this host could join the "
-        "job: there is no token. Give all processes of the job one: a file that DT_TOKEN_FILE (or "
-        "security.token_file) names, or ~/.config/dt/token on every host, which dt token makes. Or "
-        "start the ranks of one host with dt run, which makes one. Or, in a network that you trust, "
-        "set security.mode = \"none\" (DT_SECURITY_MODE=none)");
+  CHECK(
+      refused.message() ==
+      "the store would listen on 10.0.0.7, where anybody who can reach this host could join the "
+      "job: there is no token. Give all processes of the job one: a file that DT_TOKEN_FILE (or "
+      "security.token_file) names, or ~/.config/dt/token on every host, which dt token makes. Or "
+      "start the ranks of one host with dt run, which makes one. Or, in a network that you trust, "
+      "set security.mode = \"none\" (DT_SECURITY_MODE=none)");
   CHECK_FALSE(check_exposure(none, at("0.0.0.0"), "the store").ok());
   none.open_to_all = true;
   CHECK(check_exposure(none, at("10.0.0.7"), "the store").ok());

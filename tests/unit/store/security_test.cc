@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that is guarded: who gets in, who does not and hears why, and what strangers cost.
+#include "net/security.h"
+
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -11,10 +13,10 @@
 #include <vector>
 
 #include "fixture.h"
-#include "net/security.h"
 
 using namespace dt;
 using namespace dt::store;
+using namespace dt::store::test;
 
 namespace {
 

@@ -224,9 +224,8 @@ TEST_CASE("Handshake: a hello that came in time counts although the time is over
   const auto dialled = std::make_shared<Answer>();
   std::shared_ptr<Handshake> caller;
   loop->run([&] {
-    caller =
-        Handshake::dial(loop, std::move(connecting).value(), {}, {kSession, 0, 1, "c"},
-                        into(dialled));
+    caller = Handshake::dial(loop, std::move(connecting).value(), {}, {kSession, 0, 1, "c"},
+                             into(dialled));
   });
   char some = 0;
   while (recv(accepted_fd, &some, 1, MSG_PEEK) != 1 && !kPatient.deadline.passed()) {
@@ -315,21 +314,23 @@ TEST_CASE("Mesh: ranks whose security differs refuse each other, and name both")
       {guarded(encrypt, '1'), guarded(encrypt, '2'), "the other side has another token"},
       {guarded(auth, '1'), guarded(encrypt, '1'),
        "this side uses security.mode = auth, the other side security.mode = encrypt"},
-      {guarded(auth, '1'), {}, "this side uses security.mode = auth, the other side security.mode = none"},
+      {guarded(auth, '1'),
+       {},
+       "this side uses security.mode = auth, the other side security.mode = none"},
   };
   for (const auto& row : rows) {
     Scene scene(row.dialling, row.called);
     const AnswerPtr answer = scene.connect(0, "c");
     REQUIRE(answer->done.wait(kPatient));
     CHECK(answer->status.code() == Code::kConfig);
-    CHECK(contains(answer->status.message(),
-                   "rank 0 (host0) at 127.0.0.1:"));
+    CHECK(contains(answer->status.message(), "rank 0 (host0) at 127.0.0.1:"));
     CHECK(contains(answer->status.message(), "and rank 1 (host1 pid 4711) at 127.0.0.1:"));
     CHECK(contains(answer->status.message(), "do not accept each other: " + row.why));
   }
   Scene scene({}, guarded(auth, '1'));
   const AnswerPtr answer = scene.connect(0, "c");
   REQUIRE(answer->done.wait(kPatient));
-  CHECK(contains(answer->status.message(), "it refuses: this side uses security.mode = auth, the "
-                                           "other side sent a plain hello"));
+  CHECK(contains(answer->status.message(),
+                 "it refuses: this side uses security.mode = auth, the "
+                 "other side sent a plain hello"));
 }
