@@ -12,7 +12,7 @@ say() { printf 'quickstart: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
 
 begin=$SECONDS
-"$root/tests/packages.sh" g++ meson ninja-build pkg-config libuv1-dev libtomlplusplus-dev \
+"$root/tests/packages.sh" g++ meson ninja-build pkg-config libuv1-dev libssl-dev libtomlplusplus-dev \
   nlohmann-json3-dev libcli11-dev zlib1g-dev libopenblas-dev libcairo2-dev dataset-fashion-mnist
 installed=$SECONDS
 

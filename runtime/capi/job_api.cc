@@ -8,6 +8,7 @@
 #include "capi/objects.h"
 #include "job/host_identity.h"
 #include "job/store_options.h"
+#include "launch/credentials.h"
 
 namespace dt::capi {
 namespace {
@@ -224,6 +225,9 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.host = job::host_name();
     options.pid = getpid();
     options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
+    DT_TRY_VALUE(const launch::Credentials credentials,
+                 launch::find_credentials(settings, process_environment(), false));
+    options.security = credentials.security;
     DT_TRY_VALUE(object->server, store::Server::start(object->loop.get(), std::move(options)));
     return call.give(std::move(object), out_server);
   });

@@ -35,6 +35,7 @@ int doctor_command(int argument_count, char** arguments);
 int config_command(int argument_count, char** arguments);
 int store_command(int argument_count, char** arguments);
 int trace_command(int argument_count, char** arguments);
+int token_command(int argument_count, char** arguments);
 int version_command(int argument_count, char** arguments);
 
 }  // namespace dt::cli

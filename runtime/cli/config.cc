@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "launch/credentials.h"
 #include "launch/discover.h"
 
 namespace dt::cli {
@@ -59,9 +60,18 @@ void print_json(const launch::Place& place, const Config& config) {
   printf("%s},\n \"config\": %s}\n", text.c_str(), config.dump_json().c_str());
 }
 
+/// Never the token itself.
+std::string token_text(const Config& config) {
+  const auto found = launch::find_credentials(config, process_environment(), true);
+  if (!found.ok()) return "(unusable: " + found.status().message() + ")";
+  if (!found.value().has_token()) return "none";
+  return format("(set), from %s; connections are guarded by mode %s", found.value().source.c_str(),
+                net::mode_name(found.value().security.mode));
+}
+
 void print_table(const launch::Place& place, const Config& config) {
-  printf("rank %d of %d (launcher: %s)\n\n%s", place.rank, place.world_size, place.launcher.c_str(),
-         config.dump_text().c_str());
+  printf("rank %d of %d (launcher: %s)\ntoken: %s\n\n%s", place.rank, place.world_size,
+         place.launcher.c_str(), token_text(config).c_str(), config.dump_text().c_str());
 }
 
 Status print_config(bool json) {

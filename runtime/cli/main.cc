@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"config", "print every setting with its source", config_command},
     {"store", "serve or query a store of keys and values", store_command},
     {"trace", "say what the ranks of a job did last, and which one broke it", trace_command},
+    {"token", "make the secret that guards a job", token_command},
     {"bench", "measure collectives, alone or beside MPI", bench_command},
     {"version", "print the version", version_command},
 };

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/tool.h"
 #include "config/config.h"
 #include "job/host_identity.h"
+#include "launch/credentials.h"
 #include "net/address.h"
 #include "net/host_port.h"
 #include "net/loop.h"
@@ -43,6 +45,13 @@ Result<net::HostPort> address_of(const StoreOptions& options) {
   return found;
 }
 
+Result<net::Security> security_here() {
+  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
+  DT_TRY_VALUE(const launch::Credentials found,
+               launch::find_credentials(config, process_environment(), false));
+  return found.security;
+}
+
 // A connection that is no rank of any job.
 struct Tool {
   std::unique_ptr<net::Loop> loop;
@@ -54,14 +63,9 @@ Result<Tool> connect(const StoreOptions& options) {
   Tool tool;
   tool.wait.deadline = Deadline::after_ms(options.timeout_ms);
   DT_TRY_VALUE(const net::HostPort address, address_of(options));
-  store::ClientOptions client;
-  client.host = address.host;
-  client.port = address.port;
-  client.attempt = -1;
-  client.host_name = job::host_name();
-  client.pid = getpid();
+  DT_TRY_VALUE(store::ClientOptions client, tool_options(address));
   DT_TRY_VALUE(tool.loop, net::Loop::start("dt-store"));
-  DT_TRY_VALUE(tool.client, store::Client::connect(tool.loop.get(), client, tool.wait));
+  DT_TRY_VALUE(tool.client, store::Client::connect(tool.loop.get(), std::move(client), tool.wait));
   return tool;
 }
 
@@ -79,6 +83,8 @@ Status serve(const StoreOptions& options) {
   store::ServerOptions server_options = options.server;
   server_options.host = job::host_name();
   server_options.pid = getpid();
+  DT_TRY_VALUE(server_options.security, security_here());
+  server_options.logger = std::make_shared<Logger>();
   DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(const std::unique_ptr<store::Server> server,
                store::Server::start(loop.get(), server_options));

@@ -83,6 +83,12 @@ constexpr Key kKeys[] = {
     {"store.torch_address", "DT_STORE_TORCH_ADDRESS", Type::kString, "", 0, 270, "", "", kAny, false,
      "host:port of a store that PyTorch serves, where ranks meet; empty: torchrun's, if there is one."},
 
+    {"security.mode", "DT_SECURITY_MODE", Type::kEnum, "", 0, 0, "auto", "auto, none, auth, encrypt",
+     kSame, true,
+     "How connections are guarded; auto: auth with a token, else none, and then on loopback only."},
+    {"security.token_file", "DT_TOKEN_FILE", Type::kString, "", 0, 4096, "", "", kAny, true,
+     "File with the job's token, 64 hexadecimal digits, that only its user can read (dt token)."},
+
     {"network.interface", "DT_NETWORK_INTERFACE", Type::kString, "", 0, 255, "", "", kAny, false,
      "Name, network (10.1.0.0/16) or address for other hosts; empty: by the route to the store."},
     {"network.port_range", "DT_NETWORK_PORT_RANGE", Type::kString, "", 0, 11, "", "", kAny, false,

@@ -258,6 +258,12 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
   if (equipment.library != nullptr) card.nccl_version = equipment.library->version();
   DT_TRY_VALUE(const auto cards, exchange(options, card, wait));
   DT_TRY_VALUE(const DeviceKind kind, judge(cards, config.text("backend.shared_gpu") == "host"));
+  if (kind == DeviceKind::kNccl && options.place.rank == 0 && options.place.node_count > 1) {
+    options.logger->log(
+        LogLevel::kInfo,
+        "NCCL's own connections between the hosts are neither authenticated nor "
+        "encrypted, whatever security.mode is: keep them in a network of their own");
+  }
 
   backend::DeviceOptions device;
   device.name = options.name;

@@ -57,6 +57,7 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
     // The name of this host leads to loopback here, and elsewhere to the network.
     if (auto source = net::default_route_source(); source.ok()) address = source.value();
   }
+  DT_TRY(net::check_exposure(self.security, address, "this rank"));
   DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
   store::Reach reach;
   reach.network_id = self.network_id;
@@ -83,6 +84,7 @@ Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait
   options.world_size = verdict.world_size;
   options.rank = self_.rank;
   options.host = self_.host_name;
+  options.security = self_.security;
   options.look_up = make_look_up(store);
   DT_TRY_VALUE(mesh_, tcp::Mesh::start(std::move(listener_), std::move(options)));
   for (size_t host = 0; host < verdict.hosts.size(); ++host) {

@@ -33,6 +33,7 @@ class HostLinks {
     int32_t rank = 0;
     std::string host_name;
     std::string network_id;
+    net::Security security;  ///< of the connections
   };
 
   /// Chooses the address (network.interface, else by the route to the store, or to anywhere

@@ -104,11 +104,14 @@ Status Job::start_alone(const Config& config) {
 
 Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  const bool may_come = place_.exchange != launch::Exchange::kNone;
+  DT_TRY_VALUE(credentials_, launch::find_credentials(config, process_environment(), may_come));
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   DT_TRY(settle_store(config, wait));
+  DT_TRY(launch::check_credentials(credentials_));
   DT_TRY(connect(wait));
-  const HostLinks::Self self{place_.rank, host_name_, network_identity()};
+  const HostLinks::Self self{place_.rank, host_name_, network_identity(), credentials_.security};
   // Of no matter if it fails where the job turns out to have one host; else the join fails.
   auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
   const store::Reach reach = HostLinks::reach_of(links, self);
@@ -138,6 +141,7 @@ Status Job::connect(const Wait& wait) {
   options.world_size = place_.world_size;
   options.host_name = host_name_;
   options.pid = getpid();
+  options.security = credentials_.security;
   options.logger = logger_;
   DT_TRY_VALUE(auto client, store::Client::connect(loop_.get(), std::move(options), wait));
   client->on_failure([this](const store::Failure& failure) { hear_of(failure); });

@@ -24,6 +24,7 @@
 #include "job/routed_store.h"
 #include "job/torch_meeting.h"
 #include "job/tracer.h"
+#include "launch/credentials.h"
 #include "launch/discover.h"
 #include "net/loop.h"
 #include "store/client.h"
@@ -107,6 +108,7 @@ class Job {
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
   Status serve_store_for_all(const Config& config);
+  void warn_of_dialect(const std::string& bind_address) const;
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status connect(const Wait& wait);
@@ -136,6 +138,7 @@ class Job {
   const LoggerPtr logger_;
   const Devices devices_;
   launch::Place place_;
+  launch::Credentials credentials_;  ///< of a job with more than one rank
   std::string host_name_;
   std::string host_id_;
   int64_t rendezvous_timeout_ms_ = 0;

@@ -54,6 +54,8 @@ Status Job::serve_store(const Config& config, const std::string& bind_address) {
   options.server_rank = 0;
   options.host = host_name_;
   options.pid = getpid();
+  options.security = credentials_.security;
+  if (options.torch_compat) warn_of_dialect(options.bind_address);
   options.logger = logger_;
   auto server = store::Server::start(loop_.get(), std::move(options));
   if (!server.ok()) return cannot_serve(config, server.status());
@@ -91,16 +93,37 @@ Status Job::exchange_address(const Config& config, const Wait& wait) {
   if (place_.rank == 0) {
     DT_TRY_VALUE(place_.master_addr,
                  launch::own_address(place_, environment, config.text("network.interface"), wait));
+    if (credentials_.takes_token()) {
+      DT_TRY_VALUE(net::Token token, net::Token::random());
+      mine.token = token;
+      credentials_.take(std::move(token), "rank 0, by the launcher's service");
+    }
     DT_TRY(serve_store(config, place_.master_addr));
     const std::string bound = server_->bound_address();  // not the own address with store.bind
     if (bound != "0.0.0.0" && bound != "::") place_.master_addr = bound;
-    mine = {place_.master_addr, server_->port()};
+    mine.host = place_.master_addr;
+    mine.port = server_->port();
   }
   DT_TRY_VALUE(const launch::StoreAddress store,
                launch::exchange_address(place_, environment, mine, wait));
   place_.master_addr = store.host;
   place_.master_port = store.port;
+  if (store.token && credentials_.takes_token()) {
+    credentials_.take(*store.token, "rank 0, by the launcher's service");
+  }
   return {};
+}
+
+/// PyTorch's protocol has no room for a proof.
+void Job::warn_of_dialect(const std::string& bind_address) const {
+  if (credentials_.security.mode == net::SecurityMode::kNone || net::means_loopback(bind_address)) {
+    return;
+  }
+  logger_->log(LogLevel::kWarning,
+               "store.torch_compat is on: whoever reaches the store's port on %s can read and "
+               "change the keys of PyTorch's clients, without the token; all other connections of "
+               "the job are guarded",
+               bind_address.empty() ? "all interfaces" : bind_address.c_str());
 }
 
 }  // namespace dt::job

@@ -63,6 +63,8 @@ TorchMeeting::Serving TorchMeeting::serving(const Config& config) const {
     const bool all = bind == "0.0.0.0" || bind == "::";
     return {bind, all ? told : bind};
   }
+  // The agent may be known by the host's name; the ranks of one host need no more than loopback.
+  if (!may_span_hosts_) return {"127.0.0.1", "127.0.0.1"};
   return {unreachable ? "" : local, told};
 }
 

@@ -11,6 +11,8 @@
 namespace dt::launch {
 namespace {
 
+constexpr char kBeforeToken = '#';  // in no address
+
 /// Whether MPI was initialized in this process: then MPI is the one client of PMI, and our goodbye
 /// would be taken for its.
 bool mpi_holds_pmi() {
@@ -46,15 +48,25 @@ Result<std::string> exchange_text(const Place& place, const Environment& environ
 
 Result<StoreAddress> exchange_address(const Place& place, const Environment& environment,
                                       const StoreAddress& mine, const Wait& wait) {
-  const std::string text = place.rank == 0 ? net::host_port_text(mine.host, mine.port) : "";
-  DT_TRY_VALUE(const std::string got, exchange_text(place, environment, text, wait));
+  std::string text = place.rank == 0 ? net::host_port_text(mine.host, mine.port) : "";
+  if (mine.token) text += kBeforeToken + mine.token->text();
+  DT_TRY_VALUE(std::string got, exchange_text(place, environment, text, wait));
+  net::wipe(text.data(), text.size());
+  std::optional<net::Token> token;
+  if (const size_t at = got.find(kBeforeToken); at != std::string::npos) {
+    auto read = net::Token::from_text(std::string_view(got).substr(at + 1));
+    net::wipe(got.data() + at, got.size() - at);
+    got.resize(at);
+    if (!read.ok()) return read.status().within("what rank 0 published");
+    token = std::move(read).value();
+  }
   DT_TRY_VALUE(net::HostPort parsed, parse_host_port("the address that rank 0 published", got));
   if (parsed.port == 0) {
     return launch_error("bad_address",
                         "rank 0 published no port; its library is of another version: "
                         "start all ranks from the same files");
   }
-  return StoreAddress{std::move(parsed.host), parsed.port};
+  return StoreAddress{std::move(parsed.host), parsed.port, std::move(token)};
 }
 
 }  // namespace dt::launch

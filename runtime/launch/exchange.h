@@ -2,18 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/environment.h"
 #include "launch/discover.h"
+#include "net/security.h"
 
 namespace dt::launch {
 
 struct StoreAddress {
   std::string host;  ///< numeric
   uint16_t port = 0;
+  std::optional<net::Token> token =
+      {};  ///< made by rank 0 for this job; absent: the ranks have one
 };
 
 /// Where rank 0 lets the kernel choose the port of its store, the launcher's own service carries

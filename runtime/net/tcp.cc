@@ -238,6 +238,8 @@ void Connection::shutdown() {
   uv_shutdown(&handle_->ending, handle_->stream(), [](uv_shutdown_t*, int) {});
 }
 
+void Connection::give_up(int error) { handle_->fail_later(error); }
+
 void Connection::reset() {
   if (handle_->closing()) return;
   const linger now{1, 0};

@@ -50,6 +50,8 @@ class Connection {
   void write(std::string bytes, std::shared_ptr<const std::string> shared);
   /// Sends what is queued, then end of file. Reading goes on.
   void shutdown();
+  /// Ends the connection as if `error` had come from it: on_close(error), later.
+  void give_up(int error);
   /// Drops the connection with a reset instead of an orderly end. No event follows.
   void reset();
   size_t queued_bytes() const;

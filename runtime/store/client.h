@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "net/loop.h"
+#include "net/security.h"
 #include "store/messages.h"
 #include "store/protocol.h"
 
@@ -27,6 +28,7 @@ struct ClientOptions {
   int32_t world_size = 0;  ///< ignored for a tool
   std::string host_name;   ///< this process's, for texts
   int64_t pid = 0;         ///< this process's, for texts
+  net::Security security;  ///< as the server's
   LoggerPtr logger;        ///< may be null
 };
 

@@ -61,7 +61,7 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
     if (const auto impl = weak.lock()) impl->on_lost(reason);
   };
   link_ = std::make_unique<Link>(loop_, options.host, options.port, std::move(hello),
-                                 options.logger, std::move(events));
+                                 options.security, options.logger, std::move(events));
   link_->start();
 }
 

@@ -41,12 +41,13 @@ bool is_final(Code code) {
 
 }  // namespace
 
-Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, LoggerPtr logger,
-           LinkEvents events)
+Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
+           LoggerPtr logger, LinkEvents events)
     : loop_(loop),
       host_(std::move(host)),
       port_(port),
       hello_(std::move(hello)),
+      security_(std::move(security)),
       logger_(std::move(logger)),
       events_(std::move(events)),
       retry_timer_(loop, [this] { attempt(); }),
@@ -92,11 +93,13 @@ void Link::attempt() {
 void Link::dial_next() {
   connection_.reset();
   parser_ = FrameParser(kMaxPayloadBytes);
-  net::ConnectionEvents events;
+  net::SecureEvents events;
   events.on_open = [this] { opened(); };
   events.on_bytes = [this](const char* data, size_t bytes) { received(data, bytes); };
+  events.on_refused = [this](const Status& why, bool) { refused(why); };
   events.on_close = [this](int error) { closed(error); };
-  auto dialled = net::Connection::dial(loop_, addresses_[next_address_++], std::move(events));
+  auto dialled = net::SecureConnection::dial(loop_, addresses_[next_address_++], security_,
+                                             net::Purpose::kStore, std::move(events));
   if (dialled.ok()) {
     connection_ = std::move(dialled).value();
   } else if (next_address_ < addresses_.size()) {
@@ -174,6 +177,15 @@ void Link::received(const char* data, size_t bytes) {
     finish(broken.within("store at " + hello_.dialled));
   } else {
     fail_try(broken.message());
+  }
+}
+
+/// What does not fit will not fit later; but what is no guard of ours may make way for one.
+void Link::refused(const Status& why) {
+  if (is_final(why.code())) {
+    finish(why.within("the store at " + hello_.dialled));
+  } else {
+    fail_try(why.message());
   }
 }
 

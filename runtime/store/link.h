@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "net/address.h"
 #include "net/loop.h"
-#include "net/tcp.h"
+#include "net/secure_connection.h"
 #include "store/protocol.h"
 
 namespace dt::store {
@@ -29,8 +29,8 @@ struct LinkEvents {
 /// Loop's thread only.
 class Link {
  public:
-  Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, LoggerPtr logger,
-       LinkEvents events);
+  Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
+       LoggerPtr logger, LinkEvents events);
 
   void start() { attempt(); }
   /// Closes the connection; no event follows.
@@ -49,6 +49,7 @@ class Link {
   void dial_next();
   void opened();
   void received(const char* data, size_t bytes);
+  void refused(const Status& why);
   void closed(int error);
   void handle_greeting(const Frame& frame);
   void fail_try(std::string reason);
@@ -58,9 +59,10 @@ class Link {
   const std::string host_;
   const uint16_t port_;
   const Hello hello_;
+  const net::Security security_;
   const LoggerPtr logger_;
   const LinkEvents events_;
-  std::unique_ptr<net::Connection> connection_;
+  std::unique_ptr<net::SecureConnection> connection_;
   net::Timer retry_timer_;
   net::Timer try_timer_;  // limits one try
   FrameParser parser_{kMaxPayloadBytes};

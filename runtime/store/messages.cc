@@ -11,7 +11,6 @@ namespace {
 constexpr size_t kMaxNameBytes = 1024;           // job ids, host names, host ids, scopes
 constexpr size_t kMaxRecordBytes = 1 << 20;      // a join record's payload
 constexpr size_t kMaxConfigTextBytes = 4 << 10;  // one configuration value
-constexpr size_t kMaxAuthBytes = 4 << 10;
 
 std::string_view cut(std::string_view text, size_t bytes) { return text.substr(0, bytes); }
 
@@ -255,7 +254,6 @@ std::string encode(const Hello& hello) {
   writer.u32(hello.protocol).text(hello.job_id).i32(hello.attempt);
   put(&writer, hello.member);
   writer.i32(hello.world_size).u64(hello.nonce).text(cut(hello.dialled, kMaxNameBytes));
-  writer.text(hello.auth);
   return writer.take();
 }
 
@@ -268,7 +266,6 @@ bool decode(std::string_view bytes, Hello* out) {
   out->world_size = reader.i32();
   out->nonce = reader.u64();
   out->dialled = reader.text(kMaxNameBytes);
-  out->auth = reader.text(kMaxAuthBytes);
   return reader.done();
 }
 

@@ -33,7 +33,6 @@ struct Hello {
   int32_t world_size = 0;
   uint64_t nonce = 0;   ///< random per client: tells a retry from a second process
   std::string dialled;  ///< the store's address as this client knows it, for texts
-  std::string auth;     ///< room for authentication; empty today
 };
 
 /// The server's answer to a good hello.

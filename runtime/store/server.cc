@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <random>
 
+#include "net/refusal.h"
 #include "store/server_impl.h"
 #include "store/text.h"
 
@@ -12,6 +15,19 @@ namespace dt::store {
 namespace {
 
 constexpr int64_t kNamesTimeoutMs = 1'000;
+// Connections that have not said yet who they are; beyond, the oldest go. Ranks that begin together
+// and lose by it try again.
+constexpr size_t kMaxStrangers = 2048;
+constexpr size_t kMinStrangers = 16;
+
+/// A quarter of this process's descriptors at most: the rest is for its own work.
+size_t stranger_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
+  return std::clamp<size_t>(limit.rlim_cur / 4, kMinStrangers, kMaxStrangers);
+}
+
+bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
 
 uint64_t random_session() {
   std::random_device random;
@@ -26,6 +42,7 @@ uint64_t random_session() {
 Server::Impl::Impl(net::Loop* loop, ServerOptions options)
     : loop_(loop),
       options_(std::move(options)),
+      max_strangers_(stranger_limit()),
       joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
               options_.join_timeout_ms}) {}
 
@@ -77,20 +94,55 @@ std::vector<std::string> Server::Impl::connected() const {
 
 void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   const uint64_t id = ++last_id_;
-  const bool one_too_many = sessions_.size() >= options_.max_connections;
+  if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
   auto owned = std::make_unique<Session>();
   Session* session = owned.get();
-  session->connection = std::move(connection);
+  session->peer_host = connection->peer_host();
+  session->one_too_many = known_ >= options_.max_connections;
   sessions_.emplace(id, std::move(owned));
   strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
-  net::ConnectionEvents events;
+  net::SecureEvents events;
+  events.on_open = [this, id] { opened(id); };
   events.on_bytes = [this, id](const char* data, size_t bytes) { received(id, data, bytes); };
   events.on_drained = [this, id] { proceed(id); };
+  events.on_refused = [this, id](const Status& why, bool plain) { turned_away(id, why, plain); };
   events.on_close = [this, id](int error) { drop(id, error); };
-  session->connection->open(std::move(events));
-  session->one_too_many = one_too_many;
-  if (!options_.torch_compat) settle(session, Peer::kDt);
+  std::function<bool(char)> passes;
+  if (options_.torch_compat) passes = may_begin_torch;
+  session->connection =
+      net::SecureConnection::accept(std::move(connection), options_.security, net::Purpose::kStore,
+                                    std::move(passes), std::move(events));
+  if (session->connection->is_open()) settle(session, Peer::kDt);
   arm_timer();
+}
+
+void Server::Impl::opened(uint64_t id) {
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end() && found->second->peer == Peer::kUnknown) {
+    settle(found->second.get(), Peer::kDt);
+  }
+}
+
+/// Its guard has told it, unless it speaks without one: then it may understand a frame.
+void Server::Impl::turned_away(uint64_t id, const Status& why, bool plain) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session* session = found->second.get();
+  session->refused = true;
+  // A flood of them must not fill the log.
+  if (is_power_of_two(++turned_away_) && options_.logger) {
+    options_.logger->log(LogLevel::kWarning,
+                         "store: refused a connection from %s (%llu so far): %s",
+                         session->peer_host.c_str(), static_cast<unsigned long long>(turned_away_),
+                         why.message().c_str());
+  }
+  if (plain) {
+    ErrorInfo info = why.info();
+    info.message =
+        "the store refuses this connection: " + net::plain_refusal(options_.security.mode);
+    session->connection->write_plain(encode_frame(FrameType::kError, 0, encode(info)));
+  }
+  session->connection->shutdown();
 }
 
 /// PyTorch's clients up to 1.13 open two connections, of which one may stay silent for good: it is
@@ -100,16 +152,39 @@ Server::Impl::Standing Server::Impl::standing(const Session& session,
   if (session.refused || session.one_too_many) return Standing::kStranger;
   if (session.peer == Peer::kTorch) return Standing::kKnown;
   if (session.peer == Peer::kDt) return session.welcomed ? Standing::kKnown : Standing::kStranger;
-  return torch_hosts.count(session.connection->peer_host()) != 0 ? Standing::kTolerated
-                                                                 : Standing::kStranger;
+  return torch_hosts.count(session.peer_host) != 0 ? Standing::kTolerated : Standing::kStranger;
+}
+
+std::set<std::string> Server::Impl::torch_hosts() const {
+  std::set<std::string> hosts;
+  if (!options_.torch_compat) return hosts;
+  for (const auto& [id, session] : sessions_) {
+    if (session->peer == Peer::kTorch) hosts.insert(session->peer_host);
+  }
+  return hosts;
+}
+
+/// The oldest ones go, a part at a time, so that whoever comes has the time that many others need
+/// to come: an honest side needs one round trip.
+void Server::Impl::evict_strangers() {
+  const std::set<std::string> hosts = torch_hosts();
+  std::vector<uint64_t> oldest;
+  for (const auto& [deadline_ns, id] : strangers_) {
+    if (oldest.size() >= std::max<size_t>(max_strangers_ / 4, 1)) break;
+    const auto session = sessions_.find(id);
+    if (session == sessions_.end() || session->second->known()) continue;
+    if (standing(*session->second, hosts) == Standing::kStranger) oldest.push_back(id);
+  }
+  for (const uint64_t id : oldest) drop(id, ETIMEDOUT);
+  std::erase_if(strangers_, [&](const auto& each) {
+    const auto session = sessions_.find(each.second);
+    return session == sessions_.end() || session->second->known();
+  });
 }
 
 void Server::Impl::drop_strangers(int64_t now_ns) {
   if (strangers_.empty() || strangers_.front().first > now_ns) return;
-  std::set<std::string> torch_hosts;
-  for (const auto& [id, session] : sessions_) {
-    if (session->peer == Peer::kTorch) torch_hosts.insert(session->connection->peer_host());
-  }
+  const std::set<std::string> torch_hosts = this->torch_hosts();
   while (!strangers_.empty() && strangers_.front().first <= now_ns) {
     const uint64_t id = strangers_.front().second;
     strangers_.pop_front();
@@ -126,7 +201,10 @@ void Server::Impl::drop_strangers(int64_t now_ns) {
 void Server::Impl::settle(Session* session, Peer peer) {
   session->peer = peer;
   if (peer == Peer::kDt) ++dt_sessions_;
-  if (peer == Peer::kTorch) session->torch = std::make_unique<TorchParser>();
+  if (peer == Peer::kTorch) {
+    session->torch = std::make_unique<TorchParser>();
+    ++known_;
+  }
   if (peer == Peer::kDt && session->one_too_many) {
     refuse(session, Status(Code::kSystem,
                            format("the store has %zu connections, its limit; raise it or start "
@@ -140,7 +218,7 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
   if (found == sessions_.end()) return;
   Session* session = found->second.get();
   if (session->peer == Peer::kUnknown) {
-    settle(session, may_begin_torch(*data) ? Peer::kTorch : Peer::kDt);
+    settle(session, session->connection->passed() ? Peer::kTorch : Peer::kDt);
   }
   if (session->refused) return;
   if (session->peer == Peer::kDt) {
@@ -224,6 +302,7 @@ void Server::Impl::drop(uint64_t id, int error) {
 
 void Server::Impl::gone(const Session& session) {
   if (session.peer == Peer::kDt) --dt_sessions_;
+  if (session.known()) --known_;
 }
 
 // ---- answers ----
@@ -320,6 +399,9 @@ Result<std::unique_ptr<Server>> Server::start(net::Loop* loop, ServerOptions opt
   }
   DT_TRY_VALUE(const std::vector<net::Address> addresses,
                net::resolve_now(options.bind_address, options.port, true));
+  for (const net::Address& address : addresses) {
+    DT_TRY(net::check_exposure(options.security, address, "the store"));
+  }
   auto impl = std::make_shared<Impl>(loop, std::move(options));
   Status listening;
   if (!loop->run([&] { listening = impl->listen(addresses); })) {

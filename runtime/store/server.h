@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "net/loop.h"
+#include "net/security.h"
 
 namespace dt::store {
 
@@ -27,6 +28,7 @@ struct ServerOptions {
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   /// A connection that says nothing is closed after this, and one that was refused and stays.
   int64_t silence_ms = 10'000;
+  net::Security security;  ///< of dt's own connections; PyTorch's dialect knows none
   /// How often members and the store give each other signs of life, and after how long a silence
   /// the other one counts as lost. 0: never.
   int64_t heartbeat_ms = 0;

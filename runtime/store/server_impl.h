@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "net/secure_connection.h"
 #include "net/tcp.h"
 #include "store/join.h"
 #include "store/keyspace.h"
@@ -43,10 +44,12 @@ class Server::Impl {
   const net::Address& bound() const { return bound_; }
 
  private:
-  /// Who is at the other end. Known at once without torch_compat, else from the first byte.
+  /// Who is at the other end. Known when the connection is open: at once, from the first byte, or
+  /// when the other side has proved that it has the token.
   enum class Peer { kUnknown, kDt, kTorch };
   struct Session {
-    std::unique_ptr<net::Connection> connection;
+    std::unique_ptr<net::SecureConnection> connection;
+    std::string peer_host;  // it may be gone when it is to be named
     Peer peer = Peer::kUnknown;
     FrameParser parser{kMaxHelloBytes};
     std::unique_ptr<TorchParser> torch;  // of a Peer::kTorch
@@ -54,6 +57,9 @@ class Server::Impl {
     bool welcomed = false;
     bool refused = false;       // waits for the other side to hang up, so that it can read why
     bool one_too_many = false;  // told so as soon as its protocol is known
+
+    /// Not a stranger: it has said who it is.
+    bool known() const { return welcomed || peer == Peer::kTorch; }
   };
 
   /// Ranks that were asked whether they are there, and who wants to know.
@@ -75,7 +81,11 @@ class Server::Impl {
 
   void accept(std::unique_ptr<net::Connection> connection);
   void received(uint64_t id, const char* data, size_t bytes);
+  void opened(uint64_t id);
+  void turned_away(uint64_t id, const Status& why, bool plain);
   void settle(Session* session, Peer peer);
+  std::set<std::string> torch_hosts() const;
+  void evict_strangers();
   enum class Standing { kStranger, kTolerated, kKnown };
   Standing standing(const Session& session, const std::set<std::string>& torch_hosts) const;
   void drop_strangers(int64_t now_ns);
@@ -122,6 +132,9 @@ class Server::Impl {
   uint64_t last_id_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
+  const size_t max_strangers_;
+  size_t known_ = 0;          // sessions that are known()
+  uint64_t turned_away_ = 0;  // connections that the guard refused
   /// The last multi_get. Ranks that need each other's records all ask the same question, and their
   /// answers together would be the square of the number of ranks.
   struct {

@@ -135,6 +135,7 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
   }
   session->member = request.hello.member;
   session->welcomed = true;
+  ++known_;
   session->parser.set_max_payload(kMaxPayloadBytes);
   Welcome welcome;
   welcome.protocol = kProtocolVersion;

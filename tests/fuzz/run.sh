@@ -14,7 +14,7 @@ if [ ! -f "$build/build.ninja" ]; then
   CC=clang CXX=clang++ meson setup "$build" "$root" -Dcuda=disabled -Dfuzzers=true -Ddocs=disabled \
     -Db_sanitize=address,undefined -Db_lundef=false
 fi
-targets=(discover frames hostlist toml torch trace)
+targets=(discover frames guard hostlist toml torch trace)
 ninja --quiet -C "$build" "${targets[@]/#/tests/fuzz/fuzz_}"
 
 passed=0 failed=0

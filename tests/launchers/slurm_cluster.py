@@ -11,7 +11,7 @@ import select
 import socket
 from pathlib import Path
 
-from started import LAUNCH_LIMIT_S, Failure, environment, expect, free_ports, need, skip
+from started import LAUNCH_LIMIT_S, TOKEN, Failure, environment, expect, free_ports, need, skip
 
 TRIES = 3  # somebody may take a port between its choice and its use
 CONFIGURATION = """
@@ -96,7 +96,7 @@ class Cluster:
         self.configuration = self.folder / "slurm.conf"
         self.configuration.write_text(text)
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
-        self.environment = environment(SLURM_CONF=str(self.configuration))
+        self.environment = environment(SLURM_CONF=str(self.configuration), DT_TOKEN=TOKEN)
         self.launches.daemon(self.inside + ["slurmctld", "-i", "-D"], self.environment, "Running as primary controller",
                              self.folder / "slurmctld.log")
         for name in self.names:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import Launches, environment, expect, free_ports, good_places, need, places, run_cases, skip
+from started import TOKEN, Launches, environment, expect, free_ports, good_places, need, places, run_cases, skip
 from trained import can_train, check_training, training_command
 
 PROGRAM, TRAINER = (str(Path(argument).resolve()) for argument in sys.argv[1:3])
@@ -31,7 +31,7 @@ class Torchrun:
                 *options, "--no_python", *program]
 
     def run(self, options, program, **variables):
-        return plain(self.launches.run(self.command(options, program), environment(**variables), limit_s=100))
+        return plain(self.launches.run(self.command(options, program), environment(DT_TOKEN=TOKEN, **variables), limit_s=100))
 
 
 def static(port, *more):

@@ -20,6 +20,7 @@ PORT = 29500  # in a namespace of our own: nobody else is there
 # The error must be there within the deadline of the operation, or a second later where ranks that only wait leave
 # those at the break the word; the rest is for a busy machine.
 SLACK_S = 5
+TOKEN = "5a" * 32
 
 
 class Failed(Exception):
@@ -42,7 +43,7 @@ class Job:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
             environment.update(DT_RANK=str(rank), DT_WORLD_SIZE=str(len(hosts)),
                                DT_MASTER_ADDR=network.address(hosts[0], family), DT_MASTER_PORT=str(PORT),
-                               DT_RENDEZVOUS_TIMEOUT_MS="30000", DT_COLLECTIVE_TIMEOUT_MS="30000")
+                               DT_TOKEN=TOKEN, DT_RENDEZVOUS_TIMEOUT_MS="30000", DT_COLLECTIVE_TIMEOUT_MS="30000")
             environment.update(variables or {})
             environment.update((of_host or {}).get(host, {}))
             output = tempfile.TemporaryFile(mode="w+")
@@ -369,6 +370,47 @@ def firewall_that_forbids():
     firewall(False)
 
 
+def encrypted():
+    """The same results by TLS, and no byte of a message in the clear."""
+    with Network(3) as network:
+        for hosts in SHAPES[3]:
+            with Job(network, hosts, ["check"], {"DT_SECURITY_MODE": "encrypt"}) as job:
+                job.expect_good(hosts)
+        with Job(network, [0, 0, 1, 2], ["loop"], {"DT_SECURITY_MODE": "encrypt"}) as job:
+            job.wait_ready()
+            victim = job.processes[2].pid
+            os.kill(victim, signal.SIGKILL)
+            job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 2 host host1 pid {victim}: .*rank 2 \(host1 pid {victim}\)",
+                              but=[2])
+
+
+def open_network():
+    """Without a token only where it is written."""
+    with Network(2) as network:
+        with Job(network, [0, 1], ["check"], {"DT_TOKEN": "", "DT_SECURITY_MODE": "none"}) as job:
+            job.expect_good([0, 1])
+        with Job(network, [0, 1], ["check"], {"DT_TOKEN": "", "DT_RENDEZVOUS_TIMEOUT_MS": "3000"}) as job:
+            job.expect_errors(3, r"cannot serve the store on 10\.77\.0\.1 port 29500: the store would listen on "
+                                 r"10\.77\.0\.1, .*: there is no token\. Give all .*, which dt token makes\. .* set "
+                                 r'security\.mode = "none"|no store at 10\.77\.0\.1:29500 within')
+
+
+def strangers():
+    """Who has another token, or none, is refused at once, and both sides say why."""
+    with Network(2) as network:
+        for other, says in (({"DT_TOKEN": "a5" * 32}, "the other side has another token"),
+                            ({"DT_TOKEN": "", "DT_SECURITY_MODE": "none"}, "this side sent a plain hello"),
+                            ({"DT_SECURITY_MODE": "encrypt"}, "this side uses security.mode = encrypt, the other side "
+                                                              "security.mode = auth")):
+            with Job(network, [0, 1], ["check"], {"DT_RENDEZVOUS_TIMEOUT_MS": "8000"}, {1: other}) as job:
+                began = time.monotonic()
+                codes = job.end(8 + SLACK_S)
+                expect(codes == {0: 9, 1: 9}, f"{codes}: {job.text(0)} {job.text(1)}")
+                expect(says in job.text(1), f"rank 1 does not say {says!r}: {job.text(1)}")
+                expect("store: refused a connection from 10.77.0.2" in job.text(0), job.text(0))
+                print(f"  {says}: after {time.monotonic() - began:.1f} s")
+
+
 def kill_on_another_host():
     with Network(3) as network:
         with Job(network, [0, 0, 1, 2], ["loop"]) as job:
@@ -384,7 +426,8 @@ CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_t
          master_that_listens_everywhere, port_range, blackhole_at_start,
          blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations,
          transfer_deadline, link_down_on_2, link_down_on_3,
-         firewall_that_drops, firewall_that_forbids, kill_on_another_host]
+         firewall_that_drops, firewall_that_forbids, kill_on_another_host,
+         encrypted, open_network, strangers]
 
 
 def main():

@@ -106,6 +106,7 @@ TEST_CASE("what the keys of the network say is looked at") {
                          "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(port.port()),
                          "DT_STORE_BIND=203.0.113.9",
+                         "DT_SECURITY_MODE=none",
                          "DT_NETWORK_INTERFACE=lo"};
   Process bind(doctor({}), options);
   CHECK(bind.wait() == 1);

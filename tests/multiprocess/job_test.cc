@@ -289,6 +289,7 @@ TEST_CASE("job: an address that is not rank 0's is an error with its host and wh
   for (const auto& row : rows) {
     Settings settings = row.settings;
     settings.emplace_back("job.store_served", "false");
+    settings.emplace_back("security.mode", "none");
     dt_config* const config = rank_config(0, 2, 4711, settings);
     dt_job* job = nullptr;
     CHECK(dt_init(config, &job) == DT_ERR_SYSTEM);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "job/torch_meeting.h"
+#include "launch/credentials.h"
 #include "launch/exchange.h"
 #include "net/loop.h"
 #include "store/client.h"
@@ -24,6 +25,7 @@ struct Together {
   job::TorchMeeting torch;
   std::unique_ptr<store::Server> server;  // rank 0's, unless the launcher serves
   launch::StoreAddress store;
+  launch::Credentials credentials;
 };
 
 Status serve(const Machine& machine, const std::string& host, const std::string& bind_address,
@@ -39,6 +41,7 @@ Status serve(const Machine& machine, const std::string& host, const std::string&
   options.server_rank = 0;
   options.host = host;
   options.pid = getpid();
+  options.security = together->credentials.security;
   DT_TRY_VALUE(together->server, store::Server::start(together->loop.get(), options));
   together->store.port = together->server->port();
   return {};
@@ -51,10 +54,17 @@ Status meet_by_exchange(const Machine& machine, const std::string& host, const W
     DT_TRY_VALUE(together->store.host,
                  launch::own_address(place, machine.environment,
                                      machine.config.text("network.interface"), wait));
+    if (together->credentials.takes_token()) {
+      DT_TRY_VALUE(together->store.token, net::Token::random());
+      together->credentials.take(*together->store.token, "rank 0");
+    }
     DT_TRY(serve(machine, host, together->store.host, together));
   }
   DT_TRY_VALUE(together->store,
                launch::exchange_address(place, machine.environment, together->store, wait));
+  if (together->store.token && together->credentials.takes_token()) {
+    together->credentials.take(*together->store.token, "rank 0");
+  }
   return {};
 }
 
@@ -62,7 +72,7 @@ Status meet_by_torch(const Machine& machine, const std::string& host, const Wait
                      Together* together) {
   if (!machine.serves_store) {
     DT_TRY_VALUE(const net::HostPort found, together->torch.find(wait));
-    together->store = {found.host, found.port};
+    together->store = {found.host, found.port, {}};
     return {};
   }
   const job::TorchMeeting::Serving serving = together->torch.serving(machine.config);
@@ -74,6 +84,9 @@ Status meet_by_torch(const Machine& machine, const std::string& host, const Wait
 /// As a job of these ranks does it, but what they are set up for need not agree.
 Status meet(const Machine& machine, const std::string& host, const Wait& wait, Together* together) {
   const launch::Place& place = *machine.place;
+  DT_TRY_VALUE(together->credentials,
+               launch::find_credentials(machine.config, machine.environment,
+                                        place.exchange != launch::Exchange::kNone));
   DT_TRY_VALUE(together->loop, net::Loop::start("dt-doctor"));
   DT_TRY_VALUE(together->torch, job::TorchMeeting::join(together->loop.get(), machine.config, place,
                                                         std::make_shared<Logger>(), wait));
@@ -81,7 +94,7 @@ Status meet(const Machine& machine, const std::string& host, const Wait& wait, T
   if (place.exchange != launch::Exchange::kNone) {
     return meet_by_exchange(machine, host, wait, together);
   }
-  together->store = {place.master_addr, static_cast<uint16_t>(launch::store_port(place))};
+  together->store = {place.master_addr, static_cast<uint16_t>(launch::store_port(place)), {}};
   return machine.serves_store ? serve(machine, host, place.master_addr, together) : Status();
 }
 
@@ -94,6 +107,7 @@ Result<std::shared_ptr<store::Client>> connect(const Together& together, const l
   options.attempt = place.attempt;
   options.host_name = host;
   options.pid = getpid();
+  options.security = together.credentials.security;
   return store::Client::connect(together.loop.get(), options, wait);
 }
 

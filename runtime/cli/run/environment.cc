@@ -52,6 +52,7 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       // Tells PyTorch's rank 0 whether to be a client of that store instead of binding the port.
       {"TORCHELASTIC_USE_AGENT_STORE", place.torch_store ? "True" : "False"},
   };
+  if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   set.insert(set.end(), place.variables.begin(), place.variables.end());
   std::vector<std::string> environment;
   for (const std::string& variable : inherited) {

@@ -38,7 +38,8 @@ struct FleetOptions {
   int64_t remind_ms = 15'000;  ///< how often node 0 says whom it waits for
   /// From a failure to the report of every node; then it is told without the missing ones.
   int64_t settle_timeout_ms = 0;
-  LoggerPtr logger;  ///< may be null
+  net::Security security;  ///< equal on all nodes
+  LoggerPtr logger;        ///< may be null
 };
 
 /// One node as it introduced itself.

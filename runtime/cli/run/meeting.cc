@@ -85,6 +85,8 @@ Status Fleet::serve(const Wait& wait) {
   server.pid = options_.pid;
   server.port = options_.node.port;
   server.bind_address = options_.bind_address;
+  server.security = options_.security;
+  server.logger = options_.logger;
   Status status;
   if (server.bind_address.empty()) {
     auto host = await_bind_host(wait);
@@ -114,6 +116,7 @@ Result<std::shared_ptr<store::Client>> Fleet::connect(int rank, const Wait& wait
   client.world_size = options_.node.node_count;
   client.host_name = options_.host_name;
   client.pid = options_.pid;
+  client.security = options_.security;
   return store::Client::connect(loop_, client, wait);
 }
 

@@ -21,6 +21,7 @@
 #include "config/config.h"
 #include "job/host_identity.h"
 #include "job/store_options.h"
+#include "launch/credentials.h"
 #include "net/loop.h"
 #include "store/server.h"
 
@@ -30,6 +31,7 @@ namespace {
 constexpr rlim_t kFdsPerRank = 4;  // two pipes, two log files
 constexpr int kFdsPerNode = 2;     // connections of its agent
 constexpr rlim_t kFdsOfAgent = 64;
+constexpr rlim_t kFdsForStrangers = 512;  // who connect and say nothing, where the limit allows
 constexpr int64_t kSettleMs = 15'000;  // after the grace: what a node may take to sweep and to tell
 
 /// What outlives an attempt.
@@ -46,6 +48,7 @@ struct Agent {
   ReservedPort ras;                 // of NCCL's service on this node
   std::unique_ptr<net::Loop> loop;  // of the fleet
   std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
+  launch::Credentials credentials;
   BindPlan binding;
   std::string nccl_note;  // inherited variables that are replaced
   int stopped_by = 0;     // a signal that ended a wait for other nodes
@@ -57,7 +60,7 @@ Status raise_open_files(const rlimit& before, int local_size, int connections) {
   const rlim_t needed = kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(local_size) +
                         static_cast<rlim_t>(connections);
   rlimit raised = before;
-  raised.rlim_cur = std::max(before.rlim_cur, std::min(needed, before.rlim_max));
+  raised.rlim_cur = std::max(before.rlim_cur, std::min(needed + kFdsForStrangers, before.rlim_max));
   if (raised.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &raised) == 0) return {};
   return Status(Code::kSystem,
                 format("%d ranks and %d connections need %llu open files, the hard limit is %llu; "
@@ -115,6 +118,21 @@ Status settle_nccl(Agent* agent) {
   return {};
 }
 
+/// What guards the job: on one node a token of its own, unless the user gives one.
+Status settle_credentials(Agent* agent) {
+  const bool alone = agent->node.node_count == 1;
+  DT_TRY_VALUE(agent->credentials,
+               launch::find_credentials(agent->config, process_environment(), alone));
+  if (alone && !agent->credentials.has_token() && agent->credentials.takes_token()) {
+    DT_TRY_VALUE(net::Token token, net::Token::random());
+    agent->credentials.take(std::move(token), "dt run");
+  }
+  if (agent->credentials.has_token()) {
+    agent->plan.place.token = agent->credentials.security.token->text();
+  }
+  return {};
+}
+
 // ---- the other nodes ----
 
 /// An error that keeps this node from starting ranks. Alone it is the end; the agents of other
@@ -153,6 +171,7 @@ Status meet(Agent* agent, Signals* signals) {
   options.job_id = agent->plan.place.job_id;
   options.bind_address = agent->config.text("store.bind");
   options.timeout_ms = agent->config.integer("rendezvous.timeout_ms");
+  options.security = agent->credentials.security;
   options.settle_timeout_ms = agent->plan.grace_ms + kSettleMs;
   options.logger = std::make_shared<Logger>();
   DT_TRY_VALUE(agent->loop, net::Loop::start("dt-agents"));
@@ -184,6 +203,8 @@ struct ServedStore {
 Result<ServedStore> serve_store(const Agent& agent) {
   const JobPlace& place = agent.plan.place;
   store::ServerOptions options = job::store_options(agent.config);
+  options.security = agent.credentials.security;
+  options.logger = std::make_shared<Logger>();
   options.job_id = place.job_id;
   options.attempt = place.attempt;
   options.world_size = place.world_size;
@@ -352,6 +373,8 @@ Result<int> run_job(Agent* agent) {
                                               plan.place.local_size + kFdsPerNode * nodes)));
   DT_TRY(cannot_start(agent, settle_processors(agent)));
   DT_TRY(cannot_start(agent, settle_nccl(agent)));
+  // Not a matter of this node alone: without the token it cannot tell the others.
+  DT_TRY(settle_credentials(agent));
 
   // Before any thread exists: the signal mask, which threads inherit, and the fork of the guardian.
   DT_TRY_VALUE(Signals signals, Signals::block());

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/tool.h"
 #include "cli/trace/load.h"
 #include "cli/trace/report.h"
 #include "cli/trace/verdict.h"
 #include "config/config.h"
-#include "job/host_identity.h"
 #include "net/address.h"
 #include "net/host_port.h"
 #include "net/loop.h"
@@ -58,12 +58,7 @@ const char* outcome_text(store::DumpAnswer::Outcome outcome) {
 Status dump_traces(const TraceOptions& options) {
   const Wait wait{Deadline::after_ms(options.timeout_ms), nullptr};
   DT_TRY_VALUE(const net::HostPort address, store_of(options.address));
-  store::ClientOptions as_tool;
-  as_tool.host = address.host;
-  as_tool.port = address.port;
-  as_tool.attempt = -1;
-  as_tool.host_name = job::host_name();
-  as_tool.pid = getpid();
+  DT_TRY_VALUE(store::ClientOptions as_tool, tool_options(address));
   DT_TRY_VALUE(const auto loop, net::Loop::start("dt-trace"));
   DT_TRY_VALUE(const auto client, store::Client::connect(loop.get(), std::move(as_tool), wait));
   std::string directory = options.directory;

@@ -50,8 +50,9 @@ void Farewell::go_on() {
 
 bool Farewell::step() {
   if (sent_ < sizeof last_) {
-    const ssize_t sent = send(socket_.fd(), reinterpret_cast<const char*>(&last_) + sent_,
-                              sizeof last_ - sent_, MSG_NOSIGNAL);
+    const iovec part{const_cast<char*>(reinterpret_cast<const char*>(&last_)) + sent_,
+                     sizeof last_ - sent_};
+    const ssize_t sent = socket_.write(&part, 1);
     if (sent < 0) return errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR;
     sent_ += static_cast<size_t>(sent);
     if (sent_ < sizeof last_) return false;

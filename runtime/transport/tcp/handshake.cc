@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -44,10 +45,12 @@ Frame from_bytes(const std::string& bytes) {
 
 }  // namespace
 
-std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting, const Hello& hello,
+std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting,
+                                           const net::Security& security, const Hello& hello,
                                            Dialled done) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(connecting);
+  self->guard_ = std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kClient);
   self->hello_ = hello;
   self->dials_ = true;
   self->dialled_ = std::move(done);
@@ -57,11 +60,13 @@ std::shared_ptr<Handshake> Handshake::dial(net::Loop* loop, Socket connecting, c
   return self;
 }
 
-std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket, Judge judge,
+std::shared_ptr<Handshake> Handshake::accept(net::Loop* loop, Socket socket,
+                                             const net::Security& security, Judge judge,
                                              Accepted accepted, std::function<void()> dropped,
                                              int64_t silence_ms) {
   std::shared_ptr<Handshake> self(new Handshake(loop));
   self->socket_ = std::move(socket);
+  self->guard_ = std::make_unique<net::Guard>(security, net::Purpose::kMesh, net::Side::kServer);
   self->connected_ = true;
   self->judge_ = std::move(judge);
   self->accepted_ = std::move(accepted);
@@ -91,6 +96,8 @@ void Handshake::step(bool readable, bool writable) {
   if (closed_) return;
   if (!connected_) {
     if (writable || readable) on_connected();
+  } else if (guard_ != nullptr) {
+    on_greeting();
   } else if (dials_) {
     on_answer();
   } else {
@@ -103,13 +110,54 @@ void Handshake::on_connected() {
     return end_dial(Status(Code::kSystem, connect_error_text(error)));
   }
   connected_ = true;
+  if (const Status status = watcher_->set_interest(true, false); !status.ok()) {
+    return end_dial(status);
+  }
+  on_greeting();
+}
+
+/// Reads no byte of what comes behind the greeting.
+void Handshake::on_greeting() {
+  for (;;) {
+    if (const std::string output = guard_->take_output(); !output.empty() && !put(output)) return;
+    if (guard_->established()) return greeted();
+    if (!guard_->failure().ok()) return refused();
+    char chunk[512];
+    const ssize_t got = recv(socket_.fd(), chunk, std::min(guard_->wanted(), sizeof chunk), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0)
+      return broke(got == 0 ? "the other side closed the connection" : errno_text(errno));
+    guard_->feed(chunk, static_cast<size_t>(got));
+  }
+}
+
+void Handshake::greeted() {
+  buffer_ = guard_->take_held();
+  if (auto tls = guard_->take_tls(); tls != nullptr) socket_.encrypt(std::move(tls));
+  guard_ = nullptr;
+  if (!dials_) return on_hello();
   HelloFrame frame;
   frame.session = hello_.session;
   frame.from = hello_.from;
   frame.to = hello_.to;
   frame.name_bytes = static_cast<uint32_t>(hello_.communicator.size());
-  if (!put(to_bytes(frame) + hello_.communicator)) return;
-  if (const Status status = watcher_->set_interest(true, false); !status.ok()) end_dial(status);
+  put(to_bytes(frame) + hello_.communicator);
+}
+
+void Handshake::refused() {
+  const Status why = guard_->failure();
+  if (dials_) return end_dial(why);
+  if (guard_->met_plain()) {
+    // Perhaps a rank without a token: it understands an answer.
+    const std::string text = why.message().substr(0, kMaxTextBytes);
+    AnswerFrame answer;
+    answer.refusal_bytes = static_cast<uint32_t>(text.size());
+    if (!put(to_bytes(answer) + text)) return;
+    // Else what it sent, and nobody read, would take the answer away with it.
+    char ignored[sizeof(HelloFrame) + kMaxNameBytes];
+    (void)recv(socket_.fd(), ignored, sizeof ignored, 0);
+  }
+  drop();
 }
 
 void Handshake::on_answer() {
@@ -157,7 +205,7 @@ bool Handshake::fill(size_t bytes) {
   while (buffer_.size() < bytes) {
     char chunk[sizeof(HelloFrame) + kMaxNameBytes];
     const size_t wanted = std::min(bytes - buffer_.size(), sizeof chunk);
-    const ssize_t got = recv(socket_.fd(), chunk, wanted, 0);
+    const ssize_t got = socket_.read(chunk, wanted);
     if (got > 0) {
       buffer_.append(chunk, static_cast<size_t>(got));
     } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -172,7 +220,8 @@ bool Handshake::fill(size_t bytes) {
 
 /// A fresh socket takes so few bytes at once.
 bool Handshake::put(const std::string& bytes) {
-  const ssize_t sent = send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  const ssize_t sent = socket_.write(&part, 1);
   if (sent == static_cast<ssize_t>(bytes.size())) return true;
   broke(sent < 0 ? errno_text(errno) : "the greeting did not fit into the socket");
   return false;
@@ -197,7 +246,7 @@ void Handshake::end_dial(Result<Socket> result) {
 /// The hello may have come while this thread was busy, and not have been looked at yet.
 void Handshake::on_silence() {
   const auto keep = shared_from_this();
-  if (!closed_) on_hello();
+  if (!closed_) step(true, false);
   drop();
 }
 

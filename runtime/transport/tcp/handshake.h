@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "net/guard.h"
 #include "net/loop.h"
 #include "transport/tcp/socket.h"
 
@@ -30,12 +31,15 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
   using Dialled = std::function<void(Result<Socket>)>;
   using Accepted = std::function<void(const Hello&, Socket)>;
 
-  /// Sends `hello` once connected and waits for the answer. `done` runs once; with ABORTED when the
-  /// other side has destroyed the communicator.
-  static std::shared_ptr<Handshake> dial(net::Loop* loop, Socket connecting, const Hello& hello,
+  /// Sends `hello` once connected and greeted, and waits for the answer. `done` runs once; with
+  /// ABORTED when the other side has destroyed the communicator, CONFIG or VERSION when what the
+  /// two sides have for security does not fit.
+  static std::shared_ptr<Handshake> dial(net::Loop* loop, Socket connecting,
+                                         const net::Security& security, const Hello& hello,
                                          Dialled done);
   /// Reads a hello and answers. One of the two runs, once.
-  static std::shared_ptr<Handshake> accept(net::Loop* loop, Socket socket, Judge judge,
+  static std::shared_ptr<Handshake> accept(net::Loop* loop, Socket socket,
+                                           const net::Security& security, Judge judge,
                                            Accepted accepted, std::function<void()> dropped,
                                            int64_t silence_ms = kSilenceMs);
   /// A stranger that connects and says nothing is dropped after this.
@@ -49,6 +53,9 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
   Status watch();
   void step(bool readable, bool writable);
   void on_connected();
+  void on_greeting();
+  void greeted();
+  void refused();
   void on_answer();
   void on_hello();
   void end_dial(Result<Socket> result);
@@ -61,6 +68,7 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
 
   net::Loop* const loop_;
   Socket socket_;
+  std::unique_ptr<net::Guard> guard_;  ///< until the two sides know each other
   std::unique_ptr<net::FdWatcher> watcher_;
   std::unique_ptr<net::Timer> timer_;
   std::string buffer_;

@@ -42,7 +42,8 @@ void Link::close() {
 }
 
 Socket Link::leave() {
-  const bool whole = is_open() && (outgoing_.empty() || outgoing_.front().sent == 0);
+  const bool whole =
+      is_open() && !socket_.half_written() && (outgoing_.empty() || outgoing_.front().sent == 0);
   Socket socket = whole ? std::move(socket_) : Socket();
   close();
   return socket;
@@ -83,11 +84,17 @@ void Link::pump(bool reads, bool writes) {
     if (due_write_ && write_some() == Progress::kBlocked) due_write_ = false;
     if (due_read_ && !closed_ && read_some() == Progress::kBlocked) due_read_ = false;
   }
+  const bool unseen = due_read_ && socket_.has_pending();
   // What is left, the loop tells again; an error may have ended the watching.
   if (due_read_ || due_write_) wants_read_ = wants_write_ = false;
   due_read_ = due_write_ = false;
   pumping_ = false;
   if (!closed_) update_interest();
+  if (!unseen || closed_) return;
+  // But it does not see what was decrypted already.
+  loop_->post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->pump(true, false);
+  });
 }
 
 Link::Progress Link::write_some() {
@@ -107,10 +114,7 @@ Link::Progress Link::write_some() {
     parts[used++] = {const_cast<char*>(head.data) + from,
                      static_cast<size_t>(std::min(head.header.bytes - from, kBytesPerCall))};
   }
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = used;
-  const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+  const ssize_t sent = socket_.write(parts, used);
   if (sent < 0) {
     if (would_block(errno)) return Progress::kBlocked;
     const std::string reason = errno_text(errno);
@@ -142,7 +146,7 @@ Link::Progress Link::read_some() {
     wanted = std::min(header_.bytes - received_, kBytesPerCall);
   }
   if (wanted > 0) {
-    const ssize_t got = recv(socket_.fd(), into, static_cast<size_t>(wanted), 0);
+    const ssize_t got = socket_.read(into, static_cast<size_t>(wanted));
     if (got == 0) {
       lose(kClosed);
       return Progress::kBlocked;
@@ -195,7 +199,7 @@ void Link::update_interest() {
 bool Link::ended_by_peer() {
   if (!incoming_.empty() || foreseen_) return false;
   Header next;
-  const ssize_t got = recv(socket_.fd(), &next, sizeof next, MSG_PEEK);
+  const ssize_t got = socket_.peek(&next, sizeof next);
   if (got < 0 && would_block(errno)) return false;
   if (got <= 0) {
     lose(got == 0 ? kClosed : errno_text(errno));
@@ -216,7 +220,7 @@ bool Link::find_left() {
                                     : static_cast<size_t>(std::min<int64_t>(
                                           skip, static_cast<int64_t>(net::Loop::kScratchBytes)));
     if (wanted > 0) {
-      const ssize_t got = recv(socket_.fd(), into, wanted, 0);
+      const ssize_t got = socket_.read(into, wanted);
       if (got <= 0) return false;
       if (in_header) {
         header_bytes_ += static_cast<size_t>(got);

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,7 +13,9 @@
 namespace dt::tcp {
 namespace {
 
-// Connections that are being greeted or that no communicator asked for yet; more are dropped.
+// Connections that have not said yet who they are; beyond, the oldest go.
+constexpr size_t kGreetingMax = 1024;
+// Connections of ranks that no communicator asked for yet; more are dropped.
 constexpr size_t kUnclaimedMax = 16384;
 constexpr size_t kPartingMax = 1024;
 // Communicators that are remembered after their end, to refuse late connections: twice as many at
@@ -21,6 +24,13 @@ constexpr size_t kEndedMax = 32768;
 constexpr int kAcceptsAtOnce = 64;
 // Without a descriptor left, accepting again at once would only burn the processor.
 constexpr int64_t kShortageMs = 100;
+
+/// A quarter of this process's descriptors at most: the rest is for its own work.
+size_t greeting_max() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kGreetingMax;
+  return std::clamp<size_t>(limit.rlim_cur / 4, 16, kGreetingMax);
+}
 
 }  // namespace
 
@@ -47,7 +57,7 @@ Mesh::~Mesh() {
     shortage_ = nullptr;
     watcher_ = nullptr;
     listener_.close();
-    for (const auto& each : greeting_) each->close();
+    for (const auto& [age, each] : greeting_) each->close();
     for (const auto& [key, each] : dialling_) each->close();
     for (const auto& each : parting_) each->close();
     parting_.clear();
@@ -108,20 +118,24 @@ void Mesh::on_readable() {
       return;
     }
     Socket socket(fd);
-    if (greeting_.size() + early_.size() >= kUnclaimedMax) continue;
+    if (early_.size() >= kUnclaimedMax) continue;
+    if (greeting_.size() >= greeting_max()) {
+      greeting_.begin()->second->close();
+      greeting_.erase(greeting_.begin());
+    }
     const int on = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    auto self = std::make_shared<std::weak_ptr<Handshake>>();
-    const auto done = [this, self] { greeting_.erase(self->lock()); };
+    const uint64_t age = ++last_greeting_;
+    const auto done = [this, age] { greeting_.erase(age); };
     auto handshake = Handshake::accept(
-        loop_.get(), std::move(socket), [this](const Hello& hello) { return judge(hello); },
+        loop_.get(), std::move(socket), options_.security,
+        [this](const Hello& hello) { return judge(hello); },
         [this, done](const Hello& hello, Socket greeted) {
           done();
           accepted(hello, std::move(greeted));
         },
         done);
-    *self = handshake;
-    greeting_.insert(std::move(handshake));
+    greeting_.emplace(age, std::move(handshake));
   }
 }
 
@@ -189,6 +203,12 @@ void Mesh::dial(const Key& key, Connected done) {
     info.rank = to.rank;
     info.host = to.host;
     info.pid = to.pid;
+    if (status.code() == Code::kConfig || status.code() == Code::kVersion) {
+      info.code = status.code();
+      info.message = format("%s and %s do not accept each other: %s", own.c_str(),
+                            to.text().c_str(), status.message().c_str());
+      return Status(std::move(info));
+    }
     info.message = format(
         "%s cannot reach %s: %s; open TCP between the hosts (network.port_range "
         "pins the ports), or choose another interface with network.interface",
@@ -202,7 +222,7 @@ void Mesh::dial(const Key& key, Connected done) {
   }
   const Hello hello{options_.session, options_.rank, to.rank, key.first};
   dialling_[key] =
-      Handshake::dial(loop_.get(), std::move(connecting).value(), hello,
+      Handshake::dial(loop_.get(), std::move(connecting).value(), options_.security, hello,
                       [this, key, explain, done = std::move(done)](Result<Socket> result) {
                         dialling_.erase(key);
                         if (!result.ok()) return done(explain(result.status()));

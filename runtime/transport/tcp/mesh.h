@@ -16,6 +16,7 @@
 #include "base/wait.h"
 #include "net/address.h"
 #include "net/loop.h"
+#include "net/security.h"
 #include "transport/tcp/farewell.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/socket.h"
@@ -46,8 +47,9 @@ class Mesh {
     uint64_t session = 0;  ///< equal on all ranks of this job and attempt, in no other
     int32_t rank = 0;      ///< world rank of this process
     int32_t world_size = 0;
-    std::string host;  ///< its name, for texts
-    LookUp look_up;    ///< who the ranks are; may block, under `wait`
+    std::string host;        ///< its name, for texts
+    net::Security security;  ///< of the connections
+    LookUp look_up;          ///< who the ranks are; may block, under `wait`
   };
 
   /// `listener`: from listen_on(); connections that came before wait in it.
@@ -102,8 +104,9 @@ class Mesh {
   // Loop's thread:
   Socket listener_;
   std::unique_ptr<net::FdWatcher> watcher_;
-  std::unique_ptr<net::Timer> shortage_;           ///< of descriptors: accepts again when it fires
-  std::set<std::shared_ptr<Handshake>> greeting_;  ///< accepted, no hello yet
+  std::unique_ptr<net::Timer> shortage_;  ///< of descriptors: accepts again when it fires
+  std::map<uint64_t, std::shared_ptr<Handshake>> greeting_;  ///< accepted, no hello yet; by age
+  uint64_t last_greeting_ = 0;
   std::map<Key, std::shared_ptr<Handshake>> dialling_;
   std::map<Key, Connected> awaited_;
   std::map<Key, Socket> early_;  ///< dialled by a peer before this rank asked

@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 
 #include "base/fork.h"
 
@@ -15,6 +17,8 @@ namespace dt::tcp {
 namespace {
 
 constexpr int kBacklog = 4096;  // the kernel cuts it at net.core.somaxconn
+
+constexpr size_t kRecordBytes = 16 << 10;  // of TLS
 
 const sockaddr* raw(const net::Address& address) {
   return reinterpret_cast<const sockaddr*>(&address.storage);
@@ -42,11 +46,13 @@ Socket& Socket::operator=(Socket&& other) noexcept {
     close();
     fd_ = std::exchange(other.fd_, -1);
     generation_ = other.generation_;
+    tls_ = std::move(other.tls_);
   }
   return *this;
 }
 
 void Socket::close() {
+  tls_ = nullptr;
   const int fd = std::exchange(fd_, -1);
   if (fd < 0 || generation_ != fork_generation()) return;
   release_fd_from_fork_guard(fd);
@@ -60,6 +66,40 @@ net::Address Socket::local() const {
     address.length = 0;
   }
   return address;
+}
+
+void Socket::encrypt(std::unique_ptr<net::Tls> tls) {
+  tls_ = std::move(tls);
+  tls_->attach(fd_);
+}
+
+ssize_t Socket::read(void* out, size_t bytes) {
+  return tls_ != nullptr ? tls_->read(out, bytes) : recv(fd_, out, bytes, 0);
+}
+
+ssize_t Socket::peek(void* out, size_t bytes) {
+  return tls_ != nullptr ? tls_->peek(out, bytes) : recv(fd_, out, bytes, MSG_PEEK);
+}
+
+ssize_t Socket::write(const iovec* parts, size_t count) {
+  if (tls_ == nullptr) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(parts);
+    message.msg_iovlen = count;
+    return sendmsg(fd_, &message, MSG_NOSIGNAL);
+  }
+  if (count == 1) return tls_->write(parts[0].iov_base, parts[0].iov_len);
+  // One record for a header and what comes first behind it; the same one again after EAGAIN.
+  char record[kRecordBytes];
+  const size_t head = std::min(parts[0].iov_len, sizeof record);
+  const size_t tail = std::min(parts[1].iov_len, sizeof record - head);
+  memcpy(record, parts[0].iov_base, head);
+  memcpy(record + head, parts[1].iov_base, tail);
+  const ssize_t sent = tls_->write(record, head + tail);
+  if (sent < static_cast<ssize_t>(head + tail) || tail == parts[1].iov_len) return sent;
+  const ssize_t more =
+      tls_->write(static_cast<const char*>(parts[1].iov_base) + tail, parts[1].iov_len - tail);
+  return more < 0 ? sent : sent + more;  // an error comes again
 }
 
 void set_port(net::Address* address, uint16_t port) {

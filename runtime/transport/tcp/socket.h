@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/uio.h>
+
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "base/status.h"
 #include "net/address.h"
+#include "net/tls.h"
 
 namespace dt::tcp {
 
@@ -16,7 +20,9 @@ class Socket {
   explicit Socket(int fd);
   ~Socket() { close(); }
   Socket(Socket&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_) {}
+      : fd_(std::exchange(other.fd_, -1)),
+        generation_(other.generation_),
+        tls_(std::move(other.tls_)) {}
   Socket& operator=(Socket&& other) noexcept;
 
   bool valid() const { return fd_ >= 0; }
@@ -24,9 +30,23 @@ class Socket {
   void close();
   net::Address local() const;
 
+  /// What follows is encrypted.
+  void encrypt(std::unique_ptr<net::Tls> tls);
+  // As recv() and sendmsg(): -1 with errno, EAGAIN where it would block. After that the same bytes
+  // are to be written again, or more of the same message.
+  ssize_t read(void* out, size_t bytes);
+  ssize_t peek(void* out, size_t bytes);
+  /// At most two parts.
+  ssize_t write(const iovec* parts, size_t count);
+  /// A message is half sent although no byte of it counts as written.
+  bool half_written() const { return tls_ != nullptr && tls_->half_written(); }
+  /// There is something to read that poll() does not tell.
+  bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }
+
  private:
   int fd_ = -1;
   uint32_t generation_ = 0;  ///< of forks at its birth: in a child the number may be the host's
+  std::unique_ptr<net::Tls> tls_;
 };
 
 /// Ports to listen on; {0, 0}: the kernel chooses.

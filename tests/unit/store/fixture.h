@@ -55,6 +55,7 @@ struct Job {
     client.world_size = options.world_size;
     client.host_name = host_of(rank);
     client.pid = 10 + rank;
+    client.security = options.security;
     return client;
   }
 

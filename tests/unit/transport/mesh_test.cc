@@ -4,11 +4,14 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace dt;
@@ -21,7 +24,7 @@ namespace {
 
 constexpr uint64_t kSession = 77;
 constexpr int32_t kWorldSize = 4;
-const Wait kPatient{Deadline::after_ms(60'000)};
+const Wait kPatient{Deadline::after_ms(120'000)};  // for the whole program
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -49,9 +52,33 @@ Mesh::Connected into(const AnswerPtr& answer) {
   };
 }
 
+net::Security guarded(net::SecurityMode mode, char digit) {
+  net::Security security;
+  security.mode = mode;
+  if (mode == net::SecurityMode::kNone) return security;
+  security.token = std::move(net::Token::from_text(std::string(64, digit))).value();
+  return security;
+}
+
+/// What the socket takes or has, in as many calls as it needs, until `bytes` have gone.
+template <class Move>
+bool move_all(const Socket& socket, short event, size_t bytes, Move move) {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t moved = move(done);
+    if (moved > 0) {
+      done += static_cast<size_t>(moved);
+      continue;
+    }
+    if (moved == 0 || errno != EAGAIN) return false;
+    pollfd ready{socket.fd(), event, 0};
+    if (poll(&ready, 1, 30'000) != 1) return false;
+  }
+  return true;
+}
+
 /// Ranks 0 and 1, and whoever pretends to be one.
 struct Scene {
-  Scene() {
+  explicit Scene(const net::Security& of_0 = {}, const net::Security& of_1 = {}) {
     std::vector<Socket> sockets;
     for (int32_t rank = 0; rank < 2; ++rank) {
       auto socket = tcp::listen_on(loopback(), {});
@@ -65,6 +92,7 @@ struct Scene {
       options.rank = rank;
       options.world_size = kWorldSize;
       options.host = format("host%d", rank);
+      options.security = rank == 0 ? of_0 : of_1;
       options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
         std::vector<tcp::Peer> found;
         for (const int32_t each : ranks) found.push_back(all[static_cast<size_t>(each)]);
@@ -91,7 +119,7 @@ struct Scene {
     net::Loop* loop = meshes[0]->loop();
     std::shared_ptr<Handshake> handshake;
     loop->run([&] {
-      handshake = Handshake::dial(loop, std::move(connecting).value(), hello, into(answer));
+      handshake = Handshake::dial(loop, std::move(connecting).value(), {}, hello, into(answer));
     });
     CHECK(answer->done.wait(kPatient));
     loop->run([&] { handshake->close(); });
@@ -196,8 +224,8 @@ TEST_CASE("Handshake: a hello that came in time counts although the time is over
   const auto dialled = std::make_shared<Answer>();
   std::shared_ptr<Handshake> caller;
   loop->run([&] {
-    caller =
-        Handshake::dial(loop, std::move(connecting).value(), {kSession, 0, 1, "c"}, into(dialled));
+    caller = Handshake::dial(loop, std::move(connecting).value(), {}, {kSession, 0, 1, "c"},
+                             into(dialled));
   });
   char some = 0;
   while (recv(accepted_fd, &some, 1, MSG_PEEK) != 1 && !kPatient.deadline.passed()) {
@@ -207,7 +235,7 @@ TEST_CASE("Handshake: a hello that came in time counts although the time is over
   loop->run([&] {
     // The timer is due before the loop looks at the socket.
     callee = Handshake::accept(
-        loop, Socket(accepted_fd), [](const Hello&) { return Status(); },
+        loop, Socket(accepted_fd), {}, [](const Hello&) { return Status(); },
         [](const Hello&, Socket) {}, [&] { dropped = true; }, 0);
   });
   CHECK(dialled->done.wait(kPatient));
@@ -232,4 +260,77 @@ TEST_CASE("Socket: a connection from a given address shares its port with those 
     CHECK(late == 1);
   }
   CHECK(connecting.value().local().port() != 0);
+}
+
+TEST_CASE("Mesh: guarded connections carry what is sent, header by header") {
+  for (const net::SecurityMode mode : {net::SecurityMode::kAuth, net::SecurityMode::kEncrypt}) {
+    Scene scene(guarded(mode, '1'), guarded(mode, '1'));
+    CHECK(scene.meshes[0]->probe(1, kPatient).message() == "");
+    const AnswerPtr asked = scene.connect(1, "c");
+    const AnswerPtr dialled = scene.connect(0, "c");
+    REQUIRE(dialled->done.wait(kPatient));
+    REQUIRE(asked->done.wait(kPatient));
+    REQUIRE(dialled->status.message() == "");
+    REQUIRE(asked->status.message() == "");
+    std::string message(5'000'000, ' ');
+    for (size_t i = 0; i < message.size(); ++i) message[i] = static_cast<char>(i * 7 % 253);
+    std::string header(40, 'h');
+    bool sent = false;
+    std::thread sender([&] {
+      const size_t total = header.size() + message.size();
+      sent = move_all(dialled->socket, POLLOUT, total, [&](size_t done) {
+        if (done == 0) {
+          const iovec parts[2] = {{header.data(), header.size()}, {message.data(), message.size()}};
+          return dialled->socket.write(parts, 2);
+        }
+        const size_t at = done - header.size();
+        const iovec part{message.data() + at, message.size() - at};
+        return dialled->socket.write(&part, 1);
+      });
+    });
+    std::string got(header.size() + message.size(), ' ');
+    const bool received = move_all(asked->socket, POLLIN, got.size(), [&](size_t done) {
+      return asked->socket.read(got.data() + done, std::min<size_t>(got.size() - done, 100'000));
+    });
+    sender.join();
+    CHECK(sent);
+    CHECK(received);
+    CHECK((got == header + message));
+    dialled->socket.close();
+    char byte = 0;
+    CHECK(asked->socket.read(&byte, 1) <= 0);
+  }
+}
+
+TEST_CASE("Mesh: ranks whose security differs refuse each other, and name both") {
+  const net::SecurityMode auth = net::SecurityMode::kAuth;
+  const net::SecurityMode encrypt = net::SecurityMode::kEncrypt;
+  const struct {
+    net::Security dialling;
+    net::Security called;
+    std::string why;
+  } rows[] = {
+      {guarded(auth, '1'), guarded(auth, '2'), "the other side has another token"},
+      {guarded(encrypt, '1'), guarded(encrypt, '2'), "the other side has another token"},
+      {guarded(auth, '1'), guarded(encrypt, '1'),
+       "this side uses security.mode = auth, the other side security.mode = encrypt"},
+      {guarded(auth, '1'),
+       {},
+       "this side uses security.mode = auth, the other side security.mode = none"},
+  };
+  for (const auto& row : rows) {
+    Scene scene(row.dialling, row.called);
+    const AnswerPtr answer = scene.connect(0, "c");
+    REQUIRE(answer->done.wait(kPatient));
+    CHECK(answer->status.code() == Code::kConfig);
+    CHECK(contains(answer->status.message(), "rank 0 (host0) at 127.0.0.1:"));
+    CHECK(contains(answer->status.message(), "and rank 1 (host1 pid 4711) at 127.0.0.1:"));
+    CHECK(contains(answer->status.message(), "do not accept each other: " + row.why));
+  }
+  Scene scene({}, guarded(auth, '1'));
+  const AnswerPtr answer = scene.connect(0, "c");
+  REQUIRE(answer->done.wait(kPatient));
+  CHECK(contains(answer->status.message(),
+                 "it refuses: this side uses security.mode = auth, the "
+                 "other side sent a plain hello"));
 }

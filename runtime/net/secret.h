@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// For this folder only: what stands behind a Token.
+
+#include <openssl/crypto.h>
+#include <openssl/types.h>
+
+#include <mutex>
+#include <string>
+
+namespace dt::net {
+
+/// The bytes of a token and what OpenSSL needs to work with it, in a library context of its own:
+/// the host's openssl.cnf and providers do not reach it, and it changes nothing of the host's.
+struct Secret {
+  explicit Secret(std::string given);
+  ~Secret();
+  Secret(const Secret&) = delete;
+  Secret& operator=(const Secret&) = delete;
+
+  /// Made when first asked for; null where OpenSSL cannot. Any thread.
+  SSL_CTX* tls() const;
+
+  std::string bytes;
+  OSSL_LIB_CTX* const library;
+
+ private:
+  mutable std::once_flag once_;
+  mutable SSL_CTX* context_ = nullptr;
+};
+
+}  // namespace dt::net

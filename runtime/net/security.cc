@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/security.h"
+
+#include <openssl/evp.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "net/interfaces.h"
+#include "net/secret.h"
+
+namespace dt::net {
+namespace {
+
+constexpr std::string_view kDigits = "0123456789abcdef";
+constexpr std::string_view kBlanks = " \t\r\n";
+// Of HKDF: other uses of the same bytes give other keys.
+constexpr std::string_view kSalt = "dt token 1";
+
+int digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+Status bad_token(const std::string& why) {
+  return Status(Code::kConfig, "the token " + why +
+                                   ": a token is 64 hexadecimal digits (256 bits); make one with "
+                                   "dt token");
+}
+
+Key hmac_with(OSSL_LIB_CTX* library, const void* key, size_t key_bytes, std::string_view message) {
+  Key result;
+  size_t bytes = 0;
+  const unsigned char* made =
+      EVP_Q_mac(library, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
+                reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+                result.bytes.data(), result.bytes.size(), &bytes);
+  // Only for want of memory; a key of chance fits no other, so the connection is refused.
+  if (made == nullptr || bytes != result.bytes.size()) {
+    (void)random_bytes(result.bytes.data(), result.bytes.size());
+  }
+  return result;
+}
+
+}  // namespace
+
+const char* mode_name(SecurityMode mode) {
+  switch (mode) {
+    case SecurityMode::kNone: return "none";
+    case SecurityMode::kAuth: return "auth";
+    case SecurityMode::kEncrypt: return "encrypt";
+  }
+  return "unknown";
+}
+
+void wipe(void* bytes, size_t count) { OPENSSL_cleanse(bytes, count); }
+
+Key::~Key() { wipe(bytes.data(), bytes.size()); }
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+Status random_bytes(void* out, size_t bytes) {
+  char* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = getrandom(to, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return Status(Code::kSystem, "the kernel gives no random numbers: " + errno_text(errno));
+    }
+    to += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return {};
+}
+
+// ---- Secret ----
+
+Secret::Secret(std::string given) : bytes(std::move(given)), library(OSSL_LIB_CTX_new()) {}
+
+Result<Token> Token::from_text(std::string_view text) {
+  while (!text.empty() && kBlanks.find(text.back()) != std::string_view::npos) {
+    text.remove_suffix(1);
+  }
+  while (!text.empty() && kBlanks.find(text.front()) != std::string_view::npos) {
+    text.remove_prefix(1);
+  }
+  if (text.empty()) return bad_token("is empty");
+  for (const char c : text) {
+    if (digit_value(c) < 0) return bad_token("holds something that is no hexadecimal digit");
+  }
+  if (text.size() / 2 < kMinBytes) {
+    return bad_token(format("has %zu digits, too few to keep anybody out", text.size()));
+  }
+  if (text.size() % 2 != 0 || text.size() / 2 > kMaxBytes) {
+    return bad_token(format("has %zu digits, an odd number or too many", text.size()));
+  }
+  std::string bytes(text.size() / 2, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(16 * digit_value(text[2 * i]) + digit_value(text[2 * i + 1]));
+  }
+  auto secret = std::make_shared<const Secret>(bytes);
+  wipe(bytes.data(), bytes.size());
+  return Token(std::move(secret));
+}
+
+Result<Token> Token::random() {
+  std::string bytes(kMinBytes, '\0');
+  DT_TRY(random_bytes(bytes.data(), bytes.size()));
+  auto secret = std::make_shared<const Secret>(bytes);
+  wipe(bytes.data(), bytes.size());
+  return Token(std::move(secret));
+}
+
+std::string Token::text() const {
+  std::string text;
+  text.reserve(2 * secret_->bytes.size());
+  for (const char c : secret_->bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+Key Token::derive(std::string_view use) const {
+  const Key extracted = hmac_with(secret_->library, kSalt.data(), kSalt.size(), secret_->bytes);
+  return hmac_with(secret_->library, extracted.bytes.data(), extracted.bytes.size(),
+                   std::string(use) + '\1');
+}
+
+Key Token::mac(std::string_view use, std::string_view message) const {
+  const Key key = derive(use);
+  return hmac_with(secret_->library, key.bytes.data(), key.bytes.size(), message);
+}
+
+bool Token::operator==(const Token& other) const {
+  return equal_in_constant_time(secret_->bytes, other.secret_->bytes);
+}
+
+Status check_exposure(const Security& security, const Address& address, const std::string& what) {
+  if (security.mode != SecurityMode::kNone || security.open_to_all || is_loopback(address)) {
+    return {};
+  }
+  return Status(
+      Code::kConfig,
+      format("%s would listen on %s, where anybody who can reach this host could join the job: "
+             "there is no token. Give all processes of the job one: a file that DT_TOKEN_FILE (or "
+             "security.token_file) names, or ~/.config/dt/token on every host, which dt token "
+             "makes. Or start the ranks of one host with dt run, which makes one. Or, in a network "
+             "that you trust, set security.mode = \"none\" (DT_SECURITY_MODE=none)",
+             what.c_str(), address.host().c_str()));
+}
+
+}  // namespace dt::net
