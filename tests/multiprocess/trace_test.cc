@@ -38,6 +38,7 @@ struct TracedJob {
     port = held.port();
     for (int rank = 0; rank < kRanks; ++rank) {
       Process::Options options;
+      options.silence_ms = 60'000;  // a deadline is noticed late where twenty programs share a core
       options.environment = {"DT_RANK=" + std::to_string(rank),
                              "DT_WORLD_SIZE=3",
                              "DT_MASTER_ADDR=127.0.0.1",

@@ -12,8 +12,7 @@ namespace dt::cli::trace {
 /// The sentence, then a table of the ranks around the break.
 std::string report_text(const Verdict& verdict);
 /// {"case": , "sentence": , "ranks": [], "communicator": , "position": , "failure": ,
-/// "table": [...],
-/// "problems": []}
+/// "table": [...], "problems": []}
 std::string report_json(const Verdict& verdict, const std::vector<std::string>& problems);
 
 /// Chrome's trace format, which Perfetto reads: ranks as processes, communicators as threads.
