@@ -3,7 +3,6 @@
 
 // For this folder only: what stands behind a Token.
 
-#include <openssl/crypto.h>
 #include <openssl/types.h>
 
 #include <mutex>
@@ -11,8 +10,8 @@
 
 namespace dt::net {
 
-/// The bytes of a token and what OpenSSL needs to work with it, in a library context of its own:
-/// the host's openssl.cnf and providers do not reach it, and it changes nothing of the host's.
+/// The bytes of a token and what OpenSSL needs to work with it. In OpenSSL's default library
+/// context: one of our own could not be freed while threads live that have used it.
 struct Secret {
   explicit Secret(std::string given);
   ~Secret();
@@ -23,7 +22,6 @@ struct Secret {
   SSL_CTX* tls() const;
 
   std::string bytes;
-  OSSL_LIB_CTX* const library;
 
  private:
   mutable std::once_flag once_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/security.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <sys/random.h>
 
@@ -31,11 +32,11 @@ Status bad_token(const std::string& why) {
                                    "dt token");
 }
 
-Key hmac_with(OSSL_LIB_CTX* library, const void* key, size_t key_bytes, std::string_view message) {
+Key hmac_with(const void* key, size_t key_bytes, std::string_view message) {
   Key result;
   size_t bytes = 0;
   const unsigned char* made =
-      EVP_Q_mac(library, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
+      EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
                 reinterpret_cast<const unsigned char*>(message.data()), message.size(),
                 result.bytes.data(), result.bytes.size(), &bytes);
   // Only for want of memory; a key of chance fits no other, so the connection is refused.
@@ -80,7 +81,7 @@ Status random_bytes(void* out, size_t bytes) {
 
 // ---- Secret ----
 
-Secret::Secret(std::string given) : bytes(std::move(given)), library(OSSL_LIB_CTX_new()) {}
+Secret::Secret(std::string given) : bytes(std::move(given)) {}
 
 Result<Token> Token::from_text(std::string_view text) {
   while (!text.empty() && kBlanks.find(text.back()) != std::string_view::npos) {
@@ -128,14 +129,13 @@ std::string Token::text() const {
 }
 
 Key Token::derive(std::string_view use) const {
-  const Key extracted = hmac_with(secret_->library, kSalt.data(), kSalt.size(), secret_->bytes);
-  return hmac_with(secret_->library, extracted.bytes.data(), extracted.bytes.size(),
-                   std::string(use) + '\1');
+  const Key extracted = hmac_with(kSalt.data(), kSalt.size(), secret_->bytes);
+  return hmac_with(extracted.bytes.data(), extracted.bytes.size(), std::string(use) + '\1');
 }
 
 Key Token::mac(std::string_view use, std::string_view message) const {
   const Key key = derive(use);
-  return hmac_with(secret_->library, key.bytes.data(), key.bytes.size(), message);
+  return hmac_with(key.bytes.data(), key.bytes.size(), message);
 }
 
 bool Token::operator==(const Token& other) const {

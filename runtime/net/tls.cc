@@ -64,11 +64,10 @@ int find_session(SSL* ssl, const unsigned char* identity, size_t identity_bytes,
   return 1;  // without a session the greeting fails for want of a certificate
 }
 
-SSL_CTX* make_context(OSSL_LIB_CTX* library) {
-  if (library == nullptr) return nullptr;
+SSL_CTX* make_context() {
   // dt's threads may still run when a host ends that does not wait for them.
   OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
-  SSL_CTX* context = SSL_CTX_new_ex(library, nullptr, TLS_method());
+  SSL_CTX* context = SSL_CTX_new(TLS_method());
   if (context == nullptr) return nullptr;
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
@@ -108,12 +107,11 @@ Status broken_tls(const std::string& why) {
 
 Secret::~Secret() {
   SSL_CTX_free(context_);
-  OSSL_LIB_CTX_free(library);
   OPENSSL_cleanse(bytes.data(), bytes.size());
 }
 
 SSL_CTX* Secret::tls() const {
-  std::call_once(once_, [this] { context_ = make_context(library); });
+  std::call_once(once_, [this] { context_ = make_context(); });
   return context_;
 }
 
