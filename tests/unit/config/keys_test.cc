@@ -19,11 +19,11 @@ TEST_CASE("keys: every default fits its own range") {
   }
 }
 
-TEST_CASE("keys: variables follow from the names, but for the place") {
-  const std::set<std::string> place = {"DT_JOB_ID",     "DT_RANK",         "DT_WORLD_SIZE",
-                                       "DT_LOCAL_RANK", "DT_LOCAL_SIZE",   "DT_NODE_RANK",
-                                       "DT_NODE_COUNT", "DT_MASTER_ADDR",  "DT_MASTER_PORT",
-                                       "DT_ATTEMPT",    "DT_STORE_SERVED", "DT_HOST_ID"};
+TEST_CASE("keys: variables follow from the names, but for the place and the token") {
+  const std::set<std::string> place = {
+      "DT_JOB_ID",       "DT_RANK",       "DT_WORLD_SIZE",  "DT_LOCAL_RANK",  "DT_LOCAL_SIZE",
+      "DT_NODE_RANK",    "DT_NODE_COUNT", "DT_MASTER_ADDR", "DT_MASTER_PORT", "DT_ATTEMPT",
+      "DT_STORE_SERVED", "DT_HOST_ID",    "DT_TOKEN_FILE"};
   std::set<std::string> names;
   std::set<std::string> variables;
   size_t in_place = 0;
