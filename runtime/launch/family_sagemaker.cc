@@ -10,7 +10,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr int32_t kDefaultPort = 29500;  // as torch.distributed's launchers
+constexpr int32_t kSagemakerPort = 29500;  // as torch.distributed's launchers
 constexpr NumberRow kPort[] = {{Field::kMasterPort, "SM_MASTER_PORT", 1, 65535, kNoUnset}};
 
 Result<Resource> read_hosts(Variables& variables) {
@@ -55,7 +55,7 @@ Result<Facts> read_sagemaker(Variables& variables) {
   }
   DT_TRY(read_numbers(variables, kPort, facts));
   if (!facts.at(Field::kMasterPort)) {
-    facts.at(Field::kMasterPort) = NumberFact{kDefaultPort, "SageMaker"};
+    facts.at(Field::kMasterPort) = NumberFact{kSagemakerPort, "SageMaker"};
   }
   return facts;
 }
