@@ -6,7 +6,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr int32_t kDefaultPort = 6105;  // what Azure's documentation suggests
+constexpr int32_t kAzurePort = 6105;  // what Azure's documentation suggests
 
 Status read_azure_address(Variables& variables, Facts& facts) {
   if (const std::string* node = variables.get("AZ_BATCH_MASTER_NODE")) {
@@ -42,7 +42,7 @@ void derive_node_rank(Facts& facts) {
 Status read_azure(Variables& variables, Facts& facts) {
   DT_TRY(read_azure_address(variables, facts));
   if (!facts.master_addr) return {};
-  facts.at(Field::kMasterPort) = NumberFact{kDefaultPort, facts.master_addr->variable};
+  facts.at(Field::kMasterPort) = NumberFact{kAzurePort, facts.master_addr->variable};
   constexpr NumberRow kNodes[] = {size_row(Field::kNodeCount, "AZUREML_NODE_COUNT")};
   Facts azure;
   DT_TRY(read_numbers(variables, kNodes, azure));

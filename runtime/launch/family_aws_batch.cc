@@ -7,7 +7,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr int32_t kDefaultPort = 29500;  // as torch.distributed's launchers
+constexpr int32_t kAwsBatchPort = 29500;  // as torch.distributed's launchers
 constexpr NumberRow kAwsBatchRows[] = {
     rank_row(Field::kRank, "AWS_BATCH_JOB_NODE_INDEX"),
     size_row(Field::kWorldSize, "AWS_BATCH_JOB_NUM_NODES"),
@@ -32,7 +32,7 @@ Result<Facts> read_aws_batch(Variables& variables) {
   if (!facts.master_addr && rank == 0) {
     facts.master_addr = TextFact{"0.0.0.0", "AWS_BATCH_JOB_MAIN_NODE_INDEX"};
   }
-  facts.at(Field::kMasterPort) = NumberFact{kDefaultPort, "AWS Batch"};
+  facts.at(Field::kMasterPort) = NumberFact{kAwsBatchPort, "AWS Batch"};
   return facts;
 }
 

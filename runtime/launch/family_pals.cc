@@ -5,7 +5,7 @@
 namespace dt::launch {
 namespace {
 
-constexpr NumberRow kPalsRank[] = {rank_row(Field::kPalsRank, "PALS_RANKID")};
+constexpr NumberRow kPalsRank[] = {rank_row(Field::kRank, "PALS_RANKID")};
 constexpr NumberRow kPalsRows[] = {
     size_row(Field::kWorldSize, "PALS_SIZE"),         size_row(Field::kWorldSize, "PMI_SIZE"),
     rank_row(Field::kLocalRank, "PALS_LOCAL_RANKID"), rank_row(Field::kLocalRank, "PMI_LOCAL_RANK"),
@@ -19,7 +19,7 @@ Result<Facts> read_pals(Variables& variables) {
   Facts facts;
   facts.launcher = "pals";
   DT_TRY(read_numbers(variables, kPalsRank, facts));
-  if (facts.at(Field::kPalsRank)) DT_TRY(read_numbers(variables, kPalsRows, facts));
+  if (facts.at(Field::kRank)) DT_TRY(read_numbers(variables, kPalsRows, facts));
   if (facts.complete()) read_exchange(variables, facts);
   return facts;
 }
