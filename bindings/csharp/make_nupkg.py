@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
-and libdtcs, libdt and libuv, which find each other by $ORIGIN. The same inputs give the same bytes."""
+and libdtcs, libdt, libuv and OpenSSL, which find each other by $ORIGIN. The same inputs give the same
+bytes."""
 
 import argparse
 import hashlib
@@ -12,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 NATIVE = "runtimes/linux-x64/native/"
-LONE_FILES = ("libdt.so.0", "libuv.so.1")  # their endings have no content type
+LONE_FILES = ("libcrypto.so.3", "libdt.so.0", "libssl.so.3", "libuv.so.1")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
          "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
 
@@ -77,8 +78,10 @@ CORE = """<?xml version="1.0" encoding="utf-8"?>
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("version", "strip", "patchelf", "libuv", "out", "scratch"):
+    for name in ("version", "strip", "patchelf", "out", "scratch"):
         parser.add_argument("--" + name, required=True)
+    parser.add_argument("--carried", type=Path, action="append", required=True,
+                        help="a library of others that libdt needs, named as it is asked for")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     options.scratch = Path(options.scratch)
@@ -86,8 +89,9 @@ def main():
 
     entries = {"_rels/.rels": RELS.encode(),
                "package/services/metadata/core-properties/dt.psmdcp":
-                   CORE.format(version=options.version).encode(),
-               NATIVE + "libuv.so.1": native(options.libuv, "libuv.so.1", options)}
+                   CORE.format(version=options.version).encode()}
+    for library in options.carried:
+        entries[NATIVE + library.name] = native(library, library.name, options)
     places = {"README.md": "", "Dt.nuspec": "", "Dt.xml": "lib/net472/", "Dt.csproj": "src/",
               "Dt.targets": "buildTransitive/net472/"}
     for file in map(Path, options.files):

@@ -4,8 +4,8 @@
 
 make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --sources FILES...
 
-Beside the package's sources and its module it has libdt and libuv, which find each other by $ORIGIN.
-The same input gives the same bytes."""
+Beside the package's sources and its module it has libdt, libuv and OpenSSL, which find each other by
+$ORIGIN. The same input gives the same bytes."""
 
 import argparse
 import base64
@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 
 LICENCE = "Apache-2.0"
+CARRIED = ("libcrypto.so.3", "libssl.so.3", "libuv.so.1")
 # What the tags promise beside glibc: the newest names of versions in libstdc++.
 NEWEST = {"34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
@@ -28,13 +29,13 @@ def output_of(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def find_libuv(libdt):
-    """The libuv.so.1 that the build's libdt uses."""
-    for line in output_of("ldd", libdt).splitlines():
-        match = re.match(r"\s*libuv\.so\.1 => (\S+)", line)
-        if match:
-            return match.group(1)
-    sys.exit(f"make_wheel.py: ldd finds no libuv.so.1 for {libdt}")
+def find_carried(libdt):
+    """What the build's libdt uses of others: pairs of a file and the name by which it is asked for."""
+    found = {name: path for name, path in re.findall(r"^\s*(\S+) => (/\S+)", output_of("ldd", libdt), re.M)}
+    for name in CARRIED:
+        if name not in found:
+            sys.exit(f"make_wheel.py: ldd finds no {name} for {libdt}")
+    return [(found[name], name) for name in CARRIED]
 
 
 def portable(library, folder, name):
@@ -89,7 +90,7 @@ def main():
         with open(source, "rb") as file:
             entries["dt/" + os.path.basename(source)] = file.read()
     with tempfile.TemporaryDirectory() as folder:
-        for library, name in ((options.libdt, "libdt.so.0"), (find_libuv(options.libdt), "libuv.so.1"),
+        for library, name in (*find_carried(options.libdt), (options.libdt, "libdt.so.0"),
                               (options.module, os.path.basename(options.module))):
             entries["dt/" + name] = portable(library, folder, name)
         check_tag(tag, folder)

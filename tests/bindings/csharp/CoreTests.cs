@@ -17,6 +17,7 @@ static class CoreTests
             Suite.Equal("DT_ERR_PEER_LOST", Library.NameOf(Status.PeerLost), "a status' name");
             Suite.Equal("DT_ERR_UNKNOWN", Library.NameOf((Status)999), "an unknown status' name");
         });
+        Suite.Add("core: the native libraries are those of the package", NativeLibraries);
         Suite.Add("core: bad arguments are named", BadArguments);
         Suite.Add("core: texts are UTF-8 in both directions", Texts);
         Suite.Add("core: bytes that are no text in a message", InvalidBytes);
@@ -28,6 +29,25 @@ static class CoreTests
         Suite.Add("core: groups of sends and receives", Groups);
         Suite.Add("core: the log sink receives and may throw", LogSink);
         Suite.Add("core: memory of the communicator", MemoryOfComm);
+    }
+
+    static void NativeLibraries()
+    {
+        Suite.Equal(0, Library.AbiVersion, "ABI");
+        SortedSet<string> found = new SortedSet<string>(StringComparer.Ordinal);
+        foreach (string line in File.ReadAllLines("/proc/self/maps"))
+        {
+            int path = line.IndexOf('/');
+            string name = path < 0 ? "" : Path.GetFileName(line.Substring(path));
+            foreach (string each in new[] { "libcrypto.", "libssl.", "libuv.", "libdt.", "libdtcs." })
+            {
+                if (name.StartsWith(each, StringComparison.Ordinal)) found.Add(line.Substring(path));
+            }
+        }
+        string folder = AppDomain.CurrentDomain.BaseDirectory;
+        string[] wanted = { "libcrypto.so.3", "libdt.so.0", "libdtcs.so", "libssl.so.3", "libuv.so.1" };
+        for (int i = 0; i < wanted.Length; ++i) wanted[i] = Path.Combine(folder, wanted[i]);
+        Suite.Equal(string.Join(" ", wanted), string.Join(" ", found), "what is loaded");
     }
 
     static void BadArguments()

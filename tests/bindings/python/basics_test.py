@@ -17,6 +17,13 @@ import dt
 from ranks import python
 
 
+def loaded(*names):
+    """The libraries of this process whose names begin so, as paths."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        paths = {line.split()[-1] for line in file if ".so" in line}
+    return {path for path in paths if os.path.basename(path).startswith(names)}
+
+
 class Number:
     """What has __index__ and is no int, as NumPy's integers, which compute in their own width."""
 
@@ -36,9 +43,38 @@ class Versions(unittest.TestCase):
     def test_it_is_the_package_that_is_tested(self):
         folder = os.path.dirname(dt.__file__)
         self.assertIn("site-packages", folder)
-        with open("/proc/self/maps", encoding="utf-8") as file:
-            loaded = {line.split()[-1] for line in file if "libdt" in line or "libuv" in line}
-        self.assertEqual(loaded, {os.path.join(folder, name) for name in ("libdt.so.0", "libuv.so.1")})
+        self.assertEqual(loaded("libdt", "libuv"),
+                         {os.path.join(folder, name) for name in ("libdt.so.0", "libuv.so.1")})
+
+    def test_one_openssl_serves_dt_and_python_whoever_comes_first(self):
+        folder = os.path.dirname(dt.__file__)
+        for before, after, own in (("", "import ssl", False), ("import ssl", "", False),
+                                   ("import hashlib", "import ssl", False),
+                                   ("sys.modules.update(_ssl=None, _hashlib=None)", "", True)):
+            with self.subTest(before):
+                run = python("-c", f"import os, sys\n{before}\nimport dt\n{after}\n" + """
+if "ssl" in sys.modules:
+    sys.modules["ssl"].create_default_context()
+sys.path.insert(0, sys.argv[1])
+from basics_test import loaded
+from ranks import run_ranks
+def total(job, comm):
+    job.store.set(str(comm.rank), "here")
+    job.store.wait([str(1 - comm.rank)], timeout=20)
+    value = bytearray([comm.rank + 1])
+    comm.allreduce(value)
+    return value[0]
+assert run_ranks(2, total) == [3, 3]
+print(*sorted(loaded("libcrypto.so.3", "libssl.so.3")), sep="\\n")
+""", os.path.dirname(os.path.abspath(__file__)),
+                             env={**os.environ, "DT_SECURITY_MODE": "encrypt", "DT_TOKEN": "5a" * 32})
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+                paths = run.stdout.splitlines()
+                self.assertEqual([os.path.basename(path) for path in paths], ["libcrypto.so.3", "libssl.so.3"])
+                folders = {os.path.dirname(path) for path in paths}
+                self.assertEqual(len(folders), 1, paths)
+                if own:
+                    self.assertEqual(folders, {folder})
 
     def test_version_and_abi(self):
         self.assertEqual(dt.version(), os.environ["DT_VERSION"])

@@ -12,10 +12,13 @@ import java.util.Set;
 /**
  * Loads the native libraries, once per class loader. They find each other by their own folder, so
  * only the last one is named. A second class loader gets its own libdtjava.so and, by its soname,
- * the libdt that is already there.
+ * the libdt that is already there. So does libdt with an OpenSSL that the program loaded before.
  */
 public final class Loader {
-  private static final String[] LIBRARIES = {"libuv.so.1", "libdt.so.0", "libdtjava.so"};
+  /** What each needs comes before it. */
+  private static final String[] LIBRARIES = {
+    "libcrypto.so.3", "libssl.so.3", "libuv.so.1", "libdt.so.0", "libdtjava.so"
+  };
   private static final String PROPERTY = "dt.library.path";
   private static boolean loaded;
   /** Why a loaded libdt cannot be used. */
