@@ -27,6 +27,15 @@
 
 namespace dt::store {
 
+/// A request to all ranks to write their traces; one at a time.
+struct Dumping {
+  Ticket asker;
+  uint64_t id = 0;
+  int64_t deadline_ns = kNeverNs;
+  std::map<uint64_t, size_t> waiting;  ///< sessions that have not answered: their place in answers
+  std::vector<DumpAnswer> answers;
+};
+
 // Threads: everything runs on the loop's thread, except the constructor and what is const after
 // start(). Callbacks capture `this`: connections, listener and timer are destroyed by stop(), on
 // the loop's thread, and call nothing afterwards.
@@ -67,16 +76,6 @@ class Server::Impl {
     Ticket asker;
     uint64_t asked = 0;  // session
     int64_t deadline_ns = kNeverNs;
-  };
-
-  /// A request to all ranks to write their traces; one at a time.
-  struct Dumping {
-    Ticket asker;
-    uint64_t id = 0;
-    int64_t deadline_ns = kNeverNs;
-    std::map<uint64_t, size_t>
-        waiting;  ///< sessions that have not answered: their place in answers
-    std::vector<DumpAnswer> answers;
   };
 
   void accept(std::unique_ptr<net::Connection> connection);
