@@ -38,7 +38,7 @@ std::vector<int> stops(const std::string& output) {
 
 TEST_CASE("a stopped rank is named to the others when the heartbeat limit is over") {
   Process run(dt_run({"-n", "3"}, {"reduce"}),
-              with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=3000"}));
+              with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=6000"}));
   REQUIRE(run.wait_for_output("ready ", 3));
   const pid_t stopped = pid_of_rank(run.out, 1);
   REQUIRE(kill(stopped, SIGSTOP) == 0);
@@ -47,7 +47,7 @@ TEST_CASE("a stopped rank is named to the others when the heartbeat limit is ove
   INFO(run.err);
   CHECK(count_of(run.out, "DT_ERR_PEER_LOST of rank 1 host named pid " + std::to_string(stopped)) ==
         2);
-  CHECK(count_of(run.out, " has given no sign of life for 3.") == 2);
+  CHECK(count_of(run.out, " has given no sign of life for 6.") == 2);
   CHECK(count_of(run.out, "; last heard: ") == 2);
 }
 
