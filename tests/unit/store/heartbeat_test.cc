@@ -109,11 +109,12 @@ TEST_CASE("heartbeat: a store that says nothing any more is lost") {
   REQUIRE(client.value()->join(job.record(0), patiently()).ok());
   Failures failures;
   failures.watch(client.value().get());
-  Event released;
-  job.loop->post([&] { (void)released.wait(patiently()); });  // as a process that is stopped
+  const auto released = std::make_shared<Event>();
+  // As a process that is stopped.
+  job.loop->post([released] { (void)released->wait(patiently()); });
   client.value()->observe(alive());
   const Failure failure = failures.wait_first();
-  released.set();
+  released->set();
   CHECK(failure.info.code == Code::kPeerLost);
   CHECK(failure.info.rank == 0);
   INFO(failure.info.message);
