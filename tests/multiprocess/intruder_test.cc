@@ -38,7 +38,11 @@ constexpr int kPatienceMs = 30'000;
 constexpr char kToken[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 constexpr char kOther[] = "a0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 constexpr size_t kGarbageBytes = size_t{64} << 20;
+#if defined(__SANITIZE_THREAD__)
+constexpr int64_t kGrowthBytes = int64_t{512} << 20;  // each byte has several of the sanitizer's
+#else
 constexpr int64_t kGrowthBytes = int64_t{64} << 20;
+#endif
 
 dt::net::Security secure(dt::net::SecurityMode mode, const char* digits) {
   dt::net::Security security;
