@@ -12,6 +12,7 @@
 #include "cli/tool.h"
 #include "config/config.h"
 #include "job/host_identity.h"
+#include "job/store_options.h"
 #include "launch/credentials.h"
 #include "net/address.h"
 #include "net/host_port.h"
@@ -45,13 +46,6 @@ Result<net::HostPort> address_of(const StoreOptions& options) {
   return found;
 }
 
-Result<net::Security> security_here() {
-  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
-  DT_TRY_VALUE(const launch::Credentials found,
-               launch::find_credentials(config, process_environment(), false));
-  return found.security;
-}
-
 // A connection that is no rank of any job.
 struct Tool {
   std::unique_ptr<net::Loop> loop;
@@ -80,10 +74,16 @@ Status serve(const StoreOptions& options) {
   sigemptyset(&end);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&end, signal);
   sigprocmask(SIG_BLOCK, &end, nullptr);
+  DT_TRY_VALUE(const Config config, Config::load(process_environment()));
+  DT_TRY_VALUE(const launch::Credentials credentials,
+               launch::find_credentials(config, process_environment(), false));
+  const store::ServerOptions settings = job::store_options(config);
   store::ServerOptions server_options = options.server;
+  server_options.heartbeat_ms = settings.heartbeat_ms;
+  server_options.heartbeat_timeout_ms = settings.heartbeat_timeout_ms;
   server_options.host = job::host_name();
   server_options.pid = getpid();
-  DT_TRY_VALUE(server_options.security, security_here());
+  server_options.security = credentials.security;
   server_options.logger = std::make_shared<Logger>();
   DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(const std::unique_ptr<store::Server> server,
