@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.run
 
 LIMIT = timedelta(seconds=60)
 
@@ -56,23 +57,28 @@ def gloo(store=None, rank=-1, size=-1):
     dist.destroy_process_group()
 
 
-def serve():
+def serve(address, until):
+    """Tells where it serves a store, and does so until the function returns."""
     store = dist.TCPStore("127.0.0.1", 0, None, True, LIMIT)
-    print(f"127.0.0.1:{store.port}", flush=True)
-    sys.stdin.read()
+    address(f"127.0.0.1:{store.port}")
+    until()
 
 
-def main():
-    if sys.argv[1] == "serve":
-        serve()
-    elif sys.argv[1] == "gloo":
-        if len(sys.argv) > 2:
-            gloo(connect(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+def torchrun(args):
+    torch.distributed.run.main(args)
+
+
+def main(args):
+    if args[0] == "serve":
+        serve(lambda address: print(address, flush=True), sys.stdin.read)
+    elif args[0] == "gloo":
+        if len(args) > 1:
+            gloo(connect(args[1]), int(args[2]), int(args[3]))
         else:
             gloo()
     else:
-        exchange(sys.argv[1], *map(int, sys.argv[2:5]))
+        exchange(args[0], *map(int, args[1:4]))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

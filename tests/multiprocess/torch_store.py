@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torch_store.py CASE DT TORCH_RANK: ranks of PyTorch and of dt meet in one store. Needs python3-torch."""
+"""torch_store.py DT TORCH_RANK: ranks of PyTorch and of dt meet in one store. Needs python3-torch."""
+import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +13,41 @@ import threading
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = "/usr/bin/python3"  # the one that Debian's python3-torch belongs to
 LIMIT_S = 100
+FORK = multiprocessing.get_context("fork")  # of this process, which loads PyTorch once for all
+
+
+class Forked:
+    """A function in a process of its own, used like a Popen."""
+
+    def __init__(self, function, *args, output=None, environment=None):
+        self.args = [function.__name__, *args]
+        self.child = FORK.Process(target=self.run, args=(function, args, output, environment))
+        self.child.start()
+
+    @staticmethod
+    def run(function, args, output, environment):
+        if output is not None:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        function(*args)
+
+    def poll(self):
+        return self.child.exitcode
+
+    def wait(self, limit_s=None):
+        self.child.join(limit_s)
+        if self.child.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, limit_s)
+        return self.child.exitcode
+
+    def kill(self):
+        self.child.kill()
+
+    def terminate(self):
+        self.child.terminate()
 
 
 class Processes:
@@ -29,10 +66,14 @@ class Processes:
                 process.wait()
 
     def start(self, command, **variables):
+        """A list is a program and its arguments, a tuple a function of this process and its arguments."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
         environment.update({name: str(value) for name, value in variables.items()})
         output = tempfile.TemporaryFile("w+", encoding="utf-8")
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        if isinstance(command, tuple):
+            process = Forked(*command, output=output, environment=environment)
+        else:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         self.running.append((process, output))
         return process
 
@@ -70,6 +111,8 @@ def first_line(process, limit_s=LIMIT_S):
 
 
 class Server:
+    """One that says its address in its first line and serves until it is ended."""
+
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -77,15 +120,48 @@ class Server:
         return first_line(self.process)
 
     def __exit__(self, *_):
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
+
+
+class TorchServer:
+    """PyTorch's store."""
+
+    def __init__(self):
+        self.address, theirs = FORK.Pipe(duplex=False)
+        self.process = Forked(torch_rank_py().serve, theirs.send, signal.pause)
+        theirs.close()
+
+    def __enter__(self):
+        if not self.address.poll(LIMIT_S):
+            sys.exit("PyTorch's store said no address")
+        return self.address.recv()
+
+    def __exit__(self, *_):
+        end(self.process)
+
+
+def end(process):
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def torch_rank_py():
+    """The module, with all of PyTorch; the first call takes seconds."""
+    sys.path.insert(0, HERE)
+    return __import__("torch_rank")
 
 
 def python_rank(*args):
+    """A rank of PyTorch, forked."""
+    return (torch_rank_py().main, list(map(str, args)))
+
+
+def python_command(*args):
+    """The same as a command, for others to start."""
     return [PYTHON, os.path.join(HERE, "torch_rank.py"), *map(str, args)]
 
 
@@ -114,27 +190,27 @@ def gloo_on_dt(dt, torch_rank):
             all_ranks.start(python_rank("gloo", address, rank, 3))
         all_ranks.finish(*lines)
     with Processes() as all_ranks:
-        all_ranks.start([dt, "run", "-n", "3", *python_rank("gloo")], DT_STORE_TORCH_COMPAT="true")
+        all_ranks.start([dt, "run", "-n", "3", *python_command("gloo")], DT_STORE_TORCH_COMPAT="true")
         all_ranks.finish(*lines)
 
 
 def torch_serves(dt, torch_rank):
     """A rank of PyTorch serves; the ranks of dt, with a store of their own or without, join it as clients."""
     for _ in range(2):
-        with Server(python_rank("serve")) as address, Processes() as all_ranks:
+        with TorchServer() as address, Processes() as all_ranks:
             for rank in range(2):
                 all_ranks.start(python_rank(address, rank, 2, 2))
             all_ranks.start([dt, "run", "-n", "2", torch_rank, "2"], DT_STORE_TORCH_ADDRESS=address)
             all_ranks.finish(*said(2, 2))
     host, port = free_address()
-    with Server(python_rank("serve")) as address, Processes() as all_ranks:
+    with TorchServer() as address, Processes() as all_ranks:
         all_ranks.start(python_rank(address, 0, 1, 2))
         for rank in range(2):
             # Nothing listens at the address of the job, and nobody is to: all meet at PyTorch's.
             all_ranks.start([torch_rank, "1"], DT_RANK=rank, DT_WORLD_SIZE=2, DT_MASTER_ADDR=host,
                             DT_MASTER_PORT=port, DT_JOB_ID="meeting", DT_STORE_TORCH_ADDRESS=address)
         all_ranks.finish(*said(1, 2))
-    with Server(python_rank("serve")) as address, Processes() as all_ranks:
+    with TorchServer() as address, Processes() as all_ranks:
         all_ranks.start(python_rank(address, 0, 1, 1))
         all_ranks.start([torch_rank, "1"], DT_STORE_TORCH_ADDRESS=address)
         all_ranks.finish(*said(1, 1))
@@ -149,8 +225,8 @@ def free_address():
 def torchrun(processes, folder, *command, address=None):
     """Debian's needs the options for redirection."""
     host, port = address or free_address()
-    return [PYTHON, "-m", "torch.distributed.run", "-r", "1", "-t", "1", "--log_dir", folder, "--no_python",
-            "--master_addr", host, "--master_port", str(port), "--nproc_per_node", str(processes), *command]
+    return (torch_rank_py().torchrun, ["-r", "1", "-t", "1", "--log_dir", folder, "--no_python",
+            "--master_addr", host, "--master_port", str(port), "--nproc_per_node", str(processes), *command])
 
 
 def agent_serves(dt, torch_rank):
@@ -170,7 +246,7 @@ def agent_starts_both(dt, torch_rank):
               'export DT_RANK=$RANK DT_WORLD_SIZE=2 DT_MASTER_ADDR=$MASTER_ADDR DT_MASTER_PORT=$MASTER_PORT '
               'DT_JOB_ID=meeting DT_STORE_TORCH_ADDRESS=$MASTER_ADDR:$MASTER_PORT; exec "$3" 2')
     with tempfile.TemporaryDirectory() as folder, Processes() as all_ranks:
-        all_ranks.start(torchrun(4, folder, "/bin/sh", "-c", script, "sh", *python_rank(), torch_rank))
+        all_ranks.start(torchrun(4, folder, "/bin/sh", "-c", script, "sh", *python_command(), torch_rank))
         all_ranks.finish(*said(2, 2))
 
 
@@ -202,18 +278,17 @@ def stranger_serves(dt, torch_rank):
         stranger.shutdown(socket.SHUT_RDWR)
 
 
-CASES = {function.__name__: function
-         for function in (dt_serves, gloo_on_dt, torch_serves, agent_serves, agent_starts_both,
-                          stranger_serves)}
-
-
 def main():
+    if os.path.realpath(sys.executable) != os.path.realpath(PYTHON) and os.path.exists(PYTHON):
+        os.execv(PYTHON, [PYTHON, *sys.argv])
     try:
-        subprocess.run([PYTHON, "-c", "import torch"], check=True, capture_output=True, timeout=LIMIT_S)
-    except (OSError, subprocess.CalledProcessError):
+        torch_rank_py()
+    except ImportError:
         print("no PyTorch for /usr/bin/python3: apt-get install python3-torch")
         sys.exit(77)
-    CASES[sys.argv[1]](*sys.argv[2:])
+    for case in (dt_serves, gloo_on_dt, torch_serves, agent_serves, agent_starts_both, stranger_serves):
+        print(case.__doc__, flush=True)
+        case(*sys.argv[1:])
 
 
 if __name__ == "__main__":
