@@ -99,7 +99,13 @@ bool Process::read_more() {
 }
 
 bool Process::wait_for_output(const std::string& text, size_t count) {
-  while (count_of(out, text) < count) {
+  return wait_for(out, text, count);
+}
+
+bool Process::wait_for_error(const std::string& text) { return wait_for(err, text, 1); }
+
+bool Process::wait_for(const std::string& stream, const std::string& text, size_t count) {
+  while (count_of(stream, text) < count) {
     if (!read_more()) return false;
   }
   return true;

@@ -29,6 +29,8 @@ class Process {
   pid_t pid() const { return pid_; }
   /// Reads until stdout has `count` occurrences of `text`; false at the deadline or at its end.
   bool wait_for_output(const std::string& text, size_t count = 1);
+  /// The same of stderr.
+  bool wait_for_error(const std::string& text);
   /// Reads all there is and waits for the end. As a shell says it; -1 at the deadline.
   int wait();
   void send(int signal) const;
@@ -39,6 +41,7 @@ class Process {
   std::string err;
 
  private:
+  bool wait_for(const std::string& stream, const std::string& text, size_t count);
   bool read_more();
 
   const int silence_ms_;

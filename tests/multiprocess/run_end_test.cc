@@ -95,6 +95,20 @@ TEST_CASE("a rank that is killed is named with its signal, and who ignores SIGTE
   CHECK(watch.all_ended(0));
 }
 
+TEST_CASE("with --on-failure continue the others go on, and the failure is told at once and last") {
+  Process run(dt_run({"-n", "3", "--on-failure", "continue"}, {"usr1"}));
+  REQUIRE(run.wait_for_output("ready ", 3));
+  kill(pid_of_rank(run.out, 1), SIGKILL);
+  REQUIRE(run.wait_for_error("; the others go on\n"));
+  run.send(SIGUSR1);
+  CHECK(run.wait() == 128 + SIGKILL);
+  CHECK(count_of(run.out, "got 1\n") == 2);
+  const std::string first = "rank 1 (host " + host_name() + " pid ";
+  CHECK(starts_with(run.err, "dt run: " + first));
+  CHECK(count_of(run.err, first) == 2);
+  CHECK(count_of(run.err, "because of it") == 0);
+}
+
 TEST_CASE("a rank that ends early with 0 is no failure") {
   Process run(dt_run({"-n", "2"}, {"listen"}));
   CHECK(run.wait() == 0);
@@ -136,7 +150,7 @@ TEST_CASE("kill -9 of dt run leaves no rank and no child of a rank") {
 
 TEST_CASE("SIGUSR1 reaches the ranks, which decide") {
   Process run(dt_run({"-n", "3"}, {"usr1"}));
-  REQUIRE(run.wait_for_output("ready\n", 3));
+  REQUIRE(run.wait_for_output("ready ", 3));
   run.send(SIGUSR1);
   CHECK(run.wait() == 0);
   CHECK(count_of(run.out, "got 1\n") == 3);
@@ -196,7 +210,7 @@ TEST_CASE("SIGHUP that was ignored at start stays ignored") {
   signal(SIGHUP, SIG_IGN);
   Process run(dt_run({"-n", "1"}, {"usr1"}));
   signal(SIGHUP, SIG_DFL);
-  REQUIRE(run.wait_for_output("ready\n"));
+  REQUIRE(run.wait_for_output("ready "));
   run.send(SIGHUP);
   run.send(SIGUSR1);
   CHECK(run.wait() == 0);
@@ -234,6 +248,9 @@ TEST_CASE("a wrong number of ranks, option or command is refused") {
   Process option({dt, "run", "--no-such-option", "true"});
   CHECK(option.wait() == 2);
   CHECK(option.err == "dt run: unknown option --no-such-option; see dt run --help\n");
+  Process both({dt, "run", "--on-failure", "continue", "--max-restarts", "1", "true"});
+  CHECK(both.wait() == 2);
+  CHECK(count_of(both.err, "exclude each other") == 1);
   Process nothing({dt, "run", "-n", "2"});
   CHECK(nothing.wait() == 2);
   Process command({dt, "dance"});

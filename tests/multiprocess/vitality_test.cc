@@ -37,11 +37,13 @@ std::vector<int> stops(const std::string& output) {
 }  // namespace
 
 TEST_CASE("a stopped rank is named to the others when the heartbeat limit is over") {
-  Process run(dt_run({"-n", "3"}, {"reduce"}),
+  Process run(dt_run({"-n", "3", "--on-failure", "continue"}, {"reduce"}),
               with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=6000"}));
   REQUIRE(run.wait_for_output("ready ", 3));
   const pid_t stopped = pid_of_rank(run.out, 1);
   REQUIRE(kill(stopped, SIGSTOP) == 0);
+  CHECK(run.wait_for_output(" saw DT_ERR_PEER_LOST ", 2));
+  REQUIRE(kill(stopped, SIGKILL) == 0);
   CHECK(run.wait() != 0);
   INFO(run.out);
   INFO(run.err);

@@ -160,6 +160,11 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
     return;
   }
   failed->push_back(rank);
+  if (!plan_.end_on_failure) {
+    output_.message(
+        "dt run: " + first_failure_line(plan_.place.first_rank + rank, end, plan_.host) +
+        "; the others go on");
+  }
 }
 
 void Supervisor::on_first_failure(int rank) {
@@ -173,6 +178,7 @@ void Supervisor::on_first_failure(int rank) {
 
 void Supervisor::end_ranks(int64_t term_after_ms) {
   if (ending_ns_ == 0) ending_ns_ = monotonic_ns();
+  if (!plan_.end_on_failure) return;
   if (stop_signal_ != 0) return;  // all are ending as they were asked to, in their own time
   term_at_ = term_at_.earlier(Deadline::after_ms(term_after_ms));
   kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));

@@ -22,8 +22,9 @@ constexpr char kFooter[] =
     "\n"
     "The first rank that fails ends the job: the others get half of the grace (at most 2 s) to "
     "end\n"
-    "by themselves, then SIGTERM, then SIGKILL. dt run ends with its exit code, or with 128 + "
-    "signal.\n"
+    "by themselves, then SIGTERM, then SIGKILL; with --on-failure continue they go on. dt run "
+    "ends\n"
+    "with the exit code of the rank that failed first, or with 128 + signal.\n"
     "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms or run.grace_ms "
     "is\n"
     "given, or at once on a second SIGINT.\n"
@@ -98,6 +99,11 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--max-restarts", options.max_restarts,
                  "start all ranks again so many times after a failure (0)")
       ->check(CLI::Range(0, 1'000'000));
+  std::string on_failure = "end";
+  app.add_option("--on-failure", on_failure,
+                 "the other ranks: end, or continue in a communicator that they shrink")
+      ->check(CLI::IsMember({"end", "continue"}).description(""))
+      ->type_name("end|continue");
   auto* prefix = app.add_flag("--prefix", always_prefix,
                               "put \"[rank] \" before each line with one rank, too");
   app.add_flag("--no-prefix", no_prefix, "pass lines on as they are")->excludes(prefix);
@@ -122,6 +128,13 @@ ParsedRun parse_run(int argument_count, char** arguments) {
 
   options.nproc = to_number(nproc);
   options.bind = bind == "cores" ? Bind::kCores : bind == "numa" ? Bind::kNuma : Bind::kNone;
+  options.end_on_failure = on_failure == "end";
+  if (!options.end_on_failure && options.max_restarts > 0) {
+    parsed.exit_code = usage_error(
+        "--on-failure continue and --max-restarts exclude each other: after a failure either the "
+        "others go on, or all start again");
+    return parsed;
+  }
   if (always_prefix || no_prefix) options.prefix = always_prefix;
   options.command = app.remaining();
   if (!options.command.empty() && options.command.front() == "--") {

@@ -128,7 +128,7 @@ int progress(int steps) {
 
 int wait_for_usr1() {
   block_usr1();
-  say("ready\n");
+  say("ready " + std::to_string(getpid()) + "\n");
   say("got " + std::to_string(await_usr1()) + "\n");
   return 0;
 }
