@@ -66,6 +66,8 @@ struct SectionHeader {
   /// the cause: 0 none, else world rank + 1; kBlamesAbort: the job was aborted.
   std::atomic<int32_t> blames;
   static constexpr int32_t kBlamesAbort = -1;
+  /// With the rank: it gave no sign of life, but its process may still be there.
+  static constexpr int32_t kBlamesSilence = 1 << 30;
   /// Section offset of the world communicator's block, 0 while there is none.
   std::atomic<int64_t> world_block;
 };
