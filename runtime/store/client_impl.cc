@@ -214,6 +214,7 @@ void Client::Impl::begin_beats() {
 }
 
 void Client::Impl::on_beat() {
+  if (lost_) return;  // due between lose() and the timer's end
   const int64_t now_ns = monotonic_ns();
   const int64_t limit_ms = welcome.heartbeat_timeout_ms;
   const int64_t late_ms = beat_at_ns_ == 0 ? 0 : (now_ns - beat_at_ns_) / kNsPerMs;

@@ -124,6 +124,25 @@ TEST_CASE("heartbeat: a store that says nothing any more is lost") {
   CHECK(client.value()->ping(patiently()).message() == failure.info.message);
 }
 
+TEST_CASE("heartbeat: a sign of life that is due while the store is found lost does no harm") {
+  Job job(1, [](ServerOptions* options) { options->heartbeat_ms = 10; });
+  const auto loop = std::move(net::Loop::start()).value();  // the client's own
+  auto client = Client::connect(loop.get(), job.client_options(0), patiently());
+  REQUIRE(client.ok());
+  REQUIRE(client.value()->join(job.record(0), patiently()).ok());
+  const auto told = std::make_shared<Event>();
+  client.value()->on_failure([told](const Failure& failure) {
+    CHECK(failure.info.code == Code::kPeerLost);
+    Event never;
+    CHECK_FALSE(never.wait(briefly(100)));  // the loop is busy until the next one is due
+    told->set();
+  });
+  client.value()->observe(alive());
+  job.server.reset();
+  REQUIRE(told->wait(patiently()));
+  CHECK(client.value()->ping(patiently()).code() == Code::kPeerLost);
+}
+
 TEST_CASE("heartbeat: a stall is told to rank 0") {
   Job job(2, beat_often);
   auto clients = job.join_all();
