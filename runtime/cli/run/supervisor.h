@@ -33,7 +33,7 @@ struct SupervisorPlan {
   std::string host;
   rlimit open_files{};                 ///< what the ranks get
   std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent
-  bool end_on_failure = true;  ///< else the others go on, here and on the other nodes
+  bool end_on_failure = true;          ///< else the others go on, here and on the other nodes
   /// From the first failure to SIGKILL; the others get SIGTERM on the way.
   int64_t grace_ms = 15'000;
   /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that
