@@ -310,34 +310,33 @@ void Job::hear_of(const store::Failure& failure) {
       if (record.rank == info.rank) return fail(lost(record));  // seen by pidfd or told: one text
     }
   }
-  fail(Status(std::move(info)), failure.silent ? Loss::kSilent : Loss::kEnded);
+  fail(Status(std::move(info)), failure.silent);
 }
 
-Status Job::lost(const store::LocalRecord& record, Loss loss) const {
+Status Job::lost(const store::LocalRecord& record) const {
   ErrorInfo info;
   info.code = Code::kPeerLost;
   info.rank = record.rank;
   info.host = host_name_;
   info.pid = record.pid;
-  const char* what = loss == Loss::kEnded
-                         ? "is gone: it ended, was killed, or dropped the job without dt_finalize"
-                         : "has given no sign of life: its process is stopped or hangs";
-  info.message = format("rank %d (%s pid %lld) %s%s; look at its log, then start the job again",
-                        record.rank, host_name_.c_str(), static_cast<long long>(record.pid), what,
-                        last_operation(record.rank).c_str());
+  info.message = format(
+      "rank %d (%s pid %lld) is gone: it ended, was killed, or dropped the job without "
+      "dt_finalize%s; "
+      "look at its log, then start the job again",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
+      last_operation(record.rank).c_str());
   return Status(std::move(info));
 }
 
 /// Blames before it tells: a caller may end this process as soon as its call returns.
-void Job::fail(const Status& status, Loss loss) {
+void Job::fail(const Status& status, bool silent) {
   const ErrorInfo& info = status.info();
   const bool lost = info.code == Code::kPeerLost && info.rank >= 0;
   local_.with([&](const LocalPeers& local) {
     if (local.engine == nullptr) return;
     int32_t none = 0;
-    int32_t blames = lost ? info.rank + 1 : shm::SectionHeader::kBlamesAbort;
-    if (lost && loss == Loss::kSilent) blames |= shm::SectionHeader::kBlamesSilence;
-    local.engine->arena()->own_header().blames.compare_exchange_strong(none, blames);
+    local.engine->arena()->own_header().blames.compare_exchange_strong(
+        none, lost && !silent ? info.rank + 1 : shm::SectionHeader::kStoreTells);
   });
   tracer_->failed({}, status);
   tracer_->settle(kTraceMs);
@@ -355,19 +354,14 @@ void Job::peer_ended(int32_t local_rank) {
   const shm::SectionHeader& header = local.engine->arena()->header(local_rank);
   if (has_left(header)) return;
   auto culprit = local.records.begin() + local_rank;
-  Loss loss = Loss::kEnded;
-  if (int32_t blames = header.blames.load(); blames != 0) {
+  if (const int32_t blames = header.blames.load(); blames != 0) {
     // It ended because of another, of whom this rank has not heard yet. The store tells of those
-    // that are not here, and of an abort.
-    if (blames > 0 && (blames & shm::SectionHeader::kBlamesSilence) != 0) {
-      blames &= ~shm::SectionHeader::kBlamesSilence;
-      loss = Loss::kSilent;
-    }
+    // that are not here, of an abort, and of silence.
     culprit = std::find_if(local.records.begin(), local.records.end(),
                            [&](const auto& record) { return record.rank + 1 == blames; });
     if (culprit == local.records.end() || culprit->rank == place_.rank) return;
   }
-  fail(lost(*culprit, loss), loss);
+  fail(lost(*culprit));
 }
 
 std::string Job::last_operation(int32_t world_rank) const {

@@ -125,9 +125,9 @@ class Job {
   store::Activity activity();
   void hear_of(const store::Failure& failure);
   void peer_ended(int32_t local_rank);
-  enum class Loss { kEnded, kSilent };
-  void fail(const Status& status, Loss loss = Loss::kEnded);
-  Status lost(const store::LocalRecord& record, Loss loss = Loss::kEnded) const;
+  /// `silent`: the rank is lost, and its process may still be there.
+  void fail(const Status& status, bool silent = false);
+  Status lost(const store::LocalRecord& record) const;
   /// Which operation a local rank entered last, for messages.
   std::string last_operation(int32_t world_rank) const;
 

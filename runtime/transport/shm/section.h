@@ -63,11 +63,10 @@ struct SectionHeader {
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
   /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for
-  /// the cause: 0 none, else world rank + 1; kBlamesAbort: the job was aborted.
+  /// the cause: 0 none, else world rank + 1; kStoreTells: no rank's end, as an abort or silence, of
+  /// which the store tells all.
   std::atomic<int32_t> blames;
-  static constexpr int32_t kBlamesAbort = -1;
-  /// With the rank: it gave no sign of life, but its process may still be there.
-  static constexpr int32_t kBlamesSilence = 1 << 30;
+  static constexpr int32_t kStoreTells = -1;
   /// Section offset of the world communicator's block, 0 while there is none.
   std::atomic<int64_t> world_block;
 };
