@@ -151,7 +151,6 @@ def end(process):
 
 def torch_rank_py():
     """The module, with all of PyTorch; the first call takes seconds."""
-    sys.path.insert(0, HERE)
     return __import__("torch_rank")
 
 

@@ -101,7 +101,7 @@ ParsedRun parse_run(int argument_count, char** arguments) {
       ->check(CLI::Range(0, 1'000'000));
   std::string on_failure = "end";
   app.add_option("--on-failure", on_failure,
-                 "the other ranks: end, or continue in a communicator that they shrink")
+                 "what the other ranks do then: end, or continue by themselves (end)")
       ->check(CLI::IsMember({"end", "continue"}).description(""))
       ->type_name("end|continue");
   auto* prefix = app.add_flag("--prefix", always_prefix,

@@ -21,7 +21,7 @@ struct RunOptions {
   std::optional<int64_t> grace_ms;  ///< absent: run.grace_ms
   std::optional<int> show_lines;    ///< absent: run.show_lines
   int max_restarts = 0;
-  bool end_on_failure = true;  ///< of all ranks when one fails
+  bool end_on_failure = true;  ///< a rank that fails ends the others
   Bind bind = Bind::kNone;
   NodeOptions node;
   bool verbose = false;
