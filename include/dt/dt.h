@@ -422,9 +422,9 @@ DT_API dt_status dt_request_stop(dt_job* job);
 DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
 
 /**
- * Writes the last operations of this rank into a file, rank-00003.dttrace for rank 3, which the
- * command `dt trace report DIRECTORY` reads together with those of the other ranks. The file is
- * replaced as a whole. A failure writes it without a call where trace.dir is set.
+ * Writes the last operations of this rank into a file for the command `dt trace report`, replaced
+ * as a whole: rank-00003.dttrace for rank 3, rank-00003.attempt-2.dttrace when the job was started
+ * again twice. A failure writes it without a call where trace.dir is set.
  * @param job       the handle, also of a job that failed or was finalized.
  * @param directory where, made if it is not there; NULL: trace.dir.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT without a directory; DT_ERR_INVALID_STATE when

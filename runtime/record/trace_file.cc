@@ -246,8 +246,9 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-std::string trace_file_name(int32_t rank) {
-  return format("%s%05d%s", kPrefix.data(), rank, kSuffix.data());
+std::string trace_file_name(int32_t rank, int32_t attempt) {
+  const std::string later = attempt > 0 ? format(".attempt-%d", attempt) : "";
+  return format("%s%05d%s%s", kPrefix.data(), rank, later.c_str(), kSuffix.data());
 }
 
 bool is_trace_file_name(std::string_view name) {
@@ -324,7 +325,7 @@ Result<std::string> write_trace(const std::string& directory, const Trace& trace
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return failed("make " + directory, error.message());
-  const std::string name = trace_file_name(trace.identity.rank);
+  const std::string name = trace_file_name(trace.identity.rank, trace.identity.attempt);
   const std::string path = directory + "/" + name;
   const std::string temporary =
       format("%s/.%s.%d.%d", directory.c_str(), name.c_str(), int{getpid()}, int{gettid()});

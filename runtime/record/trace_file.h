@@ -16,8 +16,8 @@ inline constexpr std::string_view kTraceMagic{"DTTRACE\n", 8};
 inline constexpr uint32_t kTraceVersion = 1;
 inline constexpr size_t kMaxTraceBytes = size_t{256} << 20;
 
-/// "rank-00003.dttrace"
-std::string trace_file_name(int32_t rank);
+/// "rank-00003.dttrace"; of a later attempt "rank-00003.attempt-2.dttrace", so that none is lost.
+std::string trace_file_name(int32_t rank, int32_t attempt);
 bool is_trace_file_name(std::string_view name);
 
 std::string encode(const Trace& trace);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "record/trace_file.h"
@@ -26,20 +27,44 @@ struct Weight {
   }
 };
 
+void weigh(const record::Trace& trace, Weight* weight) {
+  ++weight->traces;
+  weight->latest_ns = std::max(weight->latest_ns, trace.recorded.realtime_ns);
+}
+
+std::string heaviest(const std::map<std::string, Weight>& ids) {
+  return std::max_element(ids.begin(), ids.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
 }  // namespace
 
-Loaded choose(std::vector<std::pair<std::string, record::Trace>> read) {
+Loaded choose(std::vector<std::pair<std::string, record::Trace>> read,
+              std::optional<int32_t> attempt) {
+  std::map<std::string, Weight> ids;
   std::map<Job, Weight> jobs;
   for (const auto& [path, trace] : read) {
-    Weight& weight = jobs[job_of(trace)];
-    ++weight.traces;
-    weight.latest_ns = std::max(weight.latest_ns, trace.recorded.realtime_ns);
+    weigh(trace, &ids[trace.identity.job_id]);
+    if (!attempt || trace.identity.attempt == *attempt) weigh(trace, &jobs[job_of(trace)]);
   }
   Loaded loaded;
-  if (jobs.empty()) return loaded;
-  const Job chosen = std::max_element(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
-                       return a.second < b.second;
+  if (jobs.empty()) {
+    for (const auto& [path, trace] : read) {
+      loaded.problems.push_back(format("%s: of attempt %d", path.c_str(), trace.identity.attempt));
+    }
+    return loaded;
+  }
+  const std::string id = heaviest(ids);
+  const auto rank_of = [&](const std::pair<const Job, Weight>& each) {
+    const auto& [job_id, job_attempt, session, size] = each.first;
+    const bool wanted = job_id == id;
+    return std::tuple(wanted, wanted ? job_attempt : 0, each.second);
+  };
+  const Job chosen = std::max_element(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {
+                       return rank_of(a) < rank_of(b);
                      })->first;
+  std::set<int32_t> others;
   // Of one rank the latest comes first.
   std::stable_sort(read.begin(), read.end(), [](const auto& a, const auto& b) {
     if (a.second.identity.rank != b.second.identity.rank) {
@@ -49,7 +74,9 @@ Loaded choose(std::vector<std::pair<std::string, record::Trace>> read) {
   });
   for (auto& [path, trace] : read) {
     const record::Identity& it = trace.identity;
-    if (job_of(trace) != chosen) {
+    if (it.job_id == std::get<0>(chosen) && it.attempt != std::get<1>(chosen)) {
+      others.insert(it.attempt);
+    } else if (job_of(trace) != chosen) {
       loaded.problems.push_back(format(
           "%s: of another job than the others: job \"%s\", attempt %d, rank %d of %d, "
           "host %s",
@@ -61,10 +88,11 @@ Loaded choose(std::vector<std::pair<std::string, record::Trace>> read) {
       loaded.traces.push_back(std::move(trace));
     }
   }
+  loaded.other_attempts.assign(others.begin(), others.end());
   return loaded;
 }
 
-Result<Loaded> load(const std::string& directory) {
+Result<Loaded> load(const std::string& directory, std::optional<int32_t> attempt) {
   std::error_code error;
   std::vector<std::string> paths;
   auto entry = std::filesystem::directory_iterator(directory, error);
@@ -85,7 +113,7 @@ Result<Loaded> load(const std::string& directory) {
       problems.push_back(trace.status().message());
     }
   }
-  Loaded loaded = choose(std::move(read));
+  Loaded loaded = choose(std::move(read), attempt);
   loaded.problems.insert(loaded.problems.begin(), problems.begin(), problems.end());
   if (!loaded.traces.empty()) return loaded;
   std::string text = directory + ": no trace that can be read (rank-*.dttrace)";

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct TraceOptions {
   std::string output;  ///< of the timeline; empty: stdout
   int64_t timeout_ms = 10'000;
   int64_t slow_ms = 1'000;
+  std::optional<int32_t> attempt;  ///< none: the last one
   bool json = false;
 };
 
@@ -86,18 +88,25 @@ Status dump_traces(const TraceOptions& options) {
                        static_cast<double>(options.timeout_ms) / 1e3));
 }
 
-void print_problems(const std::vector<std::string>& problems) {
-  for (const std::string& problem : problems) {
+void print_problems(const trace::Loaded& loaded) {
+  for (const std::string& problem : loaded.problems) {
     fprintf(stderr, "dt trace: not used: %s\n", problem.c_str());
   }
+  std::string others;
+  for (const int32_t attempt : loaded.other_attempts) {
+    others += format("%s%d", others.empty() ? "" : ", ", attempt);
+  }
+  if (others.empty()) return;
+  fprintf(stderr, "dt trace: this is attempt %d; there are traces of attempt %s, too (--attempt)\n",
+          loaded.traces.front().identity.attempt, others.c_str());
 }
 
 Status print_report(const TraceOptions& options) {
-  DT_TRY_VALUE(const trace::Loaded loaded, trace::load(options.directory));
+  DT_TRY_VALUE(const trace::Loaded loaded, trace::load(options.directory, options.attempt));
   trace::JudgeOptions judging;
   judging.slow_ns = options.slow_ms * 1'000'000;
   const trace::Verdict verdict = trace::judge(loaded.traces, judging);
-  if (!options.json) print_problems(loaded.problems);
+  if (!options.json) print_problems(loaded);
   const std::string text =
       options.json ? trace::report_json(verdict, loaded.problems) : trace::report_text(verdict);
   fwrite(text.data(), 1, text.size(), stdout);
@@ -105,8 +114,8 @@ Status print_report(const TraceOptions& options) {
 }
 
 Status write_timeline(const TraceOptions& options) {
-  DT_TRY_VALUE(const trace::Loaded loaded, trace::load(options.directory));
-  print_problems(loaded.problems);
+  DT_TRY_VALUE(const trace::Loaded loaded, trace::load(options.directory, options.attempt));
+  print_problems(loaded);
   const std::string text = trace::timeline_json(loaded.traces);
   if (options.output.empty() || options.output == "-") {
     fwrite(text.data(), 1, text.size(), stdout);
@@ -142,12 +151,16 @@ int trace_command(int argument_count, char** arguments) {
       ->check(CLI::Range(int64_t{1}, kMaxTimeoutMs));
   sub = add("report", "say in a sentence what went wrong, then show the ranks", print_report);
   sub->add_option("directory", options.directory, "where the traces of all ranks are")->required();
+  sub->add_option("--attempt", options.attempt, "of the job (the last one)")
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("--slow-ms", options.slow_ms,
                   "a rank that comes so much after the others is slow (1000)")
       ->check(CLI::Range(int64_t{1}, kMaxTimeoutMs));
   sub->add_flag("--json", options.json, "the same for programs");
   sub = add("timeline", "write Chrome's trace format, for ui.perfetto.dev", write_timeline);
   sub->add_option("directory", options.directory, "where the traces of all ranks are")->required();
+  sub->add_option("--attempt", options.attempt, "of the job (the last one)")
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("-o,--output", options.output, "file (standard output)");
   if (const auto over = parse(&app, argument_count, arguments)) return *over;
   const Status status = action(options);

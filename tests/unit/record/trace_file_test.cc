@@ -86,7 +86,7 @@ TEST_CASE("what is written is read") {
   const Trace trace = example();
   const auto path = write_trace(folder.path + "/new/deeper", trace);
   REQUIRE(path.ok());
-  CHECK(path.value() == folder.path + "/new/deeper/rank-00003.dttrace");
+  CHECK(path.value() == folder.path + "/new/deeper/rank-00003.attempt-2.dttrace");
   const auto read = read_trace(path.value());
   REQUIRE(read.ok());
   const Trace& again = read.value();
@@ -177,8 +177,10 @@ TEST_CASE("errors name the file and the reason") {
 }
 
 TEST_CASE("names of files") {
-  CHECK(dt::record::trace_file_name(3) == "rank-00003.dttrace");
-  CHECK(dt::record::trace_file_name(123456) == "rank-123456.dttrace");
+  CHECK(dt::record::trace_file_name(3, 0) == "rank-00003.dttrace");
+  CHECK(dt::record::trace_file_name(123456, 0) == "rank-123456.dttrace");
+  CHECK(dt::record::trace_file_name(3, 2) == "rank-00003.attempt-2.dttrace");
+  CHECK(dt::record::is_trace_file_name("rank-00003.attempt-2.dttrace"));
   CHECK(dt::record::is_trace_file_name("rank-00003.dttrace"));
   CHECK_FALSE(dt::record::is_trace_file_name(".rank-00003.dttrace.12.12"));
   CHECK_FALSE(dt::record::is_trace_file_name("rank-00003.txt"));

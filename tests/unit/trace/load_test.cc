@@ -66,6 +66,35 @@ TEST_CASE("what cannot be used is named, and the rest is") {
   CHECK(contains(all, "a second trace of rank 1"));
 }
 
+TEST_CASE("of several attempts the last one is taken, or the one that is asked for") {
+  const Folder folder;
+  for (int32_t attempt = 0; attempt < 3; ++attempt) {
+    // The last attempt has fewer ranks, and so fewer files, than the others.
+    const int32_t size = attempt == 2 ? 2 : 3;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      Built built(rank, size);
+      built.trace().identity.attempt = attempt;
+      built.trace().identity.session = 7 + static_cast<uint64_t>(attempt);
+      REQUIRE(write_trace(folder.path, built.allreduce(1, 2)).ok());
+    }
+  }
+  const auto last = load(folder.path);
+  REQUIRE(last.ok());
+  CHECK(last.value().traces.size() == 2);
+  CHECK(last.value().traces[0].identity.attempt == 2);
+  CHECK(last.value().problems.empty());
+  CHECK(last.value().other_attempts == std::vector<int32_t>{0, 1});
+  const auto first = load(folder.path, 0);
+  REQUIRE(first.ok());
+  CHECK(first.value().traces.size() == 3);
+  CHECK(first.value().traces[2].identity.attempt == 0);
+  CHECK(first.value().other_attempts == std::vector<int32_t>{1, 2});
+  const auto none = load(folder.path, 5);
+  REQUIRE_FALSE(none.ok());
+  CHECK(contains(none.status().message(),
+                 folder.path + "/rank-00001.attempt-2.dttrace: of attempt 2"));
+}
+
 TEST_CASE("no usable file is an error with every reason") {
   const Folder folder;
   std::ofstream(folder.path + "/rank-00005.dttrace") << "PNG";
