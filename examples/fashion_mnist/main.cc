@@ -12,6 +12,7 @@
 
 #include <cblas.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,14 +28,19 @@
 
 namespace {
 
-volatile std::sig_atomic_t stop_signal = 0;
+std::atomic<dt_job*> stoppable{nullptr};  // lock-free, so a signal handler may read it
+volatile std::sig_atomic_t interrupted = 0;
 
-void remember_signal(int signal) { stop_signal = signal; }
+void ask_to_stop(int signal) {
+  if (signal == SIGINT) interrupted = 1;
+  (void)dt_request_stop(stoppable);
+}
 
-/// The step under way is finished and saved before the program ends.
-void catch_signals() {
+/// All ranks finish the same step and save before they end.
+void catch_signals(dt_job* job) {
+  stoppable = job;
   struct sigaction action = {};
-  action.sa_handler = remember_signal;
+  action.sa_handler = ask_to_stop;
   action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second one ends the program at once
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
@@ -65,7 +71,7 @@ int main(int argc, char** argv) {
     job.emplace();
     const dt::Place place = job->place();
     rank = place.rank;
-    catch_signals();
+    if (!options.compute_only) catch_signals(job->get_handle());
     fashion::Dataset train, test;
     fashion::Error error;
     if (rank == 0) error = fashion::check_outputs(options);
@@ -75,13 +81,12 @@ int main(int argc, char** argv) {
       error = fashion::check_batch(options.batch, place.world_size, train.count());
     }
     if (!error.empty()) throw std::runtime_error(error);
-    trainer = std::make_unique<fashion::Trainer>(options, &*job, std::move(train), std::move(test),
-                                                 &stop_signal);
-    const bool complete = trainer->run();
+    trainer = std::make_unique<fashion::Trainer>(options, &*job, std::move(train), std::move(test));
+    trainer->run();
     trainer.reset();
     job->finalize();
-    if (complete) return 0;
-    return 128 + (stop_signal != 0 ? stop_signal : SIGTERM);
+    // A pre-emption is no failure: what was saved is resumed by the next start.
+    return interrupted != 0 ? 128 + SIGINT : 0;
   } catch (const dt::Error& error) {
     fail(rank, error.what());
   } catch (const std::exception& error) {

@@ -56,7 +56,11 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
   app.add_option("--data", out->data, "Directory with the four .gz files");
   app.add_option("--limit", out->limit, "Use only the first so many training images; 0: all")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--save", out->save, "Checkpoint, written after each epoch and at the end");
+  CLI::Option* save =
+      app.add_option("--save", out->save, "Checkpoint, written after each epoch and at the end");
+  app.add_option("--save-every", out->save_every, "Also save each time after so many steps")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(save);
   app.add_option("--resume", out->resume,
                  "Go on from this checkpoint; if it is --save's file and absent, start over");
   app.add_option("--loss-log", out->loss_log, "CSV file: step,loss");

@@ -19,6 +19,7 @@ struct Options {
   std::string resume;  // empty: not
   std::string loss_log;
   std::string curves = "fashion_mnist.png";
+  int64_t save_every = 0;  // steps; 0: at the end of each epoch
   int64_t limit = 0;       // use only so many training images; 0: all
   int64_t steps = 0;       // stop after so many in all; 0: run all epochs
   int64_t eval_every = 0;  // steps; 0: at the end of each epoch

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -53,12 +51,11 @@ dt::SamplerOptions sampler_options(const dt::Comm& comm, int64_t images, int64_t
 // Batch k of rank r of W is every W-th image of the epoch's order from (k * local_batch) * W + r
 // on. All ranks together thus take images [k * batch, (k + 1) * batch) of that order, whatever W
 // is, and the loss curve does not depend on the number of ranks.
-Trainer::Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test,
-                 const volatile std::sig_atomic_t* stop)
+Trainer::Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test)
     : options_(options),
       train_(std::move(train)),
       test_(std::move(test)),
-      stop_(stop),
+      job_(*job),
       comm_(job->world()),
       rank_(comm_.rank()),
       world_size_(comm_.size()),
@@ -92,18 +89,18 @@ void Trainer::read_gradient_pointers() {
   }
 }
 
-bool Trainer::run() {
+void Trainer::run() {
   if (!options_.resume.empty()) resume();
   open_loss_log();
   while (!is_over()) {
     train_epoch();
     if (state_.position == steps_per_epoch_) finish_epoch();
   }
-  // After a whole epoch everything has been shown and saved already.
-  if (state_.position != 0) {
-    if (steps_here_ > 0) progress_.epoch_end(progress_state(state_.position));
-    save();
+  // After a whole epoch everything has been shown already.
+  if (state_.position != 0 && steps_here_ > 0) {
+    progress_.epoch_end(progress_state(state_.position));
   }
+  save();
   if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
@@ -115,12 +112,12 @@ bool Trainer::run() {
                   world_size_, hash);
     progress_.say(line);
   }
+  require(save_error_);  // a warning before, but now what was learnt would be lost
   if (stopped_) {
     progress_.say("stopped after step " + std::to_string(state_.step) +
                   (options_.save.empty() ? "; nothing saved, as --save was not given"
                                          : "; go on with --resume " + options_.save));
   }
-  return !stopped_;
 }
 
 bool Trainer::is_over() const {
@@ -140,6 +137,10 @@ void Trainer::train_epoch() {
         state_.position < steps_per_epoch_) {
       evaluate();
     }
+    if (options_.save_every > 0 && state_.step % options_.save_every == 0 &&
+        state_.position < steps_per_epoch_) {
+      save();
+    }
   }
   progress_.pause();
 }
@@ -148,15 +149,15 @@ void Trainer::train_step(const int64_t* indices) {
   const Score score = network_.forward(train_, indices, static_cast<int>(local_batch_));
   totals_[0] = score.loss_sum;
   totals_[1] = static_cast<double>(score.correct);
-  totals_[2] = *stop_ != 0 ? 1 : 0;
   std::optional<dt::Work> totals_done;
-  if (reducer_) totals_done = comm_.allreduce_async(totals_, totals_, 3, DT_SUM);
+  if (reducer_) totals_done = comm_.allreduce_async(totals_, totals_, 2, DT_SUM);
 
   // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
   network_.backward(gradients_, [this](int parameter) {
     if (reducer_) reducer_->ready(parameter);
   });
   if (reducer_) reducer_->finish();
+  if (totals_done) totals_done->wait();
 
   const double rate =
       learning_rate_at(options_.rate, state_.step, options_.epochs * steps_per_epoch_);
@@ -165,10 +166,6 @@ void Trainer::train_step(const int64_t* indices) {
     optimizer_.update(state_.step, rate, parameter.offset, parameter.count, gradients_[i],
                       network_.parameters().data() + parameter.offset);
   }
-  // The arrival order is known after one step; later steps keep the plan.
-  if (reducer_ && steps_here_ == 0 && reducer_->rebuild()) read_gradient_pointers();
-  if (totals_done) totals_done->wait();
-
   const auto images = static_cast<double>(reducer_ ? options_.batch : local_batch_);
   const StepRecord record = {static_cast<float>(totals_[0] / images),
                              static_cast<float>(totals_[1] / images)};
@@ -176,12 +173,15 @@ void Trainer::train_step(const int64_t* indices) {
     throw std::runtime_error("the loss is no longer finite at step " +
                              std::to_string(state_.step + 1) + "; choose a smaller --lr");
   }
-  ++steps_here_;
   ++state_.step;
   ++state_.position;
   state_.history.push_back(record);
   log_loss(state_.step, record.loss);
-  stopped_ = totals_[2] > 0;
+  const bool first = steps_here_++ == 0;
+  if (!reducer_) return;
+  // The arrival order is known after one step; later steps keep the plan.
+  if (first && reducer_->rebuild()) read_gradient_pointers();
+  stopped_ = job_.stop_requested();
 }
 
 void Trainer::evaluate() {
@@ -215,38 +215,6 @@ void Trainer::finish_epoch() {
   ++state_.epoch;
   state_.position = 0;
   save();
-}
-
-void Trainer::save() {
-  if (options_.save.empty() || rank_ != 0) return;
-  state_.parameters = network_.parameters();
-  state_.optimizer_state = optimizer_.state();
-  require(save_checkpoint(options_.save, state_));
-}
-
-void Trainer::resume() {
-  const bool absent = access(options_.resume.c_str(), F_OK) != 0 && errno == ENOENT;
-  if (!(absent && options_.resume == options_.save)) {
-    Checkpoint loaded;
-    require(load_checkpoint(options_.resume, state_.shape, &loaded));
-    if (loaded.batch != state_.batch || loaded.seed != state_.seed ||
-        loaded.optimizer != state_.optimizer) {
-      throw std::runtime_error("checkpoint " + options_.resume + " was made with --batch " +
-                               std::to_string(loaded.batch) + " --seed " +
-                               std::to_string(loaded.seed) + " --optimizer " +
-                               optimizer_name(loaded.optimizer) + "; give the same");
-    }
-    if (loaded.position >= steps_per_epoch_ ||
-        loaded.step != loaded.epoch * steps_per_epoch_ + loaded.position) {
-      throw std::runtime_error("checkpoint " + options_.resume +
-                               " was made from other training images; give the same --data");
-    }
-    network_.parameters() = loaded.parameters;
-    optimizer_.state() = loaded.optimizer_state;
-    state_ = std::move(loaded);
-  }
-  if (reducer_) compare_parameters();  // also when some rank found no file
-  progress_.say("resumed at step " + std::to_string(state_.step));
 }
 
 /// Returns the hash of the parameters; throws when a rank has other ones, or another optimizer

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <dt/dt.hpp>
@@ -25,12 +24,10 @@ struct CloseFile {
 /// Trains one network on all ranks of a job. Throws dt::Error and std::runtime_error.
 class Trainer {
  public:
-  /// @param stop set by a signal handler: the step is finished, a checkpoint saved, and run() ends.
-  Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test,
-          const volatile std::sig_atomic_t* stop);
+  Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test);
 
-  /// False when `stop` ended it on any rank.
-  bool run();
+  /// Once a rank or dt run asks to stop, all finish the same step, save, and return.
+  void run();
 
  private:
   void resume();
@@ -51,7 +48,7 @@ class Trainer {
 
   const Options options_;
   const Dataset train_, test_;
-  const volatile std::sig_atomic_t* const stop_;
+  dt::Job& job_;
   dt::Comm comm_;
   const int32_t rank_, world_size_;
   const int64_t local_batch_;      // images of this rank per step
@@ -63,9 +60,11 @@ class Trainer {
   std::optional<dt::Reducer> reducer_;  // none with --compute-only
   std::vector<float> own_gradients_;    // with --compute-only
   std::vector<float*> gradients_;       // where backward() writes, per parameter
-  double totals_[3] = {};               // loss, correct, ranks that want to stop
+  double totals_[2] = {};               // loss, correct
   int64_t steps_here_ = 0;              // done by this process
   bool stopped_ = false;
+  int64_t saved_step_ = -1;  // of the checkpoint that all ranks know of; -1: none
+  Error save_error_;         // on rank 0: why the last one could not be written
 
   Checkpoint state_;  // its parameters are filled in when it is saved
   Progress progress_;

@@ -60,7 +60,7 @@ unsafe sealed class Trainer {
         Matrix.Multiply(from, inSize, 1, values[weight], to, images, inSize, outSize);
     }
 
-    /// The sum of losses, how many are right, and that this rank does not want to stop.
+    /// The sum of losses, and how many are right.
     double[] Forward(long[] indices) {
         for (int image = 0; image < images; ++image)
             for (int i = 0; i < Pixels; ++i)
@@ -71,7 +71,7 @@ unsafe sealed class Trainer {
         Dense(pooled2, 4, features, Hidden, hidden);
         for (int i = 0; i < images * Hidden; ++i) hidden[i] = Math.Max(hidden[i], 0);
         Dense(hidden, 6, Hidden, Classes, logits);
-        double[] score = new double[3];
+        double[] score = new double[2];
         for (int image = 0; image < images; ++image) {
             float* own = logits + image * Classes;
             int best = 0, label = labels[indices[image]];
@@ -137,7 +137,7 @@ unsafe sealed class Trainer {
         using (Job job = new Job())
         using (Comm world = job.World()) {
             try {
-                Train(world, options);
+                Train(job, world, options);
                 job.FinalizeJob();
             } catch (Exception error) when (!(error is DtException)) {
                 job.Abort(error.Message);  // the others end with this, too
@@ -146,7 +146,7 @@ unsafe sealed class Trainer {
         }
     }
 
-    static void Train(Comm world, Dictionary<string, string> options) {
+    static void Train(Job job, Comm world, Dictionary<string, string> options) {
         Func<string, long> number = name => long.Parse(options[name]);
         long batch = number("--batch"), seed = number("--seed"), most = number("--limit"), step = 0;
         double rate = double.Parse(options["--lr"], System.Globalization.CultureInfo.InvariantCulture);
@@ -174,7 +174,7 @@ unsafe sealed class Trainer {
                     if (step == 0) reducer.Rebuild();  // buckets in the order of arrival
                     totalsDone.Wait();
                 }
-                stopped = totals[2] > 0;  // a rank of the C++ program was asked to end
+                stopped = job.StopRequested();  // by any rank, or before a pre-emption
                 log.WriteLine(FormattableString.Invariant($"{step + 1},{(float)(totals[0] / batch):G9}"));
             }
             if (size == 1) return;

@@ -9,7 +9,7 @@ import java.util.zip.GZIPInputStream;
  * Trains on Fashion-MNIST on one rank or many, also beside the same trainer in other languages:
  * {@code dt run -n 2 java -cp dt.jar:fashion_mnist.jar FashionMnist --steps 100}
  */
-public record FashionMnist(Map<String, String> options, Comm comm) {
+public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
   private static final long BUCKET_BYTES = 256 * 1024; // two buckets: one travels during the other
 
   private long number(String option, long otherwise) {
@@ -39,15 +39,16 @@ public record FashionMnist(Map<String, String> options, Comm comm) {
     List<Param> params = new ArrayList<>();
     for (int p = 0; p < 8; p++) params.add(new Param(Network.NAMES[p], Network.COUNTS[p], Dtype.F32));
     FloatBuffer[] gradients = new FloatBuffer[8];
-    DoubleBuffer totals = comm.allocate(24).buffer().asDoubleBuffer(); // loss, correct, wishes to stop
+    DoubleBuffer totals = comm.allocate(16).buffer().asDoubleBuffer(); // loss, correct
+    boolean stopped = false;
     try (Sampler sampler = new Sampler(comm, labels.length, seed);
         Reducer reducer = new Reducer(comm, params, ReducerOptions.DEFAULT.withBucketBytes(BUCKET_BYTES, BUCKET_BYTES));
         PrintWriter losses = new PrintWriter(log)) {
       losses.println("step,loss");
-      for (; step < last && totals.get(2) == 0; step++) {
+      for (; step < last && !stopped; step++) {
         sampler.setEpoch(step / stepsPerEpoch);
         network.forward(pixels, labels, sampler.indices(step % stepsPerEpoch * localBatch, localBatch));
-        totals.put(0, network.lossSum).put(1, network.correct).put(2, 0);
+        totals.put(0, network.lossSum).put(1, network.correct);
         Work summed = comm.allreduceAsync(totals, totals, ReduceOp.SUM);
         // The second step has other buckets: by then the arrival order is known.
         for (int p = 0; step < 2 && p < 8; p++) gradients[p] = reducer.gradient(p).asFloatBuffer();
@@ -62,6 +63,7 @@ public record FashionMnist(Map<String, String> options, Comm comm) {
         network.update((float) (peakRate * warmup * warmup * 0.5 * (1 + Math.cos(Math.PI * done))));
         if (step == 0) reducer.rebuild();
         summed.await();
+        stopped = job.stopRequested(); // by any rank, or before a pre-emption
         float loss = (float) (totals.get(0) / batch);
         losses.println(step + 1 + "," + loss);
         if (!Float.isFinite(loss)) throw new IOException("the loss is no longer finite; choose a smaller --lr");
@@ -103,7 +105,7 @@ public record FashionMnist(Map<String, String> options, Comm comm) {
     }
     try (Job job = Job.init(); Comm comm = job.world()) {
       try {
-        new FashionMnist(options, comm).run();
+        new FashionMnist(options, job, comm).run();
       } catch (IOException e) {
         job.abort(e.getMessage()); // the others end with this message, too
         throw e;

@@ -9,6 +9,7 @@ import argparse
 import gzip
 import math
 import os
+import signal
 
 import dt
 import numpy
@@ -50,7 +51,7 @@ def hash_of(arrays, start):
 
 class Trainer:
     def __init__(self, options, job):
-        self.options = options
+        self.options, self.job = options, job
         self.comm = job.world()
         self.rank, self.size = self.comm.rank, self.comm.size
         if options.batch % self.size != 0:
@@ -81,7 +82,7 @@ class Trainer:
 
     def train_step(self, indices):
         loss, correct, kept = network.forward(self.parameters, self.images[indices], self.labels[indices])
-        totals = numpy.array([loss, correct, 0.0])  # the last one: ranks that want to stop
+        totals = numpy.array([loss, correct], "f8")
         done = self.comm.allreduce_async(totals)
         network.backward(self.parameters, kept, self.ready)
         self.reducer.finish()
@@ -98,7 +99,7 @@ class Trainer:
         done.wait()
         self.losses.append(float(numpy.float32(totals[0] / self.options.batch)))
         self.step += 1
-        return totals[2] > 0
+        return self.job.stop_requested()  # the same on all ranks
 
     def evaluate(self):
         images, labels = self.test
@@ -154,6 +155,7 @@ def main():
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args()
     with dt.Job() as job:
+        signal.signal(signal.SIGTERM, lambda *_: job.request_stop())  # all end after the same step
         Trainer(options, job).run()
 
 

@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""recovery.py DT TRAINER: the example trainer is killed, pre-empted and left without room on its disk.
+
+Each time it goes on from its checkpoint, and ends with the losses, the accuracy and the parameters of a
+run that nobody disturbed, to the last bit. --full trains on all images as a user would (--kills 20).
+"""
+import argparse
+import gzip
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT_S = 240
+POLL_S = 0.005  # how often a checkpoint is looked at
+TRIES = 3
+FILES = {"train-images-idx3-ubyte.gz": 784, "train-labels-idx1-ubyte.gz": 1, "t10k-images-idx3-ubyte.gz": 784,
+         "t10k-labels-idx1-ubyte.gz": 1}  # and the bytes of an item
+
+
+class TooEarly(Exception):
+    """The job was over before it could be disturbed."""
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def write_part(source, folder, train, test):
+    """The first images of the data set, which are read in no time."""
+    for name, item_bytes in FILES.items():
+        count = train if name.startswith("train") else test
+        head = 16 if item_bytes > 1 else 8
+        with gzip.open(os.path.join(source, name)) as file:
+            data = file.read(head + count * item_bytes)
+        with gzip.open(os.path.join(folder, name), "wb", compresslevel=1) as file:
+            file.write(data[:4] + struct.pack(">I", count) + data[8:])
+
+
+def saved_step(path):
+    """Of a checkpoint; -1: there is none."""
+    try:
+        with open(path, "rb") as file:
+            return struct.unpack_from("<q", file.read(40), 32)[0]
+    except FileNotFoundError:
+        return -1
+
+
+class Job:
+    """One dt run, whose output lies in files."""
+
+    def __init__(self, name, command, folder):
+        self.name, self.paths = name, [os.path.join(folder, f"{name}.{each}") for each in ("out", "err")]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("DT_")}
+        with open(self.paths[0], "wb") as out, open(self.paths[1], "wb") as err:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
+        self.deadline = time.monotonic() + LIMIT_S
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def outputs(self):
+        texts = []
+        for path in self.paths:
+            with open(path, encoding="utf-8") as file:
+                texts.append(file.read())
+        return texts
+
+    def goes_on(self, seconds=POLL_S):
+        """Waits for so long; False at once when the job is over."""
+        expect(time.monotonic() < self.deadline, f"{self.name}: no end in {LIMIT_S} s\n" + "".join(self.outputs()))
+        try:
+            self.process.wait(seconds)
+            return False
+        except subprocess.TimeoutExpired:
+            return True
+
+    def wait_for(self, found):
+        while not found():
+            if not self.goes_on():
+                expect(self.process.returncode == 0, self.ended())
+                raise TooEarly(self.name)
+
+    def ended(self):
+        return f"{self.name}: ended with {self.process.returncode}\n" + "".join(self.outputs())
+
+    def end(self, code=0):
+        while self.goes_on():
+            pass
+        expect(self.process.returncode == code, self.ended())
+        return self.outputs()
+
+    def process_of(self, rank, attempt):
+        """A descriptor of a rank's process in that attempt; None: there is none now."""
+        wanted = {f"DT_RANK={rank}".encode(), f"DT_ATTEMPT={attempt}".encode()}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+                if int(parent) != self.process.pid or state == "Z":
+                    continue
+                descriptor = os.pidfd_open(int(pid))
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if wanted <= set(file.read().split(b"\0")):
+                        return descriptor
+                os.close(descriptor)
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return None
+
+    def send(self, rank, attempt, what):
+        descriptors = []
+
+        def found():
+            descriptors.append(self.process_of(rank, attempt))
+            return descriptors[-1] is not None
+        self.wait_for(found)
+        try:
+            signal.pidfd_send_signal(descriptors[-1], what)
+        except ProcessLookupError:
+            raise TooEarly(self.name) from None
+        finally:
+            os.close(descriptors[-1])
+
+
+class Recovery:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.chance = random.Random(options.seed)
+        steps = int(os.environ.get("CURVE_STEPS", "60"))  # fewer where a sanitizer makes them slow
+        if options.full:
+            self.ranks, self.batch, self.epochs, self.save_every, steps, last = 4, 120, 3, 25, 500, 0.9
+            self.data = options.data
+        else:
+            self.ranks, self.batch, self.epochs, last = 3, 120 if steps >= 60 else 24, 2, 0.55
+            self.save_every = max(1, steps // 12)
+            self.data = os.path.join(folder, "data")
+            os.mkdir(self.data)
+            write_part(options.data, self.data, steps * self.batch, 300)
+        self.steps = self.epochs * steps
+        self.window = range(self.steps // 20 + 1, int(self.steps * last))  # of steps, in which it is disturbed
+        self.undisturbed = None
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def trainer(self, name, checkpoint, *more):
+        return [self.options.trainer, "--data", self.data, "--epochs", str(self.epochs), "--batch", str(self.batch),
+                "--curves", "", "--loss-log", self.path(name + ".csv"), "--save", checkpoint, "--resume", checkpoint,
+                "--save-every", str(self.save_every), *more]
+
+    def job(self, name, checkpoint, *of_dt_run):
+        command = [self.options.dt, "run", "-n", str(self.ranks), *of_dt_run, *self.trainer(name, checkpoint)]
+        return Job(name, command, self.folder)
+
+    def result(self, name, out):
+        """(losses as written, parameters' hash, accuracy on the test images)"""
+        with open(self.path(name + ".csv"), encoding="utf-8") as file:
+            losses = file.read().split()
+        hashes, accuracies = re.findall(r"\(hash ([0-9a-f]+)\)", out), re.findall(r"test ([0-9.]+) %", out)
+        expect(len(hashes) == 1 and accuracies, f"{name}: no parameters or no accuracy\n{out}")
+        return losses, hashes[0], accuracies[-1]
+
+    def compare(self, name, out):
+        found = self.result(name, out)
+        expect(len(self.undisturbed[0]) == self.steps + 1, f"{len(self.undisturbed[0])} lines of losses")
+        apart = [pair for pair in zip(self.undisturbed[0], found[0]) if pair[0] != pair[1]]
+        expect(len(found[0]) == self.steps + 1 and not apart,
+               f"{name}: {len(found[0]) - 1} losses, of which {len(apart)} differ: {apart[:3]}")
+        expect(found == self.undisturbed, f"{name}: {found[1:]} instead of {self.undisturbed[1:]}")
+
+    def run_undisturbed(self):
+        start = time.monotonic()
+        with self.job("undisturbed", self.path("undisturbed.ck")) as job:
+            out, err = job.end()
+        expect(not err, "a clean run wrote to stderr\n" + err)
+        self.undisturbed = self.result("undisturbed", out)
+        print(f"undisturbed: {self.ranks} ranks, {self.steps} steps in {time.monotonic() - start:.1f} s, "
+              f"test accuracy {self.undisturbed[2]} %, parameters {self.undisturbed[1]}", flush=True)
+
+    def kills(self, name):
+        """Ranks are killed at random moments, one in each attempt."""
+        start, checkpoint, kills = time.monotonic(), self.path(name + ".ck"), self.options.kills
+        targets = sorted(self.chance.sample(self.window, kills))
+        with self.job(name, checkpoint, "--max-restarts", str(kills)) as job:
+            for attempt, target in enumerate(targets):
+                rank, later = self.chance.randrange(self.ranks), self.chance.uniform(0, 0.05)
+                job.wait_for(lambda step=target: saved_step(checkpoint) >= step)
+                job.goes_on(later)  # not always right after a save
+                job.send(rank, attempt, signal.SIGKILL)
+                print(f"{name}: rank {rank} killed, the checkpoint is of step {saved_step(checkpoint)}", flush=True)
+            out, err = job.end()
+        expect(err.count("killed by SIGKILL") >= kills, err)
+        self.compare(name, out)
+        print(f"{name}: {kills} kills, the same losses and parameters, test accuracy {self.undisturbed[2]} %, "
+              f"in {time.monotonic() - start:.1f} s", flush=True)
+
+    def preemption(self, name):
+        """SIGTERM to dt run, then to one rank: all end after the same step, and it is in the checkpoint."""
+        checkpoint, former, most = self.path(name + ".ck"), -1, self.window[-1]
+        for turn, whom in enumerate(("dt run", "rank 1")):
+            with self.job(f"{name}{turn}", checkpoint) as job:
+                aim = most * (turn + 1) // 3
+                job.wait_for(lambda: saved_step(checkpoint) > former and saved_step(checkpoint) >= aim)
+                if turn == 0:
+                    job.process.send_signal(signal.SIGTERM)
+                else:
+                    job.send(1, 0, signal.SIGTERM)
+                out, err = job.end()
+            stopped = re.search(r"stopped after step (\d+); go on with --resume (\S+)", out)
+            if stopped is None and saved_step(checkpoint) == self.steps:
+                raise TooEarly(name)
+            expect(stopped and not err, out + err)
+            expect(int(stopped[1]) == saved_step(checkpoint) and stopped[2] == checkpoint, out)
+            print(f"{name}: SIGTERM to {whom}: stopped after step {stopped[1]} of {self.steps}", flush=True)
+            former = saved_step(checkpoint)
+        with self.job(name, checkpoint) as job:
+            out, err = job.end()
+        expect(f"resumed at step {former}\n" in out and not err, out + err)
+        self.compare(name, out)
+
+    def full_disk(self, name):
+        """A disk with room for one checkpoint, not for its successor beside it. Later it has more."""
+        disk, room = self.path("disk"), os.path.getsize(self.path("undisturbed.ck")) * 3 // 2
+        os.mkdir(disk)
+        steps = 3 * self.save_every
+        command = [self.options.dt, "run", "-n", str(self.ranks),
+                   *self.trainer(name, os.path.join(disk, "ck"), "--no-eval", "--steps")]
+        script = ('disk=$1 room=$2 steps=$3; shift 3; mount -t tmpfs -o "size=$room" tmpfs "$disk" || exit 77; '
+                  '"$@" "$steps"; echo "ended with $?"; ls "$disk"; '
+                  'mount -o remount,size=64m "$disk"; "$@" $((steps + 1))')
+        with Job(name, ["unshare", "--mount", "sh", "-c", script, "sh", disk, str(room), str(steps), *command],
+                 self.folder) as job:
+            while job.goes_on():
+                pass
+            if job.process.returncode == 77:
+                print(f"{name}: skipped: no tmpfs can be mounted here")
+                return
+            out, err = job.end()
+        # The second save has no room, nor the third; the job ends in order, with an error.
+        cannot = f"cannot save checkpoint {disk}/ck: No space left on device; check --save, free space and rights"
+        for step in (2, 3):
+            expect(f"fashion_mnist: rank 0: step {step * self.save_every}: {cannot}; training goes on, the last one: "
+                   f"it is of step {self.save_every}\n" in err, err)
+        expect(f"fashion_mnist: rank 0: {cannot}\n" in err, err)
+        expect("ended with 1\nck\n" in out, out)
+        expect(f"resumed at step {self.save_every}\n" in out, out)
+        with open(self.path(name + ".csv"), encoding="utf-8") as file:
+            losses = file.read().split()
+        expect(losses == self.undisturbed[0][:steps + 2], f"{name}: other losses: {losses}")
+        print(f"{name}: trained on without room for a checkpoint, resumed from the last one", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dt")
+    parser.add_argument("trainer")
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    if not os.path.exists(os.path.join(options.data, "train-images-idx3-ubyte.gz")):
+        print(f"skipped: no Fashion-MNIST in {options.data}: apt-get install dataset-fashion-mnist")
+        sys.exit(77)
+    print(f"--seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        recovery = Recovery(options, folder)
+        recovery.run_undisturbed()
+        scenes = [recovery.kills, recovery.preemption]
+        if os.geteuid() == 0:
+            scenes.append(recovery.full_disk)
+        else:
+            print("full_disk: skipped: only root can mount a small disk")
+        for scene in scenes:
+            for number in range(1, TRIES + 1):
+                try:
+                    scene(f"{scene.__name__}{number}")
+                    break
+                except TooEarly as early:  # where the test itself got no processor for seconds
+                    expect(number < TRIES, f"{early}: over before it was disturbed, {TRIES} times")
+
+
+if __name__ == "__main__":
+    main()
