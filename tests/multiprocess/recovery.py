@@ -19,7 +19,7 @@ import time
 
 LIMIT_S = 240
 POLL_S = 0.005  # how often a checkpoint is looked at
-TRIES = 3
+TRIES = 10
 FILES = {"train-images-idx3-ubyte.gz": 784, "train-labels-idx1-ubyte.gz": 1, "t10k-images-idx3-ubyte.gz": 784,
          "t10k-labels-idx1-ubyte.gz": 1}  # and the bytes of an item
 
