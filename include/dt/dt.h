@@ -717,6 +717,31 @@ DT_API dt_status dt_send(dt_comm* comm, const void* buffer, int64_t count, dt_dt
 DT_API dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
                          dt_stream stream, dt_work** out_work);
 
+/**
+ * Whether all ranks hold the same bytes: compares their XXH64 hashes.
+ *
+ * Collective: all ranks call it in the same order beside the communicator's operations. It changes
+ * nothing, and an answer of MISMATCH leaves the communicator usable.
+ * @param comm   the communicator.
+ * @param data   [bytes] bytes on the communicator's device, borrowed during the call; may be NULL
+ * if bytes is 0.
+ * @param bytes  >= 0.
+ * @param name   what it is, for messages: "fc.weight"; compared, too, in its first 35 bytes. NULL:
+ *               none.
+ * @param stream CUDA stream that produces `data`, which the call waits for; ignored on a host
+ *               communicator.
+ * @return DT_OK: the same on all ranks. DT_ERR_MISMATCH on all ranks, with both sides: it names the
+ *         ranks that differ from the majority, and the first of them as data; where no side has
+ * more ranks than every other it names one of each. DT_ERR_INVALID_STATE inside a group;
+ *         DT_ERR_SYSTEM: another rank could not read its data; any communicator error.
+ * @thread any; serialised per communicator
+ * @cost one pass over the data, on a GPU also a copy to the host through 8 MiB of pinned memory,
+ * and an allgather of 128 bytes per rank.
+ * @since ABI 0
+ */
+DT_API dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, const char* name,
+                                dt_stream stream);
+
 /* ---- Works --------------------------------------------------------------------------------- */
 
 /**
@@ -1125,6 +1150,25 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
 DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);
 
 /**
+ * Has dt_reducer_finish() compare a parameter between ranks, by its XXH64 hash: in the reducer's
+ * first step and in each step whose number is a multiple of reducer.check_steps. Where that is 0,
+ * as by default, nothing is compared. All ranks watch the same parameters.
+ * @param reducer the handle.
+ * @param index   of the parameter.
+ * @param data    [bytes] bytes of the parameter itself, not of its gradient, on the communicator's
+ *                device: borrowed until another call for it or the end of the reducer. NULL: it is
+ *                no longer watched.
+ * @param bytes   >= 0.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @cost in a step that compares: a pass over what is watched, on a GPU also its copy to the host
+ * and a wait for the stream, and an allgather of 128 bytes per rank.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data,
+                                  int64_t bytes);
+
+/**
  * Ends the step: waits until every bucket is reduced.
  *
  * Collective. On GPUs it makes `stream` wait instead: it returns when the operations are enqueued,
@@ -1134,10 +1178,12 @@ DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad
  * @param stream  CUDA stream that will use the gradients; ignored on a host communicator. Other
  *                streams are to be ordered behind it.
  * @return DT_OK; DT_ERR_INVALID_STATE on all ranks when a gradient is missing anywhere, naming
- *         ranks and parameters (the reducer stays usable, this step's gradients are undefined); any
- *         communicator error. On GPUs a missing gradient, or a bucket that a rank cannot launch,
- *         breaks the communicator: that rank gets the error here, the others in this call or, where
- *         theirs has returned, in the next one. dt_comm_check() before a result is kept.
+ *         ranks and parameters (the reducer stays usable, this step's gradients are undefined);
+ *         DT_ERR_MISMATCH on all ranks when a parameter of dt_reducer_watch() differs, as
+ *         dt_check_equal() says it (the gradients are reduced, and reducer and communicator stay
+ *         usable); any communicator error. On GPUs a missing gradient, or a bucket that a rank
+ * cannot launch, breaks the communicator: that rank gets the error here, the others in this call
+ * or, where theirs has returned, in the next one. dt_comm_check() before a result is kept.
  * @thread one at a time
  * @since ABI 0
  */
@@ -1247,6 +1293,20 @@ DT_API dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length);
  */
 DT_API dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
                                     int64_t* out_indices);
+
+/**
+ * Whether the samplers of all ranks belong together: the same data set, seed, order and epoch, and
+ * another part for each.
+ *
+ * Collective over `comm`, once the samplers are made, or after each dt_sampler_set_epoch().
+ * @param sampler the handle.
+ * @param comm    whose ranks deal the data set out; may be part of them.
+ * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first difference and both sides (the
+ *         communicator stays usable); DT_ERR_INVALID_STATE inside a group; any communicator error.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_check(dt_sampler* sampler, dt_comm* comm);
 
 /** Drops the handle. @param sampler may be NULL. @thread any @since ABI 0 */
 DT_API void dt_sampler_destroy(dt_sampler* sampler);

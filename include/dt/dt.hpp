@@ -468,6 +468,13 @@ class Comm {
     return Work(work);
   }
 
+  /** Throws on all ranks unless they hold the same bytes. Collective. */
+  void check_equal(const void* data, int64_t bytes, const std::string& name = {},
+                   dt_stream stream = nullptr) {
+    detail::check(
+        dt_check_equal(get_handle(), data, bytes, name.empty() ? nullptr : name.c_str(), stream));
+  }
+
 #ifndef SWIG
   // The same with the dtype deduced from the pointers.
 
@@ -798,6 +805,11 @@ class Reducer {
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     detail::check(dt_reducer_ready(get_handle(), index, gradient, stream));
   }
+  /** finish() compares these bytes of parameter `index` between ranks, as often as
+   * reducer.check_steps says; NULL: no longer. Borrowed. */
+  void watch(int32_t index, const void* data, int64_t bytes) {
+    detail::check(dt_reducer_watch(get_handle(), index, data, bytes));
+  }
   /** Ends the step. Collective. On GPUs `stream` waits, the caller does not. */
   void finish(dt_stream stream = nullptr) {
     detail::check(dt_reducer_finish(get_handle(), stream));
@@ -865,6 +877,10 @@ class Sampler {
     int64_t value = 0;
     detail::check(dt_sampler_length(get_handle(), &value));
     return value;
+  }
+  /** Throws on all ranks unless their samplers belong together. Collective over `comm`. */
+  void check(const Comm& comm) const {
+    detail::check(dt_sampler_check(get_handle(), comm.get_handle()));
   }
   /** Copies [first, first + count) into `out`, [count] long. */
   void indices(int64_t first, int64_t count, int64_t* out) const {

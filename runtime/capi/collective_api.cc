@@ -3,6 +3,7 @@
 
 #include "capi/call.h"
 #include "capi/objects.h"
+#include "training/equality.h"
 
 namespace dt::capi {
 namespace {
@@ -249,6 +250,17 @@ dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, in
   return guard("dt_recv", [&](const Call& call) -> Status {
     return point_to_point(call, Kind::kRecv, comm, nullptr, buffer, count, dtype, peer, stream,
                           out_work);
+  });
+}
+
+dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, const char* name,
+                         dt_stream stream) {
+  return guard("dt_check_equal", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    if (bytes < 0) return call.invalid("bytes is %lld", static_cast<long long>(bytes));
+    if (bytes > 0) DT_TRY(call.not_null(data, "data"));
+    return on->job->seen(training::check_equal(on->comm, data, bytes, name != nullptr ? name : "",
+                                               stream_of(stream)));
   });
 }
 

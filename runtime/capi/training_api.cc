@@ -4,6 +4,7 @@
 
 #include "capi/call.h"
 #include "capi/objects.h"
+#include "training/sampler_check.h"
 
 namespace dt::capi {
 namespace {
@@ -86,6 +87,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
     chosen.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
     chosen.rebuild = config.boolean("reducer.rebuild");
+    chosen.check_steps = config.integer("reducer.check_steps");
     chosen.sum = asked.sum != 0;
     if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
     if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
@@ -114,6 +116,17 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
     DT_TRY_VALUE(const auto turn, object->turns.shared(call));
     DT_TRY(check_index(call, *object, index));
     return object->reducer->ready(index, grad, stream_of(stream));
+  });
+}
+
+dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data, int64_t bytes) {
+  return guard("dt_reducer_watch", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+    DT_TRY(check_index(call, *object, index));
+    if (bytes < 0) return call.invalid("bytes is %lld", static_cast<long long>(bytes));
+    object->reducer->watch(index, data, bytes);
+    return {};
   });
 }
 
@@ -235,6 +248,15 @@ dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
     if (count > 0) DT_TRY(call.not_null(out_indices, "out_indices"));
     object->sampler.copy_indices(first, count, out_indices);
     return {};
+  });
+}
+
+dt_status dt_sampler_check(dt_sampler* sampler, dt_comm* comm) {
+  return guard("dt_sampler_check", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
+    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+    return on->job->seen(training::check_samplers(*on->comm, object->sampler));
   });
 }
 

@@ -83,6 +83,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     options_.backend->interrupt(status);
   }
   Status broken() const { return options_.backend->broken(); }
+  /// Of an operation that begins now.
+  Deadline deadline() const;
 
  private:
   struct Member {
@@ -95,7 +97,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   explicit Communicator(Options options);
-  Deadline deadline() const;
   /// In the flight recorder; null: not there.
   record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
                              bool queued);

@@ -232,6 +232,10 @@ constexpr Key kKeys[] = {
      "The same for the first bucket, which is small so that communication starts early."},
     {"reducer.rebuild", "DT_REDUCER_REBUILD", Type::kBool, "", 0, 0, "true", "", kSame, false,
      "Order the buckets anew after the first step, as the gradients arrived on rank 0."},
+    {"reducer.check_steps", "DT_REDUCER_CHECK_STEPS", Type::kInteger, "steps", 0, 1'000'000'000, "0",
+     "", kSame, false,
+     "How often dt_reducer_finish compares the parameters of dt_reducer_watch between ranks: in the "
+     "first step and each time that many have passed; 0: never."},
 
     {"record.entries", "DT_RECORD_ENTRIES", Type::kInteger, "", 0, 1 << 20, "4096", "", kAny, false,
      "Last operations that the flight recorder of a rank holds, up to a power of two; 0: none."},

@@ -24,7 +24,9 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       params_(std::move(params)),
       options_(options),
       slots_(params_.size()),
-      arrivals_(params_.size()) {
+      arrivals_(params_.size()),
+      watched_(params_.size()),
+      digester_(comm_) {
   for (const Param& param : params_) step_bytes_ += param.count * dtype_bytes(param.dtype);
   if (auto runtime = comm_->backend().device()) {
     device_ = std::make_shared<DeviceStep>(std::move(runtime), comm_->backend().kernels(),
@@ -231,7 +233,8 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   if (complete) last_arrivals_ = arrivals_;
   end_step();
-  return rebuild_after_first_step();
+  DT_TRY(rebuild_after_first_step());
+  return check_watched(stream);
 }
 
 void Reducer::copy_back() {

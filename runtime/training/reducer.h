@@ -13,6 +13,8 @@
 #include "comm/communicator.h"
 #include "training/bucket_plan.h"
 #include "training/device_step.h"
+#include "training/digester.h"
+#include "training/equality.h"
 
 namespace dt::training {
 
@@ -39,8 +41,8 @@ struct Param {
 /// bucket and then takes one from the bucket's `pending`; whoever brings it to zero goes on to
 /// launch(). launch() runs under `launching_`, and sees the slots because the decrements of
 /// `pending` are acquire-release: each is ordered before the one that read zero, and the launcher
-/// reads that zero. finish(), rebuild(), grad() and the statistics are for one thread at a time,
-/// ordered by the caller after the step's ready() calls.
+/// reads that zero. finish(), rebuild(), grad(), watch() and the statistics are for one thread at a
+/// time, ordered by the caller after the step's ready() calls.
 class Reducer {
  public:
   struct Options {
@@ -48,6 +50,7 @@ class Reducer {
     int64_t bucket_cap_bytes = 0;
     int64_t first_bucket_bytes = 0;
     bool rebuild = true;
+    int64_t check_steps = 0;  ///< how often what is watched is compared; 0: never
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -76,6 +79,8 @@ class Reducer {
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
   Status finish(cuda::Stream stream = nullptr);
+  /// finish() compares these bytes between ranks every options.check_steps steps; null: no longer.
+  void watch(int32_t index, const void* data, int64_t bytes);
   /// Collective. True: pointers of grad() changed.
   Result<bool> rebuild();
   int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
@@ -129,6 +134,10 @@ class Reducer {
   void end_step();
   bool idle();
   Status rebuild_after_first_step();
+  /// Collective, where a check is due.
+  Status check_watched(cuda::Stream stream);
+  Status first_difference(const std::vector<char>& tables, size_t length,
+                          std::vector<Exhibit>* all) const;
   Result<std::vector<int32_t>> agree_on_order();
 
   const std::shared_ptr<comm::Communicator> comm_;
@@ -152,6 +161,14 @@ class Reducer {
   int64_t step_bytes_ = 0;              // of all gradients
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
+
+  struct Watched {
+    const void* data = nullptr;  // the caller's; null: not watched
+    int64_t bytes = 0;
+  };
+  std::vector<Watched> watched_;  // by parameter
+  int64_t finished_steps_ = 0;
+  Digester digester_;
   mutable Guarded<Statistics> statistics_;
 };
 

@@ -29,6 +29,8 @@ class Sampler {
 
   /// Samples of one rank per epoch; equal on all ranks.
   int64_t length() const { return length_; }
+  const Options& options() const { return options_; }
+  int64_t epoch() const { return epoch_; }
   void set_epoch(int64_t epoch);
   /// Copies positions [first, first + count) of this rank's order. The range was checked.
   void copy_indices(int64_t first, int64_t count, int64_t* out);

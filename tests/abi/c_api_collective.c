@@ -64,6 +64,9 @@ static void check_refusals(const fixture* f) {
   REFUSES_COMMON(f, "send", dt_reduce_scatter(h, p, r, n, t, DT_SUM, NULL, w));
   REFUSES_COMMON(f, "recv", dt_reduce_scatter(h, r, p, n, t, DT_SUM, NULL, w));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_barrier(h, NULL, &work));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_check_equal(h, NULL, 0, NULL, NULL));
+  REFUSES("data", dt_check_equal(f->comm, NULL, 1, NULL, NULL));
+  REFUSES("bytes", dt_check_equal(f->comm, &work, -1, NULL, NULL));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_begin(h));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_group_end(h));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_send(h, r, N, DT_F32, 0, NULL, &work));
@@ -125,9 +128,12 @@ void test_collectives(const fixture* f) {
   OK(dt_barrier(f->comm, NULL, NULL));
   EXPECT(dt_group_begin(f->comm) == DT_ERR_INVALID_STATE);
   EXPECT(dt_comm_split(f->comm, 0, 0, &none) == DT_ERR_INVALID_STATE && none == NULL);
+  EXPECT(dt_check_equal(f->comm, NULL, 0, NULL, NULL) == DT_ERR_INVALID_STATE);
   EXPECT(strstr(dt_last_error(), "inside a group; call dt_group_end before") != NULL);
   OK(dt_group_end(f->comm));
   EXPECT(filled(grouped));
+  OK(dt_check_equal(f->comm, grouped, (int64_t)sizeof grouped, "grouped", NULL));
+  OK(dt_check_equal(f->comm, NULL, 0, NULL, NULL));
   EXPECT(dt_group_end(f->comm) == DT_ERR_INVALID_STATE);
   EXPECT(strstr(dt_last_error(), "no group was begun") != NULL);
   OK(dt_allreduce(f->comm, send, grouped, N, DT_F32, DT_SUM, NULL, NULL));

@@ -61,7 +61,9 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
     REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], &pointer));
     REFUSES("index", dt_reducer_ready(reducer, bad_indices[i], NULL, NULL));
     REFUSES("index", dt_reducer_bucket(reducer, bad_indices[i], &value));
+    REFUSES("index", dt_reducer_watch(reducer, bad_indices[i], &value, 4));
   }
+  REFUSES("bytes", dt_reducer_watch(reducer, 0, &value, -1));
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
   REFUSES("out_statistics", dt_reducer_stats(reducer, NULL));
@@ -70,6 +72,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_grad(h, 0, &pointer));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_watch(h, 0, &value, 4));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_rebuild(h, &value));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_bucket(h, 0, &value));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_stats(h, &statistics));
@@ -102,6 +105,8 @@ void test_reducer(const fixture* f) {
   float* in_place = pointer;
   double copied[2] = {1.5, -2.5};
   for (int i = 0; i < 3; ++i) in_place[i] = (float)(i + 1);
+  OK(dt_reducer_watch(reducer, 1, copied, (int64_t)sizeof copied));
+  OK(dt_reducer_watch(reducer, 0, NULL, 0));
   OK(dt_reducer_ready(reducer, 1, copied, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_ready(reducer, 1, copied, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_rebuild(reducer, NULL));
@@ -177,6 +182,8 @@ void test_sampler(const fixture* f) {
   REFUSES("count", dt_sampler_indices(sampler, 1, INT64_MAX, indices));
   REFUSES("out_indices", dt_sampler_indices(sampler, 0, 1, NULL));
   REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_indices(h, 0, 1, indices));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_check(h, f->comm));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_sampler_check(sampler, h));
   EXPECT(length == 77 && indices[0] == 77);
 
   /* 7 samples for 2 ranks: the first is dealt again at the end, and rank 1 has every second. */
@@ -188,6 +195,7 @@ void test_sampler(const fixture* f) {
   OK(dt_sampler_indices(sampler, 2, 1, indices));
   EXPECT(indices[0] == 5);
   OK(dt_sampler_indices(sampler, 4, 0, NULL));
+  OK(dt_sampler_check(sampler, f->comm));
 
   DESTROY_SURVIVES(f, SAMPLER, dt_sampler, dt_sampler_destroy);
   dt_sampler_destroy(sampler);

@@ -323,7 +323,7 @@ TEST_CASE("Config: equal keys leave out what may differ and what the join itself
         "security.mode=auto host.inline_bytes=8192 host.slot_bytes=65536 backend.name=auto "
         "backend.shared_gpu=refuse reducer.bucket_cap_bytes=26214400 "
         "reducer.first_bucket_bytes=1048576 "
-        "reducer.rebuild=true ");
+        "reducer.rebuild=true reducer.check_steps=0 ");
   // Of keys whose default means that they are not set.
   const size_t before = config.equal_keys().size();
   REQUIRE(config.set("nccl.algo", "Ring").ok());
