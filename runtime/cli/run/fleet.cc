@@ -4,13 +4,11 @@
 
 #include <unistd.h>
 
-#include <csignal>
-#include <string_view>
 #include <utility>
 
 #include "base/number.h"
 #include "base/thread.h"
-#include "store/protocol.h"
+#include "cli/run/fleet_words.h"
 #include "store/text.h"
 
 namespace dt::cli {
@@ -21,8 +19,7 @@ constexpr int64_t kRenewMs = 200;      // how long a loss may stay unnoticed by 
 constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
 constexpr int64_t kSlackMs = 2'000;    // node 0 decides first, then the others give up
 constexpr int64_t kGoodbyeMs = 10'000;
-constexpr int64_t kFarewellMs = 3'000;  // node 0 stays that long for the others to hear it
-constexpr size_t kMaxNameBytes = 1 << 10;
+constexpr int64_t kFarewellMs = 3'000;    // node 0 stays that long for the others to hear it
 constexpr const char* kStopped = "stop";  // in the place of the rank that failed first
 
 std::string attempt_key(int attempt, const char* what) {
@@ -31,59 +28,7 @@ std::string attempt_key(int attempt, const char* what) {
 
 std::string ends_key(int attempt, int node) { return format("attempt/%d/ends/%d", attempt, node); }
 
-std::string encode(const Endpoints& endpoints) {
-  store::Writer writer;
-  writer.i32(endpoints.attempt).text(endpoints.job_id).text(endpoints.store_host);
-  writer.i32(endpoints.store_port).text(endpoints.master_host).i32(endpoints.master_port);
-  return writer.take();
-}
-
-bool decode(std::string_view bytes, Endpoints* out) {
-  store::Reader reader(bytes);
-  out->attempt = reader.i32();
-  out->job_id = reader.text(kMaxNameBytes);
-  out->store_host = reader.text(kMaxNameBytes);
-  out->store_port = reader.i32();
-  out->master_host = reader.text(kMaxNameBytes);
-  out->master_port = reader.i32();
-  return reader.done();
-}
-
 Wait within(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
-
-/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT" or "stop/SIGNAL/COUNT".
-struct Word {
-  std::optional<int> failed_attempt;
-  std::optional<int> heeding_attempt;
-  int signal = 0;
-  int count = 0;
-};
-
-/// Absent: the text is none of them.
-std::optional<Word> parse_word(std::string_view scope) {
-  constexpr std::string_view kEnd = "end/";
-  constexpr std::string_view kHeed = "heed/";
-  constexpr std::string_view kStop = "stop/";
-  Word word;
-  if (scope.substr(0, kEnd.size()) == kEnd) {
-    word.failed_attempt = parse_number<int>(scope.substr(kEnd.size()));
-    if (!word.failed_attempt || *word.failed_attempt < 0) return std::nullopt;
-    return word;
-  }
-  if (scope.substr(0, kHeed.size()) == kHeed) {
-    word.heeding_attempt = parse_number<int>(scope.substr(kHeed.size()));
-    if (!word.heeding_attempt || *word.heeding_attempt < 0) return std::nullopt;
-    return word;
-  }
-  const size_t slash = scope.rfind('/');
-  if (scope.substr(0, kStop.size()) != kStop || slash < kStop.size()) return std::nullopt;
-  const auto signal = parse_number<int>(scope.substr(kStop.size(), slash - kStop.size()));
-  const auto count = parse_number<int>(scope.substr(slash + 1));
-  if (!signal || *signal < 1 || *signal >= NSIG || !count || *count < 1) return std::nullopt;
-  word.signal = *signal;
-  word.count = *count;
-  return word;
-}
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "cli/run/fd.h"
+#include "cli/run/fleet_words.h"
 #include "cli/run/node_place.h"
 #include "cli/run/outcome.h"
 #include "net/loop.h"
@@ -48,16 +49,6 @@ struct NodeRecord {
   int64_t pid = 0;
   int local_size = 0;
   int first_rank = 0;
-};
-
-/// Where the ranks of one attempt find each other; node 0 serves it and tells the others.
-struct Endpoints {
-  int attempt = 0;
-  std::string job_id;
-  std::string store_host;
-  int store_port = 0;
-  std::string master_host;  ///< for the ranks' own use: MASTER_ADDR, MASTER_PORT
-  int master_port = 0;
 };
 
 /// What has happened on the other nodes since the last look.

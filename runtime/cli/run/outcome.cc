@@ -16,6 +16,7 @@ constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds
 constexpr size_t kLengthBytes = 4;       // before each line
 constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
 constexpr size_t kCandidateBytes = 4 + 1 + 4;
+constexpr int kMaxExitCode = 255;  // a process has no other
 
 void write_lines(store::Writer& writer, const std::vector<std::string>& lines) {
   writer.u32(static_cast<uint32_t>(lines.size()));
@@ -27,6 +28,8 @@ std::vector<std::string> read_lines(store::Reader& reader) {
   for (std::string& line : lines) line = reader.text(kMaxLineBytes);
   return lines;
 }
+
+bool is_exit_code(int code) { return code >= 0 && code <= kMaxExitCode; }
 
 const NodeEnds* node_of(const std::vector<NodeEnds>& nodes, int rank) {
   for (const NodeEnds& node : nodes) {
@@ -212,8 +215,15 @@ bool decode(std::string_view bytes, NodeEnds* out) {
   out->stopped_here = reader.u8() != 0;
   out->oom_text = reader.text(kMaxLineBytes);
   out->candidates.resize(reader.count(kCandidateBytes));
+  // Whoever reads it keeps a list of all ranks up to this node's last one, and subtracts the times.
   const int size = static_cast<int>(out->ends.size());
-  bool in_range = out->first_rank >= 0 && out->first >= -1 && out->first < size;
+  bool in_range = size <= store::kMaxWorldSize && out->first_rank >= 0 &&
+                  out->first_rank <= store::kMaxWorldSize - size && out->first >= -1 &&
+                  out->first < size && out->stop_signal >= 0 && out->stop_signal < NSIG &&
+                  is_exit_code(out->start_code);
+  for (const RankEnd& end : out->ends) {
+    in_range = in_range && end.started_ns >= 0 && end.ended_ns >= 0;
+  }
   for (Candidate& candidate : out->candidates) {
     candidate.index = reader.i32();
     candidate.killed = reader.u8() != 0;
@@ -239,7 +249,7 @@ bool decode(std::string_view bytes, Outcome* out) {
   out->rank = reader.i32();
   out->tail = read_lines(reader);
   out->followers = reader.text(kMaxLineBytes);
-  return reader.done();
+  return reader.done() && is_exit_code(out->exit_code) && out->rank >= -1;
 }
 
 }  // namespace dt::cli

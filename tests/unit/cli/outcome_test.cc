@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include "cli/run/fleet_words.h"
+#include "store/messages.h"
+
 using dt::cli::Candidate;
 using dt::cli::decide;
 using dt::cli::lines_that_fit;
@@ -225,6 +228,69 @@ TEST_CASE("what an agent tells arrives as it was, and nonsense is refused") {
   CHECK(encode(told) == encode(outcome));
   CHECK(told.tail == outcome.tail);
   CHECK_FALSE(decode(encode(outcome) + "x", &told));
+}
+
+TEST_CASE("a node's report with numbers that no node has is none, and costs its reader nothing") {
+  const auto refused = [](const auto& change) {
+    NodeEnds ends = node_of(1, exited(1), 0);
+    add_candidate(&ends, 0);
+    NodeEnds back;
+    REQUIRE(decode(encode(ends), &back));
+    change(&ends);
+    return !decode(encode(ends), &back);
+  };
+  // Of a rank behind 2^31 others, node 0 would make a list of 64 GiB.
+  CHECK(refused([](NodeEnds* ends) { ends->first_rank = INT32_MAX - 2; }));
+  CHECK(refused([](NodeEnds* ends) { ends->first_rank = dt::store::kMaxWorldSize - 1; }));
+  CHECK_FALSE(refused([](NodeEnds* ends) { ends->first_rank = dt::store::kMaxWorldSize - 2; }));
+  CHECK(refused([](NodeEnds* ends) { ends->first_rank = -1; }));
+  CHECK(refused([](NodeEnds* ends) { ends->first = 2; }));
+  CHECK(refused([](NodeEnds* ends) { ends->stop_signal = INT32_MAX; }));
+  CHECK(refused([](NodeEnds* ends) { ends->stop_signal = -1; }));
+  CHECK(refused([](NodeEnds* ends) { ends->start_code = 256; }));
+  CHECK(refused([](NodeEnds* ends) { ends->ends[0].started_ns = INT64_MIN; }));
+  CHECK(refused([](NodeEnds* ends) { ends->ends[1].ended_ns = -1; }));
+
+  Outcome outcome;
+  Outcome told;
+  outcome.exit_code = 256;
+  CHECK_FALSE(decode(encode(outcome), &told));
+  outcome.exit_code = 255;
+  CHECK(decode(encode(outcome), &told));
+  outcome.rank = -2;
+  CHECK_FALSE(decode(encode(outcome), &told));
+}
+
+TEST_CASE("addresses and words of other agents are read only where they make sense") {
+  using dt::cli::Endpoints;
+  using dt::cli::parse_word;
+  const Endpoints good{3, "job", "h0", 65535, "h1", 29500};
+  Endpoints back;
+  REQUIRE(decode(encode(good), &back));
+  CHECK(encode(back) == encode(good));
+  CHECK(back.master_host == "h1");
+  for (const int port : {-1, 65536}) {
+    Endpoints bad = good;
+    bad.store_port = port;
+    CHECK_FALSE(decode(encode(bad), &back));
+    bad = good;
+    bad.master_port = port;
+    CHECK_FALSE(decode(encode(bad), &back));
+  }
+  Endpoints early = good;
+  early.attempt = -1;
+  CHECK_FALSE(decode(encode(early), &back));
+
+  CHECK(parse_word("end/7")->failed_attempt == 7);
+  CHECK(parse_word("heed/0")->heeding_attempt == 0);
+  CHECK(parse_word("stop/15/2")->signal == 15);
+  CHECK(parse_word("stop/15/2")->count == 2);
+  for (const char* text : {"", "end", "end/", "end/-1", "end/x", "heed/-1", "heed/99999999999",
+                           "stop/", "stop/15", "stop/15/", "stop/0/1", "stop/65/1", "stop/15/0",
+                           "stop//1", "stop/15/1/1", "halt/1", "end/1 "}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_word(text).has_value());
+  }
 }
 
 TEST_CASE("the last lines of all nodes fit into one answer, empty ones too") {

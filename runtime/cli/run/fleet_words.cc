@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/fleet_words.h"
+
+#include <csignal>
+#include <cstdint>
+
+#include "base/number.h"
+#include "store/protocol.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr size_t kMaxEndpointBytes = 1 << 10;
+
+bool is_port(int number) { return number >= 0 && number <= UINT16_MAX; }
+
+/// "PREFIX/7": 7. Absent: another prefix. A negative number: none that makes sense.
+std::optional<int> attempt_behind(std::string_view prefix, std::string_view scope) {
+  if (scope.substr(0, prefix.size()) != prefix) return std::nullopt;
+  return parse_number<int>(scope.substr(prefix.size())).value_or(-1);
+}
+
+}  // namespace
+
+std::string encode(const Endpoints& endpoints) {
+  store::Writer writer;
+  writer.i32(endpoints.attempt).text(endpoints.job_id).text(endpoints.store_host);
+  writer.i32(endpoints.store_port).text(endpoints.master_host).i32(endpoints.master_port);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Endpoints* out) {
+  store::Reader reader(bytes);
+  out->attempt = reader.i32();
+  out->job_id = reader.text(kMaxEndpointBytes);
+  out->store_host = reader.text(kMaxEndpointBytes);
+  out->store_port = reader.i32();
+  out->master_host = reader.text(kMaxEndpointBytes);
+  out->master_port = reader.i32();
+  return reader.done() && out->attempt >= 0 && is_port(out->store_port) &&
+         is_port(out->master_port);
+}
+
+std::optional<Word> parse_word(std::string_view scope) {
+  Word word;
+  word.failed_attempt = attempt_behind("end/", scope);
+  word.heeding_attempt = attempt_behind("heed/", scope);
+  if (word.failed_attempt || word.heeding_attempt) {
+    if (word.failed_attempt.value_or(0) < 0 || word.heeding_attempt.value_or(0) < 0) {
+      return std::nullopt;
+    }
+    return word;
+  }
+  constexpr std::string_view kStop = "stop/";
+  const size_t slash = scope.rfind('/');
+  if (scope.substr(0, kStop.size()) != kStop || slash < kStop.size()) return std::nullopt;
+  const auto signal = parse_number<int>(scope.substr(kStop.size(), slash - kStop.size()));
+  const auto count = parse_number<int>(scope.substr(slash + 1));
+  if (!signal || *signal < 1 || *signal >= NSIG || !count || *count < 1) return std::nullopt;
+  word.signal = *signal;
+  word.count = *count;
+  return word;
+}
+
+}  // namespace dt::cli
