@@ -2,7 +2,11 @@
 // `dt doctor` on this machine, alone and as the ranks of jobs.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -43,10 +47,10 @@ TEST_CASE("alone it prints one line per check, within 80 columns") {
   const Strings lines = lines_of(process.out);
   for (const std::string& line : lines) CHECK(line.size() <= 80);
   for (const char* name :
-       {"version",       "settings",      "launcher",  "place",         "interface", "rendezvous",
-        "store port",    "open files",    "processes", "locked memory", "backlog",   "processors",
-        "memory",        "shared memory", "GPUs",      "CUDA",          "NCCL",      "NCCL faults",
-        "NCCL settings", "NCCL files",    "InfiniBand"}) {
+       {"version",     "settings",      "launcher",      "place",     "interface",     "rendezvous",
+        "store port",  "security",      "open files",    "processes", "locked memory", "backlog",
+        "processors",  "memory",        "shared memory", "GPUs",      "CUDA",          "NCCL",
+        "NCCL faults", "NCCL settings", "NCCL files",    "InfiniBand"}) {
     CHECK(count_of(process.out, std::string("  ") + name + "  ") == 1);
   }
   CHECK(count_of(process.out, "none: this process is a job of one rank") == 1);
@@ -57,7 +61,7 @@ TEST_CASE("as a rank it knows its place and reaches the store") {
   process.wait();
   const nlohmann::json json = nlohmann::json::parse(process.out);
   CHECK(json["rank"] == 1);
-  CHECK(json["checks"].size() == 21);
+  CHECK(json["checks"].size() == 22);
   for (const auto& check : json["checks"]) {
     CHECK(check.size() == 4);
     const std::string name = check["name"];
@@ -65,6 +69,7 @@ TEST_CASE("as a rank it knows its place and reaches the store") {
     if (name == "place") CHECK(finding == "rank 1 of 2, local rank 1 of 2, node 0 of 1");
     if (name == "launcher") CHECK(starts_with(finding, "dt run (rank from "));
     if (name == "rendezvous") CHECK(count_of(finding, " answers") == 1);
+    if (name == "security") CHECK(finding == "auth, with the token of environment DT_TOKEN");
     if (name == "interface") CHECK(starts_with(finding, "lo 127.0.0.1 (loopback), by the route "));
   }
 }
@@ -76,6 +81,59 @@ TEST_CASE("a launcher that says half is bad, and the exit code says so") {
   CHECK(process.wait() == 1);
   CHECK(count_of(process.out, "bad      launcher") == 1);
   CHECK(count_of(process.out, "RANK=3 is set") == 1);
+}
+
+TEST_CASE("the token is named by where it comes from, and what is wrong with it is bad") {
+  char folder[] = "/tmp/dt-doctor-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/token";
+  const std::string token(64, '7');
+  FILE* file = fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
+  fputs((token + "\n").c_str(), file);
+  fclose(file);
+  const auto found = [&](mode_t mode, const Strings& environment) {
+    REQUIRE(chmod(path.c_str(), mode) == 0);
+    Process::Options options;
+    options.environment = environment;
+    Process process(doctor({"--json"}), options);
+    process.wait();
+    CHECK(count_of(process.out + process.err, token.substr(0, 16)) == 0);  // in no message
+    const nlohmann::json json = nlohmann::json::parse(process.out);
+    for (const auto& check : json["checks"]) {
+      if (check["name"] == "security") return check;
+    }
+    return nlohmann::json();
+  };
+  const std::string by_file = "DT_TOKEN_FILE=" + path;
+  const auto good = found(0600, {by_file, "DT_SECURITY_MODE=encrypt"});
+  CHECK(good["grade"] == "good");
+  CHECK(good["finding"] == "encrypt, with the token of the file " + path);
+  const auto open_to_others = found(0644, {by_file});
+  CHECK(open_to_others["grade"] == "bad");
+  CHECK(open_to_others["finding"] == "the token file " + path +
+                                         " can be used by others (mode 0644): they could join and "
+                                         "read the job");
+  CHECK(open_to_others["advice"] == "run: chmod 600 " + path);
+  const auto too_short = found(0600, {"DT_TOKEN=" + token.substr(0, 40)});
+  CHECK(too_short["grade"] == "bad");
+  CHECK(count_of(too_short["finding"].get<std::string>(),
+                 "has 40 digits, too few to keep anybody out") == 1);
+  const auto none =
+      found(0600, {"DT_SECURITY_MODE=auth", "XDG_CONFIG_HOME=", "HOME=" + std::string(folder)});
+  CHECK(none["grade"] == "bad");
+  CHECK(none["finding"] ==
+        "security.mode is auth, but there is no token: give all processes of "
+        "the job one, in a file that DT_TOKEN_FILE (or security.token_file) "
+        "names, or in ~/.config/dt/token on every host, which dt token makes");
+  const auto several = found(0600, {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1",
+                                    "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
+                                    "XDG_CONFIG_HOME=", "HOME=" + std::string(folder)});
+  CHECK(several["grade"] == "warning");
+  CHECK(several["finding"] == "there is no token, so the job listens on loopback only");
+  CHECK(several["advice"] == "run dt token, and copy ~/.config/dt/token to every host");
+  unlink(path.c_str());
+  rmdir(folder);
 }
 
 TEST_CASE("a rendezvous that nobody serves is found out without waiting for ever") {
@@ -138,7 +196,7 @@ TEST_CASE("--strict makes warnings fail") {
 TEST_CASE("--cluster gathers all ranks, and prints what differs, once") {
   Process alike(run_doctor({"-n", "3"}, {"--cluster"}));
   alike.wait();
-  CHECK(count_of(alike.out, "21 of 21 checks are alike on the 3 ranks that reported\n") == 1);
+  CHECK(count_of(alike.out, "22 of 22 checks are alike on the 3 ranks that reported\n") == 1);
   CHECK(count_of(alike.out, "[1]") == 0);
   CHECK(count_of(alike.out, "[2]") == 0);
   // One rank with another setting.

@@ -15,6 +15,7 @@ constexpr Check kChecks[] = {
     {"interface", look_at_interface},
     {"rendezvous", look_at_rendezvous},
     {"store port", look_at_store_port},
+    {"security", look_at_security},
     {"open files", look_at_open_files},
     {"processes", look_at_processes},
     {"locked memory", look_at_locked_memory},

@@ -45,6 +45,7 @@ Finding look_at_place(const Machine& machine);
 Finding look_at_interface(const Machine& machine);
 Finding look_at_rendezvous(const Machine& machine);
 Finding look_at_store_port(const Machine& machine);
+Finding look_at_security(const Machine& machine);
 Finding look_at_open_files(const Machine& machine);
 Finding look_at_locked_memory(const Machine& machine);
 Finding look_at_processes(const Machine& machine);

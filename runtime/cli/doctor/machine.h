@@ -13,6 +13,7 @@
 #include "base/wait.h"
 #include "config/config.h"
 #include "cuda/runtime.h"
+#include "launch/credentials.h"
 #include "launch/discover.h"
 
 namespace dt::cli::doctor {
@@ -65,6 +66,8 @@ struct Machine {
   Status config_error;
   std::optional<launch::Place> place;
   Status place_error;
+  launch::Credentials credentials;  ///< as far as they are known before the ranks meet
+  Status credentials_error;
   std::vector<int> cpus;  ///< that this process may use
   rlimit open_files{};
   rlimit locked_memory{};

@@ -195,6 +195,12 @@ Machine survey(Deadline deadline) {
   auto place = launch::resolve_place(machine.config, machine.environment);
   machine.place_error = place.status();
   if (place.ok()) machine.place = std::move(place).value();
+  if (config.ok()) {
+    const bool may_come = machine.place && machine.place->exchange != launch::Exchange::kNone;
+    auto found = launch::find_credentials(machine.config, machine.environment, may_come);
+    machine.credentials_error = found.status();
+    if (found.ok()) machine.credentials = std::move(found).value();
+  }
   machine.cpus = allowed_cpus();
   getrlimit(RLIMIT_NOFILE, &machine.open_files);
   getrlimit(RLIMIT_MEMLOCK, &machine.locked_memory);

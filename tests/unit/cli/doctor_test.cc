@@ -34,7 +34,7 @@ struct Pretended {
     tree.write("sys/devices/system/cpu/online", "0-3\n");
   }
 
-  // Rank 1 of a job on several nodes, whose store answers.
+  // Rank 1 of a job on several nodes, whose store answers and who has a token.
   void join_job(int world_size, int local_size, int node_count) {
     machine.place->rank = 1;
     machine.place->world_size = world_size;
@@ -47,6 +47,8 @@ struct Pretended {
     machine.place->store_served = machine.place->port_taken = true;
     machine.place->launcher = "dt run";
     machine.rendezvous = Reach{Reach::kOpen, {}, "10.0.0.5"};
+    machine.credentials.take(std::move(dt::net::Token::from_text(std::string(64, '7'))).value(),
+                             "the file /run/dt");
   }
   void add_gpus(int count) {
     tree.write("proc/driver/nvidia/version",
@@ -79,6 +81,7 @@ TEST_CASE("an ordinary machine without a job is good") {
 TEST_CASE("whatever is not good says what to do") {
   Pretended pretended;
   pretended.join_job(5000, 64, 9);
+  pretended.machine.credentials = {};
   pretended.machine.interfaces[1].bridge = true;
   pretended.machine.open_files = {100, 200};
   pretended.machine.processes = {100, 100};
@@ -94,7 +97,7 @@ TEST_CASE("whatever is not good says what to do") {
     CHECK((report.findings[i].grade == Grade::kGood) == report.findings[i].advice.empty());
     if (report.findings[i].grade != Grade::kGood) ++not_good;
   }
-  CHECK(not_good == 10);
+  CHECK(not_good == 11);
   CHECK(worst(report) == Grade::kBad);
 }
 
@@ -128,6 +131,40 @@ TEST_CASE("the interface is the one on the route to the rendezvous") {
   CHECK(look_at_interface(pretended.machine).grade == Grade::kGood);
   pretended.machine.rendezvous->local_address.clear();
   CHECK(look_at_interface(pretended.machine).grade == Grade::kBad);
+}
+
+TEST_CASE("what guards the connections, and where the token comes from") {
+  Pretended pretended;
+  Machine& machine = pretended.machine;
+  check_finding(look_at_security(machine), Grade::kGood,
+                "there is no token; jobs on one host need none, those on several do");
+  pretended.join_job(4, 2, 2);
+  const Finding found = look_at_security(machine);
+  check_finding(found, Grade::kGood, "auth, with the token of the file /run/dt");
+  CHECK(found.compared == "auth");  // the file may be elsewhere on other hosts
+  machine.credentials = {};
+  const std::string advice = "run dt token, and copy ~/.config/dt/token to every host";
+  check_finding(look_at_security(machine), Grade::kBad,
+                "there is no token, so the job listens on loopback only", advice);
+  machine.rendezvous->local_address = "127.0.0.1";
+  check_finding(look_at_security(machine), Grade::kWarning,
+                "there is no token, so the job listens on loopback only", advice);
+  machine.place->node_count = -1;  // not known, but there are ranks elsewhere
+  CHECK(look_at_security(machine).grade == Grade::kWarning);
+  machine.place->exchange = dt::launch::Exchange::kPmix;
+  check_finding(look_at_security(machine), Grade::kGood,
+                "auth, with a token that rank 0 makes and the launcher carries");
+  machine.place->exchange = dt::launch::Exchange::kNone;
+  machine.credentials.security.open_to_all = true;
+  check_finding(
+      look_at_security(machine), Grade::kWarning,
+      "none, as security.mode says: whoever reaches a port of the job joins, reads and ends it",
+      "unless you trust the network: dt token, its file on every host, and no security.mode");
+  machine.place->node_count = 1;
+  CHECK(look_at_security(machine).grade == Grade::kGood);
+
+  machine.credentials_error = Status(dt::Code::kConfig, "it is wrong; mend it");
+  check_finding(look_at_security(machine), Grade::kBad, "it is wrong", "mend it");
 }
 
 TEST_CASE("a rendezvous that cannot be reached says how") {
@@ -534,14 +571,14 @@ TEST_CASE("only what differs between ranks is shown, by groups of ranks") {
         "good     ranks 0, 1, 3:  none: NCCL decides\n"
         "good     rank 2:         NCCL_ALGO=Tree (inherited)\n"
         "\n"
-        "20 of 21 checks are alike on the 4 ranks that reported\n");
+        "21 of 22 checks are alike on the 4 ranks that reported\n");
   CHECK(worst(reports) == Grade::kGood);
   reports[3] = Report();
   reports[2] = reports[1];
   CHECK(differences_text(reports) ==
         "no report of rank 3\n"
         "\n"
-        "21 of 21 checks are alike on the 3 ranks that reported\n");
+        "22 of 22 checks are alike on the 3 ranks that reported\n");
   CHECK(worst(reports) == Grade::kBad);
 }
 
@@ -551,7 +588,7 @@ TEST_CASE("what is not good on all ranks is not hidden") {
   pretended.machine.cpus = {0};
   const Report report = examine(pretended.machine, "host");
   CHECK(differences_text({report, report}) ==
-        "21 of 21 checks are alike on the 2 ranks that reported\n"
+        "22 of 22 checks are alike on the 2 ranks that reported\n"
         "not good on all of them, see dt doctor: processors (warning)\n");
 }
 
