@@ -3,14 +3,17 @@
 """recovery.py DT TRAINER: the example trainer is killed, pre-empted and left without room on its disk.
 
 Each time it goes on from its checkpoint, and ends with the losses, the accuracy and the parameters of a
-run that nobody disturbed, to the last bit. --full trains on all images as a user would (--kills 20).
+run that nobody disturbed: to the last bit where as many ranks of as many hosts go on, else almost.
+--full trains on all images as a user would (--kills 20).
 """
 import argparse
 import gzip
 import os
 import random
 import re
+import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -20,6 +23,8 @@ import time
 LIMIT_S = 240
 POLL_S = 0.005  # how often a checkpoint is looked at
 TRIES = 10
+TOLERANCE = 1e-3  # of a loss, relative, where sums are made in another order
+ACCURACY_TOLERANCE = 1.0  # percent of the test images
 FILES = {"train-images-idx3-ubyte.gz": 784, "train-labels-idx1-ubyte.gz": 1, "t10k-images-idx3-ubyte.gz": 784,
          "t10k-labels-idx1-ubyte.gz": 1}  # and the bytes of an item
 
@@ -56,9 +61,10 @@ def saved_step(path):
 class Job:
     """One dt run, whose output lies in files."""
 
-    def __init__(self, name, command, folder):
+    def __init__(self, name, command, folder, **variables):
         self.name, self.paths = name, [os.path.join(folder, f"{name}.{each}") for each in ("out", "err")]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("DT_")}
+        environment.update(variables)
         with open(self.paths[0], "wb") as out, open(self.paths[1], "wb") as err:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
         self.deadline = time.monotonic() + LIMIT_S
@@ -119,19 +125,23 @@ class Job:
                 pass
         return None
 
-    def send(self, rank, attempt, what):
+    def await_process_of(self, rank, attempt):
         descriptors = []
 
         def found():
             descriptors.append(self.process_of(rank, attempt))
             return descriptors[-1] is not None
         self.wait_for(found)
+        return descriptors[-1]
+
+    def send(self, rank, attempt, what):
+        descriptor = self.await_process_of(rank, attempt)
         try:
-            signal.pidfd_send_signal(descriptors[-1], what)
+            signal.pidfd_send_signal(descriptor, what)
         except ProcessLookupError:
             raise TooEarly(self.name) from None
         finally:
-            os.close(descriptors[-1])
+            os.close(descriptor)
 
 
 class Recovery:
@@ -179,6 +189,16 @@ class Recovery:
         expect(len(found[0]) == self.steps + 1 and not apart,
                f"{name}: {len(found[0]) - 1} losses, of which {len(apart)} differ: {apart[:3]}")
         expect(found == self.undisturbed, f"{name}: {found[1:]} instead of {self.undisturbed[1:]}")
+
+    def compare_almost(self, name, out):
+        """Says how far the losses are apart."""
+        expected, found = self.undisturbed, self.result(name, out)
+        expect(len(found[0]) == self.steps + 1, f"{name}: {len(found[0]) - 1} losses instead of {self.steps}")
+        pairs = [[float(line.split(",")[1]) for line in each[1:]] for each in (expected[0], found[0])]
+        worst = max(abs(a - b) / abs(a) for a, b in zip(*pairs))
+        expect(worst <= TOLERANCE, f"{name}: the losses differ by {worst:.2e}, more than {TOLERANCE}")
+        expect(abs(float(expected[2]) - float(found[2])) <= ACCURACY_TOLERANCE, f"{name}: {found[2]} %: {expected[2]}")
+        return f"losses differ by at most {worst:.1e}, test accuracy {found[2]} %"
 
     def run_undisturbed(self):
         start = time.monotonic()
@@ -230,6 +250,38 @@ class Recovery:
         expect(f"resumed at step {former}\n" in out and not err, out + err)
         self.compare(name, out)
 
+    def node_loss(self, name):
+        """Two nodes of two ranks. The agent of one is killed: nothing of the job stays; both start again."""
+        checkpoint, most = self.path(name + ".ck"), self.window[-1]
+        aim = self.chance.choice(self.window)
+        with socket.socket() as held:  # nobody else gets the port while this is open
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+
+            def start(node, turn):
+                command = [self.options.dt, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
+                           f"127.0.0.1:{held.getsockname()[1]}", "--max-restarts", "3"]
+                return Job(f"{name}{turn}{node}", command + self.trainer(name, checkpoint), self.folder,
+                           DT_HOST_ID=f"recovery{node}")
+            for lost in (1, 0):
+                with start(0, lost) as node0, start(1, lost) as node1:
+                    nodes = (node0, node1)
+                    nodes[0].wait_for(lambda: saved_step(checkpoint) >= min(aim, most))
+                    ranks = [nodes[lost].await_process_of(2 * lost + each, 0) for each in range(2)]
+                    nodes[lost].process.kill()
+                    for rank in ranks:  # ended by the agent's guardian
+                        expect(select.select([rank], [], [], LIMIT_S)[0], f"{name}: a rank outlives its agent")
+                        os.close(rank)
+                    while nodes[1 - lost].goes_on():
+                        pass
+                    expect(nodes[1 - lost].process.returncode not in (0, None), nodes[1 - lost].ended())
+                print(f"{name}: node {lost} killed, the checkpoint is of step {saved_step(checkpoint)}", flush=True)
+                aim = min(saved_step(checkpoint) + 2 * self.save_every, most)
+            with start(0, 2) as node0, start(1, 2) as node1:
+                out, _ = node0.end()
+                node1.end()
+        print(f"{name}: 2 nodes lost, {self.compare_almost(name, out)}", flush=True)
+
     def full_disk(self, name):
         """A disk with room for one checkpoint, not for its successor beside it. Later it has more."""
         disk, room = self.path("disk"), os.path.getsize(self.path("undisturbed.ck")) * 3 // 2
@@ -278,7 +330,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         recovery = Recovery(options, folder)
         recovery.run_undisturbed()
-        scenes = [recovery.kills, recovery.preemption]
+        scenes = [recovery.kills, recovery.preemption, recovery.node_loss]
         if os.geteuid() == 0:
             scenes.append(recovery.full_disk)
         else:
