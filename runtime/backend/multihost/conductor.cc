@@ -178,7 +178,7 @@ void Conductor::exchange() {
           std::vector<Statement>& theirs = heard_[host];
           theirs.resize(static_cast<size_t>(found.bytes) / sizeof(Statement));
           if (!theirs.empty()) return theirs.data();
-          Statement same;
+          Statement same;  // without its pid, see judge()
           same.said = {found.signature, found.count};
           same.rank = peer;
           same.more = static_cast<int32_t>(roster_.topology.hosts[host].size()) - 1;
@@ -198,6 +198,14 @@ void Conductor::judge() {
       for (const Statement& statement : theirs) good &= statement.said == own_statement_.said;
     }
     good &= !active_->collective.withheld;
+    for (Statement& statement : all) {
+      if (good || statement.pid != 0) continue;
+      for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
+        const int32_t leader = roster_.leader(host);  // they alone speak without a statement
+        if (statement.rank != leader) continue;
+        statement.pid = mesh_.peer(roster_.world_ranks[leader]).pid;
+      }
+    }
     verdict_ = {good ? 1u : 0u, static_cast<int64_t>(good ? 0 : all.size())};
     statements_ = std::move(all);
   }
