@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# long.sh [REPETITIONS [FUZZ_SECONDS]]: what takes hours: the multiprocess tests 100 times on busy cores,
-# as they are and with each sanitizer, a whole training with 20 killed ranks, and 10 minutes of fuzzing for
-# each target.
+# long.sh [REPETITIONS [FUZZ_SECONDS [SCHEDULES]]]: what takes hours: the multiprocess tests 100 times on
+# busy cores, as they are and with each sanitizer, 500 schedules of faults, a whole training with 20 killed
+# ranks, and 10 minutes of fuzzing for each target.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 repetitions=${1:-100}
 fuzz_seconds=${2:-600}
+schedules=${3:-500}
 cd "$root"
 
 tests/run.sh -Dwerror=true
 tests/repeat.sh "$repetitions"
+tests/packages.sh iproute2 nftables
+tests/chaos.sh "$schedules"
 tests/multiprocess/recovery.py build-tests/runtime/cli/dt build-tests/examples/fashion_mnist/fashion_mnist \
   --full --kills 20
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp"

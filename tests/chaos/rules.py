@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank must have said when a schedule is over; pure, so that it can be tested without a job."""
+
+import dataclasses
+import re
+
+from schedule import RELAYED
+
+SLACK_MS = 6000  # a busy machine; what is reached is printed, and far below
+KILLING = ("kill", "kill_host", "disk_trace")
+PAIRS = ("blackhole", "blackhole_one_way", "reset_data")
+# What tells a wrong call from the right one, which is allreduce f32 sum x 1000, then broadcast i32 x 777.
+WRONG = {"wrong_count": "allreduce f32 sum x 1001", "wrong_op": "allreduce f32 max x 1000",
+         "wrong_dtype": "allreduce i32 sum x 1000", "wrong_kind": "barrier", "wrong_skip": "broadcast i32 x 777 root ",
+         "wrong_root": "broadcast i32 x 777 root "}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of a schedule. Times in ns of the monotonic clock."""
+    fault_ns: int = 0  # when the last fault happened
+    pids: dict = dataclasses.field(default_factory=dict)  # by rank
+    codes: dict = dataclasses.field(default_factory=dict)  # by rank; None: had to be killed
+    events: dict = dataclasses.field(default_factory=dict)  # by rank: what it wrote
+    stderr: dict = dataclasses.field(default_factory=dict)  # by rank
+    left: list = dataclasses.field(default_factory=list)  # texts: processes, files
+    trouble: list = dataclasses.field(default_factory=list)  # texts: what the harness could not do
+    named_hosts: bool = True  # ranks of host h call it "hosth"
+
+
+def first(events, name):
+    return next((event for event in events if event["event"] == name), None)
+
+
+def survivors(schedule):
+    """Those that must get the error, in time."""
+    gone = schedule.faults[-1].ranks if schedule.kind in KILLING + ("stop_long",) else []
+    return [rank for rank in range(len(schedule.placed)) if rank not in gone]
+
+
+def noticed_ms(schedule, outcome):
+    """From the fault until the last survivor had its error; None without."""
+    times = [first(outcome.events[rank], "error") for rank in survivors(schedule)]
+    if schedule.harmless or not times or None in times:
+        return None
+    return (max(event["returned"] for event in times) - outcome.fault_ns) / 1e6
+
+
+def mentioned(message):
+    return {int(number) for number in re.findall(r"rank (\d+)", message)}
+
+
+def judge(schedule, outcome):
+    """Texts of what is wrong; none: all is as it must be."""
+    found = list(outcome.trouble) + [f"left behind: {text}" for text in outcome.left]
+    for rank in range(len(schedule.placed)):
+        killed = schedule.kind in KILLING and rank in schedule.faults[-1].ranks
+        events, code = outcome.events[rank], outcome.codes[rank]
+        # Of several that are killed one after the other, the last may hear of the first before.
+        wanted = (-9,) if killed else (0,) if schedule.harmless else (9,)
+        if code not in wanted + ((9,) if killed and schedule.kind == "kill_host" else ()):
+            how = "hung and was killed" if code is None else f"ended with {code}"
+            found.append(f"rank {rank} {how}, expected {wanted[0]}; stderr: {outcome.stderr[rank][-600:]!r}")
+        if (wrong := first(events, "wrong")) is not None:
+            found.append(f"rank {rank} has a wrong value: {wrong['message']}")
+        if not killed:
+            found += [f"rank {rank}: {text}" for text in judge_end(schedule, first(events, "end"))]
+        if schedule.harmless:
+            if (error := first(events, "error")) is not None:
+                found.append(f"rank {rank} has an error and should have none: {error['status']}: {error['message']}")
+        elif not killed:
+            found += [f"rank {rank}: {text}" for text in judge_error(schedule, outcome, rank)]
+    ends = [first(events, "end") for events in outcome.events.values()]
+    if schedule.harmless and None not in ends and len({end["steps"] for end in ends}) > 1:
+        found.append(f"stopped in different steps: {[end['steps'] for end in ends]}")
+    return found
+
+
+def judge_end(schedule, end):
+    if end is None:
+        return ["it did not tell its end"]
+    # libuv makes one pipe in a process, for signals, and never closes it.
+    pipes = [one.split()[1] for one in end["kept"] if one.split()[1].startswith("pipe:")]
+    own = pipes[0] if len(pipes) == 2 and pipes[0] == pipes[1] else "none"
+    found = [f"it still holds {one}" for one in end["kept"] if one.split()[1] != own]
+    if schedule.harmless and end["finalize"] != "DT_OK":
+        found.append(f"dt_finalize: {end['finalize']}: {end['why']}")
+    # On a full disk no half of a file stays.
+    found += [f"the file {name} was left on the disk" for name in end["disk"] if not name.endswith(".dttrace")]
+    return found
+
+
+def judge_error(schedule, outcome, rank):
+    error = first(outcome.events[rank], "error")
+    if error is None:
+        return ["it has no error"]
+    found = []
+    again = first(outcome.events[rank], "again")
+    same = again is not None and all(again[key] == error[key] for key in ("status", "rank", "pid", "host"))
+    if again is not None and (again["status"] == "DT_OK" or (not same and schedule.kind not in RELAYED)):
+        found.append(f"the next call says something else: {again['status']} of rank {again['rank']}: {again['message']}")
+    if rank in survivors(schedule):
+        late_ms = (error["returned"] - outcome.fault_ns) / 1e6 - schedule.limit_ms()
+        if late_ms > SLACK_MS:
+            found.append(f"the error came {late_ms:.0f} ms after the limit")
+        if late_ms + schedule.limit_ms() < 0:
+            found.append("the error came before the fault")
+    statuses, named, texts = expected(schedule, outcome, rank)
+    if error["status"] not in statuses:
+        found.append(f"{error['status']} instead of {' or '.join(statuses)}")
+    if error["rank"] not in named:
+        found.append(f"it names rank {error['rank']}, not one of {sorted(named)}")
+    else:
+        found += judge_named(schedule, outcome, error)
+    if schedule.kind in PAIRS and error["status"] == "DT_ERR_TIMEOUT" or schedule.kind == "reset_data":
+        found += judge_pair(schedule, error)
+    found += [f"its message does not say {text!r}" for text in texts if text not in error["message"]]
+    return [f"{text}; it said {error['status']} of rank {error['rank']}: {error['message']}" for text in found]
+
+
+def judge_named(schedule, outcome, error):
+    """The named rank's host and process are the right ones, and the message has them, too."""
+    rank, found = error["rank"], []
+    if error["pid"] != outcome.pids[rank]:
+        found.append(f"it names pid {error['pid']}, but rank {rank} is {outcome.pids[rank]}")
+    if outcome.named_hosts and error["host"] != f"host{schedule.placed[rank]}":
+        found.append(f"it names host {error['host']!r}, but rank {rank} is on host{schedule.placed[rank]}")
+    if f"rank {rank} (" not in error["message"]:
+        found.append(f"its message does not name rank {rank}")
+    return found
+
+
+def judge_pair(schedule, error):
+    """What goes wrong between two hosts, with nobody dead: a rank of each is named."""
+    found = []
+    for host in schedule.faults[-1].hosts:
+        if not mentioned(error["message"]).intersection(schedule.ranks_on(host)):
+            found.append(f"its message names no rank of host {host}")
+    return found
+
+
+def on_hosts(schedule, hosts):
+    return {rank for rank, host in enumerate(schedule.placed) if host in hosts}
+
+
+def across(schedule, rank, one, other):
+    """Ranks that may be named where nothing passes between the hosts `one` and `other` (lists) any more."""
+    if schedule.placed[rank] in one:
+        return on_hosts(schedule, other)
+    if schedule.placed[rank] in other:
+        return on_hosts(schedule, one)
+    return on_hosts(schedule, one) | on_hosts(schedule, other)
+
+
+def expected(schedule, outcome, rank):
+    """Statuses, ranks that may be named, and what the message contains."""
+    kind, fault = schedule.kind, schedule.faults[-1]
+    lost, late = ("DT_ERR_PEER_LOST",), ("DT_ERR_PEER_LOST", "DT_ERR_TIMEOUT")
+    everybody = set(range(len(schedule.placed)))
+    if kind in KILLING:
+        return lost, set(fault.ranks), ()
+    if kind == "stop_long":
+        if rank in fault.ranks:  # it wakes up, and is told so, or finds the others gone
+            return lost + ("DT_ERR_ABORTED",), everybody, ()
+        return lost, set(fault.ranks), ("no sign of life",)
+    if kind == "link_down":
+        cut = fault.hosts
+        return late, across(schedule, rank, cut, [h for h in range(schedule.hosts) if h not in cut]), ()
+    if kind == "reset_data":  # either end of the connection; see judge_pair()
+        return lost, on_hosts(schedule, fault.hosts), (" broke: ",)
+    if kind in ("blackhole", "blackhole_one_way"):
+        error = first(outcome.events[rank], "error")
+        # Likewise of an operation that is late; and what is lost on its way to the store still gets an
+        # answer from there, which tells a rank of the others of its host.
+        if error["status"] == "DT_ERR_TIMEOUT" or fault.hosts[-1] == 0 and kind == "blackhole_one_way":
+            return late, on_hosts(schedule, fault.hosts), ()
+        return late, across(schedule, rank, fault.hosts[:1], fault.hosts[1:]), ()
+    if kind in ("reset_control", "control_one_way"):
+        if rank not in fault.ranks:
+            return lost, set(fault.ranks), ()
+        error = first(outcome.events[rank], "error")
+        if error["status"] == "DT_ERR_ABORTED":  # what the store says still arrives
+            return ("DT_ERR_ABORTED",), set(fault.ranks), ("was declared lost",)
+        return lost, {0}, ()
+    if kind == "disk_checkpoint":
+        return ("DT_ERR_ABORTED",), set(fault.ranks), ("No space left on device",)
+    if kind == "absent":
+        return ("DT_ERR_TIMEOUT",), set(fault.ranks), ("has not arrived",)
+    assert kind in WRONG, kind
+    # Of two that disagree either may be the one that is wrong.
+    named = set(fault.ranks) if len(everybody) > 2 else everybody
+    return ("DT_ERR_MISMATCH",), named, ("disagree", f"rank {fault.ranks[0]} (", WRONG[kind])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of chaos, held to outcomes made by hand: good ones pass, and each thing that can be wrong is found."""
+
+import copy
+import unittest
+
+import rules
+import schedule as schedules
+
+ABLE = frozenset(("hosts", "reset", "filter", "disk"))
+
+
+def seed_of(kind, wanted=lambda schedule: True):
+    return next(schedules.make(seed, ABLE) for seed in range(100_000)
+                if schedules.kind_of(seed) == kind and wanted(schedules.make(seed, ABLE)))
+
+
+def end(**other):
+    return {"event": "end", "finalize": "DT_OK", "why": "", "steps": 5, "kept": [], "disk": []} | other
+
+
+def outcome_of(schedule, event=None):
+    """As it should be; `event(rank)` gives the error of a rank, None for one that has none."""
+    size = len(schedule.placed)
+    outcome = rules.Outcome(fault_ns=1_000_000_000, pids={rank: 100 + rank for rank in range(size)})
+    for rank in range(size):
+        error = event(rank) if event is not None else None
+        outcome.events[rank] = [end()] if error is None else [error, error | {"event": "again"}, end()]
+        outcome.codes[rank] = 0 if error is None else 9
+        outcome.stderr[rank] = ""
+    return outcome
+
+
+def lost(schedule, named, status="DT_ERR_PEER_LOST", text="", after_ms=5):
+    return {"event": "error", "returned": 1_000_000_000 + after_ms * 1_000_000, "status": status, "rank": named,
+            "host": f"host{schedule.placed[named]}", "pid": 100 + named,
+            "message": f"rank {named} (host{schedule.placed[named]} pid {100 + named}) {text}"}
+
+
+class Schedules(unittest.TestCase):
+    def test_a_seed_makes_the_same_schedule_every_time(self):
+        for seed in range(200):
+            self.assertEqual(schedules.make(seed), schedules.make(seed))
+            self.assertEqual(schedules.make(seed).kind, schedules.kind_of(seed))
+
+    def test_all_kinds_come_with_every_number_of_hosts_and_ranks(self):
+        made = [schedules.make(seed) for seed in range(500)]
+        self.assertEqual({one.kind for one in made}, set(schedules.KINDS))
+        self.assertEqual({one.hosts for one in made}, {1, 2, 3})
+        self.assertEqual({len(one.placed) for one in made}, set(range(2, 9)))
+        for one in made:
+            self.assertEqual(one.placed[0], 0, "the store is on host 0")
+            self.assertEqual(set(one.placed), set(range(one.hosts)))
+
+    def test_without_namespaces_there_is_one_host(self):
+        self.assertEqual({schedules.make(seed, frozenset()).hosts for seed in range(200)
+                          if not schedules.needs(seed)}, {1})
+
+
+class Rules(unittest.TestCase):
+    def found(self, schedule, outcome):
+        return "\n".join(rules.judge(schedule, outcome))
+
+    def killed(self):
+        schedule = seed_of("kill", lambda one: len(one.placed) > 2)
+        victim = schedule.faults[-1].ranks[0]
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, victim))
+        outcome.events[victim], outcome.codes[victim] = [], -9
+        other = next(rank for rank in range(len(schedule.placed)) if rank != victim)
+        return schedule, victim, other, outcome
+
+    def test_a_good_outcome_passes(self):
+        schedule, _, _, outcome = self.killed()
+        self.assertEqual(self.found(schedule, outcome), "")
+        self.assertEqual(rules.noticed_ms(schedule, outcome), 5)
+        schedule = seed_of("slow")
+        self.assertEqual(self.found(schedule, outcome_of(schedule)), "")
+
+    def test_each_defect_is_found(self):
+        schedule, victim, other, good = self.killed()
+        third = next(rank for rank in range(len(schedule.placed)) if rank not in (victim, other))
+        for field, value, text in (("rank", third, "it names rank"), ("pid", 1, "it names pid 1"),
+                                   ("host", "elsewhere", "it names host 'elsewhere'"),
+                                   ("status", "DT_ERR_TIMEOUT", "DT_ERR_TIMEOUT instead of DT_ERR_PEER_LOST"),
+                                   ("message", "somebody is gone", "does not name rank"),
+                                   ("returned", 9_000_000_000, "the error came 8000 ms after the limit"),
+                                   ("returned", 900_000_000, "the error came before the fault")):
+            outcome = copy.deepcopy(good)
+            outcome.events[other][0][field] = value
+            self.assertIn(text, self.found(schedule, outcome))
+        for events, text in (([end()], "it has no error"), (good.events[other][:2], "it did not tell its end"),
+                             ([{"event": "wrong", "message": "element 3"}, *good.events[other]], "element 3"),
+                             ([*good.events[other][:2], end(kept=["7 socket:[1]"])], "it still holds 7 socket"),
+                             ([*good.events[other][:2], end(disk=["x.tmp"])], "the file x.tmp was left")):
+            outcome = copy.deepcopy(good)
+            outcome.events[other] = events
+            self.assertIn(text, self.found(schedule, outcome))
+        for code, text in ((None, "hung and was killed"), (-11, "ended with -11"), (0, "ended with 0")):
+            outcome = copy.deepcopy(good)
+            outcome.codes[other] = code
+            self.assertIn(text, self.found(schedule, outcome))
+        outcome = copy.deepcopy(good)
+        outcome.events[other][1]["status"] = "DT_OK"
+        self.assertIn("the next call says something else", self.found(schedule, outcome))
+        outcome = copy.deepcopy(good)
+        outcome.left, outcome.trouble = ["process 7"], ["stuck"]
+        self.assertIn("stuck\nleft behind: process 7", self.found(schedule, outcome))
+
+    def test_harm_that_passes_must_leave_no_error(self):
+        schedule = seed_of("stop_short", lambda one: len(one.placed) > 1)
+        outcome = outcome_of(schedule)
+        outcome.events[0].insert(0, lost(schedule, 1))
+        self.assertIn("rank 0 has an error and should have none", self.found(schedule, outcome))
+        outcome = outcome_of(schedule)
+        outcome.events[1] = [end(steps=6)]
+        self.assertIn("stopped in different steps", self.found(schedule, outcome))
+
+    def test_libuv_may_keep_its_one_pipe(self):
+        schedule = seed_of("slow")
+        outcome = outcome_of(schedule)
+        outcome.events[0] = [end(kept=["4 pipe:[9]", "5 pipe:[9]"])]
+        self.assertEqual(self.found(schedule, outcome), "")
+        outcome.events[0] = [end(kept=["4 pipe:[9]", "5 pipe:[10]"])]
+        self.assertIn("it still holds 5 pipe:[10]", self.found(schedule, outcome))
+
+    def test_of_a_cut_each_side_names_the_other(self):
+        schedule = seed_of("link_down", lambda one: one.hosts == 2)
+        here = {host: schedule.ranks_on(host)[0] for host in (0, 1)}
+        right = outcome_of(schedule, lambda rank: lost(schedule, here[1 - schedule.placed[rank]], after_ms=3000))
+        self.assertEqual(self.found(schedule, right), "")
+        own = outcome_of(schedule, lambda rank: lost(schedule, here[schedule.placed[rank]], after_ms=3000))
+        self.assertIn("it names rank 0", self.found(schedule, own))
+
+    def test_a_wrong_call_is_named_with_both_sides(self):
+        schedule = seed_of("wrong_count", lambda one: len(one.placed) > 2)
+        wrong = schedule.faults[-1].ranks[0]
+        text = "ranks disagree: allreduce f32 sum x 1000, allreduce f32 sum x 1001"
+        right = outcome_of(schedule, lambda rank: lost(schedule, wrong, "DT_ERR_MISMATCH", text))
+        self.assertEqual(self.found(schedule, right), "")
+        other = (wrong + 1) % len(schedule.placed)
+        self.assertIn("it names rank", self.found(schedule, outcome_of(
+            schedule, lambda rank: lost(schedule, other, "DT_ERR_MISMATCH", text))))
+        self.assertIn("does not say 'allreduce f32 sum x 1001'", self.found(schedule, outcome_of(
+            schedule, lambda rank: lost(schedule, wrong, "DT_ERR_MISMATCH", "ranks disagree"))))
+
+
+def run():
+    result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromModule(__import__(__name__)))
+    return 0 if result.wasSuccessful() else 1
