@@ -435,6 +435,92 @@ DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
  */
 DT_API dt_status dt_trace_dump(dt_job* job, const char* directory);
 
+/** Operations, as dt_stats counts them. */
+typedef enum dt_kind {
+  DT_KIND_ALLREDUCE = 0,
+  DT_KIND_REDUCE = 1,
+  DT_KIND_BROADCAST = 2,
+  DT_KIND_ALLGATHER = 3,
+  DT_KIND_REDUCE_SCATTER = 4,
+  DT_KIND_BARRIER = 5,
+  DT_KIND_SEND = 6,
+  DT_KIND_RECV = 7,
+  DT_KIND_FORCE32 = 0x7fffffff
+} dt_kind;
+
+/** What this rank did in operations of one kind, on all communicators. */
+typedef struct dt_kind_stats {
+  int64_t operations; /**< that have ended, failures among them */
+  int64_t failures;   /**< of these */
+  int64_t bytes;      /**< of the larger of an operation's two buffers, summed */
+  int64_t
+      bus_bytes;    /**< the same times 2(N-1)/N for allreduce, (N-1)/N for allgather and
+                         reduce_scatter, 1 for the others: what crosses the slowest link at least */
+  int64_t busy_ns;  /**< summed from the start of each operation to its end, waits for other ranks
+                         included. On GPUs from when it is enqueued there to when dt finds its end
+                         passed */
+  double busbw_gbs; /**< bus_bytes / busy_ns: GB/s (1e9 bytes), as nccl-tests say it; 0 without */
+} dt_kind_stats;
+
+/** How long calls of this rank were held up by another one. */
+typedef struct dt_peer_stats {
+  int64_t waits;     /**< how often */
+  int64_t waited_ns; /**< how long */
+} dt_peer_stats;
+
+/** What this rank did in a job so far. */
+typedef struct dt_stats {
+  uint32_t struct_size;     /**< set by the *_init() function */
+  int32_t restarts;         /**< how often the job was started before */
+  int64_t stalls;           /**< operations that took watchdog.stall_warn_ms or longer */
+  int64_t uncounted;        /**< operations that the flight recorder had no room for */
+  int64_t steps;            /**< of all reducers; as in dt_reducer_statistics, like the next four */
+  int64_t step_bytes;       /**< gradient bytes */
+  int64_t communication_ns; /**< at least one bucket was under way */
+  int64_t exposed_ns;       /**< of that, the callers waited */
+  double hidden_share;      /**< 1 - exposed / communication, in [0, 1] */
+  dt_kind_stats kinds[16];  /**< by dt_kind; the rest is zero */
+} dt_stats;
+
+/** Sets struct_size and zeroes the rest. @param stats may not be NULL. @thread any */
+static inline void dt_stats_init(dt_stats* stats) {
+  memset(stats, 0, sizeof *stats);
+  stats->struct_size = (uint32_t)sizeof *stats;
+}
+
+/**
+ * What this rank did in the job so far, on all its communicators and in all its reducers.
+ *
+ * Counted are all operations, also those that dt runs itself (dt_agree(), making a reducer), from
+ * the flight recorder: with record.entries = 0 kinds and steps stay zero. Calls on a communicator
+ * that is broken already are not counted. Numbers of one operation may come into view one after
+ * the other.
+ * @param job       the handle, also of a job that failed or was finalized.
+ * @param out_stats initialised by dt_stats_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any, any time; operations go on
+ * @cost microseconds. Operations pay about 7 ns each for being counted.
+ * @since ABI 0
+ */
+DT_API dt_status dt_job_stats(dt_job* job, dt_stats* out_stats);
+
+/**
+ * How long this rank was held up by another one: blocking calls, dt_work_wait() and
+ * dt_reducer_finish() in host memory that went to sleep, from when they began to poll. What ends
+ * while they still poll (host.spin_us) is not counted, nor is what a GPU waits.
+ *
+ * Time for which several ranks were awaited counts for each of them. Between hosts a rank waits for
+ * the one that it exchanges with, which may wait for another of its host; there waits of 20 ms or
+ * longer are counted.
+ * @param job      the handle, also of a job that failed or was finalized.
+ * @param rank     world rank, in [0, world_size).
+ * @param out_peer of that rank; zero of the caller's own.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any, any time; operations go on
+ * @since ABI 0
+ */
+DT_API dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out_peer);
+
 /**
  * Leaves the job together: returns when every rank has called it, so that nobody mistakes an end
  * for a death. Later calls on the job and its communicators return DT_ERR_INVALID_STATE.

@@ -614,6 +614,19 @@ class Job {
   void trace_dump(const std::string& directory = {}) {
     detail::check(dt_trace_dump(get_handle(), directory.empty() ? nullptr : directory.c_str()));
   }
+  /** What this rank did so far, on all communicators and in all reducers. */
+  dt_stats stats() const {
+    dt_stats stats;
+    dt_stats_init(&stats);
+    detail::check(dt_job_stats(get_handle(), &stats));
+    return stats;
+  }
+  /** How long calls of this rank were held up by that one. */
+  dt_peer_stats peer_stats(int32_t rank) const {
+    dt_peer_stats peer;
+    detail::check(dt_job_peer_stats(get_handle(), rank, &peer));
+    return peer;
+  }
   /** Leaves together; < 0: job.finalize_timeout_ms. The job has ended also if this throws. */
   void finalize(int64_t timeout_ms = -1) { detail::check(dt_finalize(get_handle(), timeout_ms)); }
 

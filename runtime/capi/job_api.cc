@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "capi/call.h"
 #include "capi/objects.h"
@@ -36,6 +37,37 @@ Result<ConfigObject::State> config_of(const Call& call, const dt_config* config)
   }
   DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
   return object->state.with([](const ConfigObject::State& state) { return state; });
+}
+
+static_assert(DT_KIND_ALLREDUCE == static_cast<int>(backend::Kind::kAllreduce));
+static_assert(DT_KIND_REDUCE == static_cast<int>(backend::Kind::kReduce));
+static_assert(DT_KIND_BROADCAST == static_cast<int>(backend::Kind::kBroadcast));
+static_assert(DT_KIND_ALLGATHER == static_cast<int>(backend::Kind::kAllgather));
+static_assert(DT_KIND_REDUCE_SCATTER == static_cast<int>(backend::Kind::kReduceScatter));
+static_assert(DT_KIND_BARRIER == static_cast<int>(backend::Kind::kBarrier));
+static_assert(DT_KIND_SEND == static_cast<int>(backend::Kind::kSend));
+static_assert(DT_KIND_RECV == static_cast<int>(backend::Kind::kRecv));
+
+dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
+  const record::Totals totals = job.meter()->read();
+  dt_stats stats;
+  dt_stats_init(&stats);
+  stats.struct_size = struct_size;
+  stats.restarts = job.place().attempt;
+  stats.stalls = totals.stalls;
+  stats.uncounted = job.recorder() == nullptr ? 0 : job.recorder()->dropped();
+  stats.steps = totals.steps.steps;
+  stats.step_bytes = totals.steps.bytes;
+  stats.communication_ns = totals.steps.communication_ns;
+  stats.exposed_ns = totals.steps.exposed_ns;
+  stats.hidden_share = record::hidden_share(totals.steps);
+  static_assert(std::size(decltype(stats.kinds){}) == record::Totals::kKinds);
+  for (size_t k = 0; k < totals.kinds.size(); ++k) {
+    const record::Totals::Kind& kind = totals.kinds[k];
+    stats.kinds[k] = {kind.operations, kind.failures, kind.bytes,
+                      kind.bus_bytes,  kind.busy_ns,  record::bus_bandwidth(kind)};
+  }
+  return stats;
 }
 
 }  // namespace
@@ -196,6 +228,31 @@ dt_status dt_trace_dump(dt_job* job, const char* directory) {
     const auto written = object->job->dump_trace(directory != nullptr ? directory : "");
     if (written.status().code() != Code::kInvalidArgument) return written.status();
     return call.invalid("%s", written.status().message().c_str());
+  });
+}
+
+dt_status dt_job_stats(dt_job* job, dt_stats* out_stats) {
+  return guard("dt_job_stats", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_stats, "out_stats"));
+    DT_TRY(call.known_size(out_stats->struct_size, sizeof(dt_stats), "out_stats", "dt_stats_init"));
+    const dt_stats filled = stats_of(*object->job, out_stats->struct_size);
+    memcpy(out_stats, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+    return {};
+  });
+}
+
+dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out_peer) {
+  return guard("dt_job_peer_stats", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_peer, "out_peer"));
+    const int32_t world_size = object->job->place().world_size;
+    if (rank < 0 || rank >= world_size) {
+      return call.invalid("rank is %d; it must be in [0, %d)", rank, world_size);
+    }
+    const record::Totals::Peer peer = object->job->meter()->peer(rank);
+    *out_peer = dt_peer_stats{peer.waits, peer.waited_ns};
+    return {};
   });
 }
 

@@ -189,16 +189,18 @@ void Channel::finish_inline() {
   kernels::reduce(reduction, recv, sources_.data(), group_.size(), collective_->count);
 }
 
-Status Channel::timed_out() const {
+std::vector<int32_t> Channel::awaited() const {
+  if (moving_) return mover_.awaited();
   std::vector<int32_t> missing;
-  if (moving_) {
-    return collective::timed_out(group_, collective_->kind, sequence(), mover_.awaited(),
-                                 "has not finished");
-  }
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     if (head(rank).sequence.load(std::memory_order_seq_cst) != sequence_) missing.push_back(rank);
   }
-  return collective::timed_out(group_, collective_->kind, sequence(), missing, "has not arrived");
+  return missing;
+}
+
+Status Channel::timed_out() const {
+  return collective::timed_out(group_, collective_->kind, sequence(), awaited(),
+                               moving_ ? "has not finished" : "has not arrived");
 }
 
 }  // namespace dt::collective

@@ -282,11 +282,14 @@ char* Mover::slot(int32_t rank, int64_t segment) const {
   return group_.slot(rank, static_cast<int64_t>(base_) + segment);
 }
 
-bool Mover::reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const {
+bool Mover::reached(int32_t rank, Counter counter, int64_t segments) const {
   const uint64_t wanted = base_ + static_cast<uint64_t>(segments);
-  return std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
-    return (group_.peer(rank).block->*counter).load(std::memory_order_seq_cst) >= wanted;
-  });
+  return (group_.peer(rank).block->*counter).load(std::memory_order_seq_cst) >= wanted;
+}
+
+bool Mover::reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](int32_t rank) { return reached(rank, counter, segments); });
 }
 
 void Mover::publish(Counter counter, int64_t segments) {
@@ -310,7 +313,7 @@ std::vector<int32_t> Mover::awaited() const {
   std::vector<int32_t> late;
   const auto collect = [&](const std::vector<int32_t>& ranks, Counter counter, int64_t segments) {
     for (const int32_t rank : ranks) {
-      if (!reached({rank}, counter, segments) &&
+      if (!reached(rank, counter, segments) &&
           std::find(late.begin(), late.end(), rank) == late.end()) {
         late.push_back(rank);
       }

@@ -74,6 +74,7 @@ class Mover {
   /// Member `rank`'s contribution to the segment; `piece` of reduce_scatter.
   const char* source(int32_t rank, int64_t segment, int32_t piece) const;
   char* slot(int32_t rank, int64_t segment) const;
+  bool reached(int32_t rank, Counter counter, int64_t segments) const;
   bool reached(const std::vector<int32_t>& ranks, Counter counter, int64_t segments) const;
   void publish(Counter counter, int64_t segments);
   Step finish();

@@ -43,6 +43,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::vector<int32_t>& world_ranks() const { return options_.world_ranks; }
   bool contains(int32_t world_rank) const;
   backend::Backend& backend() { return *options_.backend; }
+  /// Null: nothing is counted. Lives as long as the communicator.
+  record::Meter* meter() const {
+    return options_.recorder == nullptr ? nullptr : options_.recorder->meter();
+  }
 
   /// Blocking. Sets the operation's deadline.
   Status run(backend::Collective& collective);

@@ -211,6 +211,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.inline_bytes = config.integer("host.inline_bytes");
   options.slot_bytes = config.integer("host.slot_bytes");
   options.logger = logger_;
+  options.meter = tracer_->meter();
   DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));
   local_.with([&](LocalPeers& local) { local = {engine, verdict.locals}; });
 
@@ -234,6 +235,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
       control->report_soon(communicator, status, std::move(handed_over));
     };
     over_hosts.settle = [control = control_] { control->settle(); };
+    over_hosts.meter = tracer_->meter();
     over_hosts.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
                                                      const std::string& name) {
       arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);

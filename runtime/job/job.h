@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/host/host.h"
@@ -55,6 +56,9 @@ class Job {
   const launch::Place& place() const { return place_; }
   const std::string& host_name() const { return host_name_; }
   Result<std::shared_ptr<comm::Communicator>> world() const;
+  /// What this rank did so far, also of a job that failed or has ended.
+  const std::shared_ptr<record::Meter>& meter() const { return tracer_->meter(); }
+  const std::shared_ptr<record::Recorder>& recorder() const { return tracer_->recorder(); }
   /// The settings it was started with.
   const Config& config() const { return config_; }
 
@@ -148,8 +152,9 @@ class Job {
   int64_t stall_warn_ms_ = 0;
 
   const std::shared_ptr<comm::FailureBoard> board_ = std::make_shared<comm::FailureBoard>();
-  comm::Observer observer_{board_.get()};  // the I/O thread's
-  std::atomic<bool> stop_{false};          // set by the I/O thread
+  comm::Observer observer_{board_.get()};           // the I/O thread's
+  std::pair<std::string, uint64_t> counted_stall_;  // likewise: communicator and stamp
+  std::atomic<bool> stop_{false};                   // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
   std::shared_ptr<Tracer> tracer_;
   Interrupt failed_;  // fired by the first failure: ends waits of start()

@@ -29,7 +29,8 @@ std::shared_ptr<Tracer> Tracer::create(const Config& config, record::Identity id
 }
 
 Tracer::Tracer(const Config& config, record::Identity identity, LoggerPtr logger)
-    : recorder_(record::Recorder::create(config.integer("record.entries"))),
+    : meter_(std::make_shared<record::Meter>(identity.world_size)),
+      recorder_(record::Recorder::create(config.integer("record.entries"), meter_)),
       directory_(config.text("trace.dir")),
       logger_(std::move(logger)) {
   state_.with([&](State& state) { state.identity = std::move(identity); });

@@ -18,8 +18,8 @@
 
 namespace dt::job {
 
-/// The flight recorder of a job's rank, and how its contents come into files: at the first failure
-/// where trace.dir is set, when dt_trace_dump() or `dt trace dump` asks.
+/// The counters and the flight recorder of a job's rank, and how its contents come into files: at
+/// the first failure where trace.dir is set, when dt_trace_dump() or `dt trace dump` asks.
 ///
 /// Files are written by the thread that asks for one, or, where that must not wait for a file
 /// system, by a thread that lives as long as there is something to write. It holds this object and
@@ -33,6 +33,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
 
   /// Null: record.entries is 0.
   const std::shared_ptr<record::Recorder>& recorder() const { return recorder_; }
+  const std::shared_ptr<record::Meter>& meter() const { return meter_; }
   /// What the join told.
   void joined(int32_t attempt, uint64_t session);
 
@@ -67,6 +68,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
   Status enqueue(Task task);
   void write_tasks();
 
+  const std::shared_ptr<record::Meter> meter_;
   const std::shared_ptr<record::Recorder> recorder_;
   const std::string directory_;
   const LoggerPtr logger_;

@@ -41,7 +41,13 @@ store::Activity Job::activity() {
   told.sequence = seen.pulse.sequence;
   told.label = std::move(seen.pulse.label);
   told.age_ms = seen.age_ms;
-  if (told.stalled) told.members = std::move(seen.members);
+  if (!told.stalled) return told;
+  told.members = std::move(seen.members);
+  // Each operation once, however long it takes.
+  std::pair<std::string, uint64_t> stall(told.communicator, seen.pulse.stamp);
+  if (stall == counted_stall_) return told;
+  counted_stall_ = std::move(stall);
+  tracer_->meter()->stalled();
   return told;
 }
 

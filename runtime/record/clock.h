@@ -48,6 +48,10 @@ class Scale {
   Scale(Clock::Point first, Clock::Point last);
   /// On the monotonic clock. Zero stays zero: not yet.
   int64_t monotonic_ns(int64_t ticks) const;
+  /// So many ticks are so long.
+  int64_t duration_ns(int64_t ticks) const {
+    return static_cast<int64_t>(static_cast<double>(ticks) * ns_per_tick_);
+  }
 
  private:
   Clock::Point first_;

@@ -14,16 +14,18 @@ namespace {
 
 constexpr int kReadTries = 8;  // of a slot that changes meanwhile
 
-uint64_t packed(uint32_t track, const Call& call, bool labelled) {
-  return uint64_t{track} | uint64_t{call.kind} << 32 | uint64_t{call.dtype} << 40 |
-         uint64_t{call.op} << 48 | uint64_t{labelled} << 56;
+/// The uppermost byte: whether there is a label, then the size class.
+uint64_t packed(const Track& track, const Call& call, bool labelled) {
+  return uint64_t{track.id()} | uint64_t{call.kind} << 32 | uint64_t{call.dtype} << 40 |
+         uint64_t{call.op} << 48 | uint64_t{labelled} << 56 | uint64_t{track.size_class()} << 57;
 }
 
 }  // namespace
 
-Track::Track(uint32_t id, CommunicatorRecord record)
+Track::Track(uint32_t id, CommunicatorRecord record, uint8_t size_class)
     : id_(id),
       record_(std::move(record)),
+      size_class_(size_class),
       transfers_(new std::atomic<int64_t>[2 * record_.world_ranks.size()]()) {}
 
 CommunicatorRecord Track::record() const {
@@ -33,23 +35,29 @@ CommunicatorRecord Track::record() const {
   return now;
 }
 
-std::shared_ptr<Recorder> Recorder::create(int64_t entries) {
+std::shared_ptr<Recorder> Recorder::create(int64_t entries, std::shared_ptr<Meter> meter) {
   if (entries <= 0) return nullptr;
   const size_t wanted = std::min(static_cast<size_t>(entries), kMaxEntries);
-  return std::shared_ptr<Recorder>(new Recorder(std::bit_ceil(wanted)));
+  return std::shared_ptr<Recorder>(new Recorder(std::bit_ceil(wanted), std::move(meter)));
 }
 
-Recorder::Recorder(size_t entries)
-    : began_(clock_.now()), mask_(entries - 1), slots_(new Slot[entries]()) {}
+Recorder::Recorder(size_t entries, std::shared_ptr<Meter> meter)
+    : began_(clock_.now()),
+      mask_(entries - 1),
+      slots_(new Slot[entries]()),
+      meter_(std::move(meter)) {}
 
 std::shared_ptr<Track> Recorder::open(CommunicatorRecord record) {
+  const uint8_t size_class =
+      meter_ == nullptr ? 0 : meter_->size_class(static_cast<int32_t>(record.world_ranks.size()));
   return tracks_.with([&](Tracks& tracks) {
     const auto ended = [](const auto& each) { return each->ended(); };
     if (std::count_if(tracks.known.begin(), tracks.known.end(), ended) >=
         static_cast<ptrdiff_t>(kEndedKept)) {
       tracks.known.erase(std::find_if(tracks.known.begin(), tracks.known.end(), ended));
     }
-    tracks.known.push_back(std::make_shared<Track>(++tracks.last_id, std::move(record)));
+    tracks.known.push_back(
+        std::make_shared<Track>(++tracks.last_id, std::move(record), size_class));
     return tracks.known.back();
   });
 }
@@ -77,7 +85,7 @@ Slot* Recorder::begin(Track& track, const Call& call) {
   next_.store(ticket + 1, std::memory_order_relaxed);
   const bool labelled = call.label != nullptr && !call.label->empty();
   const int64_t now = clock_.ticks();
-  slot->what.store(packed(track.id(), call, labelled), kRelease);
+  slot->what.store(packed(track, call, labelled), kRelease);
   slot->position.store(position, kRelease);
   slot->count.store(call.count, kRelease);
   slot->root.store(call.root, kRelease);
@@ -115,7 +123,7 @@ bool Recorder::read_slot(const Slot& slot, Entry* out, uint32_t* out_track) cons
     out->completed_ns = slot.completed.load(kAcquire);
     out->status = static_cast<Code>(slot.status.load(kAcquire));
     char text[Slot::kLabelBytes] = {};
-    for (size_t word = 0; what >> 56 != 0 && word < std::size(slot.label); ++word) {
+    for (size_t word = 0; (what >> 56 & 1) != 0 && word < std::size(slot.label); ++word) {
       const uint64_t bytes = slot.label[word].load(kAcquire);
       memcpy(text + word * sizeof bytes, &bytes, sizeof bytes);
     }

@@ -10,6 +10,7 @@
 #include "base/guarded.h"
 #include "base/status.h"
 #include "record/clock.h"
+#include "record/meter.h"
 #include "record/trace.h"
 
 namespace dt::record {
@@ -19,7 +20,7 @@ struct alignas(64) Slot {
   static constexpr size_t kLabelBytes = 56;
 
   std::atomic<uint64_t> version{0};
-  std::atomic<uint64_t> what{0};  ///< communicator u32, kind u8, dtype u8, op u8, labelled u8
+  std::atomic<uint64_t> what{0};  ///< communicator u32, kind u8, dtype u8, op u8, label u8
   std::atomic<int64_t> position{0};
   std::atomic<int64_t> count{0};
   std::atomic<int32_t> root{0};
@@ -33,9 +34,10 @@ struct alignas(64) Slot {
 /// A communicator as the recorder counts it. Made by Recorder::open(); any thread.
 class Track {
  public:
-  Track(uint32_t id, CommunicatorRecord record);
+  Track(uint32_t id, CommunicatorRecord record, uint8_t size_class);
 
   uint32_t id() const { return id_; }
+  uint8_t size_class() const { return size_class_; }
   /// The position of the next operation. `root`: the peer of a send or receive.
   int64_t next_position(uint8_t kind, int32_t root) {
     std::atomic<int64_t>* counter = &issued_;
@@ -53,6 +55,7 @@ class Track {
  private:
   const uint32_t id_;
   const CommunicatorRecord record_;
+  const uint8_t size_class_;  ///< for the meter
   std::atomic<int64_t> issued_{0};
   std::atomic<bool> ended_{false};
   const std::unique_ptr<std::atomic<int64_t>[]> transfers_;  ///< by peer and direction
@@ -93,8 +96,8 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
  public:
   static constexpr size_t kMaxEntries = 1 << 20;
 
-  /// `entries` is rounded up to a power of two; null for 0.
-  static std::shared_ptr<Recorder> create(int64_t entries);
+  /// `entries` is rounded up to a power of two; null for 0. `meter` counts what ends; may be null.
+  static std::shared_ptr<Recorder> create(int64_t entries, std::shared_ptr<Meter> meter = nullptr);
 
   /// From now on `record` is in the table of communicators. A rank may make and drop any number:
   /// of those it let go of, the last kEndedKept stay.
@@ -108,13 +111,19 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   /// Ends what begin() gave; once.
   void complete(Slot* slot, Code status) const {
     if (slot == nullptr) return;
+    const int64_t now = clock_.ticks();
     slot->status.store(static_cast<int32_t>(status), std::memory_order_release);
-    slot->completed.store(clock_.ticks(), std::memory_order_release);
+    slot->completed.store(now, std::memory_order_release);
+    if (meter_ != nullptr) meter_->count(ended(*slot, now, status));
     const uint64_t open = slot->version.load(std::memory_order_relaxed);
     slot->version.store((open & ~kStateMask) | kClosed, std::memory_order_release);
   }
 
   size_t capacity() const { return mask_ + 1; }
+  /// Null: nothing is counted.
+  Meter* meter() const { return meter_.get(); }
+  /// Operations that found no room.
+  int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   /// A copy; allocates. Cost: about a millisecond for 4096 entries.
   Recorded read() const;
 
@@ -130,13 +139,28 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
     uint32_t last_id = 0;
   };
 
-  explicit Recorder(size_t entries);
+  Recorder(size_t entries, std::shared_ptr<Meter> meter);
+  /// The slot is still the operation's own. What never started took no time.
+  static Meter::Ended ended(const Slot& slot, int64_t now, Code status) {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    const uint64_t what = slot.what.load(kRelaxed);
+    const int64_t started = slot.started.load(kRelaxed);
+    Meter::Ended ended;
+    ended.kind = static_cast<uint8_t>(what >> 32);
+    ended.dtype = static_cast<Dtype>(static_cast<uint8_t>(what >> 40));
+    ended.size_class = static_cast<uint8_t>(what >> 57);
+    ended.status = status;
+    ended.count = slot.count.load(kRelaxed);
+    ended.ticks = started == 0 ? 0 : now - started;
+    return ended;
+  }
   bool read_slot(const Slot& slot, Entry* out, uint32_t* out_track) const;
 
   const Clock clock_;
   const Clock::Point began_;
   const size_t mask_;
   const std::unique_ptr<Slot[]> slots_;
+  const std::shared_ptr<Meter> meter_;  // null: nothing is counted
   alignas(64) std::atomic<uint64_t> next_{1};
   std::atomic<int64_t> dropped_{0};
   Guarded<Tracks> tracks_;

@@ -295,6 +295,9 @@ void Reducer::count_step(int64_t began_waiting_ns) {
     s.total_communication_ns += communication_ns;
     s.total_exposed_ns += exposed_ns;
   });
+  if (record::Meter* const meter = comm_->meter()) {
+    meter->stepped(step_bytes_, communication_ns, exposed_ns);
+  }
 }
 
 void Reducer::count_step_on_device() {
@@ -305,6 +308,7 @@ void Reducer::count_step_on_device() {
     s.bytes = step_bytes_;
     s.total_bytes += step_bytes_;
   });
+  if (record::Meter* const meter = comm_->meter()) meter->stepped(step_bytes_, 0, 0);
 }
 
 void Reducer::take_times() {
@@ -317,6 +321,9 @@ void Reducer::take_times() {
       s.total_bytes += step_bytes_;
       s.total_communication_ns += times.communication_ns;
       s.total_exposed_ns += times.exposed_ns;
+      if (record::Meter* const meter = comm_->meter()) {
+        meter->stepped(step_bytes_, times.communication_ns, times.exposed_ns);
+      }
     }
   });
 }

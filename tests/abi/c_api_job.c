@@ -102,6 +102,47 @@ static void check_votes(const fixture* f) {
   EXPECT(dt_request_stop(job) == DT_ERR_INVALID_ARGUMENT);
 }
 
+static void check_stats(const fixture* f) {
+  dt_stats stats;
+  dt_stats_init(&stats);
+  EXPECT(stats.struct_size == sizeof stats);
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_job_stats(h, &stats));
+  REFUSES("out_stats is NULL", dt_job_stats(f->job, NULL));
+  stats.struct_size = 8;
+  REFUSES("struct_size", dt_job_stats(f->job, &stats));
+  EXPECT(stats.restarts == 0);
+  dt_peer_stats peer = {-1, -1};
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_job_peer_stats(h, 0, &peer));
+  REFUSES("out_peer is NULL", dt_job_peer_stats(f->job, 0, NULL));
+  REFUSES("rank is -1; it must be in [0, 1)", dt_job_peer_stats(f->job, -1, &peer));
+  REFUSES("rank is 1; it must be in [0, 1)", dt_job_peer_stats(f->job, 1, &peer));
+  EXPECT(peer.waits == -1);
+
+  dt_config* config = alone();
+  OK(dt_config_set(config, "job.attempt", "3"));
+  dt_job* job = NULL;
+  dt_comm* comm = NULL;
+  float value = 1;
+  OK(dt_init(config, &job));
+  OK(dt_comm_world(job, &comm));
+  OK(dt_allreduce(comm, &value, &value, 1, DT_F32, DT_SUM, NULL, NULL));
+  OK(dt_finalize(job, -1));
+  dt_stats_init(&stats);
+  OK(dt_job_stats(job, &stats)); /* also after the end */
+  EXPECT(stats.restarts == 3);
+  EXPECT(stats.stalls == 0 && stats.uncounted == 0 && stats.steps == 0);
+  EXPECT(stats.hidden_share == 1.0);
+  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].operations == 1);
+  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].bytes == 4);
+  EXPECT(stats.kinds[DT_KIND_ALLREDUCE].bus_bytes == 0); /* nobody to talk to */
+  EXPECT(stats.kinds[DT_KIND_REDUCE].operations == 0);
+  OK(dt_job_peer_stats(job, 0, &peer));
+  EXPECT(peer.waits == 0 && peer.waited_ns == 0);
+  dt_comm_destroy(comm);
+  dt_job_destroy(job);
+  dt_config_destroy(config);
+}
+
 /* Written where the call says; what the file holds is tested elsewhere. */
 static void check_trace(const fixture* f) {
   REFUSES_HANDLES(f, JOB, dt_job, "job", dt_trace_dump(h, "/tmp"));
@@ -173,6 +214,7 @@ void test_job(const fixture* f) {
   check_place(f);
   check_abort(f);
   check_votes(f);
+  check_stats(f);
   check_trace(f);
   check_finalize(f);
   DESTROY_SURVIVES(f, JOB, dt_job, dt_job_destroy);

@@ -47,6 +47,30 @@ DT_FIELD(dt_place, job_id, 292, 272);
 DT_FIELD(dt_place, host, 564, 256);
 DT_FIELD(dt_place, launcher, 820, 32);
 
+DT_SIZE(dt_kind_stats, 48);
+DT_FIELD(dt_kind_stats, operations, 0, 8);
+DT_FIELD(dt_kind_stats, failures, 8, 8);
+DT_FIELD(dt_kind_stats, bytes, 16, 8);
+DT_FIELD(dt_kind_stats, bus_bytes, 24, 8);
+DT_FIELD(dt_kind_stats, busy_ns, 32, 8);
+DT_FIELD(dt_kind_stats, busbw_gbs, 40, 8);
+
+DT_SIZE(dt_peer_stats, 16);
+DT_FIELD(dt_peer_stats, waits, 0, 8);
+DT_FIELD(dt_peer_stats, waited_ns, 8, 8);
+
+DT_SIZE(dt_stats, 832);
+DT_FIELD(dt_stats, struct_size, 0, 4);
+DT_FIELD(dt_stats, restarts, 4, 4);
+DT_FIELD(dt_stats, stalls, 8, 8);
+DT_FIELD(dt_stats, uncounted, 16, 8);
+DT_FIELD(dt_stats, steps, 24, 8);
+DT_FIELD(dt_stats, step_bytes, 32, 8);
+DT_FIELD(dt_stats, communication_ns, 40, 8);
+DT_FIELD(dt_stats, exposed_ns, 48, 8);
+DT_FIELD(dt_stats, hidden_share, 56, 8);
+DT_FIELD(dt_stats, kinds, 64, 768);
+
 DT_SIZE(dt_param, 24);
 DT_FIELD(dt_param, count, 0, 8);
 DT_FIELD(dt_param, name, 8, 8);
@@ -130,6 +154,17 @@ DT_VALUE(DT_LOG_WARNING, 1);
 DT_VALUE(DT_LOG_INFO, 2);
 DT_VALUE(DT_LOG_DEBUG, 3);
 DT_VALUE(DT_LOG_LEVEL_FORCE32, 2147483647);
+
+DT_SIZE(dt_kind, 4);
+DT_VALUE(DT_KIND_ALLREDUCE, 0);
+DT_VALUE(DT_KIND_REDUCE, 1);
+DT_VALUE(DT_KIND_BROADCAST, 2);
+DT_VALUE(DT_KIND_ALLGATHER, 3);
+DT_VALUE(DT_KIND_REDUCE_SCATTER, 4);
+DT_VALUE(DT_KIND_BARRIER, 5);
+DT_VALUE(DT_KIND_SEND, 6);
+DT_VALUE(DT_KIND_RECV, 7);
+DT_VALUE(DT_KIND_FORCE32, 2147483647);
 
 DT_SIZE(dt_stream, sizeof(void*));
 DT_SIZE(dt_log_sink, sizeof(void (*)(void)));

@@ -34,6 +34,8 @@ class HostEngine {
     /// page.
     int64_t ring_bytes = 31 * (64 << 10);
     LoggerPtr logger;  ///< null: silent
+    /// Hears how long calls slept, and because of whom; null: nobody does.
+    std::shared_ptr<record::Meter> meter;
   };
 
   /// Collective over the local ranks: hands the memory over.

@@ -123,7 +123,7 @@ Status HostBackend::run_here(const Collective& collective) {
       doorbell_.cancel();
       return break_with(channel_.timed_out());
     }
-    doorbell_.sleep(ticket, deadline);
+    sleep(ticket, deadline, patience.since_ns(), channel_.awaited());
     patience.renew();
   }
   Status status = channel_.result();
@@ -152,7 +152,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
       if (wait.interrupt != nullptr) {
         deadline = deadline.earlier(Deadline::after_ms(kInterruptPollMs));
       }
-      doorbell_.sleep(ticket, deadline);
+      sleep(ticket, deadline, patience.since_ns(), advance.awaited);
     } else if (sleepy) {
       doorbell_.cancel();
     }
@@ -174,9 +174,44 @@ void HostBackend::leave_help() {
 bool HostBackend::try_advance(Advance* out, bool before_sleep) {
   if (!(before_sleep ? turn_.take_or_wish() : turn_.try_take())) return false;
   *out = advance_queue();
+  if (before_sleep && out->step == Step::kBlocked) out->awaited = awaited();
   if (turn_.give()) doorbell_.ring();
   report();
   return true;
+}
+
+std::vector<int32_t> HostBackend::awaited() {
+  if (active_.empty() || !active_.front()->started) return {};
+  if (!active_.front()->collective.is_transfer()) return channel_.awaited();
+  std::vector<int32_t> peers;
+  for (size_t i = 0; i < active_.size() && active_[i]->collective.is_transfer(); ++i) {
+    const int32_t peer = active_[i]->collective.root;
+    if (active_[i]->started && std::find(peers.begin(), peers.end(), peer) == peers.end())
+      peers.push_back(peer);
+  }
+  return peers;
+}
+
+void HostBackend::sleep(uint32_t ticket, Deadline deadline, int64_t since_ns,
+                        const std::vector<int32_t>& awaited) {
+  if (since_ns == 0) since_ns = monotonic_ns();
+  doorbell_.sleep(ticket, deadline);
+  count_wait(awaited, monotonic_ns() - since_ns);
+}
+
+void HostBackend::count_wait(const std::vector<int32_t>& awaited, int64_t ns) const {
+  const auto& meter = engine_->options().meter;
+  if (meter == nullptr) return;
+  for (const int32_t rank : awaited) {
+    if (rank != group_->rank()) meter->waited(group_->options().members[rank].world_rank, ns);
+  }
+}
+
+void HostBackend::count_wait(int64_t ns) {
+  if (!turn_.try_take()) return;
+  const std::vector<int32_t> late = awaited();
+  if (turn_.give()) doorbell_.ring();
+  count_wait(late, ns);
 }
 
 void HostBackend::take_inbox() {

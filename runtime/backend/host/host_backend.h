@@ -56,12 +56,16 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   struct Advance {
     collective::Step step = collective::Step::kDone;  ///< kDone: the queue is empty
     Deadline deadline = Deadline::never();            ///< of what it is blocked on
+    std::vector<int32_t> awaited;                     ///< before sleep only: the ranks
   };
   /// Advances the queue if nobody else does. False: somebody else does.
   /// `before_sleep`: the rank's doorbell rings when that one is through.
   bool try_advance(Advance* out, bool before_sleep);
   /// Tells the control plane of a failure, without locks.
   void report();
+  /// A caller has waited so long for the operation that is under way here. Where somebody else
+  /// advances it, it is not known for whom, and counts for nobody.
+  void count_wait(int64_t ns);
 
  private:
   struct Operation {
@@ -88,6 +92,12 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// Breaks the communicator with `status` if it is the first; returns the first.
   Status break_with(Status status);
   void leave_help();
+  /// Whom the operation at the head waits for. With the turn.
+  std::vector<int32_t> awaited();
+  /// doorbell_.sleep(), counted as a wait for `awaited` since then; 0: since now.
+  void sleep(uint32_t ticket, Deadline deadline, int64_t since_ns,
+             const std::vector<int32_t>& awaited);
+  void count_wait(const std::vector<int32_t>& awaited, int64_t ns) const;
   Result<std::vector<int64_t>> exchange(const std::vector<int64_t>& mine, Deadline deadline,
                                         const char* what);
 

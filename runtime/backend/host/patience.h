@@ -25,6 +25,9 @@ class Patience {
     began_ns_ = 0;
   }
 
+  /// Since when it waits, on the monotonic clock; 0: for no longer than it takes to look there.
+  int64_t since_ns() const { return began_ns_; }
+
   /// Spends a moment. False: time to sleep.
   bool linger() {
     ++rounds_;

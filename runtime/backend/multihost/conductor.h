@@ -41,6 +41,10 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
+  /// A caller has waited so long for what is under way: because of the ranks of other hosts that
+  /// this one exchanges with, or else of its own.
+  void count_wait(int64_t ns);
+
   /// Any thread. An eventfd that counts completions.
   void set_completion_fd(int fd) { completion_fd_.store(fd, std::memory_order_release); }
   /// Any thread. Returns when the eventfd counts every operation that is done by now: between the

@@ -133,6 +133,17 @@ bool Conductor::any_link(Blame wanted) const {
   });
 }
 
+void Conductor::count_wait(int64_t ns) {
+  if (broken_ || present() == nullptr) return;
+  bool known = false;
+  for (const auto& [peer, link] : links_) {
+    if (blame(*link) == Blame::kNone || !concerns_present(peer)) continue;
+    options_->meter->waited(roster_.world_ranks[peer], ns);
+    known = true;
+  }
+  if (!known) local_.count_wait(ns);
+}
+
 std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
   if (!link.is_open()) return mesh_.progress(roster_.name, roster_.world_ranks[peer]);
   if (link.cut_off()) {

@@ -31,6 +31,8 @@ struct MultihostOptions {
   std::function<void()> settle;
   /// For messages of peers: which operation this rank entered last.
   std::function<void(collective::Kind, int64_t sequence, const std::string& name)> note_last;
+  /// Hears how long calls waited, and because of whom; null: nobody does.
+  std::shared_ptr<record::Meter> meter;
 };
 
 /// Collective over the ranks of the roster.

@@ -15,6 +15,8 @@ namespace dt::backend {
 namespace {
 
 constexpr size_t kRefusalBytes = 256;
+// Whom a call waits for is known on the loop's thread only, and asked there this often.
+constexpr int64_t kCountWaitMs = 20;
 
 /// The face of a Conductor: any thread may call; operations are posted to the mesh's loop in the
 /// order of the calls.
@@ -85,16 +87,17 @@ class MultihostBackend final : public Backend {
   }
 
   bool wait(Work& work, const Wait& wait) override {
+    static_assert(kCountWaitMs <= kInterruptPollMs);
     Doorbell bell;
     work.watch(&bell);
+    int64_t counted_ns = monotonic_ns();
     while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
       const uint32_t ticket = bell.prepare();
       if (work.done()) {
         bell.cancel();
       } else {
-        bell.sleep(ticket, wait.interrupt == nullptr
-                               ? wait.deadline
-                               : wait.deadline.earlier(Deadline::after_ms(kInterruptPollMs)));
+        bell.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kCountWaitMs)));
+        counted_ns = count_wait(work, counted_ns);
       }
     }
     work.unwatch(&bell);
@@ -144,6 +147,14 @@ class MultihostBackend final : public Backend {
 
  private:
   net::Loop* loop() const { return options_.mesh->loop(); }
+  /// Since when the wait for `work` is still to be counted.
+  int64_t count_wait(const Work& work, int64_t since_ns) {
+    const int64_t now = monotonic_ns();
+    if (options_.meter == nullptr || work.done()) return now;
+    if (now - since_ns < kCountWaitMs * 1'000'000) return since_ns;
+    loop()->post([conductor = conductor_, ns = now - since_ns] { conductor->count_wait(ns); });
+    return now;
+  }
   template <class T>
   Result<std::vector<T>> gather(const T& mine, Deadline deadline);
   Status agree(const Status& made, const std::vector<int32_t>& members, const std::string& name,

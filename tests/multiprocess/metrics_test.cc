@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// What dt_job_stats and dt_job_peer_stats say of whole jobs.
+#include <atomic>
+
+#include "thread_ranks.h"
+
+using dt_test::Rank;
+using dt_test::require_all_ok;
+using dt_test::run_ranks;
+using dt_test::Settings;
+
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+dt_stats stats_of(dt_job* job) {
+  dt_stats stats;
+  dt_stats_init(&stats);
+  if (dt_job_stats(job, &stats) != DT_OK) stats.restarts = -1;
+  return stats;
+}
+
+dt_peer_stats waited_for(dt_job* job, int rank) {
+  dt_peer_stats peer = {-1, -1};
+  (void)dt_job_peer_stats(job, rank, &peer);
+  return peer;
+}
+
+/// What was counted between the two.
+dt_kind_stats difference(const dt_stats& before, const dt_stats& after, dt_kind which) {
+  dt_kind_stats kind = after.kinds[which];
+  kind.operations -= before.kinds[which].operations;
+  kind.failures -= before.kinds[which].failures;
+  kind.bytes -= before.kinds[which].bytes;
+  kind.bus_bytes -= before.kinds[which].bus_bytes;
+  kind.busy_ns -= before.kinds[which].busy_ns;
+  return kind;
+}
+
+struct Expected {
+  dt_kind kind;
+  int64_t operations;
+  int64_t bytes;
+  int64_t bus_bytes;
+};
+
+/// By rank, since only the main thread may check.
+struct Seen {
+  explicit Seen(int world_size) : before(world_size), after(world_size) {}
+  std::vector<dt_stats> before;
+  std::vector<dt_stats> after;
+};
+
+/// A rank that is late.
+void pass(dt_job* job, int64_t ms) {
+  int64_t bytes = 0;
+  (void)dt_store_get(job, "never", ms, nullptr, 0, &bytes);
+}
+
+/// Rank 1 comes later than the others, each time by more than whatever else holds them up, until
+/// rank 0 has waited `enough_ns` for it, and for others not half as long. With a work handle in
+/// every second round.
+dt_status hold_up(const Rank& rank, int64_t enough_ns) {
+  constexpr int kRoundsMax = 60;
+  for (int round = 0; round < kRoundsMax; ++round) {
+    if (rank.rank == 1) pass(rank.job, 25 + 5 * round);
+    dt_work* work = nullptr;
+    RANK_TRY(dt_barrier(rank.world, nullptr, round % 2 == 0 ? nullptr : &work));
+    if (work != nullptr) {
+      RANK_TRY(dt_work_wait(work, -1, nullptr));
+      dt_work_destroy(work);
+    }
+    int64_t others = 0;
+    for (int peer = 2; peer < rank.world_size; ++peer) {
+      others += waited_for(rank.job, peer).waited_ns;
+    }
+    const int64_t held_up = waited_for(rank.job, 1).waited_ns;
+    int32_t enough = held_up >= enough_ns && held_up > 2 * others ? 1 : 0;
+    RANK_TRY(dt_broadcast(rank.world, &enough, 1, DT_I32, 0, nullptr, nullptr));
+    if (enough != 0) return DT_OK;
+  }
+  return DT_ERR_TIMEOUT;
+}
+
+/// `calls` operations of each kind on `comm`, of which the caller is rank `me` of `size`.
+dt_status call_all(dt_comm* comm, int me, int size, int64_t count, int calls) {
+  std::vector<float> small(static_cast<size_t>(count), 1.0F);
+  std::vector<float> large(static_cast<size_t>(count * size), 1.0F);
+  for (int i = 0; i < calls; ++i) {
+    RANK_TRY(
+        dt_allreduce(comm, small.data(), small.data(), count, DT_F32, DT_SUM, nullptr, nullptr));
+    RANK_TRY(
+        dt_reduce(comm, small.data(), small.data(), count, DT_F32, DT_SUM, 0, nullptr, nullptr));
+    RANK_TRY(dt_broadcast(comm, small.data(), count, DT_F32, 0, nullptr, nullptr));
+    RANK_TRY(dt_allgather(comm, small.data(), large.data(), count, DT_F32, nullptr, nullptr));
+    RANK_TRY(dt_reduce_scatter(comm, large.data(), small.data(), count, DT_F32, DT_SUM, nullptr,
+                               nullptr));
+    RANK_TRY(dt_barrier(comm, nullptr, nullptr));
+    if (size == 1) continue;  // nobody to send to
+    dt_work* work = nullptr;  // in a circle
+    RANK_TRY(dt_send(comm, small.data(), count, DT_F32, (me + 1) % size, nullptr, &work));
+    RANK_TRY(dt_recv(comm, large.data(), count, DT_F32, (me + size - 1) % size, nullptr, nullptr));
+    RANK_TRY(dt_work_wait(work, -1, nullptr));
+    dt_work_destroy(work);
+  }
+  return DT_OK;
+}
+
+void check_counts(const Seen& seen, const std::vector<Expected>& all) {
+  for (size_t rank = 0; rank < seen.after.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(seen.after[rank].restarts == 0);
+    CHECK(seen.after[rank].uncounted == 0);
+    for (const Expected& expected : all) {
+      CAPTURE(expected.kind);
+      const dt_kind_stats kind = difference(seen.before[rank], seen.after[rank], expected.kind);
+      CHECK(kind.operations == expected.operations);
+      CHECK(kind.failures == 0);
+      CHECK(kind.bytes == expected.bytes);
+      CHECK(kind.bus_bytes == expected.bus_bytes);
+      CHECK(kind.busy_ns > 0);
+      CHECK(kind.busbw_gbs >= 0);
+    }
+  }
+}
+
+std::vector<Expected> expected_of(int size, int64_t count, int calls) {
+  const int64_t bytes = 4 * count * calls;
+  std::vector<Expected> all = {{DT_KIND_ALLREDUCE, calls, bytes, 2 * bytes / size * (size - 1)},
+                               {DT_KIND_REDUCE, calls, bytes, bytes},
+                               {DT_KIND_BROADCAST, calls, bytes, bytes},
+                               {DT_KIND_ALLGATHER, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_REDUCE_SCATTER, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_BARRIER, calls, 0, 0}};
+  if (size > 1) {
+    all.push_back({DT_KIND_SEND, calls, bytes, bytes});
+    all.push_back({DT_KIND_RECV, calls, bytes, bytes});
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("operations and bytes of each kind are those of the program, and no others") {
+  constexpr int kCalls = 3;
+  for (const int size : {1, 2, 3, 4}) {
+    for (const int64_t count : {int64_t{12}, int64_t{12000}}) {
+      CAPTURE(size);
+      CAPTURE(count);
+      Seen seen(size);
+      require_all_ok(run_ranks(size, [&](const Rank& rank) {
+        seen.before[rank.rank] = stats_of(rank.job);
+        RANK_TRY(call_all(rank.world, rank.rank, size, count, kCalls));
+        seen.after[rank.rank] = stats_of(rank.job);
+        return DT_OK;
+      }));
+      check_counts(seen, expected_of(size, count, kCalls));
+    }
+  }
+}
+
+TEST_CASE("the same over two hosts") {
+  constexpr int kRanks = 3;
+  constexpr int kCalls = 2;
+  Seen seen(kRanks);
+  require_all_ok(run_ranks(
+      kRanks,
+      [&](const Rank& rank) {
+        seen.before[rank.rank] = stats_of(rank.job);
+        RANK_TRY(call_all(rank.world, rank.rank, kRanks, 1200, kCalls));
+        seen.after[rank.rank] = stats_of(rank.job);
+        return DT_OK;
+      },
+      {},
+      [](int rank) {
+        return Settings{{"job.host_id", rank == 0 ? "a" : "b"}};
+      }));
+  check_counts(seen, expected_of(kRanks, 1200, kCalls));
+}
+
+TEST_CASE("a communicator's bus bytes follow from its own size") {
+  constexpr int kRanks = 4;
+  Seen seen(kRanks);
+  require_all_ok(run_ranks(kRanks, [&](const Rank& rank) {
+    dt_comm* pair = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, rank.rank / 2, 0, &pair));
+    seen.before[rank.rank] = stats_of(rank.job);
+    RANK_TRY(call_all(pair, rank.rank % 2, 2, 300, 1));
+    seen.after[rank.rank] = stats_of(rank.job);
+    dt_comm_destroy(pair);
+    return DT_OK;
+  }));
+  check_counts(seen, expected_of(2, 300, 1));
+}
+
+TEST_CASE("with record.entries = 0 nothing is counted but what costs nothing") {
+  std::vector<dt_stats> after(2);
+  require_all_ok(run_ranks(2,
+                           [&](const Rank& rank) {
+                             RANK_TRY(call_all(rank.world, rank.rank, 2, 10, 1));
+                             after[rank.rank] = stats_of(rank.job);
+                             return DT_OK;
+                           },
+                           {{"record.entries", "0"}}));
+  for (const dt_stats& stats : after) {
+    CHECK(stats.restarts == 0);
+    for (const dt_kind_stats& kind : stats.kinds) CHECK(kind.operations == 0);
+  }
+}
+
+TEST_CASE("an operation that fails is counted as a failure") {
+  std::vector<dt_stats> after(2);
+  const auto outcomes = run_ranks(2, [&](const Rank& rank) {
+    float value = 1;
+    const dt_status status =
+        dt_allreduce(rank.world, &value, &value, rank.rank, DT_F32, DT_SUM, nullptr, nullptr);
+    after[rank.rank] = stats_of(rank.job);
+    return status;
+  });
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    CHECK(outcomes[rank].status == DT_ERR_MISMATCH);
+    CHECK(after[rank].kinds[DT_KIND_ALLREDUCE].operations == 1);
+    CHECK(after[rank].kinds[DT_KIND_ALLREDUCE].failures == 1);
+  }
+}
+
+TEST_CASE("who waits for a slow rank counts the time for it") {
+  std::vector<dt_peer_stats> own(3);
+  require_all_ok(run_ranks(3, [&](const Rank& rank) {
+    RANK_TRY(hold_up(rank, 60 * kNsPerMs));
+    own[rank.rank] = waited_for(rank.job, rank.rank);
+    return DT_OK;
+  }));
+  for (const dt_peer_stats& peer : own) CHECK(peer.waits == 0);
+}
+
+TEST_CASE("the same between hosts") {
+  require_all_ok(run_ranks(
+      2, [&](const Rank& rank) { return hold_up(rank, 60 * kNsPerMs); }, {},
+      [](int rank) {
+        return Settings{{"job.host_id", rank == 0 ? "a" : "b"}};
+      }));
+}
+
+TEST_CASE("a stall is counted once, however often somebody looks") {
+  constexpr int64_t kFewerThanLooks = 5;  // the machine may hold up another operation, too
+  std::atomic<dt_job*> inside{nullptr};
+  int64_t before = 0;
+  int64_t seen = 0;
+  int64_t later = 0;
+  require_all_ok(run_ranks(2,
+                           [&](const Rank& rank) {
+                             if (rank.rank == 0) inside = rank.job;
+                             RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+                             if (rank.rank == 1) {
+                               seen = before = stats_of(inside).stalls;
+                               constexpr int kLooksMax = 500;
+                               for (int look = 0; look < kLooksMax && seen == before; ++look) {
+                                 pass(rank.job, 20);
+                                 seen = stats_of(inside).stalls;
+                               }
+                               pass(rank.job, 400);  // some twenty more looks of the I/O thread
+                               later = stats_of(inside).stalls;
+                             }
+                             return dt_barrier(rank.world, nullptr, nullptr);
+                           },
+                           {{"heartbeat.interval_ms", "20"}, {"watchdog.stall_warn_ms", "100"}}));
+  CHECK(seen > before);
+  CHECK(later - before <= kFewerThanLooks);
+}
+
+TEST_CASE("steps of all reducers are counted together") {
+  constexpr int kSteps = 3;
+  constexpr int64_t kCount = 500;
+  std::vector<dt_stats> after(2);
+  std::vector<dt_reducer_statistics> own(2);
+  require_all_ok(run_ranks(2, [&](const Rank& rank) {
+    dt_param param{};
+    param.count = kCount;
+    param.dtype = DT_F32;
+    std::vector<float> gradient(kCount, 1.0F);
+    for (int which = 0; which < 2; ++which) {
+      dt_reducer* reducer = nullptr;
+      RANK_TRY(dt_reducer_create(rank.world, &param, 1, nullptr, &reducer));
+      for (int step = 0; step < kSteps; ++step) {
+        RANK_TRY(dt_reducer_ready(reducer, 0, gradient.data(), nullptr));
+        RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      }
+      dt_reducer_statistics statistics;
+      dt_reducer_statistics_init(&statistics);
+      RANK_TRY(dt_reducer_stats(reducer, &statistics));
+      own[rank.rank].total_communication_ns += statistics.total_communication_ns;
+      own[rank.rank].total_exposed_ns += statistics.total_exposed_ns;
+      dt_reducer_destroy(reducer);
+    }
+    after[rank.rank] = stats_of(rank.job);
+    return DT_OK;
+  }));
+  for (size_t rank = 0; rank < after.size(); ++rank) {
+    CHECK(after[rank].steps == 2 * kSteps);
+    CHECK(after[rank].step_bytes == 2 * kSteps * kCount * 4);
+    CHECK(after[rank].communication_ns == own[rank].total_communication_ns);
+    CHECK(after[rank].exposed_ns == own[rank].total_exposed_ns);
+    CHECK(after[rank].hidden_share >= 0);
+    CHECK(after[rank].hidden_share <= 1);
+  }
+}
