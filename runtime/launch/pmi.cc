@@ -39,6 +39,20 @@ std::string value_of(const std::string& line, const std::string& name) {
   return {};
 }
 
+/// For a message: without what may be a token, which comes and goes here as a part of a value.
+std::string without_digits(const std::string& line) {
+  constexpr size_t kLongestShown = 15;
+  constexpr const char* kDigits = "0123456789abcdefABCDEF";
+  std::string text;
+  for (size_t at = 0; at < line.size();) {
+    const size_t end = std::min(line.find_first_not_of(kDigits, at), line.size());
+    text += end - at > kLongestShown ? "..." : line.substr(at, end - at);
+    if (end < line.size()) text += line[end];
+    at = end + 1;
+  }
+  return config::quoted(text);
+}
+
 }  // namespace
 
 Status PmiClient::wait_for(short events) const {
@@ -100,7 +114,7 @@ Result<std::string> PmiClient::ask(const std::string& line, const char* expected
   DT_TRY_VALUE(std::string answer, receive());
   const std::string code = value_of(answer, "rc");
   if (value_of(answer, "cmd") != expected || (!code.empty() && code != "0")) {
-    return pmi_failed("answered " + config::quoted(answer) + " to " + config::quoted(line));
+    return pmi_failed("answered " + without_digits(answer) + " to " + without_digits(line));
   }
   return answer;
 }

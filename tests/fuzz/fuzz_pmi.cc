@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a launcher's PMI-1 service may answer, and what becomes of the value that it hands out: the
 // address of rank 0 and perhaps a token. The first byte says which rank asks. Properties: no crash,
-// an end when the service ends, an error that says what to do, or an address with a port.
+// an end when the service ends, an address with a port, or an error that shows nothing of the
+// token.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -45,7 +46,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (got.ok()) {
     require_pmi(got.value().port > 0 && !got.value().host.empty());
   } else {
-    require_pmi(got.status().message().find(": ") != std::string::npos);
+    const std::string& message = got.status().message();
+    require_pmi(message.find(": ") != std::string::npos);
+    const std::string secret = std::string(kOwnToken).substr(0, 16);
+    const std::string given(reinterpret_cast<const char*>(data), bytes);
+    require_pmi(given.find(secret) != std::string::npos ||
+                message.find(secret) == std::string::npos);
   }
   close(ends[0]);
   close(ends[1]);

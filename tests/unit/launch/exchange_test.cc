@@ -141,6 +141,24 @@ TEST_CASE("pmi: each wrong answer is an error with the way out") {
                  "(PMI_FD=1048576) cannot be"));
 }
 
+TEST_CASE("pmi: no message shows a part of the token that is exchanged") {
+  const std::string token = "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef";
+  const std::string mine = "10.0.0.4:4711#" + token;
+  Service refuses({kHydra[0], kHydra[1], kHydra[2], "cmd=put_result rc=-1 msg=" + mine + "\n"});
+  const auto put = PmiClient(refuses.fd(), later()).exchange(0, mine);
+  CHECK(contains(put.status().message(),
+                 "answered \"cmd=put_result rc=-1 msg=10.0.0.4:4711#...\" to \"cmd=put "
+                 "kvsname=kvs_77_0_1_host key=dt.store value=10.0.0.4:4711#...\""));
+  Service odd({kHydra[0], kHydra[1], kHydra[2], kHydra[4],
+               "cmd=got rc=0 value=" + mine + " " + token + "\n"});
+  const auto got = PmiClient(odd.fd(), later()).exchange(1, "");
+  CHECK(contains(got.status().message(), "value=10.0.0.4:4711#... ...\" to \"cmd=get "));
+  for (size_t at = 0; at + 8 <= token.size(); ++at) {
+    CHECK_FALSE(contains(put.status().message(), token.substr(at, 8)));
+    CHECK_FALSE(contains(got.status().message(), token.substr(at, 8)));
+  }
+}
+
 TEST_CASE("pmi: ranks that do not come end the wait at its deadline") {
   Service silent({kHydra[0], kHydra[1], kHydra[2], ""});
   const auto got = PmiClient(silent.fd(), soon()).exchange(1, "");
