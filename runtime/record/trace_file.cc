@@ -330,8 +330,11 @@ Result<std::string> write_trace(const std::string& directory, const Trace& trace
   const std::string temporary =
       format("%s/.%s.%d.%d", directory.c_str(), name.c_str(), int{getpid()}, int{gettid()});
   const std::string bytes = encode(trace);
+  // In a directory that others share, the name may be a link of theirs to a file of ours.
+  unlink(temporary.c_str());
   {
-    const OpenFile file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const OpenFile file(
+        open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (file.fd < 0) return failed("make " + temporary, errno_text(errno));
     if (!write_all(file.fd, bytes)) {
       const std::string why = errno_text(errno);

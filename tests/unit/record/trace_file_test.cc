@@ -111,6 +111,21 @@ TEST_CASE("what is written is read") {
   CHECK(files == 1);
 }
 
+TEST_CASE("a link that somebody put in the place of the file is not followed") {
+  const TempFolder folder;
+  const std::string victim = folder.path + "/victim";
+  std::ofstream(victim) << "precious";
+  const std::string temporary = dt::format("%s/.rank-00003.attempt-2.dttrace.%d.%d",
+                                           folder.path.c_str(), int{getpid()}, int{gettid()});
+  std::filesystem::create_symlink(victim, temporary);
+  const auto path = write_trace(folder.path, example());
+  REQUIRE(path.ok());
+  CHECK(read_trace(path.value()).ok());
+  std::string kept;
+  std::ifstream(victim) >> kept;
+  CHECK(kept == "precious");
+}
+
 TEST_CASE("each kind of damage has its text") {
   const std::string good = encode(example());
   CHECK(contains(why_not(""), "no trace of dt"));
