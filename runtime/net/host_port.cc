@@ -21,6 +21,7 @@ bool is_host_name(const std::string& text) {
 
 /// Also with the name of an interface: "fe80::1%eth0".
 bool is_ipv6(const std::string& text) {
+  if (text.find('\0') != std::string::npos) return false;  // inet_pton() reads up to there
   const size_t zone = text.find('%');
   if (zone != std::string::npos && !is_host_name(text.substr(zone + 1))) return false;
   in6_addr address{};

@@ -43,8 +43,9 @@ TEST_CASE("host_port: a host alone, an IPv6 address with or without brackets") {
   CHECK(parse_host("[fd00::1]") == "fd00::1");
   CHECK(parse_host("train-0.train_a") == "train-0.train_a");
   CHECK(parse_host(std::string(255, 'h')).has_value());
-  for (const std::string& bad : {std::string(256, 'h'), std::string("h:5"), std::string("a b"),
-                                 std::string("[h]"), std::string("fe80::1%"), std::string()}) {
+  for (const std::string& bad :
+       {std::string(256, 'h'), std::string("h:5"), std::string("a b"), std::string("[h]"),
+        std::string("fe80::1%"), std::string(), std::string("fe80::1\0x", 9)}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_host(bad).has_value());
   }
