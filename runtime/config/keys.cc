@@ -250,6 +250,11 @@ constexpr Key kKeys[] = {
     {"run.stop_grace_ms", "DT_RUN_STOP_GRACE_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "30000", "",
      kAny, false,
      "How long SIGTERM to dt run is kept from ranks that ask dt_stop_requested and are told so."},
+    {"run.elastic_wait_ms", "DT_RUN_ELASTIC_WAIT_MS", Type::kInteger, "ms", 0, kMaxTimeoutMs, "30000",
+     "", kAny, false, "How long dt run --min-nodes waits for all nodes before it begins with fewer."},
+    {"run.allow_minority", "DT_RUN_ALLOW_MINORITY", Type::kBool, "", 0, 0, "false", "", kAny, false,
+     "dt run --min-nodes goes on without a majority of the nodes that were there before. Then nothing "
+     "keeps the two sides of a broken network from running both."},
     {"run.prefix", "DT_RUN_PREFIX", Type::kBool, "", 0, 0, "true", "", kAny, false,
      "dt run puts the rank in front of each line."},
     {"run.show_lines", "DT_RUN_SHOW_LINES", Type::kInteger, "", 0, 100000, "30", "", kAny, false,

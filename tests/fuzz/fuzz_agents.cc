@@ -13,6 +13,7 @@
 #include "cli/doctor/report.h"
 #include "cli/run/fleet_words.h"
 #include "cli/run/outcome.h"
+#include "cli/run/roster.h"
 #include "store/messages.h"
 
 namespace {
@@ -78,17 +79,33 @@ void check_words(std::string_view bytes) {
   }
   const auto word = parse_word(bytes);
   if (!word) return;
-  // One of the three, and the numbers are those that stand there.
+  // One of the four, and the numbers are those that stand there.
   std::string written;
   if (word->failed_attempt) written += "end/" + std::to_string(*word->failed_attempt);
   if (word->heeding_attempt) written += "heed/" + std::to_string(*word->heeding_attempt);
+  if (word->regroup_attempt) written += "regroup/" + std::to_string(*word->regroup_attempt);
   if (word->signal != 0) {
     written += "stop/" + std::to_string(word->signal) + "/" + std::to_string(word->count);
   }
   const auto again = parse_word(written);
   require_agent(again && again->failed_attempt == word->failed_attempt &&
-                again->heeding_attempt == word->heeding_attempt && again->signal == word->signal &&
+                again->heeding_attempt == word->heeding_attempt &&
+                again->regroup_attempt == word->regroup_attempt && again->signal == word->signal &&
                 again->count == word->count);
+}
+
+/// What agents say that wait for an attempt, and what they are told.
+void check_rosters(std::string_view bytes) {
+  Offer offer;
+  (void)reads_the_same(bytes, &offer);
+  Presence presence;
+  if (!reads_the_same(bytes, &presence)) return;
+  std::vector<Presence> there{presence, presence};
+  require_agent(take_doubles(&there).size() == 1 && there.size() == 1);
+  RosterRules rules;
+  const Judgement judged = judge(rules, there, {}, false);
+  require_agent(judged.go == judged.why.empty());
+  require_agent(next_roster(there, presence.seat.node).seats.size() == 1);
 }
 
 }  // namespace
@@ -99,7 +116,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   Outcome outcome;
   switch (data[0] % 4) {
     case 0: check_ends(rest); break;
-    case 1: (void)reads_the_same(rest, &outcome); break;
+    case 1:
+      (void)reads_the_same(rest, &outcome);
+      check_rosters(rest);
+      break;
     case 2: check_reports(rest); break;
     default: check_words(rest); break;
   }

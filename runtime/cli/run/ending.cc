@@ -20,6 +20,8 @@ constexpr int64_t kSweepTermMs = 2000;  // from SIGTERM to SIGKILL for what a cl
 constexpr int64_t kSweepKillMs = 5000;  // then a process is unkillable
 // Ends this far apart are cause and effect in the order found.
 constexpr int64_t kSettleNs = 1'000'000'000;
+// Of a node without which the others go on; they wait longer before they do, see rounds.cc.
+constexpr int64_t kFenceMs = 1'000;
 constexpr int kInterruptsToKill = 2;
 constexpr int kInterruptsToDiscard = 3;  // do not even wait for the reader of the output
 
@@ -110,8 +112,27 @@ void Supervisor::handle_news() {
     // A lost node can never say how its ranks ended, so there is nothing to wait for.
     end_ranks(news.lost ? 0 : std::min(kTermAfterMs, plan_.grace_ms / 2));
   }
+  if (news.fence) kill_at_ = kill_at_.earlier(Deadline::after_ms(kFenceMs));
+  if (news.regroup) on_regroup();
   if (phase_ != Phase::kSettling) return;
   if (auto outcome = plan_.fleet->outcome()) report(std::move(*outcome));
+}
+
+/// As SIGTERM, which ranks that ask whether to stop do not see; but that they end is no failure.
+void Supervisor::on_regroup() {
+  const bool ending = stop_signal_ != 0 || fleet_failed_ || first_ >= 0;
+  if (regroup_ || ending || phase_ != Phase::kRunning) return;
+  regroup_ = true;
+  if (plan_.ask_to_stop && plan_.ask_to_stop()) {
+    pass_on_at_ = Deadline::after_ms(plan_.heed_ms);
+  } else {
+    end_for_regroup();
+  }
+}
+
+void Supervisor::end_for_regroup() {
+  pass_on(SIGTERM);
+  kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));
 }
 
 void Supervisor::reap() {
@@ -146,6 +167,7 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
   end.wait_status = wait_status;
   if (!end.failed()) return;
   kill(-end.pid, SIGKILL);  // what it leaves behind; a clean end may leave something until the last
+  if (regroup_ && stop_signal_ == 0) return;  // whatever it is, the next attempt begins anew
   // A program that catches the signal ends, by convention, with the code that a shell would give.
   const int signal = end.exit_code() - 128;
   const bool asked = asks_to_end(signal) && passed_on_.count(signal) != 0;
@@ -247,7 +269,11 @@ void Supervisor::check_deadlines() {
   }
   if (pass_on_at_.passed()) {
     pass_on_at_ = Deadline::never();
-    stop_ranks(stop_signal_, false);
+    if (stop_signal_ != 0) {
+      stop_ranks(stop_signal_, false);
+    } else {
+      end_for_regroup();
+    }
   }
   if (term_at_.passed()) {
     term_at_ = Deadline::never();

@@ -19,8 +19,9 @@ constexpr int64_t kRenewMs = 200;      // how long a loss may stay unnoticed by 
 constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
 constexpr int64_t kSlackMs = 2'000;    // node 0 decides first, then the others give up
 constexpr int64_t kGoodbyeMs = 10'000;
-constexpr int64_t kFarewellMs = 3'000;    // node 0 stays that long for the others to hear it
-constexpr const char* kStopped = "stop";  // in the place of the rank that failed first
+constexpr int64_t kFarewellMs = 3'000;       // node 0 stays that long for the others to hear it
+constexpr const char* kStopped = "stop";     // in the place of the rank that failed first
+constexpr const char* kRegroup = "regroup";  // likewise
 
 std::string attempt_key(int attempt, const char* what) {
   return format("attempt/%d/%s", attempt, what);
@@ -59,13 +60,25 @@ void Fleet::report_nonsense(const std::string& text) const {
                        store::quoted(text).c_str());
 }
 
+/// The others go on without this node when they have lost it, too: without node 0, or with fewer
+/// than a majority, nobody knows whether they do.
+void Fleet::note_lost(State& state, const store::Failure& failure) const {
+  const int node = failure.info.rank;
+  state.lost.insert(node);
+  state.news.lost = true;
+  // Of node 0 only the connection is known.
+  if (failure.silent || node == 0) state.lost_in_silence = true;
+  const int left = options_.node.node_count - static_cast<int>(state.lost.size());
+  const bool minority = 2 * left <= options_.node.node_count && !options_.allow_minority;
+  if (options_.elastic && (node == 0 || minority)) state.news.fence = true;
+}
+
 void Fleet::hear(const store::Failure& failure) {
   const std::optional<Word> word = parse_word(failure.scope);
   if (!word && !failure.scope.empty()) return report_nonsense(failure.scope);
   state_.with([&](State& state) {
     if (failure.scope.empty() && failure.info.code == Code::kPeerLost) {
-      state.lost.insert(failure.info.rank);
-      state.news.lost = true;
+      note_lost(state, failure);
       expect_end(state);
     } else if (word && word->failed_attempt) {
       // This agent may be the last to begin the attempt.
@@ -75,6 +88,9 @@ void Fleet::hear(const store::Failure& failure) {
       expect_end(state);
     } else if (word && word->heeding_attempt) {
       state.heeding_attempt = *word->heeding_attempt;
+    } else if (word && word->regroup_attempt) {
+      state.regroup_attempt = *word->regroup_attempt;
+      state.news.regroup = state.regroup_attempt == state.attempt;
     } else if (word) {
       state.news.stop_signal = word->signal;
       if (word->count < 2) return;
@@ -122,6 +138,26 @@ void Fleet::tell_stop(int attempt, int signal, int count) {
   (void)member_->report_failure(format("stop/%d/%d", signal, count), {}, within(kTellMs));
 }
 
+void Fleet::tell_regroup(int attempt) {
+  const auto first =
+      keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, kRegroup, within(kTellMs));
+  if (!first.ok() || !first.value().swapped) return;  // it ends already
+  (void)member_->report_failure(format("regroup/%d", attempt), {}, within(kTellMs));
+  state_.with([&](State& state) {
+    state.regroup_attempt = attempt;
+    state.news.regroup = state.attempt == attempt;
+  });
+  wake();
+}
+
+std::set<int> Fleet::lost() const {
+  return state_.with([](const State& state) { return state.lost; });
+}
+
+bool Fleet::lost_in_silence() const {
+  return state_.with([](const State& state) { return state.lost_in_silence; });
+}
+
 // ---- attempts ----
 
 void Fleet::begin(int attempt) {
@@ -132,6 +168,7 @@ void Fleet::begin(int attempt) {
     state.settle_until = Deadline::never();
     state.news.failed = state.failed_attempt == attempt;
     state.news.lost = !state.lost.empty();  // perhaps too late for the attempt before
+    state.news.regroup = state.regroup_attempt == attempt;
     if (state.news.failed || state.news.lost) expect_end(state);
   });
 }
@@ -162,9 +199,11 @@ std::string Fleet::lost_text(int node) const {
   for (int i = 0; i < record.local_size; ++i) ranks.push_back(record.first_rank + i);
   return format(
       "node %d (host %s, dt run pid %lld) is gone: its agent was killed, or its machine or network "
-      "is down; it held %s; look at its log, then start the job again",
+      "is down; it held %s; %s",
       node, record.host.c_str(), static_cast<long long>(record.pid),
-      store::ranks_text(ranks).c_str());
+      store::ranks_text(ranks).c_str(),
+      options_.elastic ? "the other nodes start again without it"
+                       : "look at its log, then start the job again");
 }
 
 std::string Fleet::silent_text(int node) const {
@@ -209,8 +248,13 @@ Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int(
     if (value.ok() || value.status().code() != Code::kTimeout || give_up) break;
   }
   const bool silent = told.ok() && keys_->ping(within(kRenewMs)).code() == Code::kTimeout;
+  state_.with([](State& state) {
+    state.lost.insert(0);
+    state.lost_in_silence = true;
+  });
   OutcomeFacts facts;
   facts.node_count = options_.node.node_count;
+  facts.elastic = options_.elastic;
   facts.lost_node = silent ? silent_text(0) : lost_text(0);
   return decide({mine}, facts);
 }
@@ -221,25 +265,32 @@ Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int
   collect(attempt, &told);
   OutcomeFacts facts;
   facts.node_count = options_.node.node_count;
-  facts.attempt = attempt;
+  facts.attempt = options_.elastic ? options_.restarts : attempt;
+  facts.elastic = options_.elastic;
   const std::set<int> lost = state_.with([](const State& state) { return state.lost; });
   facts.max_restarts = lost.empty() ? max_restarts_ : 0;
   facts.first_told = first_told();
   const auto first = keys_->multi_get({attempt_key(attempt, "first")}, within(kAnswerMs));
   if (first.ok() && first.value()[0]) {
     facts.stopped_first = *first.value()[0] == kStopped;
+    facts.regroup_first = *first.value()[0] == kRegroup;
     const auto rank = parse_number<int>(*first.value()[0]);
     if (rank) facts.first_recorded = *rank;
-    if (!rank && !facts.stopped_first) report_nonsense(*first.value()[0]);
+    if (!rank && !facts.stopped_first && !facts.regroup_first) report_nonsense(*first.value()[0]);
   }
   std::vector<NodeEnds> all;
   for (int node = 0; node < facts.node_count; ++node) {
     const auto found = told.find(node);
     if (found != told.end()) {
       all.push_back(found->second);
-    } else if (facts.lost_node.empty()) {
+      continue;
+    }
+    if (facts.lost_node.empty()) {
       facts.lost_node = lost.count(node) != 0 ? lost_text(node) : silent_text(node);
     }
+    state_.with([&](State& state) {
+      if (state.lost.insert(node).second) state.lost_in_silence = true;
+    });
   }
   return decide(all, facts);
 }

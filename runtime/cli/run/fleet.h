@@ -41,6 +41,15 @@ struct FleetOptions {
   int64_t settle_timeout_ms = 0;
   net::Security security;  ///< equal on all nodes
   LoggerPtr logger;        ///< may be null
+
+  // Of agents that may go on with another attempt when a node is lost.
+  bool elastic = false;
+  bool allow_minority = false;
+  int restarts = 0;                  ///< after failures, so far; else the attempt says it
+  int64_t heartbeat_ms = 0;          ///< signs of life between the agents; 0: none
+  int64_t heartbeat_timeout_ms = 0;  ///< after such a silence a node counts as lost
+  /// Node 0 serves there now, and waits for the others. Not ok ends the meeting.
+  std::function<Status(const std::string& host, uint16_t port)> on_served;
 };
 
 /// One node as it introduced itself.
@@ -54,9 +63,12 @@ struct NodeRecord {
 /// What has happened on the other nodes since the last look.
 struct FleetNews {
   bool failed = false;  ///< a rank of this attempt
-  bool lost = false;    ///< an agent: no restart
-  int stop_signal = 0;  ///< came to an agent; 0 none
-  bool kill = false;    ///< and once more: at once
+  bool lost = false;    ///< an agent: no restart of this attempt
+  /// Others may go on without this node: its ranks must not live for long.
+  bool fence = false;
+  bool regroup = false;  ///< the attempt shall end, so that the next one has more nodes
+  int stop_signal = 0;   ///< came to an agent; 0 none
+  bool kill = false;     ///< and once more: at once
 };
 
 /// The agents of all nodes of one job, as one of them sees them.
@@ -65,7 +77,7 @@ struct FleetNews {
 /// rank is, so that the store notices the end of an agent, and has a second connection for keys,
 /// which outlives the failure of the job. News come through the store's failure messages: scope
 /// "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT" for a signal to an agent, "heed/ATTEMPT"
-/// when a rank of it ends where it is asked to stop.
+/// when a rank of it ends where it is asked to stop, "regroup/ATTEMPT" to make room for a node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -106,6 +118,12 @@ class Fleet {
   /// A signal came to this agent for the `count`th time. Before it is passed on: what fails from
   /// then on is its effect.
   void tell_stop(int attempt, int signal, int count);
+  /// Node 0: this attempt shall end well before its time, see FleetNews. Any thread.
+  void tell_regroup(int attempt);
+  /// Nodes whose agent is gone, or does not answer; 0 where this one knows no more of node 0.
+  std::set<int> lost() const;
+  /// One of them may live behind a broken network.
+  bool lost_in_silence() const;
   /// All ranks of this node have ended: agrees with the other nodes, in the background.
   /// `first_told` as in OutcomeFacts, asked on node 0 only. SYSTEM: there is no thread for it.
   Status settle(int attempt, NodeEnds mine, std::function<int()> first_told);
@@ -121,7 +139,9 @@ class Fleet {
     int attempt = -1;         // begun here
     int failed_attempt = -1;  // the last one in which another node had a failure
     int heeding_attempt = -1;
+    int regroup_attempt = -1;
     std::set<int> lost;
+    bool lost_in_silence = false;
     Deadline settle_until = Deadline::never();
     std::optional<Outcome> outcome;
     bool closing = false;
@@ -131,7 +151,6 @@ class Fleet {
 
   // The meeting.
   Status serve(const Wait& wait);
-  Result<std::string> await_bind_host(const Wait& wait) const;
   Status check_in(const Wait& wait);
   Status refused(const std::string& why) const;
   Status join(const Wait& wait);
@@ -146,6 +165,7 @@ class Fleet {
   void report_nonsense(const std::string& text) const;
   void wake();
   void expect_end(State& state) const;
+  void note_lost(State& state, const store::Failure& failure) const;
   Outcome agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
   Outcome gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
   void collect(int attempt, std::map<int, NodeEnds>* told);
@@ -154,6 +174,7 @@ class Fleet {
 
   net::Loop* const loop_;
   const FleetOptions options_;
+  uint16_t port_ = 0;  // of node 0's store
   std::vector<NodeRecord> nodes_;
   std::string job_id_;
   int max_restarts_ = 0;
@@ -164,5 +185,10 @@ class Fleet {
   std::shared_ptr<store::Client> member_;
   std::thread settling_;
 };
+
+/// The address to listen on so that `host` leads here. The name of a pod may appear later than the
+/// pod: tries until the deadline.
+Result<std::string> await_bind_host(const std::string& host, const LoggerPtr& logger,
+                                    const Wait& wait);
 
 }  // namespace dt::cli

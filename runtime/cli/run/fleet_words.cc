@@ -45,11 +45,9 @@ std::optional<Word> parse_word(std::string_view scope) {
   Word word;
   word.failed_attempt = attempt_behind("end/", scope);
   word.heeding_attempt = attempt_behind("heed/", scope);
-  if (word.failed_attempt || word.heeding_attempt) {
-    if (word.failed_attempt.value_or(0) < 0 || word.heeding_attempt.value_or(0) < 0) {
-      return std::nullopt;
-    }
-    return word;
+  word.regroup_attempt = attempt_behind("regroup/", scope);
+  for (const auto& attempt : {word.failed_attempt, word.heeding_attempt, word.regroup_attempt}) {
+    if (attempt) return *attempt >= 0 ? std::optional(word) : std::nullopt;
   }
   constexpr std::string_view kStop = "stop/";
   const size_t slash = scope.rfind('/');

@@ -23,10 +23,12 @@ std::string encode(const Endpoints& endpoints);
 /// False: the bytes are no such thing, or no addresses.
 bool decode(std::string_view bytes, Endpoints* out);
 
-/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT" or "stop/SIGNAL/COUNT".
+/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT", "regroup/ATTEMPT" or
+/// "stop/SIGNAL/COUNT".
 struct Word {
   std::optional<int> failed_attempt;
   std::optional<int> heeding_attempt;
+  std::optional<int> regroup_attempt;
   int signal = 0;
   int count = 0;
 };

@@ -36,6 +36,7 @@ std::string refusal_text(const std::optional<std::string>& refused) {
 Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& options,
                                            const Wait& wait) {
   std::unique_ptr<Fleet> fleet(new Fleet(loop, options));
+  fleet->port_ = options.node.port;
   fleet->wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fleet->wake_.is_open()) {
     return Status(Code::kSystem, "cannot make an event descriptor: " + errno_text(errno));
@@ -48,9 +49,7 @@ Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& 
   return fleet;
 }
 
-std::string Fleet::address() const {
-  return net::host_port_text(options_.node.host, options_.node.port);
-}
+std::string Fleet::address() const { return net::host_port_text(options_.node.host, port_); }
 
 std::string Fleet::self() const { return process_text(options_.host_name, options_.pid); }
 
@@ -61,15 +60,14 @@ std::string Fleet::reachable_host() const {
   return bound == "0.0.0.0" || bound == "::" ? options_.node.host : bound;
 }
 
-/// The name of a pod may appear later than the pod.
-Result<std::string> Fleet::await_bind_host(const Wait& wait) const {
+Result<std::string> await_bind_host(const std::string& name, const LoggerPtr& logger,
+                                    const Wait& wait) {
   for (bool told = false;; told = true) {
-    auto host = net::bind_host(options_.node.host);
+    auto host = net::bind_host(name);
     if (host.ok() || wait.deadline.passed() || wait.interrupted()) return host;
-    if (!told && options_.logger) {
-      options_.logger->log(LogLevel::kWarning, "%s; trying again for %s",
-                           host.status().message().c_str(),
-                           store::seconds_text(wait.deadline.remaining_ms()).c_str());
+    if (!told && logger) {
+      logger->log(LogLevel::kWarning, "%s; trying again for %s", host.status().message().c_str(),
+                  store::seconds_text(wait.deadline.remaining_ms()).c_str());
     }
     Event nothing;
     nothing.wait({Deadline::after_ms(kResolveAgainMs).earlier(wait.deadline), wait.interrupt});
@@ -86,10 +84,12 @@ Status Fleet::serve(const Wait& wait) {
   server.port = options_.node.port;
   server.bind_address = options_.bind_address;
   server.security = options_.security;
+  server.heartbeat_ms = options_.heartbeat_ms;
+  server.heartbeat_timeout_ms = options_.heartbeat_timeout_ms;
   server.logger = options_.logger;
   Status status;
   if (server.bind_address.empty()) {
-    auto host = await_bind_host(wait);
+    auto host = await_bind_host(options_.node.host, options_.logger, wait);
     status = host.status();
     if (host.ok()) server.bind_address = host.value();
   }
@@ -98,7 +98,10 @@ Status Fleet::serve(const Wait& wait) {
     status = started.status();
     if (started.ok()) server_ = std::move(started).value();
   }
-  if (status.ok()) return {};
+  if (status.ok()) {
+    port_ = server_->port();
+    return options_.on_served ? options_.on_served(reachable_host(), port_) : Status();
+  }
   if (wait.interrupted()) return wait.interrupt->status();
   return Status(status.code(),
                 format("node 0 (%s) cannot serve the meeting of the nodes: %s; the rendezvous "
@@ -110,7 +113,7 @@ Status Fleet::serve(const Wait& wait) {
 Result<std::shared_ptr<store::Client>> Fleet::connect(int rank, const Wait& wait) const {
   store::ClientOptions client;
   client.host = server_ != nullptr ? reachable_host() : options_.node.host;
-  client.port = options_.node.port;
+  client.port = port_;
   client.job_id = "agents " + options_.node.job_id;
   client.rank = rank;
   client.world_size = options_.node.node_count;
@@ -180,7 +183,14 @@ Status Fleet::join(const Wait& wait) {
   const Result<store::Verdict> verdict = member_->join(record, wait);
   joined.set();
   reminder.join();
-  if (verdict.ok()) return {};
+  if (verdict.ok()) {
+    if (options_.heartbeat_ms > 0) {
+      store::Client::Observers observers;
+      observers.activity = [] { return store::Activity(); };
+      member_->observe(std::move(observers));
+    }
+    return {};
+  }
   if (verdict.status().code() != Code::kTimeout || wait.interrupted()) return verdict.status();
   return missing_nodes(verdict.status(), wait);
 }

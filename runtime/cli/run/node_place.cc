@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/node_place.h"
 
+#include <algorithm>
+
 #include "launch/facts.h"
 #include "launch/slurm.h"
 #include "net/host_port.h"
@@ -103,15 +105,42 @@ Status find_rank(const NodeOptions& options, Variables& variables, const std::op
   return {};
 }
 
-Status find_address(const NodeOptions& options, Variables& variables,
-                    const std::optional<Facts>& step, NodePlace* place) {
-  if (!options.rendezvous.empty()) {
-    const Result<net::HostPort> parsed = net::parse_host_port(options.rendezvous);
+/// "host:port,host:port": of node 0, node 1, ...
+Status read_addresses(const std::string& text, NodePlace* place) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    Result<net::HostPort> parsed = net::parse_host_port(text.substr(begin, end - begin));
     if (!parsed.ok()) return parsed.status().within("--rendezvous");
-    place->host = parsed.value().host;
-    place->port = parsed.value().port;
+    place->addresses.push_back(std::move(parsed).value());
+    begin = end + 1;
+  }
+  place->host = place->addresses.front().host;
+  place->port = place->addresses.front().port;
+  if (static_cast<int>(place->addresses.size()) <= place->node_count) return {};
+  return bad(
+      format("--rendezvous has %zu addresses, but there are %d nodes; give those of node 0, "
+             "node 1, ..., one for each node at most",
+             place->addresses.size(), place->node_count));
+}
+
+/// Whether the job goes on without a node.
+Status find_min_nodes(const NodeOptions& options, NodePlace* place) {
+  if (place->addresses.empty()) place->addresses.push_back({place->host, place->port});
+  if (options.min_nodes) {
+    place->min_nodes = *options.min_nodes;
+  } else if (place->addresses.size() > 1) {
+    place->min_nodes = place->node_count;
+  } else {
     return {};
   }
+  if (place->min_nodes >= 1 && place->min_nodes <= place->node_count) return {};
+  return bad(format("--min-nodes %d is out of range: with --nnodes %d it is 1 to %d",
+                    place->min_nodes, place->node_count, place->node_count));
+}
+
+Status find_address(const NodeOptions& options, Variables& variables,
+                    const std::optional<Facts>& step, NodePlace* place) {
+  if (!options.rendezvous.empty()) return read_addresses(options.rendezvous, place);
   Facts user;
   DT_TRY(launch::read_user_rendezvous(variables, user));
   if (user.master_addr && user.at(Field::kMasterPort)) {
@@ -160,11 +189,15 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
     return bad(format("--nnodes %d: the number of nodes is 1 to %d", place.node_count, kMaxNodes));
   }
   if (place.node_count == 1) {
+    if (options.min_nodes) {
+      return bad("--min-nodes without several nodes; give --nnodes N, the most there may be");
+    }
     if (options.node_rank.value_or(0) == 0) return place;
     return bad(format("--node-rank %d is out of range: with one node it is 0", *options.node_rank));
   }
   DT_TRY(find_rank(options, variables, step, &place));
   DT_TRY(find_address(options, variables, step, &place));
+  DT_TRY(find_min_nodes(options, &place));
   return place;
 }
 

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "config/environment.h"
+#include "net/host_port.h"
 
 namespace dt::cli {
 
@@ -14,18 +16,25 @@ namespace dt::cli {
 struct NodeOptions {
   std::optional<int> node_count;
   std::optional<int> node_rank;
-  std::string rendezvous;  ///< "host:port", empty not given
+  std::string rendezvous;  ///< "host:port[,host:port...]", empty not given
   std::string job_id;      ///< empty not given
+  std::optional<int> min_nodes = std::nullopt;
 };
 
 /// Which node of the job this agent is, and where the agents of all nodes meet.
 struct NodePlace {
   int node_rank = 0;
   int node_count = 1;
-  std::string host;    ///< of node 0; empty with one node
-  uint16_t port = 0;   ///< likewise
+  std::string host;   ///< of node 0; empty with one node
+  uint16_t port = 0;  ///< likewise
+  /// One node after the other, from node 0 on, may serve the meeting at its address.
+  std::vector<net::HostPort> addresses;
+  /// With how many nodes an attempt may begin; 0: with all, and the loss of one ends the job.
+  int min_nodes = 0;
   std::string job_id;  ///< empty: node 0 chooses one
   std::string source;  ///< who said so: "the options", "Slurm step 812.0"
+
+  bool elastic() const { return min_nodes > 0; }
 };
 
 /// From the options, then from a Slurm step of one task per node; the node rank also from

@@ -32,7 +32,12 @@ constexpr char kFooter[] =
     "Several nodes: start dt run once on each, with the same --nnodes and --rendezvous and each "
     "with\n"
     "its own --node-rank; under srun --ntasks-per-node=1 all three are known. Ranks count node by\n"
-    "node. The first failure, a signal, or the loss of a node ends all nodes, which all report it.";
+    "node. The first failure, a signal, or the loss of a node ends all nodes, which all report "
+    "it.\n"
+    "With --min-nodes the loss of a node, and a node that comes, only end the attempt: the next "
+    "one\n"
+    "begins with those that are there, if they are a majority of those that were. --max-restarts\n"
+    "counts failures of ranks alone.";
 
 // A whole non-negative number that fits, or -1.
 int to_number(const std::string& text) {
@@ -94,7 +99,14 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--node-rank", options.node.node_rank,
                  "which of them this is (SLURM_NODEID, JOB_COMPLETION_INDEX, NODE_RANK)");
   app.add_option("--rendezvous", options.node.rendezvous,
-                 "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by the Slurm step)");
+                 "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by the Slurm step); "
+                 "HOST:PORT,HOST:PORT of node 0, node 1, ...: the next one serves when the one "
+                 "before is lost");
+  app.add_option("--min-nodes", options.node.min_nodes,
+                 "go on with so many of the nodes when others are lost or do not come, and with "
+                 "those that come later (all of them)");
+  app.add_flag("--allow-minority", options.allow_minority,
+               "also without a majority of the nodes that were there before (run.allow_minority)");
   app.add_option("--job-id", options.node.job_id, "agents that give another one are refused");
   app.add_option("--max-restarts", options.max_restarts,
                  "start all ranks again so many times after a failure (0)")

@@ -24,6 +24,7 @@ struct RunOptions {
   bool end_on_failure = true;  ///< a rank that fails ends the others
   Bind bind = Bind::kNone;
   NodeOptions node;
+  bool allow_minority = false;  ///< else run.allow_minority decides
   bool verbose = false;
   std::vector<std::string> command;  ///< program and arguments
 };

@@ -16,6 +16,8 @@ constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds
 constexpr size_t kLengthBytes = 4;       // before each line
 constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
 constexpr size_t kCandidateBytes = 4 + 1 + 4;
+constexpr int kRestartBit = 1;
+constexpr int kRegroupBit = 2;
 constexpr int kMaxExitCode = 255;  // a process has no other
 
 void write_lines(store::Writer& writer, const std::vector<std::string>& lines) {
@@ -87,6 +89,17 @@ Outcome of_lost_node(const std::vector<NodeEnds>& nodes, const OutcomeFacts& fac
   outcome.exit_code = 1;
   outcome.headline = facts.lost_node;
   outcome.followers = followers_line(all_ends(nodes), -1);
+  outcome.regroup = facts.elastic;
+  for (const NodeEnds& node : nodes) {
+    if (node.stop_signal != 0) outcome.regroup = false;  // who stops a job does not want it again
+  }
+  return outcome;
+}
+
+Outcome of_regroup() {
+  Outcome outcome;
+  outcome.regroup = true;
+  outcome.headline = "dt run: a node has come, all ranks start again with it";
   return outcome;
 }
 
@@ -165,6 +178,7 @@ Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
     if (stopped == nullptr || (node.stopped_here && !stopped->stopped_here)) stopped = &node;
   }
   if (died_of_it && !failed_before) return of_stop(nodes, *stopped, facts);
+  if (facts.regroup_first && stopped == nullptr) return of_regroup();
   const int rank = first_failure(nodes, facts);
   if (rank < 0) return {};
   OutcomeFacts told = facts;
@@ -235,7 +249,8 @@ bool decode(std::string_view bytes, NodeEnds* out) {
 
 std::string encode(const Outcome& outcome) {
   store::Writer writer;
-  writer.i32(outcome.exit_code).u8(outcome.restart ? 1 : 0).text(outcome.headline);
+  const int again = (outcome.restart ? kRestartBit : 0) | (outcome.regroup ? kRegroupBit : 0);
+  writer.i32(outcome.exit_code).u8(static_cast<uint8_t>(again)).text(outcome.headline);
   writer.i32(outcome.rank);
   write_lines(writer, outcome.tail);
   return writer.text(outcome.followers).take();
@@ -244,7 +259,9 @@ std::string encode(const Outcome& outcome) {
 bool decode(std::string_view bytes, Outcome* out) {
   store::Reader reader(bytes);
   out->exit_code = reader.i32();
-  out->restart = reader.u8() != 0;
+  const int again = reader.u8();
+  out->restart = (again & kRestartBit) != 0;
+  out->regroup = (again & kRegroupBit) != 0;
   out->headline = reader.text(kMaxLineBytes);
   out->rank = reader.i32();
   out->tail = read_lines(reader);

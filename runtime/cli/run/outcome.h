@@ -49,7 +49,8 @@ bool decode(std::string_view bytes, NodeEnds* out);
 /// What the agents say of one attempt, all the same.
 struct Outcome {
   int exit_code = 0;
-  bool restart = false;
+  bool restart = false;  ///< all ranks start again, after a failure
+  bool regroup = false;  ///< likewise, with other nodes
   std::string headline;  ///< empty: all ended well
   int rank = -1;         ///< whose last lines are shown, -1 nobody's
   std::vector<std::string> tail;
@@ -67,6 +68,8 @@ struct OutcomeFacts {
   int first_told = -1;         ///< the rank that the job's store saw fail first, -1 none
   int first_recorded = -1;     ///< the rank whose agent was the first to report, -1 none
   bool stopped_first = false;  ///< a signal to an agent was reported before any failure
+  bool regroup_first = false;  ///< likewise that the attempt shall end for more nodes
+  bool elastic = false;        ///< the loss of a node is followed by another attempt
   std::string lost_node;       ///< "node 1 (host n1 pid 12) ...": its agent is gone; empty none
 };
 

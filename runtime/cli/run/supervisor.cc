@@ -34,7 +34,8 @@ Outcome Supervisor::run() {
     handle_news();  // of before the attempt
   }
   if (stop_signal_ == 0) start_error_ = plan_.start_error;
-  if (stop_signal_ == 0 && start_error_.ok() && !fleet_failed_) start_error_ = start_all();
+  const bool wanted = stop_signal_ == 0 && !fleet_failed_ && !regroup_;
+  if (wanted && start_error_.ok()) start_error_ = start_all();
   died_of_stop_ = stop_signal_ != 0;
   if (!start_error_.ok()) {
     signal_groups(SIGKILL);

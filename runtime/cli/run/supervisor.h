@@ -100,6 +100,8 @@ class Supervisor {
   void pass_on(int signal);
   void on_stop(int signal);
   bool keep_from_ranks(int signal);
+  void on_regroup();
+  void end_for_regroup();
   void reap();
   void on_rank_end(int rank, int wait_status, std::vector<int>* failed);
   void on_first_failure(int rank);
@@ -135,6 +137,7 @@ class Supervisor {
   bool failed_after_stop_ = false;
   int64_t ending_ns_ = 0;  // when a failure was first known here; 0 none
   bool fleet_failed_ = false;
+  bool regroup_ = false;  // the ranks are asked to end, for more nodes in the next attempt
   Outcome outcome_;
   int stop_signal_ = 0;  // SIGINT, SIGTERM, ... from outside; 0 none
   bool stopped_here_ = false;

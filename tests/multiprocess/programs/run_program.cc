@@ -126,6 +126,20 @@ int progress(int steps) {
   return 0;
 }
 
+// Says which part of which attempt it is, then ends well at SIGUSR1 and fails at SIGUSR2.
+int take_part() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGUSR2);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("attempt " + variable("DT_ATTEMPT") + " rank " + variable("DT_RANK") + " of " +
+      variable("DT_WORLD_SIZE") + " node " + variable("DT_NODE_RANK") + " of " +
+      variable("DT_NODE_COUNT") + " ready " + std::to_string(getpid()) + " end\n");
+  int signal = 0;
+  return sigwait(&set, &signal) == 0 && signal == SIGUSR1 ? 0 : 5;
+}
+
 int wait_for_usr1() {
   block_usr1();
   say("ready " + std::to_string(getpid()) + "\n");
@@ -235,6 +249,7 @@ int run(const std::string& mode, const char* first, const char* second) {
     return 0;
   }
   if (mode == "fail-attempt") return fail_attempt(number(first), number(second));
+  if (mode == "part") return take_part();
   if (mode == "fail-told") return fail_told(number(first));
   if (mode == "place") {
     const char* const names[] = {

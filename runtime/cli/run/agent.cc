@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attempt of an agent: where its ranks meet, what shows their output, who supervises them.
+#include "cli/run/agent.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "job/store_options.h"
+#include "store/messages.h"
+#include "store/server.h"
+
+namespace dt::cli {
+namespace {
+
+constexpr rlim_t kFdsPerRank = 4;  // two pipes, two log files
+constexpr rlim_t kFdsOfAgent = 64;
+constexpr rlim_t kFdsForStrangers = 512;  // who connect and say nothing, where the limit allows
+constexpr int64_t kSettleMs = 15'000;  // after the grace: what a node may take to sweep and to tell
+
+// The store of one attempt, served by this process.
+struct ServedStore {
+  std::unique_ptr<net::Loop> loop;
+  std::unique_ptr<store::Server> server;  // ends before the loop
+};
+
+Result<ServedStore> serve_store(const Agent& agent) {
+  const JobPlace& place = agent.plan.place;
+  store::ServerOptions options = job::store_options(agent.config);
+  options.security = agent.credentials.security;
+  options.logger = std::make_shared<Logger>();
+  options.job_id = place.job_id;
+  options.attempt = place.attempt;
+  options.world_size = place.world_size;
+  options.host = agent.plan.host;
+  options.pid = place.agent_pid;
+  if (Fleet* const fleet = agent.fleet.get(); fleet != nullptr) {
+    options.bind_address = fleet->bind_address();
+    options.on_heed = [fleet, attempt = place.attempt] { fleet->tell_heed(attempt); };
+  }
+  ServedStore served;
+  DT_TRY_VALUE(served.loop, net::Loop::start("dt-store"));
+  DT_TRY_VALUE(served.server, store::Server::start(served.loop.get(), options));
+  return served;
+}
+
+/// Node 0 has no store to offer, but the others wait for its word. Told before they have it, so
+/// that they start no ranks.
+Status publish_failure(Agent* agent) {
+  const JobPlace& place = agent->plan.place;
+  agent->plan.first_failed_rank = [] { return -1; };
+  agent->fleet->tell_failure(place.attempt, -1);
+  Endpoints nowhere;
+  nowhere.attempt = place.attempt;
+  return agent->fleet->publish(nowhere);
+}
+
+/// The others may have begun the attempt: it goes on until they have heard why this node has not.
+Status cannot_go_on(Agent* agent, const Status& why) {
+  if (agent->stopped_by == 0) return cannot_start(agent, why);
+  agent->plan.stop_signal = std::exchange(agent->stopped_by, 0);
+  agent->plan.stopped_here = true;
+  return {};
+}
+
+Status serve_attempt(Agent* agent, ServedStore* served) {
+  JobPlace& place = agent->plan.place;
+  DT_TRY_VALUE(*served, serve_store(*agent));
+  agent->plan.first_failed_rank = [server = served->server.get()] {
+    return server->first_failed_rank();
+  };
+  agent->plan.ask_to_stop = [server = served->server.get()] {
+    if (!server->heeds_stop()) return false;
+    server->request_stop();
+    return true;
+  };
+  place.store_port = served->server->port();
+  // PyTorch's ranks then find a store there that is served already.
+  place.torch_store = agent->config.boolean("store.torch_compat");
+  place.master_port = place.torch_store ? place.store_port : agent->master.port;
+  return {};
+}
+
+/// Where the ranks of this attempt meet: served here, or told by node 0.
+Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
+  JobPlace& place = agent->plan.place;
+  Fleet* fleet = agent->fleet.get();
+  if (fleet != nullptr && fleet->node_rank() != 0) {
+    if (agent->plan.stop_signal != 0) {  // no ranks are started, and the others must hear of it
+      fleet->begin(place.attempt);
+      return {};
+    }
+    const int64_t timeout_ms = agent->config.integer("rendezvous.timeout_ms");
+    const auto told = while_stoppable(agent, signals, timeout_ms, [&](const Wait& wait) {
+      return fleet->await_endpoints(place.attempt, wait);
+    });
+    if (!told.ok() && agent->node.elastic() && agent->stopped_by == 0) return told.status();
+    if (!told.ok()) return cannot_go_on(agent, told.status());
+    const Endpoints& endpoints = told.value();
+    place.store_host = endpoints.store_host;
+    place.store_port = endpoints.store_port;
+    place.master_host = endpoints.master_host;
+    place.master_port = endpoints.master_port;
+    place.torch_store = endpoints.master_port == endpoints.store_port;
+    agent->plan.ask_to_stop = [fleet, attempt = place.attempt] { return fleet->heeded(attempt); };
+    return {};
+  }
+  if (agent->plan.start_error.ok()) DT_TRY(cannot_start(agent, serve_attempt(agent, served)));
+  if (fleet == nullptr) return {};
+  if (!agent->plan.start_error.ok()) return publish_failure(agent);
+  place.store_host = place.master_host = fleet->reachable_host();
+  return fleet->publish({place.attempt, place.job_id, place.store_host, place.store_port,
+                         place.master_host, place.master_port});
+}
+
+/// With restarts each attempt has a folder of its own. `plain` is what the terminal gets when the
+/// options cannot be followed.
+Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
+  const JobPlace& place = agent->plan.place;
+  OutputOptions options = agent->output;
+  options.ranks = place.local_size;
+  options.first_rank = place.first_rank;
+  options.world_size = place.world_size;
+  options.prefix =
+      agent->options.prefix.value_or(place.world_size > 1 && agent->config.boolean("run.prefix"));
+  if (plain) return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
+  // The ranks of an elastic job may become fewer.
+  const int most = agent->node.elastic() ? store::kMaxWorldSize : place.world_size;
+  DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, most));
+  options.shown.assign(shown.begin() + place.first_rank,
+                       shown.begin() + place.first_rank + place.local_size);
+  options.log_dir = agent->options.log_dir;
+  if (!options.log_dir.empty() && (place.max_restarts > 0 || agent->node.elastic())) {
+    options.log_dir += format("/attempt-%d", place.attempt);
+  }
+  return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
+}
+
+void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
+  const JobPlace& place = plan.place;
+  std::string where = plan.host;
+  if (place.node_count > 1) {
+    where = format("%s, node %d of %d (ranks %d-%d of %d)", plan.host.c_str(), place.node_rank,
+                   place.node_count, place.first_rank, place.first_rank + place.local_size - 1,
+                   place.world_size);
+  }
+  output->message(format("dt run: job %s, %d ranks on %s, store %s:%d, MASTER_PORT %d",
+                         place.job_id.c_str(), place.local_size, where.c_str(),
+                         place.store_host.c_str(), place.store_port, place.master_port));
+  for (size_t i = 0; i < plan.cpus.size(); ++i) {
+    output->message(format("dt run: rank %zu on processors %s",
+                           static_cast<size_t>(place.first_rank) + i,
+                           cpu_list_text(plan.cpus[i]).c_str()));
+  }
+  if (place.omp_num_threads == 0) return;
+  output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores for %d ranks",
+                         place.omp_num_threads, usable_cores(), place.local_size));
+}
+
+}  // namespace
+
+Status raise_open_files(const rlimit& before, int local_size, int connections) {
+  const rlim_t needed = kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(local_size) +
+                        static_cast<rlim_t>(connections);
+  rlimit raised = before;
+  raised.rlim_cur = std::max(before.rlim_cur, std::min(needed + kFdsForStrangers, before.rlim_max));
+  if (raised.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &raised) == 0) return {};
+  return Status(Code::kSystem,
+                format("%d ranks and %d connections need %llu open files, the hard limit is %llu; "
+                       "raise it (ulimit -Hn), or start fewer ranks on this machine",
+                       local_size, connections, static_cast<unsigned long long>(needed),
+                       static_cast<unsigned long long>(before.rlim_max)));
+}
+
+Status cannot_start(Agent* agent, const Status& status, int code) {
+  if (status.ok() || agent->node.node_count == 1) return status;
+  if (!agent->plan.start_error.ok()) return {};  // the first one counts
+  agent->plan.start_error = status;
+  agent->plan.start_code = code;
+  return {};
+}
+
+FleetOptions fleet_options(const Agent& agent) {
+  FleetOptions options;
+  options.node = agent.node;
+  options.local_size = agent.options.nproc;
+  options.max_restarts = agent.options.max_restarts;
+  options.host_name = agent.plan.host;
+  options.pid = getpid();
+  options.job_id = agent.plan.place.job_id;
+  options.bind_address = agent.config.text("store.bind");
+  options.timeout_ms = agent.config.integer("rendezvous.timeout_ms");
+  options.security = agent.credentials.security;
+  options.settle_timeout_ms = agent.plan.grace_ms + kSettleMs;
+  options.logger = std::make_shared<Logger>();
+  return options;
+}
+
+void take_fleet(Agent* agent, std::unique_ptr<Fleet> met) {
+  agent->fleet = std::move(met);
+  const Fleet& fleet = *agent->fleet;
+  JobPlace& place = agent->plan.place;
+  place.world_size = fleet.world_size();
+  place.first_rank = fleet.own().first_rank;
+  place.node_rank = fleet.node_rank();
+  place.node_count = static_cast<int>(fleet.nodes().size());
+  place.max_restarts = fleet.max_restarts();
+  place.job_id = fleet.job_id();
+  agent->plan.fleet = agent->fleet.get();
+}
+
+Result<AttemptEnd> run_attempt(Agent* agent, Signals* signals, Guardian* guardian) {
+  ServedStore served;
+  DT_TRY(open_attempt(agent, signals, &served));
+  auto opened = open_output(agent, false);
+  if (!opened.ok()) {
+    DT_TRY(cannot_start(agent, opened.status()));
+    opened = open_output(agent, true);
+  }
+  DT_TRY_VALUE(const std::unique_ptr<Output> output, std::move(opened));
+  agent->plan.place.terminal = output->is_terminal(Stream::kStdout);
+  if (!agent->binding.note.empty()) output->message("dt run: " + agent->binding.note);
+  agent->binding.note.clear();  // once
+  if (!agent->nccl_note.empty()) output->message("dt run: warning: " + agent->nccl_note);
+  agent->nccl_note.clear();
+  if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
+  Supervisor supervisor(agent->plan, *signals, *guardian, *output);
+  AttemptEnd end;
+  end.outcome = supervisor.run();
+  end.exit_code = end.outcome.exit_code == 0 && output->is_cut_short() ? 1 : end.outcome.exit_code;
+  if (end.outcome.restart || end.outcome.regroup) {
+    agent->plan.stop_signal = supervisor.stop_signal();
+    agent->plan.stopped_here = supervisor.stopped_here();
+  }
+  return end;
+}
+
+}  // namespace dt::cli
