@@ -11,6 +11,7 @@ namespace dt::cli {
 namespace {
 
 constexpr size_t kMaxText = 1 << 16;
+constexpr int kMaxCount = 1 << 30;  // of attempts and restarts, which go on counting
 constexpr size_t kSeatBytes = 4 + 8 + 4 + 8;
 
 void write_roster(store::Writer& writer, const Roster& roster) {
@@ -41,8 +42,9 @@ bool read_roster(store::Reader& reader, Roster* out) {
   out->seats.resize(reader.count(kSeatBytes));
   for (Seat& seat : out->seats) seat = read_seat(reader);
   const bool any = out->attempt >= 0;
-  return reader.ok() && out->attempt >= -1 && out->restarts >= 0 && out->port >= 0 &&
-         out->port <= UINT16_MAX && any == !out->seats.empty();
+  return reader.ok() && out->attempt >= -1 && out->attempt <= kMaxCount && out->restarts >= 0 &&
+         out->restarts <= kMaxCount && out->port >= 0 && out->port <= UINT16_MAX &&
+         any == !out->seats.empty();
 }
 
 const Presence& latest(const std::vector<Presence>& there) {
