@@ -12,16 +12,16 @@
 namespace dt::cli {
 namespace {
 
-constexpr int64_t kAnswerMs = 10'000;        // for a store of this process
-constexpr int64_t kRenewMs = 1'000;          // how long the loss of the lead may stay unnoticed
-constexpr int64_t kAliveNs = 8'000'000'000;  // without a sign, each kRenewMs, on a busy machine
-constexpr int64_t kFarewellMs = 3'000;
+constexpr int64_t kLobbyAnswerMs = 10'000;   // for a store of this process
+constexpr int64_t kBeatMs = 1'000;           // how long the loss of the lead may stay unnoticed
+constexpr int64_t kAliveNs = 8'000'000'000;  // without a sign, each kBeatMs, on a busy machine
+constexpr int64_t kLobbyFarewellMs = 3'000;
 constexpr size_t kMaxWhy = 1 << 14;
 constexpr const char* kWaitingPrefix = "waiting/";
 constexpr const char* kTextKey = "text";
 constexpr const char* kStandingKey = "standing";
 
-Wait within(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
+Wait wait_of(int64_t timeout_ms) { return {Deadline::after_ms(timeout_ms), nullptr}; }
 
 std::string waiting_key(const Seat& seat) {
   return format("%s%016llx", kWaitingPrefix, static_cast<unsigned long long>(seat.nonce));
@@ -47,7 +47,7 @@ std::string address_text(const LobbyOptions& options, int address) {
 
 Lobby::~Lobby() {
   client_.reset();
-  if (server_ != nullptr) (void)server_->wait_empty(within(kFarewellMs));
+  if (server_ != nullptr) (void)server_->wait_empty(wait_of(kLobbyFarewellMs));
 }
 
 Result<std::shared_ptr<store::Client>> Lobby::connect(const std::string& host, uint16_t port,
@@ -146,7 +146,7 @@ Status Lobby::present(const Presence& presence, const Wait& wait) {
 Result<Offer> Lobby::await_offer(const Presence& presence, const Wait& wait) {
   const std::string key = offer_key(presence);
   for (;;) {
-    const Wait renewed{Deadline::after_ms(kRenewMs).earlier(wait.deadline), wait.interrupt};
+    const Wait renewed{Deadline::after_ms(kBeatMs).earlier(wait.deadline), wait.interrupt};
     const Result<std::string> value = client_->get(key, renewed);
     if (value.ok()) {
       Offer offer;
@@ -166,7 +166,7 @@ Result<Offer> Lobby::await_offer(const Presence& presence, const Wait& wait) {
 }
 
 std::string Lobby::lead_text() {
-  const auto values = client_->multi_get({kTextKey}, within(kAnswerMs));
+  const auto values = client_->multi_get({kTextKey}, wait_of(kLobbyAnswerMs));
   return values.ok() ? values.value()[0].value_or("").substr(0, kMaxWhy) : std::string();
 }
 
@@ -182,7 +182,7 @@ bool Lobby::is_alive(uint64_t nonce, const std::optional<std::string>& beats) {
 }
 
 Result<std::vector<Presence>> Lobby::waiting(const Wait& wait) {
-  const Wait answer{Deadline::after_ms(kAnswerMs), wait.interrupt};
+  const Wait answer{Deadline::after_ms(kLobbyAnswerMs), wait.interrupt};
   DT_TRY_VALUE(const std::vector<std::string> keys, client_->list(kWaitingPrefix, answer));
   DT_TRY_VALUE(const auto values, client_->multi_get(keys, answer));
   std::vector<Presence> found;
@@ -215,13 +215,14 @@ Status Lobby::answer(const std::vector<Presence>& whom, const Offer& offer) {
     pairs.emplace_back(offer_key(each), text);
     answered_.insert({each.seat.nonce, each.serial});
   }
-  return client_->multi_set(pairs, within(kAnswerMs));
+  return client_->multi_set(pairs, wait_of(kLobbyAnswerMs));
 }
 
 void Lobby::tell(const std::string& text, const Standing& standing) {
   store::Writer writer;
   writer.i32(standing.attempt).i32(standing.agents);
-  (void)client_->multi_set({{kTextKey, text}, {kStandingKey, writer.take()}}, within(kAnswerMs));
+  (void)client_->multi_set({{kTextKey, text}, {kStandingKey, writer.take()}},
+                           wait_of(kLobbyAnswerMs));
 }
 
 }  // namespace dt::cli

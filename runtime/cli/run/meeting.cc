@@ -14,8 +14,8 @@
 namespace dt::cli {
 namespace {
 
-constexpr int64_t kAnswerMs = 10'000;  // for a store that has answered before
-constexpr int64_t kTellMs = 2'000;     // it is only for the others' texts
+constexpr int64_t kMeetingAnswerMs = 10'000;  // for a store that has answered before
+constexpr int64_t kMeetingTellMs = 2'000;     // it is only for the others' texts
 constexpr int64_t kResolveAgainMs = 500;
 constexpr size_t kMaxJobIdBytes = 1 << 10;
 constexpr const char* kJobKey = "job";
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Fleet>> Fleet::meet(net::Loop* loop, const FleetOptions& 
   DT_TRY(fleet->check_in(wait));
   DT_TRY(fleet->join(wait));
   // From here on the others count on this agent: a signal may come, but they must hear of it.
-  DT_TRY(fleet->read_records(Wait{Deadline::after_ms(kAnswerMs), nullptr}));
+  DT_TRY(fleet->read_records(Wait{Deadline::after_ms(kMeetingAnswerMs), nullptr}));
   return fleet;
 }
 
@@ -126,7 +126,7 @@ Result<std::shared_ptr<store::Client>> Fleet::connect(int rank, const Wait& wait
 /// An agent that is started rightly may still come in this one's place, so the others go on
 /// waiting; when they say for whom, they say this too.
 Status Fleet::refused(const std::string& why) const {
-  (void)keys_->set(kRefusedKey, why, Wait{Deadline::after_ms(kTellMs), nullptr});
+  (void)keys_->set(kRefusedKey, why, Wait{Deadline::after_ms(kMeetingTellMs), nullptr});
   return Status(Code::kConfig, why);
 }
 
@@ -151,7 +151,7 @@ Status Fleet::check_in(const Wait& wait) {
   auto member = connect(node.node_rank, wait);
   if (!member.ok() && member.status().code() == Code::kConfig) {
     // Job, attempt and size are right, so somebody else is this node.
-    const Wait answer{Deadline::after_ms(kAnswerMs), wait.interrupt};
+    const Wait answer{Deadline::after_ms(kMeetingAnswerMs), wait.interrupt};
     DT_TRY_VALUE(const auto taken, keys_->multi_get({node_key(node.node_rank)}, answer));
     return refused(
         format("node rank %d is taken by another agent (%s); this one (%s) is refused; "
@@ -202,7 +202,7 @@ void Fleet::remind(Event& joined) const {
   for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
   keys.push_back(kRefusedKey);
   while (!joined.wait({Deadline::after_ms(options_.remind_ms)})) {
-    const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), nullptr});
+    const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kMeetingAnswerMs), nullptr});
     std::vector<int32_t> missing;
     for (size_t node = 0; there.ok() && node + 1 < keys.size(); ++node) {
       if (!there.value()[node]) missing.push_back(static_cast<int32_t>(node));
@@ -220,7 +220,8 @@ Status Fleet::missing_nodes(const Status& joined, const Wait& wait) const {
   std::vector<std::string> keys;
   for (int node = 0; node < options_.node.node_count; ++node) keys.push_back(node_key(node));
   keys.push_back(kRefusedKey);
-  const auto there = keys_->multi_get(keys, Wait{Deadline::after_ms(kAnswerMs), wait.interrupt});
+  const auto there =
+      keys_->multi_get(keys, Wait{Deadline::after_ms(kMeetingAnswerMs), wait.interrupt});
   if (!there.ok()) return joined;
   std::vector<std::string> came;
   std::vector<int32_t> missing;
