@@ -10,6 +10,7 @@ import gzip
 import math
 import os
 import signal
+import sys
 
 import dt
 import numpy
@@ -17,6 +18,7 @@ import numpy
 import network
 
 BUCKET_BYTES = 256 * 1024  # two buckets: one travels while the convolutions go backward
+SAVING_S = 600  # a disk that hangs longer than this is a failure
 HASH_BEGIN = 0xCBF29CE484222325
 WARMUP_STEPS, MOMENTUM, DECAY = 300, numpy.float32(0.9), numpy.float32(1e-4)
 
@@ -49,6 +51,15 @@ def hash_of(arrays, start):
     return value
 
 
+def write_checkpoint(path, arrays):
+    """Readers see the old file or the new one, also after a crash."""
+    with open(path + ".part", "wb") as file:
+        numpy.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+
 class Trainer:
     def __init__(self, options, job):
         self.options, self.job = options, job
@@ -69,6 +80,9 @@ class Trainer:
             dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES))
         self.gradients = self.read_gradients()
         self.step, self.losses = 0, []
+        self.planned_anew = False  # the buckets, by the order in which gradients arrive
+        self.saved_step = -1  # of the checkpoint that all ranks know of
+        self.made_with = [options.batch, options.seed, len(self.labels)]
 
     def read_gradients(self):
         """Arrays over the memory of dt's buckets."""
@@ -91,7 +105,8 @@ class Trainer:
         for parameter, velocity, gradient in zip(self.parameters, self.velocities, self.gradients):
             velocity[:] = MOMENTUM * velocity + (gradient + DECAY * parameter)
             parameter -= rate * velocity
-        if self.step == 0:
+        if not self.planned_anew:
+            self.planned_anew = True
             self.gradients = None  # the buckets may move, so nothing may point there
             del parameter, velocity, gradient
             self.reducer.rebuild()
@@ -120,22 +135,56 @@ class Trainer:
         if self.rank == 0 and not self.options.quiet:
             print(f"parameters equal on all {self.size} ranks (hash {own[0]:016x})")
 
+    def save(self):
+        """Rank 0 writes while the others wait, and it counts when all know that it did."""
+        if not self.options.save or self.saved_step == self.step:
+            return
+        failure = None
+        if self.rank == 0:
+            with self.job.busy("checkpoint", SAVING_S):
+                try:
+                    write_checkpoint(self.options.save, {
+                        "made_with": self.made_with, "losses": self.losses,
+                        **{f"parameter{i}": each for i, each in enumerate(self.parameters)},
+                        **{f"velocity{i}": each for i, each in enumerate(self.velocities)}})
+                except OSError as error:
+                    failure = error
+        if self.job.agree(failure is None):
+            self.saved_step = self.step
+        elif self.rank == 0:
+            print(f"fashion_mnist: cannot save {self.options.save}: {failure}; training goes on", file=sys.stderr)
+
+    def resume(self):
+        if not (self.options.resume == self.options.save and not os.path.exists(self.options.resume)):
+            with numpy.load(self.options.resume) as file:
+                if file["made_with"].tolist() != self.made_with:
+                    raise RuntimeError(f"{self.options.resume} was made with other --batch, --seed or images")
+                self.losses = file["losses"].tolist()
+                for i, (parameter, velocity) in enumerate(zip(self.parameters, self.velocities)):
+                    parameter[:], velocity[:] = file[f"parameter{i}"], file[f"velocity{i}"]
+            self.step = self.saved_step = len(self.losses)
+        if self.size > 1:
+            self.compare_parameters()  # also when some rank found no file
+
     def run(self):
-        stopped = False
-        for epoch in range(self.options.epochs):
+        if self.options.resume:
+            self.resume()
+        planned = self.options.epochs * self.steps_per_epoch
+        last, stopped = min(self.options.steps or planned, planned), False
+        while self.step < last and not stopped:
+            epoch, position = divmod(self.step, self.steps_per_epoch)
             self.sampler.set_epoch(epoch)
-            for position in range(self.steps_per_epoch):
-                if stopped or 0 < self.options.steps <= self.step:
-                    break
-                stopped = self.train_step(numpy.asarray(
-                    self.sampler.indices(position * self.local_batch, self.local_batch)))
-            else:
+            stopped = self.train_step(numpy.asarray(
+                self.sampler.indices(position * self.local_batch, self.local_batch)))
+            if position + 1 == self.steps_per_epoch:
                 accuracy = math.nan if self.test is None else self.evaluate()
                 if self.rank == 0 and not self.options.quiet:
                     print(f"epoch {epoch + 1}/{self.options.epochs}  loss {self.losses[-1]:.3f}  "
                           f"test {100 * accuracy:.2f} %", flush=True)
-                continue
-            break
+                self.save()
+            elif self.options.save_every and self.step % self.options.save_every == 0:
+                self.save()
+        self.save()
         if self.options.loss_log and self.rank == 0:
             with open(self.options.loss_log, "w", encoding="utf-8") as file:
                 file.write("step,loss\n")
@@ -146,11 +195,13 @@ class Trainer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("epochs", 3), ("batch", 120), ("seed", 1), ("steps", 0), ("limit", 0)):
+    for name, value in (("epochs", 3), ("batch", 120), ("seed", 1), ("steps", 0), ("limit", 0),
+                        ("save-every", 0)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
-    parser.add_argument("--loss-log")
+    for name in ("loss-log", "save", "resume"):
+        parser.add_argument("--" + name)
     parser.add_argument("--no-eval", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args()

@@ -13,11 +13,11 @@ TOLERANCE = 1e-3
 LIMIT_S = 100
 
 
-def losses(folder, name, *commands):
+def losses(folder, name, *commands, steps=STEPS):
     """Of a job whose ranks run these commands, by turns."""
     log = os.path.join(folder, name + ".csv")
     script = os.path.join(folder, name + ".sh")
-    options = ["--steps", str(STEPS), "--batch", str(BATCH), "--no-eval", "--quiet", "--loss-log", log]
+    options = ["--steps", str(steps), "--batch", str(BATCH), "--no-eval", "--quiet", "--loss-log", log]
     with open(script, "w", encoding="utf-8") as file:
         for rank in range(RANKS):
             command = commands[rank % len(commands)] + options
@@ -42,14 +42,21 @@ def main():
     python = [sys.executable, program, "--data", data]
     cpp = [native, "--data", data, "--curves", ""]
     with tempfile.TemporaryDirectory() as folder:
-        expected = losses(folder, "cpp", cpp)
+        expected, alone = losses(folder, "cpp", cpp), None
         for name, commands in (("python", [python]), ("cpp_and_python", [cpp, python]),
                                ("python_and_cpp", [python, cpp])):
             found = losses(folder, name, *commands)
+            alone = alone or found
             worst = max(abs(a - b) for a, b in zip(expected, found))
             print(f"{name}: largest difference of the loss over {len(found)} steps {worst:.1e}")
             if len(found) != STEPS or worst > TOLERANCE:
                 sys.exit(f"{name}: {len(found)} losses, the largest difference is {worst}")
+        checkpoint = os.path.join(folder, "checkpoint.npz")
+        resumable = python + ["--save", checkpoint, "--resume", checkpoint, "--save-every", "3"]
+        part = losses(folder, "part", resumable, steps=STEPS // 2 + 1)
+        resumed = losses(folder, "resumed", resumable)
+        if part != alone[:STEPS // 2 + 1] or resumed != alone:
+            sys.exit(f"resumed after {len(part)} steps: other losses: {resumed} instead of {alone}")
 
 
 if __name__ == "__main__":
