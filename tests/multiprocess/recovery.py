@@ -330,7 +330,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         recovery = Recovery(options, folder)
         recovery.run_undisturbed()
-        scenes = [recovery.kills, recovery.preemption, recovery.node_loss]
+        scenes = [recovery.kills, recovery.preemption]
+        if options.full:
+            scenes.append(recovery.node_loss)
         if os.geteuid() == 0:
             scenes.append(recovery.full_disk)
         else:
