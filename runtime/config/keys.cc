@@ -242,6 +242,13 @@ constexpr Key kKeys[] = {
     {"trace.dir", "DT_TRACE_DIR", Type::kString, "", 0, 4096, "", "", kAny, true,
      "Directory where a rank writes its trace at the first failure; empty: it writes none."},
 
+    {"metrics.file", "DT_METRICS_FILE", Type::kString, "", 0, 4096, "", "", kAny, true,
+     "File that holds a rank's counters for Prometheus, {rank} in it is its number; empty: none."},
+    {"metrics.interval_ms", "DT_METRICS_INTERVAL_MS", Type::kInteger, "ms", 10, kMaxTimeoutMs, "10000",
+     "", kAny, false, "How often that file is replaced; also at the end of the job."},
+    {"metrics.port", "DT_METRICS_PORT", Type::kInteger, "", -1, 65535, "0", "", kAny, false,
+     "The rank answers GET /metrics on 127.0.0.1, port plus local rank; 0: none, -1: free ports."},
+
     {"log.level", "DT_LOG_LEVEL", Type::kEnum, "", 0, 0, "warning", "error, warning, info, debug",
      kAny, false, "Messages up to this level are written."},
 

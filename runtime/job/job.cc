@@ -46,6 +46,7 @@ Job::Job(const Config& config, Logger::Sink sink, Devices devices)
 Job::~Job() {
   // Whoever calls back goes first: the watch and the client. Then the server, so that its clients
   // hear of the end, then the loop that carried them.
+  end_metrics();
   peer_watch_ = nullptr;
   device_watch_ = nullptr;
   control_->disconnect();
@@ -75,6 +76,7 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
   job->tracer_ = Tracer::create(merged, std::move(identity), job->logger_);
   job->control_->trace(job->tracer_);
   DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
+  job->publish_metrics();
   return job;
 }
 
@@ -467,12 +469,14 @@ Status Job::finalize(int64_t timeout_ms) {
   if (local_store_ != nullptr) {
     local_store_->close(ended());
     board_->job_failed(ended());
+    end_metrics();
     return final_status_;
   }
   const bool failed = !final_status_.ok();
   local_.with([](LocalPeers& local) { local.engine->say_goodbye(); });
   if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
   board_->job_failed(ended());
+  end_metrics();
   peer_watch_ = nullptr;
   device_watch_ = nullptr;
   control_->disconnect();

@@ -27,6 +27,8 @@
 #include "job/tracer.h"
 #include "launch/credentials.h"
 #include "launch/discover.h"
+#include "metrics/file_writer.h"
+#include "metrics/port.h"
 #include "net/loop.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -123,6 +125,9 @@ class Job {
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
   void watch_peers(const store::Verdict& verdict);
   void begin_heartbeats();
+  /// As metrics.file and metrics.port say. What does not work is told, and the job goes on.
+  void publish_metrics();
+  void end_metrics();
   int64_t first_timeout_ms() const;
 
   // On the I/O thread.
@@ -201,7 +206,9 @@ class Job {
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   std::shared_ptr<comm::Communicator> world_;
   std::unique_ptr<PeerWatch> peer_watch_;
-  std::unique_ptr<DeviceWatch> device_watch_;  // null without a device
+  std::unique_ptr<DeviceWatch> device_watch_;          // null without a device
+  std::unique_ptr<metrics::FileWriter> metrics_file_;  // null unless asked for, like the next
+  std::unique_ptr<metrics::Port> metrics_port_;
 
   std::mutex ending_;
   bool finalized_ = false;  // under ending_

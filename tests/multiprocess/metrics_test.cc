@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What dt_job_stats and dt_job_peer_stats say of whole jobs.
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
 
 #include "thread_ranks.h"
 
@@ -304,4 +314,116 @@ TEST_CASE("steps of all reducers are counted together") {
     CHECK(after[rank].hidden_share >= 0);
     CHECK(after[rank].hidden_share <= 1);
   }
+}
+
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What a scraper gets from 127.0.0.1; empty where nobody listens.
+std::string scrape(int port) {
+  constexpr int kPatienceMs = 30'000;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
+  std::string text;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+    char buffer[4096];
+    pollfd readable{fd, POLLIN, 0};
+    ssize_t bytes = 1;
+    while (bytes > 0 && poll(&readable, 1, kPatienceMs) == 1) {
+      bytes = recv(fd, buffer, sizeof buffer, 0);
+      if (bytes > 0) text.append(buffer, static_cast<size_t>(bytes));
+    }
+  }
+  close(fd);
+  return text;
+}
+
+/// Of one job: its log.
+struct Sink {
+  static void take(void* self, dt_log_level, const char* message) {
+    auto& sink = *static_cast<Sink*>(self);
+    const std::lock_guard lock(sink.mutex);
+    sink.lines.emplace_back(message);
+  }
+  std::string line_with(const std::string& part) {
+    const std::lock_guard lock(mutex);
+    for (const std::string& line : lines) {
+      if (dt_test::contains(line, part)) return line;
+    }
+    return {};
+  }
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+}  // namespace
+
+TEST_CASE("the files of ranks on one host, and their ports, hold what dt_job_stats says") {
+  char folder[] = "/tmp/dt-metrics-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  require_all_ok(
+      run_ranks(2, [&](const Rank& rank) { return call_all(rank.world, rank.rank, 2, 100, 3); },
+                {{"metrics.file", std::string(folder) + "/dt.prom"}}));
+  for (const char* rank : {"0", "1"}) {
+    const std::string text = content_of(std::string(folder) + "/dt." + rank + ".prom");
+    const std::string labels = std::string("{job=\"test\",rank=\"") + rank + "\"";
+    CAPTURE(text);
+    for (const char* line : {
+             "dt_operations_total%,kind=\"allreduce\"} 3\n",
+             "dt_operation_bytes_total%,kind=\"allgather\"} 2400\n",
+             "dt_operation_bus_bytes_total%,kind=\"allreduce\"} 1200\n",
+             "dt_world_size%} 2\n",
+             "dt_restarts_total%} 0\n",
+         }) {
+      std::string wanted = line;
+      wanted.replace(wanted.find('%'), 1, labels);
+      CHECK(dt_test::contains(text, wanted));
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a job answers at its port until it ends, and where it cannot it goes on") {
+  Sink sink;
+  const auto start = [&](const std::string& port, dt_job** job) {
+    dt_config* config =
+        dt_test::rank_config(0, 1, 0, {{"metrics.port", port}, {"log.level", "info"}});
+    REQUIRE(config != nullptr);
+    REQUIRE_OK(dt_config_set_log_sink(config, &Sink::take, &sink));
+    REQUIRE_OK(dt_init(config, job));
+    dt_config_destroy(config);
+  };
+  dt_job* job = nullptr;
+  start("-1", &job);
+  const std::string line = sink.line_with("the metrics of rank 0 (");
+  CAPTURE(line);
+  const size_t at = line.find(") are at http://127.0.0.1:");
+  REQUIRE(at != line.npos);
+  const int port = atoi(line.c_str() + at + strlen(") are at http://127.0.0.1:"));
+  const std::string answer = scrape(port);
+  CHECK(dt_test::contains(answer, "HTTP/1.1 200 OK\r\n"));
+  CHECK(dt_test::contains(answer, "\r\n\r\n# HELP dt_job_info Always 1.\n"));
+  CHECK(dt_test::contains(answer, "dt_world_size{job=\"test\",rank=\"0\"} 1\n"));
+
+  dt_job* second = nullptr;
+  start(std::to_string(port), &second);
+  CHECK(dt_test::contains(sink.line_with("no metrics of rank 0 ("),
+                          "cannot listen on 127.0.0.1:" + std::to_string(port) +
+                              ": Address already in use; another process listens there: choose "
+                              "another port, or 0 for a free one (metrics.port; there -1 "
+                              "asks for a free one)"));
+  REQUIRE_OK(dt_finalize(second, -1));
+  dt_job_destroy(second);
+  CHECK(!scrape(port).empty());
+  REQUIRE_OK(dt_finalize(job, -1));
+  dt_job_destroy(job);
 }

@@ -18,7 +18,7 @@ LAYERS = [
     ["transport"],
     ["collective"],
     ["backend"],
-    ["comm"],
+    ["comm", "metrics"],
     ["job"],
     ["training"],
     ["capi", "cli"],
