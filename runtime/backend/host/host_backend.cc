@@ -211,6 +211,8 @@ void HostBackend::count_wait(int64_t ns) {
   if (!turn_.try_take()) return;
   const std::vector<int32_t> late = awaited();
   if (turn_.give()) doorbell_.ring();
+  // The progress thread may have found the turn taken, and sleeps until its holder leaves.
+  if (pending()) (void)engine_->progress().notify();
   count_wait(late, ns);
 }
 
