@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts that a user or a launcher gives: the value of a key (the first byte says of which), a host,
-// a host and a port, a range of ports, a token. Properties: no crash, and what is accepted reads
-// back as the same from the text that dt would write.
+// a host and a port, a range of ports, a token, NCCL's file of settings. Properties: no crash, and
+// what is accepted reads back as the same from the text that dt would write.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <set>
 #include <string>
 
+#include "backend/nccl/conf.h"
 #include "config/keys.h"
 #include "config/value.h"
 #include "net/address.h"
@@ -71,6 +76,19 @@ void check_token(const std::string& text) {
   require_value(again.ok() && again.value() == token.value());
 }
 
+void check_nccl_file(const std::string& text) {
+  const int fd = memfd_create("nccl.conf", MFD_CLOEXEC);
+  require_value(fd >= 0 &&
+                write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  const auto lines = dt::nccl::read_conf({}, {"", "/proc/self/fd/" + std::to_string(fd)});
+  close(fd);
+  std::set<std::string> names;
+  for (const dt::nccl::ConfLine& line : lines) {
+    require_value(line.number >= 1 && names.insert(line.name).second);
+    require_value(line.name.find('=') == std::string::npos);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
@@ -81,5 +99,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   check_host(text);
   check_ports(text);
   check_token(text);
+  check_nccl_file(text);
   return 0;
 }
