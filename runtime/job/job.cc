@@ -311,10 +311,11 @@ void Job::hear_of(const store::Failure& failure) {
   if (info.code == Code::kPeerLost && !failure.silent) {
     const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
     for (const store::LocalRecord& record : local.records) {
-      if (record.rank == info.rank) return fail(lost(record));  // seen by pidfd or told: one text
+      // Seen by pidfd or told: one text.
+      if (record.rank == info.rank) return fail(lost(record), false, failure.store_gone);
     }
   }
-  fail(Status(std::move(info)), failure.silent);
+  fail(Status(std::move(info)), failure.silent, failure.store_gone);
 }
 
 Status Job::lost(const store::LocalRecord& record) const {
@@ -332,8 +333,9 @@ Status Job::lost(const store::LocalRecord& record) const {
   return Status(std::move(info));
 }
 
-/// Blames before it tells: a caller may end this process as soon as its call returns.
-void Job::fail(const Status& status, bool silent) {
+/// Blames before it tells: a caller may end this process as soon as its call returns. Without the
+/// store nobody hears of deaths any more, so that also ends communicators without its rank.
+void Job::fail(const Status& status, bool silent, bool store_gone) {
   const ErrorInfo& info = status.info();
   const bool lost = info.code == Code::kPeerLost && info.rank >= 0;
   local_.with([&](const LocalPeers& local) {
@@ -344,7 +346,7 @@ void Job::fail(const Status& status, bool silent) {
   });
   tracer_->failed({}, status);
   tracer_->settle(kTraceMs);
-  if (lost) {
+  if (lost && !store_gone) {
     board_->rank_lost(info.rank, status);
   } else {
     board_->job_failed(status);
@@ -365,7 +367,12 @@ void Job::peer_ended(int32_t local_rank) {
                            [&](const auto& record) { return record.rank + 1 == blames; });
     if (culprit == local.records.end() || culprit->rank == place_.rank) return;
   }
-  fail(lost(*culprit));
+  // The store hears of it before anybody can end this process because of it: else this end may be
+  // the first that it sees. What is posted runs before peer_watch_ is gone, so `this` lives.
+  const Status status = lost(*culprit);
+  const auto client = control_->client();
+  if (client == nullptr) return fail(status);
+  client->report_failure_soon({}, status.info(), [this, status] { fail(status); });
 }
 
 std::string Job::last_operation(int32_t world_rank) const {

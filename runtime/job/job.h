@@ -135,7 +135,7 @@ class Job {
   void hear_of(const store::Failure& failure);
   void peer_ended(int32_t local_rank);
   /// `silent`: the rank is lost, and its process may still be there.
-  void fail(const Status& status, bool silent = false);
+  void fail(const Status& status, bool silent = false, bool store_gone = false);
   Status lost(const store::LocalRecord& record) const;
   /// Which operation a local rank entered last, for messages.
   std::string last_operation(int32_t world_rank) const;

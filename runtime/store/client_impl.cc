@@ -258,6 +258,7 @@ void Client::Impl::lose(const std::string& what) {
   failure.info.rank = welcome.server.rank;
   failure.info.host = welcome.server.host;
   failure.info.pid = welcome.server.pid;
+  failure.store_gone = true;
   if (goodbye_ended_) {
     // As agreed. Calls that still wait get the reason, but nobody is alarmed.
     if (broken_.ok()) broken_ = Status(failure.info);

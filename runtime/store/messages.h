@@ -123,6 +123,8 @@ struct Failure {
   ErrorInfo info;
   std::string scope;    ///< empty: the whole job; else a communicator's id
   bool silent = false;  ///< a rank that may live, but has given no sign of it
+  /// Made by a client that lost the store, so that it hears of nobody any more; never sent.
+  bool store_gone = false;
 };
 
 /// What became of a request to a rank to write its trace.

@@ -93,6 +93,7 @@ class Server::Impl {
   void handle_torch(uint64_t id);
   void handle(uint64_t id, Session* session, const Frame& frame);
   void hello(uint64_t id, Session* session, const Request& request);
+  void reported(uint64_t id, const Session& reporter, const Failure& failure, Answers* answers);
   void ask_peer(Ticket asker, int64_t rank, Patience patience);
   void peer_answered(uint64_t question, bool answers);
   void drop_questions(uint64_t id);

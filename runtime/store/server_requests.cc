@@ -87,7 +87,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       break;
     case FrameType::kReportFailure:
       reply(session, request.id, std::string());
-      push(request.failure, id);
+      reported(id, *session, request.failure, &answers);
       break;
     case FrameType::kBeat: beat(id, session, &request, now_ns); break;
     case FrameType::kHeedsStop:
@@ -118,6 +118,29 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
     default: reply(session, request.id, answer_now(request, &answers)); break;
   }
   deliver(answers);
+}
+
+/// A death that a rank saw on its own host counts as one that was seen here, so that those that end
+/// because of it are not taken for the first: news of the dead rank's own connection may come late.
+void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure& failure,
+                            Answers* answers) {
+  const ErrorInfo& info = failure.info;
+  const bool seen = failure.scope.empty() && info.code == Code::kPeerLost &&
+                    info.operation.empty() && info.host == reporter.member.host;
+  if (!seen) return push(failure, id);
+  const uint64_t dead = joins_.client_of(info.rank);
+  const auto found = sessions_.find(dead);
+  if (dead == id || found == sessions_.end()) return;  // it was seen here
+  const std::string words = last_words(*found->second);
+  const std::optional<Failure> death =
+      joins_.lost(dead,
+                  format("ended or was killed, as %s saw on that host%s",
+                         reporter.member.text().c_str(), words.c_str()),
+                  answers);
+  if (!death.has_value()) return;
+  vitals_.end(info.rank);
+  join_deadline_ns_ = joins_.next_deadline_ns();
+  if (!aborted_) push(*death, id);
 }
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 
+#include "held_port.h"
 #include "thread_ranks.h"
 
 using namespace dt_test;
@@ -121,6 +123,39 @@ TEST_CASE("hosts: an operation that one rank never enters names it, on every hos
     CHECK(contains(outcome.message, "timed out: rank 2 ("));
     CHECK(contains(outcome.message, "has not arrived"));
   }
+}
+
+TEST_CASE("hosts: the end of rank 0, which serves the store, ends communicators without it too") {
+  const dt::test::HeldPort held;
+  std::promise<void> told;
+  const auto outcomes = run_ranks(
+      3,
+      [&, heard = told.get_future().share()](const Rank& rank) -> dt_status {
+        dt_comm* others = nullptr;
+        RANK_TRY(dt_comm_split(rank.world, rank.rank == 0 ? -1 : 1, 0, &others));
+        if (rank.rank == 0) {
+          const char* const keys[] = {"here 1", "here 2"};
+          RANK_TRY(dt_store_wait(rank.job, keys, 2, 20'000));
+          dt_comm_destroy(rank.world);
+          dt_job_destroy(rank.job);
+          return DT_ERR_INTERNAL;  // it has no job any more
+        }
+        const std::string key = "here " + std::to_string(rank.rank);
+        RANK_TRY(dt_store_set(rank.job, key.c_str(), "", 0, 20'000));
+        if (rank.rank == 2) {  // lives, and does not come
+          heard.wait_for(std::chrono::seconds(60));
+          return DT_OK;
+        }
+        const dt_status status = dt_barrier(others, nullptr, nullptr);
+        told.set_value();
+        dt_comm_destroy(others);
+        return status;
+      },
+      {{"job.master_port", std::to_string(held.port())}, {"job.store_served", "false"}},
+      on_hosts({0, 1, 2}));
+  CHECK(outcomes[1].status == DT_ERR_PEER_LOST);
+  CHECK(contains(outcomes[1].message, "rank 0 ("));
+  CHECK(contains(outcomes[1].message, "which serves the store, closed the connection"));
 }
 
 TEST_CASE("hosts: a reducer overlaps, averages, and names a gradient that is missing") {

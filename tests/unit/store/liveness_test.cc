@@ -46,6 +46,49 @@ TEST_CASE("death: every other rank is told once, and its calls return the same")
   CHECK(failures[2].count() == 0);
 }
 
+TEST_CASE("death: seen by a rank of the same host, it comes before the ends that follow from it") {
+  Job job(4);  // ranks 2 and 3 are on hostB
+  auto clients = job.join_all();
+  Failures failures[4];
+  for (size_t rank = 0; rank < 4; ++rank) failures[rank].watch(clients[rank].get());
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.message = "rank 2 is gone";
+  info.rank = 2;
+  info.host = "hostB";
+  CHECK(clients[3]->report_failure("", info, patiently()).ok());
+  clients[3].reset();
+  clients[2].reset();
+  for (const size_t rank : {0, 1}) {
+    const Failure failure = failures[rank].wait_first();
+    CHECK(failure.info.code == Code::kPeerLost);
+    CHECK(failure.info.rank == 2);
+    CHECK(failure.info.pid == 12);
+    CHECK(failure.info.message ==
+          "rank 2 (hostB pid 12) ended or was killed, as rank 3 (hostB pid 13) saw on that host; "
+          "look at its log, then abort and re-create the communicator");
+    CHECK(clients[rank]->ping(patiently()).message() == failure.info.message);
+  }
+  CHECK(job.server->first_failed_rank() == 2);
+}
+
+TEST_CASE("death: what a rank of another host reports is passed on as it is, and kills nobody") {
+  Job job(4);
+  auto clients = job.join_all();
+  Failures failures[4];
+  for (size_t rank = 0; rank < 4; ++rank) failures[rank].watch(clients[rank].get());
+  ErrorInfo info;
+  info.code = Code::kPeerLost;
+  info.message = "rank 2 does not answer";
+  info.rank = 2;
+  info.host = "hostB";
+  CHECK(clients[0]->report_failure("", info, patiently()).ok());
+  for (const size_t rank : {1, 2, 3}) {
+    CHECK(failures[rank].wait_first().info.message == "rank 2 does not answer");
+  }
+  CHECK(failures[0].count() == 0);
+}
+
 TEST_CASE("death: a callback set afterwards is told as well") {
   Job job(2);
   auto clients = job.join_all();
