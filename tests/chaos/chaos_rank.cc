@@ -328,7 +328,7 @@ class Rank {
     for (int64_t i = 0; i < count; ++i) data[static_cast<size_t>(i)] = value(rank_, i);
     if (!good(
             dt_allreduce(half_, data.data(), data.data(), count, DT_I64, DT_SUM, nullptr, nullptr),
-            "allreduce")) {
+            "allreduce of a half")) {
       return Went::kFailed;
     }
     return check("allreduce of a half", data.data(), count, [&](int64_t i) {

@@ -25,7 +25,7 @@ class Way:
                 await self.queue.put((asyncio.get_running_loop().time() + self.relay.delay_s, data))
         except OSError:
             pass
-        await self.queue.put((0, b""))
+        await self.queue.put((asyncio.get_running_loop().time() + self.relay.delay_s, b""))
 
     async def give(self):
         while True:

@@ -7,7 +7,7 @@ import re
 from schedule import RELAYED
 
 SLACK_MS = 6000  # a busy machine; what is reached is printed, and far below
-KILLING = ("kill", "kill_host", "disk_trace")
+KILLING = ("kill", "kill_host", "disk_trace", "kill_unheard")
 PAIRS = ("blackhole", "blackhole_one_way", "reset_data")
 # What tells a wrong call from the right one, which is allreduce f32 sum x 1000, then broadcast i32 x 777.
 WRONG = {"wrong_count": "allreduce f32 sum x 1001", "wrong_op": "allreduce f32 max x 1000",
@@ -95,17 +95,23 @@ def judge_error(schedule, outcome, rank):
     if error is None:
         return ["it has no error"]
     found = []
-    again = first(outcome.events[rank], "again")
-    same = again is not None and all(again[key] == error[key] for key in ("status", "rank", "pid", "host"))
-    if again is not None and (again["status"] == "DT_OK" or (not same and schedule.kind not in RELAYED)):
-        found.append(f"the next call says something else: {again['status']} of rank {again['rank']}: {again['message']}")
     if rank in survivors(schedule):
         late_ms = (error["returned"] - outcome.fault_ns) / 1e6 - schedule.limit_ms()
         if late_ms > SLACK_MS:
             found.append(f"the error came {late_ms:.0f} ms after the limit")
         if late_ms + schedule.limit_ms() < 0:
             found.append("the error came before the fault")
-    statuses, named, texts = expected(schedule, outcome, rank)
+    again = first(outcome.events[rank], "again")
+    same = again is None or all(again[key] == error[key] for key in ("status", "rank", "pid", "host"))
+    if not same and of_half(schedule, error, again, rank):
+        # It knows of its own ranks only, and one of them may have ended because of the fault.
+        found += judge_named(schedule, outcome, error)
+        if error["rank"] % 2 != rank % 2:
+            found.append(f"a half without it names rank {error['rank']}")
+        error = again
+    elif not same and (again["status"] == "DT_OK" or schedule.kind not in RELAYED):
+        found.append(f"the next call says something else: {again['status']} of rank {again['rank']}: {again['message']}")
+    statuses, named, texts = expected(schedule, error, rank)
     if error["status"] not in statuses:
         found.append(f"{error['status']} instead of {' or '.join(statuses)}")
     if error["rank"] not in named:
@@ -116,6 +122,12 @@ def judge_error(schedule, outcome, rank):
         found += judge_pair(schedule, error)
     found += [f"its message does not say {text!r}" for text in texts if text not in error["message"]]
     return [f"{text}; it said {error['status']} of rank {error['rank']}: {error['message']}" for text in found]
+
+
+def of_half(schedule, error, again, rank):
+    """Whether the error comes from a communicator of every other rank, which has no rank that may be named."""
+    return (error["call"] == "allreduce of a half" and again["status"] != "DT_OK"
+            and all(guilty % 2 != rank % 2 for guilty in expected(schedule, again, rank)[1]))
 
 
 def judge_named(schedule, outcome, error):
@@ -152,7 +164,7 @@ def across(schedule, rank, one, other):
     return on_hosts(schedule, one) | on_hosts(schedule, other)
 
 
-def expected(schedule, outcome, rank):
+def expected(schedule, error, rank):
     """Statuses, ranks that may be named, and what the message contains."""
     kind, fault = schedule.kind, schedule.faults[-1]
     lost, late = ("DT_ERR_PEER_LOST",), ("DT_ERR_PEER_LOST", "DT_ERR_TIMEOUT")
@@ -169,16 +181,18 @@ def expected(schedule, outcome, rank):
     if kind == "reset_data":  # either end of the connection; see judge_pair()
         return lost, on_hosts(schedule, fault.hosts), (" broke: ",)
     if kind in ("blackhole", "blackhole_one_way"):
-        error = first(outcome.events[rank], "error")
         # Likewise of an operation that is late; and what is lost on its way to the store still gets an
         # answer from there, which tells a rank of the others of its host.
-        if error["status"] == "DT_ERR_TIMEOUT" or fault.hosts[-1] == 0 and kind == "blackhole_one_way":
+        if kind == "blackhole_one_way" and fault.hosts[-1] == 0 and schedule.placed[rank] == fault.hosts[0]:
+            if error["status"] == "DT_ERR_ABORTED":
+                return ("DT_ERR_ABORTED",), {rank}, ("was declared lost",)
+            return late, on_hosts(schedule, fault.hosts), ()
+        if error["status"] == "DT_ERR_TIMEOUT":
             return late, on_hosts(schedule, fault.hosts), ()
         return late, across(schedule, rank, fault.hosts[:1], fault.hosts[1:]), ()
     if kind in ("reset_control", "control_one_way"):
         if rank not in fault.ranks:
             return lost, set(fault.ranks), ()
-        error = first(outcome.events[rank], "error")
         if error["status"] == "DT_ERR_ABORTED":  # what the store says still arrives
             return ("DT_ERR_ABORTED",), set(fault.ranks), ("was declared lost",)
         return lost, {0}, ()

@@ -33,7 +33,7 @@ def outcome_of(schedule, event=None):
 
 def lost(schedule, named, status="DT_ERR_PEER_LOST", text="", after_ms=5):
     return {"event": "error", "returned": 1_000_000_000 + after_ms * 1_000_000, "status": status, "rank": named,
-            "host": f"host{schedule.placed[named]}", "pid": 100 + named,
+            "host": f"host{schedule.placed[named]}", "pid": 100 + named, "call": "allreduce",
             "message": f"rank {named} (host{schedule.placed[named]} pid {100 + named}) {text}"}
 
 
@@ -105,6 +105,19 @@ class Rules(unittest.TestCase):
         outcome = copy.deepcopy(good)
         outcome.left, outcome.trouble = ["process 7"], ["stuck"]
         self.assertIn("stuck\nleft behind: process 7", self.found(schedule, outcome))
+
+    def test_a_half_without_the_guilty_one_may_name_who_ended_because_of_it(self):
+        schedule = seed_of("kill", lambda one: len(one.placed) > 4 and one.faults[-1].ranks[0] % 2 == 0)
+        victim = schedule.faults[-1].ranks[0]
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, victim))
+        outcome.events[victim], outcome.codes[victim] = [], -9
+        outcome.events[1][0] = lost(schedule, 3) | {"call": "allreduce of a half"}
+        self.assertEqual(self.found(schedule, outcome), "")
+        outcome.events[1][0] = lost(schedule, 3)
+        self.assertIn("the next call says something else", self.found(schedule, outcome))
+        other = next(rank for rank in range(0, 5, 2) if rank != victim)
+        outcome.events[1][0] = lost(schedule, other) | {"call": "allreduce of a half"}
+        self.assertIn(f"a half without it names rank {other}", self.found(schedule, outcome))
 
     def test_harm_that_passes_must_leave_no_error(self):
         schedule = seed_of("stop_short", lambda one: len(one.placed) > 1)

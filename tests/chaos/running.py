@@ -140,6 +140,8 @@ class Run:
 
     def cause(self, fault):
         kind = fault.kind
+        if kind == "kill_unheard":
+            self.tell_relay("hold to_store")
         if kind in KILLING:
             for rank in fault.ranks:
                 self.processes[rank].kill()

@@ -32,10 +32,11 @@ KINDS = {
     "control_one_way": (),
     "wrong_dtype": (),
     "wrong_root": (),
+    "kill_unheard": (),
 }
 HARMLESS = ("stop_short", "link_flap", "delay", "slow")
 # Kinds in which a rank speaks to the store through a relay that can be told to misbehave.
-RELAYED = ("reset_control", "delay", "control_one_way")
+RELAYED = ("reset_control", "delay", "control_one_way", "kill_unheard")
 # Kinds that are noticed by silence, or by an operation's own limit.
 BY_SILENCE = ("stop_long", "link_down", "blackhole", "blackhole_one_way", "control_one_way")
 BY_DEADLINE = ("absent",)
@@ -147,7 +148,12 @@ def make(seed, abilities=frozenset(("hosts", "reset", "filter", "disk"))):
     if "hosts" not in abilities:
         placed = [0] * len(placed)
     size, hosts = len(placed), len(set(placed))
+    if kind == "kill_unheard":  # of a rank that is not alone on its host: the store hears of it from the others
+        placed = (sorted(placed)[:1] + sorted(placed))[:8]
+        size = len(placed)
     relayed = draw.randrange(1, size) if kind in RELAYED or draw.random() < 0.2 else -1
+    if kind == "kill_unheard":
+        relayed = draw.choice([rank for rank in range(1, size) if placed.count(placed[rank]) > 1])
     before = [one for one in HARMLESS if (one != "delay" or relayed >= 0) and (one != "link_flap" or hosts > 1)]
     faults = [make_fault(draw, draw.choice(before), placed, relayed) for _ in range(draw.choice((0, 0, 1, 2)))]
     faults.append(make_fault(draw, kind, placed, relayed))
