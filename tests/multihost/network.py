@@ -71,6 +71,9 @@ class Network:
     def unplug(self, host):
         ip("-n", self.switch, "link", "set", f"port{host}", "down")
 
+    def plug(self, host):
+        ip("-n", self.switch, "link", "set", f"port{host}", "up")
+
     def command(self, host, program):
         """`program` in the host's namespace, under a name of its own."""
         script = f'hostname host{host} && exec "$@"'

@@ -232,7 +232,10 @@ std::optional<Outcome> Fleet::outcome() {
 }
 
 Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
-  const Status told = keys_->set(ends_key(attempt, node_rank()), encode(mine), within(kAnswerMs));
+  const bool lost0 = state_.with([](const State& state) { return state.lost.count(0) != 0; });
+  const Status told =
+      lost0 ? Status(Code::kPeerLost, lost_text(0))
+            : keys_->set(ends_key(attempt, node_rank()), encode(mine), within(kAnswerMs));
   if (told.ok() && node_rank() == 0) {
     Outcome outcome = gather(attempt, mine, first_told);
     (void)keys_->set(attempt_key(attempt, "outcome"), encode(outcome), within(kAnswerMs));
