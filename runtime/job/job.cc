@@ -133,28 +133,6 @@ Status Job::start_together(const Config& config) {
   return board_->first();
 }
 
-Status Job::connect(const Wait& wait) {
-  store::ClientOptions options;
-  options.host = place_.master_addr;
-  options.port = static_cast<uint16_t>(place_.master_port);
-  options.job_id = place_.job_id;
-  options.attempt = place_.attempt;
-  options.rank = place_.rank;
-  options.world_size = place_.world_size;
-  options.host_name = host_name_;
-  options.pid = getpid();
-  options.security = credentials_.security;
-  options.logger = logger_;
-  DT_TRY_VALUE(auto client, store::Client::connect(loop_.get(), std::move(options), wait));
-  client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
-  client->on_dump_request(
-      [tracer = tracer_](const std::string& directory, store::Client::DumpAnswerer answer) {
-        tracer->dump_soon(directory, std::move(answer));
-      });
-  control_->connect(std::move(client));
-  return {};
-}
-
 Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener& listener,
                                  const store::Reach& reach, const Wait& wait) {
   store::JoinRecord record;

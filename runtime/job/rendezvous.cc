@@ -2,12 +2,40 @@
 // How the ranks find the store of their job.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "job/job.h"
 #include "job/store_options.h"
 #include "launch/exchange.h"
 #include "net/interfaces.h"
+#include "store/join.h"
 
 namespace dt::job {
+namespace {
+
+constexpr int64_t kFirstReturnMs = 100;
+constexpr int64_t kLastReturnMs = 2'000;
+
+/// Where the processes of a job are restarted one by one, this one may come while the store still
+/// serves the attempt that is over: that of the next one follows at the same address.
+Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
+                                                         const store::ClientOptions& options,
+                                                         const Wait& wait) {
+  for (int64_t pause_ms = kFirstReturnMs;; pause_ms = std::min(2 * pause_ms, kLastReturnMs)) {
+    auto client = store::Client::connect(loop, options, wait);
+    if (client.ok() || client.status().info().operation != store::kAttemptOver) return client;
+    if (wait.interrupted()) return wait.interrupt->status();
+    if (wait.deadline.passed()) return client;
+    if (options.logger) {
+      options.logger->log(LogLevel::kDebug, "%s; trying again until the next one begins",
+                          client.status().message().c_str());
+    }
+    Event nothing;
+    nothing.wait({Deadline::after_ms(pause_ms).earlier(wait.deadline), wait.interrupt});
+  }
+}
+
+}  // namespace
 
 /// Where dt's own store is, served by rank 0 unless the launcher does.
 Status Job::settle_store(const Config& config, const Wait& wait) {
@@ -124,6 +152,28 @@ void Job::warn_of_dialect(const std::string& bind_address) const {
                "change the keys of PyTorch's clients, without the token; all other connections of "
                "the job are guarded",
                bind_address.empty() ? "all interfaces" : bind_address.c_str());
+}
+
+Status Job::connect(const Wait& wait) {
+  store::ClientOptions options;
+  options.host = place_.master_addr;
+  options.port = static_cast<uint16_t>(place_.master_port);
+  options.job_id = place_.job_id;
+  options.attempt = place_.attempt;
+  options.rank = place_.rank;
+  options.world_size = place_.world_size;
+  options.host_name = host_name_;
+  options.pid = getpid();
+  options.security = credentials_.security;
+  options.logger = logger_;
+  DT_TRY_VALUE(auto client, connect_patiently(loop_.get(), options, wait));
+  client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
+  client->on_dump_request(
+      [tracer = tracer_](const std::string& directory, store::Client::DumpAnswerer answer) {
+        tracer->dump_soon(directory, std::move(answer));
+      });
+  control_->connect(std::move(client));
+  return {};
 }
 
 }  // namespace dt::job

@@ -29,6 +29,16 @@ Status refusal(const Member& member, std::string message) {
 
 // ---- hello ----
 
+namespace {
+
+Status attempt_over(const Member& member, std::string message) {
+  ErrorInfo info = refusal(member, std::move(message)).info();
+  info.operation = kAttemptOver;
+  return Status(std::move(info));
+}
+
+}  // namespace
+
 Status JoinTable::check_identity(const Hello& hello) const {
   const std::string store = "store at " + (hello.dialled.empty() ? "?" : hello.dialled);
   if (hello.protocol != kProtocolVersion) {
@@ -45,11 +55,13 @@ Status JoinTable::check_identity(const Hello& hello) const {
     const char* reason = job_differs                      ? "another job"
                          : hello.attempt < setup_.attempt ? "stale"
                                                           : "the store is stale";
-    return refusal(hello.member,
-                   format("%s serves job %s attempt %d; this process belongs to job %s attempt %d "
-                          "(%s)",
-                          store.c_str(), quoted(setup_.job_id).c_str(), setup_.attempt,
-                          quoted(hello.job_id).c_str(), hello.attempt, reason));
+    const bool is_old = !job_differs && hello.attempt > setup_.attempt;
+    return (is_old ? attempt_over : refusal)(
+        hello.member,
+        format("%s serves job %s attempt %d; this process belongs to job %s attempt %d "
+               "(%s)",
+               store.c_str(), quoted(setup_.job_id).c_str(), setup_.attempt,
+               quoted(hello.job_id).c_str(), hello.attempt, reason));
   }
   if (is_tool) return {};
   if (hello.world_size != setup_.world_size) {
@@ -76,12 +88,12 @@ Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint6
   if (const auto taken = slots_.find(member.rank); taken != slots_.end()) {
     const Slot& slot = taken->second;
     if (slot.stage == Stage::kDead || slot.stage == Stage::kLeft) {
-      return refusal(member,
-                     format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
-                            "attempt",
-                            member.rank, process_text(slot.member).c_str(),
-                            slot.stage == Stage::kDead ? "died in" : "left", setup_.attempt,
-                            process_text(member).c_str()));
+      return attempt_over(
+          member, format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
+                         "attempt",
+                         member.rank, process_text(slot.member).c_str(),
+                         slot.stage == Stage::kDead ? "died in" : "left", setup_.attempt,
+                         process_text(member).c_str()));
     }
     if (slot.nonce != hello.nonce || slot.stage != Stage::kConnected) {
       return refusal(member, format("duplicate rank %d: %s has it, and %s claims it too and is "

@@ -333,6 +333,36 @@ TEST_CASE("of two agents with one node rank the second is refused") {
   end_well({&zero, &kept, &two});
 }
 
+TEST_CASE("a rank that comes while its attempt ends waits for the next one") {
+  // As pods that are restarted one by one: nobody counts the attempts.
+  const HeldPort port;
+  std::vector<std::unique_ptr<Process>> processes;
+  const auto start = [&](int rank) -> Process& {
+    Process::Options options;
+    options.environment = {"DT_RANK=" + std::to_string(rank), "DT_WORLD_SIZE=2",
+                           "DT_MASTER_ADDR=127.0.0.1",
+                           "DT_MASTER_PORT=" + std::to_string(port.port()), "DT_LOG_LEVEL=debug"};
+    const Strings command{required_variable("RANK_PROGRAM"), "heed-not"};
+    processes.push_back(std::make_unique<Process>(command, options));
+    return *processes.back();
+  };
+  Process& zero = start(0);
+  Process& one = start(1);
+  REQUIRE(zero.wait_for_output("asked 0"));
+  REQUIRE(one.wait_for_output("asked 1"));
+  one.send(SIGKILL);
+  CHECK(one.wait() == 128 + SIGKILL);
+  Process& early = start(1);
+  REQUIRE(early.wait_for_error(" has died in attempt 0; ("));
+  REQUIRE(early.wait_for_error("; trying again until the next one begins"));
+  zero.send(SIGKILL);
+  CHECK(zero.wait() == 128 + SIGKILL);
+  Process& again = start(0);
+  CHECK(again.wait_for_output("asked 0"));
+  CHECK(early.wait_for_output("asked 1"));
+  for (Process* process : {&again, &early}) process->send(SIGKILL);
+}
+
 TEST_CASE("options that make no sense together are refused") {
   const std::string dt = required_variable("DT_COMMAND");
   const std::pair<Strings, std::string> cases[] = {
