@@ -204,6 +204,43 @@ inline void job_abort(int64_t job, const char* MESSAGE) {
 inline void job_trace_dump(int64_t job, const char* MESSAGE) {
   detail::check(dt_trace_dump(handle<dt_job>(job), MESSAGE));
 }
+/** restarts, stalls, uncounted, steps, step_bytes, communication_ns, exposed_ns as numbers and
+ * hidden_share as the bits of a double; then for each dt_kind operations, failures, bytes,
+ * bus_bytes, busy_ns, and busbw_gbs as the bits of a double. */
+inline Bytes job_stats(int64_t job) {
+  dt_stats c;
+  dt_stats_init(&c);
+  detail::check(dt_job_stats(handle<dt_job>(job), &c));
+  Packer packed;
+  const auto add_real = [&](const double& value) {
+    int64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    packed.add_number(bits);
+  };
+  for (const int64_t value : {int64_t{c.restarts}, c.stalls, c.uncounted, c.steps, c.step_bytes,
+                              c.communication_ns, c.exposed_ns}) {
+    packed.add_number(value);
+  }
+  add_real(c.hidden_share);
+  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_RECV; ++kind) {
+    const dt_kind_stats& one = c.kinds[kind];
+    for (const int64_t value :
+         {one.operations, one.failures, one.bytes, one.bus_bytes, one.busy_ns}) {
+      packed.add_number(value);
+    }
+    add_real(one.busbw_gbs);
+  }
+  return packed.take();
+}
+/** waits, waited_ns as numbers. */
+inline Bytes job_peer_stats(int64_t job, int32_t rank) {
+  dt_peer_stats peer;
+  detail::check(dt_job_peer_stats(handle<dt_job>(job), rank, &peer));
+  Packer packed;
+  packed.add_number(peer.waits);
+  packed.add_number(peer.waited_ns);
+  return packed.take();
+}
 /** `MESSAGE` may be null. */
 inline void job_busy_begin(int64_t job, const char* MESSAGE, int64_t max_ms) {
   detail::check(dt_busy_begin(handle<dt_job>(job), MESSAGE, max_ms));

@@ -499,7 +499,7 @@ static inline void dt_stats_init(dt_stats* stats) {
  * @param out_stats initialised by dt_stats_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread any, any time; operations go on
- * @cost microseconds. Operations pay about 7 ns each for being counted.
+ * @cost microseconds. Operations pay a few nanoseconds each for being counted.
  * @since ABI 0
  */
 DT_API dt_status dt_job_stats(dt_job* job, dt_stats* out_stats);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the flight recorder costs: an operation written into the bare ring, and dt_allreduce of one
-// element on one rank with record.entries 0 and 4096, in turn. Also with a work handle, which adds
-// the time when the operation starts.
+// What the flight recorder and the counters cost: an operation written into the bare ring, without
+// and with the counters, and dt_allreduce of one element on one rank with record.entries 0 (which
+// counts nothing either) and 4096, in turn. Also with a work handle, which adds the time when the
+// operation starts.
 // Median [5 %-95 %] of the rounds, which are short, so that most are not interrupted.
 //   record_cost [rounds] [calls]
 #include <dt/dt.h>
@@ -10,6 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/wait.h"
@@ -83,6 +87,25 @@ void print(const char* what, const Spread& spread) {
   printf("%-44s %7.1f [%.1f-%.1f] ns\n", what, spread.median, spread.low, spread.high);
 }
 
+void bare(const char* what, std::shared_ptr<dt::record::Meter> meter, const std::string* label,
+          int rounds, int calls) {
+  const auto recorder = dt::record::Recorder::create(4096, std::move(meter));
+  const auto track = recorder->open({"world", 0, {0}, 0, false, false});
+  dt::record::Call call;
+  call.dtype = 8;
+  call.count = 1;
+  call.label = label;
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    times.push_back(ns_per_call(calls, [&] {
+      for (int i = 0; i < calls; ++i) {
+        recorder->complete(recorder->begin(*track, call), dt::Code::kOk);
+      }
+    }));
+  }
+  print(what, spread_of(times));
+}
+
 void compare(const char* what, void (*call)(dt_comm*), int rounds, int calls) {
   const Alone off("0");
   const Alone on("4096");
@@ -116,24 +139,10 @@ void compare(const char* what, void (*call)(dt_comm*), int rounds, int calls) {
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? atoi(argv[1]) : 3001;
   const int calls = argc > 2 ? atoi(argv[2]) : 2000;
-  const auto recorder = dt::record::Recorder::create(4096);
-  const auto track = recorder->open({"world", 0, {0}, 0, false, false});
   const std::string label = "bucket 3";
-  for (const bool labelled : {false, true}) {
-    dt::record::Call call;
-    call.dtype = 8;
-    call.count = 1;
-    if (labelled) call.label = &label;
-    std::vector<double> times;
-    for (int round = 0; round < rounds; ++round) {
-      times.push_back(ns_per_call(calls, [&] {
-        for (int i = 0; i < calls; ++i) {
-          recorder->complete(recorder->begin(*track, call), dt::Code::kOk);
-        }
-      }));
-    }
-    print(labelled ? "bare ring, with a label" : "bare ring", spread_of(times));
-  }
+  bare("bare ring", nullptr, nullptr, rounds, calls);
+  bare("bare ring, with a label", nullptr, &label, rounds, calls);
+  bare("bare ring and counters", std::make_shared<dt::record::Meter>(1), nullptr, rounds, calls);
   const dt::record::Clock clock;
   int64_t sum = 0;
   print("  of that: two readings of the clock", spread_of({ns_per_call(calls, [&] {

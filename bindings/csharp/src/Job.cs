@@ -107,6 +107,25 @@ namespace Dt
             GC.KeepAlive(this);
         }
 
+        /// <summary>What this rank did so far, on all communicators and in all reducers.</summary>
+        public JobStatistics Statistics
+        {
+            get
+            {
+                byte[] packed = Raw.Native.job_stats(handle.Number);
+                GC.KeepAlive(this);
+                return new JobStatistics(new Unpacker(packed));
+            }
+        }
+
+        /// <summary>How long calls of this rank were held up by that one.</summary>
+        public PeerStatistics PeerStatistics(int rank)
+        {
+            byte[] packed = Raw.Native.job_peer_stats(handle.Number, rank);
+            GC.KeepAlive(this);
+            return new PeerStatistics(new Unpacker(packed));
+        }
+
         /// <summary>This rank will be away on purpose, as for a checkpoint, for at most so many
         /// milliseconds: until <see cref="BusyEnd"/> the others wait for it instead of timing out,
         /// and its silence is no death.</summary>

@@ -29,17 +29,19 @@ from ._memory import Gradient, Memory
 from ._comm import Comm
 from ._store import Store, StoreServer
 from ._job import Job
+from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
 from ._sampler import Sampler
 from ._raw import Buffer
 
 __all__ = [
     "AbortedError", "Buffer", "Comm", "Config", "ConfigError", "CudaError", "Dtype", "Error",
-    "Gradient", "InternalError", "InvalidArgumentError", "InvalidStateError", "Job", "LogLevel",
-    "Memory", "MismatchError", "NcclError", "OutOfMemoryError", "Param", "PeerLostError", "Place",
-    "ReduceOp", "Reducer", "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store",
-    "StoreServer", "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Work",
-    "abi_version", "build_info", "version", "wait_any",
+    "Gradient", "InternalError", "InvalidArgumentError", "InvalidStateError", "Job",
+    "JobStatistics", "LogLevel", "Memory", "MismatchError", "NcclError", "OperationStatistics",
+    "OutOfMemoryError", "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp",
+    "Reducer", "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store",
+    "StoreServer", "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError",
+    "Work", "abi_version", "build_info", "version", "wait_any",
 ]
 
 

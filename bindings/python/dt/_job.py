@@ -9,6 +9,7 @@ from . import _raw
 from ._comm import Comm
 from ._config import Config
 from ._errors import AbortedError, Error, PeerLostError
+from ._statistics import JobStatistics, PeerStatistics, job_statistics, peer_statistics
 from ._store import Store, _handle_of
 from ._types import Handle, Place, Unpacker, milliseconds
 
@@ -70,6 +71,14 @@ class Job:
         """Writes the last operations of this rank into a file below `directory` (None: trace.dir) for
         the command dt trace."""
         _raw.job_trace_dump(self._handle, directory)
+
+    def statistics(self) -> JobStatistics:
+        """What this rank did so far, on all communicators and in all reducers."""
+        return job_statistics(self._handle)
+
+    def peer_statistics(self, rank: int) -> PeerStatistics:
+        """How long calls of this rank were held up by that one."""
+        return peer_statistics(self._handle, rank)
 
     @contextlib.contextmanager
     def busy(self, what: str, max_seconds: float) -> Iterator[None]:

@@ -25,6 +25,7 @@ static class CoreTests
         Suite.Add("core: destroy in the wrong order", WrongOrder);
         Suite.Add("core: abort reaches the others with its message", AbortReaches);
         Suite.Add("core: votes, pauses and stops", Votes);
+        Suite.Add("core: operations are counted", Counts);
         Suite.Add("core: split, world ranks and timeouts", Splits);
         Suite.Add("core: groups of sends and receives", Groups);
         Suite.Add("core: the log sink receives and may throw", LogSink);
@@ -223,6 +224,30 @@ static class CoreTests
         Job closed = new Job();
         closed.Dispose();
         Suite.Throws<DtInvalidArgumentException>(() => closed.RequestStop());
+    }
+
+    static void Counts()
+    {
+        Ranks.Run(2, each =>
+        {
+            float[] values = new float[250];
+            for (int i = 0; i < 3; ++i)
+            {
+                each.world.Allreduce(values, ReduceOp.Sum);
+            }
+            JobStatistics statistics = each.job.Statistics;
+            Suite.Equal(0, statistics.Restarts, "restarts");
+            Suite.Equal(1.0, statistics.HiddenShare, "share");
+            Suite.Equal(8, statistics.Operations.Count, "kinds");
+            OperationStatistics allreduces = statistics.Operations[OperationKind.Allreduce];
+            Suite.Equal(3L, allreduces.Operations, "operations");
+            Suite.Equal(0L, allreduces.Failures, "failures");
+            Suite.Equal(3000L, allreduces.Bytes, "bytes");
+            Suite.Equal(3000L, allreduces.BusBytes, "bus bytes");
+            Suite.Check(allreduces.BusyNs > 0 && allreduces.BusbwGbs > 0, "they took some time");
+            Suite.Equal(0L, each.job.PeerStatistics(each.rank).Waits, "waits for oneself");
+            Suite.Throws<DtInvalidArgumentException>(() => each.job.PeerStatistics(2));
+        });
     }
 
     static void Splits()

@@ -254,6 +254,27 @@ class Votes(unittest.TestCase):
         self.assertRaises(dt.InvalidArgumentError, job.request_stop)
 
 
+class Statistics(unittest.TestCase):
+    def test_operations_are_counted(self):
+        def body(job, comm):
+            values = array.array("f", [1.0] * 250)
+            for _ in range(3):
+                comm.allreduce(values)
+            statistics = job.statistics()
+            self.assertEqual((statistics.restarts, statistics.uncounted, statistics.steps), (0, 0, 0))
+            self.assertEqual(statistics.hidden_share, 1.0)
+            self.assertEqual(len(statistics.operations), 8)
+            allreduces = statistics.operations["allreduce"]
+            self.assertEqual((allreduces.operations, allreduces.failures), (3, 0))
+            self.assertEqual((allreduces.bytes, allreduces.bus_bytes), (3000, 3000))
+            self.assertGreater(allreduces.busy_ns, 0)
+            self.assertGreater(allreduces.busbw_gbs, 0)
+            self.assertEqual(job.peer_statistics(comm.rank).waits, 0)
+            self.assertRaises(dt.InvalidArgumentError, job.peer_statistics, 2)
+
+        run_ranks(2, body)
+
+
 class Reducers(unittest.TestCase):
     def gradients(self, comm, counts):
         return [array.array("f", [comm.rank + 1 + i] * count) for i, count in enumerate(counts)]

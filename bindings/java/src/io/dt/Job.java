@@ -115,6 +115,33 @@ public final class Job extends Handle {
   }
 
   /**
+   * What this rank did so far, on all communicators and in all reducers.
+   *
+   * @return the counters of this moment
+   */
+  public JobStatistics statistics() {
+    try {
+      return JobStatistics.unpack(Raw.job_stats(number()));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * How long calls of this rank were held up by another one.
+   *
+   * @param rank that one, in the world
+   * @return the counters of this moment
+   */
+  public PeerStatistics peerStatistics(int rank) {
+    try {
+      return PeerStatistics.unpack(Raw.job_peer_stats(number(), rank));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
    * This rank will be away on purpose, as for a checkpoint: until {@link #busyEnd} the others wait
    * for it instead of timing out, and its silence is no death.
    *

@@ -15,8 +15,12 @@ import io.dt.Dtype;
 import io.dt.InvalidArgumentException;
 import io.dt.InvalidStateException;
 import io.dt.Job;
+import io.dt.JobStatistics;
 import io.dt.LogLevel;
+import io.dt.OperationKind;
+import io.dt.OperationStatistics;
 import io.dt.Param;
+import io.dt.ReduceOp;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.ReducerStatistics;
@@ -50,6 +54,7 @@ final class JobTests {
     test("gradients are kept while garbage is collected", () ->
         Ranks.run(2, (job, world) -> kept(world)));
     test("votes, pauses and stops", () -> Ranks.run(3, (job, world) -> votes(job)));
+    test("operations are counted", () -> Ranks.run(2, (job, world) -> counts(job, world)));
     test("a log sink receives, and may throw", JobTests::sink);
   }
 
@@ -69,6 +74,24 @@ final class JobTests {
     job.traceDump(folder.toString());
     Files.delete(folder.resolve("rank-0000" + rank + ".dttrace"));
     Files.delete(folder);
+  }
+
+  private static void counts(Job job, Comm world) throws Exception {
+    long before = job.statistics().operations().get(OperationKind.ALLREDUCE).operations();
+    float[] values = new float[250];
+    for (int i = 0; i < 3; i++) world.allreduce(values, values, ReduceOp.SUM);
+    JobStatistics statistics = job.statistics();
+    equal(statistics.restarts(), 0);
+    equal(statistics.hiddenShare(), 1.0);
+    equal(statistics.operations().size(), 8);
+    OperationStatistics allreduces = statistics.operations().get(OperationKind.ALLREDUCE);
+    equal(allreduces.operations(), before + 3);
+    equal(allreduces.failures(), 0L);
+    equal(allreduces.bytes(), 3000L);
+    equal(allreduces.busBytes(), 3000L);
+    that(allreduces.busyNs() > 0 && allreduces.busbwGbs() > 0, "they took some time");
+    equal(job.peerStatistics(job.place().rank()).waits(), 0L);
+    thrown(InvalidArgumentException.class, () -> job.peerStatistics(2));
   }
 
   private static void store(Job job) throws Exception {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+
+namespace Dt
+{
+    /// <summary>Operations, as <see cref="JobStatistics"/> counts them.</summary>
+    public enum OperationKind
+    {
+        /// <summary>Allreduce.</summary>
+        Allreduce = 0,
+        /// <summary>Reduce.</summary>
+        Reduce = 1,
+        /// <summary>Broadcast.</summary>
+        Broadcast = 2,
+        /// <summary>Allgather.</summary>
+        Allgather = 3,
+        /// <summary>ReduceScatter.</summary>
+        ReduceScatter = 4,
+        /// <summary>Barrier.</summary>
+        Barrier = 5,
+        /// <summary>Send.</summary>
+        Send = 6,
+        /// <summary>Recv.</summary>
+        Recv = 7
+    }
+
+    /// <summary>What a rank did in operations of one kind, on all communicators.</summary>
+    public sealed class OperationStatistics
+    {
+        /// <summary>That have ended, failures among them.</summary>
+        public long Operations { get; private set; }
+        /// <summary>Of these, failures.</summary>
+        public long Failures { get; private set; }
+        /// <summary>Of the larger of an operation's two buffers.</summary>
+        public long Bytes { get; private set; }
+        /// <summary>The same times the factor of nccl-tests for a bus bandwidth.</summary>
+        public long BusBytes { get; private set; }
+        /// <summary>From the start of each to its end.</summary>
+        public long BusyNs { get; private set; }
+        /// <summary>Bus bytes by time: GB/s.</summary>
+        public double BusbwGbs { get; private set; }
+
+        internal OperationStatistics(Unpacker packed)
+        {
+            Operations = packed.Number();
+            Failures = packed.Number();
+            Bytes = packed.Number();
+            BusBytes = packed.Number();
+            BusyNs = packed.Number();
+            BusbwGbs = BitConverter.Int64BitsToDouble(packed.Number());
+        }
+    }
+
+    /// <summary>How long calls of this rank were held up by another one.</summary>
+    public sealed class PeerStatistics
+    {
+        /// <summary>How often.</summary>
+        public long Waits { get; private set; }
+        /// <summary>How long.</summary>
+        public long WaitedNs { get; private set; }
+
+        internal PeerStatistics(Unpacker packed)
+        {
+            Waits = packed.Number();
+            WaitedNs = packed.Number();
+        }
+    }
+
+    /// <summary>What a rank did in a job so far. Times in nanoseconds.</summary>
+    public sealed class JobStatistics
+    {
+        /// <summary>How often the job was started before.</summary>
+        public int Restarts { get; private set; }
+        /// <summary>Operations that took watchdog.stall_warn_ms or longer.</summary>
+        public long Stalls { get; private set; }
+        /// <summary>Operations that the flight recorder had no room for.</summary>
+        public long Uncounted { get; private set; }
+        /// <summary>Of all reducers, like the next four.</summary>
+        public long Steps { get; private set; }
+        /// <summary>Gradient bytes.</summary>
+        public long StepBytes { get; private set; }
+        /// <summary>Time in which at least one bucket was under way.</summary>
+        public long CommunicationNs { get; private set; }
+        /// <summary>Of that, the program waited.</summary>
+        public long ExposedNs { get; private set; }
+        /// <summary>1 - exposed / communication, in [0, 1].</summary>
+        public double HiddenShare { get; private set; }
+        /// <summary>Of each kind.</summary>
+        public IReadOnlyDictionary<OperationKind, OperationStatistics> Operations { get; private set; }
+
+        internal JobStatistics(Unpacker packed)
+        {
+            Restarts = (int)packed.Number();
+            Stalls = packed.Number();
+            Uncounted = packed.Number();
+            Steps = packed.Number();
+            StepBytes = packed.Number();
+            CommunicationNs = packed.Number();
+            ExposedNs = packed.Number();
+            HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
+            var operations = new Dictionary<OperationKind, OperationStatistics>();
+            for (OperationKind kind = OperationKind.Allreduce; kind <= OperationKind.Recv; ++kind)
+            {
+                operations[kind] = new OperationStatistics(packed);
+            }
+            Operations = operations;
+        }
+    }
+}
