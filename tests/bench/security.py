@@ -4,7 +4,7 @@
 
 A join and the store over loopback (security_cost), and allreduce between two hosts that are network
 namespaces joined by a switch (dt bench under dt run; root only, else that part is left out and said so).
-Prints tables in Markdown: medians, with the lowest and the highest round in brackets.
+Prints tables in Markdown: medians, with the lowest and the highest round in brackets, and ratios.
 """
 
 import argparse
@@ -77,7 +77,9 @@ def bench(dt, network, mode):
 def row(name, of_mode):
     medians = {mode: statistics.median(of_mode[mode]) for mode in MODES}
     cells = [f"{medians[mode]:.0f} [{min(of_mode[mode]):.0f} .. {max(of_mode[mode]):.0f}]" for mode in MODES]
-    ratios = [f"{medians[mode] / medians['none']:.2f}" for mode in MODES[1:]]
+    # The lowest are those that other programs disturbed least.
+    lowest = {mode: min(of_mode[mode]) for mode in MODES}
+    ratios = [f"{medians[mode] / medians['none']:.2f} ({lowest[mode] / lowest['none']:.2f})" for mode in MODES[1:]]
     return f"| {name} | " + " | ".join(cells + ratios) + " |"
 
 
@@ -99,7 +101,7 @@ def main():
     uname = os.uname()
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} processors, {uname.sysname} {uname.release}, {arguments.rounds} rounds, load average "
-          f"{load:.1f} before; us, medians [lowest .. highest]")
+          f"{load:.1f} before; us, medians [lowest .. highest], ratios of the medians (of the lowest)")
 
     found = joins(build, arguments.rounds)
     names = {"set": "set of 16 bytes", "get": "get of 16 bytes", "set_1m": "set of 1 MiB", "get_1m": "get of 1 MiB"}
