@@ -232,10 +232,10 @@ void Client::Impl::on_beat() {
 }
 
 void Client::Impl::on_silence(int64_t silence_ms) {
-  lose(
-      format("has given no sign of life for %s at %s: its process is stopped, or its host or "
-             "network is down; look at that host, then start the job again",
-             seconds_text(silence_ms).c_str(), address.c_str()));
+  lose(format("has given no sign of life for %s at %s: its process is stopped, or its host or "
+              "network is down; look at that host, then start the job again",
+              seconds_text(silence_ms).c_str(), address.c_str()),
+       true);
   if (link_ != nullptr) link_->stop();
 }
 
@@ -246,7 +246,7 @@ void Client::Impl::on_lost(const std::string& reason) {
              reason.c_str(), address.c_str()));
 }
 
-void Client::Impl::lose(const std::string& what) {
+void Client::Impl::lose(const std::string& what, bool silent) {
   lost_ = true;
   // We may be inside its event.
   if (beat_timer_ != nullptr) {
@@ -258,6 +258,7 @@ void Client::Impl::lose(const std::string& what) {
   failure.info.rank = welcome.server.rank;
   failure.info.host = welcome.server.host;
   failure.info.pid = welcome.server.pid;
+  failure.silent = silent;
   failure.store_gone = true;
   if (goodbye_ended_) {
     // As agreed. Calls that still wait get the reason, but nobody is alarmed.

@@ -51,7 +51,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void on_beat();
   void on_silence(int64_t silence_ms);
   void on_lost(const std::string& reason);
-  void lose(const std::string& what);
+  void lose(const std::string& what, bool silent = false);
   void on_dump_request(const Frame& frame);
   void answer_dump(uint64_t id, const Result<std::string>& written);
   void fail(const Failure& failure);
