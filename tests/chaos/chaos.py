@@ -78,7 +78,7 @@ class Chaos:
     def one(self, seed):
         schedule = schedules.make(seed, self.abilities)
         began = time.monotonic()
-        folder = hosts.folder_for(seed)
+        folder = hosts.folder_for(seed, self.wanted.keep)
         place = hosts.Namespaces if "hosts" in self.abilities else hosts.ThisMachine
         try:
             with place(schedule.hosts, seed) as network:

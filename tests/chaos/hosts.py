@@ -131,8 +131,9 @@ def kill_all(pids):
             pass
 
 
-def folder_for(seed):
-    return tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-{seed}-")
+def folder_for(seed, keep=False):
+    """Removed by the next run if this one cannot, unless it is to be kept."""
+    return tempfile.mkdtemp(prefix=f"{'dt-kept-' if keep else FOLDER}{os.getpid()}-{seed}-")
 
 
 def alive(pid):

@@ -42,8 +42,8 @@ exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' 
 class System:
     """A job of one kind; ranks write events to stdout as JSON, a launcher what it has to say to stderr."""
 
-    def __init__(self, network, folder, program):
-        self.network, self.folder, self.program = network, folder, program
+    def __init__(self, network, folder, program, timeout_s):
+        self.network, self.folder, self.program, self.timeout_s = network, folder, program, timeout_s
         self.processes, self.events = [], []
         self.selector = selectors.DefaultSelector()
         self.errors = open(folder / "stderr", "w+")
@@ -105,7 +105,8 @@ class Dt(System):
     def start(self):
         for rank, host in enumerate(PLACED):
             self.launch(host, [self.program, "1", "1"], DT_RANK=str(rank), DT_WORLD_SIZE=str(len(PLACED)),
-                        DT_MASTER_ADDR=self.network.address(0), DT_MASTER_PORT=str(hosts.PORT), DT_TOKEN=TOKEN)
+                        DT_MASTER_ADDR=self.network.address(0), DT_MASTER_PORT=str(hosts.PORT), DT_TOKEN=TOKEN,
+                        DT_COLLECTIVE_TIMEOUT_MS=f"{self.timeout_s}000" if self.timeout_s else "")
 
     def with_rank(self, event, index):
         return event | {"who": index, "pid": self.processes[index].pid}
@@ -120,7 +121,8 @@ class Gloo(System):
         for rank, host in enumerate(PLACED):
             self.launch(host, ["/usr/bin/python3", str(HERE / "rival_torch.py"), str(VICTIM), str(self.folder)],
                         RANK=str(rank), WORLD_SIZE=str(len(PLACED)), MASTER_ADDR=self.network.address(0),
-                        MASTER_PORT=str(hosts.PORT), GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1")
+                        MASTER_PORT=str(hosts.PORT), GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1",
+                        RIVAL_TIMEOUT_S=str(self.timeout_s or ""))
 
 
 class OpenMpi(System):
@@ -162,12 +164,12 @@ def named(job, fault, rank):
     return "nothing"
 
 
-def one(kind, fault, program, serial, folder):
+def one(kind, fault, program, serial, folder, timeout_s):
     """(seconds or None, what is named, values were wrong)."""
     folder = folder / f"{kind}-{fault}-{serial}"
     folder.mkdir()
     with hosts.Namespaces(2, f"r{serial}") as network:
-        job = SYSTEMS[kind](network, folder, program)
+        job = SYSTEMS[kind](network, folder, program, timeout_s)
         try:
             job.start()
             if not job.pump(60, lambda: len(job.found("ready")) == len(PLACED)):
@@ -210,6 +212,7 @@ def options():
     parser.add_argument("--only", default="dt,gloo,openmpi")
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--timeout-s", type=int, help="of an operation, for those that have such a limit")
     parser.add_argument("--keep", action="store_true", help="keep what the jobs wrote")
     return parser.parse_args()
 
@@ -231,7 +234,7 @@ def main():
     if able.get("filter") is not True:
         print(f"skipped: {able['filter']}")
         return 77
-    folder = pathlib.Path(hosts.folder_for("rivals"))
+    folder = pathlib.Path(hosts.folder_for("rivals", wanted.keep))
     programs = {"dt": str(pathlib.Path(wanted.program).resolve()), "gloo": "", "openmpi": str(folder / "rival_mpi")}
     kinds = wanted.only.split(",")
     if "openmpi" in kinds:
@@ -243,7 +246,8 @@ def main():
             for fault in wanted.faults.split(","):
                 for kind in kinds:
                     serial += 1
-                    running[pool.submit(one, kind, fault, programs[kind], serial, folder)] = (kind, fault)
+                    running[pool.submit(one, kind, fault, programs[kind], serial, folder,
+                                        wanted.timeout_s)] = (kind, fault)
         for done in concurrent.futures.as_completed(running):
             kind, fault = running[done]
             results[kind, fault].append(done.result())
