@@ -15,7 +15,7 @@ constexpr size_t kFrameRoomBytes = 1 << 10;  // what a request holds beside keys
 bool server_watches_deadline(FrameType type) {
   return type == FrameType::kGet || type == FrameType::kWait || type == FrameType::kBarrier ||
          type == FrameType::kJoin || type == FrameType::kGoodbye || type == FrameType::kAskPeer ||
-         type == FrameType::kDumpTraces;
+         type == FrameType::kDumpTraces || type == FrameType::kGather;
 }
 
 Status bad_reply(const std::string& what) {
@@ -289,6 +289,23 @@ Status Client::goodbye(const Wait& wait) {
   Request request;
   request.type = FrameType::kGoodbye;
   return call(std::move(request), wait, "goodbye").status();
+}
+
+Result<GatherVerdict> Client::gather(const std::string& name, const std::vector<int32_t>& members,
+                                     const std::string& says, const Wait& wait) {
+  Request request;
+  request.type = FrameType::kGather;
+  request.keys = {name};
+  request.ranks = members;
+  request.values = {says};
+  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, name));
+  GatherVerdict verdict;
+  if (!decode(payload, &verdict)) return bad_reply(name);
+  return verdict;
+}
+
+void Client::forgive(const std::vector<int32_t>& ranks) {
+  loop_->run([&] { impl_->forgive(ranks); });
 }
 
 Status Client::abort(const std::string& message, const Wait& wait) {

@@ -45,7 +45,8 @@ struct Swap {
 /// and join, which are withdrawn there.
 ///
 /// Once the whole job has failed (a death, an abort, the server gone) every pending and later call
-/// of a rank returns that status. Failures of one communicator go to on_failure() only.
+/// of a rank returns that status, until the deaths are forgiven. Failures of one communicator go to
+/// on_failure() only.
 class Client {
  public:
   /// Joining before the server exists is normal: connect and hello are retried quietly, with
@@ -88,6 +89,12 @@ class Client {
   Result<Verdict> join(const JoinRecord& record, const Wait& wait);
   /// Returns when every rank of the job has said goodbye or died (PEER_LOST then).
   Status goodbye(const Wait& wait);
+  /// Comes to the gathering of this name; see GatherTable. Also after the deaths of others, which
+  /// are what it is for; not after an abort, nor without the store.
+  Result<GatherVerdict> gather(const std::string& name, const std::vector<int32_t>& members,
+                               const std::string& says, const Wait& wait);
+  /// This rank goes on without these: calls no longer fail because of their deaths.
+  void forgive(const std::vector<int32_t>& ranks);
   /// Breaks the job on purpose, for everyone, this client included.
   Status abort(const std::string& message, const Wait& wait);
   /// Tells all other ranks of a failure that this rank has seen.

@@ -104,15 +104,17 @@ void Client::Impl::begin(const std::shared_ptr<Call>& call, FrameType type,
                          const std::string& payload) {
   if (lost_) {
     finish(call.get(),
-           broken_.ok() ? Status(Code::kInvalidState, "the connection to the store at " + address +
-                                                          " is closed; make a new job")
-                        : broken_,
+           type == FrameType::kGather && !obstacle().ok() ? obstacle()
+           : broken_.ok() ? Status(Code::kInvalidState, "the connection to the store at " +
+                                                            address + " is closed; make a new job")
+                          : broken_,
            {});
     return;
   }
   const bool is_goodbye = type == FrameType::kGoodbye;
-  const bool allowed_when_broken =
-      is_goodbye || type == FrameType::kAbort || type == FrameType::kReportFailure;
+  call->bears_deaths = type == FrameType::kGather;
+  const bool allowed_when_broken = (call->bears_deaths && obstacle().ok()) || is_goodbye ||
+                                   type == FrameType::kAbort || type == FrameType::kReportFailure;
   if (!broken_.ok() && !allowed_when_broken) {
     finish(call.get(), broken_, {});
     return;
@@ -260,6 +262,7 @@ void Client::Impl::lose(const std::string& what, bool silent) {
   failure.info.pid = welcome.server.pid;
   failure.silent = silent;
   failure.store_gone = true;
+  store_gone_ = Status(failure.info);
   if (goodbye_ended_) {
     // As agreed. Calls that still wait get the reason, but nobody is alarmed.
     if (broken_.ok()) broken_ = Status(failure.info);
@@ -271,7 +274,10 @@ void Client::Impl::lose(const std::string& what, bool silent) {
 
 void Client::Impl::fail(const Failure& failure) {
   const bool breaks_calls = lost_ || (failure.scope.empty() && self.rank >= 0);
-  if (breaks_calls && broken_.ok()) broken_ = Status(failure.info);
+  if (breaks_calls) {
+    failures_.emplace_back(failure.info);
+    broken_ = failures_.front();
+  }
   // The callback first: whoever sees a call fail may rely on the failure being known.
   if (callback_) {
     const auto callback = callback_;  // it may replace itself
@@ -281,7 +287,49 @@ void Client::Impl::fail(const Failure& failure) {
   }
   if (!breaks_calls) return;
   if (pending_.count(goodbye_id_) != 0) goodbye_ended_ = true;
-  finish_all(broken_);
+  fail_calls();
+}
+
+/// Pending ones. Who gathers wants to know of nothing but the end of the store or of the job.
+void Client::Impl::fail_calls() {
+  const Status why = obstacle();
+  std::map<uint64_t, std::shared_ptr<Call>> calls;
+  calls.swap(pending_);
+  for (const auto& [id, call] : calls) {
+    if (!call->bears_deaths) {
+      finish(call.get(), broken_, {});
+    } else if (why.ok()) {
+      pending_.emplace(id, call);
+    } else {
+      finish(call.get(), why, {});
+    }
+  }
+}
+
+/// Why survivors cannot gather; deaths are no reason.
+Status Client::Impl::obstacle() const {
+  for (const Status& each : failures_) {
+    if (each.code() != Code::kPeerLost) return each;
+  }
+  if (store_gone_.ok()) return {};
+  ErrorInfo info = store_gone_.info();
+  info.message = format("%s: the ranks that are left can agree on nothing without the store, %s",
+                        info.message.c_str(),
+                        welcome.server.rank < 0
+                            ? "so this job is over"
+                            : "which a rank served; under dt run its own process does, and a job "
+                              "outlives each of its ranks");
+  return Status(std::move(info));
+}
+
+void Client::Impl::forgive(const std::vector<int32_t>& ranks) {
+  if (lost_) return;
+  std::erase_if(failures_, [&](const Status& each) {
+    const ErrorInfo& info = each.info();
+    return info.code == Code::kPeerLost &&
+           std::find(ranks.begin(), ranks.end(), info.rank) != ranks.end();
+  });
+  broken_ = failures_.empty() ? Status() : failures_.front();
 }
 
 void Client::Impl::set_callback(std::function<void(const Failure&)> callback) {

@@ -13,7 +13,8 @@ struct Call {
   Event done;
   Status status;
   std::string payload;
-  uint64_t id = 0;  // loop's thread only
+  uint64_t id = 0;            // loop's thread only
+  bool bears_deaths = false;  // the same: goes on when other ranks die
 };
 
 /// The client's state. Loop's thread only, except the const members.
@@ -35,6 +36,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void set_dumper(std::function<void(const std::string&, DumpAnswerer)> dumper) {
     dumper_ = std::move(dumper);
   }
+  void forgive(const std::vector<int32_t>& ranks);
   void close();
 
   const ClientOptions options;
@@ -56,6 +58,8 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   void answer_dump(uint64_t id, const Result<std::string>& written);
   void fail(const Failure& failure);
   void finish_all(const Status& status);
+  void fail_calls();
+  Status obstacle() const;
   static void finish(Call* call, Status status, std::string payload);
 
   net::Loop* const loop_;
@@ -64,7 +68,9 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
   uint64_t last_id_ = 1;  // 1 was the hello
   uint64_t goodbye_id_ = 0;
   bool goodbye_ended_ = false;
-  Status broken_;  // the first failure of the whole job
+  std::vector<Status> failures_;  // of the whole job, in order, but those that were forgiven
+  Status broken_;                 // the first of them
+  Status store_gone_;             // why, where lost_ is not on purpose
   bool lost_ = false;
   std::function<void(const Failure&)> callback_;
   std::function<void(const std::string&, DumpAnswerer)> dumper_;  // of a rank that records

@@ -67,6 +67,7 @@ void Server::Impl::declare_lost(int32_t rank, int64_t now_ns) {
   if (death.has_value()) death->silent = true;
   if (death.has_value() && !aborted_) push(*death, id);
   deliver(answers);
+  review_gatherings();
   // Should it wake up, it learns that the others went on without it.
   Failure farewell;
   farewell.info.code = Code::kAborted;

@@ -73,11 +73,16 @@ class JoinTable {
   /// verdict, for all to know: "rank 3 (hostB pid 4242) " and `what`.
   std::optional<Failure> lost(uint64_t client, const std::string& what, Answers* answers);
 
+  /// `by` go on without `gone`, whose deaths are no matter at their goodbyes.
+  void forgive(const std::vector<int32_t>& by, const std::vector<int32_t>& gone);
+
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
   bool decided() const { return decided_; }
   /// Those that take part: since the verdict, and until they leave or die.
   std::vector<Member> members() const;
+  /// One of them; null: it is none.
+  const Member* member(int32_t rank) const;
   /// The connection of a rank that is there; 0 none.
   uint64_t client_of(int32_t rank) const;
   /// Once after the verdict: the records, as keys and values for the store.
@@ -93,6 +98,7 @@ class JoinTable {
     std::optional<uint64_t>
         waiting;  // request id of a pending join or goodbye, see begin_waiting()
     Patience patience;
+    std::set<int32_t> forgiven;  // ranks
     JoinRecord record;
   };
   using Slots = std::map<int32_t, Slot>;
@@ -120,8 +126,8 @@ class JoinTable {
   std::map<int32_t, Member> died_joining_;  // and have not come back
   Patience first_join_;                     // the server's own limit
   bool decided_ = false;
-  Status failed_;  // the join's end, when it failed
-  Status first_death_;
+  Status failed_;               // the join's end, when it failed
+  std::vector<Status> deaths_;  // in order, each of one rank
   std::vector<std::pair<std::string, std::string>> records_;
 };
 

@@ -39,8 +39,19 @@ void JoinTable::finish_goodbyes(Answers* answers) {
   for (auto& entry : slots_) {
     Slot& slot = entry.second;
     if (slot.stage != Stage::kLeft || !slot.waiting.has_value()) continue;
-    answers->push_back({{slot.client, *slot.waiting}, first_death_, {}});
+    const auto death = std::find_if(deaths_.begin(), deaths_.end(), [&](const Status& each) {
+      return slot.forgiven.count(each.info().rank) == 0;
+    });
+    const Status status = death == deaths_.end() ? Status() : *death;
+    answers->push_back({{slot.client, *slot.waiting}, status, {}});
     end_waiting(&slot);
+  }
+}
+
+void JoinTable::forgive(const std::vector<int32_t>& by, const std::vector<int32_t>& gone) {
+  for (const int32_t rank : by) {
+    const auto slot = slots_.find(rank);
+    if (slot != slots_.end()) slot->second.forgiven.insert(gone.begin(), gone.end());
   }
 }
 
@@ -78,7 +89,7 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& what,
   failure.info.rank = rank;
   failure.info.host = slot.member.host;
   failure.info.pid = slot.member.pid;
-  if (first_death_.ok()) first_death_ = Status(failure.info);
+  deaths_.emplace_back(failure.info);
   finish_goodbyes(answers);
   return failure;
 }
@@ -114,6 +125,12 @@ std::vector<Member> JoinTable::members() const {
     if (slot.stage == Stage::kMember) members.push_back(slot.member);
   }
   return members;
+}
+
+const Member* JoinTable::member(int32_t rank) const {
+  const auto slot = slots_.find(rank);
+  if (slot == slots_.end() || slot->second.stage != Stage::kMember) return nullptr;
+  return &slot->second.member;
 }
 
 uint64_t JoinTable::client_of(int32_t rank) const {

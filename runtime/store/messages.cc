@@ -313,4 +313,24 @@ bool decode(std::string_view bytes, std::vector<DumpAnswer>* out) {
   return reader.done();
 }
 
+std::string encode(const GatherVerdict& verdict) {
+  Writer writer;
+  writer.u64(verdict.session).u64(verdict.number);
+  writer.u32(static_cast<uint32_t>(verdict.present.size()));
+  for (const auto& [rank, says] : verdict.present) writer.i32(rank).text(says);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, GatherVerdict* out) {
+  Reader reader(bytes);
+  out->session = reader.u64();
+  out->number = reader.u64();
+  const size_t present = reader.count(4 + 4);
+  for (size_t i = 0; i < present && reader.ok(); ++i) {
+    const int32_t rank = reader.i32();
+    out->present.emplace_back(rank, reader.text(kMaxPayloadBytes));
+  }
+  return reader.done();
+}
+
 }  // namespace dt::store

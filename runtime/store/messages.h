@@ -140,6 +140,14 @@ struct DumpAnswer {
   std::string text;  ///< the file, or why there is none
 };
 
+/// Who came to a gathering, the same for all of them.
+struct GatherVerdict {
+  uint64_t session = 0;  ///< random, never 0, of this gathering only
+  uint64_t number = 0;   ///< counts the gatherings of this store: 1, 2, ...
+  /// World ranks, in the order of the members, and what each said.
+  std::vector<std::pair<int32_t, std::string>> present;
+};
+
 /// Where the server keeps the encoded JoinRecord of each rank once the verdict is out. Clients may
 /// read below kJoinPrefix (multi_get), not write.
 inline constexpr char kJoinPrefix[] = "dt.join/";
@@ -157,6 +165,7 @@ std::string encode(const Busy& busy);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
 std::string encode(const std::vector<DumpAnswer>& answers);
+std::string encode(const GatherVerdict& verdict);
 /// False: the bytes are no such thing; `out` is then unspecified.
 bool decode(std::string_view bytes, JoinRecord* out);
 bool decode(std::string_view bytes, Verdict* out);
@@ -167,5 +176,6 @@ bool decode(std::string_view bytes, Busy* out);
 bool decode(std::string_view bytes, Hello* out);
 bool decode(std::string_view bytes, Welcome* out);
 bool decode(std::string_view bytes, std::vector<DumpAnswer>* out);
+bool decode(std::string_view bytes, GatherVerdict* out);
 
 }  // namespace dt::store

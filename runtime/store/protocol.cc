@@ -26,7 +26,7 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kHeedsStop)) ||
+          type <= static_cast<uint8_t>(FrameType::kGather)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
           type <= static_cast<uint8_t>(FrameType::kStop));
 }
@@ -202,7 +202,7 @@ namespace {
 
 // The fields of each request, in order: k = one key, K = keys, v = one value, V = values,
 // e = expected, n = number, t = timeout, j/h/f/a/b = join, hello, failure, activity, busy,
-// m = text, p = prefix.
+// m = text, p = prefix, r = ranks.
 // Encoder and decoder walk the same word, so they cannot drift apart.
 const char* fields_of(FrameType type) {
   switch (type) {
@@ -226,6 +226,7 @@ const char* fields_of(FrameType type) {
     case FrameType::kTraceDumped: return "nm";
     case FrameType::kBeat: return "a";
     case FrameType::kBusy: return "b";
+    case FrameType::kGather: return "krvt";
     case FrameType::kHeedsStop:
     case FrameType::kPing:
     case FrameType::kHere:
@@ -270,6 +271,12 @@ bool read_field(char field, Reader* reader, Request* out) {
     case 'a': return decode(reader->text(kMaxPayloadBytes), &out->activity);
     case 'b': return decode(reader->text(kMaxTextBytes), &out->busy);
     case 'm': out->text = reader->text(kMaxTextBytes); break;
+    case 'r': {
+      const size_t count = reader->count(sizeof(uint32_t));
+      if (count > static_cast<size_t>(kMaxWorldSize)) return false;
+      for (size_t i = 0; i < count && reader->ok(); ++i) out->ranks.push_back(reader->i32());
+      break;
+    }
     default: return false;
   }
   return reader->ok();
@@ -298,6 +305,10 @@ void write_field(char field, const Request& request, Writer* writer) {
     case 'f': writer->text(encode(request.failure)); break;
     case 'a': writer->text(encode(request.activity)); break;
     case 'b': writer->text(encode(request.busy)); break;
+    case 'r':
+      writer->u32(static_cast<uint32_t>(request.ranks.size()));
+      for (const int32_t rank : request.ranks) writer->i32(rank);
+      break;
     case 'm': writer->text(std::string_view(request.text).substr(0, kMaxTextBytes)); break;
     default: break;
   }

@@ -19,7 +19,7 @@ namespace dt::store {
 
 inline constexpr uint32_t kMagic = 0x74537464;  // "dtSt": no TCPStore client starts with a 'd'
 inline constexpr uint8_t kFrameVersion = 1;
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr size_t kHeaderBytes = 20;
 
 inline constexpr size_t kMaxKeyBytes = 1 << 10;
@@ -54,6 +54,7 @@ enum class FrameType : uint8_t {
   kBeat = 23,         ///< a sign of life, with what the rank does; pushed back without; no answer
   kBusy = 24,         ///< the rank is away for a while, or back; pushed on to all
   kHeedsStop = 25,    ///< the rank will end when it is asked to stop
+  kGather = 26,       ///< the ranks of a communicator come together after a failure
   // from the server, and kPing, pushed with an id
   kReply = 64,      ///< payload by request
   kError = 65,      ///< ErrorInfo; id 0: about the connection, which is then closed
@@ -140,11 +141,13 @@ class Reader {
 struct Request {
   FrameType type = FrameType::kPing;
   uint64_t id = 0;
-  std::vector<std::string> keys;    ///< list: the prefix; barrier: the name
-  std::vector<std::string> values;  ///< set, compare_set: one; multi_set: as many as keys
+  std::vector<std::string> keys;    ///< list: the prefix; barrier, gather: the name
+  std::vector<std::string> values;  ///< set, compare_set, gather: one; multi_set: as many as keys
   std::optional<std::string> expected;
+  std::vector<int32_t> ranks;  ///< gather: the members
   int64_t number = 0;  ///< add: delta; barrier: count; ask_peer: rank; trace_dumped: 1 written
-  /// get, wait, barrier, join, goodbye, ask_peer, dump_traces: until the server gives up; -1 never
+  /// get, wait, barrier, join, goodbye, ask_peer, dump_traces, gather: until the server gives up;
+  /// -1 never
   int64_t timeout_ms = -1;
   Hello hello;
   JoinRecord join;

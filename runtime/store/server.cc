@@ -44,7 +44,9 @@ Server::Impl::Impl(net::Loop* loop, ServerOptions options)
       options_(std::move(options)),
       max_strangers_(stranger_limit()),
       joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
-              options_.join_timeout_ms}) {}
+              options_.join_timeout_ms}),
+      gatherings_({options_.world_size, [this](int32_t rank) { return joins_.member(rank); },
+                   random_session}) {}
 
 Status Server::Impl::listen(const std::vector<net::Address>& addresses) {
   Status failure;
@@ -293,6 +295,7 @@ void Server::Impl::drop(uint64_t id, int error) {
   // After an abort the ends of the others are its consequences, not news.
   if (death.has_value() && !aborted_) push(*death, id);
   deliver(answers);
+  review_gatherings();
   if (dt_sessions_ == 0) {
     for (const auto& empty : empty_waiters_) empty->set();
     empty_waiters_.clear();
@@ -358,6 +361,7 @@ void Server::Impl::on_timer() {
   Answers answers;
   keyspace_.expire(now_ns, &answers);
   joins_.expire(now_ns, &answers);
+  gatherings_.expire(now_ns, &answers);
   join_deadline_ns_ = joins_.next_deadline_ns();
   deliver(answers);
   end_questions([now_ns](const Question& each) { return each.deadline_ns <= now_ns; });
@@ -368,7 +372,8 @@ void Server::Impl::on_timer() {
 }
 
 void Server::Impl::arm_timer() {
-  int64_t next = std::min(keyspace_.next_deadline_ns(), join_deadline_ns_);
+  int64_t next =
+      std::min({keyspace_.next_deadline_ns(), join_deadline_ns_, gatherings_.next_deadline_ns()});
   if (!strangers_.empty()) next = std::min(next, strangers_.front().first);
   next = std::min(next, look_at_ns_);
   if (dumping_.has_value()) next = std::min(next, dumping_->deadline_ns);

@@ -17,6 +17,7 @@
 #include "net/address.h"
 #include "net/secure_connection.h"
 #include "net/tcp.h"
+#include "store/gather.h"
 #include "store/join.h"
 #include "store/keyspace.h"
 #include "store/protocol.h"
@@ -104,6 +105,8 @@ class Server::Impl {
   /// The session is gone: it will not answer, nor wait for answers.
   void drop_dumping(uint64_t id);
   void end_dumping();
+  void review_gatherings();
+  void note_partings();
   void abort_job(uint64_t id, const Session& session, const Request& request);
   Result<std::string> answer_now(const Request& request, Answers* answers);
   void refuse(Session* session, const Status& status);
@@ -150,6 +153,7 @@ class Server::Impl {
   Keyspace keyspace_;
   TorchService torch_{&keyspace_};
   JoinTable joins_;
+  GatherTable gatherings_;
   Vitals vitals_;                        // of the members, where they give signs of life
   int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed

@@ -73,10 +73,19 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       vitals_.end(session->member.rank);
       joins_.goodbye(ticket, patience, now_ns, &answers);
       join_deadline_ns_ = joins_.next_deadline_ns();
+      review_gatherings();
+      break;
+    case FrameType::kGather:
+      gatherings_.come(
+          ticket, session->member.rank,
+          {std::move(request.keys[0]), std::move(request.ranks), std::move(request.values[0])},
+          patience, now_ns, &answers);
+      note_partings();
       break;
     case FrameType::kCancel:
       keyspace_.cancel(ticket);
       joins_.cancel(ticket);
+      gatherings_.cancel(ticket);
       std::erase_if(questions_, [&](const auto& each) { return each.second.asker == ticket; });
       if (dumping_.has_value() && dumping_->asker == ticket) dumping_.reset();
       join_deadline_ns_ = joins_.next_deadline_ns();
@@ -223,6 +232,21 @@ void Server::Impl::abort_job(uint64_t id, const Session& session, const Request&
   Answers answers;
   joins_.leave(id, &answers);
   deliver(answers);
+  review_gatherings();
+}
+
+/// Behind the push of a death, so that who was gathering has heard of it.
+void Server::Impl::review_gatherings() {
+  Answers answers;
+  gatherings_.review(&answers);
+  note_partings();
+  deliver(answers);
+}
+
+void Server::Impl::note_partings() {
+  for (const GatherTable::Parting& parting : gatherings_.take_partings()) {
+    joins_.forgive(parting.present, parting.absent);
+  }
 }
 
 Result<std::string> Server::Impl::answer_now(const Request& request, Answers* answers) {
