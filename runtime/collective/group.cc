@@ -7,7 +7,8 @@
 namespace dt::collective {
 
 Result<void*> Group::make_block(shm::HostArena& arena, const Shape& shape, int32_t members) {
-  DT_TRY_VALUE(void* memory, arena.allocate(Layout(shape, members).bytes));
+  DT_TRY_VALUE(void* memory,
+               arena.allocate(Layout(shape, members).bytes, shm::HostArena::Use::kControl));
   Block* block = new (memory) Block();  // atomics start at zero, as the memory already is
   block->magic = Block::kMagic;
   block->shape = shape;

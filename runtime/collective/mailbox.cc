@@ -33,7 +33,7 @@ Status Mailboxes::open_outgoing(int32_t peer) {
   if (pair.box != nullptr) return {};
   const int64_t bytes =
       static_cast<int64_t>(sizeof(Mailbox)) + Mailbox::kSlots * group_.shape().slot_bytes;
-  DT_TRY_VALUE(void* memory, group_.arena().allocate(bytes));
+  DT_TRY_VALUE(void* memory, group_.arena().allocate(bytes, shm::HostArena::Use::kControl));
   group_.adopt(memory);  // a receiver may still look when this side closes
   pair.box = new (memory) Mailbox();
   shm::Location at;

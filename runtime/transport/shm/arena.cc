@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -235,7 +236,7 @@ Status HostArena::reserve(char* address, const Block& block) const {
   return result == 0 ? Status() : shortage(block.bytes, errno_text(errno));
 }
 
-Result<void*> HostArena::allocate(int64_t bytes) {
+Result<void*> HostArena::allocate(int64_t bytes, Use use) {
   reap();
   if (bytes <= 0) {
     return Status(Code::kInvalidArgument, format("cannot allocate %lld bytes: must be positive",
@@ -256,6 +257,7 @@ Result<void*> HostArena::allocate(int64_t bytes) {
   }
   Block block;
   block.bytes = round_up(bytes, kPageBytes);
+  block.is_data = use == Use::kData;
   const int64_t alignment = block.bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   block.offset =
       blocks_.with([&](Blocks& blocks) { return blocks.space.take(block.bytes, alignment); });
@@ -303,6 +305,34 @@ Status HostArena::release(void* pointer) {
   return {};
 }
 
+Status HostArena::withdraw() {
+  quarantine();
+  return blocks_.with([&](Blocks& blocks) -> Status {
+    for (auto& [address, block] : blocks.live) {
+      if (!block.is_data || block.withdrawn) continue;
+      const auto length = static_cast<size_t>(block.bytes);
+      const MemoryLimit limit = memory_limit();
+      if (block.bytes > limit.available_bytes) {
+        return shortage(block.bytes, format("only %lld bytes are left (%s)",
+                                            static_cast<long long>(limit.available_bytes),
+                                            limit.source.c_str()));
+      }
+      void* copy =
+          mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (copy == MAP_FAILED) return shortage(block.bytes, errno_text(errno));
+      void* const place = reinterpret_cast<void*>(address);
+      memcpy(copy, place, length);
+      if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) {
+        const int error = errno;
+        munmap(copy, length);
+        return shortage(block.bytes, errno_text(error));
+      }
+      block.withdrawn = true;
+    }
+    return {};
+  });
+}
+
 void HostArena::retire(std::vector<void*> pointers, const std::atomic<uint32_t>* detached,
                        uint32_t target) {
   retired_.with([&](std::vector<Retired>& retired) {
@@ -330,7 +360,7 @@ bool HostArena::locate(const void* pointer, int64_t bytes, Location* out) const 
     if (after == blocks.live.begin()) return false;
     const auto& [begin, block] = *--after;
     const auto within = static_cast<int64_t>(address - begin);
-    if (within > block.bytes || bytes > block.bytes - within) return false;
+    if (block.withdrawn || within > block.bytes || bytes > block.bytes - within) return false;
     out->offset = block.offset + within;
     out->allocation_offset = block.offset;
     out->allocation_bytes = block.bytes;

@@ -93,12 +93,20 @@ class HostArena {
   /// Zeroed memory in the own section, aligned to 4096 bytes (2 MiB from 2 MiB on, in huge pages
   /// where the system has them), already backed: touching it never fails. OUT_OF_MEMORY says what
   /// to check. bytes > 0.
-  Result<void*> allocate(int64_t bytes);
+  enum class Use {
+    kData,     ///< of the layers above and of callers
+    kControl,  ///< how ranks speak with each other
+  };
+  Result<void*> allocate(int64_t bytes, Use use = Use::kData);
   /// `pointer` is what allocate() gave, or null. The memory goes back to the system, unless
   /// quarantine() was called: then it stays reserved, since a late peer may still write into it.
   Status release(void* pointer);
   /// A communicator of this arena failed: no block is reused from now on.
   void quarantine() { quarantined_.store(true, std::memory_order_relaxed); }
+  /// Takes the data of this rank out of the peers' reach, at the same addresses and with the same
+  /// contents: for a peer that is lost, and may wake up and write. locate() knows it no more. No
+  /// operation may use that memory meanwhile.
+  Status withdraw();
 
   /// Gives memory from allocate() back once `detached` (inside one of the blocks) reaches `target`:
   /// looked at by later allocate() and retire() calls. For memory that peers may still read.
@@ -120,6 +128,8 @@ class HostArena {
   struct Block {
     int64_t offset = 0;
     int64_t bytes = 0;  ///< whole pages
+    bool is_data = false;
+    bool withdrawn = false;
   };
   struct Blocks {
     Space space;

@@ -257,3 +257,38 @@ TEST_CASE("Arena: nobody listens, a bad rank, an interrupt") {
   control.join();
   CHECK(message(stopped) == "stop");
 }
+
+TEST_CASE("Arena: what a rank withdraws keeps its place and contents, and peers reach it no more") {
+  auto arenas = make(2);
+  for (const auto& arena : arenas) REQUIRE(arena);
+  for (const int64_t bytes : {int64_t{100}, int64_t{3} << 20}) {
+    auto* data = static_cast<char*>(arenas[0]->allocate(bytes).value());
+    auto* control =
+        static_cast<char*>(arenas[0]->allocate(bytes, HostArena::Use::kControl).value());
+    Location at;
+    Location control_at;
+    REQUIRE(arenas[0]->locate(data, bytes, &at));
+    REQUIRE(arenas[0]->locate(control, bytes, &control_at));
+    const auto peers = arenas[1]->view(0, at.allocation_offset, at.allocation_bytes).value();
+    const auto peers_control =
+        arenas[1]->view(0, control_at.allocation_offset, control_at.allocation_bytes).value();
+    for (int64_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i % 113);
+    REQUIRE(arenas[0]->withdraw().ok());
+    REQUIRE(arenas[0]->withdraw().ok());  // nothing is left to do
+    memset(peers->data(), 99, static_cast<size_t>(bytes));
+    memset(peers_control->data(), 99, static_cast<size_t>(bytes));
+    int64_t same = 0;
+    for (int64_t i = 0; i < bytes; ++i) same += data[i] == static_cast<char>(i % 113) ? 1 : 0;
+    CHECK(same == bytes);
+    CHECK(control[bytes - 1] == 99);  // how ranks speak with each other stays shared
+    CHECK_FALSE(arenas[0]->locate(data, bytes, &at));
+    CHECK(arenas[0]->locate(control, bytes, &at));
+    // Later allocations lie elsewhere, so that nobody's old view shows them.
+    auto* later = static_cast<char*>(arenas[0]->allocate(bytes).value());
+    CHECK(arenas[0]->release(data).ok());
+    auto* last = static_cast<char*>(arenas[0]->allocate(bytes).value());
+    memset(peers->data(), 98, static_cast<size_t>(bytes));
+    CHECK(later[0] == 0);
+    CHECK(last[0] == 0);
+  }
+}
