@@ -565,6 +565,42 @@ DT_API dt_status dt_comm_world(dt_job* job, dt_comm** out_comm);
  */
 DT_API dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out_comm);
 
+/**
+ * The ranks of `comm` that are left after a failure, as a communicator of their own, in the same
+ * order: so a job outlives its ranks. `comm` stays broken; what is not broken can be shrunk, too,
+ * and then gives a communicator of the same ranks, as it does after a time-out.
+ *
+ * Collective over the ranks that live: each of them calls it, also one whose operation ended well.
+ * They agree through the store; who dies meanwhile is left out. A rank that lives and does not call
+ * it is the error of all, DT_ERR_TIMEOUT naming it, at the communicator's time-out
+ * (dt_comm_set_timeout(), else collective.timeout_ms). Operations on `comm` in other threads should
+ * have ended. No other call of dt may run on memory of dt_mem_alloc() meanwhile.
+ *
+ * When it returns, no rank writes any more into the buffers of operations on `comm` that failed.
+ * The new communicator has memory and connections of its own, which a rank that was declared lost
+ * and wakes up cannot reach; all its calls end with DT_ERR_ABORTED. Memory from dt_mem_alloc() and
+ * of reducers of `comm` stays where it is, with its contents, and may be used on the new
+ * communicator as ordinary memory; where a lost rank of this host has not ended, it is first copied
+ * out of that one's reach.
+ *
+ * Once the world communicator is shrunk, dt_comm_world(), dt_agree() and dt_stop_requested() mean
+ * the smaller one, and the store's functions and dt_finalize() no longer fail because of those that
+ * are gone; ranks and world size of dt_rank_info() stay. Communicators that were split from `comm`
+ * stay as they are. Works, reducers and groups belong to the communicator that they were made on.
+ *
+ * Needs the store: where a rank serves it and dies, the others get DT_ERR_PEER_LOST here. Under
+ * dt run (--on-failure continue) its process serves it, and any rank may die, rank 0 too.
+ * @param comm        the communicator, broken or not.
+ * @param out_smaller gives the handle; dt_comm_destroy().
+ * @return DT_OK; DT_ERR_TIMEOUT; DT_ERR_PEER_LOST without the store; DT_ERR_ABORTED after
+ * dt_abort(), or if this rank was declared lost; DT_ERR_INVALID_STATE inside a group, in a second
+ * thread, and after dt_finalize(). It can be called again after an error.
+ * @thread any; one call at a time in a job
+ * @cost two exchanges with the store, and new memory.
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_shrink(dt_comm* comm, dt_comm** out_smaller);
+
 /** This rank's index in the communicator. @param comm the handle. @param out_rank in [0, size).
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
 DT_API dt_status dt_comm_rank(dt_comm* comm, int32_t* out_rank);

@@ -350,6 +350,12 @@ class Comm {
     if (part.get() == nullptr) return std::nullopt;
     return Comm(part.release());
   }
+  /** Collective over the ranks that live: they go on after a failure. See dt_comm_shrink(). */
+  Comm shrink() {
+    detail::Handle<dt_comm, dt_comm_destroy> smaller;
+    detail::check(dt_comm_shrink(get_handle(), smaller.out()));
+    return Comm(smaller.release());
+  }
   /** An eventfd owned by the communicator: readable when works have completed. */
   int32_t work_fd() const {
     int32_t fd = -1;

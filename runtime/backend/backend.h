@@ -92,6 +92,18 @@ class Backend {
   /// The status that broke it, ok while whole.
   virtual Status broken() const = 0;
 
+  /// Of a broken communicator: waits until no operation of it touches memory of this host any more.
+  /// False: the deadline came first.
+  virtual bool quiesce(const Wait& /*wait*/) { return true; }
+
+  /// A communicator as this one among some of its ranks, which `on_host` connects: collective over
+  /// those. For survivors: this one may be broken.
+  virtual Result<std::shared_ptr<Backend>> among(std::shared_ptr<Backend> on_host,
+                                                 const std::string& /*name*/, int32_t /*rank*/,
+                                                 int32_t /*size*/, const Wait& /*wait*/) {
+    return on_host;
+  }
+
   /// Collective over the parent: ranks with equal color >= 0 form a communicator, ordered by (key,
   /// rank). Null on ranks whose color is negative. `name` is for messages.
   struct Split {

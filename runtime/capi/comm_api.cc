@@ -37,6 +37,19 @@ dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out
   });
 }
 
+dt_status dt_comm_shrink(dt_comm* comm, dt_comm** out_smaller) {
+  return guard("dt_comm_shrink", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto parent, call.get<CommObject>(comm, "comm"));
+    DT_TRY(call.not_null(out_smaller, "out_smaller"));
+    auto smaller = parent->job->shrink(parent->comm);
+    DT_TRY(parent->job->seen(smaller.status()));
+    auto object = std::make_shared<CommObject>();
+    object->job = parent->job;
+    object->comm = std::move(smaller).value();
+    return call.give(std::move(object), out_smaller);
+  });
+}
+
 dt_status dt_comm_rank(dt_comm* comm, int32_t* out_rank) {
   return guard("dt_comm_rank", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));

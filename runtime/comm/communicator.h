@@ -74,6 +74,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// What allocate() gave, or null; INVALID_ARGUMENT for anything else.
   Status release(void* pointer);
 
+  /// Of its operations; 0: none.
+  int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
   /// 0: none; < 0: the default again.
   void set_timeout_ms(int64_t timeout_ms) {
     timeout_ms_.store(timeout_ms < 0 ? options_.timeout_ms : timeout_ms, std::memory_order_relaxed);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/failure_board.h"
 
+#include <algorithm>
+
 #include "comm/communicator.h"
 
 namespace dt::comm {
@@ -22,7 +24,7 @@ std::vector<std::shared_ptr<Communicator>> FailureBoard::snapshot(State& state) 
 void FailureBoard::rank_lost(int32_t world_rank, const Status& status) {
   const auto live = state_.with([&](State& state) {
     state.lost.emplace_back(world_rank, status);
-    if (state.first.ok()) state.first = status;
+    state.all.emplace_back(world_rank, status);
     return snapshot(state);
   });
   for (const auto& communicator : live) {
@@ -43,7 +45,7 @@ void FailureBoard::communicator_failed(const std::string& name, const Status& st
 void FailureBoard::job_failed(const Status& status) {
   const auto live = state_.with([&](State& state) {
     if (state.job.ok()) state.job = status;
-    if (state.first.ok()) state.first = status;
+    state.all.emplace_back(-1, status);
     return snapshot(state);
   });
   for (const auto& communicator : live) communicator->interrupt(status);
@@ -60,7 +62,33 @@ std::vector<std::shared_ptr<Communicator>> FailureBoard::communicators() {
 }
 
 Status FailureBoard::first() const {
-  return state_.with([](const State& state) { return state.first; });
+  return state_.with([](const State& state) -> Status {
+    for (const auto& [rank, status] : state.all) {
+      if (state.forgiven.count(rank) == 0) return status;
+    }
+    return {};
+  });
+}
+
+void FailureBoard::forgive(const std::vector<int32_t>& world_ranks) {
+  state_.with([&](State& state) {
+    for (const int32_t rank : world_ranks) state.forgiven.insert(rank);
+  });
+}
+
+bool FailureBoard::forgiven(int32_t world_rank) const {
+  return state_.with([&](const State& state) { return state.forgiven.count(world_rank) != 0; });
+}
+
+Status FailureBoard::concerning(const std::vector<int32_t>& world_ranks) const {
+  return state_.with([&](const State& state) -> Status {
+    if (!state.job.ok()) return state.job;
+    for (const auto& [rank, status] : state.lost) {
+      const auto found = std::find(world_ranks.begin(), world_ranks.end(), rank);
+      if (found != world_ranks.end()) return status;
+    }
+    return {};
+  });
 }
 
 void FailureBoard::enlist(const std::shared_ptr<Communicator>& communicator) {

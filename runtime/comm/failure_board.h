@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,14 @@ class FailureBoard {
   /// Those that live.
   std::vector<std::shared_ptr<Communicator>> communicators();
 
-  /// The first failure of the whole job or of any rank; ok while there is none.
+  /// Survivors go on without these ranks: first() forgets what became of them.
+  void forgive(const std::vector<int32_t>& world_ranks);
+  bool forgiven(int32_t world_rank) const;
+  /// What ended the job, or one of these ranks; ok where nothing did.
+  Status concerning(const std::vector<int32_t>& world_ranks) const;
+
+  /// The first failure of the whole job or of any rank, but those forgiven; ok while there is
+  /// none.
   Status first() const;
 
   /// From now on `communicator` hears of failures; those already known reach it at once.
@@ -42,7 +50,8 @@ class FailureBoard {
     std::vector<std::pair<int32_t, Status>> lost;
     std::vector<std::pair<std::string, Status>> failed;
     Status job;
-    Status first;
+    std::set<int32_t> forgiven;
+    std::vector<std::pair<int32_t, Status>> all;  // in order; rank -1: of the job
   };
 
   /// Live communicators; forgets the others.

@@ -137,35 +137,48 @@ Status HostLinks::probe(int32_t rank, const Store& store, const Wait& wait) {
   return Status(std::move(info));
 }
 
-Result<std::shared_ptr<backend::Backend>> HostLinks::world(const store::Verdict& verdict,
+Result<std::shared_ptr<backend::Backend>> HostLinks::among(const store::Verdict& verdict,
+                                                           const std::vector<int32_t>& ranks,
                                                            std::shared_ptr<backend::Backend> local,
-                                                           backend::MultihostOptions options,
-                                                           Deadline deadline) {
+                                                           backend::MultihostOptions options) {
   backend::Roster& roster = options.roster;
-  roster.rank = self_.rank;
-  std::vector<int32_t> hosts(static_cast<size_t>(verdict.world_size));
+  std::vector<int32_t> host_of(static_cast<size_t>(verdict.world_size));
   for (size_t host = 0; host < verdict.hosts.size(); ++host) {
     for (const int32_t rank : verdict.hosts[host].ranks) {
-      if (rank >= 0 && rank < verdict.world_size) hosts[rank] = static_cast<int32_t>(host);
+      if (rank >= 0 && rank < verdict.world_size) host_of[rank] = static_cast<int32_t>(host);
     }
   }
+  std::vector<int32_t> hosts;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == self_.rank) roster.rank = static_cast<int32_t>(i);
+    hosts.push_back(host_of[ranks[i]]);
+  }
   roster.topology = collective::Topology::of(hosts);
-  for (int32_t rank = 0; rank < verdict.world_size; ++rank) roster.world_ranks.push_back(rank);
+  roster.world_ranks = ranks;
   for (const auto& members : roster.topology.hosts) {
     roster.host_names.push_back(verdict.hosts[hosts[members[0]]].host_name);
   }
   options.mesh = mesh_;
+  options.local = std::static_pointer_cast<backend::HostBackend>(std::move(local));
+  return backend::create_multihost(std::move(options));
+}
+
+Result<std::shared_ptr<backend::Backend>> HostLinks::world(const store::Verdict& verdict,
+                                                           std::shared_ptr<backend::Backend> local,
+                                                           backend::MultihostOptions options,
+                                                           Deadline deadline) {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < verdict.world_size; ++rank) ranks.push_back(rank);
   // A launcher may number local ranks as it likes; the schedule wants them in the order of ranks.
   auto part = std::static_pointer_cast<backend::HostBackend>(std::move(local));
   const bool ascending = std::is_sorted(
       verdict.locals.begin(), verdict.locals.end(),
       [](const store::LocalRecord& a, const store::LocalRecord& b) { return a.rank < b.rank; });
   if (!ascending) {
-    DT_TRY_VALUE(auto ordered, part->split_as(true, 0, self_.rank, roster.name, deadline));
+    DT_TRY_VALUE(auto ordered, part->split_as(true, 0, self_.rank, options.roster.name, deadline));
     part = std::static_pointer_cast<backend::HostBackend>(ordered.backend);
   }
-  options.local = std::move(part);
-  return backend::create_multihost(std::move(options));
+  return among(verdict, ranks, std::move(part), std::move(options));
 }
 
 }  // namespace dt::job

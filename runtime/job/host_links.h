@@ -50,6 +50,12 @@ class HostLinks {
   /// ring. The error names the pair, and says whether the other side is up; the caller tells the
   /// other ranks.
   Status connect(const store::Verdict& verdict, Store store, const Wait& wait);
+  /// The communicator of `ranks`, of several hosts. `local`: those of this host in that order, made
+  /// as a part; `options.roster` has the name.
+  Result<std::shared_ptr<backend::Backend>> among(const store::Verdict& verdict,
+                                                  const std::vector<int32_t>& ranks,
+                                                  std::shared_ptr<backend::Backend> local,
+                                                  backend::MultihostOptions options);
   /// The communicator of all ranks. `local`: the ranks of this host by local rank, made as a part.
   Result<std::shared_ptr<backend::Backend>> world(const store::Verdict& verdict,
                                                   std::shared_ptr<backend::Backend> local,

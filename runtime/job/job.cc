@@ -51,6 +51,7 @@ Job::~Job() {
   device_watch_ = nullptr;
   control_->disconnect();
   server_ = nullptr;
+  smaller_world_.with([](auto& world) { world = nullptr; });
   world_ = nullptr;
   if (tracer_ != nullptr) tracer_->settle(Tracer::kSettleMs);
   local_.with([](LocalPeers& local) { local = {}; });
@@ -87,14 +88,14 @@ Status Job::start_alone(const Config& config) {
   place_.master_port = 0;
   local_store_ = std::make_unique<LocalStore>();
   if (!config.text("store.torch_address").empty()) {
-    const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+    const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), failed()};
     DT_TRY_VALUE(loop_, net::Loop::start());
     DT_TRY_VALUE(torch_, TorchMeeting::join(loop_.get(), config, place_, logger_, wait));
   }
   comm::Communicator::Options options;
   options.name = kWorldName;
   options.world_ranks = {0};
-  const Wait limit{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  const Wait limit{Deadline::after_ms(rendezvous_timeout_ms_), failed()};
   DT_TRY_VALUE(options.backend, on_devices(config, backend::create_self(kWorldName), limit));
   options.board = board_;
   options.recorder = tracer_->recorder();
@@ -105,7 +106,7 @@ Status Job::start_alone(const Config& config) {
 }
 
 Status Job::start_together(const Config& config) {
-  const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), &failed_};
+  const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), failed()};
   const bool may_come = place_.exchange != launch::Exchange::kNone;
   DT_TRY_VALUE(credentials_, launch::find_credentials(config, process_environment(), may_come));
   DT_TRY_VALUE(loop_, net::Loop::start());
@@ -118,7 +119,8 @@ Status Job::start_together(const Config& config) {
   auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
   const store::Reach reach = HostLinks::reach_of(links, self);
   if (links.ok()) links_ = std::move(links).value();
-  DT_TRY_VALUE(const store::Verdict verdict, join(config, listener, reach, wait));
+  DT_TRY_VALUE(verdict_, join(config, listener, reach, wait));
+  const store::Verdict& verdict = verdict_;
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
   tracer_->joined(verdict.attempt, verdict.session);
@@ -193,7 +195,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.logger = logger_;
   options.meter = tracer_->meter();
   DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));
-  local_.with([&](LocalPeers& local) { local = {engine, verdict.locals}; });
+  local_.with([&](LocalPeers& local) { local = {engine, verdict.locals, {}}; });
 
   backend::HostWorldOptions world;
   world.name = kWorldName;
@@ -207,19 +209,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   comm.rank = verdict.local_rank;
   for (const store::LocalRecord& local : verdict.locals) comm.world_ranks.push_back(local.rank);
   if (links_ != nullptr) {
-    backend::MultihostOptions over_hosts;
+    backend::MultihostOptions over_hosts = multihost_options(engine);
     over_hosts.roster.name = kWorldName;
-    over_hosts.on_broken = [control = control_](const std::string& communicator,
-                                                const Status& status,
-                                                std::function<void()> handed_over) {
-      control->report_soon(communicator, status, std::move(handed_over));
-    };
-    over_hosts.settle = [control = control_] { control->settle(); };
-    over_hosts.meter = tracer_->meter();
-    over_hosts.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
-                                                     const std::string& name) {
-      arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);
-    };
     DT_TRY_VALUE(comm.backend, links_->world(verdict, std::move(comm.backend),
                                              std::move(over_hosts), wait.deadline));
     comm.rank = place_.rank;
@@ -233,6 +224,22 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   comm.first_timeout_ms = first_timeout_ms();
   world_ = comm::Communicator::create(std::move(comm));
   return {};
+}
+
+backend::MultihostOptions Job::multihost_options(
+    const std::shared_ptr<backend::HostEngine>& engine) {
+  backend::MultihostOptions options;
+  options.on_broken = [control = control_](const std::string& communicator, const Status& status,
+                                           std::function<void()> handed_over) {
+    control->report_soon(communicator, status, std::move(handed_over));
+  };
+  options.settle = [control = control_] { control->settle(); };
+  options.meter = tracer_->meter();
+  options.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
+                                                const std::string& name) {
+    arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);
+  };
+  return options;
 }
 
 Result<std::shared_ptr<backend::Backend>> Job::on_devices(const Config& config,
@@ -316,6 +323,8 @@ Status Job::lost(const store::LocalRecord& record) const {
 void Job::fail(const Status& status, bool silent, bool store_gone) {
   const ErrorInfo& info = status.info();
   const bool lost = info.code == Code::kPeerLost && info.rank >= 0;
+  // Heard of before it was shrunk away.
+  if (lost && !store_gone && board_->forgiven(info.rank)) return;
   local_.with([&](const LocalPeers& local) {
     if (local.engine == nullptr) return;
     int32_t none = 0;
@@ -329,7 +338,13 @@ void Job::fail(const Status& status, bool silent, bool store_gone) {
   } else {
     board_->job_failed(status);
   }
-  failed_.fire(status);
+  meeting_.with([&](const Meeting& meeting) {
+    const auto& ranks = meeting.ranks;
+    const bool concerned =
+        !lost || store_gone || std::find(ranks.begin(), ranks.end(), info.rank) != ranks.end();
+    if (meeting.interrupt != nullptr && concerned) meeting.interrupt->fire(status);
+  });
+  failed()->fire(status);
 }
 
 void Job::peer_ended(int32_t local_rank) {
@@ -338,7 +353,8 @@ void Job::peer_ended(int32_t local_rank) {
   const shm::SectionHeader& header = local.engine->arena()->header(local_rank);
   if (has_left(header)) return;
   auto culprit = local.records.begin() + local_rank;
-  if (const int32_t blames = header.blames.load(); blames != 0) {
+  const int32_t blames = header.blames.load();
+  if (blames != 0 && (blames < 0 || !board_->forgiven(blames - 1))) {
     // It ended because of another, of whom this rank has not heard yet. The store tells of those
     // that are not here, of an abort, and of silence.
     culprit = std::find_if(local.records.begin(), local.records.end(),
@@ -356,11 +372,19 @@ void Job::peer_ended(int32_t local_rank) {
 std::string Job::last_operation(int32_t world_rank) const {
   const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
   if (local.engine == nullptr) return {};
-  for (size_t i = 0; i < local.records.size(); ++i) {
-    if (local.records[i].rank != world_rank) continue;
-    const shm::LastOperation& last = local.engine->arena()->header(static_cast<int32_t>(i)).last;
+  // In a smaller communicator, if it has entered one there.
+  std::vector<std::shared_ptr<backend::HostEngine>> engines{local.engine};
+  engines.insert(engines.end(), local.newer.begin(), local.newer.end());
+  for (size_t age = engines.size(); age-- > 0;) {
+    const auto& ranks = engines[age]->options().world_ranks;
+    const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
+    if (found == ranks.end()) continue;
+    const auto local_rank = static_cast<int32_t>(found - ranks.begin());
+    const shm::LastOperation& last = engines[age]->arena()->header(local_rank).last;
     const int64_t kind = last.kind.load(std::memory_order_relaxed);
-    if (kind < 0 || kind >= backend::kKindCount) return "; it had entered no operation yet";
+    const bool none = kind < 0 || kind >= backend::kKindCount;
+    if (none && age > 0) continue;
+    if (none) return "; it had entered no operation yet";
     return format("; the last operation it entered was %s #%lld",
                   backend::kind_name(static_cast<backend::Kind>(kind)),
                   static_cast<long long>(last.sequence.load(std::memory_order_relaxed)));
@@ -405,8 +429,9 @@ Status Job::ended() {
 }
 
 Result<std::shared_ptr<comm::Communicator>> Job::world() const {
-  if (const Status status = world_->broken(); status.code() == Code::kInvalidState) return status;
-  return world_;
+  auto world = present_world();
+  if (const Status status = world->broken(); status.code() == Code::kInvalidState) return status;
+  return world;
 }
 
 Wait Job::store_wait(int64_t timeout_ms) const {
@@ -448,7 +473,7 @@ Status Job::finalize(int64_t timeout_ms) {
   final_status_ = seen(board_->first());
   const Deadline deadline = Deadline::after_ms(timeout_ms < 0 ? finalize_timeout_ms_ : timeout_ms);
   // What the GPU has not done yet is not lost, nor does it end as a failure.
-  if (final_status_.ok() && !world_->backend().drain(Wait{deadline, &failed_})) {
+  if (final_status_.ok() && !world_->backend().drain(Wait{deadline, failed()})) {
     final_status_ = undrained();
   }
   if (local_store_ != nullptr) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,8 +45,8 @@ LogLevel log_level(const Config& config);
 /// share memory with the local ranks, watch over peers; at the end a two-phase goodbye.
 ///
 /// Threads. The I/O thread (loop_) runs the store, hears of failures and tells the board, which
-/// breaks the communicators. Everything else runs on callers' threads. finalize() is the only
-/// function that changes members after start(); it takes ending_.
+/// breaks the communicators. Everything else runs on callers' threads. After start() members are
+/// changed by finalize(), which takes ending_, and those in a Guarded by shrink(), too.
 class Job {
  public:
   static Result<std::shared_ptr<Job>> start(const Config& config, Logger::Sink sink,
@@ -57,7 +58,11 @@ class Job {
 
   const launch::Place& place() const { return place_; }
   const std::string& host_name() const { return host_name_; }
+  /// All ranks, or those that are left of them once it was shrunk.
   Result<std::shared_ptr<comm::Communicator>> world() const;
+  /// A communicator of those ranks of `comm` that are left. Collective over those; see shrink.cc.
+  Result<std::shared_ptr<comm::Communicator>> shrink(
+      const std::shared_ptr<comm::Communicator>& comm);
   /// What this rank did so far, also of a job that failed or has ended.
   const std::shared_ptr<record::Meter>& meter() const { return tracer_->meter(); }
   const std::shared_ptr<record::Recorder>& recorder() const { return tracer_->recorder(); }
@@ -73,10 +78,10 @@ class Job {
     if (local_store_ == nullptr && client == nullptr) return ended();
     if (torch == nullptr) return client != nullptr ? function(*client) : function(*local_store_);
     if (client != nullptr) {
-      RoutedStore<store::Client> routed(client.get(), torch.get(), &failed_);
+      RoutedStore<store::Client> routed(client.get(), torch.get(), failed());
       return function(routed);
     }
-    RoutedStore<LocalStore> routed(local_store_.get(), torch.get(), &failed_);
+    RoutedStore<LocalStore> routed(local_store_.get(), torch.get(), failed());
     return function(routed);
   }
   /// < 0: the configured rendezvous time-out.
@@ -123,12 +128,30 @@ class Job {
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
+  backend::MultihostOptions multihost_options(const std::shared_ptr<backend::HostEngine>& engine);
   void watch_peers(const store::Verdict& verdict);
   void begin_heartbeats();
   /// As metrics.file and metrics.port say. What does not work is told, and the job goes on.
   void publish_metrics();
   void end_metrics();
   int64_t first_timeout_ms() const;
+
+  /// What shrink() makes.
+  struct Smaller {
+    std::string name;
+    std::vector<int32_t> ranks;  ///< world ranks
+    std::shared_ptr<backend::HostEngine> engine;
+    std::shared_ptr<backend::Backend> backend;
+  };
+  Result<bool> shrink_once(store::Client& client, comm::Communicator& comm, const std::string& what,
+                           Deadline deadline, Smaller* out);
+  Status withdraw_from(const std::vector<int32_t>& gone);
+  Status build(comm::Communicator& comm, const store::GatherVerdict& met,
+               shm::ArenaListener listener, const Wait& wait, Smaller* out);
+  void forgive(const std::vector<int32_t>& members, const std::vector<int32_t>& left);
+  std::shared_ptr<comm::Communicator> present_world() const;
+  /// Fired by the first failure that is not forgiven: ends waits. Lives as long as the job.
+  Interrupt* failed();
 
   // On the I/O thread.
   store::Activity activity();
@@ -162,7 +185,7 @@ class Job {
   std::atomic<bool> stop_{false};                   // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
   std::shared_ptr<Tracer> tracer_;
-  Interrupt failed_;  // fired by the first failure: ends waits of start()
+  Guarded<std::deque<Interrupt>> failed_{std::deque<Interrupt>(1)};  // the last one counts
 
   /// The connection to the store, also for threads of the backend that may outlive the Job.
   class Control {
@@ -195,6 +218,13 @@ class Job {
   struct LocalPeers {
     std::shared_ptr<backend::HostEngine> engine;
     std::vector<store::LocalRecord> records;
+    /// Of smaller communicators, by age. Memory that callers allocate there goes with the job.
+    std::vector<std::shared_ptr<backend::HostEngine>> newer;
+  };
+  /// Ranks that build a smaller communicator at this moment, and what ends that.
+  struct Meeting {
+    Interrupt* interrupt = nullptr;
+    std::vector<int32_t> ranks;
   };
 
   const std::shared_ptr<Control> control_ = std::make_shared<Control>();
@@ -204,7 +234,11 @@ class Job {
   std::unique_ptr<store::Server> server_;
   Guarded<LocalPeers> local_;
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
+  store::Verdict verdict_;            ///< of the join; of a job with more than one rank
   std::shared_ptr<comm::Communicator> world_;
+  std::mutex shrinking_;  ///< held during shrink()
+  Guarded<Meeting> meeting_;
+  Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk
   std::unique_ptr<PeerWatch> peer_watch_;
   std::unique_ptr<DeviceWatch> device_watch_;          // null without a device
   std::unique_ptr<metrics::FileWriter> metrics_file_;  // null unless asked for, like the next

@@ -61,8 +61,9 @@ Result<int32_t> Job::vote(int32_t mine, ReduceOp op, const char* name) {
   collective.recv = &result;
   collective.count = 1;
   collective.name = name;
-  DT_TRY(world_->check_ungrouped(name));
-  DT_TRY(world_->run_on_host(collective));
+  const auto world = present_world();
+  DT_TRY(world->check_ungrouped(name));
+  DT_TRY(world->run_on_host(collective));
   return result;
 }
 

@@ -150,6 +150,7 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
   vitals_.end(info.rank);
   join_deadline_ns_ = joins_.next_deadline_ns();
   if (!aborted_) push(*death, id);
+  review_gatherings();
 }
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {

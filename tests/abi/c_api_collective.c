@@ -130,6 +130,7 @@ void test_collectives(const fixture* f) {
   EXPECT(dt_comm_split(f->comm, 0, 0, &none) == DT_ERR_INVALID_STATE && none == NULL);
   EXPECT(dt_check_equal(f->comm, NULL, 0, NULL, NULL) == DT_ERR_INVALID_STATE);
   EXPECT(strstr(dt_last_error(), "inside a group; call dt_group_end before") != NULL);
+  EXPECT(dt_comm_shrink(f->comm, &none) == DT_ERR_INVALID_STATE && none == NULL);
   OK(dt_group_end(f->comm));
   EXPECT(filled(grouped));
   OK(dt_check_equal(f->comm, grouped, (int64_t)sizeof grouped, "grouped", NULL));

@@ -226,7 +226,16 @@ void test_comm(const fixture* f) {
   REFUSES_HANDLES(f, JOB, dt_job, "job", dt_comm_world(h, &untouched));
   REFUSES("out_comm", dt_comm_split(f->comm, 0, 0, NULL));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_split(h, 0, 0, &untouched));
+  REFUSES("out_smaller", dt_comm_shrink(f->comm, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_shrink(h, &untouched));
   EXPECT(untouched == f->comm);
+
+  dt_comm* same = NULL;
+  int32_t size = 0;
+  OK(dt_comm_shrink(f->comm, &same));
+  OK(dt_comm_size(same, &size));
+  EXPECT(size == 1);
+  dt_comm_destroy(same);
 
   dt_comm* part = NULL;
   OK(dt_comm_split(f->comm, 3, -5, &part));

@@ -199,6 +199,17 @@ class DeviceBackend final : public Backend {
     return status.ok() ? options_.on_host->broken() : status;
   }
 
+  bool quiesce(const Wait& wait) override { return options_.on_host->quiesce(wait); }
+  Result<std::shared_ptr<Backend>> among(std::shared_ptr<Backend> on_host, const std::string& name,
+                                         int32_t rank, int32_t size, const Wait& wait) override {
+    DeviceOptions child = options_;
+    child.name = name;
+    child.rank = rank;
+    child.size = size;
+    child.on_host = std::move(on_host);
+    return create_device_backend(std::move(child), wait);
+  }
+
   Result<Split> split(int32_t color, int32_t key, const std::string& name,
                       Deadline deadline) override {
     DT_TRY_VALUE(Split part, options_.on_host->split(color, key, name, deadline));

@@ -214,8 +214,10 @@ Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> e
       arena.doorbell().sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kSlicesMs)));
     }
     const int64_t pid = options.pids.empty() ? arena.header(rank).pid : options.pids[rank];
+    const int32_t whole =
+        world.whole_ranks.empty() ? options.world_ranks[rank] : world.whole_ranks[rank];
     group_options.members.push_back(
-        {rank, options.world_ranks[rank], pid, world.part ? options.world_ranks[rank] : -1});
+        {rank, options.world_ranks[rank], pid, world.part ? whole : -1});
   }
   group_options.name = world.name;
   group_options.host = options.host;

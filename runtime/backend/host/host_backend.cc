@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/host/host_backend.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -357,6 +358,18 @@ void HostBackend::interrupt(Status status) {
   engine_->arena()->quarantine();
   interrupt_.fire(std::move(status));
   if (pending()) (void)engine_->progress().notify();
+}
+
+bool HostBackend::quiesce(const Wait& wait) {
+  // Whoever has the turn finds the interrupt; what it copies meanwhile ends first.
+  while (!turn_.try_take()) {
+    if (wait.interrupted() || wait.deadline.passed()) return false;
+    sched_yield();
+  }
+  take_inbox();
+  if (interrupt_.fired()) fail_queue();
+  if (turn_.give()) doorbell_.ring();
+  return true;
 }
 
 Result<int> HostBackend::completion_fd() {

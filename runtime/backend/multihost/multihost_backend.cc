@@ -142,6 +142,12 @@ class MultihostBackend final : public Backend {
 
   Status broken() const override { return interrupt_.status(); }
 
+  bool quiesce(const Wait& wait) override {
+    if (!interrupt_.fired()) return true;
+    loop()->run([&] { conductor_->fail(); });  // no link touches a buffer afterwards
+    return options_.local->quiesce(wait);
+  }
+
   Result<Split> split(int32_t color, int32_t key, const std::string& name,
                       Deadline deadline) override;
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include "backend/nccl/library.h"
@@ -227,6 +228,81 @@ TEST_CASE("Job: at level info one rank of a host tells which NCCL it is, and wha
   };
   CHECK(count("NCCL 2.28.9 (" DT_FAKE_NCCL ", nccl.library)") == 1);
   CHECK(count("NCCL 2.28.9: ") == static_cast<ptrdiff_t>(nccl::known_faults(22809).size()));
+}
+
+/// Sums rank + 1 over the ranks of `comm` on its GPUs.
+Status sum_on(comm::Communicator& comm, int rank, float* value) {
+  *value = static_cast<float>(rank + 1);
+  backend::Collective collective;
+  collective.kind = backend::Kind::kAllreduce;
+  collective.dtype = Dtype::kF32;
+  collective.send = collective.recv = value;
+  collective.count = 1;
+  const auto work = std::make_shared<backend::Work>();
+  DT_TRY(comm.submit(collective, work));
+  comm.backend().wait(*work, Wait());
+  return work->status();
+}
+
+TEST_CASE("Job: survivors go on over their GPUs, with NCCL and staged") {
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  for (const bool shared : {false, true}) {
+    CAPTURE(shared);
+    fake->reset();
+    fake->set_enqueue(FakeCuda::enqueue);
+    constexpr int kSize = 4;
+    const auto loop = std::move(net::Loop::start()).value();
+    store::ServerOptions serving;
+    serving.world_size = kSize;
+    serving.server_rank = -1;
+    auto server = store::Server::start(loop.get(), serving);
+    REQUIRE(server.ok());
+    std::vector<Status> outcomes(kSize);
+    std::vector<float> sums(kSize);
+    std::vector<std::string> names(kSize);
+    // Set when all that are left have their sum; by their number.
+    Event all_have[kSize + 1];
+    std::atomic<int> have[kSize + 1] = {};
+    const auto has_sum = [&](int left) {
+      if (have[left].fetch_add(1) + 1 == left) all_have[left].set();
+    };
+    dt::test::on_ranks(kSize, [&](int rank) {
+      const auto at = static_cast<size_t>(rank);
+      outcomes[at] = [&]() -> Status {
+        Config config = good_config(rank, kSize, server.value()->port());
+        if (shared) DT_TRY(config.set("backend.shared_gpu", "host"));
+        DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(shared ? 1 : kSize)));
+        DT_TRY_VALUE(auto comm, job->world());
+        DT_TRY(sum_on(*comm, rank, &sums[at]));
+        has_sum(kSize);
+        // One after the other ends without a goodbye; the others go on, down to one.
+        for (int left = kSize; left > 1; --left) {
+          if (rank == left - 1) {
+            (void)all_have[left].wait({Deadline::after_ms(20'000)});
+            return {};
+          }
+          while (sum_on(*comm, rank, &sums[at]).ok()) {
+          }
+          DT_TRY_VALUE(comm, job->shrink(comm));
+          DT_TRY(sum_on(*comm, rank, &sums[at]));
+          if (comm->size() != left - 1) return Status(Code::kInternal, "another size");
+          const auto expected = static_cast<float>(left * (left - 1) / 2);
+          if (sums[at] != expected) return Status(Code::kInternal, format("sum %g", sums[at]));
+          names[at] = comm->backend().name();
+          has_sum(left - 1);
+        }
+        return job->finalize(20'000);
+      }();
+    });
+    for (const Status& outcome : outcomes) {
+      if (!outcome.ok()) FAIL_CHECK(outcome.message());
+    }
+    for (size_t rank = 0; rank + 1 < kSize; ++rank) {
+      CHECK(names[rank] == (shared ? "staged" : "nccl"));
+    }
+    CHECK(fake->misuses().empty());
+    CHECK(fake->communicators() == 0);
+  }
 }
 
 TEST_CASE("Job: one rank over its GPU") {
