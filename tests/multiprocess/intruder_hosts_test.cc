@@ -28,6 +28,19 @@ namespace {
 constexpr size_t kHostGarbageBytes = size_t{16} << 20;
 constexpr size_t kHostCrowd = 3000;  // far above what a rank keeps
 constexpr char kAnswerMark[] = "DToW";
+// A rank works on meanwhile, and sanitizers keep a part of what it frees: up to 256 MiB.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define DT_TEST_KEEPS_FREED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define DT_TEST_KEEPS_FREED 1
+#endif
+#endif
+#if defined(DT_TEST_KEEPS_FREED)
+constexpr int64_t kRankGrowthBytes = 768 << 20;
+#else
+constexpr int64_t kRankGrowthBytes = kGrowthBytes;
+#endif
 
 struct MeshHello {
   uint64_t magic = 0x316f'6c6c'6548'5444;
@@ -194,7 +207,7 @@ TEST_CASE("intruders at the ports of agents and ranks disturb nothing, and nobod
     MESSAGE("node 0's agent grew by " << agent_growth / 1024 << " KiB, the rank by "
                                       << rank_growth / 1024 << " KiB");
     CHECK(agent_growth < kGrowthBytes);
-    CHECK(rank_growth < kGrowthBytes);
+    CHECK(rank_growth < kRankGrowthBytes);
     job.end_well();
   }
 }
