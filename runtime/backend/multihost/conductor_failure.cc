@@ -12,7 +12,7 @@ namespace {
 
 // A connection often breaks because its peer died. The control plane, which knows why, is given
 // this long to say so.
-constexpr int64_t kGraceMs = 1000;
+constexpr int64_t kCutGraceMs = 1000;
 // The local backend keeps the deadline of its own steps; this is for when it does not.
 constexpr int64_t kBackstopMs = 3000;
 // Who waits for data over sound connections is not at the break. Those that are have the same
@@ -117,7 +117,7 @@ Status Conductor::destroyed() const {
 void Conductor::suspect(Status status) {
   if (broken_ || !suspicion_.ok()) return;
   suspicion_ = std::move(status);
-  grace_timer_->start(kGraceMs);
+  grace_timer_->start(kCutGraceMs);
 }
 
 /// What a link has to do with an operation that does not end.
