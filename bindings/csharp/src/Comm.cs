@@ -89,6 +89,16 @@ namespace Dt
             return part == 0 ? null : new Comm(new CommHandle(part), new GroupState());
         }
 
+        /// <summary>The ranks that are left after a failure, as a communicator of their own, in the same
+        /// order: the job outlives its ranks. Collective over the ranks that live. This one stays broken.
+        /// </summary>
+        public Comm Shrink()
+        {
+            long smaller = Raw.Native.comm_shrink(Number);
+            GC.KeepAlive(this);
+            return new Comm(new CommHandle(smaller), new GroupState());
+        }
+
         /// <summary>An eventfd owned by the communicator: readable when works have completed since it
         /// was last read.</summary>
         public int WorkFd

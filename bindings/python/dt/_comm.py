@@ -63,7 +63,7 @@ def _wrong_count(names: _Names, sent: int, received: int, rule: str) -> Error:
 
 
 class Comm:
-    """An ordered set of ranks that runs collectives: what Job.world() and Comm.split() give.
+    """An ordered set of ranks that runs collectives: what Job.world(), Comm.split() and Comm.shrink() give.
 
     Arrays are whatever has the buffer protocol (NumPy, array.array, bytes, ...), DLPack (PyTorch, JAX,
     CuPy, ...) or __cuda_array_interface__, contiguous and in the machine's byte order; nothing is
@@ -113,6 +113,11 @@ class Comm:
         """
         handle = _raw.comm_split(self._handle, -1 if color is None else color, key)
         return Comm(handle, self._on_gpu) if handle != 0 else None
+
+    def shrink(self) -> "Comm":
+        """The ranks that are left after a failure, as a communicator of their own, in the same order:
+        the job outlives its ranks. Collective over the ranks that live. This one stays broken."""
+        return Comm(_raw.comm_shrink(self._handle), self._on_gpu)
 
     # ---- Its state ----
 

@@ -90,6 +90,10 @@ static class Programs
         {
             Console.WriteLine("again " + lost.Rank + " " + lost.Pid);
         }
+        Comm left = world.Shrink();
+        for (int i = 0; i < buffer.Length; ++i) buffer[i] = i;
+        left.Allreduce(buffer);
+        Console.WriteLine("left " + left.Rank + " " + left.Size + " " + buffer[7]);
         Console.Out.Flush();
         return 0;
     }

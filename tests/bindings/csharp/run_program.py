@@ -24,13 +24,14 @@ def collectives(options):
 
 
 def peer_death(options):
-    done = run([options.dt, "run", "-n", "2", "--no-prefix"] + options.command + ["peer-death"])
+    done = run([options.dt, "run", "-n", "2", "--no-prefix", "--on-failure", "continue"] + options.command + ["peer-death"])
     assert done.returncode == 137, done.returncode
     lines = done.stdout.split("\n")
     pid = next(line.split()[1] for line in lines if line.startswith("pid "))
     lost = next(line.split() for line in lines if line.startswith("lost "))
     assert lost[1] == "1" and lost[2] == pid and lost[4] == "True" and lost[5] == "PeerLost", lost
     assert f"again 1 {pid}" in lines, lines
+    assert "left 0 1 7" in lines, lines
 
 
 def leave_open(options):

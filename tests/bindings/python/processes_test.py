@@ -69,13 +69,18 @@ class Processes(unittest.TestCase):
                     comm.barrier()
                 except dt.PeerLostError as again:
                     print(str(again.rank) + " again", flush=True)
+                left = comm.shrink()
+                values[0] = 5
+                left.allreduce(values)
+                print(left.rank, left.size, values[0], job.world().size, flush=True)
+                job.finalize()
             """)
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "ready\n")
         os.kill(ranks[1].pid, signal.SIGKILL)
         out, error = ranks[0].communicate(timeout=LIMIT_S)
         self.assertEqual(out.splitlines(), [f"1 {socket.gethostname()} {ranks[1].pid} 22",
-                                            "1 again"], error)
+                                            "1 again", "0 1 5.0 1"], error)
 
     def test_a_killed_peer_fails_what_is_awaited(self):
         ranks = self.start("""

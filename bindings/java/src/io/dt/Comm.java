@@ -129,6 +129,20 @@ public final class Comm extends IntegerArrayCollectives {
   }
 
   /**
+   * The ranks that are left after a failure, as a communicator of their own, in the same order: the
+   * job outlives its ranks. Collective over the ranks that live. This one stays broken.
+   *
+   * @return to be closed
+   */
+  public Comm shrink() {
+    try {
+      return new Comm(Raw.comm_shrink(number()), new CommShared());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
    * Begins a group: operations until {@link #groupEnd} are carried out as one. Those that would
    * wait return at once, and groupEnd waits for them; works may not be waited for before.
    */

@@ -93,7 +93,7 @@ final class ProcessTests {
       equal(rest(survivor.getErrorStream()), "");
       equal(rest(survivor.getInputStream()).trim(),
           "lost rank 1 of " + java.net.InetAddress.getLocalHost().getHostName() + " pid "
-              + victim.pid());
+              + victim.pid() + "\nleft 0 of 1 with 5.0");
     }
   }
 
@@ -252,6 +252,13 @@ final class ProcessTests {
           comm.allreduce(one, one, ReduceOp.SUM);
         } catch (PeerLostException e) {
           System.out.println("lost rank " + e.rank() + " of " + e.host() + " pid " + e.pid());
+        }
+        try (Comm left = comm.shrink()) {
+          FloatBuffer five = Ranks.floats(1);
+          five.put(0, 5f);
+          left.allreduce(five, five, ReduceOp.SUM);
+          System.out.println(
+              "left " + left.rank() + " of " + left.size() + " with " + five.get(0));
         }
       }
     }
