@@ -171,7 +171,7 @@ uint64_t hash_bytes(const void* data, size_t bytes, uint64_t start) {
   return hash;
 }
 
-Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+std::vector<char> pack_checkpoint(const Checkpoint& checkpoint) {
   Writer writer;
   writer.put(kMagic);
   writer.put(kVersion);
@@ -187,9 +187,12 @@ Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   writer.put_all(checkpoint.history);
   writer.put_all(checkpoint.evaluations);
   writer.put(hash_bytes(writer.bytes().data(), writer.bytes().size()));
+  return writer.bytes();
+}
 
+Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   const std::string temporary = path + ".part";
-  Error why = write_synced(temporary, writer.bytes());
+  Error why = write_synced(temporary, pack_checkpoint(checkpoint));
   if (why.empty() && rename(temporary.c_str(), path.c_str()) != 0) why = std::strerror(errno);
   if (why.empty()) why = sync_directory_of(path);
   if (why.empty()) return {};
@@ -200,6 +203,11 @@ Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
 Error load_checkpoint(const std::string& path, const std::vector<int64_t>& shape, Checkpoint* out) {
   std::vector<char> bytes;
   if (Error error = read_file(path, &bytes); !error.empty()) return error;
+  return unpack_checkpoint(bytes, path, shape, out);
+}
+
+Error unpack_checkpoint(const std::vector<char>& bytes, const std::string& path,
+                        const std::vector<int64_t>& shape, Checkpoint* out) {
   constexpr size_t kHeadBytes = sizeof kMagic + sizeof kVersion;
   if (bytes.size() < sizeof kMagic || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
     return path + " is no checkpoint of this program; give --resume a file that --save wrote";

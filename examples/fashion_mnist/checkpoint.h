@@ -42,10 +42,16 @@ struct Checkpoint {
 /// ranks get wrong.
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t start = 0xcbf29ce484222325u);
 
+/// The bytes of a checkpoint's file.
+std::vector<char> pack_checkpoint(const Checkpoint& checkpoint);
+
+/// `shape` is the network's; the bytes of another network are refused. `path` is for the texts.
+Error unpack_checkpoint(const std::vector<char>& bytes, const std::string& path,
+                        const std::vector<int64_t>& shape, Checkpoint* out);
+
 /// Replaces `path` at once: readers see the old file or the new one, also after a crash.
 Error save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
-/// `shape` is the network's; a file of another network is refused.
 Error load_checkpoint(const std::string& path, const std::vector<int64_t>& shape, Checkpoint* out);
 
 }  // namespace fashion

@@ -46,6 +46,21 @@ void catch_signals(dt_job* job) {
   sigaction(SIGINT, &action, nullptr);
 }
 
+/// To the end, with --survive also without ranks that are lost on the way.
+void train_to_end(const fashion::Options& options, std::unique_ptr<fashion::Trainer>* trainer) {
+  for (;;) {
+    std::string why;
+    try {
+      (*trainer)->run();
+      return;
+    } catch (const dt::Error& error) {
+      if (!options.survive || error.status() != DT_ERR_PEER_LOST) throw;
+      why = error.what();
+    }
+    *trainer = fashion::Trainer::of_survivors(trainer->get(), why);
+  }
+}
+
 [[noreturn]] void fail(int rank, const char* message) {
   if (rank >= 0) {
     std::fprintf(stderr, "fashion_mnist: rank %d: %s\n", rank, message);
@@ -64,6 +79,7 @@ int main(int argc, char** argv) {
   if (!fashion::parse_options(argc, argv, &options, &exit_code)) return exit_code;
   openblas_set_num_threads(1);  // one rank per core; more threads would only take turns
 
+  fashion::Dataset train, test;
   std::optional<dt::Job> job;
   std::unique_ptr<fashion::Trainer> trainer;
   int rank = -1;
@@ -72,7 +88,6 @@ int main(int argc, char** argv) {
     const dt::Place place = job->place();
     rank = place.rank;
     if (!options.compute_only) catch_signals(job->get_handle());
-    fashion::Dataset train, test;
     fashion::Error error;
     if (rank == 0) error = fashion::check_outputs(options);
     if (error.empty()) error = fashion::read_fashion_mnist(options.data, &train, &test);
@@ -81,8 +96,8 @@ int main(int argc, char** argv) {
       error = fashion::check_batch(options.batch, place.world_size, train.count());
     }
     if (!error.empty()) throw std::runtime_error(error);
-    trainer = std::make_unique<fashion::Trainer>(options, &*job, std::move(train), std::move(test));
-    trainer->run();
+    trainer = std::make_unique<fashion::Trainer>(options, &*job, train, test);
+    train_to_end(options, &trainer);
     trainer.reset();
     job->finalize();
     // A pre-emption is no failure: what was saved is resumed by the next start.

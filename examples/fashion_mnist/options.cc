@@ -69,6 +69,8 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--eval-every", out->eval_every, "Also evaluate each time after so many steps")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--survive", out->survive,
+               "Go on without ranks that are lost; with dt run --on-failure continue");
   app.add_flag("--no-eval", out->no_eval, "Do not evaluate on the test images");
   app.add_flag("--quiet", out->quiet, "Print errors only");
   app.add_flag("--compute-only", out->compute_only,

@@ -24,6 +24,7 @@ struct Options {
   int64_t steps = 0;       // stop after so many in all; 0: run all epochs
   int64_t eval_every = 0;  // steps; 0: at the end of each epoch
   bool no_eval = false;
+  bool survive = false;
   bool quiet = false;
   bool compute_only = false;
 };

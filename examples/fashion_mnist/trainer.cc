@@ -51,10 +51,10 @@ dt::SamplerOptions sampler_options(const dt::Comm& comm, int64_t images, int64_t
 // Batch k of rank r of W is every W-th image of the epoch's order from (k * local_batch) * W + r
 // on. All ranks together thus take images [k * batch, (k + 1) * batch) of that order, whatever W
 // is, and the loss curve does not depend on the number of ranks.
-Trainer::Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test)
+Trainer::Trainer(const Options& options, dt::Job* job, const Dataset& train, const Dataset& test)
     : options_(options),
-      train_(std::move(train)),
-      test_(std::move(test)),
+      train_(train),
+      test_(test),
       job_(*job),
       comm_(job->world()),
       rank_(comm_.rank()),
@@ -129,20 +129,25 @@ void Trainer::train_epoch() {
   sampler_.set_epoch(state_.epoch);
   std::vector<int64_t> indices(static_cast<size_t>(local_batch_));
   progress_.resume();
+  finish_step();  // where a rank was lost right after a step
   while (state_.position < steps_per_epoch_ && !is_over()) {
     sampler_.indices(state_.position * local_batch_, local_batch_, indices.data());
     train_step(indices.data());
     progress_.step(progress_state(kRecentSteps));
-    if (options_.eval_every > 0 && state_.step % options_.eval_every == 0 &&
-        state_.position < steps_per_epoch_) {
-      evaluate();
-    }
-    if (options_.save_every > 0 && state_.step % options_.save_every == 0 &&
-        state_.position < steps_per_epoch_) {
-      save();
-    }
+    finish_step();
   }
   progress_.pause();
+}
+
+/// What is due between two steps of an epoch.
+void Trainer::finish_step() {
+  if (state_.position == 0 || state_.position == steps_per_epoch_) return;
+  const int64_t evaluated = state_.evaluations.empty() ? -1 : state_.evaluations.back().step;
+  if (options_.eval_every > 0 && state_.step % options_.eval_every == 0 &&
+      evaluated != state_.step) {
+    evaluate();
+  }
+  if (options_.save_every > 0 && state_.step % options_.save_every == 0) save();
 }
 
 void Trainer::train_step(const int64_t* indices) {

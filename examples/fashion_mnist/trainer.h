@@ -6,6 +6,7 @@
 #include <dt/dt.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint.h"
@@ -24,18 +25,27 @@ struct CloseFile {
 /// Trains one network on all ranks of a job. Throws dt::Error and std::runtime_error.
 class Trainer {
  public:
-  Trainer(const Options& options, dt::Job* job, Dataset train, Dataset test);
+  /// @param job, train, test are borrowed.
+  Trainer(const Options& options, dt::Job* job, const Dataset& train, const Dataset& test);
+
+  /// The trainer of the ranks that are left when run() of `former` threw PEER_LOST, because of
+  /// `why`. It goes on with the state of the one that came furthest. Collective over those ranks.
+  static std::unique_ptr<Trainer> of_survivors(Trainer* former, std::string why);
 
   /// Once a rank or dt run asks to stop, all finish the same step, save, and return.
   void run();
 
  private:
   void resume();
+  void adopt(Checkpoint&& state);
+  void take_over(Trainer* former);
   void train_epoch();
   void train_step(const int64_t* indices);
   void read_gradient_pointers();
   void evaluate();
+  void finish_step();
   void finish_epoch();
+  void collect_state();
   void save();
   void write_curves();
   void open_loss_log();
@@ -47,9 +57,9 @@ class Trainer {
   ProgressState progress_state(int64_t window) const;
 
   const Options options_;
-  const Dataset train_, test_;
+  const Dataset &train_, &test_;
   dt::Job& job_;
-  dt::Comm comm_;
+  dt::Comm comm_;  // of all ranks that are left
   const int32_t rank_, world_size_;
   const int64_t local_batch_;      // images of this rank per step
   const int64_t steps_per_epoch_;  // whole global batches; the rest of an epoch is left out

@@ -282,6 +282,26 @@ class Recovery:
                 node1.end()
         print(f"{name}: 2 nodes lost, {self.compare_almost(name, out)}", flush=True)
 
+    def survival(self, name):
+        """Two of four ranks are killed, and the others go on without a restart."""
+        ranks, half = 4, len(self.window) // 2
+        checkpoint = self.path(name + ".ck")
+        command = [self.options.dt, "run", "-n", str(ranks), "--on-failure", "continue",
+                   *self.trainer(name, checkpoint, "--survive")]
+        with Job(name, command, self.folder) as job:
+            for turn, rank in enumerate(self.chance.sample(range(ranks), 2)):
+                aim = self.chance.choice(self.window[turn * half:(turn + 1) * half])
+                job.wait_for(lambda step=aim: saved_step(checkpoint) >= step)
+                job.goes_on(self.chance.uniform(0, 0.05))
+                job.send(rank, 0, signal.SIGKILL)
+                print(f"{name}: rank {rank} killed, the checkpoint is of step {saved_step(checkpoint)}", flush=True)
+            out, err = job.end(128 + signal.SIGKILL)
+        went_on = re.findall(r"; (\d) go on after step (\d+)", err)
+        expect([left for left, _ in went_on] == ["3", "2"], out + err)
+        expect("parameters equal on all 2 ranks" in out, out + err)
+        print(f"{name}: {', '.join(f'{left} went on after step {step}' for left, step in went_on)}; "
+              f"{self.compare_almost(name, out)}", flush=True)
+
     def full_disk(self, name):
         """A disk with room for one checkpoint, not for its successor beside it. Later it has more."""
         disk, room = self.path("disk"), os.path.getsize(self.path("undisturbed.ck")) * 3 // 2
@@ -330,7 +350,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         recovery = Recovery(options, folder)
         recovery.run_undisturbed()
-        scenes = [recovery.kills, recovery.preemption]
+        scenes = [recovery.kills, recovery.preemption, recovery.survival]
         if options.full:
             scenes.append(recovery.node_loss)
         if os.geteuid() == 0:
