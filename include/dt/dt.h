@@ -452,7 +452,7 @@ typedef enum dt_kind {
 typedef struct dt_kind_stats {
   int64_t operations; /**< that have ended, failures among them */
   int64_t failures;   /**< of these */
-  int64_t bytes;      /**< of the larger of an operation's two buffers, summed */
+  int64_t bytes;      /**< of the larger of an operation's two buffers; of failures 0 */
   int64_t
       bus_bytes;    /**< the same times 2(N-1)/N for allreduce, (N-1)/N for allgather and
                          reduce_scatter, 1 for the others: what crosses the slowest link at least */

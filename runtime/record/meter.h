@@ -76,7 +76,11 @@ class Meter {
     for (Cell& cell : cells_) {
       if (cell.taken.exchange(1, std::memory_order_acquire) != 0) continue;
       add(cell.kinds[ended.kind], ended, [](std::atomic<int64_t>& counter, int64_t amount) {
-        counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+        // Unsigned, so that a sum beyond all bounds has a value, as fetch_add() gives it below.
+        counter.store(
+            static_cast<int64_t>(static_cast<uint64_t>(counter.load(std::memory_order_relaxed)) +
+                                 static_cast<uint64_t>(amount)),
+            std::memory_order_relaxed);
       });
       cell.taken.store(0, std::memory_order_release);
       return;
@@ -140,16 +144,18 @@ class Meter {
 
   template <class Add>
   void add(Kind& kind, const Ended& ended, const Add& add_to) {
+    add_to(kind.operations, 1);
+    if (ended.ticks > 0) add_to(kind.ticks, ended.ticks);
+    if (ended.status != Code::kOk) {
+      add_to(kind.failures, 1);
+      return;
+    }
     const Factors& factors = factors_[ended.size_class];
     const int64_t bytes = ended.count * dtype_bytes(ended.dtype) * factors.parts[ended.kind];
-    add_to(kind.operations, 1);
-    if (bytes != 0) {
-      add_to(kind.bytes, bytes);
-      add_to(kind.bus_bytes,
-             static_cast<int64_t>(static_cast<double>(bytes) * factors.bus[ended.kind] + 0.5));
-    }
-    if (ended.ticks > 0) add_to(kind.ticks, ended.ticks);
-    if (ended.status != Code::kOk) add_to(kind.failures, 1);
+    if (bytes == 0) return;
+    add_to(kind.bytes, bytes);
+    add_to(kind.bus_bytes,
+           static_cast<int64_t>(static_cast<double>(bytes) * factors.bus[ended.kind] + 0.5));
   }
   static Factors factors_of(int32_t size);
 
