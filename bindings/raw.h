@@ -400,6 +400,10 @@ inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int6
   detail::check(
       dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
 }
+/** `data` 0: it is no longer watched. */
+inline void reducer_watch(int64_t reducer, int32_t index, int64_t data, int64_t bytes) {
+  detail::check(dt_reducer_watch(handle<dt_reducer>(reducer), index, memory(data), bytes));
+}
 inline void reducer_finish(int64_t reducer, int64_t stream) {
   detail::check(dt_reducer_finish(handle<dt_reducer>(reducer), memory(stream)));
 }
@@ -462,6 +466,9 @@ inline Bytes sampler_indices(int64_t sampler, int64_t first, int64_t count) {
   detail::check(dt_sampler_indices(handle<dt_sampler>(sampler), first, count, indices.data()));
   return {std::string(reinterpret_cast<const char*>(indices.data()),
                       count > 0 ? static_cast<std::size_t>(count) * sizeof(int64_t) : 0)};
+}
+inline void sampler_check(int64_t sampler, int64_t comm) {
+  detail::check(dt_sampler_check(handle<dt_sampler>(sampler), handle<dt_comm>(comm)));
 }
 inline void sampler_destroy(int64_t sampler) { dt_sampler_destroy(handle<dt_sampler>(sampler)); }
 

@@ -37,6 +37,12 @@ inline void comm_set_timeout(int64_t comm, int64_t timeout_ms) {
   detail::check(dt_comm_set_timeout(handle<dt_comm>(comm), timeout_ms));
 }
 inline void comm_check(int64_t comm) { detail::check(dt_comm_check(handle<dt_comm>(comm))); }
+/** An empty name: none. */
+inline void check_equal(int64_t comm, int64_t data, int64_t bytes, const std::string& name,
+                        int64_t stream) {
+  detail::check(dt_check_equal(handle<dt_comm>(comm), memory(data), bytes,
+                               name.empty() ? nullptr : name.c_str(), memory(stream)));
+}
 /** 0 where `color` is negative. */
 inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {
   return made<dt_comm>(

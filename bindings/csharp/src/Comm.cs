@@ -159,6 +159,33 @@ namespace Dt
             }
         }
 
+        /// <summary>Throws on all ranks, naming those that differ, unless all hold the same bytes at
+        /// their addresses. The name is for messages, and compared, too. Collective; the communicator
+        /// stays usable.</summary>
+        public void CheckEqual(IntPtr data, long bytes, string name = null,
+            IntPtr stream = default(IntPtr))
+        {
+            Raw.Native.check_equal(Number, data.ToInt64(), bytes, name ?? "", stream.ToInt64());
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Likewise of all elements of an array.</summary>
+        public void CheckEqual<T>(T[] data, string name = null, Dtype? dtype = null) where T : struct
+        {
+            const string Operation = "check_equal";
+            Dtype type = Elements.Of<T>(Operation, dtype);
+            long count = Elements.Length(Operation, "data", data);
+            Pin pin = Pin.Of(data);
+            try
+            {
+                CheckEqual(new IntPtr(pin.Address), count * Elements.Size(type), name);
+            }
+            finally
+            {
+                pin.Free();
+            }
+        }
+
         /// <summary>Returns when every rank has called it.</summary>
         public void Barrier(IntPtr stream = default(IntPtr))
         {

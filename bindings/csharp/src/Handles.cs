@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 
 namespace Dt
@@ -129,6 +130,7 @@ namespace Dt
     internal sealed class ReducerHandle : Handle
     {
         readonly object gate = new object();
+        readonly Dictionary<int, Pin> watched = new Dictionary<int, Pin>();
         Pin[] pinned = new Pin[8];
         int count;
         long gone;
@@ -163,10 +165,23 @@ namespace Dt
             }
         }
 
+        /// Keeps what is watched now, and lets go of what was.
+        internal void Watch(int index, Pin pin)
+        {
+            Pin before;
+            lock (gate)
+            {
+                watched.TryGetValue(index, out before);
+                watched[index] = pin;
+            }
+            before.Free();
+        }
+
         protected override bool ReleaseHandle()
         {
             Raw.Native.reducer_destroy(handle.ToInt64());
             LetGo(Held);
+            foreach (Pin each in watched.Values) each.Free();
             return true;
         }
     }

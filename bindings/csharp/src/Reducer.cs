@@ -216,6 +216,50 @@ namespace Dt
             }
         }
 
+        /// <summary>Has <see cref="Finish"/> compare a parameter itself between ranks, as often as
+        /// the setting reducer.check_steps says (by default never), and throw on all ranks naming the
+        /// parameter and those that have diverged. The caller keeps what lies at the address, as long
+        /// as the reducer; zero: it is no longer watched.</summary>
+        public void Watch(int index, IntPtr parameter, long bytes)
+        {
+            Raw.Native.reducer_watch(Number, index, parameter.ToInt64(), bytes);
+            handle.Watch(index, new Pin());
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>Likewise of an array, which is pinned as long as it is watched.</summary>
+        public void Watch<T>(int index, T[] parameter, Dtype? dtype = null) where T : struct
+        {
+            const string Name = "reducer_watch";
+            Dtype type = Elements.Of<T>(Name, dtype);
+            long count = Elements.Length(Name, "parameter", parameter);
+            Watch(index, Pin.Of(parameter), count * Elements.Size(type));
+        }
+
+        /// <summary>Likewise of memory, which stays as long as it is watched.</summary>
+        public void Watch(int index, Memory parameter)
+        {
+            if (parameter == null) throw DtException.InvalidArgument("reducer_watch: parameter is null; give memory");
+            Watch(index, Pin.Of(parameter), parameter.Bytes);
+        }
+
+        void Watch(int index, Pin pin, long bytes)
+        {
+            bool counted = false;
+            bool kept = false;
+            try
+            {
+                Raw.Native.reducer_watch(Open(ref counted), index, pin.Address, bytes);
+                handle.Watch(index, pin);
+                kept = true;
+            }
+            finally
+            {
+                if (!kept) pin.Free();
+                if (counted) handle.DangerousRelease();
+            }
+        }
+
         /// <summary>Ends the step: returns when every bucket is reduced; on GPUs the stream waits
         /// instead. Collective.</summary>
         public void Finish(IntPtr stream = default(IntPtr))

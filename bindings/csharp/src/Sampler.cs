@@ -30,6 +30,17 @@ namespace Dt
             GC.KeepAlive(this);
         }
 
+        /// <summary>Throws on all ranks of the communicator, with the first difference, unless their
+        /// samplers belong together: the same data set, seed, order and epoch, another part for each.
+        /// Collective.</summary>
+        public void Check(Comm comm)
+        {
+            if (comm == null) throw DtException.InvalidArgument("sampler_check: comm is null; give a communicator");
+            Raw.Native.sampler_check(handle.Number, comm.Number);
+            GC.KeepAlive(comm);
+            GC.KeepAlive(this);
+        }
+
         /// <summary>Samples of this rank per epoch, equal on all ranks.</summary>
         public long Length
         {

@@ -319,6 +319,17 @@ class Comm:
         """As barrier(), with a Work."""
         return self._issue(_raw.barrier_async, None, stream and stream_number(stream) or 0)
 
+    def check_equal(self, array: Any, name: str = "", *, stream: Any = 0) -> None:
+        """Raises MismatchError on all ranks unless their arrays hold the same bytes; it names the ranks
+        that differ from the majority. The communicator stays usable.
+
+        name: what it is, for messages; compared, too
+        """
+        address, count, dtype, keep = self._one("check_equal: array", array, False)
+        _raw.check_equal(self._handle, address, count * Dtype(dtype).itemsize, name,
+                         stream and stream_number(stream) or 0)
+        del keep
+
     # ---- Between two ranks ----
 
     def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:

@@ -69,6 +69,7 @@ class Reducer:
         self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
         self._borrowed: List[Any] = []  # gradients by pointer of this step
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
+        self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
 
     def grad(self, index: int) -> Gradient:
@@ -112,10 +113,32 @@ class Reducer:
             self._borrowed.append(keep)
             _raw.reducer_ready(self._handle, index, address, stream_number(stream))
 
+    def watch(self, index: int, parameter: Any) -> None:
+        """Has finish() compare parameter `index` itself between ranks, as often as the setting
+        reducer.check_steps says (by default never).
+
+        parameter: an array of it, which is kept and may be changed between steps; None: no longer
+        """
+        if parameter is None:
+            with self._lock:
+                _raw.reducer_watch(self._handle, index, 0, 0)
+                self._watched.pop(index, None)
+            return
+        address, count, dtype, on_gpu, keep = _raw.buffer(parameter, False, "Reducer.watch: parameter")
+        if on_gpu is not self._on_gpu:
+            raise invalid(f"Reducer.watch: parameter {index} is {'GPU' if on_gpu else 'host'} memory, and "
+                          f"the communicator is over {'GPUs' if self._on_gpu else 'host memory'}; give "
+                          "an array of that kind")
+        with self._lock:
+            _raw.reducer_watch(self._handle, index, address, count * Dtype(dtype).itemsize)
+            self._watched[index] = keep
+
     def finish(self, *, stream: Any = 0) -> None:
         """Ends the step: waits until every bucket is reduced. Collective.
 
         InvalidStateError on all ranks when a gradient is missing anywhere; the reducer stays usable.
+        MismatchError on all ranks when what watch() was told of differs between them; the gradients
+        are reduced then.
         """
         with self._lock:
             _raw.reducer_finish(self._handle, stream_number(stream))

@@ -4,7 +4,7 @@
 import array
 import operator
 import threading
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from . import _raw
 from ._types import Handle
@@ -33,6 +33,12 @@ class Sampler:
         """Chooses the epoch's order. A forgotten call repeats the same order."""
         with self._lock:
             _raw.sampler_set_epoch(self._handle, epoch)
+
+    def check(self, comm: Any) -> None:
+        """Raises MismatchError on all ranks of `comm` unless their samplers belong together: the same
+        data set, seed, order and epoch, another part for each. Collective."""
+        with self._lock:
+            _raw.sampler_check(self._handle, comm._handle)
 
     def indices(self, first: int = 0, count: Optional[int] = None) -> "array.array[int]":
         """A range of this rank's sample indices, to the end without `count`. NumPy takes it without a

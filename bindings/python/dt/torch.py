@@ -13,7 +13,7 @@ from ._raw import Buffer
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
 from ._types import Dtype
 
-__all__ = ["DistributedDataParallel", "broadcast", "buffer"]
+__all__ = ["DistributedDataParallel", "broadcast", "buffer", "check_equal"]
 
 _DTYPES: Dict[Any, Dtype] = {
     torch.int8: Dtype.I8, torch.uint8: Dtype.U8, torch.int32: Dtype.I32, torch.int64: Dtype.I64,
@@ -61,6 +61,25 @@ def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
         if whole is not tensor:
             with torch.no_grad():
                 tensor.copy_(whole)
+
+
+def check_equal(module: Any, comm: Comm) -> None:
+    """Raises MismatchError on all ranks unless all parameters and buffers of the module hold the same
+    bytes; it names the first that differs and the ranks that have diverged. Collective.
+
+    module: or an optimizer's state, or any mapping of names to tensors; what is no tensor is left out
+    """
+    named = module.state_dict() if isinstance(module, torch.nn.Module) else module
+    tensors = [(name, each) for name, each in named.items() if isinstance(each, torch.Tensor)]
+    # First whether there are as many, else the calls below would not meet.
+    layout = repr([(name, str(each.dtype), tuple(each.shape)) for name, each in tensors]).encode()
+    everything = [("names and shapes", torch.tensor(list(layout), dtype=torch.uint8)), *tensors]
+    for name, tensor in everything:
+        whole = tensor.detach()
+        if whole.is_cuda != comm.on_gpu:
+            whole = whole.to("cuda" if comm.on_gpu else "cpu")
+        whole = whole.contiguous().resolve_conj().resolve_neg()
+        comm.check_equal(_any_buffer(whole), name, stream=_stream(whole.device))
 
 
 def _remove(hooks: List[Any]) -> None:

@@ -102,6 +102,7 @@ sealed class Ranks
         return new Config().Set("job.id", "test").Set("job.rank", rank.ToString())
             .Set("job.world_size", size.ToString()).Set("job.master_addr", "127.0.0.1")
             .Set("job.master_port", port.ToString()).Set("job.store_served", "true")
+            .Set("reducer.check_steps", "1")
             .Set("rendezvous.timeout_ms", "60000").Set("collective.timeout_ms", "60000");
     }
 

@@ -21,6 +21,8 @@ static class TrainingTests
         Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
         Suite.Add("training: models that differ", Differ);
+        Suite.Add("training: data and samplers that differ", DataDiffer);
+        Suite.Add("training: parameters that diverge", Diverge);
         Suite.Add("training: sampler equals the vectors", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
         Suite.Add("training: sampler of many indices", ManyIndices);
@@ -255,6 +257,55 @@ static class TrainingTests
                     () => new Reducer(part, new Param[] { new Param(3 + each.rank, Dtype.F32, "\u00e4") }), "\u00e4");
             }
             each.job.StoreBarrier("differ");
+        });
+    }
+
+    static void DataDiffer()
+    {
+        Ranks.Run(3, each =>
+        {
+            each.world.CheckEqual(new float[] { 1, 2, 3 }, "weights");
+            each.world.CheckEqual(new long[0]);
+            DtException error = Suite.Throws<DtMismatchException>(
+                () => each.world.CheckEqual(new double[] { 1, each.rank == 2 ? 3 : 2 }, "ä"), "rank 2 (");
+            Suite.Check(error.Message.Contains("ä"), "the name");
+            Suite.Throws<DtInvalidArgumentException>(() => each.world.CheckEqual(new IntPtr(8), -1), "bytes");
+            using (Sampler sampler = new Sampler(each.size, each.rank, 100, 7))
+            using (Sampler other = new Sampler(each.size, each.rank, 100, each.rank))
+            {
+                sampler.Check(each.world);
+                Suite.Throws<DtMismatchException>(() => other.Check(each.world), "has seed = 1");
+                Suite.Throws<DtInvalidArgumentException>(() => sampler.Check(null), "comm");
+            }
+            each.world.Barrier();
+        });
+    }
+
+    static void Diverge()
+    {
+        Ranks.Run(2, each =>
+        {
+            using (Memory memory = each.world.Allocate(16))
+            using (Reducer reducer = new Reducer(each.world, new Param[] { new Param(4, Dtype.F32, "weight") }))
+            {
+                float[] gradient = new float[4];
+                float[] weight = { 1, 2, 3, 4 };
+                reducer.Watch(0, weight);
+                reducer.Ready(0, gradient);
+                reducer.Finish();
+                GC.Collect();
+                if (each.rank == 1) weight[2] = 5;
+                reducer.Ready(0, gradient);
+                Suite.Throws<DtMismatchException>(() => reducer.Finish(), "#0 weight");
+                reducer.Watch(0, memory);
+                reducer.Ready(0, gradient);
+                reducer.Finish();
+                reducer.Watch(0, IntPtr.Zero, 0);
+                reducer.Ready(0, gradient);
+                reducer.Finish();
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Watch(1, weight), "index");
+                Suite.Throws<DtInvalidArgumentException>(() => reducer.Watch(0, (Memory)null), "parameter");
+            }
         });
     }
 

@@ -354,6 +354,55 @@ class Reducers(unittest.TestCase):
             self.assertIn("größe", str(caught.exception))
         run_ranks(2, body)
 
+    def test_parameters_that_diverge_are_named(self):
+        def body(_, comm):
+            reducer = dt.Reducer(comm, [dt.Param(4, name="weight")])
+            weight = array.array("f", [1, 2, 3, 4])
+            reducer.watch(0, weight)
+            del weight  # the reducer keeps it
+            gc.collect()
+            for step in range(4):
+                if step == 3 and comm.rank == 1:
+                    other = array.array("f", [1, 2, 3, 5])
+                    reducer.watch(0, other)
+                reducer.ready(0, array.array("f", [1] * 4))
+                if step < 3:
+                    reducer.finish()
+                    continue
+                with self.assertRaises(dt.MismatchError) as caught:
+                    reducer.finish()
+                self.assertIn("#0 weight", str(caught.exception))
+                self.assertIn("rank 1 (", str(caught.exception))
+            reducer.watch(0, None)
+            reducer.ready(0, array.array("f", [1] * 4))
+            reducer.finish()
+            with self.assertRaises(dt.InvalidArgumentError):
+                reducer.watch(1, array.array("f", [1]))
+        run_ranks(2, body, {"reducer.check_steps": 2})
+
+
+class Equality(unittest.TestCase):
+    def test_arrays(self):
+        def body(_, comm):
+            comm.check_equal(array.array("d", [1, 2, 3]), "weights")
+            comm.check_equal(b"")
+            with self.assertRaises(dt.MismatchError) as caught:
+                comm.check_equal(array.array("q", [7, 8 if comm.rank == 2 else 9]), "größe")
+            self.assertIn("rank 2 (", str(caught.exception))
+            self.assertIn("größe", str(caught.exception))
+            self.assertEqual(caught.exception.rank, 2)
+            comm.barrier()  # it is whole
+        run_ranks(3, body)
+
+    def test_samplers(self):
+        def body(_, comm):
+            dt.Sampler(100, comm.size, comm.rank, seed=5).check(comm)
+            with self.assertRaises(dt.MismatchError) as caught:
+                dt.Sampler(100, comm.size, comm.rank, seed=5 + comm.rank).check(comm)
+            self.assertIn("has seed = 6", str(caught.exception))
+            comm.barrier()
+        run_ranks(2, body)
+
 
 if __name__ == "__main__":
     unittest.main()

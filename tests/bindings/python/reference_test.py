@@ -60,6 +60,7 @@ class Reference(unittest.TestCase):
             self.skipTest("PyTorch is not here")
         self.check_function("buffer", module.buffer)
         self.check_function("broadcast", module.broadcast)
+        self.check_function("check_equal", module.check_equal)
         cls = module.DistributedDataParallel
         self.assertTrue(cls.__doc__)
         for name in ("forward", "no_sync", "statistics"):

@@ -93,6 +93,7 @@ def check(comm):
 
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
+    check_equality(comm)
 
     frozen = make_model(1)
     for parameter in frozen[0].parameters():
@@ -177,6 +178,24 @@ def check_wrapped_again(comm):
         del wrapped
         gc.collect()
         assert gone() is None, "the module keeps its wrapper"
+
+
+def check_equality(comm):
+    # Modules that are the same, one that is not, and one of another shape.
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    dt.torch.check_equal(module, comm)
+    if comm.rank == 1:
+        with torch.no_grad():
+            module[1].bias[2] += 1
+    other = torch.nn.Linear(8, 4 + comm.rank, bias=comm.rank == 0)
+    for wrong, part in ((module, "1.bias"), (other, "names and shapes")):
+        try:
+            dt.torch.check_equal(wrong, comm)
+        except dt.MismatchError as error:
+            assert part in str(error) and "rank 1 (" in str(error), error
+        else:
+            raise AssertionError("modules that differ were taken for equal")
 
 
 def bench(comm):

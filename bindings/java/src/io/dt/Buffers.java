@@ -43,6 +43,14 @@ final class Buffers {
     return bytes / dtype.bytes();
   }
 
+  /** Bytes between position and limit, whatever they mean. */
+  static long bytes(String operation, String name, Buffer buffer) {
+    Dtype dtype =
+        buffer instanceof ByteBuffer ? Dtype.U8
+            : buffer instanceof ShortBuffer ? Dtype.F16 : dtype(operation, name, buffer);
+    return count(operation, name, buffer, dtype) * dtype.bytes();
+  }
+
   /** As count(), of a buffer that the operation writes. */
   static long writableCount(String operation, String name, Buffer buffer, Dtype dtype) {
     long count = count(operation, name, buffer, dtype);

@@ -3,6 +3,9 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import java.lang.ref.Reference;
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.time.Duration;
 
 /**
@@ -158,6 +161,54 @@ public final class Comm extends IntegerArrayCollectives {
   public void groupEnd() {
     try {
       shared.endGroup(number());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * Throws on all ranks a {@link MismatchException} that names those which differ, unless all hold
+   * the same elements between position and limit. Collective; the communicator stays usable.
+   *
+   * @param data direct
+   * @param name what it is, for messages; compared, too
+   */
+  public void checkEqual(Buffer data, String name) {
+    long bytes = Buffers.bytes("checkEqual", "data", data);
+    try {
+      checkEqual(Buffers.address(data), bytes, name, 0);
+    } finally {
+      Reference.reachabilityFence(data);
+    }
+  }
+
+  /**
+   * As {@link #checkEqual(Buffer, String)}, of a copy.
+   *
+   * @param data all of its elements
+   * @param name what it is, for messages; compared, too
+   */
+  public void checkEqual(float[] data, String name) {
+    if (data == null) throw DtException.invalidArgument("checkEqual: data is null; give an array");
+    ByteBuffer copy =
+        ByteBuffer.allocateDirect(Foreign.size("checkEqual", 4L * data.length))
+            .order(ByteOrder.nativeOrder());
+    copy.asFloatBuffer().put(data);
+    checkEqual(copy, name);
+  }
+
+  /**
+   * As {@link #checkEqual(Buffer, String)} for memory by its address, also a GPU's.
+   *
+   * @param data the caller's to keep during the call
+   * @param bytes at least 0
+   * @param name what it is, for messages; compared, too
+   * @param stream CUDA stream that produces it; ignored on a host communicator
+   */
+  public void checkEqual(long data, long bytes, String name, long stream) {
+    try {
+      Raw.check_equal(
+          number(), data, bytes, name == null ? "" : Checks.text("checkEqual", "name", name), stream);
     } finally {
       Reference.reachabilityFence(this);
     }

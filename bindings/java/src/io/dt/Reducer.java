@@ -22,6 +22,8 @@ public final class Reducer extends Handle {
   private final List<Param> params;
   /** Gradients that finish() writes; kept until one has returned. */
   private final Object[] borrowed;
+  /** Parameters that finish() reads. */
+  private final Object[] watched;
 
   private Leases leases = new Leases();
 
@@ -46,6 +48,7 @@ public final class Reducer extends Handle {
     super(create(comm, params, options), Raw::reducer_destroy);
     this.params = List.copyOf(params);
     borrowed = new Object[params.size()];
+    watched = new Object[params.size()];
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
@@ -146,6 +149,39 @@ public final class Reducer extends Handle {
   public void ready(int index, long gradient, long stream) {
     try {
       Raw.reducer_ready(number(), index, gradient, stream);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * Has {@link #finish()} compare a parameter itself between ranks, as often as the setting
+   * reducer.check_steps says (by default never): a {@link MismatchException} on all ranks names the
+   * parameter and the ranks that have diverged.
+   *
+   * @param index of the parameter
+   * @param parameter direct; its elements between position and limit; kept; null: no longer
+   */
+  public void watch(int index, Buffer parameter) {
+    if (parameter == null) {
+      watch(index, 0, 0);
+    } else {
+      long bytes = Buffers.bytes("watch", "parameter", parameter);
+      watch(index, Buffers.address(parameter), bytes);
+    }
+    watched[index] = parameter;
+  }
+
+  /**
+   * As {@link #watch(int, Buffer)} for memory by its address, also a GPU's.
+   *
+   * @param index of the parameter
+   * @param parameter the caller's to keep; 0: no longer
+   * @param bytes at least 0
+   */
+  public void watch(int index, long parameter, long bytes) {
+    try {
+      Raw.reducer_watch(number(), index, parameter, bytes);
     } finally {
       Reference.reachabilityFence(this);
     }

@@ -73,6 +73,22 @@ public final class Sampler extends Handle {
   }
 
   /**
+   * Throws on all ranks of a communicator a {@link MismatchException} with the first difference,
+   * unless their samplers belong together: the same data set, seed, order and epoch, another part
+   * for each. Collective.
+   *
+   * @param comm whose ranks
+   */
+  public void check(Comm comm) {
+    try {
+      Raw.sampler_check(number(), comm.number());
+    } finally {
+      Reference.reachabilityFence(this);
+      Reference.reachabilityFence(comm);
+    }
+  }
+
+  /**
    * A range of this rank's sample indices.
    *
    * @param first position in [0, length]

@@ -17,6 +17,7 @@ import io.dt.InvalidStateException;
 import io.dt.Job;
 import io.dt.JobStatistics;
 import io.dt.LogLevel;
+import io.dt.MismatchException;
 import io.dt.OperationKind;
 import io.dt.OperationStatistics;
 import io.dt.Param;
@@ -24,6 +25,7 @@ import io.dt.ReduceOp;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.ReducerStatistics;
+import io.dt.Sampler;
 import io.dt.Store;
 import io.dt.StoreServer;
 import java.io.ByteArrayOutputStream;
@@ -53,6 +55,8 @@ final class JobTests {
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
         Ranks.run(2, (job, world) -> kept(world)));
+    test("data, samplers and parameters that differ", () ->
+        Ranks.run(3, (job, world) -> differ(world)));
     test("votes, pauses and stops", () -> Ranks.run(3, (job, world) -> votes(job)));
     test("operations are counted", () -> Ranks.run(2, (job, world) -> counts(job, world)));
     test("a log sink receives, and may throw", JobTests::sink);
@@ -187,6 +191,36 @@ final class JobTests {
       reducer.ready(0, floats(4));
       if (world.rank() == 0) reducer.ready(1, floats(4));
       thrown(InvalidStateException.class, reducer::finish, "käse", "rank");
+    }
+  }
+
+  private static void differ(Comm world) throws Exception {
+    int rank = world.rank();
+    world.checkEqual(Ranks.pattern(0, 100), "weights");
+    world.checkEqual(new float[] {1, 2}, null);
+    MismatchException e =
+        thrown(
+            MismatchException.class,
+            () -> world.checkEqual(new float[] {1, rank == 2 ? 5 : 2}, "käse"), "rank 2 (", "käse");
+    equal(e.rank(), 2);
+    thrown(InvalidArgumentException.class, () -> world.checkEqual(8, -1, "", 0), "bytes");
+    try (Sampler sampler = new Sampler(world, 100, 7);
+        Sampler other = new Sampler(world, 100, rank)) {
+      sampler.check(world);
+      thrown(MismatchException.class, () -> other.check(world), "has seed = 1");
+    }
+    FloatBuffer weight = Ranks.pattern(0, 10);
+    try (Reducer reducer = new Reducer(world, List.of(new Param("weight", 10, Dtype.F32)))) {
+      reducer.watch(0, weight);
+      reducer.ready(0, floats(10));
+      reducer.finish();
+      if (rank == 1) weight.put(3, 77);
+      reducer.ready(0, floats(10));
+      thrown(MismatchException.class, reducer::finish, "#0 weight", "rank 1 (");
+      reducer.watch(0, null);
+      reducer.ready(0, floats(10));
+      reducer.finish();
+      thrown(InvalidArgumentException.class, () -> reducer.watch(1, 0, 0), "index");
     }
   }
 

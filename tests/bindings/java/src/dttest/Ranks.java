@@ -36,6 +36,7 @@ final class Ranks {
         .set("job.master_addr", "127.0.0.1")
         .set("job.master_port", Integer.toString(port))
         .set("job.store_served", "true")
+        .set("reducer.check_steps", "1")
         .set("rendezvous.timeout_ms", "30000")
         .set("collective.timeout_ms", "30000");
   }
