@@ -241,6 +241,12 @@ Result<DeviceKind> judge(const std::vector<DeviceCard>& cards, bool share) {
   return DeviceKind::kNccl;
 }
 
+backend::Check check_of(const Config& config) {
+  const std::string& check = config.text("watchdog.check");
+  if (check == "off") return backend::Check::kOff;
+  return check == "strict" ? backend::Check::kStrict : backend::Check::kLazy;
+}
+
 Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceWorldOptions options,
                                                    const Wait& wait) {
   Equipment equipment;
@@ -270,6 +276,10 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
   device.rank = options.place.rank;
   device.size = options.place.world_size;
   device.self = format("rank %d (%s)", options.place.rank, options.host_name.c_str());
+  device.world_rank = options.place.rank;
+  device.host = options.host_name;
+  device.check = check_of(config);
+  if (device.check == backend::Check::kLazy) device.order_book = options.order_book;
   device.on_host = options.on_host;
   device.on_broken = options.on_broken;
   device.engine = equipment.engine;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device/ledger.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/wait.h"
@@ -63,7 +64,12 @@ struct DeviceWorldOptions {
   Devices devices;
   LoggerPtr logger;
   std::function<void(const std::string& communicator, const Status&)> on_broken;
+  /// Gets the ledgers of communicators whose operations the control plane compares.
+  std::shared_ptr<backend::OrderBook> order_book;
 };
+
+/// watchdog.check.
+backend::Check check_of(const Config& config);
 
 /// The communicator of all ranks over their GPUs. Collective: either all ranks get it, or all the
 /// same error.

@@ -252,6 +252,7 @@ Result<std::shared_ptr<backend::Backend>> Job::on_devices(const Config& config,
   options.host_name = host_name_;
   options.on_host = std::move(on_host);
   options.devices = devices_;
+  options.order_book = order_book_;
   options.logger = logger_;
   options.on_broken = [control = control_](const std::string& communicator, const Status& status) {
     control->report_soon(communicator, status, [] {});

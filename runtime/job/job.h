@@ -182,7 +182,8 @@ class Job {
   const std::shared_ptr<comm::FailureBoard> board_ = std::make_shared<comm::FailureBoard>();
   comm::Observer observer_{board_.get()};           // the I/O thread's
   std::pair<std::string, uint64_t> counted_stall_;  // likewise: communicator and stamp
-  std::atomic<bool> stop_{false};                   // set by the I/O thread
+  const std::shared_ptr<backend::OrderBook> order_book_ = std::make_shared<backend::OrderBook>();
+  std::atomic<bool> stop_{false};  // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
   std::shared_ptr<Tracer> tracer_;
   Guarded<std::deque<Interrupt>> failed_{std::deque<Interrupt>(1)};  // the last one counts

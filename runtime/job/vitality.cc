@@ -8,6 +8,21 @@ namespace {
 constexpr int64_t kDefaultGraceMs = 30 * 60 * 1000;
 constexpr int64_t kHeedMs = 5000;  // telling the store that this program ends when asked to
 
+/// What is new in the ledgers, for the store.
+std::vector<store::Orders> orders_of(backend::OrderBook& book) {
+  std::vector<store::Orders> told;
+  for (const auto& ledger : book.ledgers()) {
+    store::Orders orders{ledger->communicator(), ledger->size(), {}};
+    for (const backend::Ledger::Entry& entry : ledger->take()) {
+      const bool whole = entry.sequence > 0;
+      orders.news.push_back(
+          {entry.position, entry.chain, entry.sequence, whole ? entry.call() : ""});
+    }
+    if (!orders.news.empty()) told.push_back(std::move(orders));
+  }
+  return told;
+}
+
 }  // namespace
 
 int64_t Job::first_timeout_ms() const {
@@ -26,6 +41,7 @@ void Job::begin_heartbeats() {
   observers.notice = [logger = logger_](const std::string& text) {
     logger->log(LogLevel::kWarning, "%s", text.c_str());
   };
+  observers.orders = [book = order_book_] { return orders_of(*book); };
   control_->client()->observe(std::move(observers));
 }
 

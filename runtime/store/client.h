@@ -123,6 +123,7 @@ class Client {
     std::function<void(const Busy&)> busy;           ///< a rank is away on purpose, or back
     std::function<void(const std::string&)> notice;  ///< for the log of this rank
     std::function<void()> stop;                      ///< whoever serves wants the ranks to stop
+    std::function<std::vector<Orders>()> orders;     ///< what it called since; may be null
   };
   /// Replaces earlier ones, which do not run after this returns. From then on signs of life are
   /// given and expected, where the server wants them. After join().

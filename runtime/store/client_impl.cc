@@ -229,6 +229,11 @@ void Client::Impl::on_beat() {
   request.type = FrameType::kBeat;
   request.activity = observers_.activity();
   link_->send(FrameType::kBeat, 0, encode_request(request));
+  request.type = FrameType::kOrders;
+  for (Orders& each : observers_.orders ? observers_.orders() : std::vector<Orders>()) {
+    request.orders = std::move(each);
+    link_->send(FrameType::kOrders, 0, encode_request(request));
+  }
   beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
   beat_timer_->start(welcome.heartbeat_ms);
 }

@@ -21,8 +21,23 @@ void Server::Impl::beat(uint64_t id, Session* session, Request* request, int64_t
   }
   const int32_t rank = session->member.rank;
   if (joins_.client_of(rank) != id) return;
+  tell_disagreements(now_ns);
   const auto stall = vitals_.tell(rank, std::move(request->activity), now_ns);
   if (stall.has_value()) notice(*stall);
+}
+
+void Server::Impl::compare_orders(uint64_t id, const Session& session, const Request& request,
+                                  int64_t now_ns) {
+  if (joins_.client_of(session.member.rank) != id) return;
+  orders_.tell(session.member, request.orders, now_ns);
+  tell_disagreements(now_ns);
+}
+
+/// Members tell what they called with each sign of life, so that two of those are patience enough.
+void Server::Impl::tell_disagreements(int64_t now_ns) {
+  for (const Failure& failure : orders_.verdicts(now_ns, 2 * options_.heartbeat_ms * kNsPerMs)) {
+    push(failure, 0);
+  }
 }
 
 void Server::Impl::set_busy(Session* session, Request* request, int64_t now_ns) {

@@ -8,6 +8,8 @@
 namespace dt::store {
 namespace {
 
+constexpr size_t kMaxOrders = 1024;  // told at once
+constexpr size_t kMaxCallBytes = 256;
 constexpr size_t kMaxNameBytes = 1024;           // job ids, host names, host ids, scopes
 constexpr size_t kMaxRecordBytes = 1 << 20;      // a join record's payload
 constexpr size_t kMaxConfigTextBytes = 4 << 10;  // one configuration value
@@ -247,6 +249,38 @@ bool decode(std::string_view bytes, Busy* out) {
   out->what = reader.text(kMaxNameBytes);
   out->max_ms = reader.i64();
   return reader.done() && out->max_ms >= 0 && out->max_ms <= INT64_MAX / 4'000'000;
+}
+
+std::string encode(const Orders& orders) {
+  Writer writer;
+  writer.text(cut(orders.communicator, kMaxNameBytes)).i32(orders.size);
+  writer.u32(static_cast<uint32_t>(orders.news.size()));
+  for (const Order& each : orders.news) {
+    writer.i64(each.position)
+        .u64(each.chain)
+        .i64(each.sequence)
+        .text(cut(each.call, kMaxCallBytes));
+  }
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Orders* out) {
+  Reader reader(bytes);
+  out->communicator = reader.text(kMaxNameBytes);
+  out->size = reader.i32();
+  const size_t count = reader.count(3 * sizeof(int64_t) + sizeof(uint32_t));
+  if (count > kMaxOrders) return false;
+  out->news.clear();
+  for (size_t i = 0; i < count && reader.ok(); ++i) {
+    Order order;
+    order.position = reader.i64();
+    order.chain = reader.u64();
+    order.sequence = reader.i64();
+    order.call = reader.text(kMaxCallBytes);
+    if (order.position < 1) return false;
+    out->news.push_back(std::move(order));
+  }
+  return reader.done() && out->size >= 1 && out->size <= kMaxWorldSize;
 }
 
 std::string encode(const Hello& hello) {

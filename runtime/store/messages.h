@@ -118,6 +118,21 @@ struct Busy {
   int64_t max_ms = 0;  ///< at most so long from now on; 0: it is back
 };
 
+/// One collective of a communicator over devices.
+struct Order {
+  int64_t position = 0;  ///< among those, from 1
+  uint64_t chain = 0;    ///< equal on ranks that have called the same up to this one
+  int64_t sequence = 0;  ///< as messages number operations
+  std::string call;      ///< "allreduce f32 sum x 1000"; empty: too long ago to be told
+};
+
+/// What a rank has called since it last told.
+struct Orders {
+  std::string communicator;
+  int32_t size = 0;         ///< ranks of the communicator
+  std::vector<Order> news;  ///< by position
+};
+
 /// Something that broke the job, or one communicator of it.
 struct Failure {
   ErrorInfo info;
@@ -162,6 +177,7 @@ std::string encode(const ErrorInfo& info);
 std::string encode(const Failure& failure);
 std::string encode(const Activity& activity);
 std::string encode(const Busy& busy);
+std::string encode(const Orders& orders);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
 std::string encode(const std::vector<DumpAnswer>& answers);
@@ -173,6 +189,7 @@ bool decode(std::string_view bytes, ErrorInfo* out);
 bool decode(std::string_view bytes, Failure* out);
 bool decode(std::string_view bytes, Activity* out);
 bool decode(std::string_view bytes, Busy* out);
+bool decode(std::string_view bytes, Orders* out);
 bool decode(std::string_view bytes, Hello* out);
 bool decode(std::string_view bytes, Welcome* out);
 bool decode(std::string_view bytes, std::vector<DumpAnswer>* out);

@@ -26,7 +26,7 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kGather)) ||
+          type <= static_cast<uint8_t>(FrameType::kOrders)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
           type <= static_cast<uint8_t>(FrameType::kStop));
 }
@@ -201,8 +201,8 @@ Status check_value(std::string_view value) {
 namespace {
 
 // The fields of each request, in order: k = one key, K = keys, v = one value, V = values,
-// e = expected, n = number, t = timeout, j/h/f/a/b = join, hello, failure, activity, busy,
-// m = text, p = prefix, r = ranks.
+// e = expected, n = number, t = timeout, j/h/f/a/b/o = join, hello, failure, activity, busy,
+// orders, m = text, p = prefix, r = ranks.
 // Encoder and decoder walk the same word, so they cannot drift apart.
 const char* fields_of(FrameType type) {
   switch (type) {
@@ -227,6 +227,7 @@ const char* fields_of(FrameType type) {
     case FrameType::kBeat: return "a";
     case FrameType::kBusy: return "b";
     case FrameType::kGather: return "krvt";
+    case FrameType::kOrders: return "o";
     case FrameType::kHeedsStop:
     case FrameType::kPing:
     case FrameType::kHere:
@@ -270,6 +271,7 @@ bool read_field(char field, Reader* reader, Request* out) {
     case 'f': return decode(reader->text(kMaxPayloadBytes), &out->failure);
     case 'a': return decode(reader->text(kMaxPayloadBytes), &out->activity);
     case 'b': return decode(reader->text(kMaxTextBytes), &out->busy);
+    case 'o': return decode(reader->text(kMaxPayloadBytes), &out->orders);
     case 'm': out->text = reader->text(kMaxTextBytes); break;
     case 'r': {
       const size_t count = reader->count(sizeof(uint32_t));
@@ -309,6 +311,7 @@ void write_field(char field, const Request& request, Writer* writer) {
       writer->u32(static_cast<uint32_t>(request.ranks.size()));
       for (const int32_t rank : request.ranks) writer->i32(rank);
       break;
+    case 'o': writer->text(encode(request.orders)); break;
     case 'm': writer->text(std::string_view(request.text).substr(0, kMaxTextBytes)); break;
     default: break;
   }

@@ -55,6 +55,7 @@ enum class FrameType : uint8_t {
   kBusy = 24,         ///< the rank is away for a while, or back; pushed on to all
   kHeedsStop = 25,    ///< the rank will end when it is asked to stop
   kGather = 26,       ///< the ranks of a communicator come together after a failure
+  kOrders = 27,       ///< what the rank has called on a communicator over devices; no answer
   // from the server, and kPing, pushed with an id
   kReply = 64,      ///< payload by request
   kError = 65,      ///< ErrorInfo; id 0: about the connection, which is then closed
@@ -154,6 +155,7 @@ struct Request {
   Failure failure;    ///< report_failure
   Activity activity;  ///< beat
   Busy busy;          ///< busy
+  Orders orders;      ///< orders
   std::string text;   ///< abort; dump_traces: the directory; trace_dumped: the file, or why not
 };
 

@@ -20,6 +20,7 @@
 #include "store/gather.h"
 #include "store/join.h"
 #include "store/keyspace.h"
+#include "store/order_table.h"
 #include "store/protocol.h"
 #include "store/server.h"
 #include "store/torch_protocol.h"
@@ -119,6 +120,8 @@ class Server::Impl {
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
+  void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);
+  void tell_disagreements(int64_t now_ns);
   void look_for_silence(int64_t now_ns);
   void declare_lost(int32_t rank, int64_t now_ns);
   std::string last_words(const Session& session) const;
@@ -155,6 +158,7 @@ class Server::Impl {
   JoinTable joins_;
   GatherTable gatherings_;
   Vitals vitals_;                        // of the members, where they give signs of life
+  OrderTable orders_;                    // of the members, where they tell what they call
   int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
   bool aborted_ = false;

@@ -16,6 +16,7 @@ constexpr int64_t kLeaveMs = 1'000;   // when the job ends, memory in use after 
 // knows that it hangs.
 constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kAbortMs = 3'000;
+constexpr int64_t kGateGraceMs = 2'000;
 constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
@@ -82,6 +83,9 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
     DT_TRY(refused(lists));
     operation->sequence = ++lists.sequence;
     lists.last_kind = collective.kind;
+    if (options_.ledger != nullptr && !collective.is_transfer()) {
+      operation->entry = options_.ledger->add(collective, operation->sequence);
+    }
     device_->operation_began();
     lists.earliest = lists.earliest.earlier(collective.deadline);
     if (lists.grouping) {
@@ -193,7 +197,13 @@ DeviceChannel::Launched DeviceChannel::launch(size_t places) {
   const bool went_on = !batch_.empty();
   Status status = interrupt_.status();
   if (status.ok()) {
-    status = begin_some(places, &out);
+    const Result<bool> passes = passes_gate(places);
+    if (passes.ok() && !passes.value()) {
+      out.under_way = true;  // it stays at the head of the order
+      return out;
+    }
+    status = passes.status();
+    if (status.ok()) status = begin_some(places, &out);
     if (status.ok()) status = end_some(&out);
     if (!status.ok()) {
       if (batch_.empty()) {
@@ -226,6 +236,32 @@ bool DeviceChannel::joins(const Operation& next, const std::vector<OperationPtr>
   if (!next.collective.is_transfer() || !(*last)->collective.is_transfer()) return false;
   if (begun.size() >= kTogetherMax) return false;
   return batch_.empty() || options_.carrier->takes(next.collective);
+}
+
+/// Of what begin_some() would take now. Sends and receives pass.
+Result<bool> DeviceChannel::passes_gate(size_t places) {
+  if (options_.gate == nullptr || !batch_.empty()) return true;
+  OperationPtr first;
+  OperationPtr last;
+  lists_.with([&](const Lists& lists) {
+    size_t looked = 0;
+    for (const OperationPtr& each : lists.queued) {
+      const auto group = lists.queued.front()->group;
+      if (looked == places || (looked > 0 && (group == 0 || each->group != group))) break;
+      ++looked;
+      if (each->entry.position == 0) continue;
+      if (first == nullptr) first = each;
+      last = each;
+    }
+  });
+  if (first == nullptr) return true;
+  const auto passes = options_.gate->passes(first->entry, last->entry, first->collective.deadline);
+  if (passes.ok()) return passes;
+  ErrorInfo info = failure(*first, passes.status().code(), passes.status().message()).info();
+  info.rank = passes.status().info().rank;
+  info.host = passes.status().info().host;
+  info.pid = passes.status().info().pid;
+  return Status(std::move(info));
 }
 
 Status DeviceChannel::begin_some(size_t places, Launched* out) {
@@ -390,7 +426,9 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
   if (!excuse_.over()) return;
   OperationPtr late;
   bool queued = false;
-  const int64_t grace_ms = options_.carrier->grace_ms();
+  // The gate keeps the deadline, too, and knows who has not come.
+  const bool asks = options_.gate != nullptr && options_.gate->is_asking();
+  const int64_t grace_ms = std::max(options_.carrier->grace_ms(), asks ? kGateGraceMs : 0);
   lists_.with([&](Lists& lists) {
     if (!lists.earliest.is_at_or_before(now_ns)) return;
     lists.earliest = Deadline::never();
@@ -415,6 +453,7 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
 
 void DeviceChannel::abort() {
   batch_.clear();
+  if (options_.gate != nullptr) options_.gate->close(interrupt_.status());
   options_.carrier->abort();
   aborted_ = true;
   // Its operations fail when the GPU has passed them.

@@ -10,6 +10,8 @@
 #include "backend/backend.h"
 #include "backend/device/carrier.h"
 #include "backend/device/engine.h"
+#include "backend/device/gate.h"
+#include "backend/device/ledger.h"
 #include "base/fifo.h"
 #include "base/guarded.h"
 #include "base/pool.h"
@@ -34,6 +36,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Carrier> carrier;
     /// The first to break it tells the control plane; must not block.
     std::function<void(const std::string& communicator, const Status&)> on_broken;
+    std::shared_ptr<Ledger> ledger;  ///< null: what ranks call is not compared
+    std::unique_ptr<Gate> gate;      ///< null: not before it is launched
   };
   DeviceChannel(std::shared_ptr<DeviceThread> device, Options options)
       : device_(std::move(device)), options_(std::move(options)) {}
@@ -54,7 +58,10 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status broken() const { return interrupt_.status(); }
   const Interrupt& interrupted() const { return interrupt_; }
   Pulse pulse() const;
-  void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
+  void excuse(int64_t until_ns) {
+    excuse_.extend(until_ns);
+    if (options_.gate != nullptr) options_.gate->excuse(until_ns);
+  }
   /// Fails what the device thread should have failed: it hangs in a call.
   void look_after();
   /// Takes no more operations. Those there are end under their deadlines, then the communicator
@@ -93,7 +100,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Work> work;
     std::shared_ptr<Launch> launch;
     int64_t sequence = 0;
-    int64_t group = 0;  ///< 0: none
+    int64_t group = 0;    ///< 0: none
+    Ledger::Entry entry;  ///< of a collective that is compared
   };
   using OperationPtr = std::shared_ptr<Operation>;
   struct Call {
@@ -123,6 +131,7 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   Status refused(const Lists& lists) const;
   bool advance_opening();
   bool run_calls();
+  Result<bool> passes_gate(size_t places);
   Status begin_some(size_t places, Launched* out);
   bool joins(const Operation& next, const std::vector<OperationPtr>& begun) const;
   Status prepare_inputs(const Operation& operation);

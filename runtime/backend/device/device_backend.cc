@@ -30,9 +30,22 @@ struct Outcome {
 
 class DeviceBackend final : public Backend {
  public:
-  DeviceBackend(DeviceOptions options, std::shared_ptr<Carrier> carrier)
+  /// `compares_on`: with Check::kStrict.
+  DeviceBackend(DeviceOptions options, std::shared_ptr<Carrier> carrier,
+                std::shared_ptr<Backend> compares_on)
       : options_(std::move(options)) {
     DeviceChannel::Options channel;
+    if (options_.check != Check::kOff) {
+      channel.ledger = std::make_shared<Ledger>(options_.name, options_.size);
+    }
+    if (options_.order_book != nullptr && channel.ledger != nullptr) {
+      options_.order_book->enlist(channel.ledger);
+    }
+    if (compares_on != nullptr) {
+      channel.gate =
+          std::make_unique<Gate>(Gate::Options{std::move(compares_on), options_.rank, options_.size,
+                                               options_.world_rank, options_.host});
+    }
     channel.name = options_.name;
     channel.self = options_.self;
     channel.on_broken = options_.on_broken;
@@ -328,9 +341,17 @@ Result<std::shared_ptr<Backend>> create_device_backend(DeviceOptions options, co
                                                   wait.deadline));
     seat.on_host = std::move(own.backend);
   }
+  if (options.carries_on_host || options.size == 1) options.check = Check::kOff;
+  std::shared_ptr<Backend> compares_on;
+  if (options.check == Check::kStrict) {
+    DT_TRY_VALUE(auto own, options.on_host->split(0, options.rank, options.name + " compared",
+                                                  wait.deadline));
+    compares_on = std::move(own.backend);
+  }
   const Wait limit{wait.deadline.earlier(Deadline::after_ms(options.open_timeout_ms)),
                    wait.interrupt};
-  auto backend = std::make_shared<DeviceBackend>(options, options.make_carrier(seat));
+  auto backend =
+      std::make_shared<DeviceBackend>(options, options.make_carrier(seat), std::move(compares_on));
   DT_TRY(agree(options, backend->open(limit), limit));
   return std::shared_ptr<Backend>(std::move(backend));
 }

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/device/carrier.h"
 #include "backend/device/engine.h"
+#include "backend/device/ledger.h"
 #include "kernels/cuda/tensors.h"
 
 namespace dt::backend {
@@ -20,6 +21,12 @@ struct DeviceOptions {
   int32_t rank = 0;
   int32_t size = 1;
   std::string self;  ///< "rank 3 (node7)", for messages
+  int32_t world_rank = 0;
+  std::string host;  ///< its name, for messages
+  /// When operations are compared between ranks. Carriers over host memory need it not: what they
+  /// do there is.
+  Check check = Check::kOff;
+  std::shared_ptr<OrderBook> order_book;  ///< with Check::kLazy: whose ledgers are told to others
   std::shared_ptr<DeviceEngine> engine;
   /// The same ranks over host memory: meets, agrees, and splits.
   std::shared_ptr<Backend> on_host;

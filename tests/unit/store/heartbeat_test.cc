@@ -164,6 +164,39 @@ TEST_CASE("heartbeat: a stall is told to rank 0") {
             "missing: rank 0 (hostA pid 10), which has entered no operation yet"));
 }
 
+TEST_CASE("heartbeat: ranks that called different things are told, and so are the others") {
+  Job job(3, beat_often);
+  auto clients = job.join_all();
+  std::vector<std::shared_ptr<Told>> told;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const auto mine = std::make_shared<Told>();
+    told.push_back(mine);
+    clients[static_cast<size_t>(rank)]->on_failure([mine](const Failure& failure) {
+      if (failure.info.code != Code::kMismatch || failure.scope != "world/0.1") return;
+      mine->text.with([&](std::string& text) { text = failure.info.message; });
+      mine->came.set();
+    });
+    Client::Observers observers = alive();
+    const bool differs = rank == 1;
+    observers.orders = [differs, first = true]() mutable -> std::vector<Orders> {
+      if (!std::exchange(first, false)) return {};
+      const Order same = {1, 77, 5, "barrier"};
+      const Order next = differs ? Order{2, 2, 6, "allreduce f32 sum x 3"}
+                                 : Order{2, 1, 6, "broadcast f32 x 3 root 0"};
+      return {{"world/0.1", 3, {same, next}}};
+    };
+    clients[static_cast<size_t>(rank)]->observe(std::move(observers));
+  }
+  for (const auto& mine : told) {
+    REQUIRE(mine->came.wait(patiently()));
+    const std::string text = mine->text.with([](const std::string& it) { return it; });
+    CHECK(text ==
+          "broadcast #6 on comm \"world/0.1\": ranks disagree: rank 0 (hostA, pid 10) and 1 more: "
+          "broadcast f32 x 3 root 0, rank 1 (hostA, pid 11): allreduce f32 sum x 3; make all ranks "
+          "issue the same operations in the same order, then re-create the communicator");
+  }
+}
+
 TEST_CASE("heartbeat: ranks are asked to stop once one of them heeds it") {
   Job job(2, beat_often);
   auto clients = job.join_all();

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dt {
+
+/// What one rank called where all should have called the same.
+struct CallOfRank {
+  std::string who;   ///< "rank 3 (node7, pid 4711)"
+  uint64_t key = 0;  ///< equal: the same call
+  std::string call;  ///< "allreduce f32 sum x 1000"
+};
+
+struct Disagreement {
+  std::string text;    ///< "ranks disagree: ..., and what to do
+  size_t culprit = 0;  ///< the first that differs from what most called
+};
+
+/// Of calls that are not all the same: one rank for each distinct call, in the given order, so that
+/// it is short also among many ranks.
+Disagreement disagreement(const std::vector<CallOfRank>& calls);
+
+}  // namespace dt

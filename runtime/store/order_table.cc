@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/order_table.h"
+
+#include <algorithm>
+
+#include "base/disagreement.h"
+
+namespace dt::store {
+namespace {
+
+// Hostile or many ranks must not fill the memory.
+constexpr size_t kMaxComms = 1024;
+constexpr size_t kMaxPoints = 1024;  // of a communicator
+constexpr size_t kMaxMinds = 64;     // of a point
+
+}  // namespace
+
+OrderTable::Comm& OrderTable::comm_of(const Orders& orders, int64_t now_ns) {
+  if (comms_.count(orders.communicator) == 0 && comms_.size() >= kMaxComms) {
+    comms_.erase(std::min_element(comms_.begin(), comms_.end(), [](const auto& a, const auto& b) {
+      return a.second.heard_ns < b.second.heard_ns;
+    }));
+  }
+  Comm& comm = comms_[orders.communicator];
+  comm.size = orders.size;
+  comm.heard_ns = now_ns;
+  return comm;
+}
+
+void OrderTable::tell(const Member& member, const Orders& orders, int64_t now_ns) {
+  Comm& comm = comm_of(orders, now_ns);
+  if (comm.over) return;
+  comm.members[member.rank] = member;
+  for (const Order& each : orders.news) add(&comm, member.rank, each, now_ns);
+}
+
+void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns) {
+  // Nothing behind a difference tells more than the difference.
+  if (comm->differs_at > 0 && order.position > comm->differs_at) return;
+  if (comm->points.size() >= kMaxPoints && comm->points.count(order.position) == 0) {
+    if (order.position < comm->points.begin()->first) return;  // too late to be compared
+    comm->points.erase(comm->points.begin());
+  }
+  Point& point = comm->points[order.position];
+  auto mind = std::find_if(point.begin(), point.end(),
+                           [&](const Mind& each) { return each.chain == order.chain; });
+  if (mind == point.end()) {
+    if (point.size() >= kMaxMinds) return;
+    mind = point.insert(point.end(), Mind{order.chain, 0, {}, {}});
+  }
+  if (mind->call.empty()) {
+    mind->sequence = order.sequence;
+    mind->call = order.call;
+  }
+  if (std::find(mind->ranks.begin(), mind->ranks.end(), rank) == mind->ranks.end()) {
+    mind->ranks.push_back(rank);
+  }
+  if (point.size() > 1) {
+    if (comm->differs_at == 0) comm->differs_since_ns = now_ns;
+    comm->differs_at = order.position;
+  } else if (mind->ranks.size() >= static_cast<size_t>(std::max(comm->size, 1))) {
+    comm->points.erase(order.position);
+  }
+}
+
+std::vector<Failure> OrderTable::verdicts(int64_t now_ns, int64_t patience_ns) {
+  std::vector<Failure> found;
+  for (auto& [name, comm] : comms_) {
+    if (comm.differs_at == 0 || comm.over) continue;
+    size_t came = 0;
+    for (const Mind& mind : comm.points.at(comm.differs_at)) came += mind.ranks.size();
+    const bool all = came >= static_cast<size_t>(std::max(comm.size, 1));
+    if (!all && now_ns - comm.differs_since_ns < patience_ns) continue;
+    found.push_back(failure_of(name, comm));
+    comm.over = true;
+    comm.points.clear();
+  }
+  return found;
+}
+
+Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
+  const Point& point = comm.points.at(comm.differs_at);
+  const bool same_calls = std::all_of(point.begin(), point.end(),
+                                      [&](const Mind& each) { return each.call == point[0].call; });
+  std::map<int32_t, const Mind*> minds;
+  for (const Mind& mind : point) {
+    for (const int32_t rank : mind.ranks) minds[rank] = &mind;
+  }
+  std::vector<CallOfRank> calls;
+  std::vector<const Member*> members;
+  for (const auto& [rank, mind] : minds) {
+    const Member& member = comm.members.at(rank);
+    CallOfRank call;
+    call.who = format("rank %d (%s, pid %lld)", rank, member.host.c_str(),
+                      static_cast<long long>(member.pid));
+    call.key = mind->chain;
+    call.call = mind->call.empty() ? "operations that are too long ago to be told" : mind->call;
+    if (same_calls && !mind->call.empty()) call.call += ", after other operations than the others";
+    calls.push_back(std::move(call));
+    members.push_back(&member);
+  }
+  const Disagreement found = disagreement(calls);
+  const Member& culprit = *members[found.culprit];
+  const Mind& shown = *minds.begin()->second;
+  Failure failure;
+  failure.scope = name;
+  ErrorInfo& info = failure.info;
+  info.code = Code::kMismatch;
+  info.rank = culprit.rank;
+  info.host = culprit.host;
+  info.pid = culprit.pid;
+  info.operation = shown.call.substr(0, shown.call.find(' '));
+  info.sequence = shown.call.empty() ? -1 : shown.sequence;
+  const std::string where =
+      shown.call.empty()
+          ? format("collective %lld", static_cast<long long>(comm.differs_at))
+          : format("%s #%lld", info.operation.c_str(), static_cast<long long>(shown.sequence));
+  info.message = format("%s on comm \"%s\": %s", where.c_str(), name.c_str(), found.text.c_str());
+  return failure;
+}
+
+}  // namespace dt::store

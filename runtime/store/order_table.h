@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "store/messages.h"
+
+namespace dt::store {
+
+/// What the ranks of each communicator say they called, compared. Pure state, as JoinTable; times
+/// are of the monotonic clock.
+///
+/// A *point* is a collective of a communicator; ranks that are of one mind there have called the
+/// same up to it. A point is forgotten when all ranks were, or when many newer ones are known. Of
+/// the first point at which ranks differ the other ranks are waited for a little: then it is plain
+/// who differs from most.
+class OrderTable {
+ public:
+  void tell(const Member& member, const Orders& orders, int64_t now_ns);
+  /// Each disagreement once, when all ranks have come to it or `patience_ns` after it was found.
+  std::vector<Failure> verdicts(int64_t now_ns, int64_t patience_ns);
+
+ private:
+  struct Mind {
+    uint64_t chain = 0;
+    int64_t sequence = 0;
+    std::string call;  // empty: not known any more
+    std::vector<int32_t> ranks;
+  };
+  using Point = std::vector<Mind>;
+  struct Comm {
+    int32_t size = 0;
+    std::map<int64_t, Point> points;  // by position
+    std::map<int32_t, Member> members;
+    int64_t heard_ns = 0;
+    int64_t differs_at = 0;  // position of the first point with several minds; 0: none
+    int64_t differs_since_ns = 0;
+    bool over = false;  // was told
+  };
+
+  Comm& comm_of(const Orders& orders, int64_t now_ns);
+  static void add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns);
+  static Failure failure_of(const std::string& name, const Comm& comm);
+
+  std::map<std::string, Comm> comms_;
+};
+
+}  // namespace dt::store
