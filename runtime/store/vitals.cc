@@ -10,6 +10,7 @@ namespace dt::store {
 namespace {
 
 constexpr size_t kReportedMax = 1024;  // communicators; a hostile rank must not fill the memory
+constexpr size_t kReportedEach = 16;   // operations of each
 
 std::string operation_text(const Activity& activity) {
   const std::string label = activity.label.empty() ? "" : " " + quoted(activity.label);
@@ -40,13 +41,20 @@ std::optional<std::string> Vitals::tell(int32_t rank, Activity activity, int64_t
   signs.activity = std::move(activity);
   const Activity& told = signs.activity;
   if (!told.inside || !told.stalled) return std::nullopt;
-  const auto known = reported_.find(told.communicator);
-  if (known == reported_.end() ? reported_.size() >= kReportedMax
-                               : known->second == told.sequence) {
-    return std::nullopt;
-  }
-  reported_[told.communicator] = told.sequence;
+  if (!not_reported_yet(told)) return std::nullopt;
   return stall_text(told, now_ns);
+}
+
+bool Vitals::not_reported_yet(const Activity& stalled) {
+  const auto known = reported_.find(stalled.communicator);
+  if (known == reported_.end() && reported_.size() >= kReportedMax) return false;
+  std::set<int64_t>& sequences = reported_[stalled.communicator];
+  const bool full = sequences.size() >= kReportedEach;
+  // What was let go of is older than all that is kept, and is not reported again.
+  if (full && stalled.sequence < *sequences.begin()) return false;
+  if (!sequences.insert(stalled.sequence).second) return false;
+  if (full) sequences.erase(sequences.begin());
+  return true;
 }
 
 void Vitals::busy(const Busy& busy, int64_t now_ns) {

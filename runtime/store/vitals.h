@@ -52,8 +52,11 @@ class Vitals {
   std::string stall_text(const Activity& stalled, int64_t now_ns) const;
 
   std::map<int32_t, Signs> signs_;
-  /// The last stalled operation of each communicator that was reported.
-  std::map<std::string, int64_t> reported_;
+  bool not_reported_yet(const Activity& stalled);
+
+  /// The latest stalled operations of each communicator that were reported, by sequence: ranks of
+  /// one communicator can be held up in different operations at once.
+  std::map<std::string, std::set<int64_t>> reported_;
 };
 
 }  // namespace dt::store

@@ -91,6 +91,20 @@ TEST_CASE("Vitals: a stall is reported once, with who is inside and who is missi
   CHECK(vitals.tell(2, inside(813, 31'000, {0, 1, 2, 3, 4, 5}), now).has_value());
 }
 
+TEST_CASE(
+    "Vitals: ranks held up in different operations are reported once each, however they tell") {
+  Watched watched(2);
+  Vitals& vitals = watched.vitals;
+  for (int64_t second = 0; second < 3; ++second) {
+    CHECK(vitals.tell(0, inside(6, 30'000, {0, 1}), kBegin).has_value() == (second == 0));
+    CHECK(vitals.tell(1, inside(5, 30'000, {0, 1}), kBegin).has_value() == (second == 0));
+  }
+  for (int64_t later = 7; later < 40; ++later) {
+    CHECK(vitals.tell(0, inside(later, 30'000, {0, 1}), kBegin).has_value());
+  }
+  CHECK_FALSE(vitals.tell(1, inside(5, 30'000, {0, 1}), kBegin).has_value());
+}
+
 TEST_CASE("Vitals: a stall in which nobody is missing says so") {
   Watched watched(2);
   CHECK_FALSE(watched.vitals.tell(0, inside(5, 100), kBegin).has_value());
