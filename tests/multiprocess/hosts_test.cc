@@ -125,6 +125,25 @@ TEST_CASE("hosts: an operation that one rank never enters names it, on every hos
   }
 }
 
+TEST_CASE("hosts: a missing rank is named where the rank that speaks for its host is there") {
+  const auto outcomes = run_ranks(
+      3,
+      [](const Rank& rank) -> dt_status {
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+        if (rank.rank == 2) {
+          int64_t bytes = 0;  // what nobody sets: until the others have failed
+          return dt_store_get(rank.job, "never", 3000, nullptr, 0, &bytes);
+        }
+        return dt_barrier(rank.world, nullptr, nullptr);
+      },
+      {{"collective.timeout_ms", "500"}}, on_hosts({0, 1, 1}));
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    CHECK(outcome.status == DT_ERR_TIMEOUT);
+    CHECK(contains(outcome.message, "has not arrived: rank 2 ("));
+  }
+}
+
 TEST_CASE("hosts: the end of rank 0, which serves the store, ends communicators without it too") {
   const dt::test::HeldPort held;
   std::promise<void> told;

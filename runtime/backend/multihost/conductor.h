@@ -126,6 +126,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   enum class Blame { kNone, kWaits, kCutOff };
   Blame blame(const tcp::Link& link) const;
   bool any_link(Blame wanted) const;
+  bool awaits_several() const;
   std::string doing(int32_t peer, const tcp::Link& link) const;
   Status timed_out() const;
   Status timed_out_in_queue(const Operation& operation) const;

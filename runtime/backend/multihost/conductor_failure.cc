@@ -15,8 +15,9 @@ namespace {
 constexpr int64_t kCutGraceMs = 1000;
 // The local backend keeps the deadline of its own steps; this is for when it does not.
 constexpr int64_t kBackstopMs = 3000;
-// Who waits for data over sound connections is not at the break. Those that are have the same
-// deadline, and are given this long to tell.
+// Who waits for data over sound connections is not at the break, nor is who waits for a host with
+// several ranks, of which another one may be missing there. Those that are have the same deadline,
+// and are given this long to tell.
 constexpr int64_t kBystanderMs = 1000;
 // The thread that tells the control plane is never busy for long.
 constexpr int64_t kTellMs = 2000;
@@ -130,6 +131,14 @@ Conductor::Blame Conductor::blame(const tcp::Link& link) const {
 bool Conductor::any_link(Blame wanted) const {
   return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
     return blame(*entry.second) == wanted && concerns_present(entry.first);
+  });
+}
+
+/// Whether it waits for a rank that speaks for others of its host.
+bool Conductor::awaits_several() const {
+  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    return blame(*entry.second) == Blame::kWaits &&
+           roster_.topology.hosts[roster_.topology.host[entry.first]].size() > 1;
   });
 }
 
@@ -293,7 +302,8 @@ void Conductor::on_timer() {
   int64_t patience_ms = 0;
   if (!on_network && !local_works_.empty()) {
     patience_ms = kBackstopMs;
-  } else if (active_ != nullptr && !cut_off && (phase_ == Phase::kMove || links_.size() > 1)) {
+  } else if (active_ != nullptr && !cut_off &&
+             (phase_ == Phase::kMove || links_.size() > 1 || awaits_several())) {
     patience_ms = kBystanderMs;
   }
   if (overdue_ms < patience_ms) return timer_->start(patience_ms - overdue_ms);
