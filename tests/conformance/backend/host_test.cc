@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/host/host_backend.h"
 #include "harness.h"
 
 using namespace conformance;
@@ -152,6 +153,38 @@ TEST_CASE("Host: a wait that runs out of time cancels nothing") {
       rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "done");
     }
     rank.expect(data[2999] == 2, "result");
+  });
+}
+
+TEST_CASE("Host: a look at who is awaited holds up no operation") {
+  // Nobody helps here: the progress thread does it all, and finds the turn taken now and then.
+  play(host(2), [](Rank& rank) {
+    auto* const backend = dynamic_cast<dt::backend::HostBackend*>(rank.backend.get());
+    rank.expect(backend != nullptr, "a host backend");
+    if (backend == nullptr) return;
+    std::atomic<bool> over{false};
+    std::thread looks([&] {
+      while (!over.load()) backend->count_wait(1);
+    });
+    for (int round = 0; round < 100; ++round) {
+      Collective barrier;
+      barrier.deadline = Deadline::after_ms(30'000);
+      auto work = std::make_shared<Work>();
+      dt::Doorbell bell;
+      work->watch(&bell);
+      rank.expect_ok(rank.backend->submit(barrier, work), "submit");
+      while (!work->done()) {
+        const uint32_t ticket = bell.prepare();
+        work->done() ? bell.cancel() : bell.sleep(ticket, barrier.deadline);
+      }
+      work->unwatch(&bell);
+      if (!work->status().ok()) {
+        rank.expect_ok(work->status(), "barrier");
+        break;
+      }
+    }
+    over = true;
+    looks.join();
   });
 }
 
