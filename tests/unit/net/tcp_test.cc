@@ -24,7 +24,7 @@ using dt::net::Loop;
 
 namespace {
 
-constexpr int64_t kPatienceMs = 10'000;
+constexpr int64_t kPatienceMs = 60'000;
 
 // A loop with a listener on a free port; what it accepts is handed to `serve`, on the loop.
 struct Server {
