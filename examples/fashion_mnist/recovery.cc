@@ -78,7 +78,7 @@ void Trainer::resume() {
     adopt(std::move(loaded));
     if (options_.resume == options_.save) saved_step_ = state_.step;
   }
-  if (reducer_) compare_parameters();  // also when some rank found no file
+  if (reducer_) check_equal();  // also when some rank found no file
   progress_.say("resumed at step " + std::to_string(state_.step));
 }
 

@@ -78,6 +78,7 @@ Trainer::Trainer(const Options& options, dt::Job* job, const Dataset& train, con
     reducer_options.first_bucket_bytes = kBucketBytes;
     reducer_options.bucket_cap_bytes = kBucketBytes;
     reducer_.emplace(comm_, describe(network_), reducer_options);
+    sampler_.check(comm_);
   }
   read_gradient_pointers();
 }
@@ -106,7 +107,9 @@ void Trainer::run() {
   }
   write_curves();
   if (reducer_ && world_size_ > 1) {
-    const uint64_t hash = compare_parameters();
+    check_equal();
+    const std::vector<float>& parameters = network_.parameters();
+    const uint64_t hash = hash_bytes(parameters.data(), parameters.size() * sizeof(float));
     char line[96];
     std::snprintf(line, sizeof line, "parameters equal on all %d ranks (hash %016" PRIx64 ")",
                   world_size_, hash);
@@ -222,27 +225,19 @@ void Trainer::finish_epoch() {
   save();
 }
 
-/// Returns the hash of the parameters; throws when a rank has other ones, or another optimizer
-/// state or step.
-uint64_t Trainer::compare_parameters() {
+/// Throws on all ranks where one has another step, parameter or optimizer state; names both.
+void Trainer::check_equal() {
   const std::vector<float>& parameters = network_.parameters();
   const std::vector<float>& moments = optimizer_.state();
-  const uint64_t own[2] = {hash_bytes(parameters.data(), parameters.size() * sizeof(float)),
-                           hash_bytes(moments.data(), moments.size() * sizeof(float),
-                                      static_cast<uint64_t>(state_.step))};
-  std::vector<uint64_t> all(2 * static_cast<size_t>(world_size_));
-  comm_.allgather(own, all.data(), 2);
-  std::string others;
-  for (int32_t rank = 1; rank < world_size_; ++rank) {
-    if (all[2 * rank] == all[0] && all[2 * rank + 1] == all[1]) continue;
-    others += (others.empty() ? "" : ", ") + std::to_string(rank);
+  comm_.check_equal(&state_.step, sizeof state_.step, "step " + std::to_string(state_.step));
+  for (const Parameter& parameter : network_.layout()) {
+    const auto bytes = parameter.count * static_cast<int64_t>(sizeof(float));
+    comm_.check_equal(parameters.data() + parameter.offset, bytes, parameter.name);
+    for (size_t moment = 0; moment < moments.size(); moment += parameters.size()) {
+      comm_.check_equal(moments.data() + moment + parameter.offset, bytes,
+                        std::string("optimizer state of ") + parameter.name);
+    }
   }
-  if (!others.empty()) {
-    throw std::runtime_error("parameters differ: rank(s) " + others + " against rank 0 at step " +
-                             std::to_string(state_.step) +
-                             "; resume all ranks from one checkpoint");
-  }
-  return own[0];
 }
 
 void Trainer::open_loss_log() {

@@ -50,7 +50,7 @@ class Trainer {
   void write_curves();
   void open_loss_log();
   void log_loss(int64_t step, float loss);
-  uint64_t compare_parameters();
+  void check_equal();
 
   bool is_over() const;
   double hidden_share() const;

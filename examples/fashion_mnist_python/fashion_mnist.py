@@ -19,7 +19,6 @@ import network
 
 BUCKET_BYTES = 256 * 1024  # two buckets: one travels while the convolutions go backward
 SAVING_S = 600  # a disk that hangs longer than this is a failure
-HASH_BEGIN = 0xCBF29CE484222325
 WARMUP_STEPS, MOMENTUM, DECAY = 300, numpy.float32(0.9), numpy.float32(1e-4)
 
 
@@ -40,15 +39,6 @@ def rate_at(peak, step, total_steps):
     warmup = min(1.0, (step + 1) / WARMUP_STEPS)
     done = min(1.0, step / max(total_steps, 1))
     return peak * warmup * warmup * 0.5 * (1 + math.cos(math.pi * done))
-
-
-def hash_of(arrays, start):
-    """As hash_bytes() of examples/fashion_mnist, of 8 bytes at a time."""
-    value = start
-    for word in numpy.concatenate([each.ravel() for each in arrays]).view("u8").tolist():
-        value = ((value ^ word) * 0x100000001B3) % 2**64
-        value ^= value >> 32
-    return value
 
 
 def write_checkpoint(path, arrays):
@@ -78,6 +68,7 @@ class Trainer:
             self.comm, [dt.Param(each.size, dt.Dtype.F32, name)
                         for name, each in zip(network.NAMES, self.parameters)],
             dt.ReducerOptions(first_bucket_bytes=BUCKET_BYTES, bucket_cap_bytes=BUCKET_BYTES))
+        self.sampler.check(self.comm)
         self.gradients = self.read_gradients()
         self.step, self.losses = 0, []
         self.planned_anew = False  # the buckets, by the order in which gradients arrive
@@ -126,14 +117,12 @@ class Trainer:
         self.comm.allreduce(totals)
         return totals[1] / len(labels)
 
-    def compare_parameters(self):
-        own = numpy.array([hash_of(self.parameters, HASH_BEGIN), hash_of(self.velocities, self.step)], "u8")
-        every = numpy.zeros(2 * self.size, "u8")
-        self.comm.allgather(own, every)
-        if numpy.any(every.reshape(-1, 2) != every[:2]):
-            raise RuntimeError(f"parameters differ between ranks at step {self.step}")
-        if self.rank == 0 and not self.options.quiet:
-            print(f"parameters equal on all {self.size} ranks (hash {own[0]:016x})")
+    def check_equal(self):
+        """Raises MismatchError on all ranks where one has another step, parameter or velocity."""
+        self.comm.check_equal(numpy.array([self.step], "i8"), f"step {self.step}")
+        for name, parameter, velocity in zip(network.NAMES, self.parameters, self.velocities):
+            self.comm.check_equal(parameter, name)
+            self.comm.check_equal(velocity, "optimizer state of " + name)
 
     def save(self):
         """Rank 0 writes while the others wait, and it counts when all know that it did."""
@@ -163,8 +152,7 @@ class Trainer:
                 for i, (parameter, velocity) in enumerate(zip(self.parameters, self.velocities)):
                     parameter[:], velocity[:] = file[f"parameter{i}"], file[f"velocity{i}"]
             self.step = self.saved_step = len(self.losses)
-        if self.size > 1:
-            self.compare_parameters()  # also when some rank found no file
+        self.check_equal()  # also when some rank found no file
 
     def run(self):
         if self.options.resume:
@@ -189,8 +177,9 @@ class Trainer:
             with open(self.options.loss_log, "w", encoding="utf-8") as file:
                 file.write("step,loss\n")
                 file.writelines(f"{step},{loss:.9g}\n" for step, loss in enumerate(self.losses, 1))
-        if self.size > 1:
-            self.compare_parameters()
+        self.check_equal()
+        if self.rank == 0 and self.size > 1 and not self.options.quiet:
+            print(f"parameters equal on all {self.size} ranks")
 
 
 def main():

@@ -3,10 +3,12 @@
 """training_curves.py DT TRAINER [DATA]: the example trainer learns the same with 1, 2, 3 and 4 ranks.
 
 The loss curves of the first 100 steps (CURVE_STEPS, where a sanitizer makes them slow) agree to 1e-3 relative, and the trainer itself finds the
-parameters of all ranks bitwise equal at the end (it exits with an error otherwise).
+parameters of all ranks bitwise equal at the end (it exits with an error otherwise). Ranks that begin with
+different seeds or checkpoints are named.
 """
 import csv
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,23 @@ def losses(dt, trainer, data, world, folder):
         return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
+def check_disagreements(dt, trainer, data, folder):
+    """Ranks that begin with different things are named before they train."""
+    saved = os.path.join(folder, "rank")
+    begin = ("exec", trainer, "--data", data, "--limit", "240", "--batch", "24", "--no-eval", "--quiet", "--curves ''")
+    own_disk = f"--save {saved}$DT_RANK --resume {saved}$DT_RANK --steps"  # only rank 0's ever has a checkpoint
+    for rest, expected in (
+            ("--epochs 1 --seed $((DT_RANK == 1 ? 7 : 3))",
+             r": the samplers differ between ranks: rank 0 \(.*\) has seed = 3, rank 1 \(.*\) has seed = 7; "),
+            (own_disk + " 2", None),
+            (own_disk + " 4", r': rank 0 \(.*\) has "step 2", .*, while rank 1 \(.*\) and 1 more have: "step 0", ')):
+        run = subprocess.run([dt, "run", "-n", "3", "sh", "-c", " ".join((*begin, rest))],
+                             capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        code, as_said = (1, re.search(expected, run.stderr)) if expected else (0, not run.stderr)
+        if run.returncode != code or not as_said:
+            sys.exit(f"with {rest} the job ended with {run.returncode}\n{run.stdout}{run.stderr}")
+
+
 def main():
     dt, trainer = sys.argv[1:3]
     data = sys.argv[3] if len(sys.argv) > 3 else "/usr/share/datasets/fashion-mnist"
@@ -50,6 +69,7 @@ def main():
             print(f"{world} ranks: largest relative difference of the loss over {STEPS} steps {worst:.2e}")
             if worst > TOLERANCE:
                 sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
+        check_disagreements(dt, trainer, data, folder)
 
 
 if __name__ == "__main__":
