@@ -122,6 +122,10 @@ Result<std::optional<net::Token>> read_token_file(const std::string& path) {
 }
 
 Status write_token_file(const std::string& path, const net::Token& token, bool replace) {
+  struct stat there {};
+  if (replace && stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return token_file_error(path, "is no regular file, and is not replaced; name another one");
+  }
   make_folders_above(path);
   const std::string beside = format("%s.%d", path.c_str(), getpid());
   const auto failed = [&](const std::string& why) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,6 +40,10 @@ std::string temporary_of(const std::string& path) {
 
 /// Empty: it is written.
 std::string replace_file(const std::string& path, const std::string& text) {
+  struct stat there {};
+  if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return path + ": it is no regular file, and is not replaced";  // as root could /dev/null
+  }
   const std::string temporary = temporary_of(path);
   // Made anew: what lies there is of a process that ended, or somebody's trap.
   unlink(temporary.c_str());
@@ -46,7 +51,8 @@ std::string replace_file(const std::string& path, const std::string& text) {
   if (fd < 0) return temporary + ": " + errno_text(errno);
   std::string why;
   if (!write_whole(fd, text)) why = temporary + ": " + errno_text(errno);
-  close(fd);
+  // Some file systems tell only here that there was no room.
+  if (close(fd) != 0 && why.empty()) why = temporary + ": " + errno_text(errno);
   if (why.empty() && rename(temporary.c_str(), path.c_str()) == 0) return {};
   if (why.empty()) why = path + ": " + errno_text(errno);
   unlink(temporary.c_str());

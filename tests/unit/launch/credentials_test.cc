@@ -166,4 +166,12 @@ TEST_CASE("credentials: a token is written whole, privately, and over none that 
   }
   CHECK(files == 1);
   CHECK_FALSE(launch::write_token_file("/proc/nowhere/token", first, false).ok());
+  // root may replace a device, too, and everybody would miss it.
+  const std::string pipe = folder.path + "/pipe";
+  for (const std::string& other : {folder.path, pipe}) {
+    if (other == pipe) REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(launch::write_token_file(other, first, true).message() ==
+          "the token file " + other + " is no regular file, and is not replaced; name another one");
+  }
+  CHECK((stat(pipe.c_str(), &facts) == 0 && S_ISFIFO(facts.st_mode)));
 }

@@ -119,3 +119,27 @@ TEST_CASE("what cannot be written is told once, and written when it can be") {
   CHECK(log.last.find(": No such file or directory; choose another file (metrics.file). It is "
                       "tried again, without another word") != std::string::npos);
 }
+
+TEST_CASE("a device, a pipe or a folder is not replaced by the file") {
+  const Folder folder;
+  const std::string pipe = std::string(folder.path) + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const std::string& path : {std::string(folder.path), pipe}) {
+    Log log;
+    FileWriter::Options options;
+    options.path = path;
+    options.text = [] { return std::string("text"); };
+    options.self = "rank 0 (here)";
+    options.logger = log.logger;
+    auto writer = std::move(FileWriter::start(std::move(options))).value();
+    const dt::Deadline patience = dt::Deadline::after_ms(30'000);
+    while (log.warnings.load() == 0 && !patience.passed()) std::this_thread::yield();
+    writer = nullptr;
+    CHECK(log.last == "no metrics of rank 0 (here): cannot write " + path +
+                          ": it is no regular file, and is not replaced; choose another file "
+                          "(metrics.file). It is tried again, without another word");
+    CHECK(files_in(folder.path) == 1);
+  }
+  struct stat facts {};
+  CHECK((stat(pipe.c_str(), &facts) == 0 && S_ISFIFO(facts.st_mode)));
+}
