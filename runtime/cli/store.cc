@@ -165,7 +165,7 @@ int store_command(int argument_count, char** arguments) {
   sub->add_option("--bind", options.server.bind_address, "address to listen on (127.0.0.1)");
   sub->add_option("--job-id", options.server.job_id, "refuse ranks of other jobs");
   sub->add_option("--attempt", options.server.attempt, "how often the job was started before (0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, INT32_MAX));
   sub->add_flag("--torch-compat", options.server.torch_compat,
                 "answer clients of PyTorch's TCPStore too (store.torch_compat)");
   sub->add_option("--world-size", options.server.world_size, "ranks that will join (1)")

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <cstring>
+
 #include "dt_run.h"
 
 using dt::test::count_of;
@@ -56,6 +58,29 @@ TEST_CASE("dt store says what is wrong with its arguments") {
   CHECK(starts_with(answer_of({"store", "dance"}, 2), "dt store: "));
   CHECK(answer_of({"store", "get"}, 2) ==
         "dt store get: key is required; see dt store get --help\n");
+}
+
+TEST_CASE("dt trace names the attempts that there can be") {
+  for (const char* wrong : {"-1", "last"}) {
+    CHECK(answer_of({"trace", "report", "--attempt", wrong, "."}, 2) ==
+          "dt trace report: --attempt: Value " + std::string(wrong) +
+              " not in range 0 to 2147483647; see dt trace report --help\n");
+  }
+}
+
+TEST_CASE("the token that dt run makes is in no command line") {
+  const std::string out =
+      answer_of({"run", "-n", "1", "/bin/sh", "-c",
+                 "echo token $DT_TOKEN; for pid in $$ $PPID $DT_LAUNCHER_PID; do echo process; "
+                 "tr '\\0' ' ' < /proc/$pid/cmdline; done"});
+  constexpr size_t kDigits = 64;
+  const size_t at = out.find("token ") + strlen("token ");
+  REQUIRE(out.size() > at + kDigits);
+  const std::string token = out.substr(at, kDigits);
+  REQUIRE(token.find_first_not_of("0123456789abcdef") == token.npos);
+  CHECK(count_of(out, "process\n") == 3);
+  CHECK(count_of(out, "run -n 1 /bin/sh -c") >= 1);
+  CHECK(count_of(out, token) == 1);
 }
 
 TEST_CASE("ranks reach the store of dt run by their environment alone") {

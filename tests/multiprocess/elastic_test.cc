@@ -373,6 +373,14 @@ TEST_CASE("options that make no sense together are refused") {
        "dt run: --allow-minority without --min-nodes; see dt run --help\n"},
       {{"--nnodes", "2", "--node-rank", "0", "--rendezvous", "h:1", "--min-nodes", "3", "true"},
        "dt run: --min-nodes 3 is out of range: with --nnodes 2 it is 1 to 2; see dt run --help\n"},
+      {{"--nnodes", "2", "--node-rank", "0", "--rendezvous", "h:1", "--min-nodes", "", "true"},
+       "dt run: --min-nodes: it is empty; give a number; see dt run --help\n"},
+      {{"--nnodes", "", "true"},
+       "dt run: --nnodes: it is empty; give a number; see dt run --help\n"},
+      {{"--nnodes", "2", "--node-rank", "0", "--rendezvous", "h:1,h:1", "true"},
+       "dt run: --rendezvous has h:1 twice; give each of node 0, node 1, ... an address of its "
+       "own; "
+       "see dt run --help\n"},
       {{"--nnodes", "2", "--node-rank", "0", "--rendezvous", "h:1", "--min-nodes", "1",
         "--on-failure", "continue", "true"},
        "dt run: --on-failure continue and --min-nodes exclude each other: after the loss of a node "

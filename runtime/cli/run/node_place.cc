@@ -5,6 +5,7 @@
 
 #include "launch/facts.h"
 #include "launch/slurm.h"
+#include "net/address.h"
 #include "net/host_port.h"
 
 namespace dt::cli {
@@ -111,7 +112,14 @@ Status read_addresses(const std::string& text, NodePlace* place) {
     const size_t end = std::min(text.find(',', begin), text.size());
     Result<net::HostPort> parsed = net::parse_host_port(text.substr(begin, end - begin));
     if (!parsed.ok()) return parsed.status().within("--rendezvous");
-    place->addresses.push_back(std::move(parsed).value());
+    const net::HostPort& next = parsed.value();
+    for (const net::HostPort& each : place->addresses) {
+      if (each.host != next.host || each.port != next.port) continue;
+      return bad(format(
+          "--rendezvous has %s twice; give each of node 0, node 1, ... an address of its own",
+          net::host_port_text(next.host, next.port).c_str()));
+    }
+    place->addresses.push_back(next);
     begin = end + 1;
   }
   place->host = place->addresses.front().host;

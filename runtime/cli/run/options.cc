@@ -40,6 +40,12 @@ constexpr char kFooter[] =
     "begins with those that are there, if they are a majority of those that were. --max-restarts\n"
     "counts failures of ranks alone.";
 
+// CLI11 takes an empty word for an optional number as if the option were not there, and a variable
+// of the caller's shell that is not set would go unnoticed.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "it is empty; give a number" : "";
+}
+
 // A whole non-negative number that fits, or -1.
 int to_number(const std::string& text) {
   if (text.empty() || text.size() > 9) return -1;
@@ -96,16 +102,19 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.prefix_command();
   app.add_option("-n,--nproc", nproc, "how many ranks to start on this node (1)");
   app.add_option("--nnodes", options.node.node_count,
-                 "how many nodes; dt run is started once on each (1, or the Slurm step's)");
+                 "how many nodes; dt run is started once on each (1, or the Slurm step's)")
+      ->check(refuse_empty);
   app.add_option("--node-rank", options.node.node_rank,
-                 "which of them this is (SLURM_NODEID, JOB_COMPLETION_INDEX, NODE_RANK)");
+                 "which of them this is (SLURM_NODEID, JOB_COMPLETION_INDEX, NODE_RANK)")
+      ->check(refuse_empty);
   app.add_option("--rendezvous", options.node.rendezvous,
                  "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by the Slurm step); "
                  "HOST:PORT,HOST:PORT of node 0, node 1, ...: the next one serves when the one "
                  "before is lost");
   app.add_option("--min-nodes", options.node.min_nodes,
                  "go on with so many of the nodes when others are lost or do not come, and with "
-                 "those that come later (all of them)");
+                 "those that come later (all of them)")
+      ->check(refuse_empty);
   app.add_flag("--allow-minority", options.allow_minority,
                "also without a majority of the nodes that were there before (run.allow_minority)");
   app.add_option("--job-id", options.node.job_id, "agents that give another one are refused");

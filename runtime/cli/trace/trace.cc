@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -152,7 +153,7 @@ int trace_command(int argument_count, char** arguments) {
   sub = add("report", "say in a sentence what went wrong, then show the ranks", print_report);
   sub->add_option("directory", options.directory, "where the traces of all ranks are")->required();
   sub->add_option("--attempt", options.attempt, "of the job (the last one)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, INT32_MAX));
   sub->add_option("--slow-ms", options.slow_ms,
                   "a rank that comes so much after the others is slow (1000)")
       ->check(CLI::Range(int64_t{1}, kMaxTimeoutMs));
@@ -160,7 +161,7 @@ int trace_command(int argument_count, char** arguments) {
   sub = add("timeline", "write Chrome's trace format, for ui.perfetto.dev", write_timeline);
   sub->add_option("directory", options.directory, "where the traces of all ranks are")->required();
   sub->add_option("--attempt", options.attempt, "of the job (the last one)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, INT32_MAX));
   sub->add_option("-o,--output", options.output, "file (standard output)");
   if (const auto over = parse(&app, argument_count, arguments)) return *over;
   const Status status = action(options);

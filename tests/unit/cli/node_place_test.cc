@@ -177,6 +177,8 @@ TEST_CASE("what is missing or contradicts is named") {
       "node 0 and a free port there, the same on all nodes, or set MASTER_ADDR and MASTER_PORT");
   CHECK(error_of(options(2, 0, "nowhere"), {}) ==
         "--rendezvous: \"nowhere\" is no address; write host:port, or [::1]:port");
+  CHECK(error_of(options(3, 0, "h:1,g:1,h:2,h:1"), {}) ==
+        "--rendezvous has h:1 twice; give each of node 0, node 1, ... an address of its own");
   CHECK(error_of(options(2, 2, "h:1"), {}) ==
         "--node-rank 2 is out of range: with --nnodes 2 the nodes are 0 to 1");
   CHECK(error_of(options(2, {}, "h:1"), {{"NODE_RANK", "7"}}) ==
