@@ -525,6 +525,16 @@ TEST_CASE("a program that one node does not have ends all nodes, with the shell'
   }
 }
 
+TEST_CASE("what keeps a node from starting its ranks is said also if nobody comes to hear it") {
+  Nodes nodes(2);
+  nodes.start(0, {}, {"no-such-program"}, {"DT_RENDEZVOUS_TIMEOUT_MS=500"});
+  CHECK(nodes[0].wait() == 1);
+  CHECK(starts_with(nodes[0].err,
+                    "dt run: program no-such-program not found in PATH; give its path, or correct "
+                    "PATH\ndt run: "));
+  CHECK(count_of(nodes[0].err, "node 1") >= 1);
+}
+
 TEST_CASE("whatever keeps a node from starting its ranks is told to all, at once") {
   const std::string why[] = {"run.grace_ms", "/dev/null/logs", "--show"};
   for (const int wrong : {0, 1}) {

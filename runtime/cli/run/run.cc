@@ -181,6 +181,8 @@ int run_parsed(const RunOptions& options) {
   }
   const Result<int> exit_code = run_job(&agent);
   if (exit_code.ok()) return exit_code.value();
+  // What was kept for the other nodes, who have not come.
+  if (!agent.plan.start_error.ok()) fail("run", agent.plan.start_error);
   return fail("run", exit_code.status(), agent.stopped_by != 0 ? 128 + agent.stopped_by : 1);
 }
 
