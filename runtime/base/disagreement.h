@@ -16,7 +16,7 @@ struct CallOfRank {
 };
 
 struct Disagreement {
-  std::string text;    ///< "ranks disagree: ..., and what to do
+  std::string text;    ///< "ranks disagree: ...", and what to do
   size_t culprit = 0;  ///< the first that differs from what most called
 };
 

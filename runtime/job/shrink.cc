@@ -7,9 +7,8 @@
 //    and other connections between hosts. It may have the old arena mapped as long as its process
 //    exists; so where that is not known to have ended, this rank's data there is withdrawn.
 // 3. Gather again: either all that were there have built it, and it is handed out; or somebody
-// ended
-//    meanwhile, and all begin again without that one; or somebody could not, which is the error of
-//    all.
+//    ended meanwhile, and all begin again without that one; or somebody could not, which is the
+//    error of all.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -180,12 +179,12 @@ Status Job::withdraw_from(const std::vector<int32_t>& gone) {
   const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
   const auto own_namespace = local.engine->arena()->own_header().pid_namespace;
   bool all_ended = true;
-  for (size_t i = 0; i < local.records.size(); ++i) {
+  for (size_t i = 0; i < local.records.size() && all_ended; ++i) {
     const store::LocalRecord& record = local.records[i];
     if (!has(gone, record.rank)) continue;
     // In another namespace the number means another process.
     const auto& header = local.engine->arena()->header(static_cast<int32_t>(i));
-    all_ended &= header.pid_namespace == own_namespace && has_ended(record.pid);
+    all_ended = header.pid_namespace == own_namespace && has_ended(record.pid);
   }
   if (all_ended) return {};
   DT_TRY(local.engine->arena()->withdraw());
