@@ -94,13 +94,21 @@ std::string Vitals::whereabouts(int32_t rank, int64_t now_ns) const {
                   seconds_text((now_ns - signs.busy_since_ns) / kNsPerMs).c_str(),
                   seconds_text((signs.busy_until_ns - signs.busy_since_ns) / kNsPerMs).c_str());
   }
-  if (signs.told_ns == 0) return {};
+  std::string late;
+  if (signs.busy_until_ns != 0) {
+    late = format("was to be back from %s %s ago",
+                  signs.busy_with.empty() ? "a pause" : quoted(signs.busy_with).c_str(),
+                  seconds_text((now_ns - signs.busy_until_ns) / kNsPerMs).c_str());
+  }
+  if (signs.told_ns == 0) return late;
+  if (!late.empty()) late = ", and " + late;
   const Activity& activity = signs.activity;
-  if (activity.communicator.empty()) return "has entered no operation yet";
+  if (activity.communicator.empty()) return "has entered no operation yet" + late;
   const std::string age = seconds_text(activity.age_ms + (now_ns - signs.told_ns) / kNsPerMs);
   const std::string operation = operation_text(activity);
-  return activity.inside ? format("is inside %s for %s", operation.c_str(), age.c_str())
-                         : format("left %s %s ago", operation.c_str(), age.c_str());
+  return (activity.inside ? format("is inside %s for %s", operation.c_str(), age.c_str())
+                          : format("left %s %s ago", operation.c_str(), age.c_str())) +
+         late;
 }
 
 std::string Vitals::stall_text(const Activity& stalled, int64_t now_ns) const {

@@ -60,6 +60,25 @@ TEST_CASE("a rank that is back has the usual time, and no more") {
   require_all_ok(outcomes);
 }
 
+TEST_CASE("a rank that does not come back in time is waited for as long as it said, and named") {
+  const auto outcomes =
+      run_ranks(2,
+                [](const Rank& rank) -> dt_status {
+                  if (rank.rank == 1) {
+                    RANK_TRY(dt_busy_begin(rank.job, "checkpoint", 500));
+                    RANK_TRY(signal_to_others(rank.job, "away"));
+                    return await(rank.job, "done");
+                  }
+                  RANK_TRY(await(rank.job, "away"));
+                  const dt_status late = dt_barrier(rank.world, nullptr, nullptr);
+                  const bool named = contains(dt_last_error(), "rank 1 (");
+                  RANK_TRY(signal_to_others(rank.job, "done"));
+                  return late == DT_ERR_TIMEOUT && named ? DT_OK : DT_ERR_INTERNAL;
+                },
+                {{"collective.timeout_ms", "1000"}});
+  require_all_ok(outcomes);
+}
+
 TEST_CASE("no operation times out in the first collective.first_timeout_ms of a communicator") {
   const auto outcomes =
       run_ranks(2,

@@ -67,8 +67,16 @@ TEST_CASE("Vitals: a rank that is away on purpose is not silent before its time 
   CHECK(vitals.whereabouts(1, kBegin + 2000 * kMs) ==
         "is busy with \"checkpoint\" for 2.0 s now, of at most 5.0 s");
   CHECK(vitals.silent(kBegin + 6001 * kMs, 1000) == Ranks{0, 1});
+  CHECK(vitals.whereabouts(1, kBegin + 6000 * kMs) ==
+        "was to be back from \"checkpoint\" 1.0 s ago");
+  vitals.tell(1, inside(7, 400), kBegin + 6000 * kMs);
+  CHECK(vitals.whereabouts(1, kBegin + 6600 * kMs) ==
+        "is inside allreduce #7 \"bucket 3\" on comm \"world\" for 1.0 s, and was to be back from "
+        "\"checkpoint\" 1.6 s ago");
   vitals.busy({1, "", 0}, kBegin + 3000 * kMs);
   CHECK(vitals.silent(kBegin + 4001 * kMs, 1000) == Ranks{1});
+  CHECK(vitals.whereabouts(1, kBegin + 6600 * kMs) ==
+        "is inside allreduce #7 \"bucket 3\" on comm \"world\" for 1.0 s");
 }
 
 TEST_CASE("Vitals: a stall is reported once, with who is inside and who is missing") {
