@@ -7,6 +7,7 @@ import re
 from schedule import RELAYED
 
 SLACK_MS = 6000  # a busy machine; what is reached is printed, and far below
+HALF = "allreduce of a half"  # of every other rank
 KILLING = ("kill", "kill_host", "disk_trace", "kill_unheard")
 PAIRS = ("blackhole", "blackhole_one_way", "reset_data")
 # What tells a wrong call from the right one, which is allreduce f32 sum x 1000, then broadcast i32 x 777.
@@ -46,8 +47,11 @@ def noticed_ms(schedule, outcome):
     return (max(event["returned"] for event in times) - outcome.fault_ns) / 1e6
 
 
-def mentioned(message):
-    return {int(number) for number in re.findall(r"rank (\d+)", message)}
+def mentioned(error, rank):
+    """By their numbers among all ranks. A half has numbers of its own: "rank 3 (world rank 6, ...", or "rank 3"."""
+    found = re.findall(r"(?<!world )rank (\d+)(?: \(world rank (\d+))?", error["message"])
+    half = error["call"] == HALF
+    return {int(world) if world else 2 * int(number) + rank % 2 if half else int(number) for number, world in found}
 
 
 def judge(schedule, outcome):
@@ -109,12 +113,14 @@ def judge_error(schedule, outcome, rank):
         if error["rank"] % 2 != rank % 2:
             found.append(f"a half without it names rank {error['rank']}")
         error = again
-    elif not same and error["call"] == "allreduce of a half":
+    elif not same and error["call"] == HALF:
         # Of several ranks that may be named, it need not be the same one that all ranks are told of.
         if again["rank"] not in expected(schedule, again, rank)[1]:
             found.append(f"the communicator of all ranks names rank {again['rank']}: {again['message']}")
     elif not same and (again["status"] == "DT_OK" or schedule.kind not in RELAYED):
         found.append(f"the next call says something else: {again['status']} of rank {again['rank']}: {again['message']}")
+    if told_elsewhere(schedule, outcome, error):
+        return [f"{text}; it said {error['message']}" for text in found + judge_named(schedule, outcome, error)]
     statuses, named, texts = expected(schedule, error, rank)
     if error["status"] not in statuses:
         found.append(f"{error['status']} instead of {' or '.join(statuses)}")
@@ -123,15 +129,28 @@ def judge_error(schedule, outcome, rank):
     else:
         found += judge_named(schedule, outcome, error)
     if schedule.kind in PAIRS and error["status"] == "DT_ERR_TIMEOUT" or schedule.kind == "reset_data":
-        found += judge_pair(schedule, error)
+        found += judge_pair(schedule, error, rank)
     found += [f"its message does not say {text!r}" for text in texts if text not in error["message"]]
     return [f"{text}; it said {error['status']} of rank {error['rank']}: {error['message']}" for text in found]
 
 
 def of_half(schedule, error, again, rank):
     """Whether the error comes from a communicator of every other rank, which has no rank that may be named."""
-    return (error["call"] == "allreduce of a half" and again["status"] != "DT_OK"
+    return (error["call"] == HALF and again["status"] != "DT_OK"
             and all(guilty % 2 != rank % 2 for guilty in expected(schedule, again, rank)[1]))
+
+
+def told_elsewhere(schedule, outcome, error):
+    """Whether the named rank did not come, or left, because the fault ended what it did on the other communicator.
+
+    Where some ranks are in an operation of a half and others in one of all ranks, both are late at once. Who waits
+    for a rank that is held up in the other one can name that rank alone, whose own error is judged for itself."""
+    if schedule.kind not in ("blackhole", "blackhole_one_way") or error["rank"] not in outcome.events:
+        return False
+    absent = error["status"] == "DT_ERR_TIMEOUT" and "has not arrived" in error["message"]
+    gone = error["status"] == "DT_ERR_ABORTED" and "has destroyed this communicator" in error["message"]
+    its = first(outcome.events[error["rank"]], "error")
+    return (absent or gone) and its is not None and (its["call"] == HALF) != (error["call"] == HALF)
 
 
 def judge_named(schedule, outcome, error):
@@ -141,16 +160,16 @@ def judge_named(schedule, outcome, error):
         found.append(f"it names pid {error['pid']}, but rank {rank} is {outcome.pids[rank]}")
     if outcome.named_hosts and error["host"] != f"host{schedule.placed[rank]}":
         found.append(f"it names host {error['host']!r}, but rank {rank} is on host{schedule.placed[rank]}")
-    if f"rank {rank} (" not in error["message"]:
+    if f"rank {rank} (" not in error["message"] and f"(world rank {rank}, " not in error["message"]:
         found.append(f"its message does not name rank {rank}")
     return found
 
 
-def judge_pair(schedule, error):
+def judge_pair(schedule, error, rank):
     """What goes wrong between two hosts, with nobody dead: a rank of each is named."""
     found = []
     for host in schedule.faults[-1].hosts:
-        if not mentioned(error["message"]).intersection(schedule.ranks_on(host)):
+        if not mentioned(error, rank).intersection(schedule.ranks_on(host)):
             found.append(f"its message names no rank of host {host}")
     return found
 

@@ -119,6 +119,33 @@ class Rules(unittest.TestCase):
         outcome.events[1][0] = lost(schedule, other) | {"call": "allreduce of a half"}
         self.assertIn(f"a half without it names rank {other}", self.found(schedule, outcome))
 
+    def test_a_half_that_timed_out_names_ranks_by_its_own_numbers_too(self):
+        schedule = seed_of("blackhole_one_way", lambda one: one.placed[:5] == [0, 0, 1, 1, 2]
+                           and sorted(one.faults[-1].hosts) == [1, 2])
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, 4, "DT_ERR_TIMEOUT") | {
+            "call": "allreduce of a half",
+            "message": 'on comm "world/0.0", rank 1 (host1): timed out: rank 2 (world rank 4, host2, pid 104) is late'})
+        whole = lost(schedule, 4, "DT_ERR_TIMEOUT", "and rank 2 (host1)")
+        for rank in (1, 3):
+            outcome.events[rank] = [whole] + outcome.events[rank][2:]
+        outcome.events = {rank: events for rank, events in outcome.events.items() if rank % 2 == 0 or rank < 4}
+        self.assertEqual([text for rank in (0, 1, 2, 3, 4) for text in rules.judge_error(schedule, outcome, rank)], [])
+        outcome.events[4][0]["message"] = "rank 0 (host0): timed out: rank 2 (world rank 4, host2) is late"
+        self.assertIn("names no rank of host 1", " ".join(rules.judge_error(schedule, outcome, 4)))
+
+    def test_a_rank_that_a_half_holds_up_may_be_named_where_all_wait_for_it(self):
+        schedule = seed_of("blackhole", lambda one: one.placed[:5] == [0, 0, 1, 1, 2]
+                           and sorted(one.faults[-1].hosts) == [1, 2])
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, 2, "DT_ERR_TIMEOUT", "has not arrived"))
+        self.assertIn("rank 3: its message names no rank of host 2", self.found(schedule, outcome))
+        for event in outcome.events[2][:2]:
+            event.update(lost(schedule, 4, "DT_ERR_TIMEOUT", "and rank 1 (host1)"), call="allreduce of a half",
+                         event=event["event"])
+        self.assertNotIn("rank 3: ", self.found(schedule, outcome))
+        for event in outcome.events[3][:2]:
+            event["status"] = "DT_ERR_PEER_LOST"
+        self.assertIn("rank 3: ", self.found(schedule, outcome))
+
     def test_harm_that_passes_must_leave_no_error(self):
         schedule = seed_of("stop_short", lambda one: len(one.placed) > 1)
         outcome = outcome_of(schedule)

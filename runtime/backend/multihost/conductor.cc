@@ -17,7 +17,7 @@ namespace {
 
 // A step among the ranks of this host may wait for one that a leader is in with other hosts. The
 // leader knows whom it waits for, so it is to fail first and tell the others.
-constexpr int64_t kLocalGraceMs = 1500;
+constexpr int64_t kLocalGraceMs = 2000;
 
 }  // namespace
 
@@ -45,6 +45,7 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
   operation->work = std::move(work);
+  operation->called_ns = monotonic_ns();
   soonest_ = soonest_.earlier(collective.deadline);
   queue_.push_back(std::move(operation));
   drive();
@@ -245,6 +246,7 @@ void Conductor::heard() {
     return break_with(status);
   }
   phase_ = Phase::kMove;
+  skew_ms_ = (monotonic_ns() - active_->called_ns) / 1'000'000;
   schedule_.emplace(collective, roster_.topology, roster_.rank);
   round_ = 0;
   stages_.clear();
@@ -319,6 +321,7 @@ void Conductor::finish(Status status) {
   const OperationPtr operation = std::move(active_);
   active_ = nullptr;
   schedule_.reset();
+  skew_ms_ = 0;
   complete(*operation, status);
 }
 
@@ -345,10 +348,10 @@ void Conductor::run_locally(Collective collective) {
   }
   if (phase_ != Phase::kSay) {
     const Deadline deadline = active_->collective.deadline;
-    collective.deadline =
-        deadline.is_never()
-            ? deadline
-            : Deadline::after_ms(std::max<int64_t>(deadline.remaining_ms() + kLocalGraceMs, 0));
+    collective.deadline = deadline.is_never()
+                              ? deadline
+                              : Deadline::after_ms(std::max<int64_t>(
+                                    deadline.remaining_ms() + kLocalGraceMs + skew_ms_, 0));
   }
   auto work = std::make_shared<Work>();
   if (const Status status = local_.submit(collective, work); !status.ok()) {

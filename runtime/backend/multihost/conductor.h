@@ -64,6 +64,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
     Collective collective;
     std::shared_ptr<Work> work;
     std::list<std::shared_ptr<Operation>>::iterator at;  ///< of a transfer that is under way
+    int64_t called_ns = 0;  ///< by the monotonic clock, when the loop heard of it
     bool begun = false;
     bool is_transfer() const {
       return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
@@ -188,6 +189,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   int64_t sequence_ = 0;
   Phase phase_ = Phase::kSay;
   int32_t pending_ = 0;     ///< steps under way
+  int64_t skew_ms_ = 0;     ///< from the call here until all ranks had arrived; 0 before
   std::vector<Said> said_;  ///< by local index
   std::vector<Statement> statements_;
   std::vector<std::vector<Statement>> heard_;  ///< by host

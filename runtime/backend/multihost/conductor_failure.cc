@@ -15,10 +15,13 @@ namespace {
 constexpr int64_t kCutGraceMs = 1000;
 // The local backend keeps the deadline of its own steps; this is for when it does not.
 constexpr int64_t kBackstopMs = 3000;
-// Who waits for data over sound connections is not at the break, nor is who waits for a host with
-// several ranks, of which another one may be missing there. Those that are have the same deadline,
-// and are given this long to tell.
+// Who waits for a host with several ranks, or for several hosts, may wait for ranks that are there
+// and wait themselves. Those that are at the break have the same deadline, and are given this long
+// to tell.
 constexpr int64_t kBystanderMs = 1000;
+// Who waits for data, all ranks being there, knows even less: those that wait for a rank's arrival
+// tell before, and whoever called later has a deadline that is as much later (see skew_ms_).
+constexpr int64_t kSpectatorMs = 1500;
 // The thread that tells the control plane is never busy for long.
 constexpr int64_t kTellMs = 2000;
 
@@ -301,10 +304,11 @@ void Conductor::on_timer() {
   const bool on_network = cut_off || any_link(Blame::kWaits);
   int64_t patience_ms = 0;
   if (!on_network && !local_works_.empty()) {
-    patience_ms = kBackstopMs;
-  } else if (active_ != nullptr && !cut_off &&
-             (phase_ == Phase::kMove || links_.size() > 1 || awaits_several())) {
-    patience_ms = kBystanderMs;
+    patience_ms = kBackstopMs + skew_ms_;
+  } else if (active_ != nullptr && !cut_off) {
+    const bool arriving = phase_ != Phase::kMove;
+    if (!arriving) patience_ms = kSpectatorMs + skew_ms_;
+    if (arriving && (links_.size() > 1 || awaits_several())) patience_ms = kBystanderMs;
   }
   if (overdue_ms < patience_ms) return timer_->start(patience_ms - overdue_ms);
   if (suspicion_.ok()) break_with(timed_out());  // else the control plane has its time
