@@ -192,6 +192,8 @@ FleetOptions fleet_options(const Agent& agent) {
   options.timeout_ms = agent.config.integer("rendezvous.timeout_ms");
   options.security = agent.credentials.security;
   options.settle_timeout_ms = agent.plan.grace_ms + kSettleMs;
+  options.heartbeat_ms = agent.config.integer("heartbeat.interval_ms");
+  options.heartbeat_timeout_ms = agent.config.integer("heartbeat.timeout_ms");
   options.logger = std::make_shared<Logger>();
   return options;
 }

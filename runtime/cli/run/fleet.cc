@@ -65,6 +65,7 @@ void Fleet::report_nonsense(const std::string& text) const {
 void Fleet::note_lost(State& state, const store::Failure& failure) const {
   const int node = failure.info.rank;
   state.lost.insert(node);
+  if (failure.silent) state.silent.insert(node);
   state.news.lost = true;
   // Of node 0 only the connection is known.
   if (failure.silent || node == 0) state.lost_in_silence = true;
@@ -79,6 +80,11 @@ void Fleet::hear(const store::Failure& failure) {
   state_.with([&](State& state) {
     if (failure.scope.empty() && failure.info.code == Code::kPeerLost) {
       note_lost(state, failure);
+      expect_end(state);
+    } else if (failure.scope.empty() && failure.info.code == Code::kAborted) {
+      // Node 0's farewell, whose end comes next.
+      state.disowned = state.news.lost = true;
+      state.news.fence = options_.elastic;
       expect_end(state);
     } else if (word && word->failed_attempt) {
       // This agent may be the last to begin the attempt.
@@ -194,16 +200,56 @@ Result<Endpoints> Fleet::await_endpoints(int attempt, const Wait& wait) {
 }
 
 std::string Fleet::lost_text(int node) const {
+  const State now = state_.with([](const State& state) { return state; });
+  const int others = options_.node.node_count - 1;
+  const bool all_silent = others > 1 && now.silent.size() >= static_cast<size_t>(others);
+  // Node 0 may lose the way to its own address, too.
+  if (node_rank() == 0 && (all_silent || node == 0 || now.disowned)) return cut_off_text();
+  if (now.disowned) return disowned_text();
   const NodeRecord& record = nodes_[static_cast<size_t>(node)];
+  std::string why = "its agent was killed, or its machine or network is down";
+  if (now.silent.count(node) != 0) {
+    why = format(
+        "it gave no sign of life for %s: its agent is stopped, or its machine or network "
+        "is down",
+        store::seconds_text(keys_->welcome().heartbeat_timeout_ms).c_str());
+    // Nobody else was asked.
+    if (node == 0 || others == 1) why += ", or the network of this machine (" + own_text() + ") is";
+  }
   std::vector<int32_t> ranks;
   for (int i = 0; i < record.local_size; ++i) ranks.push_back(record.first_rank + i);
+  return format("node %d (host %s, dt run pid %lld) is gone: %s; it held %s; %s", node,
+                record.host.c_str(), static_cast<long long>(record.pid), why.c_str(),
+                store::ranks_text(ranks).c_str(),
+                options_.elastic ? "the other nodes start again without it"
+                                 : "look at its log, then start the job again");
+}
+
+std::string Fleet::own_text() const {
+  return format("node %d, host %s", node_rank(), options_.host_name.c_str());
+}
+
+/// Node 0's word when all are silent: what they have in common is that it does not hear them.
+std::string Fleet::cut_off_text() const {
+  std::vector<std::string> others;
+  for (int node = 1; node < options_.node.node_count; ++node) {
+    others.push_back(format("%d (host %s)", node, nodes_[static_cast<size_t>(node)].host.c_str()));
+  }
   return format(
-      "node %d (host %s, dt run pid %lld) is gone: its agent was killed, or its machine or network "
-      "is down; it held %s; %s",
-      node, record.host.c_str(), static_cast<long long>(record.pid),
-      store::ranks_text(ranks).c_str(),
-      options_.elastic ? "the other nodes start again without it"
-                       : "look at its log, then start the job again");
+      "this machine (%s) hears none of the other nodes for %s: %s; its own network is down, or "
+      "theirs; look at the network of host %s first, %s",
+      own_text().c_str(), store::seconds_text(keys_->welcome().heartbeat_timeout_ms).c_str(),
+      store::item_list(others).c_str(), options_.host_name.c_str(),
+      options_.elastic ? "the others may start again without it" : "then start the job again");
+}
+
+std::string Fleet::disowned_text() const {
+  return format(
+      "the other nodes heard nothing of this one (%s, dt run pid %lld) for %s and go on without "
+      "it: it was stopped, or its machine or network was down; %s",
+      own_text().c_str(), static_cast<long long>(options_.pid),
+      store::seconds_text(keys_->welcome().heartbeat_timeout_ms).c_str(),
+      options_.elastic ? "it looks for them" : "start the job again");
 }
 
 std::string Fleet::silent_text(int node) const {
@@ -232,7 +278,8 @@ std::optional<Outcome> Fleet::outcome() {
 }
 
 Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
-  const bool lost0 = state_.with([](const State& state) { return state.lost.count(0) != 0; });
+  const bool lost0 =
+      state_.with([](const State& state) { return state.disowned || state.lost.count(0) != 0; });
   const Status told =
       lost0 ? Status(Code::kPeerLost, lost_text(0))
             : keys_->set(ends_key(attempt, node_rank()), encode(mine), within(kAnswerMs));

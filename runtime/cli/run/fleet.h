@@ -39,15 +39,15 @@ struct FleetOptions {
   int64_t remind_ms = 15'000;  ///< how often node 0 says whom it waits for
   /// From a failure to the report of every node; then it is told without the missing ones.
   int64_t settle_timeout_ms = 0;
-  net::Security security;  ///< equal on all nodes
-  LoggerPtr logger;        ///< may be null
+  net::Security security;            ///< equal on all nodes
+  LoggerPtr logger;                  ///< may be null
+  int64_t heartbeat_ms = 0;          ///< signs of life between the agents; node 0's counts; 0: none
+  int64_t heartbeat_timeout_ms = 0;  ///< after such a silence a node counts as lost; likewise
 
   // Of agents that may go on with another attempt when a node is lost.
   bool elastic = false;
   bool allow_minority = false;
-  int restarts = 0;                  ///< after failures, so far; else the attempt says it
-  int64_t heartbeat_ms = 0;          ///< signs of life between the agents; 0: none
-  int64_t heartbeat_timeout_ms = 0;  ///< after such a silence a node counts as lost
+  int restarts = 0;  ///< after failures, so far; else the attempt says it
   /// Node 0 serves there now, and waits for the others. Not ok ends the meeting.
   std::function<Status(const std::string& host, uint16_t port)> on_served;
 };
@@ -75,9 +75,11 @@ struct FleetNews {
 ///
 /// Node 0 serves a store at the rendezvous address. Each agent joins it as the "rank" that its node
 /// rank is, so that the store notices the end of an agent, and has a second connection for keys,
-/// which outlives the failure of the job. News come through the store's failure messages: scope
-/// "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT" for a signal to an agent, "heed/ATTEMPT"
-/// when a rank of it ends where it is asked to stop, "regroup/ATTEMPT" to make room for a node.
+/// which outlives the failure of the job. Signs of life go over both: nothing here waits for a node
+/// 0 that is silent. The loop's thread gives them, which no output and no rank holds up. News come
+/// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT"
+/// for a signal to an agent, "heed/ATTEMPT" when a rank of it ends where it is asked to stop,
+/// "regroup/ATTEMPT" to make room for a node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -141,7 +143,9 @@ class Fleet {
     int heeding_attempt = -1;
     int regroup_attempt = -1;
     std::set<int> lost;
+    std::set<int> silent;  // of them: their connection did not end
     bool lost_in_silence = false;
+    bool disowned = false;  // the others have lost this node
     Deadline settle_until = Deadline::never();
     std::optional<Outcome> outcome;
     bool closing = false;
@@ -170,6 +174,9 @@ class Fleet {
   Outcome gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
   void collect(int attempt, std::map<int, NodeEnds>* told);
   std::string lost_text(int node) const;
+  std::string own_text() const;
+  std::string cut_off_text() const;
+  std::string disowned_text() const;
   std::string silent_text(int node) const;
 
   net::Loop* const loop_;

@@ -184,10 +184,10 @@ Status Fleet::join(const Wait& wait) {
   joined.set();
   reminder.join();
   if (verdict.ok()) {
-    if (options_.heartbeat_ms > 0) {
+    for (const auto& client : {member_, keys_}) {
       store::Client::Observers observers;
       observers.activity = [] { return store::Activity(); };
-      member_->observe(std::move(observers));
+      client->observe(std::move(observers));
     }
     return {};
   }

@@ -346,8 +346,6 @@ Status Rounds::meet(const Roster& roster) {
   options.timeout_ms = kMeetMs;
   options.elastic = true;
   options.allow_minority = rules().allow_minority;
-  options.heartbeat_ms = agent_->config.integer("heartbeat.interval_ms");
-  options.heartbeat_timeout_ms = agent_->config.integer("heartbeat.timeout_ms");
   options.node.host = roster.host;
   options.node.port = static_cast<uint16_t>(roster.port);
   if (lobby_->leads()) {
