@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""recovery.py DT TRAINER: the example trainer is killed, pre-empted and left without room on its disk.
+"""recovery.py DT TRAINER: the example trainer is killed, loses nodes, is pre-empted and left without room.
 
 Each time it goes on from its checkpoint, and ends with the losses, the accuracy and the parameters of a
 run that nobody disturbed: to the last bit where as many ranks of as many hosts go on, else almost.
 --full trains on all images as a user would (--kills 20).
 """
 import argparse
+import contextlib
 import gzip
 import os
 import random
@@ -24,6 +25,9 @@ LIMIT_S = 240
 POLL_S = 0.005  # how often a checkpoint is looked at
 TRIES = 10
 TOLERANCE = 1e-3  # of a loss, relative, where sums are made in another order
+# In thousands of steps rounding alone drives losses apart, also of undisturbed runs: those of 2, 3 and 4 ranks in
+# 1500 steps by 0.3. Their means over 100 steps differ by 0.017.
+FULL_STEPS, FULL_TOLERANCE = 100, 0.05
 ACCURACY_TOLERANCE = 1.0  # percent of the test images
 FILES = {"train-images-idx3-ubyte.gz": 784, "train-labels-idx1-ubyte.gz": 1, "t10k-images-idx3-ubyte.gz": 784,
          "t10k-labels-idx1-ubyte.gz": 1}  # and the bytes of an item
@@ -56,6 +60,15 @@ def saved_step(path):
             return struct.unpack_from("<q", file.read(40), 32)[0]
     except FileNotFoundError:
         return -1
+
+
+@contextlib.contextmanager
+def held_port():
+    """A port that nobody else gets meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 class Job:
@@ -194,9 +207,11 @@ class Recovery:
         """Says how far the losses are apart."""
         expected, found = self.undisturbed, self.result(name, out)
         expect(len(found[0]) == self.steps + 1, f"{name}: {len(found[0]) - 1} losses instead of {self.steps}")
-        pairs = [[float(line.split(",")[1]) for line in each[1:]] for each in (expected[0], found[0])]
-        worst = max(abs(a - b) / abs(a) for a, b in zip(*pairs))
-        expect(worst <= TOLERANCE, f"{name}: the losses differ by {worst:.2e}, more than {TOLERANCE}")
+        span, tolerance = (FULL_STEPS, FULL_TOLERANCE) if self.options.full else (1, TOLERANCE)
+        curves = [[float(line.split(",")[1]) for line in each[1:]] for each in (expected[0], found[0])]
+        means = [[sum(each[i:i + span]) / span for i in range(0, self.steps, span)] for each in curves]
+        worst = max(abs(a - b) / abs(a) for a, b in zip(*means))
+        expect(worst <= tolerance, f"{name}: the losses differ by {worst:.2e}, more than {tolerance}")
         expect(abs(float(expected[2]) - float(found[2])) <= ACCURACY_TOLERANCE, f"{name}: {found[2]} %: {expected[2]}")
         return f"losses differ by at most {worst:.1e}, test accuracy {found[2]} %"
 
@@ -250,37 +265,73 @@ class Recovery:
         expect(f"resumed at step {former}\n" in out and not err, out + err)
         self.compare(name, out)
 
+    def node(self, names, checkpoint, node, ports, *of_dt_run):
+        """The agent of one of several nodes, all of them on this machine."""
+        name, turn = names
+        command = [self.options.dt, "run", "--node-rank", str(node), "--rendezvous",
+                   ",".join(f"127.0.0.1:{port}" for port in ports), *of_dt_run]
+        return Job(f"{name}{turn}{node}", command + self.trainer(name, checkpoint), self.folder,
+                   DT_HOST_ID=f"recovery{node}", DT_RUN_ELASTIC_WAIT_MS="60000")
+
+    def kill_node(self, name, agent, ranks, checkpoint):
+        """Kills an agent; its guardian ends the ranks."""
+        descriptors = [agent.await_process_of(rank, 0) for rank in ranks]
+        agent.process.kill()
+        for rank in descriptors:
+            expect(select.select([rank], [], [], LIMIT_S)[0], f"{name}: a rank outlives its agent")
+            os.close(rank)
+        print(f"{name}: the agent of rank {ranks[0]} killed, the checkpoint is of step {saved_step(checkpoint)}", flush=True)
+
     def node_loss(self, name):
         """Two nodes of two ranks. The agent of one is killed: nothing of the job stays; both start again."""
         checkpoint, most = self.path(name + ".ck"), self.window[-1]
         aim = self.chance.choice(self.window)
-        with socket.socket() as held:  # nobody else gets the port while this is open
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
-
+        with held_port() as port:
             def start(node, turn):
-                command = [self.options.dt, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
-                           f"127.0.0.1:{held.getsockname()[1]}", "--max-restarts", "3"]
-                return Job(f"{name}{turn}{node}", command + self.trainer(name, checkpoint), self.folder,
-                           DT_HOST_ID=f"recovery{node}")
+                return self.node((name, turn), checkpoint, node, [port], "-n", "2", "--nnodes", "2", "--max-restarts", "3")
             for lost in (1, 0):
                 with start(0, lost) as node0, start(1, lost) as node1:
                     nodes = (node0, node1)
                     nodes[0].wait_for(lambda: saved_step(checkpoint) >= min(aim, most))
-                    ranks = [nodes[lost].await_process_of(2 * lost + each, 0) for each in range(2)]
-                    nodes[lost].process.kill()
-                    for rank in ranks:  # ended by the agent's guardian
-                        expect(select.select([rank], [], [], LIMIT_S)[0], f"{name}: a rank outlives its agent")
-                        os.close(rank)
+                    self.kill_node(name, nodes[lost], [2 * lost, 2 * lost + 1], checkpoint)
                     while nodes[1 - lost].goes_on():
                         pass
                     expect(nodes[1 - lost].process.returncode not in (0, None), nodes[1 - lost].ended())
-                print(f"{name}: node {lost} killed, the checkpoint is of step {saved_step(checkpoint)}", flush=True)
                 aim = min(saved_step(checkpoint) + 2 * self.save_every, most)
             with start(0, 2) as node0, start(1, 2) as node1:
                 out, _ = node0.end()
                 node1.end()
         print(f"{name}: 2 nodes lost, {self.compare_almost(name, out)}", flush=True)
+
+    def elastic(self, name):
+        """Three nodes of one rank. One is killed, and the other two go on; it comes back, and all three do.
+
+        A step has the same images whatever the number of ranks, so that all losses are those of the undisturbed
+        run but for the order of sums."""
+        checkpoint, lost = self.path(name + ".ck"), self.chance.randrange(3)
+        aim = self.chance.choice(self.window[:len(self.window) // 3])
+        with held_port() as port0, held_port() as port1, contextlib.ExitStack() as jobs:
+            def start(node, turn):
+                return jobs.enter_context(self.node((name, turn), checkpoint, node, [port0, port1], "--nnodes", "3",
+                                                    "--min-nodes", "2"))
+            nodes = [start(node, 0) for node in range(3)]
+            nodes[lost].wait_for(lambda: saved_step(checkpoint) >= aim)
+            self.kill_node(name, nodes[lost], [lost], checkpoint)
+            others = nodes[:lost] + nodes[lost + 1:]
+            os.close(others[0].await_process_of(0, 1))  # of the attempt of two
+            begun = saved_step(checkpoint)
+            others[0].wait_for(lambda: saved_step(checkpoint) > begun)
+            nodes[lost] = start(lost, 1)
+            out, err = others[0].end()  # it has rank 0 since the loss
+            others[1].end()
+            stopped = re.search(r"stopped after step (\d+); ", out)
+            if stopped is None or int(stopped[1]) == self.steps:
+                raise TooEarly(name)
+            nodes[lost].end()
+        before, resumed, after = out.partition(f"resumed at step {stopped[1]}\n")
+        expect(resumed and "parameters equal on all 2 ranks" in before and "parameters equal on all 3 ranks" in after
+               and "dt run: a node has come, all ranks start again with it\n" in err, out + err)
+        print(f"{name}: node {lost} came back after step {stopped[1]}; {self.compare_almost(name, after)}", flush=True)
 
     def survival(self, name):
         """Two of four ranks are killed, and the others go on without a restart."""
@@ -350,7 +401,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         recovery = Recovery(options, folder)
         recovery.run_undisturbed()
-        scenes = [recovery.kills, recovery.preemption, recovery.survival]
+        scenes = [recovery.kills, recovery.preemption, recovery.survival, recovery.elastic]
         if options.full:
             scenes.append(recovery.node_loss)
         if os.geteuid() == 0:
