@@ -3,7 +3,7 @@
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -63,14 +63,25 @@ def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
                 tensor.copy_(whole)
 
 
+def _tensors(values: Any, prefix: str = "") -> Iterator[Tuple[str, torch.Tensor]]:
+    """All tensors in nested mappings and lists, with their names: "state.0.exp_avg"."""
+    pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+    for index, (key, each) in enumerate(pairs):
+        name = f"{prefix}{index if isinstance(key, torch.Tensor) else key}"
+        if isinstance(each, torch.Tensor):
+            yield name, each
+        elif isinstance(each, (Mapping, list, tuple)):
+            yield from _tensors(each, name + ".")
+
+
 def check_equal(module: Any, comm: Comm) -> None:
     """Raises MismatchError on all ranks unless all parameters and buffers of the module hold the same
     bytes; it names the first that differs and the ranks that have diverged. Collective.
 
-    module: or an optimizer's state, or any mapping of names to tensors; what is no tensor is left out
+    module: or an optimizer's state_dict(), or any mapping of names to tensors or to more of these; what
+      is no tensor is left out
     """
-    named = module.state_dict() if isinstance(module, torch.nn.Module) else module
-    tensors = [(name, each) for name, each in named.items() if isinstance(each, torch.Tensor)]
+    tensors = list(_tensors(module.state_dict() if isinstance(module, torch.nn.Module) else module))
     # First whether there are as many, else the calls below would not meet.
     layout = repr([(name, str(each.dtype), tuple(each.shape)) for name, each in tensors]).encode()
     everything = [("names and shapes", torch.tensor(list(layout), dtype=torch.uint8)), *tensors]

@@ -185,11 +185,19 @@ def check_equality(comm):
     torch.manual_seed(3)
     module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
     dt.torch.check_equal(module, comm)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    module(torch.ones(2, 8)).square().sum().backward()
+    optimizer.step()
+    for state in (optimizer.state_dict(), optimizer.state):
+        dt.torch.check_equal(state, comm)
     if comm.rank == 1:
         with torch.no_grad():
             module[1].bias[2] += 1
+            optimizer.state[module[0].bias]["momentum_buffer"][1] += 1
     other = torch.nn.Linear(8, 4 + comm.rank, bias=comm.rank == 0)
-    for wrong, part in ((module, "1.bias"), (other, "names and shapes")):
+    for wrong, part in ((module, "1.bias"), (other, "names and shapes"),
+                        (optimizer.state_dict(), "state.1.momentum_buffer"),
+                        (optimizer.state, "1.momentum_buffer")):
         try:
             dt.torch.check_equal(wrong, comm)
         except dt.MismatchError as error:
