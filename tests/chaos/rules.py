@@ -222,9 +222,7 @@ def expected(schedule, error, rank):
     if kind == "disk_checkpoint":
         return ("DT_ERR_ABORTED",), set(fault.ranks), ("No space left on device",)
     if kind == "absent":
-        # Where all deadlines end at once, other hosts may not know more than who speaks for its host.
-        speaks = schedule.ranks_on(schedule.placed[fault.ranks[0]])[:1] if schedule.hosts > 1 else []
-        return ("DT_ERR_TIMEOUT",), set(fault.ranks + speaks), ("has not arrived",)
+        return ("DT_ERR_TIMEOUT",), set(fault.ranks), ("has not arrived",)
     assert kind in WRONG, kind
     # Of two that disagree either may be the one that is wrong.
     named = set(fault.ranks) if len(everybody) > 2 else everybody

@@ -171,6 +171,18 @@ class Rules(unittest.TestCase):
         own = outcome_of(schedule, lambda rank: lost(schedule, here[schedule.placed[rank]], after_ms=3000))
         self.assertIn("it names rank 0", self.found(schedule, own))
 
+    def test_of_a_missing_rank_nobody_else_is_named(self):
+        schedule = seed_of("absent", lambda one: one.hosts > 1 and one.ranks_on(
+            one.placed[one.faults[-1].ranks[0]])[0] != one.faults[-1].ranks[0])
+        missing = schedule.faults[-1].ranks[0]
+
+        def late(rank):
+            return lost(schedule, rank, "DT_ERR_TIMEOUT", "has not arrived", 4000)
+        self.assertEqual(self.found(schedule, outcome_of(schedule, lambda rank: late(missing))), "")
+        speaks = schedule.ranks_on(schedule.placed[missing])[0]
+        self.assertIn(f"it names rank {speaks}, not one of", self.found(
+            schedule, outcome_of(schedule, lambda rank: late(speaks))))
+
     def test_a_wrong_call_is_named_with_both_sides(self):
         schedule = seed_of("wrong_count", lambda one: len(one.placed) > 2)
         wrong = schedule.faults[-1].ranks[0]
