@@ -23,7 +23,7 @@ Status bad_reply(const std::string& what) {
 }
 
 std::string key_list(const std::vector<std::string>& keys) {
-  return keys.size() == 1 ? "key " + quoted(keys[0]) : format("%zu keys", keys.size());
+  return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
 }
 
 Status check_request(const Request& request) {
@@ -138,14 +138,14 @@ Status Client::set(const std::string& key, const std::string& value, const Wait&
   request.type = FrameType::kSet;
   request.keys = {key};
   request.values = {value};
-  return call(std::move(request), wait, "set " + quoted(key)).status();
+  return call(std::move(request), wait, "set " + store::quoted(key)).status();
 }
 
 Result<std::string> Client::get(const std::string& key, const Wait& wait) {
   Request request;
   request.type = FrameType::kGet;
   request.keys = {key};
-  return call(std::move(request), wait, "get " + quoted(key));
+  return call(std::move(request), wait, "get " + store::quoted(key));
 }
 
 Result<int64_t> Client::add(const std::string& key, int64_t delta, const Wait& wait) {
@@ -153,7 +153,8 @@ Result<int64_t> Client::add(const std::string& key, int64_t delta, const Wait& w
   request.type = FrameType::kAdd;
   request.keys = {key};
   request.number = delta;
-  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "add " + quoted(key)));
+  DT_TRY_VALUE(const std::string payload,
+               call(std::move(request), wait, "add " + store::quoted(key)));
   Reader reader(payload);
   const int64_t sum = reader.i64();
   if (!reader.done()) return bad_reply("add");
@@ -175,7 +176,7 @@ Result<Swap> Client::compare_set(const std::string& key, const std::optional<std
   request.expected = expected;
   request.values = {desired};
   DT_TRY_VALUE(const std::string payload,
-               call(std::move(request), wait, "compare_set " + quoted(key)));
+               call(std::move(request), wait, "compare_set " + store::quoted(key)));
   Reader reader(payload);
   Swap swap;
   swap.swapped = reader.u8() != 0;
@@ -190,7 +191,8 @@ Result<bool> Client::erase(const std::string& key, const Wait& wait) {
   Request request;
   request.type = FrameType::kErase;
   request.keys = {key};
-  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "erase " + quoted(key)));
+  DT_TRY_VALUE(const std::string payload,
+               call(std::move(request), wait, "erase " + store::quoted(key)));
   return payload == std::string(1, '\1');
 }
 
@@ -198,7 +200,8 @@ Result<std::vector<std::string>> Client::list(const std::string& prefix, const W
   Request request;
   request.type = FrameType::kList;
   request.keys = {prefix};
-  DT_TRY_VALUE(const std::string payload, call(std::move(request), wait, "list " + quoted(prefix)));
+  DT_TRY_VALUE(const std::string payload,
+               call(std::move(request), wait, "list " + store::quoted(prefix)));
   Reader reader(payload);
   std::vector<std::string> keys(reader.count(sizeof(uint32_t)));
   for (std::string& key : keys) key = reader.text(kMaxKeyBytes);
@@ -241,7 +244,7 @@ Status Client::barrier(const std::string& name, int32_t count, const Wait& wait)
   request.type = FrameType::kBarrier;
   request.keys = {name};
   request.number = count;
-  return call(std::move(request), wait, "barrier " + quoted(name)).status();
+  return call(std::move(request), wait, "barrier " + store::quoted(name)).status();
 }
 
 Status Client::ping(const Wait& wait) {

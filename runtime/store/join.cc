@@ -60,8 +60,8 @@ Status JoinTable::check_identity(const Hello& hello) const {
         hello.member,
         format("%s serves job %s attempt %d; this process belongs to job %s attempt %d "
                "(%s)",
-               store.c_str(), quoted(setup_.job_id).c_str(), setup_.attempt,
-               quoted(hello.job_id).c_str(), hello.attempt, reason));
+               store.c_str(), store::quoted(setup_.job_id).c_str(), setup_.attempt,
+               store::quoted(hello.job_id).c_str(), hello.attempt, reason));
   }
   if (is_tool) return {};
   if (hello.world_size != setup_.world_size) {

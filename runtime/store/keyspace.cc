@@ -98,13 +98,14 @@ Result<int64_t> Keyspace::add(const std::string& key, int64_t delta, Answers* re
     const char* end = text->data() + text->size();
     const auto parsed = std::from_chars(text->data(), end, sum);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
-      return Status(Code::kInvalidArgument, format("add to key %s: its value %s is no number",
-                                                   quoted(key).c_str(), quoted(*text).c_str()));
+      return Status(Code::kInvalidArgument,
+                    format("add to key %s: its value %s is no number", store::quoted(key).c_str(),
+                           store::quoted(*text).c_str()));
     }
   }
   if (__builtin_add_overflow(sum, delta, &sum)) {
-    return Status(Code::kInvalidArgument,
-                  format("add to key %s: the sum does not fit into 64 bits", quoted(key).c_str()));
+    return Status(Code::kInvalidArgument, format("add to key %s: the sum does not fit into 64 bits",
+                                                 store::quoted(key).c_str()));
   }
   DT_TRY(set(key, std::to_string(sum), released));
   return sum;
@@ -232,7 +233,7 @@ void Keyspace::barrier(Ticket ticket, const std::string& who, const std::string&
          Status(Code::kMismatch,
                 format("barrier %s: %s waits for %d arrivals, but %s for %d; give the same count "
                        "everywhere",
-                       quoted(name).c_str(), who.c_str(), count,
+                       store::quoted(name).c_str(), who.c_str(), count,
                        waits_.at(existing->second.arrived.front()).who.c_str(),
                        existing->second.count)),
          {}});
@@ -289,7 +290,7 @@ Status Keyspace::timeout_status(const PendingWait& wait) const {
   const std::string time = seconds_text(wait.patience.timeout_ms);
   if (wait.barrier.empty()) {
     std::vector<std::string> missing;
-    for (const std::string& key : wait.missing) missing.push_back(quoted(key));
+    for (const std::string& key : wait.missing) missing.push_back(store::quoted(key));
     if (wait.key_count == 1) {
       return Status(Code::kTimeout, format("key %s was not set within %s; look for the rank that "
                                            "should set it",
@@ -306,7 +307,7 @@ Status Keyspace::timeout_status(const PendingWait& wait) const {
   return Status(
       Code::kTimeout,
       format("barrier %s: %zu of %d arrived within %s: %s; look for the ones that did not",
-             quoted(wait.barrier).c_str(), arrived.size(), state.count, time.c_str(),
+             store::quoted(wait.barrier).c_str(), arrived.size(), state.count, time.c_str(),
              item_list(arrived).c_str()));
 }
 

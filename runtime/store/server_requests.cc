@@ -261,7 +261,7 @@ Result<std::string> Server::Impl::answer_now(const Request& request, Answers* an
       if (key.rfind(prefix, 0) != 0) continue;
       return Status(Code::kInvalidArgument,
                     format("key %s: names below %s belong to the store; choose another name",
-                           quoted(key).c_str(), quoted(prefix).c_str()));
+                           store::quoted(key).c_str(), store::quoted(prefix).c_str()));
     }
   }
   Writer writer;

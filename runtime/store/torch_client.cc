@@ -29,7 +29,7 @@ constexpr char kProbeKey[] = "/dt/probe";
 std::string wire(const std::string& key) { return torch_wire_key(key); }
 
 std::string key_list(const std::vector<std::string>& keys) {
-  return keys.size() == 1 ? "key " + quoted(keys[0]) : format("%zu keys", keys.size());
+  return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
 }
 
 }  // namespace
@@ -340,8 +340,8 @@ Status TorchClient::set(const std::string& key, const std::string& value, const 
 // A set is not answered; what is asked behind it tells that it was done.
 Status TorchClient::multi_set(const std::vector<std::pair<std::string, std::string>>& pairs,
                               const Wait& wait) {
-  const std::string what =
-      pairs.size() == 1 ? "set " + quoted(pairs[0].first) : format("set %zu keys", pairs.size());
+  const std::string what = pairs.size() == 1 ? "set " + store::quoted(pairs[0].first)
+                                             : format("set %zu keys", pairs.size());
   std::vector<TorchRequest> requests;
   for (const auto& [key, value] : pairs) {
     DT_TRY(check_key(key));
@@ -378,7 +378,7 @@ Status TorchClient::wait_for(const std::vector<std::string>& keys, const Wait& w
 }
 
 Result<std::string> TorchClient::get(const std::string& key, const Wait& wait) {
-  const std::string what = "get " + quoted(key);
+  const std::string what = "get " + store::quoted(key);
   for (int tries = 1;; ++tries) {
     DT_TRY(wait_for({key}, wait));
     Result<TorchReply> reply = ask({{TorchOp::kGet, {wire(key)}}}, "s", what, wait);
@@ -390,8 +390,8 @@ Result<std::string> TorchClient::get(const std::string& key, const Wait& wait) {
 
 Result<int64_t> TorchClient::add(const std::string& key, int64_t delta, const Wait& wait) {
   DT_TRY(check_key(key));
-  DT_TRY_VALUE(const TorchReply reply,
-               ask({{TorchOp::kAdd, {wire(key)}, delta}}, "n", "add to " + quoted(key), wait));
+  DT_TRY_VALUE(const TorchReply reply, ask({{TorchOp::kAdd, {wire(key)}, delta}}, "n",
+                                           "add to " + store::quoted(key), wait));
   return reply.numbers[0];
 }
 
@@ -401,7 +401,7 @@ Result<Swap> TorchClient::compare_set(const std::string& key,
   DT_TRY(check_key(key));
   const std::string asked = expected.value_or("");
   DT_TRY_VALUE(TorchReply reply, ask({{TorchOp::kCompareSet, {wire(key), asked, desired}}}, "s",
-                                     "compare_set " + quoted(key), wait));
+                                     "compare_set " + store::quoted(key), wait));
   Swap swap;
   swap.swapped = reply.texts[0] == desired;
   swap.current = std::move(reply.texts[0]);
@@ -411,7 +411,7 @@ Result<Swap> TorchClient::compare_set(const std::string& key,
 Result<bool> TorchClient::erase(const std::string& key, const Wait& wait) {
   DT_TRY(check_key(key));
   DT_TRY_VALUE(const TorchReply reply,
-               ask({{TorchOp::kErase, {wire(key)}}}, "n", "delete " + quoted(key), wait));
+               ask({{TorchOp::kErase, {wire(key)}}}, "n", "delete " + store::quoted(key), wait));
   return reply.numbers[0] > 0;
 }
 

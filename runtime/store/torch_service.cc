@@ -42,8 +42,9 @@ Result<int64_t> leading_number(const std::string& key, const std::string& text) 
   }
   int64_t number = 0;
   if (std::from_chars(at, end, number).ec != std::errc()) {
-    return Status(Code::kInvalidArgument, format("add to key %s: its value %s is no number",
-                                                 quoted(key).c_str(), quoted(text).c_str()));
+    return Status(Code::kInvalidArgument,
+                  format("add to key %s: its value %s is no number", store::quoted(key).c_str(),
+                         store::quoted(text).c_str()));
   }
   return number;
 }
@@ -151,7 +152,7 @@ Result<std::string> TorchService::values(TorchDialect dialect,
     const std::string* value = keyspace_->find(key);
     if (value == nullptr && dialect != TorchDialect::kNew) {
       return Status(Code::kInvalidArgument, format("get of key %s, which is not there",
-                                                   quoted(torch_wire_key(key)).c_str()));
+                                                   store::quoted(torch_wire_key(key)).c_str()));
     }
     total_bytes += sizeof(uint64_t) + (value == nullptr ? 0 : value->size());
   }

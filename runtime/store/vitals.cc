@@ -13,10 +13,10 @@ constexpr size_t kReportedMax = 1024;  // communicators; a hostile rank must not
 constexpr size_t kReportedEach = 16;   // operations of each
 
 std::string operation_text(const Activity& activity) {
-  const std::string label = activity.label.empty() ? "" : " " + quoted(activity.label);
+  const std::string label = activity.label.empty() ? "" : " " + store::quoted(activity.label);
   return format("%s #%lld%s on comm %s", activity.operation.c_str(),
                 static_cast<long long>(activity.sequence), label.c_str(),
-                quoted(activity.communicator).c_str());
+                store::quoted(activity.communicator).c_str());
 }
 
 }  // namespace
@@ -90,7 +90,8 @@ std::string Vitals::whereabouts(int32_t rank, int64_t now_ns) const {
   if (found == signs_.end()) return {};
   const Signs& signs = found->second;
   if (signs.busy_until_ns > now_ns) {
-    return format("is busy with %s for %s now, of at most %s", quoted(signs.busy_with).c_str(),
+    return format("is busy with %s for %s now, of at most %s",
+                  store::quoted(signs.busy_with).c_str(),
                   seconds_text((now_ns - signs.busy_since_ns) / kNsPerMs).c_str(),
                   seconds_text((signs.busy_until_ns - signs.busy_since_ns) / kNsPerMs).c_str());
   }

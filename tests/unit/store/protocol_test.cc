@@ -182,8 +182,8 @@ TEST_CASE("text: ranks, keys and lists") {
   CHECK(rank_list({0, 1, 2, 5, 7, 8}) == "0-2, 5, 7, 8");
   CHECK(ranks_text({3}) == "rank 3");
   CHECK(ranks_text({1, 3}) == "ranks 1, 3");
-  CHECK(quoted(std::string("a\0\"\n", 4)) == "\"a\\x00\\x22\\x0a\"");
-  CHECK(quoted(std::string(100, 'x')) == "\"" + std::string(80, 'x') + "...\"");
+  CHECK(store::quoted(std::string("a\0\"\n", 4)) == "\"a\\x00\\x22\\x0a\"");
+  CHECK(store::quoted(std::string(100, 'x')) == "\"" + std::string(80, 'x') + "...\"");
   CHECK(item_list(std::vector<std::string>(18, "i")).substr(45) == "i and 2 more");
   CHECK(seconds_text(5000) == "5.0 s");
 }
