@@ -75,6 +75,13 @@ class Words(unittest.TestCase):
         self.assertEqual(len(words("tests/a.py", "#" + self.head + "time.sleep" + "(1)\n")), 1)
         self.assertEqual(len(words("tests/a.sh", "#" + self.head + "make; sleep" + " 1\n")), 1)
 
+    def test_constants_are_used(self):
+        constant = "constexpr int64_t kLimitMs = 5;\n"
+        self.assertEqual(words("runtime/base/a.cc", self.head + constant),
+                         ["runtime/base/a.cc:2: nothing uses kLimitMs"])
+        self.assertEqual(words("runtime/base/a.cc", self.head + constant + "int64_t a = kLimitMs;\n"), [])
+        self.assertEqual(len(words("runtime/base/a.cc", self.head + "const char* const kNames[] = {\n")), 1)
+
     def test_runtime_may_sleep(self):
         self.assertEqual(words("runtime/base/a.cc", self.head + "bell_.sleep(ticket);\n"), [])
 
