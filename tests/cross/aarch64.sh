@@ -50,6 +50,8 @@ if ! cmp -s "$build/sysroot.new" "$build/sysroot.txt"; then
   rm -rf "$build/meson"
   mv "$build/sysroot.new" "$build/sysroot.txt"
 fi
+# -O1, no debug information and several sources at once build in a third of the time.
 env -u CC -u CXX "$root/tests/build_and_test.sh" "$build/meson" --cross-file "$root/tests/cross/aarch64.txt" \
   --cross-file "$build/sysroot.txt" -Dcuda=disabled -Ddocs=disabled \
+  -Doptimization=1 -Ddebug=false --unity on --unity-size 12 \
   -- --suite unit --timeout-multiplier 10
