@@ -75,7 +75,8 @@ constexpr Key kKeys[] = {
      "Whether such a process, which cannot use its GPU any more, is ended; launched: under dt run."},
     {"watchdog.check", "DT_WATCHDOG_CHECK", Type::kEnum, "", 0, 0, "lazy", "off, lazy, strict", kSame,
      false,
-     "When collectives over NCCL are compared between ranks: never, with each heartbeat, before each."},
+     "When collectives over NCCL are compared between ranks: never, with each heartbeat (so only where "
+     "heartbeat.interval_ms is not 0), before each."},
 
     {"store.bind", "DT_STORE_BIND", Type::kString, "", 0, 255, "", "", kAny, false,
      "Address the store listens on; empty: the one that peers use, loopback with one host."},
