@@ -1,28 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents of one job on hosts that are network namespaces, and how a test of them runs its cases."""
+"""Agents of one job on hosts that are network namespaces."""
 
 import os
 import re
 import selectors
 import subprocess
-import sys
 import time
 
-from network import Network, Unavailable
+from cases import PORT, environment, expect
 
-PORT = 29500  # in a namespace of our own: nobody else is there
 SILENCE_MS = 6000
 PATIENCE_S = 90  # far above what a busy machine needs
-TOKEN = "5a" * 32
-
-
-class Failed(Exception):
-    pass
-
-
-def expect(holds, what):
-    if not holds:
-        raise Failed(what)
 
 
 class Agents:
@@ -41,12 +29,10 @@ class Agents:
         self.processes = {}
 
     def start(self, host):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
-        environment.update(DT_TOKEN=TOKEN, DT_RUN_ELASTIC_WAIT_MS="60000",
-                           DT_HEARTBEAT_TIMEOUT_MS=str(SILENCE_MS))
+        settings = environment(DT_RUN_ELASTIC_WAIT_MS="60000", DT_HEARTBEAT_TIMEOUT_MS=str(SILENCE_MS))
         command = [self.dt, "run", "--nnodes", str(self.count), "--node-rank", str(host),
                    "--rendezvous", self.rendezvous, "--prefix", *self.options, self.program, "part"]
-        process = subprocess.Popen(self.network.command(host, command), env=environment, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(self.network.command(host, command), env=settings, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         os.set_blocking(process.stdout.fileno(), False)
         self.selector.register(process.stdout, selectors.EVENT_READ, host)
@@ -109,32 +95,3 @@ def is_alive(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def run_cases(cases):
-    """The exit code of a test: TEST DT PROGRAM [case ...]; 77 where namespaces cannot be made."""
-    Agents.dt, Agents.program = sys.argv[1:3]
-    wanted = sys.argv[3:]
-    if os.geteuid() != 0:
-        print("skipped: making network namespaces needs root")
-        return 77
-    try:
-        with Network(2):
-            pass
-    except (Unavailable, FileNotFoundError) as reason:
-        print(f"skipped: no network namespaces here: {reason}")
-        return 77
-    failed = []
-    for case in cases:
-        if wanted and case.__name__ not in wanted:
-            continue
-        began = time.monotonic()
-        try:
-            case()
-            print(f"ok      {case.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
-        except (Failed, Unavailable, OSError, subprocess.SubprocessError) as problem:
-            failed.append(case.__name__)
-            print(f"FAILED  {case.__name__}: {problem}", flush=True)
-    if failed:
-        print(f"{len(failed)} failed: {', '.join(failed)}")
-    return 1 if failed else 0

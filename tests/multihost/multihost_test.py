@@ -5,116 +5,13 @@
 multihost_test.py PROGRAM [case ...]; ends with 77 where namespaces cannot be made.
 """
 
-import os
 import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 
-from network import Network, Unavailable
-
-PROGRAM = ""
-PORT = 29500  # in a namespace of our own: nobody else is there
-# The error must be there within the deadline of the operation, or a second later where ranks that only wait leave
-# those at the break the word; the rest is for a busy machine.
-SLACK_S = 5
-TOKEN = "5a" * 32
-
-
-class Failed(Exception):
-    pass
-
-
-def expect(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-class Job:
-    """Ranks in namespaces; hosts[r] is the host of rank r. Whatever is left is killed at the end."""
-
-    def __init__(self, network, hosts, mode, variables=None, of_host=None, family=4):
-        self.network = network
-        self.outputs = []
-        self.processes = []
-        for rank, host in enumerate(hosts):
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("DT_")}
-            environment.update(DT_RANK=str(rank), DT_WORLD_SIZE=str(len(hosts)),
-                               DT_MASTER_ADDR=network.address(hosts[0], family), DT_MASTER_PORT=str(PORT),
-                               DT_TOKEN=TOKEN, DT_RENDEZVOUS_TIMEOUT_MS="30000", DT_COLLECTIVE_TIMEOUT_MS="30000")
-            environment.update(variables or {})
-            environment.update((of_host or {}).get(host, {}))
-            output = tempfile.TemporaryFile(mode="w+")
-            self.outputs.append(output)
-            self.processes.append(subprocess.Popen(network.command(host, [PROGRAM, *mode]), env=environment,
-                                                   stdin=subprocess.PIPE, stdout=output, stderr=output))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stdin.close()
-
-    def text(self, rank):
-        self.outputs[rank].seek(0)
-        return self.outputs[rank].read()
-
-    def wait_ready(self):
-        """Every rank has printed `ready`."""
-        limit = time.monotonic() + 60
-        for rank, process in enumerate(self.processes):
-            while "ready" not in self.text(rank):
-                expect(process.poll() is None, f"rank {rank} ended early: {self.text(rank)}")
-                expect(time.monotonic() < limit, f"rank {rank} is not ready: {self.text(rank)}")
-                os.sched_yield()
-
-    def go(self, ranks=None):
-        for rank, process in enumerate(self.processes):
-            if ranks is not None and rank not in ranks:
-                continue
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-
-    def end(self, seconds, but=()):
-        """The exit codes, by rank."""
-        limit = time.monotonic() + seconds
-        codes = {}
-        for rank, process in enumerate(self.processes):
-            if rank in but:
-                continue
-            try:
-                codes[rank] = process.wait(max(0.1, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise Failed(f"rank {rank} did not end within {seconds} s; it said: {self.text(rank)}")
-        return codes
-
-    def expect_good(self, hosts):
-        codes = self.end(120)
-        for rank, code in codes.items():
-            expect(code == 0, f"rank {rank} ended with {code}: {self.text(rank)}")
-            found = re.search(r"local (\d+) of (\d+) on node (\d+) of (\d+)", self.text(rank))
-            expect(found is not None, self.text(rank))
-            expect(int(found[2]) == hosts.count(hosts[rank]), f"local size: {self.text(rank)}")
-            expect(int(found[4]) == len(set(hosts)), f"nodes: {self.text(rank)}")
-
-    def expect_errors(self, deadline_s, pattern, but=(), status=None):
-        """Every rank ends with code 9 within the deadline, with an error that the pattern is found in."""
-        began = time.monotonic()
-        codes = self.end(deadline_s + SLACK_S, but)
-        for rank, code in codes.items():
-            text = self.text(rank)
-            expect(code == 9, f"rank {rank} ended with {code}: {text}")
-            expect(re.search(pattern, text), f"rank {rank} does not say {pattern!r}: {text}")
-            expect(status is None or re.search(f"saw DT_ERR_({status}) ", text), f"not {status}: {text}")
-        first = self.text(min(codes)).splitlines()[-1]
-        print(f"  all {len(codes)} ranks within {time.monotonic() - began:.1f} s; rank {min(codes)}: {first}")
-
+from cases import expect, run_cases
+from job import SLACK_S, Job
+from network import Network
 
 SHAPES = {
     2: ([0, 1], [0, 0, 0, 1], [0, 1, 0, 1]),
@@ -379,7 +276,7 @@ def encrypted():
         with Job(network, [0, 0, 1, 2], ["loop"], {"DT_SECURITY_MODE": "encrypt"}) as job:
             job.wait_ready()
             victim = job.processes[2].pid
-            os.kill(victim, signal.SIGKILL)
+            job.kill(2)
             job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 2 host host1 pid {victim}: .*rank 2 \(host1 pid {victim}\)",
                               but=[2])
 
@@ -415,8 +312,8 @@ def kill_on_another_host():
     with Network(3) as network:
         with Job(network, [0, 0, 1, 2], ["loop"]) as job:
             job.wait_ready()
-            victim = job.processes[2].pid  # ip, unshare and sh have become the program
-            os.kill(victim, signal.SIGKILL)
+            victim = job.processes[2].pid
+            job.kill(2)
             job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 2 host host1 pid {victim}: .*rank 2 \(host1 pid {victim}\)",
                               but=[2])
 
@@ -430,34 +327,6 @@ CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_t
          encrypted, open_network, strangers]
 
 
-def main():
-    global PROGRAM
-    PROGRAM = sys.argv[1]
-    wanted = sys.argv[2:]
-    if os.geteuid() != 0:
-        print("skipped: making network namespaces needs root")
-        return 77
-    try:
-        with Network(2):
-            pass
-    except (Unavailable, FileNotFoundError) as reason:
-        print(f"skipped: no network namespaces here: {reason}")
-        return 77
-    failed = []
-    for case in CASES:
-        if wanted and case.__name__ not in wanted:
-            continue
-        began = time.monotonic()
-        try:
-            case()
-            print(f"ok      {case.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
-        except (Failed, Unavailable, OSError, subprocess.SubprocessError) as problem:
-            failed.append(case.__name__)
-            print(f"FAILED  {case.__name__}: {problem}", flush=True)
-    if failed:
-        print(f"{len(failed)} failed: {', '.join(failed)}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    Job.program = sys.argv[1]
+    sys.exit(run_cases(CASES, sys.argv[2:]))

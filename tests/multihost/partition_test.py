@@ -9,7 +9,8 @@ import re
 import sys
 import time
 
-from agents import Agents, SILENCE_MS, expect, is_alive, run_cases
+from agents import Agents, SILENCE_MS, is_alive
+from cases import expect, run_cases
 from network import Network
 
 
@@ -51,4 +52,5 @@ def cut_off_member():
 
 
 if __name__ == "__main__":
-    sys.exit(run_cases([cut_off_lead, cut_off_member]))
+    Agents.dt, Agents.program = sys.argv[1:3]
+    sys.exit(run_cases([cut_off_lead, cut_off_member], sys.argv[3:]))

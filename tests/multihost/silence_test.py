@@ -9,7 +9,8 @@ silence_test.py DT PROGRAM [case ...]; ends with 77 where namespaces cannot be m
 import sys
 import time
 
-from agents import Agents, SILENCE_MS, expect, is_alive, run_cases
+from agents import Agents, SILENCE_MS, is_alive
+from cases import expect, run_cases
 from network import Network
 
 SILENCE = f"{SILENCE_MS / 1000:.1f} s"
@@ -77,5 +78,9 @@ def node2_unplugged():
     lose(2, lambda network: network.unplug(2), texts)
 
 
+CASES = [node0_unplugged, node0_unplugged_with_restarts, node0_interface_down, node2_unplugged]
+
+
 if __name__ == "__main__":
-    sys.exit(run_cases([node0_unplugged, node0_unplugged_with_restarts, node0_interface_down, node2_unplugged]))
+    Agents.dt, Agents.program = sys.argv[1:3]
+    sys.exit(run_cases(CASES, sys.argv[3:]))
