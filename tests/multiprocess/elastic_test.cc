@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <tuple>
 
 #include "dt_run.h"
 #include "held_port.h"
@@ -73,6 +74,25 @@ bool takes_part(Process& agent, int attempt, int rank, int size) {
   return found;
 }
 
+/// Both, or all three, nodes of the job in its first attempt.
+std::tuple<Process&, Process&> two_nodes(ElasticJob& job) {
+  Process& zero = job.start(0);
+  Process& one = job.start(1);
+  REQUIRE(takes_part(zero, 0, 0, 2));
+  REQUIRE(takes_part(one, 0, 1, 2));
+  return {zero, one};
+}
+
+std::tuple<Process&, Process&, Process&> three_nodes(ElasticJob& job) {
+  Process& zero = job.start(0);
+  Process& one = job.start(1);
+  Process& two = job.start(2);
+  REQUIRE(takes_part(zero, 0, 0, 3));
+  REQUIRE(takes_part(one, 0, 1, 3));
+  REQUIRE(takes_part(two, 0, 2, 3));
+  return {zero, one, two};
+}
+
 void end_well(std::initializer_list<Process*> agents) {
   for (Process* agent : agents) agent->send(SIGUSR1);
   for (Process* agent : agents) {
@@ -97,12 +117,7 @@ std::string agent_text(int node, const Process& agent) {
 
 TEST_CASE("after the loss of a node the others go on with fewer, in the next attempt") {
   ElasticJob job(3, 1, {"--min-nodes", "2"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  Process& two = job.start(2);
-  REQUIRE(takes_part(zero, 0, 0, 3));
-  REQUIRE(takes_part(one, 0, 1, 3));
-  REQUIRE(takes_part(two, 0, 2, 3));
+  const auto [zero, one, two] = three_nodes(job);
   one.send(SIGKILL);
   REQUIRE(takes_part(zero, 1, 0, 2));
   REQUIRE(takes_part(two, 1, 1, 2));
@@ -117,12 +132,7 @@ TEST_CASE("after the loss of a node the others go on with fewer, in the next att
 
 TEST_CASE("a node that comes back takes part from the next attempt on") {
   ElasticJob job(3, 1, {"--min-nodes", "2"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  Process& two = job.start(2);
-  REQUIRE(takes_part(zero, 0, 0, 3));
-  REQUIRE(takes_part(one, 0, 1, 3));
-  REQUIRE(takes_part(two, 0, 2, 3));
+  const auto [zero, one, two] = three_nodes(job);
   one.send(SIGKILL);
   REQUIRE(takes_part(zero, 1, 0, 2));
   REQUIRE(takes_part(two, 1, 1, 2));
@@ -176,12 +186,7 @@ TEST_CASE("fewer than --min-nodes do not begin, and the missing ones are named")
 
 TEST_CASE("when the node that serves is lost, that of the next address serves the next attempt") {
   ElasticJob job(3, 2, {"--min-nodes", "2"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  Process& two = job.start(2);
-  REQUIRE(takes_part(zero, 0, 0, 3));
-  REQUIRE(takes_part(one, 0, 1, 3));
-  REQUIRE(takes_part(two, 0, 2, 3));
+  const auto [zero, one, two] = three_nodes(job);
   zero.send(SIGKILL);
   REQUIRE(takes_part(one, 1, 0, 2));
   REQUIRE(takes_part(two, 1, 1, 2));
@@ -210,10 +215,7 @@ TEST_CASE("a minority does not go on, and says how many of how many agents it ha
   for (const int victim : {0, 1}) {
     CAPTURE(victim);
     ElasticJob job(2, 2, {"--min-nodes", "1"});
-    Process& zero = job.start(0);
-    Process& one = job.start(1);
-    REQUIRE(takes_part(zero, 0, 0, 2));
-    REQUIRE(takes_part(one, 0, 1, 2));
+    const auto [zero, one] = two_nodes(job);
     Process& lost = victim == 0 ? zero : one;
     Process& left = victim == 0 ? one : zero;
     lost.send(SIGKILL);
@@ -231,12 +233,7 @@ TEST_CASE("a minority does not go on, and says how many of how many agents it ha
 
 TEST_CASE("without another address the others cannot go on without node 0, and say so") {
   ElasticJob job(3, 1, {"--min-nodes", "2"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  Process& two = job.start(2);
-  REQUIRE(takes_part(zero, 0, 0, 3));
-  REQUIRE(takes_part(one, 0, 1, 3));
-  REQUIRE(takes_part(two, 0, 2, 3));
+  const auto [zero, one, two] = three_nodes(job);
   zero.send(SIGKILL);
   for (Process* agent : {&one, &two}) {
     CHECK(agent->wait_for_error(" found no agent that serves the next attempt at " +
@@ -262,10 +259,7 @@ TEST_CASE("where nobody serves the job the agent says where it looked") {
 
 TEST_CASE("a minority goes on where it is allowed to") {
   ElasticJob job(2, 2, {"--min-nodes", "1", "--allow-minority"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  REQUIRE(takes_part(zero, 0, 0, 2));
-  REQUIRE(takes_part(one, 0, 1, 2));
+  const auto [zero, one] = two_nodes(job);
   zero.send(SIGKILL);
   REQUIRE(takes_part(one, 1, 0, 1));
   end_well({&one});
@@ -273,12 +267,7 @@ TEST_CASE("a minority goes on where it is allowed to") {
 
 TEST_CASE("restarts count failures of ranks, not the loss of nodes") {
   ElasticJob job(3, 1, {"--min-nodes", "2", "--max-restarts", "1"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  Process& two = job.start(2);
-  REQUIRE(takes_part(zero, 0, 0, 3));
-  REQUIRE(takes_part(one, 0, 1, 3));
-  REQUIRE(takes_part(two, 0, 2, 3));
+  const auto [zero, one, two] = three_nodes(job);
   two.send(SIGKILL);
   REQUIRE(takes_part(zero, 1, 0, 2));
   REQUIRE(takes_part(one, 1, 1, 2));
@@ -296,10 +285,7 @@ TEST_CASE("restarts count failures of ranks, not the loss of nodes") {
 
 TEST_CASE("a signal to one agent ends an elastic job on all nodes") {
   ElasticJob job(2, 2, {"--min-nodes", "1"});
-  Process& zero = job.start(0);
-  Process& one = job.start(1);
-  REQUIRE(takes_part(zero, 0, 0, 2));
-  REQUIRE(takes_part(one, 0, 1, 2));
+  const auto [zero, one] = two_nodes(job);
   one.send(SIGTERM);
   for (Process* agent : {&zero, &one}) {
     CHECK(agent->wait() == 128 + SIGTERM);
