@@ -34,6 +34,23 @@ dt_status sum(dt_comm* comm, std::vector<double>& data) {
                       DT_SUM, nullptr, nullptr);
 }
 
+/// What ranks 0 and 1 are told when rank 2 does not come to the second barrier.
+std::vector<std::string> told_without_rank_2(std::vector<int> hosts) {
+  const auto outcomes = run_ranks(
+      3,
+      [](const Rank& rank) -> dt_status {
+        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
+        if (rank.rank == 2) {
+          int64_t bytes = 0;  // what nobody sets: until the others have failed
+          return dt_store_get(rank.job, "never", 3000, nullptr, 0, &bytes);
+        }
+        return dt_barrier(rank.world, nullptr, nullptr);
+      },
+      {{"collective.timeout_ms", "500"}}, on_hosts(std::move(hosts)));
+  for (const size_t rank : {0, 1}) CHECK(outcomes[rank].status == DT_ERR_TIMEOUT);
+  return {outcomes[0].message, outcomes[1].message};
+}
+
 }  // namespace
 
 TEST_CASE("hosts: places and sums are right, however the launcher numbers the ranks of a host") {
@@ -105,42 +122,16 @@ TEST_CASE("hosts: a receiver that disagrees is heard of by the sender and by bys
 }
 
 TEST_CASE("hosts: an operation that one rank never enters names it, on every host") {
-  const auto outcomes = run_ranks(
-      3,
-      [](const Rank& rank) -> dt_status {
-        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
-        if (rank.rank == 2) {
-          int64_t bytes = 0;  // what nobody sets: until the others have failed
-          return dt_store_get(rank.job, "never", 3000, nullptr, 0, &bytes);
-        }
-        return dt_barrier(rank.world, nullptr, nullptr);
-      },
-      {{"collective.timeout_ms", "500"}}, on_hosts({0, 0, 1}));
-  for (const int rank : {0, 1}) {
-    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
-    CHECK(outcome.status == DT_ERR_TIMEOUT);
-    CHECK(contains(outcome.message, "barrier #2 on comm \"world\", rank 0 ("));
-    CHECK(contains(outcome.message, "timed out: rank 2 ("));
-    CHECK(contains(outcome.message, "has not arrived"));
+  for (const std::string& told : told_without_rank_2({0, 0, 1})) {
+    CHECK(contains(told, "barrier #2 on comm \"world\", rank 0 ("));
+    CHECK(contains(told, "timed out: rank 2 ("));
+    CHECK(contains(told, "has not arrived"));
   }
 }
 
 TEST_CASE("hosts: a missing rank is named where the rank that speaks for its host is there") {
-  const auto outcomes = run_ranks(
-      3,
-      [](const Rank& rank) -> dt_status {
-        RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
-        if (rank.rank == 2) {
-          int64_t bytes = 0;  // what nobody sets: until the others have failed
-          return dt_store_get(rank.job, "never", 3000, nullptr, 0, &bytes);
-        }
-        return dt_barrier(rank.world, nullptr, nullptr);
-      },
-      {{"collective.timeout_ms", "500"}}, on_hosts({0, 1, 1}));
-  for (const int rank : {0, 1}) {
-    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
-    CHECK(outcome.status == DT_ERR_TIMEOUT);
-    CHECK(contains(outcome.message, "has not arrived: rank 2 ("));
+  for (const std::string& told : told_without_rank_2({0, 1, 1})) {
+    CHECK(contains(told, "has not arrived: rank 2 ("));
   }
 }
 
