@@ -11,11 +11,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/wait.h"
+#include "dt_run.h"
 #include "net/guard.h"
 #include "net/loop.h"
 #include "net/security.h"
@@ -164,5 +166,43 @@ inline Status knock(uint16_t port, const net::Security& security) {
       store::Client::connect(loop.get(), options, {Deadline::after_ms(kPatienceMs)});
   return client.ok() ? client.value()->ping({Deadline::after_ms(kPatienceMs)}) : client.status();
 }
+
+inline void knock_without_the_token(uint16_t port, net::SecurityMode mode) {
+  const Status none = knock(port, {});
+  CHECK(none.code() == Code::kConfig);
+  CHECK(none.message().find("this side sent a plain hello") != std::string::npos);
+  const Status other = knock(port, secure(mode, kOther));
+  CHECK(other.code() == Code::kConfig);
+  CHECK(other.message().find("the other side has another token") != std::string::npos);
+  CHECK(knock(port, secure(mode, kToken)).ok());
+}
+
+/// The port of the store, which a rank of `rank_program until` has said.
+inline uint16_t store_port(const std::string& output) {
+  for (const std::string& line : lines_of(output)) {
+    if (line.find("] store ") == std::string::npos) continue;
+    return static_cast<uint16_t>(atoi(line.c_str() + line.rfind(':') + 1));
+  }
+  return 0;
+}
+
+/// Until it is there a job goes on; it goes with the object.
+class StopFile {
+ public:
+  StopFile() {
+    const int fd = mkstemp(name_.data());
+    if (fd >= 0) close(fd);
+    unlink(name_.c_str());
+  }
+  ~StopFile() { unlink(name_.c_str()); }
+  StopFile(const StopFile&) = delete;
+  StopFile& operator=(const StopFile&) = delete;
+
+  const std::string& name() const { return name_; }
+  void make() const { fclose(fopen(name_.c_str(), "w")); }
+
+ private:
+  std::string name_ = "/tmp/dt-intruder-XXXXXX";
+};
 
 }  // namespace dt::test::intruder

@@ -3,10 +3,6 @@
 // of dt run meet, and those at which ranks listen for ranks of the other host. The hosts are
 // pretended on one machine by job.host_id. The job goes on undisturbed, ends well, and nobody
 // grows.
-#include <fcntl.h>
-
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 
 #include "dt_run.h"
@@ -18,7 +14,6 @@ using dt::net::SecurityMode;
 using dt::test::count_of;
 using dt::test::dt_run;
 using dt::test::HeldPort;
-using dt::test::lines_of;
 using dt::test::Process;
 using dt::test::ready_pids;
 using namespace dt::test::intruder;
@@ -66,20 +61,16 @@ class TwoHosts {
       agents_.push_back(std::make_unique<Process>(
           dt_run({"-n", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous",
                   "127.0.0.1:" + std::to_string(meeting_.port())},
-                 {"until", stop_}),
+                 {"until", stop_.name()}),
           options));
     }
     for (const auto& agent : agents_) {
       REQUIRE(agent->wait_for_output("] store ", 1));
       ranks_.push_back(ready_pids(agent->out).at(0));
     }
-    for (const std::string& line : lines_of(agents_[0]->out)) {
-      if (line.find("] store ") == std::string::npos) continue;
-      store_port_ = static_cast<uint16_t>(atoi(line.c_str() + line.rfind(':') + 1));
-    }
+    store_port_ = store_port(agents_[0]->out);
     REQUIRE(store_port_ != 0);
   }
-  ~TwoHosts() { unlink(stop_.c_str()); }
 
   uint16_t meeting_port() const { return static_cast<uint16_t>(meeting_.port()); }
   int64_t agent_bytes() const { return resident_bytes(agents_[0]->pid()); }
@@ -102,7 +93,7 @@ class TwoHosts {
     return found.reach.port;
   }
   void end_well() {
-    fclose(fopen(stop_.c_str(), "w"));
+    stop_.make();
     for (const auto& agent : agents_) {
       const int code = agent->wait();
       INFO(agent->out);
@@ -114,15 +105,7 @@ class TwoHosts {
   }
 
  private:
-  static std::string free_name() {
-    char name[] = "/tmp/dt-intruder-XXXXXX";
-    const int fd = mkstemp(name);
-    if (fd >= 0) close(fd);
-    unlink(name);
-    return name;
-  }
-
-  const std::string stop_ = free_name();
+  const StopFile stop_;
   const HeldPort meeting_;
   std::vector<std::unique_ptr<Process>> agents_;
   std::vector<pid_t> ranks_;
@@ -163,16 +146,6 @@ void come_in(uint16_t port, SecurityMode mode) {
   CHECK(greedy.hear_all().empty());
 }
 
-void knock_at_agents(uint16_t port, SecurityMode mode) {
-  const dt::Status none = knock(port, {});
-  CHECK(none.code() == dt::Code::kConfig);
-  CHECK(none.message().find("this side sent a plain hello") != std::string::npos);
-  const dt::Status other = knock(port, secure(mode, kOther));
-  CHECK(other.code() == dt::Code::kConfig);
-  CHECK(other.message().find("the other side has another token") != std::string::npos);
-  CHECK(knock(port, secure(mode, kToken)).ok());
-}
-
 }  // namespace
 
 TEST_CASE("intruders at the ports of agents and ranks disturb nothing, and nobody grows") {
@@ -182,7 +155,7 @@ TEST_CASE("intruders at the ports of agents and ranks disturb nothing, and nobod
     const uint16_t agents = job.meeting_port();
     const uint16_t rank = job.mesh_port(1, mode);
     REQUIRE(rank != 0);
-    knock_at_agents(agents, mode);
+    knock_without_the_token(agents, mode);
     const int64_t agent_before = job.agent_bytes();
     const int64_t rank_before = job.rank_bytes(1);
 

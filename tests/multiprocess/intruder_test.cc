@@ -4,22 +4,15 @@
 #include "intruder.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "dt_run.h"
 
-using dt::Code;
-using dt::Status;
 using dt::net::Purpose;
 using dt::test::count_of;
 using dt::test::dt_run;
-using dt::test::lines_of;
 using dt::test::Process;
 using namespace dt::test::intruder;
 
@@ -38,20 +31,16 @@ std::string hello_frame() {
 class RunningJob {
  public:
   explicit RunningJob(const std::string& mode)
-      : run_(dt_run({"-n", "2"}, {"until", stop_}), options(mode)) {
+      : run_(dt_run({"-n", "2"}, {"until", stop_.name()}), options(mode)) {
     REQUIRE(run_.wait_for_output("] store ", 2));
-    for (const std::string& line : lines_of(run_.out)) {
-      if (line.find("] store ") == std::string::npos) continue;
-      port_ = static_cast<uint16_t>(atoi(line.c_str() + line.rfind(':') + 1));
-    }
+    port_ = store_port(run_.out);
     REQUIRE(port_ != 0);
   }
-  ~RunningJob() { unlink(stop_.c_str()); }
 
   uint16_t port() const { return port_; }
   int64_t server_bytes() const { return resident_bytes(run_.pid()); }
   void end_well() {
-    fclose(fopen(stop_.c_str(), "w"));
+    stop_.make();
     const int code = run_.wait();
     INFO(run_.out);
     INFO(run_.err);
@@ -68,28 +57,10 @@ class RunningJob {
     options.environment = {"DT_TOKEN=" + std::string(kToken), "DT_SECURITY_MODE=" + mode};
     return options;
   }
-  static std::string free_name() {
-    char name[] = "/tmp/dt-intruder-XXXXXX";
-    const int fd = mkstemp(name);
-    if (fd >= 0) close(fd);
-    unlink(name);
-    return name;
-  }
-
-  const std::string stop_ = free_name();
+  const StopFile stop_;
   Process run_;
   uint16_t port_ = 0;
 };
-
-void knock_without_the_token(uint16_t port, dt::net::SecurityMode mode) {
-  const Status none = knock(port, {});
-  CHECK(none.code() == Code::kConfig);
-  CHECK(none.message().find("this side sent a plain hello") != std::string::npos);
-  const Status other = knock(port, secure(mode, kOther));
-  CHECK(other.code() == Code::kConfig);
-  CHECK(other.message().find("the other side has another token") != std::string::npos);
-  CHECK(knock(port, secure(mode, kToken)).ok());
-}
 
 void replay(uint16_t port, dt::net::SecurityMode mode) {
   std::string words;
