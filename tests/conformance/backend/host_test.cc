@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "backend/host/host_backend.h"
-#include "harness.h"
+#include "play.h"
 
 using namespace conformance;
 
@@ -28,14 +28,6 @@ Setup host(int32_t size) {
   one.host.slot_bytes = 1024;
   one.host.ring_bytes = 4096;
   return one;
-}
-
-void play(const Setup& setup, const std::function<void(Rank&)>& body) {
-  for (const std::string& failure : run_ranks(setup, body)) FAIL_CHECK(failure);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -78,25 +70,7 @@ TEST_CASE("Host: ranks that disagree all get MISMATCH with both sides, and the c
 }
 
 TEST_CASE("Host: each field that ranks must agree on is compared") {
-  const auto differ = [](const std::function<void(Collective&)>& change) {
-    play(host(2), [&](Rank& rank) {
-      std::vector<double> data(4, 1);
-      Collective one;
-      one.kind = Kind::kReduce;
-      one.dtype = Dtype::kI32;
-      one.send = one.recv = data.data();
-      one.count = 2;
-      one.deadline = Deadline::after_ms(30'000);
-      if (rank.rank == 1) change(one);
-      rank.expect(rank.backend->run(one).code() == Code::kMismatch, "MISMATCH");
-    });
-  };
-  differ([](Collective& one) { one.kind = Kind::kBroadcast; });
-  differ([](Collective& one) { one.kind = Kind::kBarrier; });
-  differ([](Collective& one) { one.dtype = Dtype::kF32; });
-  differ([](Collective& one) { one.op = ReduceOp::kMax; });
-  differ([](Collective& one) { one.root = 1; });
-  differ([](Collective& one) { one.count = 1; });
+  check_each_field_is_compared(host(2));
 }
 
 TEST_CASE("Host: a deadline names the ranks that have not arrived, and only these") {
