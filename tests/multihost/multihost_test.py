@@ -6,6 +6,7 @@ multihost_test.py PROGRAM [case ...]; ends with 77 where namespaces cannot be ma
 """
 
 import re
+import subprocess
 import sys
 import time
 
@@ -206,6 +207,23 @@ def blackhole_between_operations():
             job.expect_errors(4, rf"{PAIR_1_2}.* does not acknowledge what was sent", status="TIMEOUT")
 
 
+def late_ranks_at_a_gap():
+    """Who has heard of all ranks and waits for data tells last, also if those at the gap called later."""
+    with Network(3) as network:
+        with Job(network, [0, 1, 2], ["bytes", "1000"], {"DT_COLLECTIVE_TIMEOUT_MS": "4000"}) as job:
+            job.wait_ready()
+            limit = time.monotonic() + 10
+            while network.unacknowledged(2):
+                expect(time.monotonic() < limit, "the host does not come to rest")
+            network.ip(2, "route", "add", "blackhole", f"{network.address(1)}/32")
+            job.go([0])
+            try:
+                job.processes[0].wait(1.5)
+            except subprocess.TimeoutExpired:
+                job.go([1, 2])
+            job.expect_errors(4, PAIR_1_2, status="TIMEOUT")
+
+
 def transfer_deadline():
     """A receive fails by its own deadline, whatever waits beside it, and names its own peer."""
     with Network(3) as network:
@@ -321,7 +339,7 @@ def kill_on_another_host():
 CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_the_wire, interface_by_route,
          one_host_listens_for_itself, interface_by_choice, master_by_name,
          master_that_listens_everywhere, port_range, blackhole_at_start,
-         blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations,
+         blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations, late_ranks_at_a_gap,
          transfer_deadline, link_down_on_2, link_down_on_3,
          firewall_that_drops, firewall_that_forbids, kill_on_another_host,
          encrypted, open_network, strangers]
