@@ -145,7 +145,7 @@ def told_elsewhere(schedule, outcome, error):
 
     Where some ranks are in an operation of a half and others in one of all ranks, both are late at once. Who waits
     for a rank that is held up in the other one can name that rank alone, whose own error is judged for itself."""
-    if schedule.kind not in ("blackhole", "blackhole_one_way") or error["rank"] not in outcome.events:
+    if schedule.kind not in PAIRS or error["rank"] not in outcome.events:
         return False
     absent = error["status"] == "DT_ERR_TIMEOUT" and "has not arrived" in error["message"]
     gone = error["status"] == "DT_ERR_ABORTED" and "has destroyed this communicator" in error["message"]

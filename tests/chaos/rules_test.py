@@ -145,6 +145,12 @@ class Rules(unittest.TestCase):
         for event in outcome.events[3][:2]:
             event["status"] = "DT_ERR_PEER_LOST"
         self.assertIn("rank 3: ", self.found(schedule, outcome))
+        for event in outcome.events[3][:2]:
+            event.update(lost(schedule, 2, "DT_ERR_ABORTED", "has destroyed this communicator"), event=event["event"])
+        self.assertNotIn("rank 3: ", self.found(schedule, outcome))
+        for event in outcome.events[2][:2]:
+            event["call"] = "allreduce"
+        self.assertIn("rank 3: ", self.found(schedule, outcome))
 
     def test_harm_that_passes_must_leave_no_error(self):
         schedule = seed_of("stop_short", lambda one: len(one.placed) > 1)
