@@ -239,10 +239,11 @@ void Client::Impl::on_beat() {
 }
 
 void Client::Impl::on_silence(int64_t silence_ms) {
-  lose(format("has given no sign of life for %s at %s: its process is stopped, or its host or "
-              "network is down; look at that host, then start the job again",
-              seconds_text(silence_ms).c_str(), address.c_str()),
-       true);
+  lose(
+      format("has given no sign of life for %s at %s: its process is stopped, or its host or "
+             "network is down, or the network of this host; look at both, then start the job again",
+             seconds_text(silence_ms).c_str(), address.c_str()),
+      true);
   if (link_ != nullptr) link_->stop();
 }
 

@@ -60,10 +60,22 @@ void Server::Impl::look_for_silence(int64_t now_ns) {
   if (limit_ms == 0) return;
   // This process was stopped, or its machine was: what came meanwhile is not read yet.
   if (late_ms > limit_ms / 2) return vitals_.excuse_all(now_ns);
-  for (const int32_t rank : vitals_.silent(now_ns, limit_ms)) declare_lost(rank, now_ns);
+  const std::vector<int32_t> silent = vitals_.silent(now_ns, limit_ms);
+  if (silent.empty()) return;
+  // Those whose signs of life are due a little later than the first one's are silent, too.
+  const int64_t phase_ms = 2 * options_.heartbeat_ms;
+  const int32_t unheard = vitals_.unheard_elsewhere(options_.host, now_ns, limit_ms - phase_ms);
+  std::string doubt;
+  if (unheard > 1) {
+    doubt = format(
+        "; none of the %d ranks on other hosts is heard by %s any more, so look at its own "
+        "network first",
+        unheard, options_.host.c_str());
+  }
+  for (const int32_t rank : silent) declare_lost(rank, doubt, now_ns);
 }
 
-void Server::Impl::declare_lost(int32_t rank, int64_t now_ns) {
+void Server::Impl::declare_lost(int32_t rank, const std::string& doubt, int64_t now_ns) {
   const uint64_t id = joins_.client_of(rank);
   const auto found = sessions_.find(id);
   const std::string silence = seconds_text(vitals_.silence_ms(rank, now_ns));
@@ -75,8 +87,8 @@ void Server::Impl::declare_lost(int32_t rank, int64_t now_ns) {
   std::optional<Failure> death = joins_.lost(
       id,
       format("has given no sign of life for %s: its process is stopped, or its host or network is "
-             "down%s",
-             silence.c_str(), words.c_str()),
+             "down%s%s",
+             silence.c_str(), words.c_str(), doubt.c_str()),
       &answers);
   join_deadline_ns_ = joins_.next_deadline_ns();
   if (death.has_value()) death->silent = true;

@@ -123,7 +123,8 @@ class Server::Impl {
   void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);
   void tell_disagreements(int64_t now_ns);
   void look_for_silence(int64_t now_ns);
-  void declare_lost(int32_t rank, int64_t now_ns);
+  /// `doubt` follows what is said of it; empty: none.
+  void declare_lost(int32_t rank, const std::string& doubt, int64_t now_ns);
   std::string last_words(const Session& session) const;
   void notice(const std::string& text);
   void on_timer();

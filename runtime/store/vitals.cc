@@ -80,6 +80,16 @@ std::vector<int32_t> Vitals::silent(int64_t now_ns, int64_t limit_ms) const {
   return ranks;
 }
 
+int32_t Vitals::unheard_elsewhere(const std::string& host, int64_t now_ns, int64_t ms) const {
+  int32_t count = 0;
+  for (const auto& [rank, signs] : signs_) {
+    if (signs.member.host == host) continue;
+    if (now_ns - signs.heard_ns <= ms * kNsPerMs) return 0;
+    ++count;
+  }
+  return count;
+}
+
 int64_t Vitals::silence_ms(int32_t rank, int64_t now_ns) const {
   const auto found = signs_.find(rank);
   return found == signs_.end() ? 0 : (now_ns - found->second.heard_ns) / kNsPerMs;

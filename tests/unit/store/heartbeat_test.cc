@@ -61,6 +61,25 @@ TEST_CASE("heartbeat: a silent rank is lost, named to all others, and told itsel
   CHECK(has(farewell.info.message, "rank 2 (hostB pid 12) was declared lost: "));
 }
 
+TEST_CASE("heartbeat: where no other host is heard, the store's own network is doubted") {
+  Job job(4, beat_often);
+  auto clients = job.join_all();
+  Failures failures[2];
+  for (const size_t rank : {0, 1}) {
+    failures[rank].watch(clients[rank].get());
+    clients[rank]->observe(alive());
+  }
+  for (Failures& each : failures) {
+    const Failure failure = each.wait_first();
+    INFO(failure.info.message);
+    CHECK(failure.info.host == "hostB");
+    CHECK(
+        has(failure.info.message,
+            "or its host or network is down; none of the 2 ranks on other hosts is heard by hostA "
+            "any more, so look at its own network first; "));
+  }
+}
+
 TEST_CASE("heartbeat: ranks that give signs of life stay, and so do those that have left") {
   Job job(2, beat_often);
   auto clients = job.join_all();

@@ -58,6 +58,18 @@ TEST_CASE("Vitals: who was not heard for longer than the limit is silent") {
   CHECK(vitals.silence_ms(7, kBegin) == 0);
 }
 
+TEST_CASE("Vitals: whether nobody of another host was heard") {
+  Vitals vitals;
+  const char* const hosts[] = {"A", "A", "B", "C"};
+  for (int32_t rank = 0; rank < 4; ++rank) vitals.begin({rank, hosts[rank], 100 + rank}, kBegin);
+  vitals.heard(2, kBegin + 100 * kMs);
+  CHECK(vitals.unheard_elsewhere("A", kBegin + 600 * kMs, 500) == 0);
+  vitals.heard(0, kBegin + 600 * kMs);
+  CHECK(vitals.unheard_elsewhere("A", kBegin + 601 * kMs, 500) == 2);
+  CHECK(vitals.unheard_elsewhere("B", kBegin + 601 * kMs, 500) == 0);
+  CHECK(Vitals().unheard_elsewhere("A", kBegin, 500) == 0);
+}
+
 TEST_CASE("Vitals: a rank that is away on purpose is not silent before its time is over") {
   Watched watched(2);
   Vitals& vitals = watched.vitals;
