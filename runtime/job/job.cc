@@ -363,11 +363,15 @@ void Job::peer_ended(int32_t local_rank) {
     if (culprit == local.records.end() || culprit->rank == place_.rank) return;
   }
   // The store hears of it before anybody can end this process because of it: else this end may be
-  // the first that it sees. What is posted runs before peer_watch_ is gone, so `this` lives.
+  // the first that it sees. What is posted runs before peer_watch_ is gone, so `this` lives. And a
+  // call of the store that waits here ends because of it, not of a neighbour that ended for it.
   const Status status = lost(*culprit);
   const auto client = control_->client();
   if (client == nullptr) return fail(status);
-  client->report_failure_soon({}, status.info(), [this, status] { fail(status); });
+  client->report_failure_soon({}, status.info(), [this, status, client] {
+    fail(status);
+    if (!board_->forgiven(status.info().rank) && loop_->on_thread()) client->know(status.info());
+  });
 }
 
 std::string Job::last_operation(int32_t world_rank) const {

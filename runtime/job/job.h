@@ -148,7 +148,8 @@ class Job {
   Status withdraw_from(const std::vector<int32_t>& gone);
   Status build(comm::Communicator& comm, const store::GatherVerdict& met,
                shm::ArenaListener listener, const Wait& wait, Smaller* out);
-  void forgive(const std::vector<int32_t>& members, const std::vector<int32_t>& left);
+  void forgive(store::Client& client, const std::vector<int32_t>& members,
+               const std::vector<int32_t>& left);
   std::shared_ptr<comm::Communicator> present_world() const;
   /// Fired by the first failure that is not forgiven: ends waits. Lives as long as the job.
   Interrupt* failed();

@@ -129,7 +129,7 @@ Result<std::shared_ptr<comm::Communicator>> Job::shrink(
     options.timeout_ms = collective_timeout_ms_;
     options.first_timeout_ms = first_timeout_ms();
     local_.with([&](LocalPeers& local) { local.newer.push_back(std::move(smaller.engine)); });
-    forgive(comm->world_ranks(), smaller.ranks);
+    forgive(*client, comm->world_ranks(), smaller.ranks);
     auto communicator = comm::Communicator::create(std::move(options));
     if (comm == present_world()) {
       smaller_world_.with([&](auto& world) { world = communicator; });
@@ -235,7 +235,8 @@ Status Job::build(comm::Communicator& comm, const store::GatherVerdict& met,
 
 /// Those of `members` that are not left are no failure of this job any more. On the I/O thread, so
 /// that fail() finds all of it or nothing.
-void Job::forgive(const std::vector<int32_t>& members, const std::vector<int32_t>& left) {
+void Job::forgive(store::Client& client, const std::vector<int32_t>& members,
+                  const std::vector<int32_t>& left) {
   std::vector<int32_t> gone = members;
   std::erase_if(gone, [&](int32_t rank) { return has(left, rank); });
   loop_->run([&] {
@@ -246,6 +247,7 @@ void Job::forgive(const std::vector<int32_t>& members, const std::vector<int32_t
       all.emplace_back();
     });
   });
+  client.forgive(gone);  // again: of whom this rank itself has seen the end since
 }
 
 }  // namespace dt::job

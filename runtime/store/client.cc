@@ -311,6 +311,8 @@ void Client::forgive(const std::vector<int32_t>& ranks) {
   loop_->run([&] { impl_->forgive(ranks); });
 }
 
+void Client::know(const ErrorInfo& info) { impl_->know(info); }
+
 Status Client::abort(const std::string& message, const Wait& wait) {
   Request request;
   request.type = FrameType::kAbort;

@@ -95,6 +95,9 @@ class Client {
                                const std::string& says, const Wait& wait);
   /// This rank goes on without these: calls no longer fail because of their deaths.
   void forgive(const std::vector<int32_t>& ranks);
+  /// A failure that this rank has seen: from now on calls fail because of it, as of one that the
+  /// store tells of. On the I/O thread.
+  void know(const ErrorInfo& info);
   /// Breaks the job on purpose, for everyone, this client included.
   Status abort(const std::string& message, const Wait& wait);
   /// Tells all other ranks of a failure that this rank has seen.

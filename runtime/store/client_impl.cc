@@ -278,6 +278,12 @@ void Client::Impl::lose(const std::string& what, bool silent) {
   fail(failure);
 }
 
+void Client::Impl::know(const ErrorInfo& info) {
+  failures_.emplace_back(info);
+  broken_ = failures_.front();
+  fail_calls();
+}
+
 void Client::Impl::fail(const Failure& failure) {
   const bool breaks_calls = lost_ || (failure.scope.empty() && self.rank >= 0);
   if (breaks_calls) {
@@ -291,13 +297,12 @@ void Client::Impl::fail(const Failure& failure) {
   } else if (untold_.size() < kMaxUntold) {
     untold_.push_back(failure);
   }
-  if (!breaks_calls) return;
-  if (pending_.count(goodbye_id_) != 0) goodbye_ended_ = true;
-  fail_calls();
+  if (breaks_calls) fail_calls();
 }
 
 /// Pending ones. Who gathers wants to know of nothing but the end of the store or of the job.
 void Client::Impl::fail_calls() {
+  if (pending_.count(goodbye_id_) != 0) goodbye_ended_ = true;
   const Status why = obstacle();
   std::map<uint64_t, std::shared_ptr<Call>> calls;
   calls.swap(pending_);

@@ -37,6 +37,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
     dumper_ = std::move(dumper);
   }
   void forgive(const std::vector<int32_t>& ranks);
+  void know(const ErrorInfo& info);
   void close();
 
   const ClientOptions options;

@@ -47,13 +47,6 @@ def noticed_ms(schedule, outcome):
     return (max(event["returned"] for event in times) - outcome.fault_ns) / 1e6
 
 
-def mentioned(error, rank):
-    """By their numbers among all ranks. A half has numbers of its own: "rank 3 (world rank 6, ...", or "rank 3"."""
-    found = re.findall(r"(?<!world )rank (\d+)(?: \(world rank (\d+))?", error["message"])
-    half = error["call"] == HALF
-    return {int(world) if world else 2 * int(number) + rank % 2 if half else int(number) for number, world in found}
-
-
 def judge(schedule, outcome):
     """Texts of what is wrong; none: all is as it must be."""
     found = list(outcome.trouble) + [f"left behind: {text}" for text in outcome.left]
@@ -129,7 +122,7 @@ def judge_error(schedule, outcome, rank):
     else:
         found += judge_named(schedule, outcome, error)
     if schedule.kind in PAIRS and error["status"] == "DT_ERR_TIMEOUT" or schedule.kind == "reset_data":
-        found += judge_pair(schedule, error, rank)
+        found += judge_pair(schedule, error)
     found += [f"its message does not say {text!r}" for text in texts if text not in error["message"]]
     return [f"{text}; it said {error['status']} of rank {error['rank']}: {error['message']}" for text in found]
 
@@ -165,13 +158,10 @@ def judge_named(schedule, outcome, error):
     return found
 
 
-def judge_pair(schedule, error, rank):
+def judge_pair(schedule, error):
     """What goes wrong between two hosts, with nobody dead: a rank of each is named."""
-    found = []
-    for host in schedule.faults[-1].hosts:
-        if not mentioned(error, rank).intersection(schedule.ranks_on(host)):
-            found.append(f"its message names no rank of host {host}")
-    return found
+    return [f"its message names no rank of host {host}" for host in schedule.faults[-1].hosts
+            if re.search(rf"rank \d+ \((world rank \d+, )?host{host}\b", error["message"]) is None]
 
 
 def on_hosts(schedule, hosts):

@@ -198,6 +198,29 @@ TEST_CASE("survivors gather after a death, forgive it, and the job goes on for t
   CHECK(left[2].ok());
 }
 
+TEST_CASE("what a rank has seen itself ends its calls, whatever the store tells of later") {
+  Job job(3);
+  auto clients = job.join_all();
+  Failures failures;
+  failures.watch(clients[0].get());
+  Result<std::string> got(Status(Code::kInternal, "not called"));
+  std::thread caller([&] { got = clients[0]->get("never", patiently()); });
+  ErrorInfo seen;
+  seen.code = Code::kPeerLost;
+  seen.rank = 2;
+  seen.message = "rank 2 is gone";
+  CHECK(job.loop->run([&] { clients[0]->know(seen); }));
+  clients[1] = nullptr;  // a death of which the store tells
+  CHECK(failures.wait_first().info.rank == 1);
+  caller.join();
+  CHECK(got.status().info().rank == 2);
+  CHECK(clients[0]->set("a", "1", patiently()).info().rank == 2);
+  clients[0]->forgive({2});
+  CHECK(clients[0]->set("a", "1", patiently()).info().rank == 1);
+  clients[0]->forgive({1});
+  CHECK(clients[0]->set("a", "1", patiently()).ok());
+}
+
 TEST_CASE("a death while others gather ends nobody's call") {
   Job job(3);
   auto clients = job.join_all();
