@@ -22,6 +22,8 @@ def main():
     except FileNotFoundError:
         print(f"no test was run: there is no {log}")
         results = []
+    except ValueError as why:
+        sys.exit(f"{log} is torn ({why}): two runs of meson test at once in one folder? Run the tests again")
     passed = failed = skipped = 0
     for result in results:
         if result["result"] in ("OK", "EXPECTEDFAIL"):
