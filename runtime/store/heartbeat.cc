@@ -63,8 +63,8 @@ void Server::Impl::look_for_silence(int64_t now_ns) {
   const std::vector<int32_t> silent = vitals_.silent(now_ns, limit_ms);
   if (silent.empty()) return;
   // Those whose signs of life are due a little later than the first one's are silent, too.
-  const int64_t phase_ms = 2 * options_.heartbeat_ms;
-  const int32_t unheard = vitals_.unheard_elsewhere(options_.host, now_ns, limit_ms - phase_ms);
+  const int64_t unheard_ms = std::max(limit_ms - 2 * options_.heartbeat_ms, limit_ms / 2);
+  const int32_t unheard = vitals_.unheard_elsewhere(options_.host, now_ns, unheard_ms);
   std::string doubt;
   if (unheard > 1) {
     doubt = format(

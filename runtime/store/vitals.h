@@ -30,8 +30,7 @@ class Vitals {
   void excuse_all(int64_t now_ns);
   /// Ranks that were silent for longer than `limit_ms`, and are not away on purpose.
   std::vector<int32_t> silent(int64_t now_ns, int64_t limit_ms) const;
-  /// How many ranks of other hosts than `host` there are, if none of them was heard for `ms`; else
-  /// 0.
+  /// The number of ranks on other hosts than `host`, if none of them was heard for `ms`; else 0.
   int32_t unheard_elsewhere(const std::string& host, int64_t now_ns, int64_t ms) const;
   int64_t silence_ms(int32_t rank, int64_t now_ns) const;
   bool empty() const { return signs_.empty(); }
