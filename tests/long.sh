@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# long.sh [REPETITIONS [FUZZ_SECONDS [SCHEDULES]]]: what takes hours: the multiprocess tests 100 times on
-# busy cores, as they are and with each sanitizer, 500 schedules of faults, a whole training with 20 killed
-# ranks, and 10 minutes of fuzzing for each target.
+# long.sh [REPETITIONS [FUZZ_SECONDS [SCHEDULES]]]: what takes hours: sums compared bit for bit 1000
+# times, the multiprocess tests 100 times on busy cores, as they are and with each sanitizer, 500 schedules
+# of faults, a whole training with 20 killed ranks, and 10 minutes of fuzzing for each target.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,6 +12,7 @@ schedules=${3:-500}
 cd "$root"
 
 tests/run.sh -Dwerror=true
+REPRODUCIBLE_RUNS=1000 meson test -C build-tests reproducible
 tests/repeat.sh "$repetitions"
 tests/packages.sh iproute2 nftables
 tests/chaos.sh "$schedules"
