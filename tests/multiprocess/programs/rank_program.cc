@@ -63,6 +63,23 @@ void reduce_for_ever(dt_comm* world, int rank) {
   }
 }
 
+/// Leaves no thread unstarted that operations need, and nothing under way.
+void use_all_once(dt_comm* world, int rank) {
+  std::vector<float> data(1 << 18);
+  int32_t fd = -1;
+  check(dt_work_fd(world, &fd), rank);
+  for (const int64_t count : {16, 1 << 18}) {
+    check(dt_allreduce(world, data.data(), data.data(), count, DT_F32, DT_SUM, nullptr, nullptr),
+          rank);
+    dt_work* work = nullptr;
+    check(dt_allreduce(world, data.data(), data.data(), count, DT_F32, DT_SUM, nullptr, &work),
+          rank);
+    int32_t done = 0;
+    check(dt_work_wait(work, -1, &done), rank);
+    dt_work_destroy(work);
+  }
+}
+
 dt_job* stoppable = nullptr;  // for the signal handler
 
 void on_signal(int) { (void)dt_request_stop(stoppable); }
@@ -123,6 +140,12 @@ int main(int argc, char** argv) {
   if (mode == "until") {
     printf("store %s:%s\n", getenv("DT_MASTER_ADDR"), getenv("DT_MASTER_PORT"));
     reduce_until(world, rank, place.world_size, argv[2]);
+  }
+  if (mode == "idle") {  // with all threads that a job has
+    use_all_once(world, rank);
+    check(dt_barrier(world, nullptr, nullptr), rank);
+    printf("idle\n");
+    for (;;) pause();
   }
   if (mode == "train") train(world, rank);
   if (mode == "reduce" || mode == "children") reduce_for_ever(world, rank);
