@@ -97,6 +97,8 @@ constexpr Key kKeys[] = {
      "Name, network (10.1.0.0/16) or address for other hosts; empty: by the route to the store."},
     {"network.port_range", "DT_NETWORK_PORT_RANGE", Type::kString, "", 0, 11, "", "", kAny, false,
      "Ports where ranks listen for other hosts, as 29600-29699; empty: the kernel chooses."},
+    {"network.congestion", "DT_NETWORK_CONGESTION", Type::kString, "", 0, 15, "auto", "", kAny, false,
+     "Congestion control between hosts: the kernel's name, system, or auto: cubic for bbr on short ways."},
 
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},

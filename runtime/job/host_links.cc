@@ -59,6 +59,8 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
   }
   DT_TRY(net::check_exposure(self.security, address, "this rank"));
   DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
+  const std::string& congestion = config.text("network.congestion");
+  DT_TRY(tcp::set_congestion(listener, congestion));
   store::Reach reach;
   reach.network_id = self.network_id;
   // Without the name of an interface, which means nothing on another host.
@@ -66,7 +68,8 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
   reach.address.resize(std::min(reach.address.size(), reach.address.find('%')));
   reach.port = listener.local().port();
   reach.interfaces = net::interface_texts(interfaces);
-  return std::unique_ptr<HostLinks>(new HostLinks(self, std::move(reach), std::move(listener)));
+  return std::unique_ptr<HostLinks>(
+      new HostLinks(self, congestion, std::move(reach), std::move(listener)));
 }
 
 store::Reach HostLinks::reach_of(const Result<std::unique_ptr<HostLinks>>& opened,
@@ -85,6 +88,7 @@ Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait
   options.rank = self_.rank;
   options.host = self_.host_name;
   options.security = self_.security;
+  options.congestion = congestion_;
   options.look_up = make_look_up(store);
   DT_TRY_VALUE(mesh_, tcp::Mesh::start(std::move(listener_), std::move(options)));
   for (size_t host = 0; host < verdict.hosts.size(); ++host) {

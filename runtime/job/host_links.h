@@ -63,11 +63,15 @@ class HostLinks {
                                                   Deadline deadline);
 
  private:
-  HostLinks(Self self, store::Reach reach, tcp::Socket listener)
-      : self_(std::move(self)), reach_(std::move(reach)), listener_(std::move(listener)) {}
+  HostLinks(Self self, std::string congestion, store::Reach reach, tcp::Socket listener)
+      : self_(std::move(self)),
+        congestion_(std::move(congestion)),
+        reach_(std::move(reach)),
+        listener_(std::move(listener)) {}
   Status probe(int32_t rank, const Store& store, const Wait& wait);
 
   const Self self_;
+  const std::string congestion_;  ///< network.congestion
   const store::Reach reach_;
   tcp::Socket listener_;
   std::shared_ptr<tcp::Mesh> mesh_;

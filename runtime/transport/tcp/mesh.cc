@@ -170,6 +170,7 @@ Status Mesh::judge(const Hello& hello) const {
 
 void Mesh::accepted(const Hello& hello, Socket socket) {
   if (hello.communicator.empty()) return;  // a probe
+  settle_congestion(socket, options_.congestion);
   const Key key(hello.communicator, hello.from);
   if (const auto found = awaited_.find(key); found != awaited_.end()) {
     const Connected done = std::move(found->second);
@@ -220,12 +221,14 @@ void Mesh::dial(const Key& key, Connected done) {
     loop_->post([done = std::move(done), status = explain(connecting.status())] { done(status); });
     return;
   }
+  (void)set_congestion(connecting.value(), options_.congestion);  // the listener had it, too
   const Hello hello{options_.session, options_.rank, to.rank, key.first};
   dialling_[key] =
       Handshake::dial(loop_.get(), std::move(connecting).value(), options_.security, hello,
                       [this, key, explain, done = std::move(done)](Result<Socket> result) {
                         dialling_.erase(key);
                         if (!result.ok()) return done(explain(result.status()));
+                        settle_congestion(result.value(), options_.congestion);
                         done(std::move(result));
                       });
 }

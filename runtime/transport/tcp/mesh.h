@@ -47,9 +47,10 @@ class Mesh {
     uint64_t session = 0;  ///< equal on all ranks of this job and attempt, in no other
     int32_t rank = 0;      ///< world rank of this process
     int32_t world_size = 0;
-    std::string host;        ///< its name, for texts
-    net::Security security;  ///< of the connections
-    LookUp look_up;          ///< who the ranks are; may block, under `wait`
+    std::string host;                 ///< its name, for texts
+    net::Security security;           ///< of the connections
+    std::string congestion = "auto";  ///< see set_congestion()
+    LookUp look_up;                   ///< who the ranks are; may block, under `wait`
   };
 
   /// `listener`: from listen_on(); connections that came before wait in it.

@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kBacklog = 4096;  // the kernel cuts it at net.core.somaxconn
 
+// Within a building; a round trip between regions takes ten times that.
+constexpr int64_t kShortWayUs = 2000;
+
 constexpr size_t kRecordBytes = 16 << 10;  // of TLS
 
 const sockaddr* raw(const net::Address& address) {
@@ -30,6 +33,20 @@ Result<Socket> make_socket(int family) {
   return Status(Code::kSystem, format("cannot make a socket: %s; look at the limit of open files "
                                       "(ulimit -n)",
                                       errno_text(errno).c_str()));
+}
+
+constexpr size_t kCongestionBytes = 16;  // TCP_CA_NAME_MAX
+
+std::string congestion_of(int fd) {
+  char name[kCongestionBytes] = {};
+  socklen_t length = sizeof name;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return {};
+  return std::string(name, strnlen(name, length));
+}
+
+int use_congestion(int fd, const std::string& name) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                    static_cast<socklen_t>(name.size()));
 }
 
 bool parse_port(std::string_view text, uint16_t* out) {
@@ -100,6 +117,41 @@ ssize_t Socket::write(const iovec* parts, size_t count) {
   const ssize_t more =
       tls_->write(static_cast<const char*>(parts[1].iov_base) + tail, parts[1].iov_len - tail);
   return more < 0 ? sent : sent + more;  // an error comes again
+}
+
+std::string automatic_congestion(const std::string& system, int64_t round_trip_us) {
+  return system.rfind("bbr", 0) == 0 && round_trip_us <= kShortWayUs ? "cubic" : system;
+}
+
+Status set_congestion(const Socket& socket, const std::string& choice) {
+  if (choice == "system") return {};
+  if (choice == "auto") {
+    // Best effort: without privileges only what the administrator allows can be chosen.
+    const std::string system = congestion_of(socket.fd());
+    const std::string better = automatic_congestion(system, 0);
+    if (better != system) (void)use_congestion(socket.fd(), better);
+    return {};
+  }
+  if (use_congestion(socket.fd(), choice) == 0) return {};
+  return Status(Code::kConfig,
+                format("network.congestion is \"%s\": %s; give one that "
+                       "/proc/sys/net/ipv4/tcp_allowed_congestion_control lists, system or auto",
+                       choice.c_str(),
+                       errno == ENOENT ? "the kernel has no such congestion control"
+                                       : errno_text(errno).c_str()));
+}
+
+void settle_congestion(const Socket& socket, const std::string& choice) {
+  if (choice != "auto") return;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+  if (info.tcpi_rtt <= kShortWayUs) return;
+  const int fresh = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fresh < 0) return;
+  const std::string system = congestion_of(fresh);
+  ::close(fresh);
+  if (system != congestion_of(socket.fd())) (void)use_congestion(socket.fd(), system);
 }
 
 void set_port(net::Address* address, uint16_t port) {

@@ -49,6 +49,16 @@ class Socket {
   std::unique_ptr<net::Tls> tls_;
 };
 
+/// How the kernel limits what a connection has under way (network.congestion): "system", "auto", or
+/// the name of one that the kernel has. To be set before it connects or listens, which those that
+/// are accepted inherit; CONFIG where the kernel does not have or allow it.
+Status set_congestion(const Socket& socket, const std::string& choice);
+/// The same once it is connected, for what depends on how long the way is.
+void settle_congestion(const Socket& socket, const std::string& choice);
+/// What "auto" takes where the system's is `system`: BBR paces by timers and measures the way for
+/// seconds, which costs half of the speed where a round trip takes microseconds; there it is cubic.
+std::string automatic_congestion(const std::string& system, int64_t round_trip_us);
+
 /// Ports to listen on; {0, 0}: the kernel chooses.
 struct PortRange {
   uint16_t first = 0;

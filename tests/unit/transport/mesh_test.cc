@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -333,4 +334,45 @@ TEST_CASE("Mesh: ranks whose security differs refuse each other, and name both")
   CHECK(contains(answer->status.message(),
                  "it refuses: this side uses security.mode = auth, the "
                  "other side sent a plain hello"));
+}
+
+TEST_CASE("Socket: connections have the congestion control that was chosen, on both sides") {
+  const auto begins_with_reno = [](int fd) {
+    char name[16] = {};
+    socklen_t length = sizeof name;
+    REQUIRE(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0);
+    return std::string(name, 4) == "reno";  // as much as an emulated kernel tells
+  };
+  auto listener = tcp::listen_on(loopback(), {});
+  REQUIRE(listener.ok());
+  CHECK(tcp::set_congestion(listener.value(), "reno").message() == "");  // which every kernel has
+  auto connecting = tcp::begin_connect(listener.value().local(), {});
+  REQUIRE(connecting.ok());
+  CHECK(tcp::set_congestion(connecting.value(), "reno").message() == "");
+  int fd = -1;
+  while (fd < 0 && !kPatient.deadline.passed()) {
+    fd = accept4(listener.value().fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  }
+  const Socket accepted(fd);
+  tcp::settle_congestion(accepted, "reno");
+  CHECK(begins_with_reno(accepted.fd()));
+  CHECK(begins_with_reno(connecting.value().fd()));
+  const Status unknown = tcp::set_congestion(listener.value(), "nosuch");
+  CHECK(unknown.code() == Code::kConfig);
+  CHECK(
+      unknown.message() ==
+      "network.congestion is \"nosuch\": the kernel has no such congestion control; give one that "
+      "/proc/sys/net/ipv4/tcp_allowed_congestion_control lists, system or auto");
+  for (const char* choice : {"system", "auto"}) {
+    CHECK(tcp::set_congestion(listener.value(), choice).message() == "");
+    tcp::settle_congestion(accepted, choice);
+  }
+}
+
+TEST_CASE("Socket: cubic takes the place of bbr on short ways, and of nothing else") {
+  CHECK(tcp::automatic_congestion("bbr", 40) == std::string("cubic"));
+  CHECK(tcp::automatic_congestion("bbr2", 900) == std::string("cubic"));
+  CHECK(tcp::automatic_congestion("bbr", 30'000) == std::string("bbr"));
+  CHECK(tcp::automatic_congestion("cubic", 40) == std::string("cubic"));
+  CHECK(tcp::automatic_congestion("dctcp", 40) == std::string("dctcp"));
 }
