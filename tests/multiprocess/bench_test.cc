@@ -159,6 +159,36 @@ TEST_CASE("as a rank it measures within the job") {
   CHECK(count_of(nested.err, "-n starts ranks, but this process is itself a rank of a job") >= 1);
 }
 
+TEST_CASE("lists of ranks and dtypes measure every combination") {
+  const Directory directory;
+  const std::string csv = directory.path + "/a.csv";
+  const std::string json = directory.path + "/a.json";
+  Process process(bench({"allreduce", "-n", "1,2", "--dtype", "i8,f64", "--sizes", "8,64K", "--csv",
+                         csv, "--json", json, "--iters", "2", "--rounds", "3", "-w", "1"}));
+  CHECK(process.wait() == 0);
+  CHECK(process.err == "");
+  const std::vector<ParsedRow> rows = rows_of(process.out);
+  REQUIRE(rows.size() == 2 * 2 * 2);
+  CHECK(rows[0].type == "int8");
+  CHECK(rows[3].type == "double");
+  CHECK(rows[3].bytes == 65536);
+  CHECK(rows[3].bus[0] == 0);  // one rank
+  CHECK(rows[7].bus[0] == rows[7].algorithm[0]);
+  CHECK(count_of(process.out, "# Out of bounds values : 0 OK\n") == 1);
+  const Strings lines = lines_of(text_of(csv));
+  REQUIRE(lines.size() == 1 + 8 * 2);
+  CHECK(starts_with(lines[1], "dt-shared,allreduce,int8,sum,1,8,8,out,3,"));
+  CHECK(starts_with(lines[16], "dt-shared,allreduce,double,sum,2,65536,8192,in,3,"));
+  CHECK(starts_with(text_of(json), "[{\"collective\": \"allreduce\", \"type\": \"int8\""));
+
+  Strings inside = {required_variable("DT_COMMAND"), "run", "-n", "1", "--no-prefix"};
+  const Strings command = bench({"allreduce", "--dtype", "all"}, kShort);
+  inside.insert(inside.end(), command.begin(), command.end());
+  Process rank(inside);
+  CHECK(rank.wait() == 1);
+  CHECK(count_of(rank.err, "a list of dtypes starts ranks, but this process is itself") == 1);
+}
+
 TEST_CASE("files have every round") {
   const Directory directory;
   const std::string json = directory.path + "/a.json";
@@ -194,10 +224,18 @@ TEST_CASE("bad options are explained") {
   CHECK(count_of(usage_error({"allreduce", "--memory", "gpu"}), "there are shared and private") ==
         1);
   CHECK(count_of(usage_error({"allreduce", "-n", "0"}), "--nproc") == 1);
-  CHECK(count_of(usage_error({"allreduce", "--compare", "gloo"}), "there are openmpi and mpich") ==
-        1);
+  CHECK(count_of(usage_error({"allreduce", "--compare", "nccl"}),
+                 "--compare nccl: there are openmpi, mpich, gloo and torch") == 1);
   CHECK(count_of(usage_error({"allreduce", "--compare", "mpich", "--dtype", "bf16"}),
                  "MPI has no f16 and bf16") == 1);
+  CHECK(count_of(usage_error({"reduce_scatter", "--compare", "gloo"}),
+                 "--compare gloo: gloo has no reduce_scatter; leave out one of the two") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--compare", "torch", "--dtype", "f32,bf16"}),
+                 "--compare torch: torch has no bfloat16") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--compare", "openmpi", "--op", "avg"}),
+                 "MPI has no avg") == 1);
+  CHECK(count_of(usage_error({"allreduce", "-n", "2,x"}), "--nproc 2,x: write numbers from 1") ==
+        1);
 }
 
 TEST_CASE("GPU memory is measured, or what is missing is said") {
@@ -234,6 +272,11 @@ TEST_CASE("a missing rival is named with its packages") {
   Process mpich(bench({"allreduce", "--compare", "mpich", "--sizes", "8"}), options);
   CHECK(mpich.wait() == 1);
   CHECK(count_of(mpich.err, "apt install mpich libmpich-dev") == 1);
+  Process gloo(bench({"allreduce", "--compare", "gloo", "--sizes", "8"}), options);
+  CHECK(gloo.wait() == 1);
+  CHECK(count_of(gloo.err,
+                 "--compare gloo needs c++, which is not in PATH; install it (Debian: "
+                 "apt install libgloo-dev g++) or leave gloo out") == 1);
 }
 
 TEST_CASE("a rival that fails or hangs is an error with its last lines, and nothing is left") {

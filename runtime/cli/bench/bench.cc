@@ -2,8 +2,8 @@
 // `dt bench`: finds its files and hands over. What measures is dt-bench-worker, a program of its
 // own that links libdt.so: the command links the static core, and a figure should be that of the
 // library that users link. Plain, the command becomes `dt run -n N dt-bench-worker ...`; as a rank
-// of a job it becomes the worker; only --compare stays, to run dt and the rivals in turn.
-#include <fcntl.h>
+// of a job it becomes the worker; where several runs of ranks are needed (rivals, lists), it stays
+// and starts them in turn.
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +12,7 @@
 
 #include "cli/bench/compare.h"
 #include "cli/bench/options.h"
+#include "cli/bench/outputs.h"
 #include "cli/command.h"
 #include "config/config.h"
 #include "cuda/runtime.h"
@@ -64,18 +65,8 @@ Status become(const std::vector<std::string>& command) {
   return Status(Code::kSystem, "cannot run " + command[0] + ": " + errno_text(errno));
 }
 
-// Before minutes of measuring, not after.
-Status check_writable(const std::string& path) {
-  if (path.empty()) return {};
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-  if (fd < 0) return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
-  close(fd);
-  return {};
-}
-
 Result<int> bench_with(const Options& options) {
-  DT_TRY(check_writable(options.json));
-  DT_TRY(check_writable(options.csv));
+  DT_TRY(bench::check_outputs(options));
   if (options.cuda) {
     DT_TRY(cuda::explain(cuda::ask()));  // before ranks are started
     // So that dt run counts GPUs and ranks; the worker decides by its own option.
@@ -85,13 +76,16 @@ Result<int> bench_with(const Options& options) {
   DT_TRY_VALUE(const bool inside_job, is_rank());
   std::vector<std::string> command;
   if (inside_job) {
-    if (options.ranks_given || !options.rivals.empty()) {
-      return Status(Code::kInvalidArgument,
-                    std::string(options.rivals.empty() ? "-n" : "--compare") +
-                        " starts ranks, but this process is itself a rank of a job; leave it out");
+    if (options.ranks_given || bench::is_campaign(options)) {
+      const char* const option = !options.rivals.empty() ? "--compare"
+                                 : options.ranks_given   ? "-n"
+                                                         : "a list of dtypes";
+      return Status(Code::kInvalidArgument, std::string(option) +
+                                                " starts ranks, but this process is itself a rank "
+                                                "of a job; leave it out");
     }
     command = {files.worker};
-  } else if (!options.rivals.empty()) {
+  } else if (bench::is_campaign(options)) {
     return bench::compare(options, files);
   } else {
     command = {files.dt,      "run", "-n",        std::to_string(options.ranks),

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cli/bench/method.h"
+#include "cli/bench/rival_facts.h"
 #include "cli/command.h"
 
 namespace dt::cli::bench {
@@ -36,10 +37,17 @@ constexpr char kFooter[] =
     "the\n"
     "times are those of CUDA's events.\n"
     "\n"
-    "--compare compiles a small MPI program with mpicc and runs it in turn with dt: in each round\n"
+    "-n and --dtype take lists (-n 2,4,8 --dtype f32,bf16, or --dtype all): every combination is\n"
+    "measured.\n"
+    "\n"
+    "--compare compiles small programs of the rivals and runs them in turn with dt: in each round\n"
     "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
     "malloc\n"
-    "set to keep large blocks, which is its fairest setting.";
+    "set to keep large blocks, which is its fairest setting; gloo-tuned takes the fastest of "
+    "gloo's\n"
+    "algorithms for each size; torch is torch.distributed over gloo. A rival that is not installed "
+    "is\n"
+    "an error; --compare all measures those that are and names the others.";
 
 // dt's name, nccl-tests' name
 struct DtypeName {
@@ -53,6 +61,7 @@ static_assert(std::size(kDtypes) == BENCH_DTYPE_COUNT);
 
 struct Words {
   std::string collective;
+  std::string ranks = "2";
   std::string dtype = "f32";
   std::string op = "sum";
   std::string device = "host";
@@ -117,26 +126,51 @@ bool is_reduction(int collective) {
   return collective != BENCH_ALLGATHER && collective != BENCH_BROADCAST;
 }
 
-Status check_rivals(const Options& options) {
-  for (const std::string& rival : options.rivals) {
-    if (rival != "openmpi" && rival != "mpich") {
-      return invalid("--compare " + rival + ": there are openmpi and mpich");
-    }
-  }
-  if (options.rivals.empty()) return {};
-  if (options.cuda) {
+Status interpret_rivals(const Words& words, Options* options) {
+  if (words.compare.empty()) return {};
+  options->all_rivals = words.compare == "all";
+  options->rivals = options->all_rivals ? rival_names() : split(words.compare);
+  if (options->cuda) {
     return invalid(
         "--compare measures beside MPI in host memory, where --device cuda is not; leave out one "
         "of "
         "the two");
   }
-  if (options.dtype == BENCH_F16 || options.dtype == BENCH_BF16) {
-    return invalid("--compare: MPI has no f16 and bf16; leave out one of the two");
-  }
-  if (options.op == BENCH_AVG) {
-    return invalid("--compare: MPI has no avg; leave out one of the two");
+  for (const std::string& rival : options->rivals) {
+    for (const int dtype : options->dtypes) {
+      Options one = *options;
+      one.dtype = dtype;
+      const Status status = check_rival(rival, one);
+      if (!status.ok() && !options->all_rivals) return status;
+    }
   }
   return {};
+}
+
+Result<std::vector<int>> ranks_of(const std::string& text) {
+  std::vector<int> ranks;
+  for (const std::string& item : split(text)) {
+    const Result<int64_t> number = parse_size(item);
+    if (!number.ok() || number.value() < 1 || number.value() > kMaxRanks) {
+      return invalid(
+          format("--nproc %s: write numbers from 1 to %d: 2 or 2,4,8", text.c_str(), kMaxRanks));
+    }
+    ranks.push_back(static_cast<int>(number.value()));
+  }
+  return ranks;
+}
+
+Result<std::vector<int>> dtypes_of(const std::string& text) {
+  std::vector<int> dtypes;
+  if (text == "all") {
+    for (int i = 0; i < BENCH_DTYPE_COUNT; ++i) dtypes.push_back(i);
+    return dtypes;
+  }
+  for (const std::string& item : split(text)) {
+    DT_TRY_VALUE(const int dtype, dtype_of(item));
+    dtypes.push_back(dtype);
+  }
+  return dtypes;
 }
 
 Status interpret(const Words& words, Options* options) {
@@ -145,7 +179,10 @@ Status interpret(const Words& words, Options* options) {
     return invalid("unknown collective \"" + words.collective +
                    "\"; there are allreduce, allgather, reduce_scatter, broadcast and reduce");
   }
-  DT_TRY_VALUE(options->dtype, dtype_of(words.dtype));
+  DT_TRY_VALUE(options->ranks_list, ranks_of(words.ranks));
+  options->ranks = options->ranks_list.front();
+  DT_TRY_VALUE(options->dtypes, dtypes_of(words.dtype));
+  options->dtype = options->dtypes.front();
   options->op = index_of(bench_op_names, BENCH_OP_COUNT, words.op);
   if (options->op < 0) {
     return invalid("--op " + words.op + ": there are sum, avg, prod, min and max");
@@ -160,8 +197,7 @@ Status interpret(const Words& words, Options* options) {
   }
   options->cuda = words.device == "cuda";
   DT_TRY_VALUE(options->sizes_bytes, sizes_of(words));
-  if (!words.compare.empty()) options->rivals = split(words.compare);
-  return check_rivals(*options);
+  return interpret_rivals(words, options);
 }
 
 }  // namespace
@@ -196,8 +232,8 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   CLI::App app("Measures a collective; prints the columns of nccl-tests.", "dt bench");
   app.footer(kFooter);
   app.add_option("collective", words.collective, "what to measure")->required();
-  auto* ranks = app.add_option("-n,--nproc", options.ranks, "how many ranks to start (2)");
-  ranks->check(CLI::Range(1, kMaxRanks));
+  auto* ranks =
+      app.add_option("-n,--nproc", words.ranks, "how many ranks to start; a list: 2,4,8 (2)");
   auto* min = app.add_option("-b,--min", words.min, "smallest size (8)");
   auto* max = app.add_option("-e,--max", words.max, "largest size (32M)");
   auto* factor = app.add_option("-f,--factor", words.factor, "from one size to the next (2)");
@@ -215,14 +251,15 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       ->check(CLI::Range(1, 600'000));
   app.add_option("--rounds", options.rounds, "how often to measure each size (5)")
       ->check(CLI::Range(1, 10'000));
-  app.add_option("--dtype", words.dtype, "element type (f32)");
+  app.add_option("--dtype", words.dtype, "element type, a list of them, or all (f32)");
   app.add_option("--op", words.op, "reduction (sum)");
   app.add_option("--device", words.device, "host: host memory; cuda: GPU memory (host)");
   app.add_option("--memory", words.memory,
                  "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared)");
   app.add_option("--json", options.json, "also write all figures to FILE");
   app.add_option("--csv", options.csv, "also write all figures to FILE");
-  app.add_option("--compare", words.compare, "also measure openmpi, mpich or both: openmpi,mpich");
+  app.add_option("--compare", words.compare,
+                 "also measure these: openmpi,mpich,gloo,torch; or all that are installed: all");
   app.add_option("--timeout", options.timeout_s, "seconds until a run is given up (600)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_flag("--raw", options.raw)->group("");
@@ -267,6 +304,10 @@ std::vector<std::string> worker_arguments(const Options& options) {
   if (options.cuda) add("--device", "cuda");
   if (options.raw) arguments.push_back("--raw");
   return arguments;
+}
+
+bool is_campaign(const Options& options) {
+  return !options.rivals.empty() || options.ranks_list.size() > 1 || options.dtypes.size() > 1;
 }
 
 const char* collective_name(const Options& options) {

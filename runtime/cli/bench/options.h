@@ -28,8 +28,15 @@ struct Options {
   bool raw = false;    ///< lines for compare.cc instead of the table
   std::string json;
   std::string csv;
-  std::vector<std::string> rivals;  ///< "openmpi", "mpich"
+  std::vector<std::string> rivals;  ///< names of rivals.h
+  bool all_rivals = false;          ///< --compare all: those that are installed
+  /// Everything is measured for each of these; `ranks` and `dtype` above are the first ones.
+  std::vector<int> ranks_list = {2};
+  std::vector<int> dtypes;
 };
+
+/// Whether more than one run of ranks is needed.
+bool is_campaign(const Options& options);
 
 /// The options, or the exit code when the command is over (--help, a mistake).
 struct ParsedOptions {

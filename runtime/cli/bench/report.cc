@@ -17,19 +17,6 @@ namespace {
 
 constexpr double kGigabyte = 1e9;
 
-struct Bandwidth {
-  double algorithm = 0;  // GB/s
-  double bus = 0;
-};
-
-Bandwidth bandwidth(const Options& options, int ranks, int64_t bytes, double us) {
-  Bandwidth result;
-  if (us <= 0) return result;
-  result.algorithm = static_cast<double>(bytes) / kGigabyte / (us * 1e-6);
-  result.bus = result.algorithm * bus_factor(options, ranks);
-  return result;
-}
-
 std::string cpu_model() {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/proc/cpuinfo", "re"), fclose);
   char line[512];
@@ -45,94 +32,20 @@ std::string cpu_model() {
   return "unknown";
 }
 
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  }
-  return result + "\"";
-}
-
-std::string json_place(const Options& options, int ranks, const Row& row, const Series& series) {
-  const Spread us = spread(series.us);
-  const Bandwidth gbps = bandwidth(options, ranks, row.bytes, us.median);
-  std::string text = format(
-      "{\"median_us\": %.4f, \"min_us\": %.4f, \"max_us\": %.4f, \"algbw_GBps\": %.6f, "
-      "\"busbw_GBps\": %.6f, \"wrong\": %lld, \"rounds_us\": [",
-      us.median, us.min, us.max, gbps.algorithm, gbps.bus, static_cast<long long>(series.wrong));
-  for (size_t i = 0; i < series.us.size(); ++i) {
-    text += format("%s%.4f", i == 0 ? "" : ", ", series.us[i]);
-  }
-  text += "]";
-  if (!series.wall_us.empty()) {
-    text += format(", \"median_wall_us\": %.4f", spread(series.wall_us).median);
-  }
-  return text + "}";
-}
-
-std::string json(const Options& options, int ranks, const Machine& machine,
-                 const std::vector<Program>& programs) {
-  std::string text = format(
-      "{\"collective\": \"%s\", \"type\": \"%s\", \"redop\": \"%s\", \"ranks\": %d, "
-      "\"rounds\": %d,\n",
-      collective_name(options), dtype_name(options), op_name(options), ranks, options.rounds);
-  text += " \"machine\": {\"host\": " + quoted(machine.host) + ", \"cpu\": " + quoted(machine.cpu) +
-          format(", \"cores\": %d, \"date\": ", machine.cores) + quoted(machine.date) + "},\n";
-  text += " \"programs\": [";
-  for (size_t p = 0; p < programs.size(); ++p) {
-    const Program& program = programs[p];
-    text += (p == 0 ? "\n  {\"name\": " : ",\n  {\"name\": ") + quoted(program.name) +
-            ", \"version\": " + quoted(program.version) + ", \"rows\": [";
-    for (size_t i = 0; i < program.rows.size(); ++i) {
-      const Row& row = program.rows[i];
-      text += format("%s\n   {\"size_bytes\": %lld, \"count\": %lld,\n    \"out_of_place\": ",
-                     i == 0 ? "" : ",", static_cast<long long>(row.bytes),
-                     static_cast<long long>(row.count));
-      text += json_place(options, ranks, row, row.places[0]) +
-              ",\n    \"in_place\": " + json_place(options, ranks, row, row.places[1]) + "}";
-    }
-    text += "]}";
-  }
-  return text + "]}\n";
-}
-
-std::string csv(const Options& options, int ranks, const std::vector<Program>& programs) {
-  std::string text =
-      "program,collective,type,redop,ranks,size_bytes,count,place,rounds,median_us,min_us,max_us,"
-      "algbw_GBps,busbw_GBps,wrong\n";
-  for (const Program& program : programs) {
-    for (const Row& row : program.rows) {
-      for (int in_place = 0; in_place < 2; ++in_place) {
-        const Series& series = row.places[in_place];
-        const Spread us = spread(series.us);
-        const Bandwidth gbps = bandwidth(options, ranks, row.bytes, us.median);
-        text += format("%s,%s,%s,%s,%d,%lld,%lld,%s,%zu,%.4f,%.4f,%.4f,%.6f,%.6f,%lld\n",
-                       program.name.c_str(), collective_name(options), dtype_name(options),
-                       op_name(options), ranks, static_cast<long long>(row.bytes),
-                       static_cast<long long>(row.count), in_place == 1 ? "in" : "out",
-                       series.us.size(), us.median, us.min, us.max, gbps.algorithm, gbps.bus,
-                       static_cast<long long>(series.wrong));
-      }
-    }
-  }
-  return text;
-}
-
-Status write_text(const std::string& path, const std::string& text) {
-  FILE* const file = fopen(path.c_str(), "we");
-  bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) written = fclose(file) == 0 && written;
-  if (written) return {};
-  return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
-}
-
 // As nccl-tests: no more digits than the time deserves.
 std::string time_text(double us) {
   return format(us >= 10'000 ? "%7.0f" : us >= 100 ? "%7.1f" : "%7.2f", us);
 }
 
 }  // namespace
+
+Bandwidth bandwidth(const Options& options, int ranks, int64_t bytes, double us) {
+  Bandwidth result;
+  if (us <= 0) return result;
+  result.algorithm = static_cast<double>(bytes) / kGigabyte / (us * 1e-6);
+  result.bus = result.algorithm * bus_factor(options, ranks);
+  return result;
+}
 
 Spread spread(std::vector<double> values) {
   Spread result;
@@ -222,19 +135,20 @@ std::string clock_line(const std::vector<Row>& rows) {
                 more.median, more.min, more.max);
 }
 
+double best_rival_us(const Measured& measured, size_t row, int in_place) {
+  double best = 0;
+  for (const Program& program : measured.programs) {
+    if (!program.is_rival || row >= program.rows.size()) continue;
+    const double us = spread(program.rows[row].places[in_place].us).median;
+    if (us > 0 && (best == 0 || us < best)) best = us;
+  }
+  return best;
+}
+
 int64_t wrong_elements(const std::vector<Row>& rows) {
   int64_t wrong = 0;
   for (const Row& row : rows) wrong += row.places[0].wrong + row.places[1].wrong;
   return wrong;
-}
-
-Status write_files(const Options& options, int ranks, const Machine& machine,
-                   const std::vector<Program>& programs) {
-  if (!options.json.empty()) {
-    DT_TRY(write_text(options.json, json(options, ranks, machine, programs)));
-  }
-  if (!options.csv.empty()) DT_TRY(write_text(options.csv, csv(options, ranks, programs)));
-  return {};
 }
 
 }  // namespace dt::cli::bench

@@ -35,8 +35,25 @@ struct Row {
 struct Program {
   std::string name;     ///< "dt-shared", "openmpi"
   std::string version;  ///< "dt 0.1.0", "Open MPI v4.1.4"
+  bool is_rival = false;
   std::vector<Row> rows;
 };
+
+/// One collective with one dtype and one number of ranks.
+struct Measured {
+  Options options;  ///< with the number of ranks and the dtype
+  std::vector<Program> programs;
+};
+
+/// The least median among the rivals; 0 where none was measured.
+double best_rival_us(const Measured& measured, size_t row, int in_place);
+
+/// Gigabytes (10^9) per second; zeros for no time.
+struct Bandwidth {
+  double algorithm = 0;
+  double bus = 0;
+};
+Bandwidth bandwidth(const Options& options, int ranks, int64_t bytes, double us);
 
 struct Machine {
   std::string host;
@@ -57,9 +74,5 @@ std::string table_footer(const Options& options, int ranks, const std::vector<Ro
 std::string clock_line(const std::vector<Row>& rows);
 
 int64_t wrong_elements(const std::vector<Row>& rows);
-
-/// Writes the files that --json and --csv name.
-Status write_files(const Options& options, int ranks, const Machine& machine,
-                   const std::vector<Program>& programs);
 
 }  // namespace dt::cli::bench

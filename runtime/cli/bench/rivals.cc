@@ -11,6 +11,9 @@
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <utility>
+
+#include "cli/bench/rival_facts.h"
 
 namespace dt::cli::bench {
 namespace {
@@ -64,19 +67,18 @@ Result<std::string> cache_directory() {
     directory = std::string(home) + "/.cache";
   } else {
     return Status(Code::kSystem,
-                  "no place for the compiled MPI program: set XDG_CACHE_HOME or HOME");
+                  "no place for the compiled programs of rivals: set XDG_CACHE_HOME or HOME");
   }
   directory += "/dt/bench";
   DT_TRY(make_directories(directory));
   return directory;
 }
 
-Status missing(const std::string& program, const std::string& rival) {
-  const char* const packages =
-      rival == "openmpi" ? "openmpi-bin libopenmpi-dev" : "mpich libmpich-dev";
-  return Status(Code::kSystem, "--compare " + rival + " needs " + program +
-                                   ", which is not in PATH; install it (Debian: apt install " +
-                                   packages + ") or leave " + rival + " out");
+// `what`: "needs X, which is not in PATH".
+Status missing(const std::string& rival, const std::string& what) {
+  return Status(Code::kSystem, "--compare " + rival + " needs " + what +
+                                   "; install it (Debian: apt install " + rival_packages(rival) +
+                                   ") or leave " + rival + " out");
 }
 
 int usable_threads() {
@@ -112,48 +114,117 @@ void add_openmpi_options(int ranks, std::vector<std::string>* command) {
   }
 }
 
-}  // namespace
-
-Result<Rival> prepare_rival(const std::string& name, const std::string& source_directory) {
-  Rival rival{name, "mpirun." + name, {}};
-  const std::string compiler = "mpicc." + name;
-  for (const std::string& program : {compiler, rival.mpirun}) {
-    if (program_path(program).empty()) return missing(program, name);
-  }
-  const std::string source = source_directory + "/rival_mpi.c";
-  DT_TRY_VALUE(std::string text, read_text(source));
-  DT_TRY_VALUE(const std::string method, read_text(source_directory + "/method.h"));
+// Compiles `source` to a file that is named by what went into it, unless it is there. `command`:
+// the compiler and its options before the source, `last` those behind it.
+Result<std::string> compile(const std::string& name, std::vector<std::string> command,
+                            const std::string& source, const std::vector<std::string>& last,
+                            const Files& files) {
+  const std::string path = files.source_directory + "/" + source;
+  DT_TRY_VALUE(std::string text, read_text(path));
+  DT_TRY_VALUE(const std::string method, read_text(files.source_directory + "/method.h"));
   text += method;
   DT_TRY_VALUE(const std::string directory, cache_directory());
-  rival.program =
+  const std::string program =
       directory + "/" + name + format("-%016llx", static_cast<unsigned long long>(hash_of(text)));
-  if (access(rival.program.c_str(), X_OK) == 0) return rival;
+  if (access(program.c_str(), X_OK) == 0) return program;
   // Two dt bench at once: each compiles its own file, the last one stays.
-  const std::string fresh = rival.program + format(".%d", getpid());
+  const std::string fresh = program + format(".%d", getpid());
   ChildPlan plan;
-  plan.command = {compiler, "-std=c99", "-O2", source, "-o", fresh};
+  plan.command = std::move(command);
+  plan.command.insert(plan.command.end(), {path, "-o", fresh});
+  plan.command.insert(plan.command.end(), last.begin(), last.end());
   plan.timeout_ms = kCompileMs;
   if (const Result<std::string> compiled = run_child(plan); !compiled.ok()) {
     return compiled.status();
   }
-  if (rename(fresh.c_str(), rival.program.c_str()) != 0) {
-    return Status(Code::kSystem, "cannot make " + rival.program + ": " + errno_text(errno));
+  if (rename(fresh.c_str(), program.c_str()) != 0) {
+    return Status(Code::kSystem, "cannot make " + program + ": " + errno_text(errno));
   }
+  return program;
+}
+
+Result<Rival> prepare_mpi(Rival rival, const Files& files) {
+  const std::string compiler = "mpicc." + rival.name;
+  const std::string mpirun = "mpirun." + rival.name;
+  for (const std::string& program : {compiler, mpirun}) {
+    if (program_path(program).empty()) {
+      return missing(rival.name, program + ", which is not in PATH");
+    }
+  }
+  DT_TRY_VALUE(const std::string program,
+               compile(rival.name, {compiler, "-std=c99", "-O2"}, "rival_mpi.c", {}, files));
+  rival.launcher = {mpirun};
+  rival.program = {program};
+  rival.has_tuned = rival.name == "openmpi";
   return rival;
+}
+
+// `dt run` starts the ranks of gloo and PyTorch; nothing of dt is in what is measured.
+std::vector<std::string> own_launcher(const Files& files) {
+  return {files.dt, "run", "--no-prefix"};
+}
+
+Result<Rival> prepare_gloo(Rival rival, const Files& files, const std::string& meeting) {
+  if (program_path("c++").empty()) return missing(rival.name, "c++, which is not in PATH");
+  // -fsyntax-only of an empty program: whether headers are there is for the compiler to say.
+  ChildPlan probe;
+  probe.command = {"c++", "-x", "c++", "-include", "gloo/context.h", "-fsyntax-only", "/dev/null"};
+  probe.timeout_ms = kCompileMs;
+  if (!run_child(probe).ok()) {
+    return missing(rival.name, "gloo/context.h, which the compiler does not find");
+  }
+  DT_TRY_VALUE(const std::string program, compile(rival.name, {"c++", "-std=c++17", "-O3"},
+                                                  "rival_gloo.cc", {"-lgloo"}, files));
+  rival.launcher = own_launcher(files);
+  rival.program = {program, meeting, "127.0.0.1"};
+  rival.has_tuned = true;
+  return rival;
+}
+
+Result<Rival> prepare_torch(Rival rival, const Files& files) {
+  // The first in PATH may be one that Debian's package does not belong to.
+  for (const char* const python : {"python3", "/usr/bin/python3"}) {
+    if (program_path(python).empty()) continue;
+    ChildPlan probe;
+    probe.command = {python, "-c", "import torch.distributed as d; assert d.is_available()"};
+    probe.timeout_ms = kCompileMs;
+    if (!run_child(probe).ok()) continue;
+    rival.launcher = own_launcher(files);
+    rival.program = {python, files.source_directory + "/rival_torch.py"};
+    return rival;
+  }
+  return missing(rival.name, "a python3 that imports torch.distributed");
+}
+
+}  // namespace
+
+Result<Rival> prepare_rival(const std::string& name, const Files& files,
+                            const std::string& meeting) {
+  Rival rival;
+  rival.name = name;
+  if (name == "gloo") return prepare_gloo(std::move(rival), files, meeting);
+  if (name == "torch") return prepare_torch(std::move(rival), files);
+  return prepare_mpi(std::move(rival), files);
 }
 
 ChildPlan rival_run(const Rival& rival, const Options& options, bool tuned) {
   ChildPlan plan;
-  plan.command = {rival.mpirun};
+  plan.command = rival.launcher;
   if (rival.name == "openmpi") add_openmpi_options(options.ranks, &plan.command);
+  plan.command.insert(plan.command.end(), {"-n", std::to_string(options.ranks)});
+  if (plan.command[1] == "run") plan.command.emplace_back("--");
+  plan.command.insert(plan.command.end(), rival.program.begin(), rival.program.end());
+  if (rival.name == "gloo") plan.command.emplace_back(tuned ? "tuned" : "default");
   plan.command.insert(
       plan.command.end(),
-      {"-n", std::to_string(options.ranks), rival.program, std::to_string(options.collective),
-       std::to_string(options.dtype), std::to_string(options.op), std::to_string(options.warmup),
+      {std::to_string(options.collective), std::to_string(options.dtype),
+       std::to_string(options.op), std::to_string(options.warmup),
        std::to_string(options.iterations), std::to_string(options.budget_ms * int64_t{1000}),
        std::to_string(options.timeout_s)});
   for (const int64_t bytes : options.sizes_bytes) plan.command.push_back(std::to_string(bytes));
-  if (tuned) plan.environment.assign(std::begin(kTunedMalloc), std::end(kTunedMalloc));
+  if (tuned && rival.name == "openmpi") {
+    plan.environment.assign(std::begin(kTunedMalloc), std::end(kTunedMalloc));
+  }
   plan.timeout_ms = options.timeout_s * int64_t{1000};
   return plan;
 }

@@ -10,19 +10,28 @@
 
 namespace dt::cli::bench {
 
-/// An MPI that is measured beside dt, with the program that measures it.
+/// A library that is measured beside dt, with the program that measures it.
 struct Rival {
-  std::string name;     ///< "openmpi"
-  std::string mpirun;   ///< "mpirun.openmpi"
-  std::string program;  ///< compiled rival_mpi.c
+  std::string name;                   ///< "openmpi"
+  std::vector<std::string> launcher;  ///< what starts its ranks; `-n RANKS` follows
+  std::vector<std::string> program;   ///< what each rank runs, with its first arguments
+  bool has_tuned = false;             ///< it is measured at its best settings, too
 };
 
-/// Compiles rival_mpi.c (`source_directory`, with method.h) unless that was done before; the result
-/// is kept in $XDG_CACHE_HOME/dt or ~/.cache/dt. A missing compiler or mpirun is an error that
-/// names the Debian packages.
-Result<Rival> prepare_rival(const std::string& name, const std::string& source_directory);
+/// Where dt bench's files lie.
+struct Files {
+  std::string dt;                ///< this command
+  std::string worker;            ///< dt-bench-worker
+  std::string source_directory;  ///< of method.h and the rivals' programs
+};
 
-/// One short run over all sizes. `tuned`: with malloc set to keep large blocks.
+/// Finds what runs the rival and compiles its program unless that was done before; the result is
+/// kept in $XDG_CACHE_HOME/dt or ~/.cache/dt. What is missing is an error that names the Debian
+/// packages. `meeting` is an empty directory in which ranks of gloo may meet.
+Result<Rival> prepare_rival(const std::string& name, const Files& files,
+                            const std::string& meeting);
+
+/// One short run over all sizes. `tuned`: at the best settings that we know.
 ChildPlan rival_run(const Rival& rival, const Options& options, bool tuned);
 
 }  // namespace dt::cli::bench

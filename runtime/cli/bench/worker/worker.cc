@@ -13,6 +13,7 @@
 
 #include "cli/bench/method.h"
 #include "cli/bench/options.h"
+#include "cli/bench/outputs.h"
 #include "cli/bench/report.h"
 #include "cli/bench/worker/buffers.h"
 #include "cli/bench/worker/gpus.h"
@@ -204,7 +205,9 @@ Result<int> work(const Options& options) {
   if (!options.raw) {
     if (options.cuda) fputs(clock_line(program.rows).c_str(), stdout);
     fputs(table_footer(options, place.world_size, program.rows).c_str(), stdout);
-    DT_TRY(write_files(options, place.world_size, machine, {program}));
+    Measured measured{options, {program}};
+    measured.options.ranks = place.world_size;
+    DT_TRY(write_files(options, machine, {measured}));
   }
   return right ? 0 : 1;
 }

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/outputs.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace dt::cli::bench {
+namespace {
+
+// How many times faster than the best rival; 0 where that is not asked.
+double ratio_to_rivals(const Measured& measured, const Program& program, size_t row, int in_place) {
+  const double us = spread(program.rows[row].places[in_place].us).median;
+  return program.is_rival || us <= 0 ? 0 : best_rival_us(measured, row, in_place) / us;
+}
+
+std::string json_place(const Measured& measured, const Program& program, size_t row, int in_place) {
+  const Series& series = program.rows[row].places[in_place];
+  const Spread us = spread(series.us);
+  const Bandwidth gbps =
+      bandwidth(measured.options, measured.options.ranks, program.rows[row].bytes, us.median);
+  std::string text = format(
+      "{\"median_us\": %.4f, \"min_us\": %.4f, \"max_us\": %.4f, \"algbw_GBps\": %.6f, "
+      "\"busbw_GBps\": %.6f, \"wrong\": %lld, \"rounds_us\": [",
+      us.median, us.min, us.max, gbps.algorithm, gbps.bus, static_cast<long long>(series.wrong));
+  for (size_t i = 0; i < series.us.size(); ++i) {
+    text += format("%s%.4f", i == 0 ? "" : ", ", series.us[i]);
+  }
+  text += "]";
+  if (!series.wall_us.empty()) {
+    text += format(", \"median_wall_us\": %.4f", spread(series.wall_us).median);
+  }
+  const double ratio = ratio_to_rivals(measured, program, row, in_place);
+  if (ratio > 0) text += format(", \"best_rival_ratio\": %.4f", ratio);
+  return text + "}";
+}
+
+std::string json_of(const Measured& measured, const Machine& machine) {
+  const Options& options = measured.options;
+  std::string text = format(
+      "{\"collective\": \"%s\", \"type\": \"%s\", \"redop\": \"%s\", \"ranks\": %d, "
+      "\"rounds\": %d,\n",
+      collective_name(options), dtype_name(options), op_name(options), options.ranks,
+      options.rounds);
+  text += " \"machine\": " + machine_json(machine) + ",\n \"programs\": [";
+  for (size_t p = 0; p < measured.programs.size(); ++p) {
+    const Program& program = measured.programs[p];
+    text += (p == 0 ? "\n  {\"name\": " : ",\n  {\"name\": ") + json_quoted(program.name) +
+            ", \"version\": " + json_quoted(program.version) + ", \"rows\": [";
+    for (size_t i = 0; i < program.rows.size(); ++i) {
+      const Row& row = program.rows[i];
+      text += format("%s\n   {\"size_bytes\": %lld, \"count\": %lld,\n    \"out_of_place\": ",
+                     i == 0 ? "" : ",", static_cast<long long>(row.bytes),
+                     static_cast<long long>(row.count));
+      text += json_place(measured, program, i, 0) +
+              ",\n    \"in_place\": " + json_place(measured, program, i, 1) + "}";
+    }
+    text += "]}";
+  }
+  return text + "]}";
+}
+
+// One object, or a list of them where there were several dtypes or numbers of ranks.
+std::string json(const Machine& machine, const std::vector<Measured>& all) {
+  std::string text;
+  for (const Measured& measured : all) {
+    text += (text.empty() ? "" : ",\n") + json_of(measured, machine);
+  }
+  return all.size() == 1 ? text + "\n" : "[" + text + "]\n";
+}
+
+std::string csv(const std::vector<Measured>& all) {
+  std::string text =
+      "program,collective,type,redop,ranks,size_bytes,count,place,rounds,median_us,min_us,max_us,"
+      "algbw_GBps,busbw_GBps,wrong,best_rival_ratio\n";
+  for (const Measured& measured : all) {
+    const Options& options = measured.options;
+    for (const Program& program : measured.programs) {
+      for (size_t i = 0; i < 2 * program.rows.size(); ++i) {
+        const Row& row = program.rows[i / 2];
+        const int in_place = static_cast<int>(i % 2);
+        const Series& series = row.places[in_place];
+        const Spread us = spread(series.us);
+        const Bandwidth gbps = bandwidth(options, options.ranks, row.bytes, us.median);
+        const double ratio = ratio_to_rivals(measured, program, i / 2, in_place);
+        text += format("%s,%s,%s,%s,%d,%lld,%lld,%s,%zu,%.4f,%.4f,%.4f,%.6f,%.6f,%lld,%s\n",
+                       program.name.c_str(), collective_name(options), dtype_name(options),
+                       op_name(options), options.ranks, static_cast<long long>(row.bytes),
+                       static_cast<long long>(row.count), in_place == 1 ? "in" : "out",
+                       series.us.size(), us.median, us.min, us.max, gbps.algorithm, gbps.bus,
+                       static_cast<long long>(series.wrong),
+                       ratio > 0 ? format("%.4f", ratio).c_str() : "");
+      }
+    }
+  }
+  return text;
+}
+
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+  if (fd < 0) return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
+  close(fd);
+  return {};
+}
+
+}  // namespace
+
+Status check_outputs(const Options& options) {
+  DT_TRY(check_writable(options.json));
+  return check_writable(options.csv);
+}
+
+Status write_files(const Options& options, const Machine& machine,
+                   const std::vector<Measured>& measured) {
+  if (!options.json.empty()) DT_TRY(write_text(options.json, json(machine, measured)));
+  if (!options.csv.empty()) DT_TRY(write_text(options.csv, csv(measured)));
+  return {};
+}
+
+std::string json_quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return result + "\"";
+}
+
+std::string machine_json(const Machine& machine) {
+  return "{\"host\": " + json_quoted(machine.host) + ", \"cpu\": " + json_quoted(machine.cpu) +
+         format(", \"cores\": %d, \"date\": ", machine.cores) + json_quoted(machine.date) + "}";
+}
+
+Status write_text(const std::string& path, const std::string& text) {
+  FILE* const file = fopen(path.c_str(), "we");
+  bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) written = fclose(file) == 0 && written;
+  if (written) return {};
+  return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
+}
+
+}  // namespace dt::cli::bench
