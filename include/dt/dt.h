@@ -445,6 +445,13 @@ typedef enum dt_kind {
   DT_KIND_BARRIER = 5,
   DT_KIND_SEND = 6,
   DT_KIND_RECV = 7,
+  DT_KIND_ALLTOALL = 8,
+  DT_KIND_ALLTOALLV = 9,
+  DT_KIND_GATHER = 10,
+  DT_KIND_GATHERV = 11,
+  DT_KIND_SCATTER = 12,
+  DT_KIND_SCATTERV = 13,
+  DT_KIND_ALLGATHERV = 14,
   DT_KIND_FORCE32 = 0x7fffffff
 } dt_kind;
 
@@ -453,13 +460,12 @@ typedef struct dt_kind_stats {
   int64_t operations; /**< that have ended, failures among them */
   int64_t failures;   /**< of these */
   int64_t bytes;      /**< of the larger of an operation's two buffers; of failures 0 */
-  int64_t
-      bus_bytes;    /**< the same times 2(N-1)/N for allreduce, (N-1)/N for allgather and
-                         reduce_scatter, 1 for the others: what crosses the slowest link at least */
-  int64_t busy_ns;  /**< summed from the start of each operation to its end, waits for other ranks
-                         included. On GPUs from when it is enqueued there to when dt finds its end
-                         passed */
-  double busbw_gbs; /**< bus_bytes / busy_ns: GB/s (1e9 bytes), as nccl-tests say it; 0 without */
+  int64_t bus_bytes;  /**< the same times 2(N-1)/N for allreduce, 1 for broadcast, reduce, send and
+                           recv, (N-1)/N for the others: what crosses the slowest link at least */
+  int64_t busy_ns;    /**< summed from the start of each operation to its end, waits for other ranks
+                           included. On GPUs from when it is enqueued there to when dt finds its end
+                           passed */
+  double busbw_gbs;   /**< bus_bytes / busy_ns: GB/s (1e9 bytes), as nccl-tests say it; 0 without */
 } dt_kind_stats;
 
 /** How long calls of this rank were held up by another one. */
@@ -792,6 +798,152 @@ DT_API dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64
 DT_API dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
                                    dt_dtype dtype, dt_reduce_op op, dt_stream stream,
                                    dt_work** out_work);
+
+/**
+ * Sends a block of `count` elements to each rank, and gets one from each.
+ *
+ * As for dt_allreduce() all ranks call it with the same count and dtype, or all get
+ * DT_ERR_MISMATCH.
+ * @param comm     the communicator.
+ * @param send     [size * count] elements: rank r's at r * count. Not in place: `recv` may not
+ *                 overlap it.
+ * @param recv     [size * count] elements: from rank r at r * count.
+ * @param count    elements for each pair of ranks, >= 0.
+ * @param dtype    of the elements.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @cost a `send` from dt_mem_alloc() is read where it lies; else one copy more through shared
+ *       memory. Between hosts each pair of ranks has a connection.
+ * @since ABI 0
+ */
+DT_API dt_status dt_alltoall(dt_comm* comm, const void* send, void* recv, int64_t count,
+                             dt_dtype dtype, dt_stream stream, dt_work** out_work);
+
+/**
+ * As dt_alltoall(), with a count for each pair of ranks. What a rank sends to another one is what
+ * that one expects from it, or all ranks get DT_ERR_MISMATCH with both ranks and both counts.
+ * @param comm         the communicator.
+ * @param send         the blocks for all ranks; may be NULL if all are empty.
+ * @param send_counts  [size] elements for each rank, >= 0; read before the call returns, like the
+ *                     other arrays.
+ * @param send_offsets [size] where they begin in `send`, in elements, >= 0; NULL: one behind the
+ *                     other, in rank order.
+ * @param recv         room for the blocks from all ranks; may not overlap `send`.
+ * @param recv_counts  [size] elements from each rank; from oneself as many as to oneself.
+ * @param recv_offsets [size] where they go in `recv`; no two overlap; NULL as for send_offsets.
+ * @param dtype        of the elements.
+ * @param stream       as in dt_allreduce().
+ * @param out_work     as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_alltoallv(dt_comm* comm, const void* send, const int64_t* send_counts,
+                              const int64_t* send_offsets, void* recv, const int64_t* recv_counts,
+                              const int64_t* recv_offsets, dt_dtype dtype, dt_stream stream,
+                              dt_work** out_work);
+
+/**
+ * Gathers everybody's `count` elements, in rank order, on `root`.
+ * @param comm     the communicator.
+ * @param send     [count] elements; on root it may be recv + root * count.
+ * @param recv     [size * count] elements on root: rank r's at r * count; ignored elsewhere, may be
+ *                 NULL there.
+ * @param count    elements per rank, >= 0.
+ * @param dtype    of the elements.
+ * @param root     rank in the communicator.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_gather(dt_comm* comm, const void* send, void* recv, int64_t count,
+                           dt_dtype dtype, int32_t root, dt_stream stream, dt_work** out_work);
+
+/**
+ * As dt_gather(), with a count for each rank. Where root expects another count from a rank than
+ * that one sends, all ranks get DT_ERR_MISMATCH with both.
+ * @param comm       the communicator.
+ * @param send       [send_count] elements; on root it may be recv + offsets[root].
+ * @param send_count elements of this rank, >= 0.
+ * @param recv       room for all on root; ignored elsewhere, like counts and offsets.
+ * @param counts     [size] on root: elements of each rank; read before the call returns.
+ * @param offsets    [size] on root: where they go in `recv`, in elements; NULL: one behind the
+ *                   other, in rank order.
+ * @param dtype      of the elements.
+ * @param root       rank in the communicator.
+ * @param stream     as in dt_allreduce().
+ * @param out_work   as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t send_count, void* recv,
+                            const int64_t* counts, const int64_t* offsets, dt_dtype dtype,
+                            int32_t root, dt_stream stream, dt_work** out_work);
+
+/**
+ * Gives each rank its `count` elements of root's.
+ * @param comm     the communicator.
+ * @param send     [size * count] elements on root: rank r's at r * count; ignored elsewhere, may be
+ *                 NULL there.
+ * @param recv     [count] elements; on root it may be send + root * count.
+ * @param count    elements per rank, >= 0.
+ * @param dtype    of the elements.
+ * @param root     rank in the communicator.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
+                            dt_dtype dtype, int32_t root, dt_stream stream, dt_work** out_work);
+
+/**
+ * As dt_scatter(), with a count for each rank. Where a rank expects another count than root has for
+ * it, all ranks get DT_ERR_MISMATCH with both.
+ * @param comm       the communicator.
+ * @param send       the elements for all on root; ignored elsewhere, like counts and offsets.
+ * @param counts     [size] on root: elements for each rank; read before the call returns.
+ * @param offsets    [size] on root: where they begin in `send`, in elements; NULL: one behind the
+ *                   other, in rank order.
+ * @param recv       [recv_count] elements; on root it may be send + offsets[root].
+ * @param recv_count elements for this rank, >= 0.
+ * @param dtype      of the elements.
+ * @param root       rank in the communicator.
+ * @param stream     as in dt_allreduce().
+ * @param out_work   as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* counts,
+                             const int64_t* offsets, void* recv, int64_t recv_count, dt_dtype dtype,
+                             int32_t root, dt_stream stream, dt_work** out_work);
+
+/**
+ * As dt_allgather(), with a count for each rank. All ranks name the same counts, or all get
+ * DT_ERR_MISMATCH with a rank and its count on both sides.
+ * @param comm     the communicator.
+ * @param send     [counts[rank]] elements; may be recv + offsets[rank].
+ * @param recv     room for everybody's.
+ * @param counts   [size] elements of each rank, >= 0; read before the call returns, like offsets.
+ * @param offsets  [size] where they go in `recv`, in elements; NULL: one behind the other, in rank
+ *                 order. May differ between ranks.
+ * @param dtype    of the elements.
+ * @param stream   as in dt_allreduce().
+ * @param out_work as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_allgatherv(dt_comm* comm, const void* send, void* recv, const int64_t* counts,
+                               const int64_t* offsets, dt_dtype dtype, dt_stream stream,
+                               dt_work** out_work);
 
 /**
  * Returns, or completes, when every rank has called it.

@@ -444,6 +444,100 @@ class Comm {
     return Work(work);
   }
 
+  /** Both hold size() * count elements and may not overlap. */
+  void alltoall(const void* send, void* recv, int64_t count, dt_dtype dtype,
+                dt_stream stream = nullptr) {
+    detail::check(dt_alltoall(get_handle(), send, recv, count, dtype, stream, nullptr));
+  }
+  Work alltoall_async(const void* send, void* recv, int64_t count, dt_dtype dtype,
+                      dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_alltoall(get_handle(), send, recv, count, dtype, stream, &work));
+    return Work(work);
+  }
+
+  /** The arrays have size() entries; offsets may be NULL: one behind the other, in rank order. */
+  void alltoallv(const void* send, const int64_t* send_counts, const int64_t* send_offsets,
+                 void* recv, const int64_t* recv_counts, const int64_t* recv_offsets,
+                 dt_dtype dtype, dt_stream stream = nullptr) {
+    detail::check(dt_alltoallv(get_handle(), send, send_counts, send_offsets, recv, recv_counts,
+                               recv_offsets, dtype, stream, nullptr));
+  }
+  Work alltoallv_async(const void* send, const int64_t* send_counts, const int64_t* send_offsets,
+                       void* recv, const int64_t* recv_counts, const int64_t* recv_offsets,
+                       dt_dtype dtype, dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_alltoallv(get_handle(), send, send_counts, send_offsets, recv, recv_counts,
+                               recv_offsets, dtype, stream, &work));
+    return Work(work);
+  }
+
+  /** On root `recv` holds size() * count elements; elsewhere it may be NULL. */
+  void gather(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
+              dt_stream stream = nullptr) {
+    detail::check(dt_gather(get_handle(), send, recv, count, dtype, root, stream, nullptr));
+  }
+  Work gather_async(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
+                    dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_gather(get_handle(), send, recv, count, dtype, root, stream, &work));
+    return Work(work);
+  }
+
+  /** recv, counts and offsets matter on root alone. */
+  void gatherv(const void* send, int64_t send_count, void* recv, const int64_t* counts,
+               const int64_t* offsets, dt_dtype dtype, int32_t root, dt_stream stream = nullptr) {
+    detail::check(dt_gatherv(get_handle(), send, send_count, recv, counts, offsets, dtype, root,
+                             stream, nullptr));
+  }
+  Work gatherv_async(const void* send, int64_t send_count, void* recv, const int64_t* counts,
+                     const int64_t* offsets, dt_dtype dtype, int32_t root,
+                     dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_gatherv(get_handle(), send, send_count, recv, counts, offsets, dtype, root,
+                             stream, &work));
+    return Work(work);
+  }
+
+  /** On root `send` holds size() * count elements; elsewhere it may be NULL. */
+  void scatter(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
+               dt_stream stream = nullptr) {
+    detail::check(dt_scatter(get_handle(), send, recv, count, dtype, root, stream, nullptr));
+  }
+  Work scatter_async(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
+                     dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_scatter(get_handle(), send, recv, count, dtype, root, stream, &work));
+    return Work(work);
+  }
+
+  /** send, counts and offsets matter on root alone. */
+  void scatterv(const void* send, const int64_t* counts, const int64_t* offsets, void* recv,
+                int64_t recv_count, dt_dtype dtype, int32_t root, dt_stream stream = nullptr) {
+    detail::check(dt_scatterv(get_handle(), send, counts, offsets, recv, recv_count, dtype, root,
+                              stream, nullptr));
+  }
+  Work scatterv_async(const void* send, const int64_t* counts, const int64_t* offsets, void* recv,
+                      int64_t recv_count, dt_dtype dtype, int32_t root,
+                      dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_scatterv(get_handle(), send, counts, offsets, recv, recv_count, dtype, root,
+                              stream, &work));
+    return Work(work);
+  }
+
+  /** `counts` has size() entries, the same on all ranks; offsets may be NULL. */
+  void allgatherv(const void* send, void* recv, const int64_t* counts, const int64_t* offsets,
+                  dt_dtype dtype, dt_stream stream = nullptr) {
+    detail::check(dt_allgatherv(get_handle(), send, recv, counts, offsets, dtype, stream, nullptr));
+  }
+  Work allgatherv_async(const void* send, void* recv, const int64_t* counts, const int64_t* offsets,
+                        dt_dtype dtype, dt_stream stream = nullptr) {
+    dt_work* work = nullptr;
+    detail::check(dt_allgatherv(get_handle(), send, recv, counts, offsets, dtype, stream, &work));
+    return Work(work);
+  }
+
   void barrier(dt_stream stream = nullptr) {
     detail::check(dt_barrier(get_handle(), stream, nullptr));
   }
@@ -537,6 +631,48 @@ class Comm {
   Work reduce_scatter_async(const T* send, T* recv, int64_t count, dt_reduce_op op = DT_SUM,
                             dt_stream stream = nullptr) {
     return reduce_scatter_async(send, recv, count, dtype_of<T>::value, op, stream);
+  }
+  template <class T>
+  void alltoall(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
+    alltoall(send, recv, count, dtype_of<T>::value, stream);
+  }
+  template <class T>
+  Work alltoall_async(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
+    return alltoall_async(send, recv, count, dtype_of<T>::value, stream);
+  }
+  template <class T>
+  void alltoallv(const T* send, const int64_t* send_counts, const int64_t* send_offsets, T* recv,
+                 const int64_t* recv_counts, const int64_t* recv_offsets,
+                 dt_stream stream = nullptr) {
+    alltoallv(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype_of<T>::value,
+              stream);
+  }
+  /** `recv` may be NULL where this rank is not the root. */
+  template <class T>
+  void gather(const T* send, typename detail::identity<T>::type* recv, int64_t count, int32_t root,
+              dt_stream stream = nullptr) {
+    gather(send, recv, count, dtype_of<T>::value, root, stream);
+  }
+  template <class T>
+  Work gather_async(const T* send, typename detail::identity<T>::type* recv, int64_t count,
+                    int32_t root, dt_stream stream = nullptr) {
+    return gather_async(send, recv, count, dtype_of<T>::value, root, stream);
+  }
+  /** `send` may be NULL where this rank is not the root. */
+  template <class T>
+  void scatter(const typename detail::identity<T>::type* send, T* recv, int64_t count, int32_t root,
+               dt_stream stream = nullptr) {
+    scatter(send, recv, count, dtype_of<T>::value, root, stream);
+  }
+  template <class T>
+  Work scatter_async(const typename detail::identity<T>::type* send, T* recv, int64_t count,
+                     int32_t root, dt_stream stream = nullptr) {
+    return scatter_async(send, recv, count, dtype_of<T>::value, root, stream);
+  }
+  template <class T>
+  void allgatherv(const T* send, T* recv, const int64_t* counts, const int64_t* offsets,
+                  dt_stream stream = nullptr) {
+    allgatherv(send, recv, counts, offsets, dtype_of<T>::value, stream);
   }
   template <class T>
   void send(const T* buffer, int64_t count, int32_t peer, dt_stream stream = nullptr) {

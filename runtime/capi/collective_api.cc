@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
-
-#include "capi/call.h"
 #include "capi/objects.h"
+#include "capi/operation.h"
 #include "training/equality.h"
 
 namespace dt::capi {
@@ -10,69 +8,6 @@ namespace {
 
 using backend::Collective;
 using backend::Kind;
-
-Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts) {
-  if (count < 0) {
-    return call.invalid("count is %lld; it must be >= 0", static_cast<long long>(count));
-  }
-  if (!is_valid(static_cast<Dtype>(dtype))) {
-    return call.invalid("dtype is %d, which is no dt_dtype", static_cast<int>(dtype));
-  }
-  const int64_t element = dtype_bytes(static_cast<Dtype>(dtype));
-  if (count > std::numeric_limits<int64_t>::max() / element / parts) {
-    return call.invalid("count %lld x %lld parts of %s does not fit into 2^63 bytes",
-                        static_cast<long long>(count), static_cast<long long>(parts),
-                        dtype_name(static_cast<Dtype>(dtype)));
-  }
-  return {};
-}
-
-Status check_op(const Call& call, dt_reduce_op op) {
-  if (is_valid(static_cast<ReduceOp>(op))) return {};
-  return call.invalid("op is %d, which is no dt_reduce_op", static_cast<int>(op));
-}
-
-Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size) {
-  if (rank >= 0 && rank < size) return {};
-  return call.invalid("%s is %d; the communicator has ranks 0 to %d", argument, rank, size - 1);
-}
-
-Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count) {
-  if (buffer != nullptr || count == 0) return {};
-  return call.invalid("%s is NULL with count %lld", argument, static_cast<long long>(count));
-}
-
-/// Regions of `a_bytes` and `b_bytes` may not overlap, unless b begins `allowed` bytes after a.
-Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
-                     int64_t b_bytes, int64_t allowed) {
-  const auto first = reinterpret_cast<uintptr_t>(a);
-  const auto second = reinterpret_cast<uintptr_t>(b);
-  if (a_bytes == 0 || b_bytes == 0) return {};
-  if (first + static_cast<uintptr_t>(allowed) == second) return {};
-  const bool apart = first + static_cast<uintptr_t>(a_bytes) <= second ||
-                     second + static_cast<uintptr_t>(b_bytes) <= first;
-  if (apart) return {};
-  return call.invalid("send and recv overlap; in place they must coincide as dt.h says");
-}
-
-/// Runs now, or enqueues and gives a handle.
-Status issue(const Call& call, const CommObject& on, Collective& collective, dt_work** out_work) {
-  if (out_work == nullptr) return on.job->seen(on.comm->run_or_group(collective));
-  const auto object = on.works.make();
-  object->job = on.job;
-  object->comm = on.comm;
-  object->work = on.comm->new_work();
-  // The handle comes first: once the operation is enqueued nothing may fail.
-  dt_work* handle = nullptr;
-  DT_TRY(call.give(object, &handle));
-  const Status status = on.comm->submit(collective, object->work);
-  if (!status.ok()) {
-    destroy<WorkObject>(handle);
-    return status;
-  }
-  *out_work = handle;
-  return {};
-}
 
 Status point_to_point(const Call& call, Kind kind, dt_comm* comm, const void* send, void* recv,
                       int64_t count, dt_dtype dtype, int32_t peer, dt_stream stream,

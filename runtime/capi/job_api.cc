@@ -47,6 +47,13 @@ static_assert(DT_KIND_REDUCE_SCATTER == static_cast<int>(backend::Kind::kReduceS
 static_assert(DT_KIND_BARRIER == static_cast<int>(backend::Kind::kBarrier));
 static_assert(DT_KIND_SEND == static_cast<int>(backend::Kind::kSend));
 static_assert(DT_KIND_RECV == static_cast<int>(backend::Kind::kRecv));
+static_assert(DT_KIND_ALLTOALL == static_cast<int>(backend::Kind::kAlltoall));
+static_assert(DT_KIND_ALLTOALLV == static_cast<int>(backend::Kind::kAlltoallv));
+static_assert(DT_KIND_GATHER == static_cast<int>(backend::Kind::kGather));
+static_assert(DT_KIND_GATHERV == static_cast<int>(backend::Kind::kGatherv));
+static_assert(DT_KIND_SCATTER == static_cast<int>(backend::Kind::kScatter));
+static_assert(DT_KIND_SCATTERV == static_cast<int>(backend::Kind::kScatterv));
+static_assert(DT_KIND_ALLGATHERV == static_cast<int>(backend::Kind::kAllgatherv));
 
 dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
   const record::Totals totals = job.meter()->read();

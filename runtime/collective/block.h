@@ -35,6 +35,15 @@ struct Place {
   int64_t allocation_bytes;
 };
 
+/// What a member says of its block for another one, and of what it expects from it. Tables of them,
+/// one entry for each member, are written by operations whose blocks differ.
+struct Lane {
+  int64_t count;        ///< elements that go to the other member
+  int64_t expected;     ///< elements that are to come from it
+  int64_t at;           ///< bytes: see Distributor
+  int64_t piece_bytes;  ///< likewise
+};
+
 /// The rest of an announcement, read only where the flags of the signature ask for it.
 struct alignas(kLineBytes) Detail {
   static constexpr int64_t kNameBytes = 48;
@@ -42,6 +51,7 @@ struct alignas(kLineBytes) Detail {
 
   Place send;
   Place recv;
+  int64_t segments;  ///< of the own blocks, see Distributor
   char name[kNameBytes];
   char withheld[kTextBytes];
 };
@@ -63,6 +73,9 @@ struct alignas(4096) Block {
   alignas(2 * kLineBytes) std::atomic<uint64_t> filled;    ///< put into the ring
   alignas(2 * kLineBytes) std::atomic<uint64_t> reduced;   ///< own part of the segment summed
   alignas(2 * kLineBytes) std::atomic<uint64_t> consumed;  ///< everything of it read
+  // The same for the blocks of alltoall and its like.
+  alignas(2 * kLineBytes) std::atomic<uint64_t> given;  ///< put into the ring
+  alignas(2 * kLineBytes) std::atomic<uint64_t> taken;  ///< read, of every member
   Detail details[2];
   // Written once, before the block is published.
   alignas(kLineBytes) uint64_t magic;
@@ -70,12 +83,14 @@ struct alignas(4096) Block {
   int32_t members;
   /// Members that have closed the communicator; at `members` nobody reads the block any more.
   alignas(kLineBytes) std::atomic<uint32_t> detached;
-  // Behind it: int64 mailbox offsets [members] (0: none yet), inline areas [2], ring slots.
+  // Behind it: int64 mailbox offsets [members] (0: none yet), lanes [2][members], inline areas [2],
+  // ring slots.
 };
 
 /// Offsets behind a Block.
 struct Layout {
   int64_t mailboxes;
+  int64_t lanes;
   int64_t inline_area;
   int64_t ring;
   int64_t bytes;
@@ -85,7 +100,8 @@ struct Layout {
       return (value + kLineBytes - 1) / kLineBytes * kLineBytes;
     };
     mailboxes = sizeof(Block);
-    inline_area = mailboxes + whole_lines(members * static_cast<int64_t>(sizeof(int64_t)));
+    lanes = mailboxes + whole_lines(members * static_cast<int64_t>(sizeof(int64_t)));
+    inline_area = lanes + 2 * whole_lines(members * static_cast<int64_t>(sizeof(Lane)));
     ring = inline_area + 2 * whole_lines(shape.inline_bytes);
     bytes = ring + shape.slots * shape.slot_bytes;
   }

@@ -34,6 +34,7 @@ std::string get_text(const char (&source)[N]) {
 Channel::Channel(Group& group)
     : group_(group),
       mover_(group),
+      distributor_(group),
       signatures_(group.size()),
       details_(group.size()),
       sources_(group.size()) {}
@@ -47,6 +48,8 @@ void Channel::start(const Collective& collective) {
   Head& head = own.heads[sequence_ & 1];
   Detail& rest = own.details[sequence_ & 1];
   signature_ = signature_of(collective);
+  head.count = collective.count;
+  distributes_ = moves_blocks(collective.kind);
   const int64_t elements = contribution(collective, group_.size());
   const int64_t bytes = elements * dtype_bytes(collective.dtype);
   inline_bytes_ = bytes <= group_.shape().inline_bytes ? bytes : -1;
@@ -57,13 +60,17 @@ void Channel::start(const Collective& collective) {
   if (collective.withheld) {
     put_text(rest.withheld, *collective.withheld);
     signature_ |= flag::kWithheld;
+  }
+  if (distributes_) {
+    signature_ |= distributor_.announce(collective, sequence_, &head, &rest);
+  } else if (collective.withheld) {
+    // Nothing to say of its data.
   } else if (inline_bytes_ >= 0) {
     announce_inline(collective, head);
   } else {
     signature_ |= announce_places(collective, rest);
   }
   head.signature = signature_;
-  head.count = collective.count;
   head.sequence.store(sequence_, std::memory_order_seq_cst);
   group_.ring_peers();
 }
@@ -104,7 +111,7 @@ uint64_t Channel::announce_places(const Collective& collective, Detail& rest) co
 
 Step Channel::advance() {
   if (moving_) {
-    return mover_.advance();
+    return distributes_ ? distributor_.advance() : mover_.advance();
   }
   for (; arrived_ < group_.size(); ++arrived_) {
     // The own announcement is there too.
@@ -126,11 +133,20 @@ Step Channel::match() {
     flags |= announced.signature;
     counts_differ |= announced.count != collective_->count;
   }
+  if (is_irregular(collective_->kind)) {
+    counts_differ = distributor_.unbalanced(*collective_, sequence_);
+  }
   if ((differing & ~flag::kAll) != 0 || counts_differ || (flags & flag::kWithheld) != 0) {
     result_ = disagreement();
     return Step::kDone;
   }
   result_ = Status();
+  if (distributes_) {
+    result_ = distributor_.plan(*collective_, sequence_, signatures_);
+    if (!result_.ok()) return Step::kDone;
+    moving_ = true;
+    return distributor_.advance();
+  }
   if (inline_bytes_ >= 0) {
     finish_inline();
     return Step::kDone;
@@ -145,13 +161,19 @@ Step Channel::match() {
 Status Channel::disagreement() const {
   std::vector<Announced> announced(group_.size());
   bool differ = false;
+  const bool irregular = is_irregular(collective_->kind);
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     Announced& one = announced[rank];
     one.signature = head(rank).signature;
-    one.count = head(rank).count;
+    // Of an irregular one that word is no count.
+    one.count = is_irregular(static_cast<Kind>(one.signature & 0xff)) ? 0 : head(rank).count;
     if ((one.signature & flag::kNamed) != 0) one.name = get_text(detail(rank).name);
     if ((one.signature & flag::kWithheld) != 0) one.withheld = get_text(detail(rank).withheld);
-    differ |= ((one.signature ^ signature_) & ~flag::kAll) != 0 || one.count != collective_->count;
+    differ |= ((one.signature ^ signature_) & ~flag::kAll) != 0 ||
+              (!irregular && one.count != collective_->count);
+  }
+  if (!differ && distributor_.unbalanced(*collective_, sequence_)) {
+    return distributor_.mismatch(*collective_, sequence_);
   }
   return differ ? mismatch(group_, collective_->kind, sequence(), announced)
                 : nothing_to_give(group_, collective_->kind, sequence(), announced);
@@ -190,7 +212,7 @@ void Channel::finish_inline() {
 }
 
 std::vector<int32_t> Channel::awaited() const {
-  if (moving_) return mover_.awaited();
+  if (moving_) return distributes_ ? distributor_.awaited() : mover_.awaited();
   std::vector<int32_t> missing;
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     if (head(rank).sequence.load(std::memory_order_seq_cst) != sequence_) missing.push_back(rank);

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "collective/descriptor.h"
+#include "collective/distributor.h"
 #include "collective/group.h"
 #include "collective/mover.h"
 #include "collective/operation.h"
@@ -45,12 +46,14 @@ class Channel {
 
   Group& group_;
   Mover mover_;
+  Distributor distributor_;
   const Collective* collective_ = nullptr;
   uint64_t sequence_ = 0;     ///< of the present operation; the first is 1
   uint64_t signature_ = 0;    ///< own
   int64_t inline_bytes_ = 0;  ///< of the contribution; -1: too large
   int32_t arrived_ = 0;       ///< members below have announced
   bool moving_ = false;
+  bool distributes_ = false;  ///< blocks: the distributor's, not the mover's
   Status result_;
   std::vector<uint64_t> signatures_;
   std::vector<const Detail*> details_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "collective/blocks.h"
 
 namespace dt::collective {
 namespace {
@@ -20,7 +21,10 @@ int32_t shown_rank(const Group& group, int32_t rank) {
   return whole >= 0 ? whole : rank;
 }
 
-bool has_root(Kind kind) { return kind == Kind::kReduce || kind == Kind::kBroadcast; }
+bool has_root(Kind kind) {
+  return kind == Kind::kReduce || kind == Kind::kBroadcast || kind == Kind::kGather ||
+         kind == Kind::kGatherv || kind == Kind::kScatter || kind == Kind::kScatterv;
+}
 
 }  // namespace
 
@@ -49,7 +53,7 @@ std::string describe(uint64_t signature, int64_t count, const std::string& name)
   if (kind != Kind::kBarrier) {
     text += format(" %s", dtype_name(dtype));
     if (reduces(kind)) text += format(" %s", reduce_op_name(op));
-    text += format(" x %lld", static_cast<long long>(count));
+    if (!is_irregular(kind)) text += format(" x %lld", static_cast<long long>(count));
     if (has_root(kind)) text += format(" root %d", static_cast<int>(signature >> 32));
   }
   if (!name.empty()) text += " \"" + name + "\"";

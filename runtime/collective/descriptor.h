@@ -19,6 +19,9 @@ inline constexpr uint64_t kRecvShared = uint64_t{1} << 25;  ///< recv lies in th
 inline constexpr uint64_t kInPlace = uint64_t{1} << 26;     ///< send and recv overlap
 inline constexpr uint64_t kNamed = uint64_t{1} << 27;
 inline constexpr uint64_t kWithheld = uint64_t{1} << 28;
+/// Of moved blocks: they travel with the announcement, in the inline area or in the head.
+inline constexpr uint64_t kInlined = uint64_t{1} << 29;
+inline constexpr uint64_t kInHead = uint64_t{1} << 30;
 inline constexpr uint64_t kAll = uint64_t{0xff} << 24;
 }  // namespace flag
 

@@ -24,6 +24,8 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
   const int64_t page = shm::kPageBytes;
   const int64_t bytes = (layout.bytes + page - 1) / page * page;
   group->inline_stride_ = (layout.ring - layout.inline_area) / 2;
+  group->lane_stride_ =
+      (layout.inline_area - layout.lanes) / 2 / static_cast<int64_t>(sizeof(Lane));
   group->recent_.resize(group->size());
   for (int32_t rank = 0; rank < group->size(); ++rank) {
     const Member& member = opened.members[rank];
@@ -60,6 +62,7 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
     }
     peer.block = reinterpret_cast<Block*>(base);
     peer.mailboxes = reinterpret_cast<std::atomic<int64_t>*>(base + layout.mailboxes);
+    peer.lanes = reinterpret_cast<Lane*>(base + layout.lanes);
     peer.inline_area = base + layout.inline_area;
     peer.ring = base + layout.ring;
     group->peers_.push_back(std::move(peer));

@@ -36,6 +36,7 @@ class Group {
     std::shared_ptr<const shm::View> view;
     Block* block = nullptr;
     std::atomic<int64_t>* mailboxes = nullptr;
+    Lane* lanes = nullptr;
     char* inline_area = nullptr;
     char* ring = nullptr;
     Doorbell* doorbell = nullptr;
@@ -62,6 +63,10 @@ class Group {
   char* inline_area(int32_t rank, uint64_t sequence) const {
     return peers_[rank].inline_area + static_cast<int64_t>(sequence & 1) * inline_stride_;
   }
+  /// Of `rank` with each member.
+  Lane* lanes(int32_t rank, uint64_t sequence) const {
+    return peers_[rank].lanes + static_cast<int64_t>(sequence & 1) * lane_stride_;
+  }
   char* slot(int32_t rank, int64_t segment) const {
     return peers_[rank].ring + segment % options_.shape.slots * options_.shape.slot_bytes;
   }
@@ -87,6 +92,7 @@ class Group {
   void* const own_block_;
   std::vector<void*> adopted_;
   int64_t inline_stride_ = 0;
+  int64_t lane_stride_ = 0;  ///< Lanes
   std::vector<Peer> peers_;
   std::vector<Doorbell*> doorbells_;  ///< of the other members
   std::vector<Recent> recent_;        ///< under the communicator's progress lock

@@ -13,6 +13,13 @@ const char* kind_name(Kind kind) {
     case Kind::kBarrier: return "barrier";
     case Kind::kSend: return "send";
     case Kind::kRecv: return "recv";
+    case Kind::kAlltoall: return "alltoall";
+    case Kind::kAlltoallv: return "alltoallv";
+    case Kind::kGather: return "gather";
+    case Kind::kGatherv: return "gatherv";
+    case Kind::kScatter: return "scatter";
+    case Kind::kScatterv: return "scatterv";
+    case Kind::kAllgatherv: return "allgatherv";
   }
   return "?";
 }

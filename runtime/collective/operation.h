@@ -24,8 +24,15 @@ enum class Kind : int32_t {
   kBarrier = 5,
   kSend = 6,
   kRecv = 7,
+  kAlltoall = 8,
+  kAlltoallv = 9,
+  kGather = 10,
+  kGatherv = 11,
+  kScatter = 12,
+  kScatterv = 13,
+  kAllgatherv = 14,
 };
-inline constexpr int kKindCount = 8;
+inline constexpr int kKindCount = 15;
 const char* kind_name(Kind kind);
 
 /// What an operation on a device does beside itself, in the order of the communicator's stream.
@@ -42,19 +49,24 @@ struct StreamSteps {
   cuda::Event ended = nullptr;  ///< recorded last; null: none
 };
 
+struct Blocks;  // collective/blocks.h
+
 /// One operation as the caller described it. Arguments are checked before a backend sees it.
 struct Collective {
   Kind kind = Kind::kBarrier;
   Dtype dtype = Dtype::kU8;
   ReduceOp op = ReduceOp::kSum;
-  int32_t root = 0;            ///< of reduce and broadcast; the peer of send and recv
+  int32_t root = 0;            ///< of those that have one; the peer of send and recv
   const void* send = nullptr;  ///< borrowed until completion
   void* recv = nullptr;        ///< borrowed until completion
-  /// Elements, as in dt.h: per rank's contribution for allgather, per rank's result for
-  /// reduce_scatter, of the whole buffer for the others.
+  /// Elements, as in dt.h: per rank's contribution for allgather and gather, per rank's result for
+  /// reduce_scatter and scatter, per pair of ranks for alltoall, of the whole buffer for the
+  /// others.
   int64_t count = 0;
   /// What the average divides by; 0: the communicator's size. Set for a part of a larger one.
   int32_t divisor = 0;
+  /// Of alltoallv, gatherv, scatterv and allgatherv: what goes where. Null for the others.
+  std::shared_ptr<const Blocks> blocks;
   /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
   cuda::Stream stream = nullptr;
   std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none

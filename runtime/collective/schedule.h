@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "collective/operation.h"
@@ -20,13 +21,14 @@ struct Piece {
 /// One operation of the ranks of this host, on the communicator that they form. All of them have
 /// the same operations in the same order.
 struct LocalStep {
-  Kind kind = Kind::kBroadcast;  ///< broadcast or reduce
+  Kind kind = Kind::kBroadcast;  ///< or reduce; alltoallv or allgatherv, with `blocks`
   ReduceOp op = ReduceOp::kSum;
   int32_t divisor = 0;  ///< as in Collective
   int32_t root = 0;     ///< index on this host
   Piece send;
   Piece recv;
   int64_t count = 0;
+  std::shared_ptr<const Blocks> blocks;
 };
 
 /// Bytes to or from a rank of another host. Between two ranks they arrive in the order of sending.
@@ -68,7 +70,8 @@ struct Stage {
 /// integers are divided at the end.
 class Schedule {
  public:
-  /// `collective` is read now, `topology` is borrowed; at least two hosts. Not for send and recv.
+  /// `collective` is read now, `topology` is borrowed; at least two hosts. Not for send and recv,
+  /// nor for what block_stages() is for.
   Schedule(const Collective& collective, const Topology& topology, int32_t rank);
 
   int64_t rounds() const { return rounds_; }
@@ -118,5 +121,10 @@ class Schedule {
   int64_t rounds_ = 1;
   int64_t scratch_bytes_ = 0;
 };
+
+/// The same for alltoall, gather, scatter and their irregular forms: one round, in which each block
+/// goes straight from its place to its place. Never empty.
+std::vector<Stage> block_stages(const Collective& collective, const Topology& topology,
+                                int32_t rank);
 
 }  // namespace dt::collective

@@ -8,8 +8,10 @@ namespace dt::comm {
 namespace {
 
 bool has_root(backend::Kind kind) {
-  return kind == backend::Kind::kReduce || kind == backend::Kind::kBroadcast ||
-         kind == backend::Kind::kSend || kind == backend::Kind::kRecv;
+  using backend::Kind;
+  return kind == Kind::kReduce || kind == Kind::kBroadcast || kind == Kind::kSend ||
+         kind == Kind::kRecv || kind == Kind::kGather || kind == Kind::kGatherv ||
+         kind == Kind::kScatter || kind == Kind::kScatterv;
 }
 
 }  // namespace

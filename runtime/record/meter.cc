@@ -10,6 +10,13 @@ namespace {
 constexpr size_t kAllreduce = 0;
 constexpr size_t kAllgather = 3;
 constexpr size_t kReduceScatter = 4;
+constexpr size_t kAlltoall = 8;
+constexpr size_t kAlltoallv = 9;
+constexpr size_t kGather = 10;
+constexpr size_t kGatherv = 11;
+constexpr size_t kScatter = 12;
+constexpr size_t kScatterv = 13;
+constexpr size_t kAllgatherv = 14;
 
 }  // namespace
 
@@ -41,8 +48,12 @@ Meter::Factors Meter::factors_of(int32_t size) {
   std::fill(std::begin(factors.bus), std::end(factors.bus), 1.0);
   const double rest = static_cast<double>(size - 1) / size;
   factors.bus[kAllreduce] = 2 * rest;
-  for (const size_t kind : {kAllgather, kReduceScatter}) {
+  for (const size_t kind : {kAllgather, kReduceScatter, kAlltoall, kGather, kScatter}) {
     factors.parts[kind] = size;
+    factors.bus[kind] = rest;
+  }
+  // `count` is that of the larger buffer already.
+  for (const size_t kind : {kAlltoallv, kGatherv, kScatterv, kAllgatherv}) {
     factors.bus[kind] = rest;
   }
   return factors;

@@ -29,7 +29,7 @@ struct Entry {
   uint8_t dtype = 0;
   uint8_t op = 0;
   State state = State::kQueued;
-  int32_t root = -1;  ///< of reduce and broadcast; the peer of send and recv; -1: none
+  int32_t root = -1;  ///< of those that have one; the peer of send and recv; -1: none
   Code status = Code::kOk;
   /// From 1, of the collectives of its communicator, so that equal positions on all ranks are one
   /// operation; of a send or receive among those with the same peer and direction.

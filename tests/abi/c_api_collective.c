@@ -51,6 +51,51 @@ static int filled(const float* values) {
     (void)h;                                          \
   } while (0)
 
+/* What alltoallv and its like refuse of their arrays; buffers may not overlap but in place. */
+static void check_table_refusals(const fixture* f) {
+  float a[2 * N] = {0};
+  float b[2 * N] = {0};
+  dt_work* work = NULL;
+  const int64_t five = N;
+  const int64_t four = N - 1;
+  const int64_t one = 1;
+  const int64_t below = -1;
+  const int64_t huge = INT64_MAX;
+  dt_comm* const c = f->comm;
+  REFUSES("send_counts", dt_alltoallv(c, a, NULL, NULL, b, &five, NULL, DT_F32, NULL, &work));
+  REFUSES("recv_counts", dt_alltoallv(c, a, &five, NULL, b, NULL, NULL, DT_F32, NULL, &work));
+  REFUSES("counts", dt_gatherv(c, a, N, b, NULL, NULL, DT_F32, 0, NULL, &work));
+  REFUSES("counts", dt_scatterv(c, a, NULL, NULL, b, N, DT_F32, 0, NULL, &work));
+  REFUSES("counts", dt_allgatherv(c, a, b, NULL, NULL, DT_F32, NULL, &work));
+  REFUSES("send_offsets[0] is -1",
+          dt_alltoallv(c, a, &five, &below, b, &five, NULL, DT_F32, NULL, &work));
+  REFUSES("recv_offsets[0] is -1",
+          dt_alltoallv(c, a, &five, NULL, b, &five, &below, DT_F32, NULL, &work));
+  REFUSES("recv_counts[0] is -1",
+          dt_alltoallv(c, a, &five, NULL, b, &below, NULL, DT_F32, NULL, &work));
+  REFUSES("2^63", dt_alltoallv(c, a, &five, &huge, b, &five, NULL, DT_F32, NULL, &work));
+  REFUSES("offsets[0]", dt_gatherv(c, a, N, b, &five, &below, DT_F32, 0, NULL, &work));
+  REFUSES("offsets[0]", dt_scatterv(c, a, &five, &below, b, N, DT_F32, 0, NULL, &work));
+  REFUSES("offsets[0]", dt_allgatherv(c, a, b, &five, &below, DT_F32, NULL, &work));
+  REFUSES("send_count is -1", dt_gatherv(c, a, -1, b, &five, NULL, DT_F32, 0, NULL, &work));
+  REFUSES("recv_count is -1", dt_scatterv(c, a, &five, NULL, b, -1, DT_F32, 0, NULL, &work));
+  REFUSES("sends 5 elements to itself and expects 4",
+          dt_alltoallv(c, a, &five, NULL, b, &four, NULL, DT_F32, NULL, &work));
+  REFUSES("sends 5 elements to itself and expects 4",
+          dt_gatherv(c, a, N, b, &four, NULL, DT_F32, 0, NULL, &work));
+  REFUSES("sends 4 elements to itself and expects 5",
+          dt_scatterv(c, a, &four, NULL, b, N, DT_F32, 0, NULL, &work));
+  REFUSES("overlap", dt_alltoall(c, a, a, N, DT_F32, NULL, &work));
+  REFUSES("overlap", dt_alltoall(c, (char*)a + 1, a, N, DT_F32, NULL, &work));
+  REFUSES("overlap", dt_alltoallv(c, a, &five, NULL, a, &five, NULL, DT_F32, NULL, &work));
+  REFUSES("overlap", dt_gather(c, a, a + 1, N, DT_F32, 0, NULL, &work));
+  REFUSES("overlap", dt_scatter(c, a, a + 1, N, DT_F32, 0, NULL, &work));
+  REFUSES("overlap", dt_gatherv(c, a, N, a, &five, &one, DT_F32, 0, NULL, &work));
+  REFUSES("overlap", dt_scatterv(c, a, &five, &one, a, N, DT_F32, 0, NULL, &work));
+  REFUSES("overlap", dt_allgatherv(c, a, a, &five, &one, DT_F32, NULL, &work));
+  EXPECT(work == NULL);
+}
+
 static void check_refusals(const fixture* f) {
   float r[N] = {0};
   dt_work* work = NULL;
@@ -63,6 +108,20 @@ static void check_refusals(const fixture* f) {
   REFUSES_COMMON(f, "recv", dt_allgather(h, r, p, n, t, NULL, w));
   REFUSES_COMMON(f, "send", dt_reduce_scatter(h, p, r, n, t, DT_SUM, NULL, w));
   REFUSES_COMMON(f, "recv", dt_reduce_scatter(h, r, p, n, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "send", dt_alltoall(h, p, r, n, t, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_alltoall(h, r, p, n, t, NULL, w));
+  REFUSES_COMMON(f, "send", dt_gather(h, p, r, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_gather(h, r, p, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "send", dt_scatter(h, p, r, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_scatter(h, r, p, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "send", dt_alltoallv(h, p, &n, NULL, r, &n, NULL, t, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_alltoallv(h, r, &n, NULL, p, &n, NULL, t, NULL, w));
+  REFUSES_COMMON(f, "send", dt_gatherv(h, p, n, r, &n, NULL, t, 0, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_gatherv(h, r, n, p, &n, NULL, t, 0, NULL, w));
+  REFUSES_COMMON(f, "send", dt_scatterv(h, p, &n, NULL, r, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_scatterv(h, r, &n, NULL, p, n, t, 0, NULL, w));
+  REFUSES_COMMON(f, "send", dt_allgatherv(h, p, r, &n, NULL, t, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_allgatherv(h, r, p, &n, NULL, t, NULL, w));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_barrier(h, NULL, &work));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_check_equal(h, NULL, 0, NULL, NULL));
   REFUSES("data", dt_check_equal(f->comm, NULL, 1, NULL, NULL));
@@ -72,8 +131,10 @@ static void check_refusals(const fixture* f) {
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_send(h, r, N, DT_F32, 0, NULL, &work));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_recv(h, r, N, DT_F32, 0, NULL, &work));
 
+  check_table_refusals(f);
   static const dt_reduce_op bad_ops[] = {(dt_reduce_op)5, (dt_reduce_op)-1, DT_REDUCE_OP_FORCE32};
   static const int32_t bad_ranks[] = {-1, 1, INT32_MAX};
+  const int64_t five = N;
   for (int32_t i = 0; i < COUNT_OF(bad_ops); ++i) {
     REFUSES("op", dt_allreduce(f->comm, r, r, N, DT_F32, bad_ops[i], NULL, &work));
     REFUSES("op", dt_reduce(f->comm, r, r, N, DT_F32, bad_ops[i], 0, NULL, &work));
@@ -82,6 +143,10 @@ static void check_refusals(const fixture* f) {
   for (int32_t i = 0; i < COUNT_OF(bad_ranks); ++i) {
     REFUSES("root", dt_reduce(f->comm, r, r, N, DT_F32, DT_SUM, bad_ranks[i], NULL, &work));
     REFUSES("root", dt_broadcast(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("root", dt_gather(f->comm, r, r, N, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("root", dt_scatter(f->comm, r, r, N, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("root", dt_gatherv(f->comm, r, N, r, &five, NULL, DT_F32, bad_ranks[i], NULL, &work));
+    REFUSES("root", dt_scatterv(f->comm, r, &five, NULL, r, N, DT_F32, bad_ranks[i], NULL, &work));
     REFUSES("peer", dt_send(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
     REFUSES("peer", dt_recv(f->comm, r, N, DT_F32, bad_ranks[i], NULL, &work));
   }
@@ -89,6 +154,37 @@ static void check_refusals(const fixture* f) {
   REFUSES("peer", dt_send(f->comm, r, N, DT_F32, 0, NULL, &work));
   REFUSES("peer", dt_recv(f->comm, r, N, DT_F32, 0, NULL, &work));
   EXPECT(work == NULL);
+}
+
+/* Each moves the rank's own block; with offsets, and in place where that is allowed. */
+static void check_blocks(const fixture* f, const float* send) {
+  const int64_t five = N;
+  const int64_t one = 1;
+  const int64_t none = 0;
+  float to[7][N + 1] = {{0}};
+  OK(dt_alltoall(f->comm, send, to[0], N, DT_F32, NULL, NULL));
+  OK(dt_gather(f->comm, send, to[1], N, DT_F32, 0, NULL, NULL));
+  OK(dt_scatter(f->comm, send, to[2], N, DT_F32, 0, NULL, NULL));
+  for (int i = 0; i < 3; ++i) EXPECT(filled(to[i]));
+  OK(dt_alltoallv(f->comm, send, &five, NULL, to[3], &five, &one, DT_F32, NULL, NULL));
+  OK(dt_gatherv(f->comm, send, N, to[4], &five, &one, DT_F32, 0, NULL, NULL));
+  OK(dt_allgatherv(f->comm, send, to[5], &five, &one, DT_F32, NULL, NULL));
+  memcpy(to[6] + 1, send, N * sizeof *send);
+  for (int i = 3; i < 7; ++i) EXPECT(filled(to[i] + 1));
+  OK(dt_scatterv(f->comm, to[6], &five, &one, to[0], N, DT_F32, 0, NULL, NULL));
+  EXPECT(filled(to[0]));
+  OK(dt_gather(f->comm, to[1], to[1], N, DT_F32, 0, NULL, NULL));
+  OK(dt_scatter(f->comm, to[2], to[2], N, DT_F32, 0, NULL, NULL));
+  OK(dt_gatherv(f->comm, to[4] + 1, N, to[4], &five, &one, DT_F32, 0, NULL, NULL));
+  OK(dt_allgatherv(f->comm, to[5] + 1, to[5], &five, &one, DT_F32, NULL, NULL));
+  EXPECT(filled(to[1]) && filled(to[2]) && filled(to[4] + 1) && filled(to[5] + 1));
+  OK(dt_alltoallv(f->comm, NULL, &none, &one, NULL, &none, &one, DT_F32, NULL, NULL));
+  OK(dt_gatherv(f->comm, NULL, 0, NULL, &none, NULL, DT_F32, 0, NULL, NULL));
+  OK(dt_scatterv(f->comm, NULL, &none, NULL, NULL, 0, DT_F32, 0, NULL, NULL));
+  OK(dt_allgatherv(f->comm, NULL, NULL, &none, NULL, DT_F32, NULL, NULL));
+  OK(dt_alltoall(f->comm, NULL, NULL, 0, DT_F32, NULL, NULL));
+  OK(dt_gather(f->comm, NULL, NULL, 0, DT_F32, 0, NULL, NULL));
+  OK(dt_scatter(f->comm, NULL, NULL, 0, DT_F32, 0, NULL, NULL));
 }
 
 void test_collectives(const fixture* f) {
@@ -120,6 +216,7 @@ void test_collectives(const fixture* f) {
   EXPECT(filled(all));
   OK(dt_broadcast(f->comm, all, N, DT_F32, 0, NULL, NULL));
   EXPECT(filled(all));
+  check_blocks(f, send);
   OK(dt_barrier(f->comm, NULL, NULL));
   float grouped[N] = {0};
   dt_comm* none = NULL;

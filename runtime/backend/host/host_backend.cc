@@ -321,6 +321,7 @@ void HostBackend::fail_queue() {
 void HostBackend::complete(OperationPtr operation, Status status) {
   const std::shared_ptr<Work> work = std::move(operation->work);
   operation->collective.withheld.reset();
+  operation->collective.blocks.reset();
   if (operation->started) pulse_.leave();
   inbox_.with([&](Inbox& inbox) {
     if (inbox.pool.size() < kPooledMax) inbox.pool.push_back(std::move(operation));

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "collective/blocks.h"
 #include "collective/descriptor.h"
 
 namespace dt::backend {
@@ -26,10 +27,15 @@ std::string get_text(const char (&source)[N]) {
   return std::string(source, strnlen(source, N));
 }
 
+bool irregular(const Said& said) {
+  return collective::is_irregular(static_cast<collective::Kind>(said.signature & 0xff));
+}
+
 using Call = std::pair<uint64_t, int64_t>;
 
 Call call_of(const Statement& statement) {
-  return {statement.said.signature & ~flag::kAll, statement.said.count};
+  const uint64_t signature = statement.said.signature & ~flag::kAll;
+  return {signature, irregular(statement.said) ? 0 : statement.said.count};
 }
 
 bool withholds(const Statement& statement) {
@@ -102,16 +108,29 @@ Status Roster::failure(Code code, collective::Kind kind, int64_t sequence, int32
   return Status(std::move(info));
 }
 
-Said said_of(const collective::Collective& collective) {
+bool same_call(const Said& a, const Said& b) {
+  return a.signature == b.signature && (irregular(a) || a.count == b.count);
+}
+
+uint64_t balance_of(const std::vector<Statement>& statements) {
+  uint64_t sum = 0;
+  for (const Statement& statement : statements) sum += static_cast<uint64_t>(statement.said.count);
+  return sum;
+}
+
+Said said_of(const collective::Collective& collective, int32_t rank, int32_t size) {
   Said said{collective::signature_of(collective), collective.count};
   if (collective.kind == collective::Kind::kBarrier) said.count = 0;
+  if (collective::is_irregular(collective.kind)) {
+    said.count = static_cast<int64_t>(collective::balance(collective, rank, size));
+  }
   if (collective.withheld) said.signature |= flag::kWithheld;
   return said;
 }
 
-Statement statement_of(const collective::Collective& collective, int32_t rank) {
+Statement statement_of(const collective::Collective& collective, int32_t rank, int32_t size) {
   Statement statement;
-  statement.said = said_of(collective);
+  statement.said = said_of(collective, rank, size);
   statement.rank = rank;
   statement.pid = getpid();
   put_text(statement.name, collective.name);
@@ -125,8 +144,8 @@ std::vector<Statement> collapse(const std::vector<Statement>& statements) {
     Statement* same = nullptr;
     for (Statement& known : result) {
       // Beyond the limit reasons are only counted.
-      const bool alike =
-          known.said == statement.said && (!withholds(statement) || result.size() >= kListedMax);
+      const bool alike = same_call(known.said, statement.said) &&
+                         (!withholds(statement) || result.size() >= kListedMax);
       if (alike) same = &known;
     }
     if (same != nullptr) {

@@ -17,6 +17,7 @@ inline constexpr size_t kListedMax = 8;  ///< entries of a list in a message, an
 /// each host, then the leaders of the hosts with each other, then the leaders tell their hosts.
 struct Said {
   uint64_t signature = 0;  ///< collective::signature_of(), with flag::kWithheld
+  /// Elements; of an irregular collective its collective::balance(), of several ranks their sum.
   int64_t count = 0;
 
   bool operator==(const Said&) const = default;
@@ -35,8 +36,14 @@ struct Statement {
   char withheld[kReasonBytes] = {};
 };
 
-Said said_of(const collective::Collective& collective);
-Statement statement_of(const collective::Collective& collective, int32_t rank);
+/// Whether both call the same operation. Of an irregular one counts show only in the sum of all.
+bool same_call(const Said& a, const Said& b);
+/// The sum of what all said of an irregular collective; zero: counts fit together.
+uint64_t balance_of(const std::vector<Statement>& statements);
+
+/// `size`: of the communicator.
+Said said_of(const collective::Collective& collective, int32_t rank, int32_t size);
+Statement statement_of(const collective::Collective& collective, int32_t rank, int32_t size);
 /// One for each distinct call and each reason, a few at most; in the order of their ranks.
 std::vector<Statement> collapse(const std::vector<Statement>& statements);
 /// The verdict over the statements of all ranks, collapsed by host, in the order of the hosts: ok,

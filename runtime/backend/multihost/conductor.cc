@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "collective/blocks.h"
 #include "collective/descriptor.h"
 #include "kernels/host/reduce.h"
 
@@ -108,7 +109,7 @@ void Conductor::begin(const OperationPtr& operation) {
   phase_ = Phase::kSay;
   operation->collective.mark.started();
   note_begin(*operation, sequence_);
-  own_statement_ = statement_of(operation->collective, roster_.rank);
+  own_statement_ = statement_of(operation->collective, roster_.rank, roster_.topology.size());
   say();
 }
 
@@ -140,9 +141,10 @@ void Conductor::say() {
 void Conductor::state() {
   phase_ = Phase::kState;
   const bool alike = std::all_of(said_.begin(), said_.end(), [&](const Said& one) {
-    return one == own_statement_.said && !active_->collective.withheld;
+    return same_call(one, own_statement_.said) && !active_->collective.withheld;
   });
   if (alike) {
+    if (collective::is_irregular(active_->collective.kind)) add_balances();
     statements_.assign(1, own_statement_);
     statements_[0].rank = roster_.leader(roster_.host());
     statements_[0].more = roster_.local_size() - 1;
@@ -196,9 +198,13 @@ void Conductor::judge() {
     bool good = true;
     for (const auto& theirs : heard_) {
       all.insert(all.end(), theirs.begin(), theirs.end());
-      for (const Statement& statement : theirs) good &= statement.said == own_statement_.said;
+      for (const Statement& statement : theirs) {
+        good &= same_call(statement.said, own_statement_.said);
+      }
     }
     good &= !active_->collective.withheld;
+    const bool unbalanced =
+        good && collective::is_irregular(active_->collective.kind) && balance_of(all) != 0;
     for (Statement& statement : all) {
       if (good || statement.pid != 0) continue;
       for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
@@ -207,7 +213,10 @@ void Conductor::judge() {
         statement.pid = mesh_.peer(roster_.world_ranks[leader]).pid;
       }
     }
-    verdict_ = {good ? 1u : 0u, static_cast<int64_t>(good ? 0 : all.size())};
+    verdict_ = {unbalanced ? kUnbalanced
+                : good     ? 1u
+                           : 0u,
+                static_cast<int64_t>(good ? 0 : all.size())};
     statements_ = std::move(all);
   }
   pass_on();
@@ -245,13 +254,25 @@ void Conductor::heard() {
     if (status.ok()) status = failure(Code::kInternal, -1, "a verdict without a reason; report it");
     return break_with(status);
   }
+  if (verdict_.good == kUnbalanced) return exchange_tables();
+  begin_move(collective);
+}
+
+/// `collective`: what the caller wants, or in its stead what tells why that cannot be.
+void Conductor::begin_move(const Collective& collective) {
+  moving_ = &collective;
   phase_ = Phase::kMove;
   skew_ms_ = (monotonic_ns() - active_->called_ns) / 1'000'000;
-  schedule_.emplace(collective, roster_.topology, roster_.rank);
+  schedule_.reset();
   round_ = 0;
   stages_.clear();
   stage_ = 0;
   sums_due_ = nullptr;
+  if (collective::moves_blocks(collective.kind)) {
+    stages_ = collective::block_stages(collective, roster_.topology, roster_.rank);
+    return;
+  }
+  schedule_.emplace(collective, roster_.topology, roster_.rank);
   if (schedule_->scratch_bytes() > scratch_bytes_) {
     scratch_bytes_ = schedule_->scratch_bytes();
     scratch_.reset(new (std::nothrow) char[static_cast<size_t>(scratch_bytes_)]);
@@ -269,8 +290,12 @@ bool Conductor::move() {
     for (const collective::SumStep& each : std::exchange(sums_due_, nullptr)->sums) sum(each);
   }
   while (stage_ == stages_.size()) {
-    if (round_ == schedule_->rounds()) {
-      finish(Status());
+    if (!schedule_ || round_ == schedule_->rounds()) {
+      if (moving_ == &tables_call_) {
+        break_with(unbalanced());
+      } else {
+        finish(Status());
+      }
       return true;
     }
     stages_ = schedule_->round(round_++);
@@ -298,13 +323,14 @@ void Conductor::start_stage(const collective::Stage& stage) {
     if (broken_) return;
     Collective collective;
     collective.kind = step.kind;
-    collective.dtype = active_->collective.dtype;
+    collective.dtype = moving_->dtype;
     collective.op = step.op;
     collective.divisor = step.divisor;
     collective.root = step.root;
     collective.send = address(step.send);
     collective.recv = address(step.recv);
     collective.count = step.count;
+    collective.blocks = step.blocks;
     run_locally(std::move(collective));
   }
 }
@@ -312,7 +338,7 @@ void Conductor::start_stage(const collective::Stage& stage) {
 void Conductor::sum(const collective::SumStep& step) {
   std::vector<const void*> sources;
   for (const collective::Piece& piece : step.sources) sources.push_back(address(piece));
-  const kernels::Reduction reduction{active_->collective.dtype, step.op, step.divisor};
+  const kernels::Reduction reduction{moving_->dtype, step.op, step.divisor};
   kernels::reduce(reduction, address(step.target), sources.data(),
                   static_cast<int32_t>(sources.size()), step.count);
 }
@@ -326,7 +352,7 @@ void Conductor::finish(Status status) {
 }
 
 char* Conductor::address(const collective::Piece& piece) const {
-  const Collective& collective = active_->collective;
+  const Collective& collective = *moving_;
   char* base = scratch_.get();
   if (piece.space == collective::Space::kSend) {
     base = const_cast<char*>(static_cast<const char*>(collective.send));

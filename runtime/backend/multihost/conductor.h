@@ -78,9 +78,10 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   };
   /// What the leaders of two hosts exchange, and what a leader tells its host.
   struct Verdict {
-    uint64_t good = 0;
+    uint64_t good = 0;  ///< 1; 0: differing calls, or some withhold; kUnbalanced
     int64_t statements = 0;
   };
+  static constexpr uint64_t kUnbalanced = 2;
 
   void drive();
   bool step();
@@ -94,7 +95,11 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void pass_on();
   void pass_on_more();
   void heard();
+  void begin_move(const Collective& collective);
   bool move();
+  void add_balances();
+  void exchange_tables();
+  Status unbalanced() const;
   void start_stage(const collective::Stage& stage);
   void sum(const collective::SumStep& step);
   void finish(Status status);
@@ -195,6 +200,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::vector<std::vector<Statement>> heard_;  ///< by host
   Verdict verdict_;
   Statement own_statement_;
+  const Collective* moving_ = nullptr;  ///< whose data moves
   std::optional<collective::Schedule> schedule_;
   int64_t round_ = 0;
   std::vector<collective::Stage> stages_;
@@ -202,6 +208,11 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   const collective::Stage* sums_due_ = nullptr;
   std::unique_ptr<char[]> scratch_;
   int64_t scratch_bytes_ = 0;
+  // Of an irregular collective whose counts do not fit together: those of all ranks, see
+  // exchange_tables().
+  Collective tables_call_;
+  std::vector<int64_t> table_;
+  std::vector<int64_t> tables_;
 };
 
 }  // namespace dt::backend

@@ -10,6 +10,7 @@
 
 #include "backend/multihost/conductor.h"
 #include "base/fork.h"
+#include "collective/blocks.h"
 
 namespace dt::backend {
 namespace {
@@ -67,6 +68,8 @@ class MultihostBackend final : public Backend {
       if (roster.topology.host[collective.root] != roster.host()) {
         DT_TRY(options_.mesh->know({roster.world_ranks[collective.root]}, wait));
       }
+    } else if (collective::moves_blocks(collective.kind)) {
+      DT_TRY(know_partners(collective, wait));
     } else if (!knows_contacts_.load(std::memory_order_relaxed)) {
       DT_TRY(options_.mesh->know(contacts_, wait));
       knows_contacts_.store(true, std::memory_order_relaxed);
@@ -152,6 +155,24 @@ class MultihostBackend final : public Backend {
                       Deadline deadline) override;
 
  private:
+  /// Whom this rank exchanges blocks with: all, or the root.
+  Status know_partners(const Collective& collective, const Wait& wait) {
+    const Roster& roster = options_.roster;
+    const bool rooted = collective.kind == Kind::kGather || collective.kind == Kind::kGatherv ||
+                        collective.kind == Kind::kScatter || collective.kind == Kind::kScatterv;
+    if (rooted && collective.root != roster.rank) {
+      if (roster.topology.host[collective.root] == roster.host()) return {};
+      return options_.mesh->know({roster.world_ranks[collective.root]}, wait);
+    }
+    if (knows_all_.load(std::memory_order_relaxed)) return {};
+    std::vector<int32_t> all;
+    for (int32_t rank = 0; rank < roster.topology.size(); ++rank) {
+      if (roster.topology.host[rank] != roster.host()) all.push_back(roster.world_ranks[rank]);
+    }
+    DT_TRY(options_.mesh->know(all, wait));
+    knows_all_.store(true, std::memory_order_relaxed);
+    return {};
+  }
   net::Loop* loop() const { return options_.mesh->loop(); }
   /// Since when the wait for `work` is still to be counted.
   int64_t count_wait(const Work& work, int64_t since_ns) {
@@ -169,6 +190,7 @@ class MultihostBackend final : public Backend {
   const MultihostOptions options_;
   std::vector<int32_t> contacts_;  ///< world ranks
   std::atomic<bool> knows_contacts_{false};
+  std::atomic<bool> knows_all_{false};
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> settled_{false};
   Interrupt interrupt_;  ///< fired: broken, for good

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "collective/blocks.h"
+
 namespace dt::backend {
 namespace {
 
@@ -85,6 +87,8 @@ class NcclCarrier final : public Carrier {
   Status divide_after(const Collective& collective);
   bool scales_before(const Collective& collective) const;
   nccl::Answer enqueue(const Collective& collective, const char** call);
+  Status copy_own_block(const Collective& collective);
+  nccl::Answer enqueue_blocks(const Collective& collective, const char** call);
   int32_t divisor_of(const Collective& collective) const {
     return collective.divisor > 0 ? collective.divisor : options_.size;
   }
@@ -318,19 +322,25 @@ Status NcclCarrier::begin(std::span<const Collective* const> operations) {
   begun_.assign(operations.begin(), operations.end());
   in_progress_ = false;
   if (options_.size == 1) {
-    for (const Collective* each : operations) DT_TRY(enqueue_alone(*each));
+    for (const Collective* each : operations) {
+      DT_TRY(collective::moves_blocks(each->kind) ? copy_own_block(*each) : enqueue_alone(*each));
+    }
     return {};
   }
-  for (const Collective* each : operations) DT_TRY(scale_before(*each));
+  for (const Collective* each : operations) {
+    DT_TRY(scale_before(*each));
+    if (collective::moves_blocks(each->kind)) DT_TRY(copy_own_block(*each));
+  }
   const char* call = "";
-  if (operations.size() == 1) {
+  if (operations.size() == 1 && !collective::moves_blocks(operations[0]->kind)) {
     const nccl::Answer answer = enqueue(*operations[0], &call);
     return called(call, answer);
   }
   DT_TRY(called("ncclGroupStart", nccl().group_start()));
   nccl::Answer answer = nccl::Answer::kSuccess;
   for (const Collective* each : operations) {
-    answer = enqueue(*each, &call);
+    answer =
+        collective::moves_blocks(each->kind) ? enqueue_blocks(*each, &call) : enqueue(*each, &call);
     if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) break;
   }
   const nccl::Answer ended = nccl().group_end();
@@ -397,6 +407,48 @@ nccl::Answer NcclCarrier::enqueue(const Collective& collective, const char** cal
       return nccl().all_reduce(scales_before(collective) ? collective.recv : collective.send,
                                collective.recv, count, type, op, comm_, stream);
   }
+}
+
+/// The block that a rank has for itself does not go through NCCL.
+Status NcclCarrier::copy_own_block(const Collective& collective) {
+  const int32_t me = options_.rank;
+  const collective::Extent from = collective::outgoing(collective, me, options_.size, me);
+  const collective::Extent to = collective::incoming(collective, me, options_.size, me);
+  if (from.count == 0) return {};
+  const int64_t element = dtype_bytes(collective.dtype);
+  const char* source = static_cast<const char*>(collective.send) + from.offset * element;
+  char* target = static_cast<char*>(collective.recv) + to.offset * element;
+  if (source == target) return {};
+  return device_->runtime().copy(target, source, from.count * element, device_->stream());
+}
+
+/// Sends and receives inside a group, each rank beginning with the one behind it.
+nccl::Answer NcclCarrier::enqueue_blocks(const Collective& collective, const char** call) {
+  const int32_t me = options_.rank;
+  const int32_t size = options_.size;
+  const int64_t element = dtype_bytes(collective.dtype);
+  const nccl::Type type = type_of(collective.dtype);
+  nccl::Answer answer = nccl::Answer::kSuccess;
+  const auto fine = [&] {
+    return answer == nccl::Answer::kSuccess || answer == nccl::Answer::kInProgress;
+  };
+  for (int32_t i = 1; i < size && fine(); ++i) {
+    const int32_t to = (me + i) % size;
+    const int32_t from = (me + size - i) % size;
+    const collective::Extent out = collective::outgoing(collective, me, size, to);
+    const collective::Extent in = collective::incoming(collective, me, size, from);
+    if (out.count > 0) {
+      *call = "ncclSend";
+      answer = nccl().send(static_cast<const char*>(collective.send) + out.offset * element,
+                           static_cast<size_t>(out.count), type, to, comm_, device_->stream());
+    }
+    if (in.count > 0 && fine()) {
+      *call = "ncclRecv";
+      answer = nccl().recv(static_cast<char*>(collective.recv) + in.offset * element,
+                           static_cast<size_t>(in.count), type, from, comm_, device_->stream());
+    }
+  }
+  return answer;
 }
 
 /// An average of an allreduce is the sum of each rank's part times 1/N, so that it cannot overflow;

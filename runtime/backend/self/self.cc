@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "base/fork.h"
+#include "collective/blocks.h"
 #include "kernels/host/reduce.h"
 
 namespace dt::backend {
@@ -173,6 +175,17 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     if (collective.op == ReduceOp::kAvg && collective.divisor > 0 && reduces(collective.kind)) {
       kernels::reduce({collective.dtype, collective.op, collective.divisor}, collective.recv,
                       &collective.send, 1, collective.count);
+      return {};
+    }
+    if (collective::moves_blocks(collective.kind)) {
+      const collective::Extent from = collective::outgoing(collective, 0, 1, 0);
+      const collective::Extent to = collective::incoming(collective, 0, 1, 0);
+      const int64_t element = dtype_bytes(collective.dtype);
+      Collective block = collective;
+      block.count = std::min(from.count, to.count);
+      if (block.count == 0) return {};
+      copy(static_cast<const char*>(collective.send) + from.offset * element,
+           static_cast<char*>(collective.recv) + to.offset * element, block);
       return {};
     }
     // The reduction of one contribution is the contribution, the mean of one value the value.

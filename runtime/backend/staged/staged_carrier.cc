@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/staged/parts.h"
+
 namespace dt::backend {
 namespace {
 
@@ -20,12 +22,6 @@ constexpr int64_t kSliceBytes = 128 << 10;
 // The host's operation has the same deadline, and names who is missing.
 constexpr int64_t kGraceMs = 1'000;
 
-/// How many times `count` elements a kind takes and gives, in ranks' parts.
-struct Shape {
-  int64_t send_parts = 1;
-  int64_t recv_parts = 1;
-};
-
 /// Chunks of a collective go through two halves of pinned memory: copy in, the host's operation,
 /// copy out. The next chunk is copied in while the host works.
 ///
@@ -37,7 +33,9 @@ struct Shape {
 class StagedCarrier final : public Carrier {
  public:
   StagedCarrier(std::shared_ptr<DeviceThread> device, StagedOptions options)
-      : device_(std::move(device)), options_(std::move(options)) {}
+      : device_(std::move(device)),
+        options_(std::move(options)),
+        parts_(options_.rank, options_.size) {}
 
   Status begin_open(Deadline deadline) override;
   Result<bool> is_open() override { return true; }
@@ -72,12 +70,17 @@ class StagedCarrier final : public Carrier {
   /// The collective under way.
   struct Flow {
     const Collective* collective = nullptr;
+    int64_t count = 0;    ///< elements of the longest part
     int64_t step = 1;     ///< elements of a chunk
     int64_t fetched = 0;  ///< elements that are copied in, or on their way
     int64_t at = 0;       ///< the chunk that the host has or gets next
     int turn = 0;         ///< its half
     bool marked = false;  ///< without elements: copied_in was recorded, to wait for the stream
     std::shared_ptr<Work> work;  ///< the host has it
+    // Of an irregular operation: what all ranks expect of each other, before anything else.
+    bool compared = true;
+    std::vector<int64_t> table;
+    std::vector<int64_t> tables;
   };
   /// A send: from the GPU, then to the peer; a receive the other way; chunk by chunk.
   struct Transfer {
@@ -91,6 +94,7 @@ class StagedCarrier final : public Carrier {
   };
 
   void begin_flow(const Collective* collective);
+  Result<bool> compare_counts();
   Result<bool> advance_flow();
   Status fetch();
   Status give_to_host();
@@ -102,18 +106,14 @@ class StagedCarrier final : public Carrier {
   Status begin_copy(Transfer* transfer);
   Status begin_move(Transfer* transfer);
   Result<bool> host_has_done(const Work& work) const;
-  Chunk chunk_at(int64_t begin) const {
-    return {begin, std::min(flow_.step, flow_.collective->count - begin)};
-  }
+  Chunk chunk_at(int64_t begin) const { return {begin, std::min(flow_.step, flow_.count - begin)}; }
   char* slice(size_t index) const {
     return static_cast<char*>(slices_) + static_cast<int64_t>(index) * kSliceBytes;
   }
-  Shape shape_of(const Collective& collective) const;
-  bool has_result(const Collective& collective) const;
-  bool gives(const Collective& collective) const;
 
   const std::shared_ptr<DeviceThread> device_;
   const StagedOptions options_;
+  const Parts parts_;
   std::array<Half, 2> halves_;
   void* slices_ = nullptr;
   std::vector<cuda::Event> slice_events_;
@@ -158,27 +158,6 @@ bool StagedCarrier::release() {
   for (const cuda::Event event : slice_events_) (void)runtime.destroy_event(event);
   slice_events_.clear();
   return true;
-}
-
-Shape StagedCarrier::shape_of(const Collective& collective) const {
-  switch (collective.kind) {
-    case Kind::kAllgather: return {1, options_.size};
-    case Kind::kReduceScatter: return {options_.size, 1};
-    case Kind::kSend: return {1, 0};
-    case Kind::kRecv: return {0, 1};
-    case Kind::kBarrier: return {0, 0};
-    default: return {1, 1};
-  }
-}
-
-bool StagedCarrier::gives(const Collective& collective) const {
-  if (collective.kind == Kind::kBroadcast) return collective.root == options_.rank;
-  return shape_of(collective).send_parts > 0;
-}
-
-bool StagedCarrier::has_result(const Collective& collective) const {
-  if (collective.kind == Kind::kReduce) return collective.root == options_.rank;
-  return shape_of(collective).recv_parts > 0;
 }
 
 Status StagedCarrier::progress(std::vector<const Collective*>* ended) {
@@ -320,17 +299,47 @@ Status StagedCarrier::begin_move(Transfer* transfer) {
 // ---- collectives ----
 
 void StagedCarrier::begin_flow(const Collective* collective) {
-  const Shape shape = shape_of(*collective);
-  const int64_t parts = std::max<int64_t>({shape.send_parts, shape.recv_parts, 1});
   flow_ = {};
   flow_.collective = collective;
-  flow_.step = std::max<int64_t>(1, kChunkBytes / parts / dtype_bytes(collective->dtype));
+  flow_.step =
+      std::max<int64_t>(1, kChunkBytes / parts_.most(*collective) / dtype_bytes(collective->dtype));
+  flow_.compared = !collective::is_irregular(collective->kind);
+  if (flow_.compared && collective->kind != Kind::kBarrier) flow_.count = collective->count;
+}
+
+/// True: all ranks know that every block is as long for its sender as for its receiver, and into
+/// how many chunks the longest falls.
+Result<bool> StagedCarrier::compare_counts() {
+  if (flow_.work == nullptr) {
+    flow_.table = parts_.table_of(*flow_.collective);
+    flow_.tables.resize(flow_.table.size() * static_cast<size_t>(options_.size));
+    Collective gather;
+    gather.kind = Kind::kAllgather;
+    gather.dtype = Dtype::kI64;
+    gather.send = flow_.table.data();
+    gather.recv = flow_.tables.data();
+    gather.count = static_cast<int64_t>(flow_.table.size());
+    gather.deadline = flow_.collective->deadline;
+    gather.name = flow_.collective->name;
+    flow_.work = std::make_shared<Work>();
+    DT_TRY(options_.on_host->submit(gather, flow_.work));
+  }
+  DT_TRY_VALUE(const bool done, host_has_done(*flow_.work));
+  if (!done) return false;
+  flow_.work = nullptr;
+  DT_TRY_VALUE(flow_.count, parts_.longest(*flow_.collective, flow_.tables));
+  flow_.compared = true;
+  return true;
 }
 
 /// True: its last copy is enqueued.
 Result<bool> StagedCarrier::advance_flow() {
   const Collective& collective = *flow_.collective;
-  const int64_t count = collective.kind == Kind::kBarrier ? 0 : collective.count;
+  if (!flow_.compared) {
+    DT_TRY_VALUE(const bool compared, compare_counts());
+    if (!compared) return false;
+  }
+  const int64_t count = flow_.count;
   for (;;) {
     if (count > 0) DT_TRY(fetch());
     Half& half = halves_[static_cast<size_t>(flow_.turn)];
@@ -358,7 +367,7 @@ Result<bool> StagedCarrier::advance_flow() {
 /// Copies in the chunk of this turn and the next one, where their halves are free.
 Status StagedCarrier::fetch() {
   const Collective& collective = *flow_.collective;
-  while (flow_.fetched < collective.count && flow_.fetched < flow_.at + 2 * flow_.step) {
+  while (flow_.fetched < flow_.count && flow_.fetched < flow_.at + 2 * flow_.step) {
     const size_t ahead = flow_.fetched > flow_.at ? 1 : 0;
     Half& half = halves_[static_cast<size_t>(flow_.turn) ^ ahead];
     if (half.in_use) {
@@ -379,8 +388,10 @@ Status StagedCarrier::give_to_host() {
   on_host.steps = nullptr;
   on_host.send = given;
   on_host.recv = on_host.kind == Kind::kBroadcast ? given : given + kChunkBytes;
-  on_host.count =
-      on_host.kind == Kind::kBarrier || on_host.count == 0 ? 0 : chunk_at(flow_.at).count;
+  on_host.count = flow_.count == 0 ? 0 : chunk_at(flow_.at).count;
+  if (collective::is_irregular(on_host.kind)) {
+    on_host.blocks = parts_.chunk_of(*flow_.collective, flow_.at, on_host.count);
+  }
   flow_.work = std::make_shared<Work>();
   return options_.on_host->submit(on_host, flow_.work);
 }
@@ -388,28 +399,30 @@ Status StagedCarrier::give_to_host() {
 Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half) {
   cuda::Runtime& runtime = device_->runtime();
   const int64_t element = dtype_bytes(collective.dtype);
-  if (gives(collective)) {
-    for (int64_t part = 0; part < shape_of(collective).send_parts; ++part) {
-      const int64_t from = (part * collective.count + chunk.begin) * element;
-      DT_TRY(runtime.copy(static_cast<char*>(half->memory) + part * chunk.count * element,
-                          static_cast<const char*>(collective.send) + from, chunk.count * element,
-                          device_->stream()));
-    }
+  const bool multicast = collective::is_multicast(collective.kind);
+  char* to = static_cast<char*>(half->memory);
+  for (int64_t part = 0; part < (multicast ? 1 : parts_.sent(collective)); ++part) {
+    const auto from = parts_.sent_at(collective, part, chunk.begin, chunk.count);
+    if (from.count == 0) continue;
+    DT_TRY(runtime.copy(to, static_cast<const char*>(collective.send) + from.offset * element,
+                        from.count * element, device_->stream()));
+    to += from.count * element;
   }
   return runtime.record(half->copied_in, device_->stream());
 }
 
 Status StagedCarrier::copy_out(const Collective& collective, Chunk chunk, Half* half) {
-  if (!has_result(collective)) return {};
+  if (parts_.received(collective) == 0) return {};
   cuda::Runtime& runtime = device_->runtime();
-  const char* const from =
+  const char* from =
       static_cast<char*>(half->memory) + (collective.kind == Kind::kBroadcast ? 0 : kChunkBytes);
   const int64_t element = dtype_bytes(collective.dtype);
-  for (int64_t part = 0; part < shape_of(collective).recv_parts; ++part) {
-    const int64_t to = (part * collective.count + chunk.begin) * element;
-    DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + to,
-                        from + part * chunk.count * element, chunk.count * element,
-                        device_->stream()));
+  for (int64_t part = 0; part < parts_.received(collective); ++part) {
+    const auto to = parts_.received_at(collective, part, chunk.begin, chunk.count);
+    if (to.count == 0) continue;
+    DT_TRY(runtime.copy(static_cast<char*>(collective.recv) + to.offset * element, from,
+                        to.count * element, device_->stream()));
+    from += to.count * element;
   }
   half->in_use = true;
   return runtime.record(half->copied_out, device_->stream());

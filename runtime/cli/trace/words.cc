@@ -2,6 +2,7 @@
 #include "cli/trace/words.h"
 
 #include "base/dtype.h"
+#include "collective/blocks.h"
 #include "collective/operation.h"
 
 namespace dt::cli::trace {
@@ -26,12 +27,17 @@ std::string signature_text(const record::Entry& entry) {
   std::string text = kind_text(entry.kind);
   const auto kind = static_cast<Kind>(entry.kind);
   if (entry.kind == record::kSplitKind || kind == Kind::kBarrier) return text;
-  text += format(" of %lld x %s", static_cast<long long>(entry.count),
-                 dtype_name(static_cast<Dtype>(entry.dtype)));
+  // Counts of these may differ between ranks.
+  if (collective::is_irregular(kind)) {
+    text += format(" of %s", dtype_name(static_cast<Dtype>(entry.dtype)));
+  } else {
+    text += format(" of %lld x %s", static_cast<long long>(entry.count),
+                   dtype_name(static_cast<Dtype>(entry.dtype)));
+  }
   if (kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter) {
     text += format(", %s", reduce_op_name(static_cast<ReduceOp>(entry.op)));
   }
-  if (kind == Kind::kBroadcast || kind == Kind::kReduce) text += format(", root %d", entry.root);
+  if (entry.root >= 0 && !record::is_transfer(entry.kind)) text += format(", root %d", entry.root);
   return text;
 }
 

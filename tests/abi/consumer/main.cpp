@@ -50,6 +50,14 @@ void collectives(dt::Job& job) {
   comm.allgather(send.data(), recv.data(), 3);
   comm.reduce_scatter(send.data(), recv.data(), 3);
   comm.reduce(send.data(), recv.data(), 3, DT_SUM, 0);
+  const std::vector<int64_t> counts{3};
+  comm.alltoall(send.data(), recv.data(), 3);
+  comm.alltoallv(send.data(), counts.data(), nullptr, recv.data(), counts.data(), nullptr);
+  comm.gather(send.data(), recv.data(), 3, 0);
+  comm.gatherv(send.data(), 3, recv.data(), counts.data(), nullptr, DT_F64, 0);
+  comm.scatter(send.data(), recv.data(), 3, 0);
+  comm.scatterv(send.data(), counts.data(), nullptr, recv.data(), 3, DT_F64, 0);
+  comm.allgatherv(send.data(), recv.data(), counts.data(), nullptr);
   comm.allreduce(static_cast<const void*>(send.data()), recv.data(), 3, DT_F64);
   comm.set_timeout(1000);
   comm.check();

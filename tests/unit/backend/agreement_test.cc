@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "collective/blocks.h"
+
 using namespace dt;
 using namespace dt::backend;
 using collective::Collective;
@@ -30,7 +32,7 @@ Statement says(int32_t rank, int64_t count, const std::string& withheld = "") {
   call.dtype = Dtype::kF32;
   call.count = count;
   if (!withheld.empty()) call.withheld = std::make_shared<const std::string>(withheld);
-  Statement statement = statement_of(call, rank);
+  Statement statement = statement_of(call, rank, 4);
   statement.pid = 10 + rank;
   return statement;
 }
@@ -48,6 +50,29 @@ TEST_CASE("Agreement: equal statements become one, reasons stay apart, and both 
   const auto bounded = collapse(many);
   CHECK(bounded.size() == 8);
   CHECK(bounded.back().more == 92);
+}
+
+TEST_CASE("Agreement: of irregular calls counts show in the sum of what all say") {
+  // Rank 1 sends rank 0 three elements, which expects as many as `expected` says.
+  const auto gatherv = [](int32_t rank, int64_t expected) {
+    auto blocks = std::make_shared<collective::Blocks>();
+    blocks->outgoing.assign(2, {});
+    blocks->incoming.assign(2, {});
+    if (rank == 1) blocks->outgoing[0] = {0, 3};
+    if (rank == 0) blocks->incoming[1] = {0, expected};
+    Collective call;
+    call.kind = Kind::kGatherv;
+    call.blocks = blocks;
+    return statement_of(call, rank, 2);
+  };
+  const Statement sender = gatherv(1, 0);
+  CHECK(same_call(sender.said, gatherv(0, 3).said));
+  CHECK(same_call(sender.said, gatherv(0, 4).said));
+  CHECK(collapse({gatherv(0, 3), sender}).size() == 1);
+  CHECK(balance_of({gatherv(0, 3), sender}) == 0);
+  CHECK(balance_of({gatherv(0, 4), sender}) != 0);
+  CHECK(balance_of({gatherv(0, 0), sender}) != 0);
+  CHECK(verdict_over(roster({0, 1}), Kind::kGatherv, 1, {gatherv(0, 4), sender}).ok());
 }
 
 TEST_CASE("Agreement: the verdict names both sides, the minority as the culprit") {

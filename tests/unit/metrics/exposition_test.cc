@@ -49,7 +49,14 @@ TEST_CASE("exposition: the whole text of a family") {
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"reduce_scatter\"} 0\n"
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"barrier\"} 0\n"
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"send\"} 0\n"
-        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"recv\"} 0\n");
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"recv\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"alltoall\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"alltoallv\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"gather\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"gatherv\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"scatter\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"scatterv\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"allgatherv\"} 0\n");
 }
 
 TEST_CASE("exposition: each value in base units, exactly") {

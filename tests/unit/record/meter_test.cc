@@ -69,9 +69,14 @@ TEST_CASE("bytes and bus bytes are those of nccl-tests, for each kind and number
     }
     CHECK(of(totals, Kind::kAllreduce).bytes == 9600);
     CHECK(of(totals, Kind::kAllreduce).bus_bytes == 2 * 9600 / size * (size - 1));
-    for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter}) {
+    for (const Kind kind :
+         {Kind::kAllgather, Kind::kReduceScatter, Kind::kAlltoall, Kind::kGather, Kind::kScatter}) {
       CHECK(of(totals, kind).bytes == 9600 * size);
       CHECK(of(totals, kind).bus_bytes == 9600 * (size - 1));
+    }
+    for (const Kind kind : {Kind::kAlltoallv, Kind::kGatherv, Kind::kScatterv, Kind::kAllgatherv}) {
+      CHECK(of(totals, kind).bytes == 9600);
+      CHECK(of(totals, kind).bus_bytes == 9600 / size * (size - 1));
     }
     CHECK(of(totals, Kind::kBarrier).operations == 1);
   }
