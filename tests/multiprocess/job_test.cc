@@ -94,6 +94,65 @@ TEST_CASE("job: collectives give the closed form on every rank") {
   }
 }
 
+TEST_CASE("job: blocks reach their places, alone and in a group with other operations") {
+  // Rank r has (r + to) % 3 * unit elements for rank `to`, each of them 1000 r + 10 to.
+  for (const int world_size : {1, 2, 3}) {
+    CAPTURE(world_size);
+    std::atomic<int64_t> wrong{0};
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      const int n = world_size;
+      for (const int64_t unit : {int64_t{1}, int64_t{30'011}}) {
+        std::vector<int64_t> counts;
+        std::vector<int64_t> sizes;  // of each rank's block where all get the same
+        std::vector<int32_t> send;
+        std::vector<int32_t> wanted;
+        std::vector<int32_t> wanted_of_all;
+        for (int peer = 0; peer < n; ++peer) {
+          counts.push_back((rank.rank + peer) % 3 * unit);
+          sizes.push_back((peer + 1) * unit);
+          const auto count = static_cast<size_t>(counts.back());
+          send.insert(send.end(), count, 1000 * rank.rank + 10 * peer);
+          wanted.insert(wanted.end(), count, 1000 * peer + 10 * rank.rank);
+          wanted_of_all.insert(wanted_of_all.end(), static_cast<size_t>(sizes.back()), peer);
+        }
+        const int64_t own = sizes[static_cast<size_t>(rank.rank)];
+        const std::vector<int32_t> mine(static_cast<size_t>(own), rank.rank);
+        const std::vector<int32_t> same(static_cast<size_t>(n * unit), rank.rank);
+        for (const bool grouped : {false, true}) {
+          std::vector<int32_t> blocks(wanted.size(), -1);
+          std::vector<int32_t> everybody(wanted_of_all.size(), -1);
+          std::vector<int32_t> gathered(rank.rank == 0 ? everybody.size() : 0, -1);
+          std::vector<int32_t> scattered(mine.size(), -1);
+          std::vector<int32_t> equal(same.size(), -1);
+          std::vector<int32_t> sum(4, rank.rank);
+          if (grouped) RANK_TRY(dt_group_begin(rank.world));
+          RANK_TRY(dt_alltoallv(rank.world, send.data(), counts.data(), nullptr, blocks.data(),
+                                counts.data(), nullptr, DT_I32, nullptr, nullptr));
+          RANK_TRY(dt_allreduce(rank.world, sum.data(), sum.data(), 4, DT_I32, DT_SUM, nullptr,
+                                nullptr));
+          RANK_TRY(dt_allgatherv(rank.world, mine.data(), everybody.data(), sizes.data(), nullptr,
+                                 DT_I32, nullptr, nullptr));
+          RANK_TRY(dt_gatherv(rank.world, mine.data(), own, gathered.data(), sizes.data(), nullptr,
+                              DT_I32, 0, nullptr, nullptr));
+          RANK_TRY(dt_scatterv(rank.world, wanted_of_all.data(), sizes.data(), nullptr,
+                               scattered.data(), own, DT_I32, n - 1, nullptr, nullptr));
+          RANK_TRY(
+              dt_alltoall(rank.world, same.data(), equal.data(), unit, DT_I32, nullptr, nullptr));
+          if (grouped) RANK_TRY(dt_group_end(rank.world));
+          if (blocks != wanted || everybody != wanted_of_all || scattered != mine) ++wrong;
+          if (rank.rank == 0 && gathered != wanted_of_all) ++wrong;
+          if (sum[3] != n * (n - 1) / 2) ++wrong;
+          for (size_t i = 0; i < equal.size(); ++i) {
+            if (equal[i] != static_cast<int32_t>(i / static_cast<size_t>(unit))) ++wrong;
+          }
+        }
+      }
+      return DT_OK;
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("job: works complete in issue order, wake wait_any and count on the eventfd") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     constexpr int kWorks = 8;

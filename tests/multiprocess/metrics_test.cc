@@ -106,6 +106,15 @@ dt_status call_all(dt_comm* comm, int me, int size, int64_t count, int calls) {
     RANK_TRY(dt_reduce_scatter(comm, large.data(), small.data(), count, DT_F32, DT_SUM, nullptr,
                                nullptr));
     RANK_TRY(dt_barrier(comm, nullptr, nullptr));
+    const std::vector<int64_t> counts(static_cast<size_t>(size), count);
+    const std::vector<float> all(large.size(), 1.0F);
+    RANK_TRY(dt_alltoall(comm, all.data(), large.data(), count, DT_F32, nullptr, nullptr));
+    RANK_TRY(dt_gather(comm, small.data(), large.data(), count, DT_F32, 0, nullptr, nullptr));
+    RANK_TRY(dt_scatter(comm, all.data(), small.data(), count, DT_F32, 0, nullptr, nullptr));
+    RANK_TRY(dt_alltoallv(comm, all.data(), counts.data(), nullptr, large.data(), counts.data(),
+                          nullptr, DT_F32, nullptr, nullptr));
+    RANK_TRY(dt_allgatherv(comm, small.data(), large.data(), counts.data(), nullptr, DT_F32,
+                           nullptr, nullptr));
     if (size == 1) continue;  // nobody to send to
     dt_work* work = nullptr;  // in a circle
     RANK_TRY(dt_send(comm, small.data(), count, DT_F32, (me + 1) % size, nullptr, &work));
@@ -141,7 +150,12 @@ std::vector<Expected> expected_of(int size, int64_t count, int calls) {
                                {DT_KIND_BROADCAST, calls, bytes, bytes},
                                {DT_KIND_ALLGATHER, calls, bytes * size, bytes * (size - 1)},
                                {DT_KIND_REDUCE_SCATTER, calls, bytes * size, bytes * (size - 1)},
-                               {DT_KIND_BARRIER, calls, 0, 0}};
+                               {DT_KIND_BARRIER, calls, 0, 0},
+                               {DT_KIND_ALLTOALL, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_GATHER, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_SCATTER, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_ALLTOALLV, calls, bytes * size, bytes * (size - 1)},
+                               {DT_KIND_ALLGATHERV, calls, bytes * size, bytes * (size - 1)}};
   if (size > 1) {
     all.push_back({DT_KIND_SEND, calls, bytes, bytes});
     all.push_back({DT_KIND_RECV, calls, bytes, bytes});
