@@ -119,8 +119,11 @@ Status issue_blocks(const Call& call, const CommObject& on, Collective& collecti
                     std::shared_ptr<const Blocks> blocks, bool send_is_whole, int64_t place,
                     dt_work** out_work) {
   DT_TRY(check_own(call, *blocks, on.comm->rank()));
-  collective.count = std::max(total(blocks->outgoing), total(blocks->incoming));
-  if (collective::is_multicast(collective.kind)) collective.count = total(blocks->incoming);
+  collective.count = total(blocks->incoming);
+  // Of a block that goes to all, once is all that `send` holds.
+  if (!collective::is_multicast(collective.kind)) {
+    collective.count = std::max(collective.count, total(blocks->outgoing));
+  }
   collective.blocks = std::move(blocks);
   DT_TRY(check_blocks(call, collective, send_is_whole, place));
   return issue(call, on, collective, out_work);
