@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <deque>
 #include <system_error>
+#include <utility>
 
 #include "base/fork.h"
 #include "base/guarded.h"
@@ -13,6 +15,14 @@
 #include "net/handle.h"
 
 namespace dt::net {
+namespace {
+
+// How long the loop's thread stays away after a visit. Until then nobody looks at the loop's
+// sockets, so it is short; and longer than what a caller does between two operations that follow
+// each other.
+constexpr int64_t kAwayNs = 500'000;
+
+}  // namespace
 
 // Threads: `queue` is shared by everyone, the uv members belong to the loop's thread once it runs.
 // uv_async_send() is called with the queue locked, so that it never meets a closed handle.
@@ -25,21 +35,48 @@ struct LoopState {
   Guarded<Queue> queue;
   uv_loop_t loop;
   uv_async_t wake;
+  uv_timer_t alarm;  // ends a visitor's sleep
   uint32_t generation = 0;
-  pthread_t thread_id{};
+  // Who runs the loop. Changes from kNobody by compare-and-swap, and to kNobody by whoever it is;
+  // so all that one of them did to the loop happens before what the next one does. Who makes it
+  // kNobody looks into the queue afterwards, who fills the queue looks here afterwards, both in the
+  // one total order: a task is seen by the visitor, or the thread is called back.
+  enum Runner : int { kThread, kNobody, kVisitor };
+  std::atomic<int> runner{kThread};
+  std::atomic<pthread_t> thread_id{};    // of the runner, zero while there is none
+  std::atomic<int32_t> knocking{0};      // threads that want to visit
+  std::atomic<uint32_t> visits{0};       // ended ones
+  std::atomic<bool> called_back{false};  // the thread is to go on at once
+  // The thread sleeps until it is rung, for a visitor was there: set before it looks for one, read
+  // by visitors after they have left, in the one total order.
+  std::atomic<bool> rests{false};
+  Doorbell away;  // on which it sleeps
+  bool visited_by_this() const {
+    return runner.load(std::memory_order_relaxed) == kVisitor &&
+           pthread_equal(pthread_self(), thread_id.load(std::memory_order_relaxed)) != 0;
+  }
   std::unique_ptr<char[]> scratch{new char[Loop::kScratchBytes]};
 };
 
 namespace {
 
+void call_back(LoopState* state) {
+  state->called_back.store(true, std::memory_order_seq_cst);
+  state->away.ring();
+}
+
 bool post_to(const std::shared_ptr<LoopState>& state, Loop::Task& task) {
   if (fork_generation() != state->generation) return false;
-  return state->queue.with([&](LoopState::Queue& queue) {
+  const bool posted = state->queue.with([&](LoopState::Queue& queue) {
     if (!queue.accepting) return false;
     queue.tasks.push_back(std::move(task));
-    uv_async_send(&state->wake);
+    if (!state->visited_by_this()) uv_async_send(&state->wake);
     return true;
   });
+  if (posted && state->runner.load(std::memory_order_seq_cst) == LoopState::kNobody) {
+    call_back(state.get());
+  }
+  return posted;
 }
 
 void run_tasks(LoopState* state) {
@@ -61,6 +98,7 @@ void close_all(LoopState* state) {
       },
       nullptr);
   uv_close(reinterpret_cast<uv_handle_t*>(&state->wake), nullptr);
+  uv_close(reinterpret_cast<uv_handle_t*>(&state->alarm), nullptr);
 }
 
 void on_wake(uv_async_t* wake) {
@@ -75,7 +113,42 @@ void on_wake(uv_async_t* wake) {
     close_all(state);
   } else if (state->queue.with([](const LoopState::Queue& queue) { return queue.stopping; })) {
     uv_async_send(wake);  // a task posted another one while we are ending
+  } else if (state->knocking.load(std::memory_order_seq_cst) > 0) {
+    uv_stop(wake->loop);
   }
+}
+
+bool has_tasks(LoopState* state) {
+  return state->queue.with([](const LoopState::Queue& queue) { return !queue.tasks.empty(); });
+}
+
+/// The loop's thread lets visitors in, until none came for a moment or it is called back.
+void stay_away(LoopState* state) {
+  state->thread_id.store(pthread_t{}, std::memory_order_relaxed);
+  state->runner.store(LoopState::kNobody, std::memory_order_seq_cst);
+  for (uint32_t seen = state->visits.load(std::memory_order_relaxed);;) {
+    const uint32_t ticket = state->away.prepare();
+    state->rests.store(true, std::memory_order_seq_cst);
+    const bool visited = state->runner.load(std::memory_order_seq_cst) == LoopState::kVisitor;
+    if (!visited) state->rests.store(false, std::memory_order_relaxed);
+    const auto due = [&] {
+      return state->called_back.load(std::memory_order_seq_cst) || has_tasks(state);
+    };
+    if (!visited && due()) {
+      state->away.cancel();
+    } else {
+      state->away.sleep(ticket, visited ? Deadline::never() : Deadline::after_ns(kAwayNs));
+    }
+    const uint32_t visits = state->visits.load(std::memory_order_relaxed);
+    if (visits != std::exchange(seen, visits) && !due()) continue;
+    int nobody = LoopState::kNobody;
+    if (state->runner.compare_exchange_strong(nobody, LoopState::kThread)) break;
+  }
+  state->called_back.store(false, std::memory_order_seq_cst);
+  state->thread_id.store(pthread_self(), std::memory_order_relaxed);
+  // Who knocked and did not come in time: after what is due, once more. Whoever knocks from now on
+  // sees that the thread is back.
+  if (state->knocking.load(std::memory_order_seq_cst) > 0) uv_async_send(&state->wake);
 }
 
 }  // namespace
@@ -91,6 +164,8 @@ Result<std::unique_ptr<Loop>> Loop::start(const std::string& thread_name) {
   state->loop.data = state.get();
   uv_async_init(&state->loop, &state->wake, on_wake);
   state->wake.data = nullptr;
+  uv_timer_init(&state->loop, &state->alarm);
+  state->alarm.data = nullptr;
   guard_fd_from_fork(uv_backend_fd(&state->loop));
 
   std::unique_ptr<Loop> loop(new Loop(state));
@@ -104,9 +179,10 @@ Result<std::unique_ptr<Loop>> Loop::start(const std::string& thread_name) {
   try {
     loop->thread_ = std::thread([state, running, thread_name] {
       pthread_setname_np(pthread_self(), thread_name.substr(0, 15).c_str());
-      state->thread_id = pthread_self();
+      state->thread_id.store(pthread_self(), std::memory_order_relaxed);
       running->set();
-      uv_run(&state->loop, UV_RUN_DEFAULT);  // ends when close_all() closed the last handle
+      // Zero when close_all() closed the last handle; else a visitor has knocked.
+      while (uv_run(&state->loop, UV_RUN_DEFAULT) != 0) stay_away(state.get());
       uv_loop_close(&state->loop);
     });
   } catch (const std::system_error& error) {
@@ -138,6 +214,7 @@ Loop::~Loop() {
     queue.stopping = true;
     uv_async_send(&state_->wake);
   });
+  call_back(state_.get());
   thread_.join();
 }
 
@@ -164,13 +241,60 @@ bool Loop::run(const Task& task) {
   return true;
 }
 
-bool Loop::on_thread() const { return pthread_equal(pthread_self(), state_->thread_id) != 0; }
+bool Loop::on_thread() const {
+  return pthread_equal(pthread_self(), state_->thread_id.load(std::memory_order_relaxed)) != 0;
+}
 
 Status Loop::check_not_forked() const {
   if (fork_generation() == state_->generation) return {};
   return Status(Code::kInvalidState,
                 "this process was forked after the job was made, and its threads and connections "
                 "stayed in the parent; make a new job here, or start workers by exec");
+}
+
+void Loop::knock() {
+  state_->knocking.fetch_add(1, std::memory_order_seq_cst);
+  if (state_->runner.load(std::memory_order_seq_cst) == LoopState::kThread) {
+    uv_async_send(&state_->wake);
+  }
+}
+
+void Loop::unknock() {
+  state_->knocking.fetch_sub(1, std::memory_order_seq_cst);
+  if (state_->runner.load(std::memory_order_seq_cst) == LoopState::kNobody) {
+    call_back(state_.get());
+  }
+}
+
+bool Loop::enter() {
+  if (!check_not_forked().ok()) return false;
+  int nobody = LoopState::kNobody;
+  if (!state_->runner.compare_exchange_strong(nobody, LoopState::kVisitor)) return false;
+  state_->thread_id.store(pthread_self(), std::memory_order_relaxed);
+  return true;
+}
+
+void Loop::turn(int64_t wait_ms) {
+  run_tasks(state_.get());
+  if (wait_ms <= 0 || has_tasks(state_.get())) {
+    uv_run(&state_->loop, UV_RUN_NOWAIT);
+    return;
+  }
+  uv_update_time(&state_->loop);  // else the delay counts from the last poll
+  uv_timer_start(
+      &state_->alarm, [](uv_timer_t*) {}, static_cast<uint64_t>(wait_ms), 0);
+  uv_run(&state_->loop, UV_RUN_ONCE);
+  uv_timer_stop(&state_->alarm);
+}
+
+void Loop::leave(bool busy) {
+  state_->thread_id.store(pthread_t{}, std::memory_order_relaxed);
+  state_->visits.fetch_add(1, std::memory_order_relaxed);
+  state_->runner.store(LoopState::kNobody, std::memory_order_seq_cst);
+  const bool tasks = has_tasks(state_.get());
+  if (tasks) uv_async_send(&state_->wake);  // none was sent for the visitor's own
+  if (busy || tasks) return call_back(state_.get());
+  if (state_->rests.exchange(false, std::memory_order_seq_cst)) state_->away.ring();
 }
 
 uv_loop_s* Loop::uv() const { return &state_->loop; }

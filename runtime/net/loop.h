@@ -42,6 +42,24 @@ class Loop {
   /// thread. False when it will never run.
   bool run(const Task& task);
   bool on_thread() const;
+
+  // A thread that waits for what the loop does may do the loop's work itself meanwhile, which saves
+  // two changes of threads for each event. While it visits, it is the loop's thread: on_thread()
+  // holds, and what is bound to that thread may be used. Its signals stay as they are, so nothing
+  // of the loop may write to a socket in a way that raises SIGPIPE. Any thread but the loop's own;
+  // a forked child never.
+
+  /// Before a visit: asks the loop's thread to come out of its sleep and let visitors in.
+  void knock();
+  /// Takes knock() back, or ends it after enter().
+  void unknock();
+  /// False: the loop's thread, or another visitor, is at work.
+  bool enter();
+  /// Of a visitor: runs what is due, and first waits for something for so long at most.
+  void turn(int64_t wait_ms);
+  /// Ends a visit. `busy`: something is under way, so the loop's thread goes on with it at once;
+  /// else it lets the next visitor in for a moment.
+  void leave(bool busy);
   /// Ok in the process that started the loop; INVALID_STATE in a forked child of it.
   Status check_not_forked() const;
 

@@ -81,6 +81,87 @@ TEST_CASE("Loop: run() on its own thread runs at once; a task posted at the end 
   CHECK(late);
 }
 
+TEST_CASE(
+    "Loop: a visitor does the loop's work on its own thread, then the loop's thread goes on") {
+  const auto loop = new_loop();
+  pthread_t of_loop{};
+  loop->run([&] { of_loop = pthread_self(); });
+  CHECK_FALSE(loop->enter());  // the thread is at work
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int heard = 0;
+  std::unique_ptr<dt::net::FdWatcher> watcher;
+  loop->run([&] {
+    auto made = dt::net::FdWatcher::watch(loop.get(), fd, [&] {
+      eventfd_t value = 0;
+      (void)eventfd_read(fd, &value);
+      CHECK(pthread_equal(pthread_self(), of_loop) == 0);
+      CHECK(loop->on_thread());
+      ++heard;
+    });
+    REQUIRE(made.ok());
+    watcher = std::move(made).value();
+  });
+  for (const bool busy : {false, true}) {
+    const Deadline limit = Deadline::after_ms(kPatienceMs);
+    loop->knock();
+    while (!loop->enter() && !limit.passed()) {
+    }
+    loop->unknock();
+    REQUIRE(loop->on_thread());
+    CHECK_FALSE(loop->enter());
+    bool own = false;
+    loop->post([&] { own = true; });
+    loop->turn(0);
+    CHECK(own);
+    heard = 0;
+    (void)eventfd_write(fd, 1);
+    while (heard == 0 && !limit.passed()) loop->turn(20);
+    CHECK(heard == 1);
+    const auto posted = std::make_shared<Event>();
+    loop->post([posted] { posted->set(); });  // left behind: for the loop's thread
+    loop->leave(busy);
+    CHECK_FALSE(loop->on_thread());
+    CHECK(posted->wait({Deadline::after_ms(kPatienceMs)}));
+    bool back = false;
+    loop->run([&] { back = pthread_equal(pthread_self(), of_loop) != 0; });
+    CHECK(back);
+  }
+  loop->run([&] { watcher = nullptr; });
+  close(fd);
+}
+
+TEST_CASE(
+    "Loop: visitors, the loop's thread and those who post never work at once, and lose nothing") {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 300;
+  int64_t ran = 0;  // by whoever runs the loop; a race of two of them is seen by ThreadSanitizer
+  {
+    const auto loop = new_loop();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kRounds; ++i) {
+          const auto done = std::make_shared<Event>();
+          const bool knocks = (t + i) % 3 != 0;
+          if (knocks) loop->knock();
+          loop->post([&ran, done] {
+            ++ran;
+            done->set();
+          });
+          bool inside = false;
+          while (!inside && !done->is_set()) inside = loop->enter();
+          if (knocks) loop->unknock();
+          while (inside && !done->is_set()) loop->turn(i % 2);
+          if (inside) loop->leave(i % 5 == 0);
+          CHECK(done->wait({Deadline::after_ms(kPatienceMs)}));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK(ran == int64_t{kThreads} * kRounds);
+}
+
 TEST_CASE("Loop: a poster that outlives it answers false") {
   Loop::Poster poster;
   {
