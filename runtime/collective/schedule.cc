@@ -6,8 +6,6 @@
 namespace dt::collective {
 namespace {
 
-bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
-
 void append(std::vector<Stage>* out, Stage stage) {
   if (!stage.empty()) out->push_back(std::move(stage));
 }

@@ -57,6 +57,9 @@ struct Stage {
   bool empty() const { return local.empty() && sends.empty() && receives.empty() && sums.empty(); }
 };
 
+/// The average of these is divided at the end; of floats, each contribution is scaled.
+inline bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
+
 /// What one rank does in a collective over several hosts: a pure function of the call, of where the
 /// ranks are and of who asks.
 ///

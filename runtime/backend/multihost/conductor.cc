@@ -30,7 +30,9 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
       options_(&options),
       interrupt_(interrupt),
       said_(static_cast<size_t>(roster_.local_size())),
-      heard_(static_cast<size_t>(roster_.topology.host_count())) {}
+      heard_(static_cast<size_t>(roster_.topology.host_count())),
+      incoming_(static_cast<size_t>(roster_.topology.host_count())),
+      payload_at_(static_cast<size_t>(roster_.topology.host_count()), -1) {}
 
 Status Conductor::open() {
   timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
@@ -50,6 +52,17 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   soonest_ = soonest_.earlier(collective.deadline);
   queue_.push_back(std::move(operation));
   drive();
+}
+
+bool Conductor::poll() {
+  const auto keep = shared_from_this();
+  bool moved = false;
+  for (const auto& [peer, known] : links_) {
+    const std::shared_ptr<tcp::Link> link = known;
+    if (link->receiving() || link->sending()) moved |= link->poll();
+    if (broken_) return true;  // all links are gone
+  }
+  return moved;
 }
 
 void Conductor::fail() {
@@ -86,6 +99,14 @@ void Conductor::drive() {
   } while (again_);
   driving_ = false;
   if (!broken_) set_timer();
+  note_busy();
+}
+
+/// While this waits for something, somebody must look at the loop.
+void Conductor::note_busy() {
+  const bool busy = active_ != nullptr || !transfers_.empty() || !queue_.empty() ||
+                    !local_works_.empty() || telling_;
+  if (std::exchange(busy_, busy) != busy) mesh_.count_busy(busy ? 1 : -1);
 }
 
 bool Conductor::step() {
@@ -124,165 +145,6 @@ bool Conductor::next_phase() {
     case Phase::kMove: return move();
   }
   return false;
-}
-
-/// Within the host: what everybody is about to do.
-void Conductor::say() {
-  Collective gather;
-  gather.kind = Kind::kAllgather;
-  gather.send = &own_statement_.said;
-  gather.recv = said_.data();
-  gather.count = sizeof(Said);
-  gather.deadline = active_->collective.deadline;
-  run_locally(std::move(gather));
-}
-
-/// Only where that differs, or somebody withholds: the names and the reasons too.
-void Conductor::state() {
-  phase_ = Phase::kState;
-  const bool alike = std::all_of(said_.begin(), said_.end(), [&](const Said& one) {
-    return same_call(one, own_statement_.said) && !active_->collective.withheld;
-  });
-  if (alike) {
-    if (collective::is_irregular(active_->collective.kind)) add_balances();
-    statements_.assign(1, own_statement_);
-    statements_[0].rank = roster_.leader(roster_.host());
-    statements_[0].more = roster_.local_size() - 1;
-    return;
-  }
-  statements_.resize(said_.size());
-  Collective gather;
-  gather.kind = Kind::kAllgather;
-  gather.send = &own_statement_;
-  gather.recv = statements_.data();
-  gather.count = sizeof(Statement);
-  run_locally(std::move(gather));
-}
-
-/// The leaders of all hosts with each other. Statements follow where a leader of another host may
-/// need them: where the ranks here differ or withhold, or have a name for the operation.
-void Conductor::exchange() {
-  phase_ = Phase::kExchange;
-  if (roster_.local() != 0) return;
-  statements_ = collapse(statements_);
-  statements_.reserve(statements_.size() + 1);  // never empty, never moves while it is sent
-  const bool plain =
-      statements_.size() == 1 && own_statement_.name[0] == '\0' && !active_->collective.withheld;
-  const auto bytes = static_cast<int64_t>(plain ? 0 : statements_.size() * sizeof(Statement));
-  heard_[roster_.host()] = statements_;
-  for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
-    if (host == roster_.host()) continue;
-    const int32_t peer = roster_.leader(host);
-    send(peer, header(kAgreement, bytes), statements_.data());
-    ++pending_;
-    link(peer).receive(
-        [this, host, peer](const tcp::Header& found) -> void* {
-          if (!expect(peer, found, kAgreement, -1)) return nullptr;
-          std::vector<Statement>& theirs = heard_[host];
-          theirs.resize(static_cast<size_t>(found.bytes) / sizeof(Statement));
-          if (!theirs.empty()) return theirs.data();
-          Statement same;  // without its pid, see judge()
-          same.said = {found.signature, found.count};
-          same.rank = peer;
-          same.more = static_cast<int32_t>(roster_.topology.hosts[host].size()) - 1;
-          theirs.assign(1, same);
-          return nullptr;
-        },
-        [this] { step_done(); });
-  }
-}
-
-void Conductor::judge() {
-  if (roster_.local() == 0) {
-    std::vector<Statement> all;
-    bool good = true;
-    for (const auto& theirs : heard_) {
-      all.insert(all.end(), theirs.begin(), theirs.end());
-      for (const Statement& statement : theirs) {
-        good &= same_call(statement.said, own_statement_.said);
-      }
-    }
-    good &= !active_->collective.withheld;
-    const bool unbalanced =
-        good && collective::is_irregular(active_->collective.kind) && balance_of(all) != 0;
-    for (Statement& statement : all) {
-      if (good || statement.pid != 0) continue;
-      for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
-        const int32_t leader = roster_.leader(host);  // they alone speak without a statement
-        if (statement.rank != leader) continue;
-        statement.pid = mesh_.peer(roster_.world_ranks[leader]).pid;
-      }
-    }
-    verdict_ = {unbalanced ? kUnbalanced
-                : good     ? 1u
-                           : 0u,
-                static_cast<int64_t>(good ? 0 : all.size())};
-    statements_ = std::move(all);
-  }
-  pass_on();
-}
-
-/// Within the host: what the leader has heard.
-void Conductor::pass_on() {
-  phase_ = Phase::kPassOn;
-  Collective broadcast;
-  broadcast.kind = Kind::kBroadcast;
-  broadcast.send = &verdict_;
-  broadcast.recv = &verdict_;
-  broadcast.count = sizeof verdict_;
-  run_locally(std::move(broadcast));
-}
-
-void Conductor::pass_on_more() {
-  phase_ = Phase::kPassOnMore;
-  if (verdict_.good != 0) return;
-  statements_.resize(static_cast<size_t>(verdict_.statements));
-  Collective broadcast;
-  broadcast.kind = Kind::kBroadcast;
-  broadcast.send = statements_.data();
-  broadcast.recv = statements_.data();
-  broadcast.count = static_cast<int64_t>(statements_.size() * sizeof(Statement));
-  run_locally(std::move(broadcast));
-}
-
-void Conductor::heard() {
-  const Collective& collective = active_->collective;
-  if (verdict_.good == 0) {
-    Status status = verdict_over(roster_, collective.kind, sequence_, statements_);
-    // What a rank withholds, all ranks know of: the communicator stays in step.
-    if (status.code() == Code::kInvalidState) return finish(std::move(status));
-    if (status.ok()) status = failure(Code::kInternal, -1, "a verdict without a reason; report it");
-    return break_with(status);
-  }
-  if (verdict_.good == kUnbalanced) return exchange_tables();
-  begin_move(collective);
-}
-
-/// `collective`: what the caller wants, or in its stead what tells why that cannot be.
-void Conductor::begin_move(const Collective& collective) {
-  moving_ = &collective;
-  phase_ = Phase::kMove;
-  skew_ms_ = (monotonic_ns() - active_->called_ns) / 1'000'000;
-  schedule_.reset();
-  round_ = 0;
-  stages_.clear();
-  stage_ = 0;
-  sums_due_ = nullptr;
-  if (collective::moves_blocks(collective.kind)) {
-    stages_ = collective::block_stages(collective, roster_.topology, roster_.rank);
-    return;
-  }
-  schedule_.emplace(collective, roster_.topology, roster_.rank);
-  if (schedule_->scratch_bytes() > scratch_bytes_) {
-    scratch_bytes_ = schedule_->scratch_bytes();
-    scratch_.reset(new (std::nothrow) char[static_cast<size_t>(scratch_bytes_)]);
-    if (scratch_ == nullptr) {
-      const auto wanted = static_cast<long long>(std::exchange(scratch_bytes_, 0));
-      break_with(
-          failure(Code::kOutOfMemory, -1,
-                  format("no memory for %lld bytes to sum in; look at the memory limit", wanted)));
-    }
-  }
 }
 
 bool Conductor::move() {
@@ -442,10 +304,8 @@ void Conductor::send(int32_t peer, const tcp::Header& header, const void* data) 
 
 bool Conductor::expect(int32_t peer, const tcp::Header& found, What what, int64_t bytes) {
   const bool agreement = what == kAgreement;
-  const bool fits = agreement ? found.bytes % static_cast<int64_t>(sizeof(Statement)) == 0 &&
-                                    found.bytes <= (int64_t{1} << 20)
-                              : found.bytes == bytes;
-  if (found.what == what && found.sequence == static_cast<uint64_t>(sequence_) && fits) return true;
+  const bool fits = agreement ? fits_agreement(found) : found.what == what && found.bytes == bytes;
+  if (fits && found.sequence == static_cast<uint64_t>(sequence_)) return true;
   if (agreement && found.what == kMessage) {
     break_with(failure(
         Code::kMismatch, peer,

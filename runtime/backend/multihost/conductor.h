@@ -41,6 +41,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
+  /// For a caller that visits the loop: looks at the connections that something is awaited of.
+  /// True: something moved.
+  bool poll();
   /// A caller has waited so long for what is under way: because of the ranks of other hosts that
   /// this one exchanges with, or else of its own.
   void count_wait(int64_t ns);
@@ -58,7 +61,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
 
  private:
   enum class Phase { kSay, kState, kExchange, kPassOn, kPassOnMore, kMove };
-  enum What : uint32_t { kAgreement = 1, kData = 2, kMessage = 3 };
+  /// kContribution: an agreement with what the host contributes behind it.
+  enum What : uint32_t { kAgreement = 1, kData = 2, kMessage = 3, kContribution = 4 };
 
   struct Operation {
     Collective collective;
@@ -84,6 +88,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   static constexpr uint64_t kUnbalanced = 2;
 
   void drive();
+  void note_busy();
   bool step();
   void start_transfer(const OperationPtr& operation);
   void begin(const OperationPtr& operation);
@@ -91,11 +96,19 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void say();
   void state();
   void exchange();
+  void take_agreement(int32_t host, int32_t peer, const tcp::Header& found);
   void judge();
   void pass_on();
   void pass_on_more();
   void heard();
   void begin_move(const Collective& collective);
+  bool reserve_scratch(int64_t bytes);
+  bool rides(const Collective& collective) const;
+  int64_t payload_bytes() const;
+  static int64_t payload_bytes(const tcp::Header& found);
+  static bool fits_agreement(const tcp::Header& found);
+  void contribute();
+  void conclude();
   bool move();
   void add_balances();
   void exchange_tables();
@@ -172,6 +185,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::unique_ptr<net::Timer> timer_;
   std::unique_ptr<net::Timer> grace_timer_;
   int local_fd_ = -1;
+  bool busy_ = false;  ///< told the mesh so
   bool driving_ = false;
   bool again_ = false;
   bool broken_ = false;
@@ -198,6 +212,11 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::vector<Said> said_;  ///< by local index
   std::vector<Statement> statements_;
   std::vector<std::vector<Statement>> heard_;  ///< by host
+  bool rides_ = false;                         ///< its elements are exchanged with the agreement
+  const char* contribution_ = nullptr;         ///< of this host, then; at the leader
+  std::vector<char> message_;                  ///< what this leader sends then
+  std::vector<std::vector<char>> incoming_;    ///< agreements of other leaders, by host
+  std::vector<int64_t> payload_at_;            ///< where contributions begin in them; -1: none
   Verdict verdict_;
   Statement own_statement_;
   const Collective* moving_ = nullptr;  ///< whose data moves

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "backend/multihost/conductor.h"
 #include "base/fork.h"
@@ -19,12 +20,63 @@ constexpr size_t kRefusalBytes = 256;
 // Whom a call waits for is known on the loop's thread only, and asked there this often.
 constexpr int64_t kCountWaitMs = 20;
 
+// How long a caller polls after anything moved before it sleeps: some round trips of a fast
+// network, and what the ranks of other hosts usually come later.
+constexpr int64_t kSpinNs = 200'000;
+
+// What else the loop has to do, as the operations of other communicators, is looked at this often.
+constexpr int kPollsPerTurn = 16;
+
+/// Whether callers do the work of the mesh's loop while they wait. Not with TLS: OpenSSL writes to
+/// sockets without MSG_NOSIGNAL. Nor where those who would do what callers poll for need their
+/// processors: with several ranks on a host, each has a progress thread at work, too.
+bool may_visit(const MultihostOptions& options) {
+  const int32_t local_size = options.roster.local_size();
+  const auto processors = static_cast<int32_t>(std::thread::hardware_concurrency());
+  return options.mesh->options().security.mode != net::SecurityMode::kEncrypt &&
+         (local_size == 1 || 2 * local_size <= processors);
+}
+
+/// A caller's visit of the loop: it then carries out its operation itself. Null: none may be made.
+class Visit {
+ public:
+  explicit Visit(net::Loop* loop) : loop_(loop) {
+    if (loop_ == nullptr || try_enter()) return;
+    knocked_ = true;
+    loop_->knock();
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+  bool possible() const { return loop_ != nullptr; }
+  bool try_enter() {
+    entered_ = entered_ || loop_->enter();
+    if (entered_) unknock();
+    return entered_;
+  }
+  /// True: it was entered, and is to be left.
+  bool end() {
+    unknock();
+    return std::exchange(entered_, false);
+  }
+
+ private:
+  void unknock() {
+    if (std::exchange(knocked_, false)) loop_->unknock();
+  }
+
+  net::Loop* const loop_;
+  bool entered_ = false;
+  bool knocked_ = false;
+};
+
 /// The face of a Conductor: any thread may call; operations are posted to the mesh's loop in the
 /// order of the calls.
 class MultihostBackend final : public Backend {
  public:
   explicit MultihostBackend(MultihostOptions options)
       : options_(std::move(options)),
+        visited_(may_visit(options_) ? options_.mesh->loop() : nullptr),
         conductor_(std::make_shared<Conductor>(options_, &interrupt_)) {
     // Whom this rank exchanges with in collectives.
     const collective::Topology& topology = options_.roster.topology;
@@ -60,55 +112,28 @@ class MultihostBackend final : public Backend {
   const char* name() const override { return "multihost"; }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
-    DT_TRY(interrupt_.status());
-    DT_TRY(loop()->check_not_forked());
-    const Wait wait{collective.deadline, &interrupt_};
-    if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv) {
-      const Roster& roster = options_.roster;
-      if (roster.topology.host[collective.root] != roster.host()) {
-        DT_TRY(options_.mesh->know({roster.world_ranks[collective.root]}, wait));
-      }
-    } else if (collective::moves_blocks(collective.kind)) {
-      DT_TRY(know_partners(collective, wait));
-    } else if (!knows_contacts_.load(std::memory_order_relaxed)) {
-      DT_TRY(options_.mesh->know(contacts_, wait));
-      knows_contacts_.store(true, std::memory_order_relaxed);
-    }
-    if (loop()->post([conductor = conductor_, collective, work = std::move(work)]() mutable {
-          conductor->enqueue(collective, std::move(work));
-        })) {
-      return {};
-    }
-    return Status(Code::kInvalidState, "the thread dt-tcp has ended");
+    DT_TRY(make_ready(collective));
+    return enqueue(collective, std::move(work));
   }
 
   Status run(const Collective& collective) override {
+    DT_TRY(make_ready(collective));
     auto work = std::make_shared<Work>();
-    DT_TRY(submit(collective, work));
-    wait(*work, Wait());  // ends: the loop keeps the operation's own deadline
+    Visit visit(visited_);
+    if (Status status = enqueue(collective, work); !status.ok()) {
+      leave(visit);
+      return status;
+    }
+    wait_in(visit, *work, Wait());  // ends: the loop keeps the operation's own deadline
     return work->status();
   }
 
   bool wait(Work& work, const Wait& wait) override {
-    static_assert(kCountWaitMs <= kInterruptPollMs);
-    Doorbell bell;
-    work.watch(&bell);
-    int64_t counted_ns = monotonic_ns();
-    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
-      const uint32_t ticket = bell.prepare();
-      if (work.done()) {
-        bell.cancel();
-      } else {
-        bell.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kCountWaitMs)));
-        counted_ns = count_wait(work, counted_ns);
-      }
+    if (!work.done()) {
+      Visit visit(visited_);
+      return wait_in(visit, work, wait);
     }
-    work.unwatch(&bell);
-    if (work.done()) conductor_->await_count();
-    if (work.done() && conductor_->told() && options_.settle && !settled_.exchange(true)) {
-      options_.settle();
-    }
-    return work.done();
+    return ended(work);
   }
 
   Result<int> completion_fd() override {
@@ -174,6 +199,81 @@ class MultihostBackend final : public Backend {
     return {};
   }
   net::Loop* loop() const { return options_.mesh->loop(); }
+  /// What an operation needs and may wait for, before it is enqueued.
+  Status make_ready(const Collective& collective) {
+    DT_TRY(interrupt_.status());
+    DT_TRY(loop()->check_not_forked());
+    const Wait wait{collective.deadline, &interrupt_};
+    if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv) {
+      const Roster& roster = options_.roster;
+      if (roster.topology.host[collective.root] != roster.host()) {
+        DT_TRY(options_.mesh->know({roster.world_ranks[collective.root]}, wait));
+      }
+    } else if (collective::moves_blocks(collective.kind)) {
+      DT_TRY(know_partners(collective, wait));
+    } else if (!knows_contacts_.load(std::memory_order_relaxed)) {
+      DT_TRY(options_.mesh->know(contacts_, wait));
+      knows_contacts_.store(true, std::memory_order_relaxed);
+    }
+    return {};
+  }
+  Status enqueue(const Collective& collective, std::shared_ptr<Work> work) {
+    if (loop()->post([conductor = conductor_, collective, work = std::move(work)]() mutable {
+          conductor->enqueue(collective, std::move(work));
+        })) {
+      return {};
+    }
+    return Status(Code::kInvalidState, "the thread dt-tcp has ended");
+  }
+  /// Waits as wait() does, and ends the visit.
+  bool wait_in(Visit& visit, Work& work, const Wait& wait) {
+    const int64_t begun_ns = monotonic_ns();
+    const auto goes_on = [&] {
+      return !work.done() && !wait.interrupted() && !wait.deadline.passed();
+    };
+    int64_t moved_ns = begun_ns;
+    const auto spins = [&] { return monotonic_ns() - moved_ns < kSpinNs; };
+    bool inside = false;
+    while (visit.possible() && !(inside = visit.try_enter()) && !work.done() && spins()) {
+    }
+    int64_t counted_ns = begun_ns;
+    for (int polls = 0; inside && goes_on(); ++polls) {
+      if (polls % kPollsPerTurn == 0) loop()->turn(0);
+      if (conductor_->poll()) moved_ns = monotonic_ns();
+      if (work.done() || spins()) continue;
+      polls = -1;
+      loop()->turn(std::min(kCountWaitMs, std::max<int64_t>(wait.deadline.remaining_ms(), 1)));
+      counted_ns = count_wait(work, counted_ns);
+    }
+    leave(visit);
+    if (!inside) sleep_for(work, wait, counted_ns);
+    return ended(work);
+  }
+  void leave(Visit& visit) {
+    if (visit.end()) loop()->leave(options_.mesh->busy());
+  }
+  /// Until the loop's thread, or whoever visits it, has done the work.
+  void sleep_for(Work& work, const Wait& wait, int64_t counted_ns) {
+    static_assert(kCountWaitMs <= kInterruptPollMs);
+    Doorbell bell;
+    work.watch(&bell);
+    while (!work.done() && !wait.interrupted() && !wait.deadline.passed()) {
+      const uint32_t ticket = bell.prepare();
+      if (work.done()) {
+        bell.cancel();
+      } else {
+        bell.sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kCountWaitMs)));
+        counted_ns = count_wait(work, counted_ns);
+      }
+    }
+    work.unwatch(&bell);
+  }
+  bool ended(const Work& work) {
+    if (!work.done()) return false;
+    conductor_->await_count();
+    if (conductor_->told() && options_.settle && !settled_.exchange(true)) options_.settle();
+    return true;
+  }
   /// Since when the wait for `work` is still to be counted.
   int64_t count_wait(const Work& work, int64_t since_ns) {
     const int64_t now = monotonic_ns();
@@ -188,6 +288,7 @@ class MultihostBackend final : public Backend {
                Deadline deadline);
 
   const MultihostOptions options_;
+  net::Loop* const visited_;       ///< null: callers sleep
   std::vector<int32_t> contacts_;  ///< world ranks
   std::atomic<bool> knows_contacts_{false};
   std::atomic<bool> knows_all_{false};

@@ -26,8 +26,11 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 void Link::open(Socket socket) {
   if (closed_) return;
   socket_ = std::move(socket);
-  auto watcher = net::FdWatcher::watch_socket(
-      loop_, socket_.fd(), [this](bool readable, bool writable) { pump(readable, writable); });
+  auto watcher =
+      net::FdWatcher::watch_socket(loop_, socket_.fd(), [this](bool readable, bool writable) {
+        unwanted_ = readable && !awaits_bytes();
+        pump(readable, writable);
+      });
   if (!watcher.ok()) return lose(watcher.status().message());
   watcher_ = std::move(watcher).value();
   pump(true, true);
@@ -97,6 +100,12 @@ void Link::pump(bool reads, bool writes) {
   });
 }
 
+bool Link::poll() {
+  const uint64_t before = moves_;
+  pump(!incoming_.empty(), !outgoing_.empty());
+  return moves_ != before;
+}
+
 Link::Progress Link::write_some() {
   if (outgoing_.empty()) return Progress::kBlocked;
   Outgoing& head = outgoing_.front();
@@ -126,6 +135,7 @@ Link::Progress Link::write_some() {
     return Progress::kBlocked;
   }
   head.sent += sent;
+  ++moves_;
   if (head.sent < total) return Progress::kMore;
   const Done done = std::move(head.done);
   outgoing_.pop_front();
@@ -155,6 +165,7 @@ Link::Progress Link::read_some() {
       if (!would_block(errno)) lose(errno_text(errno));
       return Progress::kBlocked;
     }
+    ++moves_;
     if (!in_header) {
       received_ += got;
     } else {
@@ -183,11 +194,11 @@ Link::Progress Link::read_some() {
   return Progress::kMore;
 }
 
-/// Costs a system call each time it changes. Who only sends, and must wait for that, also looks for
-/// the word that the peer has left.
+/// Costs a system call each time it changes. So the loop goes on to look for bytes between two
+/// messages, until some come that nobody awaits.
 void Link::update_interest() {
   const bool writes = !outgoing_.empty();
-  const bool reads = !incoming_.empty() || (writes && !foreseen_);
+  const bool reads = awaits_bytes() || (wants_read_ && !unwanted_);
   if (reads == wants_read_ && writes == wants_write_) return;
   wants_read_ = reads;
   wants_write_ = writes;

@@ -57,6 +57,9 @@ class Link : public std::enable_shared_from_this<Link> {
   void send(const Header& header, const void* data, Done done);
   void receive(OnHeader on_header, Done done);
 
+  /// Looks at the socket without being told to. True: something moved.
+  bool poll();
+
   /// Whether something is under way, for messages.
   bool sending() const { return !outgoing_.empty(); }
   bool receiving() const { return !incoming_.empty(); }
@@ -76,6 +79,8 @@ class Link : public std::enable_shared_from_this<Link> {
   };
   enum class Progress { kMore, kBlocked };
 
+  /// Who only sends, and must wait for that, also looks for the word that the peer has left.
+  bool awaits_bytes() const { return !incoming_.empty() || (!outgoing_.empty() && !foreseen_); }
   void pump(bool reads, bool writes);
   Progress write_some();
   Progress read_some();
@@ -99,6 +104,8 @@ class Link : public std::enable_shared_from_this<Link> {
   bool due_read_ = false;  ///< worth another try in this pump
   bool due_write_ = false;
   bool foreseen_ = false;  ///< the next message has come and is not the last one
+  bool unwanted_ = false;  ///< the loop told of bytes that nobody awaits
+  uint64_t moves_ = 0;     ///< calls that moved bytes
   bool wants_read_ = false;
   bool wants_write_ = false;
   std::deque<Outgoing> outgoing_;

@@ -83,6 +83,9 @@ class Mesh {
   void forget(const std::string& communicator, End end);
   /// Loop's thread. Sends a last message over a connection that nobody uses any more.
   void part(Socket socket, const Header& last);
+  /// Loop's thread. So many users of the loop have begun something that they wait for, or ended it.
+  void count_busy(int change) { busy_ += change; }
+  bool busy() const { return busy_ > 0; }
   /// Loop's thread. How far the connection is, for messages: "is being dialled".
   std::string progress(const std::string& communicator, int32_t rank) const;
 
@@ -103,6 +106,7 @@ class Mesh {
   const std::unique_ptr<net::Loop> loop_;
   Guarded<std::map<int32_t, Peer>> peers_;
   // Loop's thread:
+  int busy_ = 0;
   Socket listener_;
   std::unique_ptr<net::FdWatcher> watcher_;
   std::unique_ptr<net::Timer> shortage_;  ///< of descriptors: accepts again when it fires

@@ -76,6 +76,45 @@ TEST_CASE("Multihost: a receiver that expects something else, or a collective, n
   }
 }
 
+TEST_CASE(
+    "Multihost: sums that ride with the agreement are right, with a name too, up to the last") {
+  for (const std::vector<int32_t>& of_rank : {std::vector<int32_t>{0, 1}, {0, 0, 0, 1}}) {
+    play(hosts(of_rank), [&](Rank& rank) {
+      for (const char* name : {"", "bucket 3"}) {
+        // 16384 floats are the most that ride.
+        for (const int64_t count : {1, 7, 16'384, 16'385}) {
+          for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+            std::vector<float> in(static_cast<size_t>(count));
+            std::vector<float> out(in.size(), -1);
+            float ranks = 0;
+            for (int32_t each = 0; each < rank.size; ++each) ranks += static_cast<float>(4 * each);
+            for (size_t i = 0; i < in.size(); ++i) {
+              in[i] = static_cast<float>(4 * rank.rank) + static_cast<float>(i % 8) * 4;
+            }
+            for (const bool in_place : {false, true}) {
+              Collective reduce =
+                  allreduce_f32(in.data(), in_place ? in.data() : out.data(), count);
+              reduce.op = op;
+              reduce.name = name;
+              rank.expect_ok(rank.backend->run(reduce), "sum");
+              const float parts = op == ReduceOp::kAvg ? static_cast<float>(rank.size) : 1;
+              int64_t wrong = 0;
+              for (size_t i = 0; i < in.size(); ++i) {
+                const float whole =
+                    ranks + static_cast<float>(i % 8) * 4 * static_cast<float>(rank.size);
+                wrong += (in_place ? in : out)[i] != whole / parts;
+              }
+              rank.expect(wrong == 0,
+                          dt::format("%s x %lld: %lld wrong", name, static_cast<long long>(count),
+                                     static_cast<long long>(wrong)));
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("Multihost: communicators do not wait for each other, in whatever order they are used") {
   play(hosts({0, 1, 0, 1}), [](Rank& rank) {
     std::vector<std::shared_ptr<Backend>> children;
