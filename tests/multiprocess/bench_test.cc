@@ -211,6 +211,38 @@ TEST_CASE("files have every round") {
   CHECK(unwritable.out.empty());  // said before anything was measured
 }
 
+TEST_CASE("expectations and pictures are written, by the ranks and by what starts several runs") {
+  const Directory directory;
+  const std::string svg = directory.path + "/a.svg";
+  const std::string expectation = directory.path + "/e.json";
+  for (const char* ranks : {"2", "1,2"}) {
+    CAPTURE(std::string(ranks));
+    const Strings same = {"allreduce", "-n", ranks, "--memory", "private", "--plot", svg};
+    Process first(bench(same, {"--sizes", "8,64K", "--iters", "2", "--rounds", "2",
+                               "--save-expectation", expectation}));
+    CHECK(first.wait() == 0);
+    CHECK(count_of(text_of(svg), "<title>dt-private</title>") == (ranks[1] == 0 ? 2 : 4));
+    CHECK(count_of(text_of(svg), "</svg>\n") == 1);
+    Process held(bench(same, {"--sizes", "8,64K", "--iters", "2", "--rounds", "2", "--expect",
+                              expectation, "--expect-factor", "1000000"}));
+    CHECK(held.wait() == 0);
+    CHECK(count_of(held.out, " rows missed OK\n") == 1);
+    Process missed(bench(same, {"--sizes", "8", "--iters", "2", "--rounds", "2", "--expect",
+                                expectation, "--expect-factor", "1000000"}));
+    CHECK(missed.wait() == 1);
+    CHECK(count_of(missed.out,
+                   "private allreduce float sum, 2 ranks, 65536 B, in place: not "
+                   "measured\n") == 1);
+    CHECK(count_of(missed.out, " rows missed FAILED\n") == 1);
+  }
+  Process absent(bench({"allreduce", "--expect", directory.path + "/no.json"}, kShort));
+  CHECK(absent.wait() == 1);
+  CHECK(absent.out.empty());
+  CHECK(count_of(absent.err,
+                 "no.json: No such file or directory; write it with "
+                 "--save-expectation\n") == 1);
+}
+
 TEST_CASE("bad options are explained") {
   CHECK(count_of(usage_error({}), "collective is required") == 1);
   CHECK(usage_error({"alltogether"}) ==

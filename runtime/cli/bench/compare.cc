@@ -66,6 +66,9 @@ Contender own_contender(const Options& options, const Files& files, bool shared,
   once.raw = true;
   once.json.clear();
   once.csv.clear();
+  once.plot.clear();
+  once.expect.clear();
+  once.save_expectation.clear();
   Contender contender;
   contender.program.name = options.cuda ? "dt-cuda" : shared ? "dt-shared" : "dt-private";
   contender.plan.command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
@@ -274,8 +277,8 @@ Result<int> compare(const Options& options, const Files& files) {
   }
   printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong),
          wrong == 0 ? "OK" : "FAILED");
-  DT_TRY(write_files(options, machine, all));
-  return wrong == 0 ? 0 : 1;
+  DT_TRY_VALUE(const bool held, finish(options, machine, all));
+  return wrong == 0 && held ? 0 : 1;
 }
 
 }  // namespace dt::cli::bench

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cli/bench/method.h"
+#include "cli/bench/plot.h"
 #include "cli/bench/rival_facts.h"
 #include "cli/command.h"
 
@@ -31,6 +32,10 @@ constexpr char kFooter[] =
     "each\n"
     "timed operation; below, operations run back to back. Times are averaged over the ranks.\n"
     "Columns are those of nccl-tests, GB is 10^9 bytes.\n"
+    "\n"
+    "--plot draws dt, the rivals, and as the machine's limit a copy of each size that every rank "
+    "makes\n"
+    "at once without waiting for another.\n"
     "\n"
     "--device cuda measures GPU memory over NCCL, or through the host where ranks share a GPU and\n"
     "backend.shared_gpu is host. As nccl-tests, it runs operations back to back at every size; "
@@ -70,6 +75,7 @@ struct Words {
   std::string max = "32M";
   std::string sizes;
   std::string compare;
+  std::string wire;
   int factor = 2;
 };
 
@@ -197,6 +203,9 @@ Status interpret(const Words& words, Options* options) {
   }
   options->cuda = words.device == "cuda";
   DT_TRY_VALUE(options->sizes_bytes, sizes_of(words));
+  if (!words.wire.empty()) {
+    DT_TRY_VALUE(options->wire_gbps, parse_wire(words.wire));
+  }
   return interpret_rivals(words, options);
 }
 
@@ -262,6 +271,16 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
                  "also measure these: openmpi,mpich,gloo,torch; or all that are installed: all");
   app.add_option("--timeout", options.timeout_s, "seconds until a run is given up (600)")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--plot", options.plot,
+                 "draw time and bandwidth over size into FILE, an SVG picture");
+  app.add_option("--wire", words.wire,
+                 "Gbit/s between hosts, or an interface: drawn as a limit by --plot");
+  app.add_option("--save-expectation", options.save_expectation,
+                 "write dt's medians to FILE, for --expect");
+  app.add_option("--expect", options.expect,
+                 "exit with 1 when a row of this FILE takes longer than --expect-factor allows");
+  app.add_option("--expect-factor", options.expect_factor, "times the expected median (1.5)")
+      ->check(CLI::Range(1.0, 1e6));
   app.add_flag("--raw", options.raw)->group("");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
@@ -301,6 +320,13 @@ std::vector<std::string> worker_arguments(const Options& options) {
   if (options.iterations > 0) add("--iters", std::to_string(options.iterations));
   if (!options.json.empty()) add("--json", options.json);
   if (!options.csv.empty()) add("--csv", options.csv);
+  if (!options.plot.empty()) add("--plot", options.plot);
+  if (options.wire_gbps > 0) add("--wire", format("%g", options.wire_gbps));
+  if (!options.expect.empty()) add("--expect", options.expect);
+  if (!options.save_expectation.empty()) add("--save-expectation", options.save_expectation);
+  if (options.expect_factor != Options{}.expect_factor) {
+    add("--expect-factor", format("%g", options.expect_factor));
+  }
   if (options.cuda) add("--device", "cuda");
   if (options.raw) arguments.push_back("--raw");
   return arguments;

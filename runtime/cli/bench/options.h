@@ -28,6 +28,11 @@ struct Options {
   bool raw = false;    ///< lines for compare.cc instead of the table
   std::string json;
   std::string csv;
+  std::string plot;              ///< an SVG picture
+  double wire_gbps = 0;          ///< Gbit/s between hosts, for the picture; 0: not known
+  std::string expect;            ///< an expectation to be held
+  std::string save_expectation;  ///< a new one
+  double expect_factor = 1.5;
   std::vector<std::string> rivals;  ///< names of rivals.h
   bool all_rivals = false;          ///< --compare all: those that are installed
   /// Everything is measured for each of these; `ranks` and `dtype` above are the first ones.

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "cli/bench/expectation.h"
+#include "cli/bench/plot.h"
+
 namespace dt::cli::bench {
 namespace {
 
@@ -109,15 +112,39 @@ Status check_writable(const std::string& path) {
 }  // namespace
 
 Status check_outputs(const Options& options) {
-  DT_TRY(check_writable(options.json));
-  return check_writable(options.csv);
+  for (const std::string& path :
+       {options.json, options.csv, options.plot, options.save_expectation}) {
+    DT_TRY(check_writable(path));
+  }
+  if (!options.expect.empty()) {
+    DT_TRY_VALUE([[maybe_unused]] const Expectation expected, read_expectation(options.expect));
+  }
+  return {};
 }
 
-Status write_files(const Options& options, const Machine& machine,
-                   const std::vector<Measured>& measured) {
+Result<bool> finish(const Options& options, const Machine& machine,
+                    const std::vector<Measured>& measured) {
   if (!options.json.empty()) DT_TRY(write_text(options.json, json(machine, measured)));
   if (!options.csv.empty()) DT_TRY(write_text(options.csv, csv(measured)));
-  return {};
+  if (!options.plot.empty()) {
+    std::vector<Plot> plots;
+    for (const Measured& one : measured) {
+      plots.push_back(
+          {&one, measure_copies(one.options.ranks, one.options.sizes_bytes), options.wire_gbps});
+    }
+    DT_TRY(write_text(options.plot, svg_of(plots, machine)));
+  }
+  const Expectation got = make_expectation(machine, measured);
+  Verdict verdict;
+  if (!options.expect.empty()) {
+    DT_TRY_VALUE(const Expectation expected, read_expectation(options.expect));
+    verdict = judge(expected, got, options.expect_factor);
+    fputs(verdict.text.c_str(), stdout);
+  }
+  if (!options.save_expectation.empty()) {
+    DT_TRY(write_text(options.save_expectation, expectation_text(machine, got)));
+  }
+  return verdict.missed == 0;
 }
 
 std::string json_quoted(const std::string& text) {

@@ -10,12 +10,14 @@
 
 namespace dt::cli::bench {
 
-/// Whether the files that `options` name can be written: asked before minutes of measuring.
+/// Whether the files that `options` name can be written, or be read: asked before minutes of
+/// measuring.
 Status check_outputs(const Options& options);
 
-/// Writes the files that --json and --csv name.
-Status write_files(const Options& options, const Machine& machine,
-                   const std::vector<Measured>& measured);
+/// Writes the files that `options` name, and prints whether the expectation was held: false when it
+/// was not.
+Result<bool> finish(const Options& options, const Machine& machine,
+                    const std::vector<Measured>& measured);
 
 /// `text` in quotes, as JSON wants it.
 std::string json_quoted(const std::string& text);

@@ -201,15 +201,16 @@ Result<int> work(const Options& options) {
   }
   DT_TRY(check(dt_finalize(job.get(), -1)));
   if (!prints) return 0;
-  const bool right = wrong_elements(program.rows) == 0;
+  bool good = wrong_elements(program.rows) == 0;
   if (!options.raw) {
     if (options.cuda) fputs(clock_line(program.rows).c_str(), stdout);
     fputs(table_footer(options, place.world_size, program.rows).c_str(), stdout);
     Measured measured{options, {program}};
     measured.options.ranks = place.world_size;
-    DT_TRY(write_files(options, machine, {measured}));
+    DT_TRY_VALUE(const bool held, finish(options, machine, {measured}));
+    good = good && held;
   }
-  return right ? 0 : 1;
+  return good ? 0 : 1;
 }
 
 // The rank ends by itself, whatever becomes of the program that started it.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine's own limit for a plot: what a copy takes when every rank makes one and waits for
+// nobody. Threads stand for the ranks: each has memory of its own, and they share the processors
+// and the memory bus as ranks do.
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "cli/bench/method.h"
+#include "cli/bench/plot.h"
+
+namespace dt::cli::bench {
+namespace {
+
+constexpr int kCopyRounds = 5;
+constexpr double kCopyBudgetUs = 3'000;  // of one round of one size
+
+struct CopyAreas {
+  std::unique_ptr<char[]> from;
+  std::unique_ptr<char[]> to;
+};
+
+CopyAreas make_areas(size_t bytes) {
+  CopyAreas areas{std::unique_ptr<char[]>(new (std::nothrow) char[bytes]),
+                  std::unique_ptr<char[]>(new (std::nothrow) char[bytes])};
+  if (areas.from == nullptr || areas.to == nullptr) return {};
+  memset(areas.from.get(), 1, bytes);
+  memset(areas.to.get(), 2, bytes);
+  return areas;
+}
+
+double copy_us(const CopyAreas& areas, size_t bytes, int64_t repeats) {
+  const double begin = bench_now_us();
+  for (int64_t i = 0; i < repeats; ++i) {
+    memcpy(areas.to.get(), areas.from.get(), bytes);
+    asm volatile("" ::: "memory");  // each copy is made
+  }
+  return (bench_now_us() - begin) / static_cast<double>(repeats);
+}
+
+}  // namespace
+
+std::vector<CopyLimit> measure_copies(int ranks, const std::vector<int64_t>& sizes_bytes) {
+  const int64_t largest = *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
+  std::vector<CopyAreas> areas;
+  for (int rank = 0; rank < ranks; ++rank) {
+    areas.push_back(make_areas(static_cast<size_t>(largest) + 1));
+    if (areas.back().from == nullptr) return {};  // not enough memory: no line in the plot
+  }
+  std::vector<CopyLimit> limits;
+  for (const int64_t bytes : sizes_bytes) {
+    const auto size = static_cast<size_t>(bytes);
+    const int64_t repeats = std::clamp<int64_t>(
+        static_cast<int64_t>(kCopyBudgetUs / copy_us(areas[0], size, 2)), 1, BENCH_MAX_ITERATIONS);
+    std::vector<double> rounds_us;
+    for (int round = 0; round < kCopyRounds; ++round) {
+      std::vector<double> us(areas.size(), 0);  // each thread writes its own, joined before read
+      std::barrier begin(static_cast<std::ptrdiff_t>(ranks));
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < areas.size(); ++i) {
+        threads.emplace_back([&, i] {
+          begin.arrive_and_wait();
+          us[i] = copy_us(areas[i], size, repeats);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      double sum = 0;
+      for (const double one : us) sum += one;
+      rounds_us.push_back(sum / ranks);
+    }
+    limits.push_back({bytes, spread(rounds_us).median});
+  }
+  return limits;
+}
+
+}  // namespace dt::cli::bench
