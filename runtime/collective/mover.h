@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "collective/group.h"
 #include "collective/operation.h"
+#include "kernels/host/reduce.h"
 
 namespace dt::collective {
 
@@ -59,7 +60,8 @@ class Mover {
     int64_t count;
   };
 
-  Status plan_push(const std::vector<const Detail*>& details);
+  Status plan_push(const std::vector<uint64_t>& signatures,
+                   const std::vector<const Detail*>& details);
   Status plan_pull(const std::vector<uint64_t>& signatures,
                    const std::vector<const Detail*>& details);
   Step advance_push();
@@ -98,8 +100,10 @@ class Mover {
   std::vector<int32_t> others_;   ///< all other members
   std::vector<const void*> scratch_;
   // push
-  std::vector<char*> targets_;  ///< the recv buffers to write, own first
-  int64_t next_ = 0;            ///< element
+  std::vector<char*> targets_;       ///< the recv buffers to write, own first
+  std::vector<void*> push_targets_;  ///< where in them
+  kernels::Stores push_stores_ = kernels::Stores::kTemporal;
+  int64_t next_ = 0;  ///< element
   int64_t end_ = 0;
 };
 

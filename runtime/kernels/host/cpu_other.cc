@@ -7,14 +7,22 @@ namespace dt::kernels {
 bool can_run_avx2() { return false; }
 bool can_run_avx512() { return false; }
 
-void reduce_avx2(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_avx2(const Reduction& reduction, const Targets& targets, const void* const* sources,
                  int32_t source_count, int64_t first, int64_t count) {
-  reduce_portable(reduction, destination, sources, source_count, first, count);
+  reduce_portable(reduction, targets, sources, source_count, first, count);
 }
 
-void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
                    int32_t source_count, int64_t first, int64_t count) {
-  reduce_portable(reduction, destination, sources, source_count, first, count);
+  reduce_portable(reduction, targets, sources, source_count, first, count);
+}
+
+void copy_streaming_avx2(void* destination, const void* source, int64_t bytes) {
+  copy_streaming_portable(destination, source, bytes);
+}
+
+void copy_streaming_avx512(void* destination, const void* source, int64_t bytes) {
+  copy_streaming_portable(destination, source, bytes);
 }
 
 }  // namespace dt::kernels

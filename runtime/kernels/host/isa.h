@@ -10,18 +10,24 @@
 
 namespace dt::kernels {
 
-/// reduce() for the elements [first, first + count). Integer avg is not known here: reduce.cc sums
-/// and divides. The arguments are valid.
-using ReduceFunction = void (*)(const Reduction& reduction, void* destination,
+/// reduce_to_all() for the elements [first, first + count). Integer avg is not known here:
+/// reduce.cc sums and divides. The arguments are valid.
+using ReduceFunction = void (*)(const Reduction& reduction, const Targets& targets,
                                 const void* const* sources, int32_t source_count, int64_t first,
                                 int64_t count);
+/// copy() with streaming stores; bytes > 0.
+using CopyFunction = void (*)(void* destination, const void* source, int64_t bytes);
 
-void reduce_portable(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_portable(const Reduction& reduction, const Targets& targets, const void* const* sources,
                      int32_t source_count, int64_t first, int64_t count);
-void reduce_avx2(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_avx2(const Reduction& reduction, const Targets& targets, const void* const* sources,
                  int32_t source_count, int64_t first, int64_t count);
-void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
                    int32_t source_count, int64_t first, int64_t count);
+
+void copy_streaming_portable(void* destination, const void* source, int64_t bytes);
+void copy_streaming_avx2(void* destination, const void* source, int64_t bytes);
+void copy_streaming_avx512(void* destination, const void* source, int64_t bytes);
 
 /// Whether this build has the file, and both processor and operating system can run it.
 bool can_run_avx2();

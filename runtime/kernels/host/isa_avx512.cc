@@ -5,9 +5,13 @@
 
 namespace dt::kernels {
 
-void reduce_avx512(const Reduction& reduction, void* destination, const void* const* sources,
+void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
                    int32_t source_count, int64_t first, int64_t count) {
-  reduce_here(reduction, destination, sources, source_count, first, count);
+  reduce_here(reduction, targets, sources, source_count, first, count);
+}
+
+void copy_streaming_avx512(void* destination, const void* source, int64_t bytes) {
+  copy_here(destination, source, bytes);
 }
 
 }  // namespace dt::kernels

@@ -55,6 +55,25 @@ ReduceFunction function_of(Isa isa) {
   return reduce_portable;  // the same bits
 }
 
+/// Part by part: the sum is divided in the first destination and copied on from there.
+void mean_of_integers(ReduceFunction sum, const Reduction& reduction, const Targets& targets,
+                      const void* const* sources, int32_t source_count, int64_t count) {
+  const int64_t element_bytes = dtype_bytes(reduction.dtype);
+  const int64_t part = kMeanPartBytes / element_bytes;
+  for (int64_t first = 0; first < count; first += part) {
+    const int64_t elements = std::min(part, count - first);
+    const int64_t offset = first * element_bytes;
+    sum(reduction, {targets.destinations, 1, Stores::kTemporal}, sources, source_count, first,
+        elements);
+    auto* mean = static_cast<unsigned char*>(targets.destinations[0]) + offset;
+    if (reduction.divisor > 1) divide_integers(reduction.dtype, mean, elements, reduction.divisor);
+    for (int32_t k = 1; k < targets.count; ++k) {
+      copy(static_cast<unsigned char*>(targets.destinations[k]) + offset, mean,
+           elements * element_bytes);
+    }
+  }
+}
+
 }  // namespace
 
 const char* isa_name(Isa isa) {
@@ -88,36 +107,57 @@ void reduce(const Reduction& reduction, void* destination, const void* const* so
   reduce_with(chosen_isa(), reduction, destination, sources, source_count, count);
 }
 
+void reduce_to_all(const Reduction& reduction, const Targets& targets, const void* const* sources,
+                   int32_t source_count, int64_t count) {
+  reduce_with(chosen_isa(), reduction, targets, sources, source_count, count);
+}
+
 void reduce_with(Isa isa, const Reduction& reduction, void* destination, const void* const* sources,
                  int32_t source_count, int64_t count) {
+  reduce_with(isa, reduction, Targets{&destination, 1, Stores::kTemporal}, sources, source_count,
+              count);
+}
+
+void reduce_with(Isa isa, const Reduction& reduction, const Targets& targets,
+                 const void* const* sources, int32_t source_count, int64_t count) {
   const bool is_mean = reduction.op == ReduceOp::kAvg;
   if (!is_valid(reduction.dtype) || !is_valid(reduction.op) || source_count < 1 || count <= 0 ||
-      (is_mean && reduction.divisor < 1)) {
+      targets.count < 1 || (is_mean && reduction.divisor < 1)) {
     return;
   }
   const int64_t element_bytes = dtype_bytes(reduction.dtype);
   if (source_count == 1 && !is_mean) {
-    if (destination != sources[0]) copy(destination, sources[0], count * element_bytes);
+    for (int32_t k = 0; k < targets.count; ++k) {
+      if (targets.destinations[k] != sources[0]) {
+        copy(targets.destinations[k], sources[0], count * element_bytes, targets.stores);
+      }
+    }
     return;
   }
-  const ReduceFunction reduce_elements = function_of(isa);
-  if (!is_mean || is_floating(reduction.dtype)) {
-    reduce_elements(reduction, destination, sources, source_count, 0, count);
-    return;
-  }
-  const int64_t part = kMeanPartBytes / element_bytes;
-  for (int64_t first = 0; first < count; first += part) {
-    const int64_t elements = std::min(part, count - first);
-    reduce_elements(reduction, destination, sources, source_count, first, elements);
-    if (reduction.divisor == 1) continue;
-    divide_integers(reduction.dtype,
-                    static_cast<unsigned char*>(destination) + first * element_bytes, elements,
-                    reduction.divisor);
+  if (is_mean && !is_floating(reduction.dtype)) {
+    mean_of_integers(function_of(isa), reduction, targets, sources, source_count, count);
+  } else {
+    function_of(isa)(reduction, targets, sources, source_count, 0, count);
   }
 }
 
-void copy(void* destination, const void* source, int64_t bytes) {
-  if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
+void copy(void* destination, const void* source, int64_t bytes, Stores stores) {
+  if (stores == Stores::kStreaming) {
+    copy_streaming_with(chosen_isa(), destination, source, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(destination, source, static_cast<size_t>(bytes));
+  }
+}
+
+void copy_streaming_with(Isa isa, void* destination, const void* source, int64_t bytes) {
+  if (bytes <= 0) return;
+  if (isa == Isa::kAvx512 && isa_available(isa)) {
+    copy_streaming_avx512(destination, source, bytes);
+  } else if (isa == Isa::kAvx2 && isa_available(isa)) {
+    copy_streaming_avx2(destination, source, bytes);
+  } else {
+    copy_streaming_portable(destination, source, bytes);
+  }
 }
 
 }  // namespace dt::kernels

@@ -19,6 +19,8 @@
 #include <arm_neon.h>
 #elif DT_HARDWARE_F16
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #define DT_INLINE inline __attribute__((always_inline))
@@ -28,6 +30,7 @@ namespace {
 
 constexpr int64_t kVectorBytes = DT_VECTOR_BYTES;
 constexpr int64_t kQuadBytes = 4 * kVectorBytes;
+constexpr uint64_t kLineBytes = 64;  // of a cache
 /// More streams than this at once outrun the hardware prefetchers.
 constexpr int32_t kSourcesPerPass = 8;
 /// Stays in the first-level cache beside the sources; on the stack.
@@ -44,10 +47,17 @@ using U32s = VectorOf<uint32_t>::Type;
 using I32s = VectorOf<int32_t>::Type;
 using F64s = VectorOf<double>::Type;
 using I64s = VectorOf<int64_t>::Type;
+#if DT_HARDWARE_F16
+typedef uint16_t U16Halves __attribute__((vector_size(DT_VECTOR_BYTES / 2)));
+#endif
 
 template <class V>
 struct Quad {
   V a, b, c, d;
+};
+template <class V>
+struct Pair {
+  V a, b;
 };
 
 template <class V>
@@ -62,18 +72,58 @@ DT_INLINE void store_vector(Byte* to, V vector) {
   __builtin_memcpy(to, &vector, sizeof(vector));
 }
 
+/// How a vector is written: past the caches, where the processor has such stores and the address is
+/// a multiple of the vector's size, or as usual.
+template <bool kStreaming>
+struct Writer {
+  template <class V>
+  static DT_INLINE void write(Byte* to, V vector) {
+    if constexpr (!kStreaming) {
+      store_vector(to, vector);
+#if DT_VECTOR_BYTES == 64
+    } else if constexpr (sizeof(V) == 64) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)vector);
+#endif
+#if DT_VECTOR_BYTES >= 32
+    } else if constexpr (sizeof(V) == 32) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)vector);
+#endif
+#if defined(__SSE2__)
+    } else if constexpr (sizeof(V) == 16) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)vector);
+#endif
+    } else {
+      store_vector(to, vector);
+    }
+  }
+};
+
+/// Before anybody may be told of what was written past the caches.
+DT_INLINE void finish_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 template <class V>
 DT_INLINE Quad<V> load_quad(const Byte* from) {
   return {load_vector<V>(from), load_vector<V>(from + kVectorBytes),
           load_vector<V>(from + 2 * kVectorBytes), load_vector<V>(from + 3 * kVectorBytes)};
 }
 
-template <class V>
-DT_INLINE void store_quad(Byte* to, const Quad<V>& quad) {
-  store_vector(to, quad.a);
-  store_vector(to + kVectorBytes, quad.b);
-  store_vector(to + 2 * kVectorBytes, quad.c);
-  store_vector(to + 3 * kVectorBytes, quad.d);
+template <bool kStreaming = false, class V>
+DT_INLINE void write(Byte* to, const Quad<V>& quad) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(V));
+  Writer<kStreaming>::write(to, quad.a);
+  Writer<kStreaming>::write(to + kSize, quad.b);
+  Writer<kStreaming>::write(to + 2 * kSize, quad.c);
+  Writer<kStreaming>::write(to + 3 * kSize, quad.d);
+}
+
+template <bool kStreaming = false, class V>
+DT_INLINE void write(Byte* to, const Pair<V>& pair) {
+  Writer<kStreaming>::write(to, pair.a);
+  Writer<kStreaming>::write(to + static_cast<int64_t>(sizeof(V)), pair.b);
 }
 
 // Which NaN an addition gives depends on the order of its operands, which compilers swap, and on
@@ -87,7 +137,7 @@ DT_INLINE V one_nan(V integers) {
   return integers;
 }
 
-// How a dtype is loaded into accumulators and stored from them.
+// How a dtype is loaded into accumulators, and packed for its stores.
 
 template <class T>
 struct Plain {
@@ -97,8 +147,8 @@ struct Plain {
   static constexpr int64_t kStepBytes = kQuadBytes;
 
   static DT_INLINE Quad<Vector> load(const Byte* from) { return load_quad<Vector>(from); }
-  static DT_INLINE void store(Byte* to, const Quad<Vector>& quad) {
-    store_quad<Vector>(to, {one_nan(quad.a), one_nan(quad.b), one_nan(quad.c), one_nan(quad.d)});
+  static DT_INLINE Quad<Vector> pack(const Quad<Vector>& quad) {
+    return {one_nan(quad.a), one_nan(quad.b), one_nan(quad.c), one_nan(quad.d)};
   }
 };
 
@@ -126,9 +176,8 @@ struct Bf16 {
     const U32s second = load_vector<U32s>(from + kVectorBytes);
     return {low(first), high(first), low(second), high(second)};
   }
-  static DT_INLINE void store(Byte* to, const Quad<F32s>& quad) {
-    store_vector(to, join(quad.a, quad.b));
-    store_vector(to + kVectorBytes, join(quad.c, quad.d));
+  static DT_INLINE Pair<U32s> pack(const Quad<F32s>& quad) {
+    return {join(quad.a, quad.b), join(quad.c, quad.d)};
   }
 };
 
@@ -164,19 +213,13 @@ struct F16 {
     __builtin_memcpy(&halves, from, sizeof(halves));
     return widen(halves);
   }
-  static DT_INLINE void store_half(Byte* to, F32s x) {
-    const Halves halves = narrow(x);
-    __builtin_memcpy(to, &halves, sizeof(halves));
-  }
   static DT_INLINE Quad<F32s> load(const Byte* from) {
     return {load_half(from), load_half(from + kVectorBytes / 2), load_half(from + kVectorBytes),
             load_half(from + kVectorBytes * 3 / 2)};
   }
-  static DT_INLINE void store(Byte* to, const Quad<F32s>& quad) {
-    store_half(to, quad.a);
-    store_half(to + kVectorBytes / 2, quad.b);
-    store_half(to + kVectorBytes, quad.c);
-    store_half(to + kVectorBytes * 3 / 2, quad.d);
+  static DT_INLINE Quad<U16Halves> pack(const Quad<F32s>& quad) {
+    return {(U16Halves)narrow(quad.a), (U16Halves)narrow(quad.b), (U16Halves)narrow(quad.c),
+            (U16Halves)narrow(quad.d)};
   }
 };
 #else
@@ -220,9 +263,8 @@ struct F16 {
     return {widen(first & 0xffffU), widen(first >> 16), widen(second & 0xffffU),
             widen(second >> 16)};
   }
-  static DT_INLINE void store(Byte* to, const Quad<F32s>& quad) {
-    store_vector(to, join(quad.a, quad.b));
-    store_vector(to + kVectorBytes, join(quad.c, quad.d));
+  static DT_INLINE Pair<U32s> pack(const Quad<F32s>& quad) {
+    return {join(quad.a, quad.b), join(quad.c, quad.d)};
   }
 };
 #endif
@@ -251,13 +293,15 @@ DT_INLINE Quad<V> combine(const Quad<V>& acc, const Quad<V>& x) {
 
 /// What one pass over memory is told.
 struct Pass {
-  Byte* destination;
+  Byte* const* destinations;
+  int32_t destination_count;
+  bool streaming;  // the destinations are multiples of a cache line at begin_bytes
   const Byte* const* sources;
   int32_t source_count;
   double scale;  // only for avg: 1/divisor, rounded to the accumulator's type
   int64_t begin_bytes, end_bytes;
   const Byte* carry_in;  // quads that come before the first source, or null
-  Byte* carry_out;       // where the quads go instead of to the destination, or null
+  Byte* carry_out;       // where the quads go instead of to the destinations, or null
 };
 
 template <class D, ReduceOp kOp>
@@ -296,16 +340,24 @@ DT_INLINE void reduce_step(const Pass& pass, int64_t at, int64_t carry_at, Byte*
     acc = combine<kOp>(acc, load(next));
   }
   if (pass.carry_out != nullptr) {
-    store_quad(pass.carry_out + carry_at, acc);
-  } else if constexpr (kWhole) {
-    D::store(pass.destination + at, acc);
-  } else {
-    D::store(padded, acc);
-    __builtin_memcpy(pass.destination + at, padded, step_bytes);
+    write(pass.carry_out + carry_at, acc);
+    return;
+  }
+  const auto packed = D::pack(acc);
+  if constexpr (!kWhole) write(padded, packed);
+  for (int32_t k = 0; k < pass.destination_count; ++k) {
+    Byte* const to = pass.destinations[k] + at;
+    if constexpr (!kWhole) {
+      __builtin_memcpy(to, padded, step_bytes);
+    } else if (pass.streaming) {
+      write<true>(to, packed);
+    } else {
+      write(to, packed);
+    }
   }
 }
 
-/// Any number of sources and of elements. `pass` is a copy, which stores cannot alias.
+/// Any number of sources, destinations and elements. `pass` is a copy, which stores cannot alias.
 template <class D, ReduceOp kOp>
 __attribute__((noinline)) void reduce_any(Pass pass) {
   int64_t carry_at = 0;
@@ -320,23 +372,26 @@ __attribute__((noinline)) void reduce_any(Pass pass) {
   }
 }
 
-/// The usual count, without an inner loop.
-template <class D, ReduceOp kOp>
+/// The usual counts, without inner loops: two sources, one destination or two.
+template <class D, ReduceOp kOp, bool kBoth, bool kStreaming>
 __attribute__((noinline)) void reduce_two(Pass pass) {
   const Byte* const first = pass.sources[0];
   const Byte* const second = pass.sources[1];
+  Byte* const to = pass.destinations[0];
+  Byte* const to_other = pass.destinations[kBoth ? 1 : 0];
   int64_t at = pass.begin_bytes;
   for (; pass.end_bytes - at >= D::kStepBytes; at += D::kStepBytes) {
     const auto acc = load_scaled<D, kOp>(first + at, pass.scale);
-    D::store(pass.destination + at,
-             combine<kOp>(acc, load_scaled<D, kOp>(second + at, pass.scale)));
+    const auto packed = D::pack(combine<kOp>(acc, load_scaled<D, kOp>(second + at, pass.scale)));
+    write<kStreaming>(to + at, packed);
+    if constexpr (kBoth) write<kStreaming>(to_other + at, packed);
   }
   pass.begin_bytes = at;
   reduce_any<D, kOp>(pass);
 }
 
 /// Too many sources for one pass: chunk by chunk, a few sources at a time, the rest carried. The
-/// destination's chunk is written last, as it may be one of the sources.
+/// destinations' chunks are written last, as they may be among the sources.
 template <class D, ReduceOp kOp>
 __attribute__((noinline)) void reduce_many(const Pass& all) {
   alignas(kVectorBytes) Byte carry[kCarryBytes];
@@ -358,16 +413,44 @@ __attribute__((noinline)) void reduce_many(const Pass& all) {
 }
 
 template <class D, ReduceOp kOp>
-void reduce_elements(Pass pass) {
-  pass.begin_bytes *= static_cast<int64_t>(sizeof(typename D::Element));
-  pass.end_bytes *= static_cast<int64_t>(sizeof(typename D::Element));
-  if (pass.source_count == 2) {
-    reduce_two<D, kOp>(pass);
-  } else if (pass.source_count <= kSourcesPerPass) {
-    reduce_any<D, kOp>(pass);
-  } else {
+DT_INLINE void reduce_range(const Pass& pass) {
+  if (pass.source_count > kSourcesPerPass) {
     reduce_many<D, kOp>(pass);
+  } else if (pass.source_count != 2 || pass.destination_count > 2) {
+    reduce_any<D, kOp>(pass);
+  } else if (pass.streaming) {
+    pass.destination_count == 2 ? reduce_two<D, kOp, true, true>(pass)
+                                : reduce_two<D, kOp, false, true>(pass);
+  } else {
+    pass.destination_count == 2 ? reduce_two<D, kOp, true, false>(pass)
+                                : reduce_two<D, kOp, false, false>(pass);
   }
+}
+
+/// Bytes up to the first line boundary of the destination.
+DT_INLINE int64_t bytes_to_line(const Byte* to) {
+  return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % kLineBytes);
+}
+
+/// Streams only where all destinations reach a line boundary together, between two elements.
+template <class D, ReduceOp kOp>
+void reduce_elements(Pass pass) {
+  constexpr auto kElementBytes = static_cast<int64_t>(sizeof(typename D::Element));
+  pass.begin_bytes *= kElementBytes;
+  pass.end_bytes *= kElementBytes;
+  const int64_t head = bytes_to_line(pass.destinations[0] + pass.begin_bytes);
+  for (int32_t k = 0; k < pass.destination_count && pass.streaming; ++k) {
+    pass.streaming = bytes_to_line(pass.destinations[k] + pass.begin_bytes) == head &&
+                     head % kElementBytes == 0 && head < pass.end_bytes - pass.begin_bytes;
+  }
+  if (!pass.streaming) return reduce_range<D, kOp>(pass);
+  Pass unaligned = pass;
+  unaligned.streaming = false;
+  unaligned.end_bytes = pass.begin_bytes + head;
+  reduce_range<D, kOp>(unaligned);
+  pass.begin_bytes += head;
+  reduce_range<D, kOp>(pass);
+  finish_streaming();
 }
 
 template <class D>
@@ -393,14 +476,16 @@ void reduce_integers(ReduceOp op, const Pass& pass) {
   }
 }
 
-DT_INLINE void reduce_here(const Reduction& reduction, void* destination,
+DT_INLINE void reduce_here(const Reduction& reduction, const Targets& targets,
                            const void* const* sources, int32_t source_count, int64_t first,
                            int64_t count) {
   // Rounded as the accumulator's type divides; a float survives the way through a double.
   const bool is_f64 = reduction.dtype == Dtype::kF64;
   const double scale = is_f64 ? 1.0 / reduction.divisor
                               : static_cast<double>(1.0F / static_cast<float>(reduction.divisor));
-  const Pass pass = {static_cast<Byte*>(destination),
+  const Pass pass = {reinterpret_cast<Byte* const*>(targets.destinations),
+                     targets.count,
+                     targets.stores == Stores::kStreaming,
                      reinterpret_cast<const Byte* const*>(sources),
                      source_count,
                      scale,
@@ -420,6 +505,20 @@ DT_INLINE void reduce_here(const Reduction& reduction, void* destination,
     case Dtype::kF32: return reduce_floating<Plain<float>>(reduction.op, pass);
     case Dtype::kF64: return reduce_floating<Plain<double>>(reduction.op, pass);
   }
+}
+
+/// Copies with stores past the caches.
+DT_INLINE void copy_here(void* destination, const void* source, int64_t bytes) {
+  auto* to = static_cast<Byte*>(destination);
+  const auto* from = static_cast<const Byte*>(source);
+  const int64_t to_line = bytes_to_line(to);
+  int64_t at = to_line < bytes ? to_line : bytes;
+  __builtin_memcpy(to, from, static_cast<uint64_t>(at));
+  for (; bytes - at >= kQuadBytes; at += kQuadBytes) {
+    write<true>(to + at, load_quad<U32s>(from + at));
+  }
+  __builtin_memcpy(to + at, from + at, static_cast<uint64_t>(bytes - at));
+  finish_streaming();
 }
 
 }  // namespace
