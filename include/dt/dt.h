@@ -1019,7 +1019,8 @@ DT_API dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, 
 /* ---- Works --------------------------------------------------------------------------------- */
 
 /**
- * Whether the work has completed. Costs one load.
+ * Whether the work has completed. Costs one load; with host.progress = caller, where operations go
+ * on inside calls of dt only, it advances what is queued.
  * @param work     the handle.
  * @param out_done 1 or 0.
  * @return DT_OK; the operation's error once it failed; DT_ERR_INVALID_ARGUMENT.
@@ -1069,7 +1070,8 @@ DT_API dt_status dt_work_wait_any(dt_work* const* works, int32_t count, int64_t 
  * it was last read; each completion adds 1.
  * @param comm   the communicator.
  * @param out_fd owned by the communicator, the same at every call; do not close it.
- * @return DT_OK; DT_ERR_SYSTEM; DT_ERR_INVALID_ARGUMENT.
+ * @return DT_OK; DT_ERR_SYSTEM; DT_ERR_UNSUPPORTED with host.progress = caller, where nothing
+ * completes while nobody calls; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0
  */

@@ -39,6 +39,9 @@ class Backend {
   /// Waits until `work` (of this backend) is done, helping it along. False: deadline or interrupt
   /// of `wait` came first; nothing is cancelled.
   virtual bool wait(Work& work, const Wait& wait) = 0;
+  /// For who looks at works and does not wait: advances what no thread of dt advances, without
+  /// blocking. False: nothing is like that here.
+  virtual bool help() { return false; }
   /// Orders `work` (of this backend) before later work of `stream`. A host communicator has no
   /// streams: there it waits for the work.
   virtual Status wait_stream(Work& work, cuda::Stream /*stream*/) {

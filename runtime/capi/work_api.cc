@@ -18,6 +18,18 @@ int32_t first_done(const std::vector<std::shared_ptr<WorkObject>>& works) {
   return -1;
 }
 
+// How long a wait for several works sleeps at most where no thread advances them: it hears of one.
+constexpr int64_t kLookMs = 1;
+
+/// Advances those that no thread advances, and gives the first of them; null: there is none.
+WorkObject* unattended(const std::vector<std::shared_ptr<WorkObject>>& works) {
+  WorkObject* first = nullptr;
+  for (const auto& each : works) {
+    if (each->comm->backend().help() && first == nullptr && !each->work->done()) first = each.get();
+  }
+  return first;
+}
+
 /// Waits on all works at once: each rings one doorbell on this stack.
 int32_t wait_any(const std::vector<std::shared_ptr<WorkObject>>& works, Deadline deadline) {
   if (const int32_t done = first_done(works); done >= 0) return done;
@@ -25,13 +37,20 @@ int32_t wait_any(const std::vector<std::shared_ptr<WorkObject>>& works, Deadline
   for (const auto& each : works) each->work->watch(&bell);
   int32_t done = -1;
   for (;;) {
+    WorkObject* const one = unattended(works);
     const uint32_t ticket = bell.prepare();
     done = first_done(works);
     if (done >= 0 || deadline.passed()) {
       bell.cancel();
       break;
     }
-    bell.sleep(ticket, deadline);
+    if (one == nullptr) {
+      bell.sleep(ticket, deadline);
+      continue;
+    }
+    bell.cancel();
+    const Deadline look = deadline.earlier(Deadline::after_ms(kLookMs));
+    (void)one->comm->backend().wait(*one->work, Wait{look, nullptr});
   }
   for (const auto& each : works) each->work->unwatch(&bell);
   return done;
@@ -49,6 +68,7 @@ dt_status dt_work_test(dt_work* work, int32_t* out_done) {
   return guard("dt_work_test", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     DT_TRY(call.not_null(out_done, "out_done"));
+    if (!object->work->done()) (void)object->comm->backend().help();
     const bool done = object->work->done();
     DT_TRY(object->job->seen(object->work->status()));
     *out_done = done ? 1 : 0;

@@ -102,6 +102,10 @@ constexpr Key kKeys[] = {
 
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},
+    {"host.progress", "DT_HOST_PROGRESS", Type::kEnum, "", 0, 0, "thread", "thread, caller", kTold, false,
+     "Who advances works of host communicators: a thread of dt, or only calls of dt (one host only)."},
+    {"host.progress_cpus", "DT_HOST_PROGRESS_CPUS", Type::kString, "", 0, 4096, "", "", kAny, false,
+     "Processors of the threads that advance works, as in \"1,3-5\"; empty: those of the program."},
     {"host.inline_bytes", "DT_HOST_INLINE_BYTES", Type::kInteger, "bytes", 0, 16 << 20, "8192", "",
      kSame, false, "Largest message that goes through the slots in one shot."},
     {"host.slot_bytes", "DT_HOST_SLOT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "65536", "",

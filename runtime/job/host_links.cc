@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/host/host_backend.h"
+#include "base/processors.h"
 #include "store/protocol.h"
 
 namespace dt::job {
@@ -91,6 +92,7 @@ Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait
   options.congestion = congestion_;
   options.look_up = make_look_up(store);
   DT_TRY_VALUE(mesh_, tcp::Mesh::start(std::move(listener_), std::move(options)));
+  mesh_->loop()->run([this] { (void)restrict_to(self_.processors); });  // they have been checked
   for (size_t host = 0; host < verdict.hosts.size(); ++host) {
     const auto& ranks = verdict.hosts[host].ranks;
     const auto mine = std::find(ranks.begin(), ranks.end(), self_.rank);

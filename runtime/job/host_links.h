@@ -33,7 +33,8 @@ class HostLinks {
     int32_t rank = 0;
     std::string host_name;
     std::string network_id;
-    net::Security security;  ///< of the connections
+    net::Security security;           ///< of the connections
+    std::vector<int32_t> processors;  ///< of the thread that moves their data; empty: as the caller
   };
 
   /// Chooses the address (network.interface, else by the route to the store, or to anywhere

@@ -67,6 +67,7 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
   for (const std::string& warning : job->place_.warnings) {
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
+  DT_TRY(job->settle_progress(merged));
   record::Identity identity;
   identity.job_id = job->place_.job_id;
   identity.attempt = job->place_.attempt;
@@ -114,7 +115,8 @@ Status Job::start_together(const Config& config) {
   DT_TRY(settle_store(config, wait));
   DT_TRY(launch::check_credentials(credentials_));
   DT_TRY(connect(wait));
-  const HostLinks::Self self{place_.rank, host_name_, network_identity(), credentials_.security};
+  const HostLinks::Self self{place_.rank, host_name_, network_identity(), credentials_.security,
+                             progress_processors_};
   // Of no matter if it fails where the job turns out to have one host; else the join fails.
   auto links = HostLinks::open(config, self, place_.master_addr, control_->client()->peer_host());
   const store::Reach reach = HostLinks::reach_of(links, self);
@@ -157,6 +159,14 @@ Status Job::connect_hosts(const store::Verdict& verdict, const Wait& wait) {
     links_ = nullptr;
     return {};
   }
+  // Equal on all ranks, so that all of them say it.
+  if (by_caller_) {
+    return Status(Code::kConfig,
+                  format("rank %d (%s): host.progress = caller is for the ranks of one host, and "
+                         "this job has %d: data of other hosts comes at any time; use "
+                         "host.progress = thread",
+                         place_.rank, host_name_.c_str(), verdict.node_count));
+  }
   HostLinks::Store store;
   store.multi_get = [control = control_](
                         const std::vector<std::string>& keys,
@@ -192,6 +202,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.spin_us = config.integer("host.spin_us");
   options.inline_bytes = config.integer("host.inline_bytes");
   options.slot_bytes = config.integer("host.slot_bytes");
+  options.by_caller = by_caller_;
+  options.processors = progress_processors_;
   options.logger = logger_;
   options.meter = tracer_->meter();
   DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));

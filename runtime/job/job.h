@@ -125,6 +125,8 @@ class Job {
   Status connect(const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const store::Reach& reach, const Wait& wait);
+  /// host.progress and host.progress_cpus, before anybody else is told of this rank.
+  Status settle_progress(const Config& config);
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
@@ -235,6 +237,8 @@ class Job {
   TorchMeeting torch_;
   std::unique_ptr<store::Server> server_;
   Guarded<LocalPeers> local_;
+  bool by_caller_ = false;  ///< host.progress = caller
+  std::vector<int32_t> progress_processors_;
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   store::Verdict verdict_;            ///< of the join; of a job with more than one rank
   std::shared_ptr<comm::Communicator> world_;

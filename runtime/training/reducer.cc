@@ -85,7 +85,10 @@ Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
   const int32_t position = arrived_.fetch_add(1, std::memory_order_relaxed);
   arrivals_[static_cast<size_t>(position)] = index;
   Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
-  if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return {};
+  if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    (void)comm_->backend().help();
+    return {};
+  }
   return launch(/*all=*/false);
 }
 

@@ -3,12 +3,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <utility>
 
 #include "backend/host/host.h"
 #include "backend/host/host_backend.h"
 #include "backend/host/progress.h"
+#include "base/processors.h"
 
 namespace dt::backend {
 namespace {
@@ -34,8 +36,10 @@ collective::Shape shape_of(const HostEngine::Options& options) {
 
 void HostEngine::Progress::add(std::weak_ptr<HostBackend> backend) {
   state_.with([&](State& state) {
-    std::erase_if(state.backends, [](const auto& old) { return old.expired(); });
-    state.backends.push_back(std::move(backend));
+    auto backends = std::make_shared<Backends>(*state.backends);
+    std::erase_if(*backends, [](const auto& old) { return old.expired(); });
+    backends->push_back(std::move(backend));
+    state.backends = std::move(backends);
   });
 }
 
@@ -52,12 +56,17 @@ Status HostEngine::Progress::start(State& state) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&state.thread, nullptr, &Progress::enter, self.get());
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  int error = restrict_to(processors_, &attributes);
+  if (error == 0) error = pthread_create(&state.thread, &attributes, &Progress::enter, self.get());
+  pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) {
-    return Status(Code::kSystem, format("starting the progress thread: %s; look at the limit of "
-                                        "processes (ulimit -u)",
-                                        errno_text(error).c_str()));
+    return Status(Code::kSystem,
+                  format("starting the progress thread: %s; look at %s", errno_text(error).c_str(),
+                         error == EINVAL ? "host.progress_cpus, whose processors may be gone"
+                                         : "the limit of processes (ulimit -u)"));
   }
   (void)self.release();  // the thread's
   pthread_setname_np(state.thread, "dt-host");
@@ -67,6 +76,10 @@ Status HostEngine::Progress::start(State& state) {
 }
 
 Status HostEngine::Progress::notify() {
+  if (by_caller_) {  // whoever waits in another communicator advances this one as well
+    arena_->doorbell().ring();
+    return {};
+  }
   if (!started_.load(std::memory_order_acquire)) {
     DT_TRY(state_.with([&](State& state) { return start(state); }));
   }
@@ -106,7 +119,7 @@ void HostEngine::Progress::loop() {
       if (sleepy) bell.cancel();
       return;
     }
-    round = advance_all();
+    round = advance_all(nullptr, false);
     const bool sleeps = sleepy && !round.progressed && round.pending == was_pending;
     if (sleeps) {
       bell.sleep(ticket, round.deadline);
@@ -118,25 +131,27 @@ void HostEngine::Progress::loop() {
   }
 }
 
-HostEngine::Progress::Round HostEngine::Progress::advance_all() {
-  state_.with([&](const State& state) {
-    for (const auto& weak : state.backends) {
-      std::shared_ptr<HostBackend> backend = weak.lock();
-      if (backend) present_.push_back(std::move(backend));
-    }
-  });
+HostEngine::Progress::Round HostEngine::Progress::help(const HostBackend* except,
+                                                       bool before_sleep) {
+  return queued_.load(std::memory_order_seq_cst) == 0 ? Round() : advance_all(except, before_sleep);
+}
+
+HostEngine::Progress::Round HostEngine::Progress::advance_all(const HostBackend* except,
+                                                              bool before_sleep) {
+  const auto backends = state_.with([](const State& state) { return state.backends; });
   Round round;
-  for (const auto& backend : present_) {
+  for (const auto& weak : *backends) {
+    const std::shared_ptr<HostBackend> backend = weak.lock();
+    if (backend == nullptr || backend.get() == except) continue;
     if (!backend->pending() || backend->helped()) continue;
     HostBackend::Advance advance;
-    if (!backend->try_advance(&advance, false))
+    if (!backend->try_advance(&advance, before_sleep))
       continue;  // whoever holds it notifies when it leaves
     round.progressed |= advance.step == collective::Step::kProgressed;
     if (advance.step == collective::Step::kDone) continue;
     round.pending = true;
     round.deadline = round.deadline.earlier(advance.deadline);
   }
-  present_.clear();
   return round;
 }
 
@@ -167,7 +182,7 @@ Result<std::shared_ptr<HostEngine>> HostEngine::create(shm::ArenaListener listen
 HostEngine::HostEngine(const Options& options, std::shared_ptr<shm::HostArena> arena)
     : options_(options),
       arena_(std::move(arena)),
-      progress_(std::make_shared<Progress>(arena_, options.spin_us)) {}
+      progress_(std::make_shared<Progress>(arena_, options_)) {}
 
 HostEngine::~HostEngine() { progress_->stop(); }
 

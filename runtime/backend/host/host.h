@@ -13,8 +13,8 @@
 
 namespace dt::backend {
 
-/// What every host communicator of a job shares: the arena and one progress thread, started at the
-/// first operation that needs it, asleep while nothing is queued.
+/// What every host communicator of a job shares: the arena and, unless callers do its work, one
+/// progress thread, started at the first operation that needs it, asleep while nothing is queued.
 class HostEngine {
  public:
   struct Options {
@@ -27,6 +27,9 @@ class HostEngine {
     std::string host;                  ///< name of this host, for messages
     /// How long a waiter polls before it sleeps. May differ between ranks.
     int64_t spin_us = 50;
+    /// No progress thread: operations advance inside calls of dt only. May differ between ranks.
+    bool by_caller = false;
+    std::vector<int32_t> processors;  ///< of the progress thread; empty: as who starts it
     // Equal on all ranks; checked when the world communicator is made.
     int64_t inline_bytes = 8 << 10;  ///< largest contribution that travels with its descriptor
     int64_t slot_bytes = 64 << 10;   ///< segment that is staged at once

@@ -69,9 +69,24 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
     operation->started = false;
     operation->transfer = {};
     queued_.fetch_add(1, std::memory_order_seq_cst);
+    if (engine_->progress().by_caller()) engine_->progress().count(1);
     inbox.queue.push_back(std::move(operation));
   });
+  (void)help();
   return engine_->progress().notify();
+}
+
+bool HostBackend::help() {
+  if (!engine_->progress().by_caller()) return false;
+  (void)engine_->progress().help(nullptr, false);
+  return true;
+}
+
+bool HostBackend::help_others(bool before_sleep, Deadline* deadline) {
+  if (!engine_->progress().by_caller()) return false;
+  const auto round = engine_->progress().help(this, before_sleep);
+  *deadline = deadline->earlier(round.deadline);
+  return round.progressed;
 }
 
 Status HostBackend::run(const Collective& collective) {
@@ -106,14 +121,15 @@ Status HostBackend::run_here(const Collective& collective) {
     const Step step = channel_.advance();
     if (step == Step::kDone) break;
     if (interrupt_.fired()) return interrupt_.status();
-    if (step == Step::kProgressed) {
+    Deadline others = Deadline::never();
+    if (step == Step::kProgressed || help_others(false, &others)) {
       patience.renew();
       continue;
     }
     if (patience.linger()) continue;
     const uint32_t ticket = doorbell_.prepare();
     const Step again = channel_.advance();
-    if (again != Step::kBlocked || interrupt_.fired()) {
+    if (again != Step::kBlocked || interrupt_.fired() || help_others(true, &others)) {
       doorbell_.cancel();
       if (again == Step::kDone) break;
       patience.renew();
@@ -124,7 +140,7 @@ Status HostBackend::run_here(const Collective& collective) {
       doorbell_.cancel();
       return break_with(channel_.timed_out());
     }
-    sleep(ticket, deadline, patience.since_ns(), channel_.awaited());
+    sleep(ticket, deadline.earlier(others), patience.since_ns(), channel_.awaited());
     patience.renew();
   }
   Status status = channel_.result();
@@ -143,7 +159,8 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
     advance.step = Step::kBlocked;
     (void)try_advance(&advance, sleepy);
     const bool done = work.done();
-    const bool progressed = advance.step == Step::kProgressed;
+    const bool others_moved = !done && help_others(sleepy, &advance.deadline);
+    const bool progressed = advance.step == Step::kProgressed || others_moved;
     // Data that keeps flowing must not carry the waiter past its deadline.
     const bool give_up = !done && (only_looks || wait.interrupted() ||
                                    ((sleepy || progressed) && wait.deadline.passed()));
@@ -327,6 +344,7 @@ void HostBackend::complete(OperationPtr operation, Status status) {
     if (inbox.pool.size() < kPooledMax) inbox.pool.push_back(std::move(operation));
   });
   queued_.fetch_sub(1, std::memory_order_seq_cst);
+  if (engine_->progress().by_caller()) engine_->progress().count(-1);
   work->complete(std::move(status));
   doorbell_.ring();  // the rank's other waiters
   const int fd = completion_fd_.load(std::memory_order_acquire);
@@ -374,6 +392,13 @@ bool HostBackend::quiesce(const Wait& wait) {
 }
 
 Result<int> HostBackend::completion_fd() {
+  if (engine_->progress().by_caller()) {
+    return Status(Code::kUnsupported,
+                  format("communicator \"%s\" has no descriptor to wait on: with host.progress = "
+                         "caller nothing completes while nobody calls; use dt_work_wait, or "
+                         "host.progress = thread",
+                         options_.name.c_str()));
+  }
   int fd = completion_fd_.load(std::memory_order_acquire);
   if (fd >= 0) return fd;
   const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -22,7 +22,8 @@ namespace dt::backend {
 ///
 /// Whoever holds `turn_` advances the operations: run() on the caller's thread while nothing is
 /// queued, wait() on the waiter's, the engine's progress thread when nobody waits. It is held while
-/// sleeping by run() only.
+/// sleeping by run() only. Without a progress thread those that wait, submit or poll advance the
+/// other communicators of the engine as well.
 class HostBackend : public Backend, public std::enable_shared_from_this<HostBackend> {
  public:
   HostBackend(std::shared_ptr<HostEngine> engine, std::unique_ptr<collective::Group> group,
@@ -33,6 +34,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override;
   Status run(const Collective& collective) override;
   bool wait(Work& work, const Wait& wait) override;
+  bool help() override;
   Result<int> completion_fd() override;
   Result<void*> allocate(int64_t bytes) override;
   Status release(void* pointer) override;
@@ -93,6 +95,9 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   /// Breaks the communicator with `status` if it is the first; returns the first.
   Status break_with(Status status);
   void leave_help();
+  /// Advances the other communicators where no thread does; brings `deadline` forward to theirs.
+  /// True: something moved.
+  bool help_others(bool before_sleep, Deadline* deadline);
   /// Whom the operation at the head waits for. With the turn.
   std::vector<int32_t> awaited();
   /// doorbell_.sleep(), counted as a wait for `awaited` since then; 0: since now.

@@ -20,12 +20,19 @@ class HostBackend;
 /// waiter does. Starts at the first notify(), with all signals blocked. Idle, it sleeps on a
 /// doorbell of its own, so that peers who ring the rank's doorbell pay no system call for it.
 ///
+/// Without a thread (`by_caller`) whoever waits for an operation, polls or submits one advances
+/// those of all communicators: ranks that use two of them in another order would else wait for
+/// ever.
+///
 /// The thread shares ownership of this object and of the arena, not of the engine, so the engine
 /// may go away on any thread, even this one.
 class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Progress> {
  public:
-  Progress(std::shared_ptr<shm::HostArena> arena, int64_t spin_us)
-      : arena_(std::move(arena)), spin_ns_(spin_us * 1000) {}
+  Progress(std::shared_ptr<shm::HostArena> arena, const Options& options)
+      : arena_(std::move(arena)),
+        spin_ns_(options.spin_us * 1000),
+        by_caller_(options.by_caller),
+        processors_(options.processors) {}
 
   Patience patience() const { return Patience(arena_->oversubscribed(), spin_ns_); }
   void add(std::weak_ptr<HostBackend> backend);
@@ -33,14 +40,23 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   Status notify();
   void stop();
 
- private:
+  bool by_caller() const { return by_caller_; }
+  /// By caller: so many more operations are queued in all.
+  void count(int32_t change) { queued_.fetch_add(change, std::memory_order_seq_cst); }
   struct Round {
     bool progressed = false;
     bool pending = false;  ///< some queue without a helper is blocked
     Deadline deadline = Deadline::never();
   };
+  /// By caller: advances the queued operations of the communicators, but of `except`.
+  /// `before_sleep`: the rank's doorbell rings when somebody else is through with one.
+  Round help(const HostBackend* except, bool before_sleep);
+
+ private:
+  using Backends = std::vector<std::weak_ptr<HostBackend>>;
   struct State {
-    std::vector<std::weak_ptr<HostBackend>> backends;
+    /// Never changed, so that it is looked through without the lock, and nothing allocated.
+    std::shared_ptr<const Backends> backends = std::make_shared<Backends>();
     pthread_t thread{};
     bool joinable = false;
   };
@@ -48,15 +64,17 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   static void* enter(void* self);
   Status start(State& state);
   void loop();
-  Round advance_all();
+  Round advance_all(const HostBackend* except, bool before_sleep);
 
   const std::shared_ptr<shm::HostArena> arena_;
   const int64_t spin_ns_;
+  const bool by_caller_;
+  const std::vector<int32_t> processors_;
+  std::atomic<int32_t> queued_{0};  ///< by caller only
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};
   Doorbell bell_;
   Guarded<State> state_;
-  std::vector<std::shared_ptr<HostBackend>> present_;  ///< of the thread
 };
 
 }  // namespace dt::backend
