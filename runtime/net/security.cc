@@ -32,17 +32,21 @@ Status bad_token(const std::string& why) {
                                    "dt token");
 }
 
-Key hmac_with(const void* key, size_t key_bytes, std::string_view message) {
-  Key result;
+/// Fails only for want of memory. A key of chance fits no other, so the connection is then refused.
+struct Mac {
+  Key key;
+  bool made = false;
+};
+
+Mac hmac_with(const void* key, size_t key_bytes, std::string_view message) {
+  Mac result;
   size_t bytes = 0;
   const unsigned char* made =
       EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key, key_bytes,
                 reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-                result.bytes.data(), result.bytes.size(), &bytes);
-  // Only for want of memory; a key of chance fits no other, so the connection is refused.
-  if (made == nullptr || bytes != result.bytes.size()) {
-    (void)random_bytes(result.bytes.data(), result.bytes.size());
-  }
+                result.key.bytes.data(), result.key.bytes.size(), &bytes);
+  result.made = made != nullptr && bytes == result.key.bytes.size();
+  if (!result.made) (void)random_bytes(result.key.bytes.data(), result.key.bytes.size());
   return result;
 }
 
@@ -82,6 +86,18 @@ Status random_bytes(void* out, size_t bytes) {
 // ---- Secret ----
 
 Secret::Secret(std::string given) : bytes(std::move(given)) {}
+
+Key Secret::key_for(std::string_view use) const {
+  return keys_.with([&](std::map<std::string, Key, std::less<>>& keys) {
+    const auto known = keys.find(use);
+    if (known != keys.end()) return known->second;
+    const Mac extracted = hmac_with(kSalt.data(), kSalt.size(), bytes);
+    const Mac expanded =
+        hmac_with(extracted.key.bytes.data(), extracted.key.bytes.size(), std::string(use) + '\1');
+    if (extracted.made && expanded.made) keys.emplace(use, expanded.key);
+    return expanded.key;
+  });
+}
 
 Result<Token> Token::from_text(std::string_view text) {
   while (!text.empty() && kBlanks.find(text.back()) != std::string_view::npos) {
@@ -128,14 +144,11 @@ std::string Token::text() const {
   return text;
 }
 
-Key Token::derive(std::string_view use) const {
-  const Key extracted = hmac_with(kSalt.data(), kSalt.size(), secret_->bytes);
-  return hmac_with(extracted.bytes.data(), extracted.bytes.size(), std::string(use) + '\1');
-}
+Key Token::derive(std::string_view use) const { return secret_->key_for(use); }
 
 Key Token::mac(std::string_view use, std::string_view message) const {
   const Key key = derive(use);
-  return hmac_with(key.bytes.data(), key.bytes.size(), message);
+  return hmac_with(key.bytes.data(), key.bytes.size(), message).key;
 }
 
 bool Token::operator==(const Token& other) const {
