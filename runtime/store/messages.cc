@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "store/host_table.h"
 #include "store/protocol.h"
 
 namespace dt::store {
@@ -28,8 +29,7 @@ Member get_member(Reader* reader) {
   return member;
 }
 
-// Ranks of a host nearly always follow each other: as runs {first, length} the table of hosts costs
-// bytes per host, not per rank.
+// As runs {first, length}: the ranks of a communicator nearly always follow each other.
 void put_ranks(Writer* writer, const std::vector<int32_t>& ranks) {
   std::vector<std::pair<int32_t, int32_t>> runs;
   for (const int32_t rank : ranks) {
@@ -134,11 +134,7 @@ bool decode(std::string_view bytes, JoinRecord* out) {
 
 std::string encode_hosts(const Verdict& verdict) {
   Writer writer;
-  writer.u32(static_cast<uint32_t>(verdict.hosts.size()));
-  for (const HostEntry& host : verdict.hosts) {
-    writer.text(host.host_name).i32(host.node_rank);
-    put_ranks(&writer, host.ranks);
-  }
+  write_hosts(verdict.hosts, &writer);
   return writer.take();
 }
 
@@ -175,16 +171,8 @@ bool decode(std::string_view bytes, Verdict* out) {
     local.socket_name = reader.text(kMaxNameBytes);
     out->locals.push_back(std::move(local));
   }
-  int64_t budget = std::min(out->world_size, kMaxWorldSize);
-  const size_t hosts = reader.count(3 * sizeof(uint32_t));
-  for (size_t i = 0; i < hosts && reader.ok(); ++i) {
-    HostEntry host;
-    host.host_name = reader.text(kMaxNameBytes);
-    host.node_rank = reader.i32();
-    if (!get_ranks(&reader, &budget, &host.ranks)) return false;
-    out->hosts.push_back(std::move(host));
-  }
-  return reader.done();
+  const int32_t max_ranks = std::min(out->world_size, kMaxWorldSize);
+  return read_hosts(&reader, max_ranks, &out->hosts) && reader.done();
 }
 
 std::string encode(const ErrorInfo& info) {

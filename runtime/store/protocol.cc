@@ -7,6 +7,8 @@ namespace dt::store {
 namespace {
 
 constexpr size_t kCompactBytes = 1 << 20;  // read bytes are dropped from the buffer beyond this
+constexpr unsigned kVarintBits = 7;        // in each byte of a varint
+constexpr uint8_t kVarintMore = 1 << kVarintBits;  // set where another byte follows
 
 template <class T>
 void append_le(std::string* out, T value) {
@@ -129,6 +131,14 @@ Writer& Writer::text(std::string_view value) {
   return *this;
 }
 
+Writer& Writer::varint(uint64_t value) {
+  for (; value >= kVarintMore; value >>= kVarintBits) {
+    bytes_.push_back(static_cast<char>(static_cast<uint8_t>(value) | kVarintMore));
+  }
+  bytes_.push_back(static_cast<char>(value));
+  return *this;
+}
+
 Writer& Writer::raw(std::string_view bytes) {
   bytes_.append(bytes);
   return *this;
@@ -161,8 +171,22 @@ uint64_t Reader::u64() {
   return read_le<uint64_t>(raw);
 }
 
-std::string Reader::text(size_t max_bytes) {
-  const size_t bytes = u32();
+uint64_t Reader::varint() {
+  uint64_t value = 0;
+  for (unsigned shift = 0; shift < 8 * sizeof value; shift += kVarintBits) {
+    const uint8_t byte = u8();
+    value |= static_cast<uint64_t>(byte & (kVarintMore - 1)) << shift;
+    if (byte < kVarintMore) return value;
+  }
+  ok_ = false;  // it does not end
+  return 0;
+}
+
+std::string Reader::text(size_t max_bytes) { return take_text(u32(), max_bytes); }
+
+std::string Reader::bytes(size_t max_bytes) { return take_text(varint(), max_bytes); }
+
+std::string Reader::take_text(size_t bytes, size_t max_bytes) {
   if (!ok_ || bytes > max_bytes || bytes > rest_.size()) {
     ok_ = false;
     return {};

@@ -19,7 +19,7 @@ namespace dt::store {
 
 inline constexpr uint32_t kMagic = 0x74537464;  // "dtSt": no TCPStore client starts with a 'd'
 inline constexpr uint8_t kFrameVersion = 1;
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 inline constexpr size_t kHeaderBytes = 20;
 
 inline constexpr size_t kMaxKeyBytes = 1 << 10;
@@ -105,6 +105,8 @@ class Writer {
   Writer& i32(int32_t value) { return u32(static_cast<uint32_t>(value)); }
   Writer& i64(int64_t value) { return u64(static_cast<uint64_t>(value)); }
   Writer& text(std::string_view value);
+  /// Seven bits a byte, the lowest first: small numbers are short.
+  Writer& varint(uint64_t value);
   /// Bytes that a Writer made before.
   Writer& raw(std::string_view bytes);
   std::string take() { return std::move(bytes_); }
@@ -124,6 +126,9 @@ class Reader {
   int32_t i32() { return static_cast<int32_t>(u32()); }
   int64_t i64() { return static_cast<int64_t>(u64()); }
   std::string text(size_t max_bytes);
+  uint64_t varint();
+  /// As text(), but its length is a varint.
+  std::string bytes(size_t max_bytes);
   /// A count of items of at least `min_item_bytes` each: more than can follow is a failure, so that
   /// a lie costs no memory.
   size_t count(size_t min_item_bytes);
@@ -133,6 +138,7 @@ class Reader {
 
  private:
   bool take(void* out, size_t bytes);
+  std::string take_text(size_t bytes, size_t max_bytes);
 
   std::string_view rest_;
   bool ok_ = true;

@@ -238,7 +238,7 @@ TEST_CASE("JoinTable: hello is refused with both sides; the same client may say 
   const Status version = table.joins.admit(old, 7, &superseded);
   CHECK(version.code() == Code::kVersion);
   CHECK(version.message() ==
-        "store at 127.0.0.1:4711 speaks protocol 3; rank 2 (hostA pid 14) speaks 9; use the same "
+        "store at 127.0.0.1:4711 speaks protocol 4; rank 2 (hostA pid 14) speaks 9; use the same "
         "release of dt everywhere");
   Hello negative = table.hello_of(-2);
   CHECK(table.joins.admit(negative, 8, &superseded).message().find("out of range") !=
