@@ -147,6 +147,14 @@ void SecureConnection::write(std::string bytes, std::shared_ptr<const std::strin
   state.connection->write(std::move(wire));
 }
 
+void SecureConnection::hold() {
+  if (state_->connection != nullptr) state_->connection->hold();
+}
+
+void SecureConnection::release() {
+  if (state_->connection != nullptr) state_->connection->release();
+}
+
 void SecureConnection::shutdown() {
   if (state_->connection != nullptr) state_->connection->shutdown();
 }

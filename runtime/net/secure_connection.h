@@ -48,6 +48,8 @@ class SecureConnection {
   // As of a Connection, once it is open; before, nothing is sent.
   void write(std::string bytes);
   void write(std::string bytes, std::shared_ptr<const std::string> shared);
+  void hold();
+  void release();
   void shutdown();
   bool congested() const;
   size_t queued_bytes() const;

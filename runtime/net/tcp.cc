@@ -21,6 +21,7 @@ constexpr unsigned kKeepaliveIdleS = 15;
 constexpr int kKeepaliveIntervalS = 5;
 constexpr int kKeepaliveCount = 3;
 constexpr int kMaxBacklog = 4096;
+constexpr size_t kMaxHeldBytes = 64 << 10;  // pieces that are kept to go out as one
 
 }  // namespace
 
@@ -31,7 +32,9 @@ struct TcpHandle final : Handle {
   uv_shutdown_t ending;
   ConnectionEvents events;
   Listener::OnAccept on_accept;
-  size_t queued_bytes = 0;
+  size_t queued_bytes = 0;  // with those that are held
+  std::string held;         // small pieces, while `holding`
+  bool holding = false;
   int guarded_fd = -1;
   bool congested = false;
   bool reading = false;
@@ -51,10 +54,7 @@ struct TcpHandle final : Handle {
     guarded_fd = fd;
     guard_fd_from_fork(fd);
   }
-  void before_close() override {
-    if (guarded_fd >= 0) release_fd_from_fork_guard(guarded_fd);
-    guarded_fd = -1;
-  }
+  void before_close() override;
 
   void tune() {
     uv_tcp_nodelay(&tcp, 1);
@@ -119,6 +119,16 @@ struct TcpHandle final : Handle {
   }
 };
 
+void TcpHandle::before_close() {
+  if (!held.empty()) {
+    // Only what the kernel takes at once, as of all that is queued.
+    uv_buf_t last = uv_buf_init(held.data(), static_cast<unsigned>(held.size()));
+    uv_try_write(stream(), &last, 1);
+  }
+  if (guarded_fd >= 0) release_fd_from_fork_guard(guarded_fd);
+  guarded_fd = -1;
+}
+
 namespace {
 
 struct WriteRequest {
@@ -127,6 +137,31 @@ struct WriteRequest {
   std::shared_ptr<const std::string> shared;  // may be null
   std::shared_ptr<TcpHandle> handle;
 };
+
+/// `bytes` and `shared` count as queued already.
+void send(TcpHandle* handle, std::string bytes, std::shared_ptr<const std::string> shared) {
+  const size_t count = bytes.size() + (shared == nullptr ? 0 : shared->size());
+  auto* write = new WriteRequest{{}, std::move(bytes), std::move(shared), handle->keep()};
+  write->request.data = write;
+  uv_buf_t buffers[2] = {
+      uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size())), {}};
+  const unsigned pieces = write->shared == nullptr ? 1 : 2;
+  if (pieces == 2) {
+    // libuv only reads it.
+    buffers[1] = uv_buf_init(const_cast<char*>(write->shared->data()),
+                             static_cast<unsigned>(write->shared->size()));
+  }
+  const int error = uv_write(
+      &write->request, handle->stream(), buffers, pieces, [](uv_write_t* request, int status) {
+        const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
+        const size_t shared_bytes = done->shared == nullptr ? 0 : done->shared->size();
+        done->handle->wrote(done->bytes.size() + shared_bytes, status);
+      });
+  if (error == 0) return;
+  handle->queued_bytes -= count;
+  delete write;
+  handle->fail_later(-error);
+}
 
 int read_somaxconn() {
   char text[16] = {};
@@ -203,28 +238,13 @@ void Connection::write(std::string bytes, std::shared_ptr<const std::string> sha
     handle.fail_later(ENOBUFS);
     return;
   }
-  auto* write = new WriteRequest{{}, std::move(bytes), std::move(shared), handle_};
-  write->request.data = write;
-  uv_buf_t buffers[2] = {
-      uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size())), {}};
-  const unsigned pieces = write->shared == nullptr ? 1 : 2;
-  if (pieces == 2) {
-    // libuv only reads it.
-    buffers[1] = uv_buf_init(const_cast<char*>(write->shared->data()),
-                             static_cast<unsigned>(write->shared->size()));
-  }
   handle.queued_bytes += count;
-  const int error = uv_write(
-      &write->request, handle.stream(), buffers, pieces, [](uv_write_t* request, int status) {
-        const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
-        const size_t shared_bytes = done->shared == nullptr ? 0 : done->shared->size();
-        done->handle->wrote(done->bytes.size() + shared_bytes, status);
-      });
-  if (error != 0) {
-    handle.queued_bytes -= count;
-    delete write;
-    handle.fail_later(-error);
-    return;
+  if (handle.holding && shared == nullptr && handle.held.size() + count <= kMaxHeldBytes) {
+    handle.held += bytes;
+  } else if (handle.held.empty()) {
+    send(&handle, std::move(bytes), std::move(shared));
+  } else {
+    send(&handle, std::exchange(handle.held, {}) + bytes, std::move(shared));
   }
   if (!handle.congested && handle.queued_bytes > kHighWaterBytes) {
     handle.congested = true;
@@ -232,8 +252,17 @@ void Connection::write(std::string bytes, std::shared_ptr<const std::string> sha
   }
 }
 
+void Connection::hold() { handle_->holding = true; }
+
+void Connection::release() {
+  handle_->holding = false;
+  if (handle_->closing() || handle_->held.empty()) return;
+  send(handle_.get(), std::exchange(handle_->held, {}), nullptr);
+}
+
 void Connection::shutdown() {
   if (handle_->closing()) return;
+  if (!handle_->held.empty()) send(handle_.get(), std::exchange(handle_->held, {}), nullptr);
   // The callback needs nothing: an error also shows on the reading side.
   uv_shutdown(&handle_->ending, handle_->stream(), [](uv_shutdown_t*, int) {});
 }

@@ -48,6 +48,10 @@ class Connection {
   void write(std::string bytes);
   /// The same with bytes behind them that many connections are sent, which nobody changes.
   void write(std::string bytes, std::shared_ptr<const std::string> shared);
+  /// Until release(), small pieces are kept and go out as one: for the answers to questions that
+  /// came together. What is kept goes out at the latest with the end of the connection.
+  void hold();
+  void release();
   /// Sends what is queued, then end of file. Reading goes on.
   void shutdown();
   /// Ends the connection as if `error` had come from it: on_close(error), later.

@@ -236,13 +236,17 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
 }
 
 void Server::Impl::proceed(uint64_t id) {
-  const auto session = sessions_.find(id);
+  auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
+  // Answers to questions that came in one piece go out in one.
+  session->second->connection->hold();
   if (session->second->peer == Peer::kTorch) {
     handle_torch(id);
   } else {
     handle_frames(id);
   }
+  session = sessions_.find(id);
+  if (session != sessions_.end()) session->second->connection->release();
 }
 
 // One answer can be 300,000 times longer than its question, so questions wait in the parser while

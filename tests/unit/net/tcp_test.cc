@@ -228,6 +228,50 @@ TEST_CASE("Connection: a peer that does not read makes it congested, not endless
   close_with_reset(fd);
 }
 
+TEST_CASE(
+    "Connection: what is held goes out in order, at the end of the connection at the latest") {
+  const std::string large(200 << 10, 'l');  // too large to be held
+  for (const bool released : {true, false}) {
+    CAPTURE(released);
+    std::unique_ptr<Connection> served;
+    const auto accepted = std::make_shared<Event>();
+    Server server([&](std::unique_ptr<Connection> connection) {
+      served = std::move(connection);
+      served->open({});
+      accepted->set();
+    });
+    const int fd = plain_connect(server.address);
+    REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+    server.loop->run([&] {
+      served->write("a");
+      served->hold();
+      served->write("b");
+      served->write("c", std::make_shared<const std::string>("d"));
+      served->write("e");
+      if (released) {
+        served->write(large);
+        served->write("f");
+        served->release();
+      }
+      CHECK(served->queued_bytes() >= 1);
+      if (released) {
+        served->write("g");
+        served->shutdown();
+      } else {
+        served.reset();
+      }
+    });
+    std::string received;
+    char piece[4096];
+    for (ssize_t bytes = 0; (bytes = read(fd, piece, sizeof piece)) > 0;) {
+      received.append(piece, static_cast<size_t>(bytes));
+    }
+    CHECK(received == (released ? "abcde" + large + "fg" : "abcde"));
+    close(fd);
+    server.loop->run([&] { served.reset(); });
+  }
+}
+
 TEST_CASE("Listener: says what is wrong with an address") {
   Server server([](std::unique_ptr<Connection>) {});
   server.loop->run([&] {
