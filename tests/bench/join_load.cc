@@ -9,9 +9,11 @@
 //   --read-rounds R   their rounds (3)
 //   --client-reads N  ranks of the kind that reads as PyTorch 1.13's client does; 0: none (512)
 //   --torch 0         dt only
+//   --auth 0          without the kind whose connections are authenticated (security.mode = auth)
 //
 // What a rank does, from the first connect of all to the last answer of all:
 //   dt         connect, hello, join; the verdict comes when all have joined
+//   dt, HMAC   the same behind a handshake in which both sides prove that they have the token
 //   PyTorch    connect, set its record and add 1 to a counter (in one piece), wait for a key that
 //   the
 //              last one sets
@@ -46,9 +48,12 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/wait.h"
+#include "net/guard.h"
+#include "net/security.h"
 #include "store/messages.h"
 #include "store/protocol.h"
 #include "store/torch_protocol.h"
@@ -59,12 +64,17 @@ using namespace dt;
 using namespace dt::store;
 
 constexpr int64_t kRoundLimitMs = 3'600'000;
-constexpr int kEndMs = 5'000;      // of a server that was asked to end
-constexpr int kConnecting = 1024;  // at a time: the servers' queues of connections hold that many
-constexpr int kGetsAtATime = 64;   // that one rank of PyTorch sends in one piece
+constexpr int kEndMs = 5'000;  // of a server that was asked to end
+// At a time: the servers' queues of connections hold that many, and dt's store lets no more than
+// some thousand be there that have not said who they are.
+constexpr int kConnecting = 1024;
+constexpr int kGetsAtATime = 64;  // that one rank of PyTorch sends in one piece
+
+pid_t serving = -1;  // no server is left behind by a failure
 
 [[noreturn]] void fail(const std::string& message) {
   fprintf(stderr, "join_load: %s\n", message.c_str());
+  if (serving > 0) kill(serving, SIGKILL);
   exit(1);
 }
 
@@ -98,7 +108,15 @@ JoinRecord record_of(int rank, int ranks) {
 /// A process that prints where it listens.
 class ServerProcess {
  public:
-  explicit ServerProcess(const std::vector<std::string>& command) {
+  ServerProcess(const std::vector<std::string>& command, const std::string& token) {
+    // One way or the other, whatever the user's own files say.
+    setenv("DT_SECURITY_MODE", token.empty() ? "none" : "auth", 1);
+    unsetenv("DT_TOKEN_FILE");
+    if (token.empty()) {
+      unsetenv("DT_TOKEN");
+    } else {
+      setenv("DT_TOKEN", token.c_str(), 1);
+    }
     int out[2];
     int in[2];
     require(pipe2(out, O_CLOEXEC) == 0 && pipe2(in, O_CLOEXEC) == 0, "pipe");
@@ -111,6 +129,7 @@ class ServerProcess {
     arguments.push_back(nullptr);
     errno = posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
     require(errno == 0, command[0].c_str());
+    serving = pid_;
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     close(in[0]);
@@ -129,6 +148,7 @@ class ServerProcess {
     pollfd ended{static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
     if (poll(&ended, 1, kEndMs) != 1) kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
+    serving = -1;
     close(ended.fd);
     close(input_);
   }
@@ -167,8 +187,10 @@ struct Rank {
   int second_fd = -1;
   bool connected = false;
   bool second_connected = false;
-  std::string out;  ///< what is to be said; empty once it was
-  size_t sent = 0;  ///< of out
+  bool greeted = false;               ///< the server has answered for the first time
+  std::unique_ptr<net::Guard> guard;  ///< until both sides have proved that they have the token
+  std::string out;                    ///< what is to be said; empty once it was
+  size_t sent = 0;                    ///< of out
   int stage = 0;
   int next = 0;         ///< record to ask for
   int expected = 0;     ///< record to be answered
@@ -192,7 +214,8 @@ class Script {
 
 class DtScript final : public Script {
  public:
-  DtScript(int ranks, bool reads) : ranks_(ranks), reads_(reads) {
+  DtScript(int ranks, bool reads, net::Security security)
+      : ranks_(ranks), reads_(reads), security_(std::move(security)) {
     if (!reads) return;
     Request request;
     request.type = FrameType::kMultiGet;
@@ -203,6 +226,11 @@ class DtScript final : public Script {
     answer_bytes_ = records;
   }
   void connected(Rank* rank) override {
+    if (security_.mode == net::SecurityMode::kNone) return say_hello(rank);
+    rank->guard = std::make_unique<net::Guard>(security_, net::Purpose::kStore, net::Side::kClient);
+    rank->out = rank->guard->take_output();
+  }
+  void say_hello(Rank* rank) {
     Request request;
     request.type = FrameType::kHello;
     request.hello.protocol = kProtocolVersion;
@@ -213,9 +241,20 @@ class DtScript final : public Script {
     request.hello.world_size = ranks_;
     request.hello.nonce = static_cast<uint64_t>(rank->index) + 1;
     request.hello.dialled = "10.0.0.5:29400";
-    rank->out = encode_frame(request.type, 1, encode_request(request));
+    rank->out += encode_frame(request.type, 1, encode_request(request));
   }
   void heard(Rank* rank, const char* data, size_t bytes) override {
+    while (rank->guard != nullptr && bytes > 0) {
+      const size_t piece = std::min(bytes, rank->guard->wanted());
+      rank->guard->feed(data, piece);
+      data += piece;
+      bytes -= piece;
+      if (!rank->guard->failure().ok()) fail(rank->guard->failure().message());
+      rank->out += rank->guard->take_output();
+      if (!rank->guard->established()) continue;
+      rank->guard = nullptr;
+      say_hello(rank);
+    }
     while (bytes > 0) {
       if (rank->skip == 0) {
         const size_t piece = std::min(bytes, kHeaderBytes - rank->partial.size());
@@ -255,6 +294,7 @@ class DtScript final : public Script {
 
   const int ranks_;
   const bool reads_;
+  const net::Security security_;
   std::string read_all_;
   size_t answer_bytes_ = 0;
 };
@@ -453,7 +493,7 @@ class Round {
     if (!connected) {
       if ((event.events & EPOLLOUT) == 0) return;
       connected = true;
-      --connecting_;
+      if (second) --connecting_;
       if (second) {
         script_.second_open(&rank);
       } else {
@@ -472,6 +512,7 @@ class Round {
       if (bytes < 0 && errno == EAGAIN) return;
       if (bytes <= 0) fail(format("the server closed the connection of rank %d", rank->index));
       outcome_.received_bytes += bytes;
+      if (!std::exchange(rank->greeted, true)) --connecting_;
       script_.heard(rank, buffer, static_cast<size_t>(bytes));
       if (script_.wants_second(*rank)) dial(rank, true);
       if (rank->done) {
@@ -516,7 +557,8 @@ struct Kind {
   int rounds = 0;
   bool as_client = false;
   Reading reading = Reading::kNone;
-  std::vector<Outcome> outcomes;
+  std::vector<Outcome> outcomes = {};
+  bool auth = false;
 
   double median_s() const {
     std::vector<double> seconds;
@@ -537,16 +579,26 @@ struct Options {
   int read_rounds = 3;
   int client_reads = 512;
   int torch = 1;
+  int auth = 1;
 };
 
+net::Security security_of(const Kind& kind) {
+  if (!kind.auth) return {};
+  Result<net::Token> token = net::Token::random();
+  if (!token.ok()) fail(token.status().message());
+  return {net::SecurityMode::kAuth, std::move(token).value()};
+}
+
 Outcome run_round(const Options& options, const Kind& kind) {
+  const net::Security security = security_of(kind);
   const ServerProcess server(
       kind.dt ? std::vector<std::string>{options.dt, "store", "serve", "--job-id", "load",
                                          "--world-size", std::to_string(kind.ranks)}
-              : std::vector<std::string>{options.python, options.torch_rank, "serve"});
+              : std::vector<std::string>{options.python, options.torch_rank, "serve"},
+      kind.auth ? security.token->text() : std::string());
   std::unique_ptr<Script> script;
   if (kind.dt) {
-    script = std::make_unique<DtScript>(kind.ranks, kind.reading != Reading::kNone);
+    script = std::make_unique<DtScript>(kind.ranks, kind.reading != Reading::kNone, security);
   } else {
     script = std::make_unique<TorchScript>(kind.ranks, kind.as_client, kind.reading);
   }
@@ -601,7 +653,8 @@ Options parse(int argc, char** argv) {
                                                   {"--read-ranks", &options.read_ranks},
                                                   {"--read-rounds", &options.read_rounds},
                                                   {"--client-reads", &options.client_reads},
-                                                  {"--torch", &options.torch}};
+                                                  {"--torch", &options.torch},
+                                                  {"--auth", &options.auth}};
   for (int i = 4; i < argc; i += 2) {
     const auto* found = std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& each) {
       return strcmp(argv[i], each.first) == 0;
@@ -619,41 +672,26 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   raise_open_files(std::max({options.ranks, options.read_ranks, options.client_reads}));
   std::vector<Kind> kinds = {
-      {"dt", true, options.ranks, options.rounds, false, Reading::kNone, {}},
-      {"PyTorch", false, options.ranks, options.rounds, false, Reading::kNone, {}},
-      {"PyTorch's client", false, options.ranks, options.rounds, true, Reading::kNone, {}},
+      {"dt", true, options.ranks, options.rounds, false, Reading::kNone},
+      {"PyTorch", false, options.ranks, options.rounds, false, Reading::kNone},
+      {"PyTorch's client", false, options.ranks, options.rounds, true, Reading::kNone},
   };
   if (options.read_ranks > 0) {
-    kinds.push_back({"dt, all records",
-                     true,
-                     options.read_ranks,
-                     options.read_rounds,
-                     false,
-                     Reading::kPipelined,
-                     {}});
-    kinds.push_back({"PyTorch, all records",
-                     false,
-                     options.read_ranks,
-                     options.read_rounds,
-                     false,
-                     Reading::kPipelined,
-                     {}});
+    kinds.push_back({"dt, all records", true, options.read_ranks, options.read_rounds, false,
+                     Reading::kPipelined});
+    kinds.push_back({"PyTorch, all records", false, options.read_ranks, options.read_rounds, false,
+                     Reading::kPipelined});
   }
   if (options.client_reads > 0) {
-    kinds.push_back({"dt, all records, fewer ranks",
-                     true,
-                     options.client_reads,
-                     options.read_rounds,
-                     false,
-                     Reading::kPipelined,
-                     {}});
-    kinds.push_back({"PyTorch's client, all records",
-                     false,
-                     options.client_reads,
-                     options.read_rounds,
-                     true,
-                     Reading::kAsClient,
-                     {}});
+    kinds.push_back({"dt, all records, fewer ranks", true, options.client_reads,
+                     options.read_rounds, false, Reading::kPipelined});
+    kinds.push_back({"PyTorch's client, all records", false, options.client_reads,
+                     options.read_rounds, true, Reading::kAsClient});
+  }
+  const size_t pairs = kinds.size();
+  if (options.auth != 0) {
+    kinds.push_back({"dt, HMAC", true, options.ranks, options.rounds, false, Reading::kNone});
+    kinds.back().auth = true;
   }
   if (options.torch == 0) {
     for (Kind& kind : kinds) kind.rounds = kind.dt ? kind.rounds : 0;
@@ -683,6 +721,9 @@ int main(int argc, char** argv) {
       "for each connection\n");
   print_ratio(kinds[1], kinds[0]);
   print_ratio(kinds[2], kinds[0]);
-  for (size_t i = 3; i + 1 < kinds.size(); i += 2) print_ratio(kinds[i + 1], kinds[i]);
+  for (size_t i = 3; i + 1 < pairs; i += 2) print_ratio(kinds[i + 1], kinds[i]);
+  if (options.auth == 0) return 0;
+  print_ratio(kinds[1], kinds.back());
+  print_ratio(kinds[2], kinds.back());
   return 0;
 }
