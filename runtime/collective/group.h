@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "collective/block.h"
+#include "collective/stager.h"
 #include "transport/shm/arena.h"
 
 namespace dt::collective {
@@ -30,6 +31,7 @@ class Group {
     std::vector<Member> members;  ///< by rank
     int32_t rank = 0;             ///< of the caller
     Shape shape;
+    Staging staging = Staging::kAuto;  ///< of the caller
     std::shared_ptr<shm::HostArena> arena;
   };
   struct Peer {

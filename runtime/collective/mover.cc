@@ -101,6 +101,8 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   segment_elements_ = piece_bytes_ / element_bytes_;
   segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
 
+  stager_.begin(collective_->count * element_bytes_);
+
   shares_ = false;
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     sources_[rank].shared = nullptr;
@@ -191,23 +193,23 @@ void Mover::fill(int64_t segment) {
   char* target = slot(group_.rank(), segment);
   if (collective_->kind == Kind::kReduceScatter) {
     for (const int32_t rank : others_) {
-      kernels::copy(target + rank * piece_bytes_,
-                    send + (rank * collective_->count + range.begin) * element_bytes_,
-                    range.count * element_bytes_);
+      stager_.copy(target + rank * piece_bytes_,
+                   send + (rank * collective_->count + range.begin) * element_bytes_,
+                   range.count * element_bytes_);
     }
     return;
   }
   if (way_ != Way::kTwoPhase) {
-    kernels::copy(target, send + range.begin * element_bytes_, range.count * element_bytes_);
+    stager_.copy(target, send + range.begin * element_bytes_, range.count * element_bytes_);
     return;
   }
   // The own part is summed straight from the send buffer.
   const Span own = part(group_.rank(), range.count);
   const int64_t after = own.begin + own.count;
   const char* begin = send + range.begin * element_bytes_;
-  kernels::copy(target, begin, own.begin * element_bytes_);
-  kernels::copy(target + after * element_bytes_, begin + after * element_bytes_,
-                (range.count - after) * element_bytes_);
+  stager_.copy(target, begin, own.begin * element_bytes_);
+  stager_.copy(target + after * element_bytes_, begin + after * element_bytes_,
+               (range.count - after) * element_bytes_);
 }
 
 void Mover::reduce_part(int64_t segment) {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "collective/group.h"
 #include "collective/operation.h"
+#include "collective/stager.h"
 #include "kernels/host/reduce.h"
 
 namespace dt::collective {
@@ -38,7 +39,11 @@ enum class Step { kDone, kProgressed, kBlocked };
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
  public:
-  explicit Mover(Group& group) : group_(group), sources_(group.size()), scratch_(group.size()) {}
+  explicit Mover(Group& group)
+      : group_(group),
+        stager_(group.options().staging),
+        sources_(group.size()),
+        scratch_(group.size()) {}
 
   /// Called when all members announced: `heads` and `details` by rank.
   Status plan(const Collective& collective, const std::vector<uint64_t>& signatures,
@@ -82,6 +87,7 @@ class Mover {
   Step finish();
 
   Group& group_;
+  Stager stager_;
   const Collective* collective_ = nullptr;
   Way way_ = Way::kExchange;
   uint64_t base_ = 0;  ///< segments of all operations before

@@ -110,6 +110,8 @@ constexpr Key kKeys[] = {
      kSame, false, "Largest message that goes through the slots in one shot."},
     {"host.slot_bytes", "DT_HOST_SLOT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "65536", "",
      kSame, false, "Chunk in which longer messages are pipelined through the arena."},
+    {"host.staging", "DT_HOST_STAGING", Type::kEnum, "", 0, 0, "auto", "auto, cached, streaming", kAny,
+     false, "Stores that copy into the arena: usual, past the caches, or whichever measures faster."},
 
     {"backend.name", "DT_BACKEND_NAME", Type::kEnum, "", 0, 0, "auto", "auto, host, nccl", kSame, false,
      "What carries the collectives out; nccl: over GPU memory; auto: host."},

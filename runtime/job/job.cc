@@ -22,6 +22,12 @@ bool has_left(const shm::SectionHeader& header) {
   return header.left.load(std::memory_order_acquire) != 0;
 }
 
+collective::Staging staging_of(const std::string& name) {
+  if (name == "cached") return collective::Staging::kCached;
+  if (name == "streaming") return collective::Staging::kStreaming;
+  return collective::Staging::kAuto;
+}
+
 }  // namespace
 
 LogLevel log_level(const Config& config) {
@@ -204,6 +210,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.slot_bytes = config.integer("host.slot_bytes");
   options.by_caller = by_caller_;
   options.processors = progress_processors_;
+  options.staging = staging_of(config.text("host.staging"));
   options.logger = logger_;
   options.meter = tracer_->meter();
   DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));

@@ -238,6 +238,7 @@ Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> e
   group_options.host = options.host;
   group_options.rank = options.local_rank;
   group_options.shape = shape;
+  group_options.staging = options.staging;
   group_options.arena = engine->arena();
   DT_TRY_VALUE(auto group, collective::Group::open(std::move(group_options), block, offsets));
   auto backend = std::make_shared<HostBackend>(engine, std::move(group), world);

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/log.h"
+#include "collective/stager.h"
 #include "transport/shm/arena.h"
 
 namespace dt::backend {
@@ -36,6 +37,8 @@ class HostEngine {
     /// Staging memory of a rank in a communicator; with the rest of its block just below a huge
     /// page.
     int64_t ring_bytes = 31 * (64 << 10);
+    /// How this rank writes there. May differ between ranks.
+    collective::Staging staging = collective::Staging::kAuto;
     LoggerPtr logger;  ///< null: silent
     /// Hears how long calls slept, and because of whom; null: nobody does.
     std::shared_ptr<record::Meter> meter;

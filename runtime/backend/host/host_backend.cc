@@ -467,6 +467,7 @@ Result<Backend::Split> HostBackend::split_as(bool part, int32_t color, int32_t k
   options.name = name;
   options.host = group_->options().host;
   options.shape = group_->shape();
+  options.staging = group_->options().staging;
   options.arena = engine_->arena();
   std::vector<int64_t> member_offsets;
   for (const int32_t rank : result.members) {

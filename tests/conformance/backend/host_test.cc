@@ -316,6 +316,35 @@ TEST_CASE("Host: splitting and dropping many times gives the memory back") {
   });
 }
 
+TEST_CASE("Host: contributions arrive whole, however a rank writes them into the arena") {
+  using dt::collective::Staging;
+  for (const int32_t size : {2, 3}) {
+    CAPTURE(size);
+    Setup setup = host(size);
+    setup.host.staging = Staging::kStreaming;
+    play(setup, [&](Rank& rank) {
+      for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
+                              Kind::kReduceScatter}) {
+        for (const Placement placement :
+             {Placement::kOrdinary, Placement::kInPlace, Placement::kMisaligned}) {
+          check_collective(rank, kind, Dtype::kF32, ReduceOp::kSum, 3001, 1, placement);
+          check_collective(rank, kind, Dtype::kBf16, ReduceOp::kSum, 3001, 1, placement);
+        }
+      }
+    });
+    // Segments that are long enough to be timed, and enough of them that all stores are tried.
+    setup.host.staging = Staging::kAuto;
+    setup.host.slot_bytes = 32 << 10;
+    setup.host.ring_bytes = 128 << 10;
+    play(setup, [&](Rank& rank) {
+      for (int i = 0; i < 20; ++i) {
+        check_collective(rank, Kind::kAllreduce, Dtype::kF32, ReduceOp::kSum, 40'000, 0,
+                         i % 2 == 0 ? Placement::kOrdinary : Placement::kInPlace);
+      }
+    });
+  }
+}
+
 TEST_CASE("Host: 64 ranks on few processors") {
   Setup setup = host(64);
   setup.host.slot_bytes = 16 << 10;

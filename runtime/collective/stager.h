@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace dt::collective {
+
+/// How a member writes contributions into its staging ring. Each member decides for itself.
+enum class Staging : int32_t {
+  kAuto = 0,   ///< whichever of the others measures faster
+  kCached,     ///< usual stores
+  kStreaming,  ///< stores past the caches
+};
+
+/// Which stores are faster at present, learnt from how long copies took.
+///
+/// A usual store first fetches the line from the reader's cache. That is quick where both
+/// processors share one, and then the reader finds the data there; across two caches a streaming
+/// store is several times faster. Where threads run changes while a job runs (under a hypervisor
+/// nobody even tells), so the slower kind is tried again from time to time.
+///
+/// Copies are counted in rounds of kRound. The last two of a round, and two of the first four, use
+/// the kind that is not chosen; those and every fourth one are timed. A single long sample counts
+/// for nothing (the thread was preempted): the smaller of a kind's last two is what it learns.
+class StoreChoice {
+ public:
+  static constexpr int64_t kRound = 64;
+  static constexpr int64_t kTimedEvery = 4;
+
+  struct Trial {
+    bool streaming = false;
+    bool timed = false;
+  };
+  /// What to do with the next copy.
+  Trial next();
+  /// How a timed copy went; `bytes` > 0.
+  void learn(bool streaming, int64_t bytes, int64_t ns);
+  bool streaming() const { return streaming_; }
+
+ private:
+  struct Kind {
+    int64_t last = 0;      ///< picoseconds per byte; 0: none yet
+    int64_t estimate = 0;  ///< as above
+  };
+
+  std::array<Kind, 2> kinds_;  ///< usual, streaming
+  int64_t copies_ = 0;
+  bool streaming_ = false;
+};
+
+/// Copies into the staging ring. Keeps a choice for each order of magnitude of operations, since
+/// those differ in which cache their data lie in.
+class Stager {
+ public:
+  explicit Stager(Staging staging) : staging_(staging) {}
+
+  /// The copies that follow belong to an operation of so many bytes.
+  void begin(int64_t operation_bytes);
+  void copy(void* destination, const void* source, int64_t bytes);
+
+ private:
+  static constexpr std::array<int64_t, 3> kClassBytes = {256 << 10, 4 << 20, 64 << 20};
+
+  const Staging staging_;
+  std::array<StoreChoice, kClassBytes.size() + 1> choices_;
+  StoreChoice* choice_ = &choices_[0];
+};
+
+}  // namespace dt::collective

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice is fed with times, never measured here.
+#include "collective/stager.h"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+using dt::collective::Stager;
+using dt::collective::Staging;
+using dt::collective::StoreChoice;
+
+namespace {
+
+constexpr int64_t kBytes = 32 << 10;
+
+struct Machine {
+  int64_t cached_ns;
+  int64_t streaming_ns;
+};
+
+/// How many of the copies were streaming.
+int64_t feed(StoreChoice& choice, const Machine& machine, int64_t copies) {
+  int64_t streaming = 0;
+  for (int64_t i = 0; i < copies; ++i) {
+    const StoreChoice::Trial trial = choice.next();
+    streaming += trial.streaming ? 1 : 0;
+    if (!trial.timed) continue;
+    choice.learn(trial.streaming, kBytes,
+                 trial.streaming ? machine.streaming_ns : machine.cached_ns);
+  }
+  return streaming;
+}
+
+constexpr Machine kOneCache = {1500, 3000};
+constexpr Machine kTwoCaches = {15000, 3000};
+
+}  // namespace
+
+TEST_CASE("the faster stores are known after four copies, the others tried twice in a round") {
+  StoreChoice near;
+  (void)feed(near, kOneCache, 4);
+  CHECK_FALSE(near.streaming());
+  (void)feed(near, kOneCache, StoreChoice::kRound - 4);
+  CHECK(feed(near, kOneCache, 10 * StoreChoice::kRound) == 10 * 2);
+
+  StoreChoice far;
+  (void)feed(far, kTwoCaches, 4);
+  CHECK(far.streaming());
+  (void)feed(far, kTwoCaches, StoreChoice::kRound - 4);
+  CHECK(feed(far, kTwoCaches, 10 * StoreChoice::kRound) == 10 * (StoreChoice::kRound - 2));
+}
+
+TEST_CASE("streaming stores that are hardly faster are not chosen: the reader pays for them") {
+  StoreChoice choice;
+  (void)feed(choice, {3000, 2500}, 10 * StoreChoice::kRound);
+  CHECK_FALSE(choice.streaming());
+}
+
+TEST_CASE("the choice follows threads that move between caches, in both directions") {
+  StoreChoice choice;
+  (void)feed(choice, kOneCache, 100 * StoreChoice::kRound);
+  REQUIRE_FALSE(choice.streaming());
+  (void)feed(choice, kTwoCaches, StoreChoice::kRound);
+  CHECK(choice.streaming());
+  (void)feed(choice, kTwoCaches, 100 * StoreChoice::kRound);
+  CHECK(choice.streaming());
+  (void)feed(choice, kOneCache, 10 * StoreChoice::kRound);
+  CHECK_FALSE(choice.streaming());
+}
+
+TEST_CASE("a copy that was interrupted for long changes nothing") {
+  StoreChoice choice;
+  (void)feed(choice, kOneCache, StoreChoice::kRound);
+  for (int round = 0; round < 10; ++round) {
+    choice.learn(false, kBytes, 4'000'000);
+    CHECK_FALSE(choice.streaming());
+    (void)feed(choice, kOneCache, StoreChoice::kRound);
+  }
+}
+
+TEST_CASE("each kind of staging copies every byte and none beside them") {
+  for (const Staging staging : {Staging::kAuto, Staging::kCached, Staging::kStreaming}) {
+    CAPTURE(static_cast<int>(staging));
+    Stager stager(staging);
+    for (const int64_t bytes : {0, 1, 63, 64, 65, 200, 4096, 8192, 70001}) {
+      CAPTURE(bytes);
+      for (int64_t shift = 0; shift<66; shift += bytes> 4096 ? 13 : 1) {
+        std::vector<char> source(static_cast<size_t>(bytes) + 1);
+        for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<char>(1 + i % 101);
+        std::vector<char> target(static_cast<size_t>(bytes + shift) + 64, '\0');
+        std::vector<char> wanted = target;
+        for (int64_t i = 0; i < bytes; ++i) {
+          wanted[static_cast<size_t>(shift + i)] = source[static_cast<size_t>(i + 1)];
+        }
+        stager.begin(bytes);
+        stager.copy(target.data() + shift, source.data() + 1, bytes);
+        CHECK(target == wanted);
+      }
+    }
+  }
+}
