@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -235,12 +236,19 @@ class MultihostBackend final : public Backend {
     const auto spins = [&] { return monotonic_ns() - moved_ns < kSpinNs; };
     bool inside = false;
     while (visit.possible() && !(inside = visit.try_enter()) && !work.done() && spins()) {
+      sched_yield();
     }
     int64_t counted_ns = begun_ns;
     for (int polls = 0; inside && goes_on(); ++polls) {
       if (polls % kPollsPerTurn == 0) loop()->turn(0);
-      if (conductor_->poll()) moved_ns = monotonic_ns();
-      if (work.done() || spins()) continue;
+      const bool moved = conductor_->poll();
+      if (moved) moved_ns = monotonic_ns();
+      if (work.done()) break;
+      if (moved) continue;
+      if (spins()) {
+        sched_yield();  // whom this waits for may have been put onto the same processor
+        continue;
+      }
       polls = -1;
       loop()->turn(std::min(kCountWaitMs, std::max<int64_t>(wait.deadline.remaining_ms(), 1)));
       counted_ns = count_wait(work, counted_ns);
