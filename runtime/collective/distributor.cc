@@ -240,6 +240,11 @@ Status Distributor::plan(const Collective& collective, uint64_t sequence,
   }
   segments_ = std::max(segments_, own_segments_);
   if (own_segments_ > 0) add_receivers(collective);
+  int64_t cargo_bytes = 0;
+  for (const Receiver& each : receivers_) {
+    cargo_bytes = multicast_ ? each.bytes : cargo_bytes + each.bytes;
+  }
+  stager_.begin(cargo_bytes);
   const Extent own_out = outgoing(collective, me, size, me);
   const Extent own_in = incoming(collective, me, size, me);
   own_bytes_ = std::min(own_out.count, own_in.count) * element;
@@ -317,8 +322,8 @@ bool Distributor::give() {
   for (const Receiver& each : receivers_) {
     const int64_t begin = given_ * each.piece_bytes;
     if (begin >= each.bytes) continue;
-    kernels::copy(slot + each.at, each.block + begin,
-                  std::min(each.piece_bytes, each.bytes - begin));
+    stager_.copy(slot + each.at, each.block + begin,
+                 std::min(each.piece_bytes, each.bytes - begin));
     if (multicast_) break;  // one for all
   }
   ++given_;

@@ -9,6 +9,7 @@
 #include "collective/group.h"
 #include "collective/mover.h"
 #include "collective/operation.h"
+#include "collective/stager.h"
 
 namespace dt::collective {
 
@@ -38,7 +39,7 @@ namespace dt::collective {
 /// receivers read different members.
 class Distributor {
  public:
-  explicit Distributor(Group& group) : group_(group) {}
+  explicit Distributor(Group& group) : group_(group), stager_(group.options().staging) {}
 
   /// Puts into the own announcement of operation `sequence` what it says of its blocks; all but
   /// the signature, whose flags it returns, and the sequence number.
@@ -97,6 +98,7 @@ class Distributor {
   bool taken(int64_t segments) const;
 
   Group& group_;
+  Stager stager_;
   uint64_t base_ = 0;         ///< segments of all operations before
   int64_t segments_ = 0;      ///< of this one
   int64_t own_segments_ = 0;  ///< of the own cargo
