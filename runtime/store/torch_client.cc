@@ -18,8 +18,8 @@ namespace {
 // A store of the new dialect whose server is the newer one answers the probe by silence.
 constexpr int64_t kSilenceMs = 1'000;
 constexpr int64_t kAnswerMs = 5'000;  // to a probe that each server answers
-constexpr int64_t kFirstDelayMs = 20;
-constexpr int64_t kMaxDelayMs = 1'000;
+constexpr int64_t kFirstRetryMs = 20;
+constexpr int64_t kMaxRetryMs = 1'000;
 constexpr size_t kMaxIdle = 4;
 constexpr size_t kMaxNewValueBytes = 8 << 20;  // PyTorch's newer server closes at more
 constexpr int kReadTries = 3;
@@ -270,7 +270,7 @@ Result<std::shared_ptr<TorchClient>> TorchClient::connect(net::Loop* loop,
 Status TorchClient::find_dialect(const Wait& wait) {
   const int64_t timeout_ms = wait.deadline.remaining_ms();
   std::minstd_rand random(std::random_device{}());
-  int64_t delay_ms = kFirstDelayMs;
+  int64_t delay_ms = kFirstRetryMs;
   Event never;
   std::shared_ptr<Call> call;
   std::string last = "no answer";
@@ -287,7 +287,7 @@ Status TorchClient::find_dialect(const Wait& wait) {
     std::uniform_int_distribution<int64_t> jitter(delay_ms / 2, delay_ms);
     const Deadline again = Deadline::after_ms(jitter(random));
     (void)never.wait({wait.deadline.earlier(again), wait.interrupt});
-    delay_ms = std::min(2 * delay_ms, kMaxDelayMs);
+    delay_ms = std::min(2 * delay_ms, kMaxRetryMs);
     if (wait.deadline.passed()) {
       return Status(Code::kTimeout,
                     format("no store within %s (%d tries, the last: %s); check the address",

@@ -23,7 +23,7 @@ constexpr int64_t kCountWaitMs = 20;
 
 // How long a caller polls after anything moved before it sleeps: some round trips of a fast
 // network, and what the ranks of other hosts usually come later.
-constexpr int64_t kSpinNs = 200'000;
+constexpr int64_t kPollNs = 200'000;
 
 // What else the loop has to do, as the operations of other communicators, is looked at this often.
 constexpr int kPollsPerTurn = 16;
@@ -233,7 +233,7 @@ class MultihostBackend final : public Backend {
       return !work.done() && !wait.interrupted() && !wait.deadline.passed();
     };
     int64_t moved_ns = begun_ns;
-    const auto spins = [&] { return monotonic_ns() - moved_ns < kSpinNs; };
+    const auto spins = [&] { return monotonic_ns() - moved_ns < kPollNs; };
     bool inside = false;
     while (visit.possible() && !(inside = visit.try_enter()) && !work.done() && spins()) {
       sched_yield();
