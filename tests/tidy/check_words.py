@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""No unfinished marks, a licence line in each source, no tabs, no sleeping tests, no constant that nothing uses."""
+"""No unfinished marks, a licence line in each source, no tabs, no sleeping tests, no constant that nothing uses,
+none that two sources of a namespace both define."""
 
 import re
 import sys
@@ -20,6 +21,7 @@ SHELL_SLEEP = re.compile(r"(^|[;&|]|\bdo\b|\bthen\b)\s*sleep\s+[\d.$\"]")
 # At the start of a line: of a namespace, in a file that nothing includes. Compilers that see several
 # sources as one say nothing of these.
 CONSTANT = re.compile(r"^(?:inline |static )?(?:constexpr|const)\b[^=({;]*?\b(k[A-Z]\w*)(?=\s*[\[={(])", re.MULTILINE)
+NAMESPACE = re.compile(r"^namespace (dt[\w:]*) \{", re.MULTILINE)
 LICENCE = "SPDX-License-" + "Identifier: Apache-2.0"
 
 
@@ -51,8 +53,21 @@ def check_file(path, text):
     return complaints
 
 
+def shared_names(sources):
+    """`sources`: (path, text). Some builds take several sources of runtime/ as one, whichever lie together."""
+    complaints, known = [], {}
+    for path, text in sources:
+        space = NAMESPACE.search(text)
+        for match in CONSTANT.finditer(text) if space else ():
+            first = known.setdefault((space[1], match[1]), path)
+            if first != path:
+                number = text.count("\n", 0, match.start()) + 1
+                complaints.append(f"{path}:{number}: {match[1]} is defined in {first}, too: give it a name of its own")
+    return complaints
+
+
 def main():
-    complaints, seen = [], 0
+    complaints, seen, product = [], 0, []
     for path in source_files.source_files():
         if path.suffix not in TEXT and path.name not in ("meson_options.txt", "Makefile", "Doxyfile"):
             continue
@@ -62,7 +77,10 @@ def main():
             complaints.append(f"{path}: not UTF-8")
             continue
         complaints += check_file(path, text)
+        if path.suffix == ".cc" and path.parts[0] == "runtime":
+            product.append((path, text))
         seen += 1
+    complaints += shared_names(product)
     for line in complaints:
         print(line)
     if seen == 0:

@@ -82,6 +82,12 @@ class Words(unittest.TestCase):
         self.assertEqual(words("runtime/base/a.cc", self.head + constant + "int64_t a = kLimitMs;\n"), [])
         self.assertEqual(len(words("runtime/base/a.cc", self.head + "const char* const kNames[] = {\n")), 1)
 
+    def test_constants_of_a_namespace_differ(self):
+        text = "namespace dt::store {\nnamespace {\nconstexpr int64_t kLimitMs = 5;\n"
+        self.assertEqual(check_words.shared_names([("a.cc", text), ("b.cc", text)]),
+                         ["b.cc:3: kLimitMs is defined in a.cc, too: give it a name of its own"])
+        self.assertEqual(check_words.shared_names([("a.cc", text), ("b.cc", text.replace("store", "net"))]), [])
+
     def test_runtime_may_sleep(self):
         self.assertEqual(words("runtime/base/a.cc", self.head + "bell_.sleep(ticket);\n"), [])
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNetworkMs = 5'000;  // for names and connections that do not answer
 
-constexpr char kFooter[] =
+constexpr char kDoctorFooter[] =
     "The exit code is 1 when something is bad, with --strict also when there is a warning, else "
     "0.\n"
     "With --cluster rank 0 prints and ends with that code for all ranks; the others end with 0.";
@@ -45,7 +45,7 @@ Result<int> examine_cluster(const doctor::Machine& machine, const doctor::Report
 int doctor_command(int argument_count, char** arguments) {
   CLI::App app("Says what a job started here would find, and what to mend.", "dt doctor");
   DoctorOptions options;
-  app.footer(kFooter);
+  app.footer(kDoctorFooter);
   app.add_flag("--json", options.json, "print JSON");
   app.add_flag("--cluster", options.cluster,
                "as a rank of a job (dt run -n 8 dt doctor --cluster): print what differs");
