@@ -36,6 +36,7 @@ struct TcpHandle final : Handle {
   std::string held;         // small pieces, while `holding`
   bool holding = false;
   int guarded_fd = -1;
+  bool dialled = false;
   bool congested = false;
   bool reading = false;
   bool writing_failed = false;
@@ -198,6 +199,7 @@ Result<std::unique_ptr<Connection>> Connection::dial(Loop* loop, const Address& 
                                                      ConnectionEvents events) {
   auto handle = std::make_shared<TcpHandle>();
   handle->owner_loop = loop;
+  handle->dialled = true;
   int error = uv_tcp_init_ex(loop->uv(), &handle->tcp, static_cast<unsigned>(address.family()));
   if (error != 0) return system_error("cannot connect to", address, -error, "check ulimit -n");
   handle->adopt();
@@ -248,7 +250,8 @@ void Connection::write(std::string bytes, std::shared_ptr<const std::string> sha
   }
   if (!handle.congested && handle.queued_bytes > kHighWaterBytes) {
     handle.congested = true;
-    handle.read(false);
+    // Of one who asks only the answers come in. Two ends that both stopped would wait for ever.
+    if (!handle.dialled) handle.read(false);
   }
 }
 

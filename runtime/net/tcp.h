@@ -30,8 +30,9 @@ struct ConnectionEvents {
 /// Loop's thread only.
 class Connection {
  public:
-  /// Above this many unsent bytes the connection counts as congested and stops reading: a peer
-  /// that does not take its answers gets no more questions answered.
+  /// Above this many unsent bytes the connection counts as congested, and an accepted one stops
+  /// reading: a peer that does not take its answers gets no more questions answered. A dialled one
+  /// reads on, so that two ends with much to say to each other both get through.
   static constexpr size_t kHighWaterBytes = 1 << 20;
   /// Above this many the peer is given up: on_close(ENOBUFS).
   static constexpr size_t kMaxQueuedBytes = size_t{512} << 20;
