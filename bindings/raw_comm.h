@@ -170,6 +170,125 @@ inline int64_t recv_async(int64_t comm, int64_t buffer, int64_t count, int32_t d
                    out);
   });
 }
+inline void alltoall(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                     int64_t stream) {
+  detail::check(dt_alltoall(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                            memory(stream), nullptr));
+}
+inline int64_t alltoall_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
+                              int32_t dtype, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_alltoall(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
+                       memory(stream), out);
+  });
+}
+inline void gather(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                   int32_t root, int64_t stream) {
+  detail::check(dt_gather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
+                          memory(stream), nullptr));
+}
+inline int64_t gather_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                            int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_gather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
+                     memory(stream), out);
+  });
+}
+inline void scatter(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                    int32_t root, int64_t stream) {
+  detail::check(dt_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
+                           memory(stream), nullptr));
+}
+inline int64_t scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
+                             int32_t root, int64_t stream) {
+  return issued([&](dt_work** out) {
+    return dt_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
+                      memory(stream), out);
+  });
+}
+
+// With a count for each rank, int64_t in native order: one list of `size`, of alltoallv two, what
+// is sent before what is received. The blocks of a list lie one behind the other, in rank order.
+
+#ifndef SWIG
+/** The `lists` lists of counts; dt reads `size` of each, so fewer must not reach it. */
+inline std::vector<int64_t> counts_of(int64_t comm, const char* data, int64_t bytes,
+                                      std::size_t lists) {
+  std::vector<int64_t> counts;
+  for (Unpacker packed(data, bytes); packed.more();) counts.push_back(packed.number());
+  if (counts.size() != lists * static_cast<std::size_t>(comm_size(comm))) {
+    throw std::length_error("the counts were packed wrong: each list needs one for each rank");
+  }
+  return counts;
+}
+#endif
+
+inline void alltoallv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
+                      int32_t dtype, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 2);
+  detail::check(dt_alltoallv(handle<dt_comm>(comm), memory(send), counts.data(), nullptr,
+                             memory(recv), counts.data() + counts.size() / 2, nullptr, DT_TYPES,
+                             memory(stream), nullptr));
+}
+inline int64_t alltoallv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
+                               int64_t BYTES, int32_t dtype, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 2);
+  return issued([&](dt_work** out) {
+    return dt_alltoallv(handle<dt_comm>(comm), memory(send), counts.data(), nullptr, memory(recv),
+                        counts.data() + counts.size() / 2, nullptr, DT_TYPES, memory(stream), out);
+  });
+}
+/** No counts: this rank is not root. */
+inline void gatherv(int64_t comm, int64_t send, int64_t count, int64_t recv, const char* DATA,
+                    int64_t BYTES, int32_t dtype, int32_t root, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  detail::check(dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv),
+                           BYTES == 0 ? nullptr : counts.data(), nullptr, DT_TYPES, root,
+                           memory(stream), nullptr));
+}
+/** No counts: this rank is not root. */
+inline int64_t gatherv_async(int64_t comm, int64_t send, int64_t count, int64_t recv,
+                             const char* DATA, int64_t BYTES, int32_t dtype, int32_t root,
+                             int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  return issued([&](dt_work** out) {
+    return dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv),
+                      BYTES == 0 ? nullptr : counts.data(), nullptr, DT_TYPES, root, memory(stream),
+                      out);
+  });
+}
+/** No counts: this rank is not root. */
+inline void scatterv(int64_t comm, int64_t send, const char* DATA, int64_t BYTES, int64_t recv,
+                     int64_t count, int32_t dtype, int32_t root, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  detail::check(dt_scatterv(handle<dt_comm>(comm), memory(send),
+                            BYTES == 0 ? nullptr : counts.data(), nullptr, memory(recv), count,
+                            DT_TYPES, root, memory(stream), nullptr));
+}
+/** No counts: this rank is not root. */
+inline int64_t scatterv_async(int64_t comm, int64_t send, const char* DATA, int64_t BYTES,
+                              int64_t recv, int64_t count, int32_t dtype, int32_t root,
+                              int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  return issued([&](dt_work** out) {
+    return dt_scatterv(handle<dt_comm>(comm), memory(send), BYTES == 0 ? nullptr : counts.data(),
+                       nullptr, memory(recv), count, DT_TYPES, root, memory(stream), out);
+  });
+}
+inline void allgatherv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
+                       int32_t dtype, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 1);
+  detail::check(dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), counts.data(),
+                              nullptr, DT_TYPES, memory(stream), nullptr));
+}
+inline int64_t allgatherv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
+                                int64_t BYTES, int32_t dtype, int64_t stream) {
+  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 1);
+  return issued([&](dt_work** out) {
+    return dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), counts.data(), nullptr,
+                         DT_TYPES, memory(stream), out);
+  });
+}
 #ifndef SWIG
 #undef DT_TYPES
 #undef DT_REDUCTION

@@ -6,63 +6,22 @@ import math
 from typing import Any, Iterator, List, Optional, Tuple
 
 from . import _raw
+from ._arrays import Names, carry_out, groups, wrong_count
+from ._blocks import Blocks
 from ._errors import Error, invalid
 from ._memory import Memory, make_memory
 from ._types import Dtype, Handle, ReduceOp, milliseconds, stream_number
 from ._work import Work
 
-_buffer = _raw.buffer
 _SUM = ReduceOp.SUM
 
-# For each group that is open, what keeps the arrays of its plain calls: dt uses them until its end.
-# A communicator may have several handles, so any group counts for all calls.
-_groups: List[List[Any]] = []
+_ALLREDUCE = Names("allreduce")
+_REDUCE = Names("reduce")
+_ALLGATHER = Names("allgather")
+_REDUCE_SCATTER = Names("reduce_scatter")
 
 
-def _hold(keep: Any) -> None:
-    for group in list(_groups):
-        group.append(keep)
-
-
-def _carry_out(call: Any, keep: Any, *args: Any) -> None:
-    if _groups:
-        _hold(keep)  # also if a signal ends this function after the call
-    call(*args)
-    if _groups:
-        _hold(keep)  # if another thread has begun the group meanwhile
-
-
-class _Names:
-    """How messages call an operation and its arrays."""
-
-    __slots__ = ("operation", "send", "recv")
-
-    def __init__(self, operation: str) -> None:
-        self.operation = operation
-        self.send = operation + ": send"
-        self.recv = operation + ": recv"
-
-
-_ALLREDUCE = _Names("allreduce")
-_REDUCE = _Names("reduce")
-_ALLGATHER = _Names("allgather")
-_REDUCE_SCATTER = _Names("reduce_scatter")
-
-
-def _wrong_device(what: str, on_gpu: bool) -> Error:
-    if on_gpu:
-        return invalid(f"{what}: the array is GPU memory, and the communicator is over host memory; "
-                       'start the job with backend.name = "nccl", or copy the array to the host')
-    return invalid(f"{what}: the array is host memory, and the communicator is over GPU memory; copy it "
-                   "to the rank's GPU")
-
-
-def _wrong_count(names: _Names, sent: int, received: int, rule: str) -> Error:
-    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give "
-                   "arrays of matching sizes")
-
-
-class Comm:
+class Comm(Blocks):
     """An ordered set of ranks that runs collectives: what Job.world(), Comm.split() and Comm.shrink() give.
 
     Arrays are whatever has the buffer protocol (NumPy, array.array, bytes, ...), DLPack (PyTorch, JAX,
@@ -76,7 +35,7 @@ class Comm:
     produces `send`, as an int or as PyTorch's or CuPy's object; it is ignored over host memory.
     """
 
-    __slots__ = ("_handle", "_owner", "_on_gpu", "_rank", "_size", "__weakref__")
+    __slots__ = ("_owner", "__weakref__")
 
     def __init__(self, handle: int, on_gpu: bool) -> None:
         self._owner: Optional[Handle] = Handle(handle, _raw.comm_destroy)
@@ -155,7 +114,7 @@ class Comm:
         plain forms return at once, and their results are there after the block; a work of the block may
         only be waited for after it."""
         arrays: List[Any] = []
-        _groups.append(arrays)
+        groups.append(arrays)
         try:
             _raw.group_begin(self._handle)
             try:
@@ -166,7 +125,7 @@ class Comm:
                 raise
             _raw.group_end(self._handle)
         finally:
-            _groups[:] = [each for each in _groups if each is not arrays]
+            groups[:] = [each for each in groups if each is not arrays]
 
     def close(self) -> None:
         """Drops the handle; works and memory of it go on. Never waits for peers."""
@@ -179,33 +138,15 @@ class Comm:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- What collectives have in common ----
+    # ---- Arrays of each operation ----
 
-    def _one(self, what: str, array: Any, writable: bool) -> Tuple[int, int, int, Any]:
-        address, count, dtype, on_gpu, keep = _buffer(array, writable, what)
-        if on_gpu is not self._on_gpu:
-            raise _wrong_device(what, on_gpu)
-        return address, count, dtype, keep
-
-    def _two(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, int, Any]:
-        sent, send_count, dtype, on_gpu, keep = _buffer(send, False, names.send)
-        received, count, recv_dtype, recv_on_gpu, keep_recv = _buffer(recv, True, names.recv)
-        if on_gpu is not self._on_gpu:
-            raise _wrong_device(names.send, on_gpu)
-        if recv_on_gpu is not self._on_gpu:
-            raise _wrong_device(names.recv, recv_on_gpu)
-        if dtype != recv_dtype:
-            raise invalid(f"{names.operation}: send is of {Dtype(dtype).name} and recv of "
-                          f"{Dtype(recv_dtype).name}; give two arrays of one dtype")
-        return sent, received, send_count, count, dtype, (keep, keep_recv)
-
-    def _reduction(self, names: _Names, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
+    def _reduction(self, names: Names, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
         if recv is None:
             address, count, dtype, keep = self._one(names.operation, send, True)
             return address, address, count, dtype, keep
         sent, received, count, recv_count, dtype, keep = self._two(names, send, recv)
         if count != recv_count:
-            raise _wrong_count(names, count, recv_count, "both need the same number")
+            raise wrong_count(names, count, recv_count, "both need the same number")
         return sent, received, count, dtype, keep
 
     def _reduce_arrays(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
@@ -217,27 +158,16 @@ class Comm:
     def _gathering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
         sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHER, send, recv)
         if recv_count != count * self._size:
-            raise _wrong_count(_ALLGATHER, count, recv_count,
+            raise wrong_count(_ALLGATHER, count, recv_count,
                                f"recv needs {self._size} times as many (one part of each rank)")
         return sent, received, count, dtype, keep
 
     def _scattering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
         sent, received, send_count, count, dtype, keep = self._two(_REDUCE_SCATTER, send, recv)
         if send_count != count * self._size:
-            raise _wrong_count(_REDUCE_SCATTER, send_count, count,
+            raise wrong_count(_REDUCE_SCATTER, send_count, count,
                                f"send needs {self._size} times as many (one part for each rank)")
         return sent, received, count, dtype, keep
-
-    def _issue(self, call: Any, keep: Any, *args: Any) -> Work:
-        work = Work(keep, self)
-        try:
-            work._handle = call(self._handle, *args)
-        except (Error, TypeError):
-            raise  # nothing was issued
-        except BaseException:
-            _raw.keep_forever(keep)  # a signal's: the operation is under way, and nobody has its handle
-            raise
-        return work
 
     # ---- Collectives ----
 
@@ -248,7 +178,7 @@ class Comm:
         recv: as large as send; None: the result replaces send
         """
         sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
-        _carry_out(_raw.allreduce, keep, self._handle, sent, received, count, dtype, op,
+        carry_out(_raw.allreduce, keep, self._handle, sent, received, count, dtype, op,
                    stream and stream_number(stream) or 0)
 
     def allreduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
@@ -262,7 +192,7 @@ class Comm:
                stream: Any = 0) -> None:
         """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
         sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        _carry_out(_raw.reduce, keep, self._handle, sent, received, count, dtype, op, root,
+        carry_out(_raw.reduce, keep, self._handle, sent, received, count, dtype, op, root,
                    stream and stream_number(stream) or 0)
 
     def reduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
@@ -275,7 +205,7 @@ class Comm:
     def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
         """Copies root's array, which may be read-only, into everybody's."""
         address, count, dtype, keep = self._one("broadcast", array, root != self._rank)
-        _carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
+        carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
                    stream and stream_number(stream) or 0)
 
     def broadcast_async(self, array: Any, root: int = 0, *, stream: Any = 0) -> Work:
@@ -288,7 +218,7 @@ class Comm:
         """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
         send, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._gathering(send, recv)
-        _carry_out(_raw.allgather, keep, self._handle, sent, received, count, dtype,
+        carry_out(_raw.allgather, keep, self._handle, sent, received, count, dtype,
                    stream and stream_number(stream) or 0)
 
     def allgather_async(self, send: Any, recv: Any, *, stream: Any = 0) -> Work:
@@ -301,7 +231,7 @@ class Comm:
         """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
         recv, which may be this rank's part of it."""
         sent, received, count, dtype, keep = self._scattering(send, recv)
-        _carry_out(_raw.reduce_scatter, keep, self._handle, sent, received, count, dtype, op,
+        carry_out(_raw.reduce_scatter, keep, self._handle, sent, received, count, dtype, op,
                    stream and stream_number(stream) or 0)
 
     def reduce_scatter_async(self, send: Any, recv: Any, op: ReduceOp = _SUM, *,
@@ -335,7 +265,7 @@ class Comm:
     def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
         address, count, dtype, keep = self._one("send", array, False)
-        _carry_out(_raw.send, keep, self._handle, address, count, dtype, peer,
+        carry_out(_raw.send, keep, self._handle, address, count, dtype, peer,
                    stream and stream_number(stream) or 0)
 
     def send_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
@@ -347,7 +277,7 @@ class Comm:
     def recv(self, array: Any, peer: int, *, stream: Any = 0) -> None:
         """Receives what a rank of the communicator sends with send()."""
         address, count, dtype, keep = self._one("recv", array, True)
-        _carry_out(_raw.recv, keep, self._handle, address, count, dtype, peer,
+        carry_out(_raw.recv, keep, self._handle, address, count, dtype, peer,
                    stream and stream_number(stream) or 0)
 
     def recv_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that move blocks, of 2 and 3 ranks, which are threads, against closed forms."""
+
+import array
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+from ranks import run_ranks
+
+COUNT = 5
+
+
+def part(sender, receiver, count):
+    """What one rank has for another one."""
+    return [100 * sender + 10 * receiver + i for i in range(count)]
+
+
+def uneven(sender, receiver):
+    """Counts that differ for each pair, zero among them."""
+    return (sender + 2 * receiver) % 4
+
+
+def ints(values):
+    return array.array("i", values)
+
+
+def joined(parts):
+    return [each for one in parts for each in one]
+
+
+def forms(comm, name):
+    """The blocking form, and the other one with its wait."""
+    def asynchronous(*args):
+        getattr(comm, name + "_async")(*args).wait()
+    return getattr(comm, name), asynchronous
+
+
+class Blocks(unittest.TestCase):
+    def check(self, body):
+        for world in (2, 3):
+            run_ranks(world, body)
+
+    def test_alltoall(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            for call in forms(comm, "alltoall"):
+                recv = ints([0] * (COUNT * comm.size))
+                call(ints(joined(part(comm.rank, r, COUNT) for r in ranks)), recv)
+                self.assertEqual(list(recv), joined(part(r, comm.rank, COUNT) for r in ranks))
+        self.check(body)
+
+    def test_alltoallv(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            to = [uneven(comm.rank, r) for r in ranks]
+            come = [uneven(r, comm.rank) for r in ranks]
+            for call in forms(comm, "alltoallv"):
+                recv = ints([0] * sum(come))
+                call(ints(joined(part(comm.rank, r, to[r]) for r in ranks)), to, recv, come)
+                self.assertEqual(list(recv), joined(part(r, comm.rank, come[r]) for r in ranks))
+        self.check(body)
+
+    def test_gather_and_scatter(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            for root in ranks:
+                at_root = comm.rank == root
+                everything = joined(part(r, root, COUNT) for r in ranks)
+                for call in forms(comm, "gather"):
+                    recv = ints([0] * len(everything)) if at_root else None
+                    call(ints(part(comm.rank, root, COUNT)), recv, root)
+                    self.assertEqual(list(recv or []), everything if at_root else [])
+                for call in forms(comm, "scatter"):
+                    recv = ints([0] * COUNT)
+                    call(ints(everything) if at_root else None, recv, root)
+                    self.assertEqual(list(recv), part(comm.rank, root, COUNT))
+        self.check(body)
+
+    def test_counts_of_each_rank(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            for root in ranks:
+                at_root = comm.rank == root
+                counts = [uneven(r, root) for r in ranks]
+                everything = joined(part(r, root, counts[r]) for r in ranks)
+                mine = part(comm.rank, root, counts[comm.rank])
+                for call in forms(comm, "gatherv"):
+                    recv = ints([0] * len(everything)) if at_root else None
+                    call(ints(mine), recv, counts if at_root else None, root)
+                    self.assertEqual(list(recv or []), everything if at_root else [])
+                for call in forms(comm, "scatterv"):
+                    recv = ints([0] * len(mine))
+                    call(ints(everything) if at_root else None, counts if at_root else None, recv, root)
+                    self.assertEqual(list(recv), mine)
+                for call in forms(comm, "allgatherv"):
+                    recv = ints([0] * len(everything))
+                    call(ints(mine), recv, counts)
+                    self.assertEqual(list(recv), everything)
+        self.check(body)
+
+    def test_wrong_lengths_are_refused(self):
+        def body(_, comm):
+            size, me = comm.size, comm.rank
+            six = ints([0] * 6)
+            seven = ints([0] * 7)
+            whole = [3] * size
+            for wanted, call in (
+                    ("send has 6 elements and recv 7", lambda: comm.alltoall(six, seven)),
+                    ("no multiple", lambda: comm.alltoall(seven[:size + 1], seven[:size + 1])),
+                    (f"send_counts has 1 counts, but the communicator has {size} ranks",
+                     lambda: comm.alltoallv(six, [6], six, whole)),
+                    (r"recv_counts\[1\] is -1",
+                     lambda: comm.alltoallv(ints([0] * 3 * size), whole, six, [7, -1] + [0] * (size - 2))),
+                    (f"counts are {3 * size} elements together, but recv has 7",
+                     lambda: comm.allgatherv(six[:3], seven, whole)),
+                    (rf"counts\[{me}\], which is this rank's, is 3, but send has 6",
+                     lambda: comm.allgatherv(six, ints([0] * 3 * size), whole)),
+                    (f"recv needs {size} times as many", lambda: comm.gather(six, seven, me)),
+                    ("counts is None", lambda: comm.gatherv(six, seven, None, me)),
+                    (f"send needs {size} times as many", lambda: comm.scatter(six, seven, me)),
+                    (f"counts are {3 * size} elements together, but send has 7",
+                     lambda: comm.scatterv(seven, whole, six[:3], me))):
+                self.assertRaisesRegex(dt.InvalidArgumentError, wanted, call)
+            comm.barrier()
+        self.check(body)
+
+    def test_counts_that_differ_name_both_sides(self):
+        def body(_, comm):
+            count = 2 + comm.rank
+            recv = ints([0] * 4) if comm.rank == 0 else None
+            with self.assertRaisesRegex(dt.MismatchError, "gatherv.*3.*2|gatherv.*2.*3"):
+                comm.gatherv(ints([0] * count), recv, [2, 2] if comm.rank == 0 else None, 0)
+        run_ranks(2, body)
+
+
+if __name__ == "__main__":
+    unittest.main()
