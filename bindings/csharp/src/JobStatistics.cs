@@ -22,7 +22,21 @@ namespace Dt
         /// <summary>Send.</summary>
         Send = 6,
         /// <summary>Recv.</summary>
-        Recv = 7
+        Recv = 7,
+        /// <summary>Alltoall.</summary>
+        Alltoall = 8,
+        /// <summary>Alltoallv.</summary>
+        Alltoallv = 9,
+        /// <summary>Gather.</summary>
+        Gather = 10,
+        /// <summary>Gatherv.</summary>
+        Gatherv = 11,
+        /// <summary>Scatter.</summary>
+        Scatter = 12,
+        /// <summary>Scatterv.</summary>
+        Scatterv = 13,
+        /// <summary>Allgatherv.</summary>
+        Allgatherv = 14
     }
 
     /// <summary>What a rank did in operations of one kind, on all communicators.</summary>
@@ -100,7 +114,7 @@ namespace Dt
             ExposedNs = packed.Number();
             HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
             var operations = new Dictionary<OperationKind, OperationStatistics>();
-            for (OperationKind kind = OperationKind.Allreduce; kind <= OperationKind.Recv; ++kind)
+            for (OperationKind kind = OperationKind.Allreduce; kind <= OperationKind.Allgatherv; ++kind)
             {
                 operations[kind] = new OperationStatistics(packed);
             }

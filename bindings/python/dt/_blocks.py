@@ -2,6 +2,7 @@
 """Collectives in which elements only change their place: alltoall, gather, scatter and those with a count
 for each rank."""
 
+import operator
 import struct
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -35,7 +36,7 @@ class Blocks(Arrays):
         if counts is None:
             raise invalid(f"{names.operation}: {what} is None; give a count for each of the {self._size} "
                           "ranks")
-        values = [int(each) for each in counts]
+        values = [operator.index(each) for each in counts]
         if len(values) != self._size:
             raise invalid(f"{names.operation}: {what} has {len(values)} counts, but the communicator has "
                           f"{self._size} ranks; give one for each rank")

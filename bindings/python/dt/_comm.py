@@ -159,14 +159,14 @@ class Comm(Blocks):
         sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHER, send, recv)
         if recv_count != count * self._size:
             raise wrong_count(_ALLGATHER, count, recv_count,
-                               f"recv needs {self._size} times as many (one part of each rank)")
+                              f"recv needs {self._size} times as many (one part of each rank)")
         return sent, received, count, dtype, keep
 
     def _scattering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
         sent, received, send_count, count, dtype, keep = self._two(_REDUCE_SCATTER, send, recv)
         if send_count != count * self._size:
             raise wrong_count(_REDUCE_SCATTER, send_count, count,
-                               f"send needs {self._size} times as many (one part for each rank)")
+                              f"send needs {self._size} times as many (one part for each rank)")
         return sent, received, count, dtype, keep
 
     # ---- Collectives ----

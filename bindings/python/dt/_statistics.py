@@ -8,7 +8,8 @@ from . import _raw
 from ._types import Unpacker
 
 # In the order of dt_kind.
-_KINDS = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier", "send", "recv")
+_KINDS = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier", "send", "recv",
+          "alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv", "allgatherv")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -238,7 +238,7 @@ static class CoreTests
             JobStatistics statistics = each.job.Statistics;
             Suite.Equal(0, statistics.Restarts, "restarts");
             Suite.Equal(1.0, statistics.HiddenShare, "share");
-            Suite.Equal(8, statistics.Operations.Count, "kinds");
+            Suite.Equal(15, statistics.Operations.Count, "kinds");
             OperationStatistics allreduces = statistics.Operations[OperationKind.Allreduce];
             Suite.Equal(3L, allreduces.Operations, "operations");
             Suite.Equal(0L, allreduces.Failures, "failures");

@@ -101,6 +101,21 @@ class Blocks(unittest.TestCase):
                     self.assertEqual(list(recv), everything)
         self.check(body)
 
+    def test_groups_and_statistics(self):
+        def body(job, comm):
+            ranks = range(comm.size)
+            turned = ints([0] * comm.size)
+            gathered = ints([0] * comm.size) if comm.rank == 0 else None
+            with comm.group():
+                comm.alltoall(ints(10 * comm.rank + r for r in ranks), turned)
+                comm.gather(ints([comm.rank]), gathered)
+            self.assertEqual(list(turned), [10 * r + comm.rank for r in ranks])
+            self.assertEqual(list(gathered or []), list(ranks) if comm.rank == 0 else [])
+            found = job.statistics().operations
+            self.assertEqual((found["alltoall"].operations, found["gather"].operations), (1, 1))
+            self.assertEqual((found["allgatherv"].operations, found["allreduce"].operations), (0, 0))
+        self.check(body)
+
     def test_wrong_lengths_are_refused(self):
         def body(_, comm):
             size, me = comm.size, comm.rank
@@ -124,6 +139,7 @@ class Blocks(unittest.TestCase):
                     (f"counts are {3 * size} elements together, but send has 7",
                      lambda: comm.scatterv(seven, whole, six[:3], me))):
                 self.assertRaisesRegex(dt.InvalidArgumentError, wanted, call)
+            self.assertRaises(TypeError, comm.allgatherv, six[:3], ints([0] * 3 * size), [3.0] * size)
             comm.barrier()
         self.check(body)
 

@@ -18,5 +18,19 @@ public enum OperationKind {
   /** Of send. */
   SEND,
   /** Of recv. */
-  RECV
+  RECV,
+  /** Of alltoall. */
+  ALLTOALL,
+  /** Of alltoallv. */
+  ALLTOALLV,
+  /** Of gather. */
+  GATHER,
+  /** Of gatherv. */
+  GATHERV,
+  /** Of scatter. */
+  SCATTER,
+  /** Of scatterv. */
+  SCATTERV,
+  /** Of allgatherv. */
+  ALLGATHERV
 }

@@ -87,7 +87,7 @@ final class JobTests {
     JobStatistics statistics = job.statistics();
     equal(statistics.restarts(), 0);
     equal(statistics.hiddenShare(), 1.0);
-    equal(statistics.operations().size(), 8);
+    equal(statistics.operations().size(), 15);
     OperationStatistics allreduces = statistics.operations().get(OperationKind.ALLREDUCE);
     equal(allreduces.operations(), before + 3);
     equal(allreduces.failures(), 0L);
