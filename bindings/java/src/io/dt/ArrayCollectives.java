@@ -6,7 +6,7 @@ import java.lang.ref.Reference;
 import java.util.function.LongConsumer;
 
 /** Blocking operations on arrays of floating-point numbers, which are copied there and back. */
-abstract class ArrayCollectives extends BufferCollectives {
+abstract class ArrayCollectives extends CountedBufferBlocks {
   ArrayCollectives(long number, LongConsumer destroy, CommShared shared) {
     super(number, destroy, shared);
   }
@@ -120,7 +120,7 @@ abstract class ArrayCollectives extends BufferCollectives {
   }
 
   /** Memory for one call, which needs it no longer when it has settled. */
-  private long enter(String operation, int turn, long bytes) {
+  final long enter(String operation, int turn, long bytes) {
     if (CommShared.grouped(turn)) {
       throw Buffers.refused(
           operation, "an array", "cannot wait for the end of the group", "give a direct buffer");
@@ -128,7 +128,7 @@ abstract class ArrayCollectives extends BufferCollectives {
     return Raw.copy_allocate(bytes);
   }
 
-  private void leave(long copy) {
+  final void leave(long copy) {
     Raw.copy_free(copy);
     Reference.reachabilityFence(this);
   }

@@ -8,16 +8,10 @@ import java.util.function.LongConsumer;
  * Operations on direct buffers: the elements between position and limit, which stay as they are.
  * A buffer's type says what its elements are, or a Dtype does.
  */
-abstract class BufferCollectives extends AddressCollectives {
+abstract class BufferCollectives extends AddressBlocks {
   BufferCollectives(long number, LongConsumer destroy, CommShared shared) {
     super(number, destroy, shared);
   }
-
-  /** Ranks of the communicator. */
-  abstract int ranks();
-
-  /** This rank. */
-  abstract int self();
 
   /**
    * Reduces over all ranks; every rank ends with the same bits.

@@ -18,7 +18,7 @@ import java.time.Duration;
  *
  * <p>After closing it every call is refused; operations under way go on.
  */
-public final class Comm extends IntegerArrayCollectives {
+public final class Comm extends IntegerArrayBlocks {
   private int size; // 0: not asked yet
   private int rank = -1;
 

@@ -48,7 +48,7 @@ final class CollectiveTests {
   }
 
   /** Blocking, or by a work, a future or a time. */
-  private static void each(int form, Runnable blocking, java.util.function.Supplier<Work> async)
+  static void each(int form, Runnable blocking, java.util.function.Supplier<Work> async)
       throws Exception {
     if (form == 0) {
       blocking.run();

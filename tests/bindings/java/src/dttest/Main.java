@@ -9,6 +9,7 @@ public final class Main {
   public static void main(String[] words) {
     SafetyTests.add();
     CollectiveTests.add();
+    BlockTests.add();
     AsyncTests.add();
     JobTests.add();
     SamplerTests.add();
