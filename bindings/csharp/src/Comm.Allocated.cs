@@ -156,7 +156,7 @@ namespace Dt
             int turn = group.Turns;
             try
             {
-                if (recv != null) recvPin = Pin.Of(recv);
+                recvPin = Pin.Of(recv);
                 operation.Run(Number, sendPin.Address, recvPin.Address);
                 if (GroupState.IsInside(turn))
                 {
@@ -185,7 +185,7 @@ namespace Dt
             try
             {
                 pending.send = Pin.Of(send);
-                if (recv != null) pending.recv = Pin.Of(recv);
+                pending.recv = Pin.Of(recv);
                 pending.Issue(operation, pending.send.Address, pending.recv.Address);
             }
             catch

@@ -147,7 +147,7 @@ namespace Dt
         internal static Pin Of(Memory memory)
         {
             Pin pin = new Pin();
-            pin.memory = memory.Lend();
+            if (memory != null) pin.memory = memory.Lend();
             return pin;
         }
 

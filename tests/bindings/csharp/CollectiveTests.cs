@@ -47,7 +47,7 @@ static class CollectiveTests
         return op == ReduceOp.Avg ? result / size : result;
     }
 
-    static void Done(Work work)
+    internal static void Done(Work work)
     {
         using (work) Suite.Check(work.Wait(60000), "the work is done");
     }

@@ -188,6 +188,7 @@ static class Program
         if (arguments.Length > 1 && arguments[0] == "program") return Programs.Run(arguments[1]);
         CoreTests.Add();
         CollectiveTests.Add();
+        BlockTests.Add();
         SafetyTests.Add();
         AsyncTests.Add();
         TrainingTests.Add();

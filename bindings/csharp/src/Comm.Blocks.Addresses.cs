@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+
+namespace Dt
+{
+    // Collectives over addresses in which elements only change their place.
+    public sealed partial class Comm
+    {
+        /// <summary>Gives each rank its part of send, and gathers everybody's part for this rank in
+        /// recv, in rank order; both are of one length. The count is that of one part.</summary>
+        public void Alltoall(IntPtr send, IntPtr recv, long count, Dtype dtype, IntPtr stream =
+            default(IntPtr))
+        {
+            Run(new Operation(Kind.Alltoall, count, null, dtype, 0, stream), send.ToInt64(),
+                recv.ToInt64());
+        }
+
+        /// <summary>Gives each rank its part of send, and gathers everybody's part for this rank in
+        /// recv, in rank order; both are of one length. The count is that of one part. Returns at
+        /// once.</summary>
+        public Work AlltoallAsync(IntPtr send, IntPtr recv, long count, Dtype dtype, IntPtr stream =
+            default(IntPtr))
+        {
+            return Start(new Operation(Kind.Alltoall, count, null, dtype, 0, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>Gathers everybody's elements, in rank order, on the root: recv has Size times
+        /// as many as send. Elsewhere recv may be IntPtr.Zero. The count is that of send.</summary>
+        public void Gather(IntPtr send, IntPtr recv, long count, Dtype dtype, int root, IntPtr
+            stream = default(IntPtr))
+        {
+            Run(new Operation(Kind.Gather, count, null, dtype, root, stream), send.ToInt64(),
+                recv.ToInt64());
+        }
+
+        /// <summary>Gathers everybody's elements, in rank order, on the root: recv has Size times
+        /// as many as send. Elsewhere recv may be IntPtr.Zero. The count is that of send. Returns
+        /// at once.</summary>
+        public Work GatherAsync(IntPtr send, IntPtr recv, long count, Dtype dtype, int root, IntPtr
+            stream = default(IntPtr))
+        {
+            return Start(new Operation(Kind.Gather, count, null, dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>Gives each rank its part of the root's send, which has Size times as many
+        /// elements as recv. Elsewhere send may be IntPtr.Zero. The count is that of
+        /// recv.</summary>
+        public void Scatter(IntPtr send, IntPtr recv, long count, Dtype dtype, int root, IntPtr
+            stream = default(IntPtr))
+        {
+            Run(new Operation(Kind.Scatter, count, null, dtype, root, stream), send.ToInt64(),
+                recv.ToInt64());
+        }
+
+        /// <summary>Gives each rank its part of the root's send, which has Size times as many
+        /// elements as recv. Elsewhere send may be IntPtr.Zero. The count is that of recv. Returns
+        /// at once.</summary>
+        public Work ScatterAsync(IntPtr send, IntPtr recv, long count, Dtype dtype, int root, IntPtr
+            stream = default(IntPtr))
+        {
+            return Start(new Operation(Kind.Scatter, count, null, dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Alltoall, with a count for each pair of ranks: sendCounts[r] elements go to
+        /// rank r, and recvCounts[r] come from it, one part behind the other. Where two ranks
+        /// differ, all throw <see cref="DtMismatchException"/>.</summary>
+        public void Alltoallv(IntPtr send, long[] sendCounts, IntPtr recv, long[] recvCounts, Dtype
+            dtype, IntPtr stream = default(IntPtr))
+        {
+            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, Size);
+            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, Size);
+            Run(new Operation(Kind.Alltoallv, 0, to.Pack(from), dtype, 0, stream), send.ToInt64(),
+                recv.ToInt64());
+        }
+
+        /// <summary>As Alltoall, with a count for each pair of ranks: sendCounts[r] elements go to
+        /// rank r, and recvCounts[r] come from it, one part behind the other. Where two ranks
+        /// differ, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
+        public Work AlltoallvAsync(IntPtr send, long[] sendCounts, IntPtr recv, long[] recvCounts,
+            Dtype dtype, IntPtr stream = default(IntPtr))
+        {
+            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, Size);
+            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, Size);
+            return Start(new Operation(Kind.Alltoallv, 0, to.Pack(from), dtype, 0, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other;
+        /// elsewhere than on the root recv and counts are ignored. Where a rank gives another
+        /// count, all throw <see cref="DtMismatchException"/>.</summary>
+        public void Gatherv(IntPtr send, long sendCount, IntPtr recv, long[] counts, Dtype dtype,
+            int root, IntPtr stream = default(IntPtr))
+        {
+            Counts parts = Rank == root ? Counts.Of("gatherv", "counts", counts, Size) : Counts.None;
+            Run(new Operation(Kind.Gatherv, sendCount, parts.Pack(), dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other;
+        /// elsewhere than on the root recv and counts are ignored. Where a rank gives another
+        /// count, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
+        public Work GathervAsync(IntPtr send, long sendCount, IntPtr recv, long[] counts, Dtype
+            dtype, int root, IntPtr stream = default(IntPtr))
+        {
+            Counts parts = Rank == root ? Counts.Of("gatherv", "counts", counts, Size) : Counts.None;
+            return Start(new Operation(Kind.Gatherv, sendCount, parts.Pack(), dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other;
+        /// elsewhere than on the root send and counts are ignored. Where a rank expects another
+        /// count, all throw <see cref="DtMismatchException"/>.</summary>
+        public void Scatterv(IntPtr send, long[] counts, IntPtr recv, long recvCount, Dtype dtype,
+            int root, IntPtr stream = default(IntPtr))
+        {
+            Counts parts = Rank == root ? Counts.Of("scatterv", "counts", counts, Size) : Counts.None;
+            Run(new Operation(Kind.Scatterv, recvCount, parts.Pack(), dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other;
+        /// elsewhere than on the root send and counts are ignored. Where a rank expects another
+        /// count, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
+        public Work ScattervAsync(IntPtr send, long[] counts, IntPtr recv, long recvCount, Dtype
+            dtype, int root, IntPtr stream = default(IntPtr))
+        {
+            Counts parts = Rank == root ? Counts.Of("scatterv", "counts", counts, Size) : Counts.None;
+            return Start(new Operation(Kind.Scatterv, recvCount, parts.Pack(), dtype, root, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+
+        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other. All
+        /// ranks name the same counts, or all throw <see cref="DtMismatchException"/>.</summary>
+        public void Allgatherv(IntPtr send, IntPtr recv, long[] counts, Dtype dtype, IntPtr stream =
+            default(IntPtr))
+        {
+            Counts parts = Counts.Of("allgatherv", "counts", counts, Size);
+            Run(new Operation(Kind.Allgatherv, 0, parts.Pack(), dtype, 0, stream), send.ToInt64(),
+                recv.ToInt64());
+        }
+
+        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other. All
+        /// ranks name the same counts, or all throw <see cref="DtMismatchException"/>. Returns at
+        /// once.</summary>
+        public Work AllgathervAsync(IntPtr send, IntPtr recv, long[] counts, Dtype dtype, IntPtr
+            stream = default(IntPtr))
+        {
+            Counts parts = Counts.Of("allgatherv", "counts", counts, Size);
+            return Start(new Operation(Kind.Allgatherv, 0, parts.Pack(), dtype, 0, stream),
+                send.ToInt64(), recv.ToInt64());
+        }
+    }
+}
