@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "collective/thresholds.h"
 #include "transport/shm/section.h"
 
 namespace dt::collective {
@@ -61,6 +62,7 @@ struct Shape {
   int64_t inline_bytes = 0;  ///< of each of the two inline areas
   int64_t slot_bytes = 0;    ///< multiple of a cache line
   int64_t slots = 0;         ///< of the staging ring
+  Thresholds thresholds;
 
   bool operator==(const Shape&) const = default;
 };

@@ -10,12 +10,6 @@
 namespace dt::collective {
 namespace {
 
-// Segments shrink so that even small cargos are pipelined, but not below this; as the Mover's.
-constexpr int64_t kCargoSegmentBytesMin = 32 << 10;
-constexpr int64_t kCargoSegmentsWanted = 8;
-// Of a shared cargo, which needs no slot: between looks at interrupts and other communicators.
-constexpr int64_t kSharedSegmentBytes = 512 << 10;
-
 int64_t whole_lines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 int64_t parts(int64_t bytes, int64_t piece) { return (bytes + piece - 1) / piece; }
@@ -44,12 +38,14 @@ Distributor::Cargo Distributor::cargo_of(const Collective& collective, int32_t r
   return cargo;
 }
 
-/// At least two lines for each receiver where the slot has them, else one, which it has.
+/// At least two lines for each receiver where the slot has them, else one, which it has. A shared
+/// cargo needs no slot.
 int64_t Distributor::slot_bytes_of(const Cargo& cargo) const {
-  if (cargo.shared) return std::max(kSharedSegmentBytes, cargo.receivers * 2 * kLineBytes);
-  const int64_t wanted = std::max({whole_lines(cargo.bytes / kCargoSegmentsWanted),
-                                   kCargoSegmentBytesMin, cargo.receivers * 2 * kLineBytes});
-  return std::min(wanted, group_.shape().slot_bytes);
+  const Shape& shape = group_.shape();
+  const int64_t least = cargo.receivers * 2 * kLineBytes;
+  if (cargo.shared) return std::max(shape.thresholds.push_bytes, least);
+  const int64_t wanted = shape.thresholds.segment(cargo.bytes, shape.slot_bytes);
+  return std::min(std::max(wanted, least), shape.slot_bytes);
 }
 
 Lane Distributor::regular_lane(const Collective& collective, const Cargo& cargo, int32_t from,

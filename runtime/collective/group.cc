@@ -5,6 +5,57 @@
 #include <utility>
 
 namespace dt::collective {
+namespace {
+
+/// "host.segments 8 and 4", of what differs; empty: nothing.
+std::string difference_text(const Shape& theirs, const Shape& own) {
+  const struct {
+    const char* name;
+    int64_t theirs;
+    int64_t own;
+  } entries[] = {
+      {"inline_bytes", theirs.inline_bytes, own.inline_bytes},
+      {"slot_bytes", theirs.slot_bytes, own.slot_bytes},
+      {"ring_bytes", theirs.slots * theirs.slot_bytes, own.slots * own.slot_bytes},
+      {"segment_bytes", theirs.thresholds.segment_bytes, own.thresholds.segment_bytes},
+      {"segments", theirs.thresholds.segments, own.thresholds.segments},
+      {"exchange_ranks", theirs.thresholds.exchange_ranks, own.thresholds.exchange_ranks},
+      {"streaming_bytes", theirs.thresholds.streaming_bytes, own.thresholds.streaming_bytes},
+      {"push_bytes", theirs.thresholds.push_bytes, own.thresholds.push_bytes},
+      {"mapped_bytes", theirs.thresholds.mapped_bytes, own.thresholds.mapped_bytes},
+  };
+  std::string text;
+  for (const auto& entry : entries) {
+    if (entry.theirs == entry.own) continue;
+    text += format("%shost.%s %lld, here %lld", text.empty() ? "" : "; ", entry.name,
+                   static_cast<long long>(entry.theirs), static_cast<long long>(entry.own));
+  }
+  return text;
+}
+
+/// `block` is of `rank`, and not what the caller's own is.
+Status differs_from(const Group::Options& opened, int32_t rank, const Block& block) {
+  const Member& member = opened.members[rank];
+  const std::string what = block.magic == Block::kMagic ? difference_text(block.shape, opened.shape)
+                                                        : "no block of this release";
+  ErrorInfo info;
+  info.code = Code::kMismatch;
+  info.rank = member.world_rank;
+  info.host = opened.host;
+  info.pid = member.pid;
+  info.message = format(
+      "communicator \"%s\": rank %d (%s, pid %lld) differs from rank %d: %s; set the same host.* "
+      "values on all ranks",
+      opened.name.c_str(), member.world_rank, opened.host.c_str(),
+      static_cast<long long>(member.pid), opened.members[opened.rank].world_rank,
+      what.empty() ? format("%d members, here %d", block.members,
+                            static_cast<int32_t>(opened.members.size()))
+                         .c_str()
+                   : what.c_str());
+  return Status(std::move(info));
+}
+
+}  // namespace
 
 Result<void*> Group::make_block(shm::HostArena& arena, const Shape& shape, int32_t members) {
   DT_TRY_VALUE(void* memory,
@@ -37,23 +88,7 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
       const Block* block = reinterpret_cast<const Block*>(first->data());
       if (block->magic != Block::kMagic || !(block->shape == opened.shape) ||
           block->members != group->size()) {
-        ErrorInfo info;
-        info.code = Code::kMismatch;
-        info.rank = member.world_rank;
-        info.host = opened.host;
-        info.pid = member.pid;
-        info.message = format(
-            "communicator \"%s\": rank %d (%s, pid %lld) has inline_bytes %lld, slot_bytes %lld "
-            "and "
-            "%lld slots, rank %d has %lld, %lld and %lld; set the same host.* values on all ranks",
-            opened.name.c_str(), member.world_rank, opened.host.c_str(),
-            static_cast<long long>(member.pid), static_cast<long long>(block->shape.inline_bytes),
-            static_cast<long long>(block->shape.slot_bytes),
-            static_cast<long long>(block->shape.slots), opened.members[opened.rank].world_rank,
-            static_cast<long long>(opened.shape.inline_bytes),
-            static_cast<long long>(opened.shape.slot_bytes),
-            static_cast<long long>(opened.shape.slots));
-        return Status(std::move(info));
+        return differs_from(opened, rank, *block);
       }
       DT_TRY_VALUE(peer.view, opened.arena->view(member.local_rank, offsets[rank], bytes));
       base = peer.view->data();

@@ -11,9 +11,6 @@
 namespace dt::collective {
 namespace {
 
-// Below, the copy through the ring costs less than finding and mapping the sender's buffer.
-constexpr int64_t kSharedBytesMin = 16 << 10;
-
 char* ring_slot(Mailbox* box, const Shape& shape, int64_t segment) {
   return reinterpret_cast<char*>(box + 1) + segment % Mailbox::kSlots * shape.slot_bytes;
 }
@@ -83,7 +80,8 @@ Step Mailboxes::advance_send(const Collective& operation, Transfer& transfer, St
     box.signature = static_cast<uint64_t>(operation.dtype) << 8;
     box.count = operation.count;
     shm::Location at;
-    if (bytes >= kSharedBytesMin && group_.arena().locate(operation.send, bytes, &at)) {
+    if (group_.shape().thresholds.maps(bytes) &&
+        group_.arena().locate(operation.send, bytes, &at)) {
       box.place = {at.offset, at.allocation_offset, at.allocation_bytes};
       box.signature |= flag::kSendShared;
       transfer.segment = segments_of(operation);

@@ -8,20 +8,6 @@
 namespace dt::collective {
 namespace {
 
-// From three ranks on the summing is shared: exchange reads N contributions on each rank.
-constexpr int32_t kExchangeRanksMax = 2;
-// What a push sums between looks at interrupts and other communicators.
-constexpr int64_t kPushBytesAtOnce = 512 << 10;
-// From this size of all buffers together on, results that go elsewhere than the contributions are
-// written past the caches, which would not hold them anyway. Measured with 2, 4 and 8 contributions
-// and 32 MiB of L3: below 48 MiB usual stores are faster, from 64 MiB on these.
-constexpr int64_t kStreamingBytesMin = 64 << 20;
-// Segments shrink so that even small buffers are pipelined, but not below this.
-constexpr int64_t kSegmentBytesMin = 32 << 10;
-constexpr int64_t kSegmentsWanted = 8;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
   return {collective.dtype, collective.op, collective.divisor > 0 ? collective.divisor : members};
 }
@@ -74,7 +60,8 @@ Status Mover::plan_push(const std::vector<uint64_t>& signatures,
   }
   // What is summed in place is in the cache already.
   const auto members = static_cast<int64_t>(targets_.size()) + group_.size();
-  const bool large = collective_->count * element_bytes_ >= kStreamingBytesMin / members;
+  const bool large =
+      group_.shape().thresholds.streams(collective_->count * element_bytes_, members);
   push_stores_ = large && !in_place ? kernels::Stores::kStreaming : kernels::Stores::kTemporal;
   push_targets_.resize(targets_.size());
   const Span mine = part(me, collective_->count);
@@ -90,14 +77,13 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   const int32_t root = collective_->root;
   const bool rooted = kind == Kind::kBroadcast;
   const bool sums_whole = kind == Kind::kAllreduce || kind == Kind::kReduce;
-  way_ = sums_whole && group_.size() > kExchangeRanksMax ? Way::kTwoPhase : Way::kExchange;
+  const Thresholds& thresholds = group_.shape().thresholds;
+  way_ = sums_whole && !thresholds.exchanges(group_.size()) ? Way::kTwoPhase : Way::kExchange;
 
   const int64_t slot = group_.shape().slot_bytes;
   const int64_t pieces = kind == Kind::kReduceScatter ? group_.size() : 1;
   const int64_t piece_max = slot / pieces / kLineBytes * kLineBytes;
-  const int64_t wanted =
-      round_up(collective_->count * element_bytes_ / kSegmentsWanted, kLineBytes);
-  piece_bytes_ = std::min(std::max(wanted, kSegmentBytesMin), piece_max);
+  piece_bytes_ = thresholds.segment(collective_->count * element_bytes_, piece_max);
   segment_elements_ = piece_bytes_ / element_bytes_;
   segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
 
@@ -138,7 +124,8 @@ Step Mover::advance() { return way_ == Way::kPush ? advance_push() : advance_pul
 
 Step Mover::advance_push() {
   if (consumed_ == 0) {
-    const int64_t count = std::min(kPushBytesAtOnce / element_bytes_, end_ - next_);
+    const int64_t at_once = group_.shape().thresholds.push_bytes / element_bytes_;
+    const int64_t count = std::min(at_once, end_ - next_);
     const int64_t offset = next_ * element_bytes_;
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
       scratch_[rank] = sources_[rank].shared + offset;

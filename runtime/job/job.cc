@@ -22,6 +22,17 @@ bool has_left(const shm::SectionHeader& header) {
   return header.left.load(std::memory_order_acquire) != 0;
 }
 
+collective::Thresholds thresholds_of(const Config& config) {
+  collective::Thresholds thresholds;
+  thresholds.segment_bytes = config.integer("host.segment_bytes");
+  thresholds.segments = config.integer("host.segments");
+  thresholds.exchange_ranks = config.integer("host.exchange_ranks");
+  thresholds.streaming_bytes = config.integer("host.streaming_bytes");
+  thresholds.push_bytes = config.integer("host.push_bytes");
+  thresholds.mapped_bytes = config.integer("host.mapped_bytes");
+  return thresholds;
+}
+
 collective::Staging staging_of(const std::string& name) {
   if (name == "cached") return collective::Staging::kCached;
   if (name == "streaming") return collective::Staging::kStreaming;
@@ -208,6 +219,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.spin_us = config.integer("host.spin_us");
   options.inline_bytes = config.integer("host.inline_bytes");
   options.slot_bytes = config.integer("host.slot_bytes");
+  options.ring_bytes = config.integer("host.ring_bytes");
+  options.thresholds = thresholds_of(config);
   options.by_caller = by_caller_;
   options.processors = progress_processors_;
   options.staging = staging_of(config.text("host.staging"));

@@ -239,6 +239,36 @@ TEST_CASE("job: ranks that disagree all get MISMATCH with both sides") {
   }
 }
 
+TEST_CASE("job: ranks with other thresholds are told by the join, which key and which ranks") {
+  const auto body = [](const Rank&) -> dt_status { return DT_OK; };
+  const auto outcomes = run_ranks(3, body, {}, [](int rank) {
+    return rank == 2 ? Settings{{"host.exchange_ranks", "4"}, {"host.segments", "8"}} : Settings{};
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.status != DT_OK);
+    CHECK(contains(outcome.message,
+                   "config differs between ranks: host.exchange_ranks is not set on ranks 0, 1, 4 "
+                   "on rank 2"));
+    CHECK(contains(outcome.message, "give every rank the same values"));
+    CHECK_FALSE(contains(outcome.message, "host.segments"));  // as shipped
+  }
+  // Other ones than shipped, alike on all ranks, are taken.
+  require_all_ok(run_ranks(2,
+                           [](const Rank& rank) -> dt_status {
+                             std::vector<float> data(50'000, static_cast<float>(rank.rank + 1));
+                             RANK_TRY(dt_allreduce(rank.world, data.data(), data.data(), 50'000,
+                                                   DT_F32, DT_SUM, nullptr, nullptr));
+                             for (const float value : data) {
+                               if (value != 3) return DT_ERR_INTERNAL;
+                             }
+                             return DT_OK;
+                           },
+                           {{"host.exchange_ranks", "1"},
+                            {"host.ring_bytes", "65536"},
+                            {"host.segment_bytes", "4096"}}));
+}
+
 TEST_CASE("job: an operation that one rank never enters times out and names it, everywhere") {
   const auto outcomes =
       run_ranks(3,

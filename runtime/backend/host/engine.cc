@@ -29,6 +29,10 @@ collective::Shape shape_of(const HostEngine::Options& options) {
   shape.slot_bytes =
       std::max(lines(options.slot_bytes), int64_t{options.local_size} * shm::kLineBytes);
   shape.slots = std::max(options.ring_bytes / shape.slot_bytes, kSlotsMin);
+  shape.thresholds = options.thresholds;
+  shape.thresholds.segment_bytes =
+      std::max(lines(options.thresholds.segment_bytes), shm::kLineBytes);
+  shape.thresholds.push_bytes = std::max(lines(options.thresholds.push_bytes), shm::kLineBytes);
   return shape;
 }
 

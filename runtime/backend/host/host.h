@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "base/log.h"
 #include "collective/stager.h"
+#include "collective/thresholds.h"
 #include "transport/shm/arena.h"
 
 namespace dt::backend {
@@ -37,6 +38,7 @@ class HostEngine {
     /// Staging memory of a rank in a communicator; with the rest of its block just below a huge
     /// page.
     int64_t ring_bytes = 31 * (64 << 10);
+    collective::Thresholds thresholds;
     /// How this rank writes there. May differ between ranks.
     collective::Staging staging = collective::Staging::kAuto;
     LoggerPtr logger;  ///< null: silent

@@ -345,6 +345,36 @@ TEST_CASE("Host: contributions arrive whole, however a rank writes them into the
   }
 }
 
+TEST_CASE("Host: other thresholds choose other ways, and every one gives the same result") {
+  dt::collective::Thresholds all[3];
+  all[0].exchange_ranks = 1;  // two ranks share the sum
+  all[0].segments = 3;
+  all[0].segment_bytes = 192;
+  all[1].exchange_ranks = 8;  // each of three sums all
+  all[1].segments = 1;
+  all[1].streaming_bytes = 0;  // every sum is written past the caches
+  all[2].push_bytes = 100;     // a line at once
+  all[2].mapped_bytes = 1;
+  for (const dt::collective::Thresholds& thresholds : all) {
+    for (const int32_t size : {2, 3}) {
+      CAPTURE(size);
+      CAPTURE(&thresholds - all);
+      Setup setup = host(size);
+      setup.host.thresholds = thresholds;
+      play(setup, [](Rank& rank) {
+        for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
+                                Kind::kReduceScatter}) {
+          for (const Placement placement : kPlacements) {
+            for (const int64_t count : {67, 1201}) {
+              check_collective(rank, kind, Dtype::kF32, ReduceOp::kSum, count, 1, placement);
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("Host: 64 ranks on few processors") {
   Setup setup = host(64);
   setup.host.slot_bytes = 16 << 10;
@@ -374,6 +404,7 @@ TEST_CASE("Host: different thresholds are refused by name, a second world too") 
     options.local_size = 2;
     options.world_ranks = {5, 6};
     options.slot_bytes = rank == 0 ? 65536 : 32768;
+    options.thresholds.segments = rank == 0 ? 8 : 3;
     const Wait wait{Deadline::after_ms(30'000)};
     auto engine = dt::backend::HostEngine::create(std::move(own[rank]), options, wait);
     texts[rank] = engine.status().message();
@@ -387,6 +418,8 @@ TEST_CASE("Host: different thresholds are refused by name, a second world too") 
   join(0);
   other.join();
   CHECK_MESSAGE(contains(texts[0], "set the same host.* values on all ranks"), texts[0]);
+  CHECK_MESSAGE(contains(texts[0], "host.slot_bytes 32768, here 65536; host.segments 3, here 8"),
+                texts[0]);
   CHECK_MESSAGE(contains(texts[1], "rank 5"), texts[1]);
 }
 
