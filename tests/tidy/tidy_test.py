@@ -6,6 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import check_bindings
 import check_headers
 import check_layers
 import check_words
@@ -26,6 +27,34 @@ def headers(text):
         file.flush()
         return [complaint for function in dt_header.functions(file.name)
                 for complaint in check_headers.complaints_about(function)]
+
+
+class Bindings(unittest.TestCase):
+    def test_both_forms_are_wanted(self):
+        missing = check_bindings.missing_forms
+        both = "public void allToAll(\npublic Work allToAllAsync("
+        self.assertEqual(missing("java/src/io/dt", both, ["all_to_all"]), [])
+        self.assertEqual(missing("csharp/src", "public void AllToAll<T>(\n", ["all_to_all"]),
+                         ["bindings/csharp/src: all_to_all: nothing matches 'public Work AllToAllAsync[<(]'"])
+        self.assertEqual(len(missing("python/dt", "\n    def sender(self)\n", ["send"])), 2)
+
+    def test_kinds_are_those_of_the_header(self):
+        wrong = check_bindings.wrong_kinds
+        kinds = ["send", "all_to_all"]
+        self.assertEqual(wrong("python/dt", '_KINDS = ("send",\n  "all_to_all")', kinds), [])
+        java = "public enum OperationKind {\n  /** A, b. */\n  SEND,\n  ALL_TO_ALL\n}"
+        self.assertEqual(wrong("java/src/io/dt", java, kinds), [])
+        csharp = "public enum OperationKind\n{ Send = 0, // a, b\nAllToAll = 1 }"
+        self.assertEqual(wrong("csharp/src", csharp, kinds), [])
+        self.assertEqual(len(wrong("csharp/src", "public enum OperationKind { AllToAll = 0, Send = 1 }", kinds)), 1)
+        self.assertEqual(len(wrong("python/dt", "", kinds)), 1)
+
+    def test_loops_end_with_the_last_kind(self):
+        loop = r"kind <= (\w+);"
+        self.assertEqual(check_bindings.unfinished_loop("raw.h", "kind <= B;", loop, "B"), [])
+        self.assertEqual(check_bindings.unfinished_loop("raw.h", "kind <= A;", loop, "B"),
+                         ["bindings/raw.h: a loop over the kinds of operations ends with A, not with B"])
+        self.assertEqual(len(check_bindings.unfinished_loop("raw.h", "", loop, "B")), 1)
 
 
 class Layers(unittest.TestCase):

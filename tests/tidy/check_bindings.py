@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each collective of dt.h is there in Python, Java and C#, blocking and with a work, and each counts all kinds."""
+
+import re
+import sys
+
+import dt_header
+
+BINDINGS = dt_header.ROOT / "bindings"
+
+
+def pascal(name):
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def camel(name):
+    return name.split("_")[0] + pascal("_".join(name.split("_")[1:]))
+
+
+# {where its sources lie: the form that waits and the other one, of the collective `name`}
+FORMS = {
+    "raw_comm.h": lambda name: (rf"\bvoid {name}\(", rf"\bint64_t {name}_async\("),
+    "python/dt": lambda name: (rf"\n    def {name}\(self", rf"\n    def {name}_async\(self"),
+    "java/src/io/dt": lambda name: (rf"public void {camel(name)}\(", rf"public Work {camel(name)}Async\("),
+    "csharp/src": lambda name: (rf"public void {pascal(name)}[<(]", rf"public Work {pascal(name)}Async[<(]"),
+}
+
+
+def collectives(functions):
+    """What takes an out_work, without the dt_."""
+    return [function.name[3:] for function in functions if "out_work" in function.parameters]
+
+
+def missing_forms(where, text, names):
+    return [f"bindings/{where}: {name}: nothing matches {form!r}"
+            for name in names for form in FORMS[where](name) if not re.search(form, text)]
+
+
+def listed(where, text):
+    """The kinds of operations in the order of a binding's list, as dt.h calls them."""
+    if where == "python/dt":
+        found = re.search(r"_KINDS = \(([^)]*)\)", text)
+        return re.findall(r'"(\w+)"', found.group(1)) if found else []
+    found = re.search(r"public enum OperationKind\s*\{([^}]*)\}", text)
+    if not found:
+        return []
+    body = re.sub(r"/\*.*?\*/|//[^\n]*", "", found.group(1), flags=re.S)
+    names = [part.split("=")[0].strip() for part in body.split(",")]
+    return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names]
+
+
+def wrong_kinds(where, text, kinds):
+    if where == "raw_comm.h":
+        return []
+    found = listed(where, text)
+    return [] if found == kinds else [f"bindings/{where}: the kinds of operations are {found}, of dt.h {kinds}"]
+
+
+def unfinished_loop(where, text, loop, last):
+    """Each loop over all kinds ends with the last one."""
+    ends = re.findall(loop, text)
+    return [f"bindings/{where}: a loop over the kinds of operations ends with {end}, not with {last}"
+            for end in ends if end != last] or ([] if ends else [f"bindings/{where}: no loop over the kinds"])
+
+
+def text_of(path):
+    files = sorted(path.rglob("*.*")) if path.is_dir() else [path]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files if file.suffix in (".h", ".py", ".java", ".cs"))
+
+
+def main():
+    names = collectives(dt_header.functions())
+    kinds = [value[len("DT_KIND_"):].lower() for value in dt_header.enums()["dt_kind"] if "FORCE32" not in value]
+    complaints = [] if names and kinds else ["include/dt/dt.h: no collective or no kind was found"]
+    for where in FORMS:
+        text = text_of(BINDINGS / where)
+        complaints += missing_forms(where, text, names) + wrong_kinds(where, text, kinds)
+    complaints += unfinished_loop("raw.h", text_of(BINDINGS / "raw.h"), r"kind <= DT_KIND_(\w+);", kinds[-1].upper())
+    complaints += unfinished_loop("csharp/src", text_of(BINDINGS / "csharp/src"),
+                                  r"kind <= OperationKind\.(\w+);", pascal(kinds[-1]))
+    for line in complaints:
+        print(line)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
