@@ -270,6 +270,55 @@ TEST_CASE("bad options are explained") {
         1);
 }
 
+TEST_CASE("--tune tries values of [host], and leaves what it does not change as it was") {
+  const Directory directory;
+  const std::string path = directory.path + "/dt.toml";
+  const std::string before = "# mine\n[log]\nlevel = \"info\"\n";
+  std::ofstream(path) << before;
+  const Strings arguments = {
+      "--tune", "--tune-keys", "exchange_ranks", "--sizes", "16K",          "--iters", "3",
+      "-w",     "1",           "--rounds",       "3",       "--tune-write", path};
+  Process process(bench(arguments));
+  CHECK(process.wait() == 0);
+  INFO(process.out);
+  INFO(process.err);
+  CHECK(process.err.empty());
+  CHECK(count_of(process.out, "# dt bench --tune: allreduce float sum, 2 ranks, up to 3 rounds") ==
+        1);
+  CHECK(count_of(process.out, "the present value, again (3 rounds)\n") == 1);
+  // Which of the two is faster is the machine's affair.
+  const bool found = count_of(process.out, "[host]\nexchange_ranks = 1  # was 2\n") == 1;
+  CHECK(count_of(process.out, "# nothing is faster for sure") == (found ? 0 : 1));
+  CHECK(count_of(process.out, "# written to ") == (found ? 1 : 0));
+  CHECK(text_of(path) == before + (found ? "\n[host]\nexchange_ranks = 1\n" : ""));
+}
+
+TEST_CASE("--tune says what does not go with it, before it measures") {
+  CHECK(count_of(usage_error({"--tune", "allreduce"}), "--tune does not go with a collective") ==
+        1);
+  CHECK(count_of(usage_error({"--tune", "-n", "2,4"}), "--tune does not go with a list of ranks") ==
+        1);
+  CHECK(count_of(usage_error({"--tune", "--rounds", "2"}), "--tune needs at least 3 rounds") == 1);
+  CHECK(count_of(usage_error({"allreduce", "--tune-write", "x"}), "--tune-write requires --tune") ==
+        1);
+  Process unknown(bench({"--tune", "--tune-keys", "slots"}));
+  CHECK(unknown.wait() == 1);
+  CHECK(count_of(unknown.err, "--tune-keys slots: there are inline_bytes, ") == 1);
+  const Directory directory;
+  const std::string path = directory.path + "/dt.toml";
+  std::ofstream(path) << "[host]\nslot_byte = 1\n";
+  Process unreadable(bench({"--tune", "--tune-write", path}));
+  CHECK(unreadable.wait() == 1);
+  CHECK(unreadable.out.empty());
+  CHECK(count_of(unreadable.err, "dt.toml:2:1: unknown key") == 1);
+  Strings inside = {required_variable("DT_COMMAND"), "run", "-n", "1", "--no-prefix"};
+  const Strings command = bench({"--tune"});
+  inside.insert(inside.end(), command.begin(), command.end());
+  Process rank(inside);
+  CHECK(rank.wait() != 0);
+  CHECK(count_of(rank.err, "--tune starts ranks, but this process is itself a rank of a job") == 1);
+}
+
 TEST_CASE("GPU memory is measured, or what is missing is said") {
   const dt::Status reason = dt::cuda::explain(dt::cuda::ask());
   Process process(bench({"allreduce", "--device", "cuda", "-n", "1"}, kShort));

@@ -13,6 +13,7 @@
 #include "cli/bench/compare.h"
 #include "cli/bench/options.h"
 #include "cli/bench/outputs.h"
+#include "cli/bench/tune.h"
 #include "cli/command.h"
 #include "config/config.h"
 #include "cuda/runtime.h"
@@ -76,15 +77,18 @@ Result<int> bench_with(const Options& options) {
   DT_TRY_VALUE(const bool inside_job, is_rank());
   std::vector<std::string> command;
   if (inside_job) {
-    if (options.ranks_given || bench::is_campaign(options)) {
-      const char* const option = !options.rivals.empty() ? "--compare"
-                                 : options.ranks_given   ? "-n"
-                                                         : "a list of dtypes";
+    if (options.ranks_given || options.tune || bench::is_campaign(options)) {
+      const char* const option = options.tune              ? "--tune"
+                                 : !options.rivals.empty() ? "--compare"
+                                 : options.ranks_given     ? "-n"
+                                                           : "a list of dtypes";
       return Status(Code::kInvalidArgument, std::string(option) +
                                                 " starts ranks, but this process is itself a rank "
                                                 "of a job; leave it out");
     }
     command = {files.worker};
+  } else if (options.tune) {
+    return bench::tune(options, files);
   } else if (bench::is_campaign(options)) {
     return bench::compare(options, files);
   } else {

@@ -58,24 +58,10 @@ class Scratch {
   const std::string path_;
 };
 
-// One run of dt over all sizes, of `rounds` rounds.
 Contender own_contender(const Options& options, const Files& files, bool shared, int rounds) {
-  Options once = options;
-  once.shared = shared;
-  once.rounds = rounds;
-  once.raw = true;
-  once.json.clear();
-  once.csv.clear();
-  once.plot.clear();
-  once.expect.clear();
-  once.save_expectation.clear();
   Contender contender;
   contender.program.name = options.cuda ? "dt-cuda" : shared ? "dt-shared" : "dt-private";
-  contender.plan.command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
-                            "--no-prefix", "--",  files.worker};
-  const std::vector<std::string> arguments = worker_arguments(once);
-  contender.plan.command.insert(contender.plan.command.end(), arguments.begin(), arguments.end());
-  contender.plan.timeout_ms = options.timeout_s * int64_t{1000};
+  contender.plan = own_run(options, files, shared, rounds);
   return contender;
 }
 
@@ -141,28 +127,6 @@ bool add_row(const char* line, size_t index, Program* program) {
     row.places[in_place].wrong += wrong[in_place];
   }
   return true;
-}
-
-// Rows come round by round from rivals, size by size from dt's worker: in both cases those of one
-// size follow each other or are all of them. Other lines (warnings of a launcher) are passed over.
-Status add_output(const std::string& output, const Options& options, int rounds, Program* program) {
-  constexpr char kLibrary[] = "dt-bench-library ";
-  size_t rows = 0;
-  for (size_t begin = 0; begin < output.size();) {
-    const size_t end = std::min(output.find('\n', begin), output.size());
-    std::string line = output.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.compare(0, strlen(kLibrary), kLibrary) == 0) {
-      std::replace(line.begin(), line.end(), '\t', ' ');
-      program->version = line.substr(strlen(kLibrary));
-    } else if (add_row(line.c_str(), rows / static_cast<size_t>(rounds), program)) {
-      ++rows;
-    }
-  }
-  rows /= static_cast<size_t>(rounds);
-  if (rows == options.sizes_bytes.size()) return {};
-  return Status(Code::kSystem, program->name + format(" measured %zu of %zu sizes", rows,
-                                                      options.sizes_bytes.size()));
 }
 
 std::string cell(const Spread& us) {
@@ -257,6 +221,47 @@ int64_t count_wrong(const Measured& measured) {
 }
 
 }  // namespace
+
+ChildPlan own_run(const Options& options, const Files& files, bool shared, int rounds) {
+  Options once = options;
+  once.shared = shared;
+  once.rounds = rounds;
+  once.raw = true;
+  once.json.clear();
+  once.csv.clear();
+  once.plot.clear();
+  once.expect.clear();
+  once.save_expectation.clear();
+  ChildPlan plan;
+  plan.command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
+                  "--no-prefix", "--",  files.worker};
+  const std::vector<std::string> arguments = worker_arguments(once);
+  plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
+  plan.timeout_ms = options.timeout_s * int64_t{1000};
+  return plan;
+}
+
+// Rows come round by round from rivals, size by size from dt's worker: in both cases those of one
+// size follow each other or are all of them. Other lines (warnings of a launcher) are passed over.
+Status add_output(const std::string& output, const Options& options, int rounds, Program* program) {
+  constexpr char kLibrary[] = "dt-bench-library ";
+  size_t rows = 0;
+  for (size_t begin = 0; begin < output.size();) {
+    const size_t end = std::min(output.find('\n', begin), output.size());
+    std::string line = output.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.compare(0, strlen(kLibrary), kLibrary) == 0) {
+      std::replace(line.begin(), line.end(), '\t', ' ');
+      program->version = line.substr(strlen(kLibrary));
+    } else if (add_row(line.c_str(), rows / static_cast<size_t>(rounds), program)) {
+      ++rows;
+    }
+  }
+  rows /= static_cast<size_t>(rounds);
+  if (rows == options.sizes_bytes.size()) return {};
+  return Status(Code::kSystem, program->name + format(" measured %zu of %zu sizes", rows,
+                                                      options.sizes_bytes.size()));
+}
 
 Result<int> compare(const Options& options, const Files& files) {
   DT_TRY_VALUE(const auto scratch, Scratch::create());

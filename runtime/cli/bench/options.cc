@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "cli/bench/method.h"
 #include "cli/bench/plot.h"
@@ -52,7 +53,16 @@ constexpr char kFooter[] =
     "gloo's\n"
     "algorithms for each size; torch is torch.distributed over gloo. A rival that is not installed "
     "is\n"
-    "an error; --compare all measures those that are and names the others.";
+    "an error; --compare all measures those that are and names the others.\n"
+    "\n"
+    "--tune takes no COLLECTIVE: it measures an allreduce beside itself with other values of "
+    "[host] "
+    "in\n"
+    "dt.toml, prints those that are faster in every round by more than the present value differs "
+    "from\n"
+    "itself, and measures what it found once more as a whole. --tune-write changes these lines of "
+    "a\n"
+    "dt.toml and leaves the others as they are.";
 
 // dt's name, nccl-tests' name
 struct DtypeName {
@@ -76,6 +86,7 @@ struct Words {
   std::string sizes;
   std::string compare;
   std::string wire;
+  std::string tune_keys;
   int factor = 2;
 };
 
@@ -179,7 +190,33 @@ Result<std::vector<int>> dtypes_of(const std::string& text) {
   return dtypes;
 }
 
-Status interpret(const Words& words, Options* options) {
+Status interpret_tuning(const Words& words, Options* options) {
+  const std::pair<bool, const char*> others[] = {
+      {!words.collective.empty(), "a collective"},
+      {options->cuda, "--device cuda"},
+      {!words.compare.empty(), "--compare"},
+      {options->ranks_list.size() > 1, "a list of ranks"},
+      {options->dtypes.size() > 1, "a list of dtypes"},
+      {!options->json.empty(), "--json"},
+      {!options->csv.empty(), "--csv"},
+      {!options->plot.empty(), "--plot"},
+      {!options->expect.empty(), "--expect"},
+      {!options->save_expectation.empty(), "--save-expectation"},
+  };
+  for (const auto& [given, name] : others) {
+    if (given) return invalid(std::string("--tune does not go with ") + name);
+  }
+  if (options->rounds < kTuneRoundsMin) {
+    return invalid(format("--tune needs at least %d rounds", kTuneRoundsMin));
+  }
+  if (!words.tune_keys.empty()) options->tune_keys = split(words.tune_keys);
+  return {};
+}
+
+Status interpret(Words words, Options* options) {
+  if (words.collective.empty() && !options->tune) return invalid("collective is required");
+  const Words given = words;
+  if (options->tune) words.collective = bench_collective_names[BENCH_ALLREDUCE];
   options->collective = index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, words.collective);
   if (options->collective < 0) {
     return invalid("unknown collective \"" + words.collective +
@@ -206,6 +243,7 @@ Status interpret(const Words& words, Options* options) {
   if (!words.wire.empty()) {
     DT_TRY_VALUE(options->wire_gbps, parse_wire(words.wire));
   }
+  if (options->tune) DT_TRY(interpret_tuning(given, options));
   return interpret_rivals(words, options);
 }
 
@@ -240,17 +278,17 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   Words words;
   CLI::App app("Measures a collective; prints the columns of nccl-tests.", "dt bench");
   app.footer(kFooter);
-  app.add_option("collective", words.collective, "what to measure")->required();
+  app.add_option("collective", words.collective, "what to measure");
   auto* ranks =
       app.add_option("-n,--nproc", words.ranks, "how many ranks to start; a list: 2,4,8 (2)");
   auto* min = app.add_option("-b,--min", words.min, "smallest size (8)");
   auto* max = app.add_option("-e,--max", words.max, "largest size (32M)");
   auto* factor = app.add_option("-f,--factor", words.factor, "from one size to the next (2)");
   factor->check(CLI::Range(2, 1 << 20));
-  app.add_option("--sizes", words.sizes, "a list instead: 8,1K,64K,1M,25M")
-      ->excludes(min)
-      ->excludes(max)
-      ->excludes(factor);
+  auto* sizes = app.add_option("--sizes", words.sizes, "a list instead: 8,1K,64K,1M,25M")
+                    ->excludes(min)
+                    ->excludes(max)
+                    ->excludes(factor);
   app.add_option("-w,--warmup", options.warmup, "operations before the timed ones (5)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--iters", options.iterations,
@@ -281,10 +319,21 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
                  "exit with 1 when a row of this FILE takes longer than --expect-factor allows");
   app.add_option("--expect-factor", options.expect_factor, "times the expected median (1.5)")
       ->check(CLI::Range(1.0, 1e6));
+  auto* tune = app.add_flag("--tune", options.tune,
+                            "find values of [host] in dt.toml that are faster on this machine");
+  app.add_option("--tune-keys", words.tune_keys, "only these: slot_bytes,push_bytes (all)")
+      ->needs(tune);
+  app.add_option("--tune-seconds", options.tune_seconds,
+                 "how long about to try; three rounds of each value take place in any case (180)")
+      ->needs(tune)
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--tune-write", options.tune_write, "set what was found in FILE, a dt.toml")
+      ->needs(tune);
   app.add_flag("--raw", options.raw)->group("");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
   options.ranks_given = ranks->count() > 0;
+  options.sizes_given = sizes->count() + min->count() + max->count() > 0;
   if (const Status status = interpret(words, &options); !status.ok()) {
     fprintf(stderr, "dt bench: %s; see dt bench --help\n", status.message().c_str());
     parsed.exit_code = kExitUsage;

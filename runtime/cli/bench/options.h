@@ -10,6 +10,8 @@
 
 namespace dt::cli::bench {
 
+constexpr int kTuneRoundsMin = 3;
+
 /// The words after `dt bench`. The worker takes the same words, and --raw.
 struct Options {
   int collective = 0;  ///< bench_collective, bench_dtype, bench_op of method.h
@@ -38,6 +40,11 @@ struct Options {
   /// Everything is measured for each of these; `ranks` and `dtype` above are the first ones.
   std::vector<int> ranks_list = {2};
   std::vector<int> dtypes;
+  bool sizes_given = false;
+  bool tune = false;                   ///< try values of [host] instead
+  std::vector<std::string> tune_keys;  ///< empty: all that are known
+  std::string tune_write;              ///< a dt.toml
+  int tune_seconds = 180;
 };
 
 /// Whether more than one run of ranks is needed.

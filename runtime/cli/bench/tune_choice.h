@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+namespace dt::cli::bench {
+
+/// What one value of a setting took: microseconds [round][point]. All values have the same points,
+/// and round r of one was measured beside round r of the others.
+using Trial = std::vector<std::vector<double>>;
+
+/// How many times as fast one trial is as another. Each round gives one ratio, the geometric mean
+/// over the points.
+struct Comparison {
+  double median = 1;  ///< of the rounds, as low and high
+  double low = 1;
+  double high = 1;
+  double worst = 1;  ///< the point that does worst: the median of its rounds
+};
+Comparison compare_trials(const Trial& present, const Trial& other);
+
+/// Whether it is faster for sure. `again` compares the present value with itself: what is noise.
+/// The median has to exceed it in either direction, and a fiftieth; every round has to be faster;
+/// no point may lose more than noise explains, or a twentieth.
+bool is_better(const Comparison& other, const Comparison& again);
+
+struct Choice {
+  int best = -1;  ///< index into `others`; -1: the present value stays
+  Comparison again;
+  std::vector<Comparison> others;
+};
+Choice choose(const Trial& present, const Trial& again, const std::vector<Trial>& others);
+
+}  // namespace dt::cli::bench
