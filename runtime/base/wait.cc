@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kRoughMs = 1'000;  // from here on a deadline may be late by a tick
+constexpr int64_t kTickMs = 10;      // by which the coarse clock is behind, with HZ=100
 // Interrupts ring only the doorbells attached to them; an Event is not attached, so its waiter
 // looks at its interrupt this often. Control-plane waits only: no collective waits on an Event.
 constexpr int64_t kInterruptPollMs = 20;
@@ -30,6 +32,15 @@ Deadline Deadline::after_ms(int64_t timeout_ms) {
   const int64_t now = monotonic_ns();
   if (timeout_ms > (kNever - now) / kNsPerMs - 1) return never();
   return Deadline(now + timeout_ms * kNsPerMs);
+}
+
+Deadline Deadline::roughly_after_ms(int64_t timeout_ms) {
+  timespec now;
+  if (timeout_ms < kRoughMs || timeout_ms > kNever / kNsPerMs / 2 ||
+      clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) {
+    return after_ms(timeout_ms);
+  }
+  return Deadline(now.tv_sec * kNsPerS + now.tv_nsec + (timeout_ms + kTickMs) * kNsPerMs);
 }
 
 Deadline Deadline::after_ns(int64_t timeout_ns) {

@@ -21,6 +21,9 @@ class Deadline {
   /// A negative duration means never.
   static Deadline after_ms(int64_t timeout_ms);
   static Deadline after_ns(int64_t timeout_ns);
+  /// after_ms() at a fifth of the cost: never earlier, but later by up to 20 ms if it is a second
+  /// or more.
+  static Deadline roughly_after_ms(int64_t timeout_ms);
 
   bool passed() const { return remaining_ns() <= 0; }
   bool is_never() const { return at_ns_ == kNever; }

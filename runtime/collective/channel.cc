@@ -16,6 +16,15 @@ bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
          second < first + static_cast<uintptr_t>(a_bytes);
 }
 
+/// Asks for a line of memory to be written soon: the processor takes it from the others meanwhile.
+void prefetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));  // gcc's own would be one for reading
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 template <size_t N>
 void put_text(char (&target)[N], const std::string& text) {
   const size_t length = std::min(text.size(), N - 1);
@@ -48,7 +57,6 @@ void Channel::start(const Collective& collective) {
   Head& head = own.heads[sequence_ & 1];
   Detail& rest = own.details[sequence_ & 1];
   signature_ = signature_of(collective);
-  head.count = collective.count;
   distributes_ = moves_blocks(collective.kind);
   const int64_t elements = contribution(collective, group_.size());
   const int64_t bytes = elements * dtype_bytes(collective.dtype);
@@ -61,6 +69,8 @@ void Channel::start(const Collective& collective) {
     put_text(rest.withheld, *collective.withheld);
     signature_ |= flag::kWithheld;
   }
+  // The head is written last and in one go: a peer may be polling it, and takes it back between two
+  // stores that are far apart.
   if (distributes_) {
     signature_ |= distributor_.announce(collective, sequence_, &head, &rest);
   } else if (collective.withheld) {
@@ -70,6 +80,7 @@ void Channel::start(const Collective& collective) {
   } else {
     signature_ |= announce_places(collective, rest);
   }
+  if (!distributes_) head.count = collective.count;
   head.signature = signature_;
   head.sequence.store(sequence_, std::memory_order_seq_cst);
   group_.ring_peers();
@@ -110,11 +121,18 @@ uint64_t Channel::announce_places(const Collective& collective, Detail& rest) co
 }
 
 Step Channel::advance() {
-  if (moving_) {
-    return distributes_ ? distributor_.advance() : mover_.advance();
-  }
+  const Step step = moving_ ? move() : meet();
+  // The last operation in this head is over, so no peer looks at it before the next one.
+  if (step == Step::kDone) prefetch_for_writing(&group_.own().block->heads[(sequence_ + 1) & 1]);
+  return step;
+}
+
+Step Channel::move() { return distributes_ ? distributor_.advance() : mover_.advance(); }
+
+Step Channel::meet() {
   for (; arrived_ < group_.size(); ++arrived_) {
-    // The own announcement is there too.
+    // The own line may have gone to a peer together with the right to write it: not read again.
+    if (arrived_ == group_.rank()) continue;
     if (head(arrived_).sequence.load(std::memory_order_seq_cst) != sequence_) {
       return Step::kBlocked;
     }
@@ -124,9 +142,11 @@ Step Channel::advance() {
 
 Step Channel::match() {
   uint64_t differing = 0;
-  uint64_t flags = 0;
+  uint64_t flags = signature_;
   bool counts_differ = false;
+  signatures_[group_.rank()] = signature_;
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank()) continue;
     const Head& announced = head(rank);
     signatures_[rank] = announced.signature;
     differing |= announced.signature ^ signature_;
@@ -145,7 +165,7 @@ Step Channel::match() {
     result_ = distributor_.plan(*collective_, sequence_, signatures_);
     if (!result_.ok()) return Step::kDone;
     moving_ = true;
-    return distributor_.advance();
+    return move();
   }
   if (inline_bytes_ >= 0) {
     finish_inline();
@@ -155,7 +175,7 @@ Step Channel::match() {
   result_ = mover_.plan(*collective_, signatures_, details_);
   if (!result_.ok()) return Step::kDone;
   moving_ = true;
-  return mover_.advance();
+  return move();
 }
 
 Status Channel::disagreement() const {

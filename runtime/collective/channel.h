@@ -34,6 +34,8 @@ class Channel {
  private:
   void announce_inline(const Collective& collective, Head& head);
   uint64_t announce_places(const Collective& collective, Detail& detail) const;
+  Step move();
+  Step meet();
   /// All have announced. kDone: see result_.
   Step match();
   Status disagreement() const;

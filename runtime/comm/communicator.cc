@@ -78,7 +78,8 @@ bool Communicator::contains(int32_t world_rank) const {
 Deadline Communicator::deadline() const {
   const int64_t timeout_ms = timeout_ms_.load(std::memory_order_relaxed);
   if (timeout_ms == 0) return Deadline::never();
-  return Deadline::after_ms(timeout_ms).later_ns(grace_until_ns_.load(std::memory_order_relaxed));
+  return Deadline::roughly_after_ms(timeout_ms)
+      .later_ns(grace_until_ns_.load(std::memory_order_relaxed));
 }
 
 void Communicator::excuse(int64_t max_ms) {

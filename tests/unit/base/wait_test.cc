@@ -14,6 +14,19 @@ TEST_CASE("Deadline: a negative duration never passes, zero has passed") {
   CHECK(Deadline::after_ms(INT64_MAX).is_never());
 }
 
+TEST_CASE("Deadline: a rough one is never earlier, and later by little") {
+  for (const int64_t ms : {int64_t{-1}, int64_t{0}, int64_t{999}, int64_t{1'000}, int64_t{600'000},
+                           INT64_MAX / 2'000'000, INT64_MAX}) {
+    CAPTURE(ms);
+    const Deadline before = Deadline::after_ms(ms);
+    const Deadline rough = Deadline::roughly_after_ms(ms);
+    const Deadline after = Deadline::after_ms(ms);
+    CHECK_FALSE(rough.before(before));
+    CHECK(rough.is_never() == before.is_never());
+    CHECK_FALSE(after.plus_ms(20).before(rough));
+  }
+}
+
 TEST_CASE("Event: wait returns at the deadline, when set, and when interrupted") {
   dt::Event event;
   CHECK_FALSE(event.wait({Deadline::after_ms(1)}));

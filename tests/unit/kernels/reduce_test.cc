@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -193,7 +194,7 @@ TEST_CASE("reduce: every instruction set equals a plain loop, bit for bit") {
       const auto sources = random_sources(reduction.dtype, source_count, kMostElements);
       const Bytes expected = dt::reference::reduce(reduction, sources, kMostElements);
       for (Isa isa : available_isas()) {
-        for (int64_t count : {0, 1, 3, 15, 16, 17, 31, 33, 1000, 4097}) {
+        for (int64_t count : {0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 1000, 4097}) {
           const bool both = count < 100 || source_count < 5;
           const bool right =
               reduces_rightly(isa, reduction, sources, count, expected, true) &&
@@ -207,9 +208,10 @@ TEST_CASE("reduce: every instruction set equals a plain loop, bit for bit") {
 }
 
 TEST_CASE("reduce: the destination may be any of the sources") {
-  for (int source_count : {1, 2, 3, 4, 8, 9, 17}) {
-    // More than one chunk of the many-source loop and of the integer mean.
-    const int64_t count = source_count == 17 ? 9001 : 301;
+  for (int source_count : {1, 2, 3, 4, 8, 9, 17, -2, -9}) {
+    // More than one chunk of the many-source loop and of the integer mean; and few bytes.
+    const int64_t count = source_count == 17 ? 9001 : source_count < 0 ? 7 : 301;
+    source_count = std::abs(source_count);
     for (const Reduction& reduction : all_reductions(3)) {
       const auto sources = random_sources(reduction.dtype, source_count, count);
       const Bytes expected = dt::reference::reduce(reduction, sources, count);
