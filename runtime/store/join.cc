@@ -201,8 +201,10 @@ void JoinTable::decide(Answers* answers) {
     return;
   }
   if (joined < world_size) return;
+  // Whatever the verdict, it ends all joining: the slots need theirs no more.
   std::vector<JoinRecord> records;
-  for (const auto& entry : slots_) records.push_back(entry.second.record);
+  records.reserve(world_size);
+  for (auto& entry : slots_) records.push_back(std::move(entry.second.record));
   for (const auto compare : {compare_configs, compare_addresses}) {
     if (const Status compared = compare(records); !compared.ok()) {
       fail_join(compared, answers);
@@ -231,8 +233,7 @@ void JoinTable::decide(Answers* answers) {
         {{slot.client, *slot.waiting}, {}, verdict_for(rank, records, places, common), hosts});
     end_waiting(&slot);
     move(&slot, Stage::kMember);
-    records_.emplace_back(join_record_key(rank), encode(slot.record));
-    slot.record = {};
+    records_.emplace_back(join_record_key(rank), encode(records[static_cast<size_t>(rank)]));
   }
   decided_ = true;
 }

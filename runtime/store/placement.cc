@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "store/join.h"
 #include "store/text.h"
@@ -14,7 +15,8 @@ constexpr size_t kMaxKeysShown = 8;
 struct Group {
   std::string value;
   std::vector<int32_t> ranks;
-  std::vector<std::string> hosts;  // each once
+  std::vector<std::string> hosts;    // each once
+  std::set<std::string_view> known;  // the same
 };
 
 std::vector<Group> groups_of(const std::string& key, const std::vector<JoinRecord>& records) {
@@ -27,9 +29,7 @@ std::vector<Group> groups_of(const std::string& key, const std::vector<JoinRecor
     Group& group = by_value[value];
     group.value = value;
     group.ranks.push_back(record.rank);
-    if (std::find(group.hosts.begin(), group.hosts.end(), record.host_name) == group.hosts.end()) {
-      group.hosts.push_back(record.host_name);
-    }
+    if (group.known.insert(record.host_name).second) group.hosts.push_back(record.host_name);
   }
   std::vector<Group> groups;
   for (auto& entry : by_value) groups.push_back(std::move(entry.second));
@@ -53,6 +53,11 @@ bool counts_up(std::vector<int32_t> values) {
 }  // namespace
 
 Status compare_configs(const std::vector<JoinRecord>& records) {
+  const auto differs = [&](const JoinRecord& record) {
+    return record.equal_config != records.front().equal_config;
+  };
+  // As it nearly always is: all ranks wait for this.
+  if (std::none_of(records.begin(), records.end(), differs)) return {};
   std::set<std::string> keys;
   for (const JoinRecord& record : records) {
     for (const auto& entry : record.equal_config) keys.insert(entry.first);

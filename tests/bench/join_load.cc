@@ -24,27 +24,18 @@
 //   PyTorch    a get of each record, all sent without waiting for answers
 //   PyTorch's client   for each record wait, then get, as TCPStore.get() does it
 // A record is as long in both.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -52,370 +43,22 @@
 #include <vector>
 
 #include "base/wait.h"
-#include "net/guard.h"
-#include "net/security.h"
-#include "store/messages.h"
-#include "store/protocol.h"
-#include "store/torch_protocol.h"
+#include "join_scripts.h"
+#include "server.h"
 
 namespace {
 
 using namespace dt;
-using namespace dt::store;
+using namespace dt::load;
 
-constexpr int64_t kRoundLimitMs = 3'600'000;
-constexpr int kEndMs = 5'000;  // of a server that was asked to end
 // At a time: the servers' queues of connections hold that many, and dt's store lets no more than
 // some thousand be there that have not said who they are.
 constexpr int kConnecting = 1024;
-constexpr int kGetsAtATime = 64;  // that one rank of PyTorch sends in one piece
-
-pid_t serving = -1;  // no server is left behind by a failure
-
-[[noreturn]] void fail(const std::string& message) {
-  fprintf(stderr, "join_load: %s\n", message.c_str());
-  if (serving > 0) kill(serving, SIGKILL);
-  exit(1);
-}
-
-void require(bool holds, const char* what) {
-  if (!holds) fail(std::string(what) + ": " + strerror(errno));
-}
-
-JoinRecord record_of(int rank, int ranks) {
-  JoinRecord record;
-  record.rank = rank;
-  record.world_size = ranks;
-  const int host = rank / 8;
-  record.host_id =
-      "4b1f0c52-7a3d-4d9e-9c55-0a1b2c3d4e5f node" + std::to_string(host) + " 4026531840";
-  record.host_name = "node" + std::to_string(host);
-  record.pid = 1000 + rank;
-  record.socket_name = std::string("\0dt-1a2b3c4d5e6f7081-", 20) + std::to_string(rank);
-  record.equal_config = {{"host.inline_bytes", "8192"}, {"host.slot_bytes", "65536"},
-                         {"backend.name", "auto"},      {"reducer.bucket_cap_bytes", "26214400"},
-                         {"reducer.rebuild", "true"},   {"reducer.first_bucket_bytes", "1048576"}};
-  const std::string address = format("10.%d.%d.1", 1 + host / 250, host % 250);
-  record.reach.network_id = record.host_id;
-  record.reach.address = address;
-  record.reach.port = static_cast<uint16_t>(29600 + rank % 8);
-  record.reach.interfaces = {"lo 127.0.0.1/8", "eth0 " + address + "/8", "docker0 172.17.0.1/16"};
-  return record;
-}
-
-// ---- servers ----
-
-/// A process that prints where it listens.
-class ServerProcess {
- public:
-  ServerProcess(const std::vector<std::string>& command, const std::string& token) {
-    // One way or the other, whatever the user's own files say.
-    setenv("DT_SECURITY_MODE", token.empty() ? "none" : "auth", 1);
-    unsetenv("DT_TOKEN_FILE");
-    if (token.empty()) {
-      unsetenv("DT_TOKEN");
-    } else {
-      setenv("DT_TOKEN", token.c_str(), 1);
-    }
-    int out[2];
-    int in[2];
-    require(pipe2(out, O_CLOEXEC) == 0 && pipe2(in, O_CLOEXEC) == 0, "pipe");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    std::vector<char*> arguments;
-    for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
-    arguments.push_back(nullptr);
-    errno = posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
-    require(errno == 0, command[0].c_str());
-    serving = pid_;
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    close(in[0]);
-    input_ = in[1];
-    std::string line;
-    for (char byte = 0; read(out[0], &byte, 1) == 1 && byte != '\n';) line.push_back(byte);
-    close(out[0]);
-    const size_t colon = line.rfind(':');
-    if (colon == std::string::npos) fail(command[0] + " said no address");
-    address_.sin_family = AF_INET;
-    address_.sin_port = htons(static_cast<uint16_t>(atoi(line.c_str() + colon + 1)));
-    inet_pton(AF_INET, line.substr(0, colon).c_str(), &address_.sin_addr);
-  }
-  ~ServerProcess() {
-    kill(pid_, SIGTERM);
-    pollfd ended{static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
-    if (poll(&ended, 1, kEndMs) != 1) kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    serving = -1;
-    close(ended.fd);
-    close(input_);
-  }
-  ServerProcess(const ServerProcess&) = delete;
-  ServerProcess& operator=(const ServerProcess&) = delete;
-
-  const sockaddr_in& address() const { return address_; }
-  int64_t resident_bytes() const {
-    std::ifstream status("/proc/" + std::to_string(pid_) + "/statm");
-    int64_t total = 0;
-    int64_t resident = 0;
-    status >> total >> resident;
-    return resident * sysconf(_SC_PAGESIZE);
-  }
-  double cpu_s() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    long user = 0;
-    long kernel = 0;
-    sscanf(text.c_str() + text.rfind(')') + 2,
-           "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user, &kernel);
-    return static_cast<double>(user + kernel) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  }
-
- private:
-  pid_t pid_ = -1;
-  int input_ = -1;
-  sockaddr_in address_{};
-};
-
-// ---- ranks ----
-
-struct Rank {
-  int index = 0;
-  int fd = -1;
-  int second_fd = -1;
-  bool connected = false;
-  bool second_connected = false;
-  bool greeted = false;               ///< the server has answered for the first time
-  std::unique_ptr<net::Guard> guard;  ///< until both sides have proved that they have the token
-  std::string out;                    ///< what is to be said; empty once it was
-  size_t sent = 0;                    ///< of out
-  int stage = 0;
-  int next = 0;         ///< record to ask for
-  int expected = 0;     ///< record to be answered
-  std::string partial;  ///< of a header
-  size_t skip = 0;      ///< bytes of a payload that are still to come
-  bool done = false;
-};
-
-/// One way of meeting: what a rank says, and when it is content.
-class Script {
- public:
-  virtual ~Script() = default;
-  virtual void connected(Rank* rank) = 0;
-  /// All was said: there may be more.
-  virtual void drained(Rank*) {}
-  virtual void heard(Rank* rank, const char* data, size_t bytes) = 0;
-  /// True: the rank wants its second connection now; second_open() follows.
-  virtual bool wants_second(const Rank&) const { return false; }
-  virtual void second_open(Rank*) {}
-};
-
-class DtScript final : public Script {
- public:
-  DtScript(int ranks, bool reads, net::Security security)
-      : ranks_(ranks), reads_(reads), security_(std::move(security)) {
-    if (!reads) return;
-    Request request;
-    request.type = FrameType::kMultiGet;
-    for (int i = 0; i < ranks; ++i) request.keys.push_back(join_record_key(i));
-    read_all_ = encode_frame(request.type, 3, encode_request(request));
-    size_t records = sizeof(uint32_t);
-    for (int i = 0; i < ranks; ++i) records += 5 + encode(record_of(i, ranks)).size();
-    answer_bytes_ = records;
-  }
-  void connected(Rank* rank) override {
-    if (security_.mode == net::SecurityMode::kNone) return say_hello(rank);
-    rank->guard = std::make_unique<net::Guard>(security_, net::Purpose::kStore, net::Side::kClient);
-    rank->out = rank->guard->take_output();
-  }
-  void say_hello(Rank* rank) {
-    Request request;
-    request.type = FrameType::kHello;
-    request.hello.protocol = kProtocolVersion;
-    request.hello.job_id = "load";
-    request.hello.attempt = 0;
-    request.hello.member = {rank->index, "node" + std::to_string(rank->index / 8),
-                            1000 + rank->index};
-    request.hello.world_size = ranks_;
-    request.hello.nonce = static_cast<uint64_t>(rank->index) + 1;
-    request.hello.dialled = "10.0.0.5:29400";
-    rank->out += encode_frame(request.type, 1, encode_request(request));
-  }
-  void heard(Rank* rank, const char* data, size_t bytes) override {
-    while (rank->guard != nullptr && bytes > 0) {
-      const size_t piece = std::min(bytes, rank->guard->wanted());
-      rank->guard->feed(data, piece);
-      data += piece;
-      bytes -= piece;
-      if (!rank->guard->failure().ok()) fail(rank->guard->failure().message());
-      rank->out += rank->guard->take_output();
-      if (!rank->guard->established()) continue;
-      rank->guard = nullptr;
-      say_hello(rank);
-    }
-    while (bytes > 0) {
-      if (rank->skip == 0) {
-        const size_t piece = std::min(bytes, kHeaderBytes - rank->partial.size());
-        rank->partial.append(data, piece);
-        data += piece;
-        bytes -= piece;
-        if (rank->partial.size() < kHeaderBytes) return;
-        uint32_t payload = 0;
-        memcpy(&payload, rank->partial.data() + 8, sizeof payload);
-        if (rank->partial[5] != static_cast<char>(FrameType::kReply)) fail("dt refused a rank");
-        if (rank->stage == 2 && payload != answer_bytes_) fail("dt answered other records");
-        rank->partial.clear();
-        rank->skip = payload;
-      }
-      const size_t piece = std::min(bytes, rank->skip);
-      rank->skip -= piece;
-      data += piece;
-      bytes -= piece;
-      if (rank->skip == 0) answered(rank);
-    }
-  }
-
- private:
-  void answered(Rank* rank) {
-    if (++rank->stage == 1) {
-      Request request;
-      request.type = FrameType::kJoin;
-      request.join = record_of(rank->index, ranks_);
-      request.timeout_ms = kRoundLimitMs;
-      rank->out = encode_frame(request.type, 2, encode_request(request));
-    } else if (rank->stage == 2 && reads_) {
-      rank->out = read_all_;
-    } else {
-      rank->done = true;
-    }
-  }
-
-  const int ranks_;
-  const bool reads_;
-  const net::Security security_;
-  std::string read_all_;
-  size_t answer_bytes_ = 0;
-};
-
-enum class Reading { kNone, kPipelined, kAsClient };
-
-class TorchScript final : public Script {
- public:
-  TorchScript(int ranks, bool as_client, Reading reading)
-      : ranks_(ranks), as_client_(as_client), reading_(reading) {
-    for (int i = 0; i < ranks; ++i) {
-      records_.push_back(encode(record_of(i, ranks)));
-      gets_.push_back(encode_torch({TorchOp::kGet, {key_of(i)}}, TorchDialect::kOld));
-      waits_.push_back(encode_torch({TorchOp::kWait, {key_of(i)}}, TorchDialect::kOld));
-    }
-  }
-  void connected(Rank* rank) override {
-    if (as_client_) {
-      rank->out = encode_torch({TorchOp::kAdd, {"init/"}, 1}, TorchDialect::kOld);
-    } else {
-      arrive(rank);
-    }
-  }
-  bool wants_second(const Rank& rank) const override {
-    return as_client_ && rank.stage == kCounted && rank.second_fd < 0;
-  }
-  void second_open(Rank* rank) override { arrive(rank); }
-  void drained(Rank* rank) override {
-    if (rank->stage != kReading || reading_ != Reading::kPipelined || rank->next == ranks_) return;
-    const int end = std::min(ranks_, rank->next + kGetsAtATime);
-    for (; rank->next < end; ++rank->next) rank->out += gets_[static_cast<size_t>(rank->next)];
-  }
-  void heard(Rank* rank, const char* data, size_t bytes) override {
-    while (bytes > 0) {
-      if (rank->skip > 0) {
-        const size_t piece = std::min(bytes, rank->skip);
-        rank->skip -= piece;
-        data += piece;
-        bytes -= piece;
-        if (rank->skip == 0) record_read(rank);
-        continue;
-      }
-      const bool one_byte = rank->stage == kWaiting || rank->stage == kWaitingForRecord;
-      const size_t wanted = one_byte ? 1 : sizeof(uint64_t);
-      const size_t piece = std::min(bytes, wanted - rank->partial.size());
-      rank->partial.append(data, piece);
-      data += piece;
-      bytes -= piece;
-      if (rank->partial.size() < wanted) return;
-      uint64_t number = 0;
-      memcpy(&number, rank->partial.data(), wanted);
-      rank->partial.clear();
-      answered(rank, number);
-    }
-  }
-
- private:
-  enum Stage { kBegin, kCounted, kAdding, kWaiting, kReading, kWaitingForRecord };
-
-  static std::string key_of(int rank) { return "/join/record/" + std::to_string(rank); }
-
-  void arrive(Rank* rank) {
-    rank->stage = kAdding;
-    rank->out = encode_torch(
-        {TorchOp::kSet, {key_of(rank->index), records_[static_cast<size_t>(rank->index)]}},
-        TorchDialect::kOld);
-    rank->out += encode_torch({TorchOp::kAdd, {"/join/count"}, 1}, TorchDialect::kOld);
-  }
-  void answered(Rank* rank, uint64_t number) {
-    switch (rank->stage) {
-      case kBegin: rank->stage = kCounted; break;
-      case kAdding:
-        if (number == static_cast<uint64_t>(ranks_)) {
-          rank->out = encode_torch({TorchOp::kSet, {"/join/all", "1"}}, TorchDialect::kOld);
-        }
-        rank->out += encode_torch({TorchOp::kWait, {"/join/all"}}, TorchDialect::kOld);
-        rank->stage = kWaiting;
-        break;
-      case kWaiting:
-        if (reading_ == Reading::kNone) {
-          rank->done = true;
-        } else if (reading_ == Reading::kPipelined) {
-          rank->stage = kReading;
-          drained(rank);
-        } else {
-          rank->stage = kWaitingForRecord;
-          rank->out = waits_[0];
-        }
-        break;
-      case kWaitingForRecord:
-        rank->stage = kReading;
-        rank->out = gets_[static_cast<size_t>(rank->expected)];
-        break;
-      default:
-        if (number != records_[static_cast<size_t>(rank->expected)].size()) {
-          fail("PyTorch answered another record");
-        }
-        rank->skip = number;
-        break;
-    }
-  }
-  void record_read(Rank* rank) {
-    if (++rank->expected == ranks_) {
-      rank->done = true;
-    } else if (reading_ == Reading::kAsClient) {
-      rank->stage = kWaitingForRecord;
-      rank->out = waits_[static_cast<size_t>(rank->expected)];
-    }
-  }
-
-  const int ranks_;
-  const bool as_client_;
-  const Reading reading_;
-  std::vector<std::string> records_;
-  std::vector<std::string> gets_;
-  std::vector<std::string> waits_;
-};
 
 struct Outcome {
   double seconds = 0;
   double server_cpu_s = 0;
+  double own_cpu_s = 0;  ///< of this process, which plays the ranks
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
   int64_t resident_bytes = 0;  ///< the server's growth while all are connected
@@ -425,7 +68,7 @@ struct Outcome {
 /// All ranks of one round.
 class Round {
  public:
-  Round(const ServerProcess& server, Script* script, int ranks)
+  Round(ServerProcess& server, Script* script, int ranks)
       : server_(server),
         script_(*script),
         ranks_(static_cast<size_t>(ranks)),
@@ -433,6 +76,7 @@ class Round {
     for (int i = 0; i < ranks; ++i) ranks_[static_cast<size_t>(i)].index = i;
   }
   ~Round() {
+    server_.end();
     const linger now{1, 0};  // leaves no port behind
     for (const Rank& rank : ranks_) {
       for (const int fd : {rank.fd, rank.second_fd}) {
@@ -449,6 +93,7 @@ class Round {
   Outcome run() {
     const int64_t before = server_.resident_bytes();
     const double cpu_before = server_.cpu_s();
+    const double own_before = own_cpu_s();
     const int64_t start = monotonic_ns();
     size_t next = 0;
     std::vector<epoll_event> events(1024);
@@ -463,6 +108,7 @@ class Round {
     }
     outcome_.seconds = static_cast<double>(monotonic_ns() - start) / 1e9;
     outcome_.server_cpu_s = server_.cpu_s() - cpu_before;
+    outcome_.own_cpu_s = own_cpu_s() - own_before;
     outcome_.resident_bytes = server_.resident_bytes() - before;
     return outcome_;
   }
@@ -500,18 +146,21 @@ class Round {
         script_.connected(&rank);
       }
     }
-    advance(&rank);
+    advance(&rank, (event.events & EPOLLIN) != 0);
   }
 
-  void advance(Rank* rank) {
+  /// An event is told once, and behind the last of what came: what comes later has its own.
+  void advance(Rank* rank, bool readable) {
     static char buffer[256 << 10];
     for (;;) {
       write_all(rank);
-      if (rank->done) return;
+      if (rank->done || !readable) return;
       const ssize_t bytes = recv(rank->fd, buffer, sizeof buffer, 0);
       if (bytes < 0 && errno == EAGAIN) return;
       if (bytes <= 0) fail(format("the server closed the connection of rank %d", rank->index));
       outcome_.received_bytes += bytes;
+      // All that was there, unless it filled the buffer.
+      readable = static_cast<size_t>(bytes) == sizeof buffer;
       if (!std::exchange(rank->greeted, true)) --connecting_;
       script_.heard(rank, buffer, static_cast<size_t>(bytes));
       if (script_.wants_second(*rank)) dial(rank, true);
@@ -539,7 +188,7 @@ class Round {
     }
   }
 
-  const ServerProcess& server_;
+  ServerProcess& server_;
   Script& script_;
   std::vector<Rank> ranks_;
   const int epoll_;
@@ -563,9 +212,7 @@ struct Kind {
   double median_s() const {
     std::vector<double> seconds;
     for (const Outcome& outcome : outcomes) seconds.push_back(outcome.seconds);
-    std::sort(seconds.begin(), seconds.end());
-    const size_t half = seconds.size() / 2;
-    return seconds.size() % 2 == 1 ? seconds[half] : (seconds[half - 1] + seconds[half]) / 2;
+    return median(std::move(seconds));
   }
 };
 
@@ -591,17 +238,19 @@ net::Security security_of(const Kind& kind) {
 
 Outcome run_round(const Options& options, const Kind& kind) {
   const net::Security security = security_of(kind);
-  const ServerProcess server(
+  // One way or the other, whatever the user's own files say.
+  setenv("DT_SECURITY_MODE", kind.auth ? "auth" : "none", 1);
+  unsetenv("DT_TOKEN_FILE");
+  unsetenv("DT_TOKEN");
+  if (kind.auth) setenv("DT_TOKEN", security.token->text().c_str(), 1);
+  ServerProcess server(
       kind.dt ? std::vector<std::string>{options.dt, "store", "serve", "--job-id", "load",
                                          "--world-size", std::to_string(kind.ranks)}
               : std::vector<std::string>{options.python, options.torch_rank, "serve"},
-      kind.auth ? security.token->text() : std::string());
-  std::unique_ptr<Script> script;
-  if (kind.dt) {
-    script = std::make_unique<DtScript>(kind.ranks, kind.reading != Reading::kNone, security);
-  } else {
-    script = std::make_unique<TorchScript>(kind.ranks, kind.as_client, kind.reading);
-  }
+      0);
+  const std::unique_ptr<Script> script =
+      kind.dt ? dt_script(kind.ranks, kind.reading != Reading::kNone, security)
+              : torch_script(kind.ranks, kind.as_client, kind.reading);
   Round round(server, script.get(), kind.ranks);
   return round.run();
 }
@@ -610,14 +259,16 @@ void print_kind(const Kind& kind) {
   double least = 1e300;
   double most = 0;
   double cpu_s = 0;
+  double own_s = 0;
   for (const Outcome& outcome : kind.outcomes) {
     least = std::min(least, outcome.seconds);
     most = std::max(most, outcome.seconds);
     cpu_s += outcome.server_cpu_s / static_cast<double>(kind.outcomes.size());
+    own_s += outcome.own_cpu_s / static_cast<double>(kind.outcomes.size());
   }
   const Outcome& last = kind.outcomes.back();
-  printf("%-34s %6d %6zu %9.3f %9.3f %9.3f %8.2f %10.0f %10.0f %8.1f\n", kind.name.c_str(),
-         kind.ranks, kind.outcomes.size(), kind.median_s(), least, most, cpu_s,
+  printf("%-34s %6d %6zu %9.3f %9.3f %9.3f %8.2f %8.2f %10.0f %10.0f %8.1f\n", kind.name.c_str(),
+         kind.ranks, kind.outcomes.size(), kind.median_s(), least, most, cpu_s, own_s,
          static_cast<double>(last.sent_bytes) / kind.ranks,
          static_cast<double>(last.received_bytes) / kind.ranks,
          static_cast<double>(last.resident_bytes) / 1024.0 / last.connections);
@@ -648,20 +299,14 @@ Options parse(int argc, char** argv) {
   options.dt = argv[1];
   options.python = argv[2];
   options.torch_rank = argv[3];
-  const std::pair<const char*, int*> numbers[] = {{"--ranks", &options.ranks},
-                                                  {"--rounds", &options.rounds},
-                                                  {"--read-ranks", &options.read_ranks},
-                                                  {"--read-rounds", &options.read_rounds},
-                                                  {"--client-reads", &options.client_reads},
-                                                  {"--torch", &options.torch},
-                                                  {"--auth", &options.auth}};
-  for (int i = 4; i < argc; i += 2) {
-    const auto* found = std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& each) {
-      return strcmp(argv[i], each.first) == 0;
-    });
-    if (found == std::end(numbers) || i + 1 == argc) fail(std::string("what is ") + argv[i] + "?");
-    *found->second = atoi(argv[i + 1]);
-  }
+  parse_numbers(argc, argv, 4,
+                {{"--ranks", &options.ranks},
+                 {"--rounds", &options.rounds},
+                 {"--read-ranks", &options.read_ranks},
+                 {"--read-rounds", &options.read_rounds},
+                 {"--client-reads", &options.client_reads},
+                 {"--torch", &options.torch},
+                 {"--auth", &options.auth}});
   return options;
 }
 
@@ -710,14 +355,15 @@ int main(int argc, char** argv) {
   uname(&system);
   printf("%u cores, Linux %s, g++ %s; one record has %zu bytes\n",
          std::thread::hardware_concurrency(), system.release, __VERSION__,
-         encode(record_of(0, options.ranks)).size());
-  printf("%-34s %6s %6s %9s %9s %9s %8s %10s %10s %8s\n", "", "ranks", "rounds", "median s",
-         "min s", "max s", "cpu s", "sent B", "received B", "KiB");
+         store::encode(record_of(0, options.ranks)).size());
+  printf("%-34s %6s %6s %9s %9s %9s %8s %8s %10s %10s %8s\n", "", "ranks", "rounds", "median s",
+         "min s", "max s", "cpu s", "own s", "sent B", "received B", "KiB");
   for (const Kind& kind : kinds) {
     if (!kind.outcomes.empty()) print_kind(kind);
   }
   printf(
-      "cpu s: of the server; sent, received: by a rank, on average; KiB: of the server's memory "
+      "cpu s: of the server; own s: of the process that plays the ranks; sent, received: by a "
+      "rank, on average; KiB: of the server's memory "
       "for each connection\n");
   print_ratio(kinds[1], kinds[0]);
   print_ratio(kinds[2], kinds[0]);

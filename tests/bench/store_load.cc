@@ -12,76 +12,37 @@
 //
 // A request is sent when the answer before it has come; with a depth, so many are sent in one
 // piece, and the next so many when all of them were answered.
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/wait.h"
+#include "server.h"
 #include "store/protocol.h"
 
 namespace {
 
 using namespace dt;
+using namespace dt::load;
 using namespace dt::store;
 
 constexpr int kStartTries = 1000;  // of a server that is to listen, 10 ms apart
 constexpr int kTryMs = 10;
 
-pid_t serving = -1;
-
-[[noreturn]] void fail(const std::string& message) {
-  fprintf(stderr, "store_load: %s\n", message.c_str());
-  if (serving > 0) kill(serving, SIGKILL);
-  exit(1);
-}
-
-void require(bool holds, const char* what) {
-  if (!holds) fail(std::string(what) + ": " + strerror(errno));
-}
-
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-/// One that was free a moment ago: redis-server does not tell what the kernel chose.
-uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  auto* bare = reinterpret_cast<sockaddr*>(&address);
-  require(fd >= 0 && bind(fd, bare, length) == 0 && getsockname(fd, bare, &length) == 0, "bind");
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-int dial(uint16_t port) {
+int dial(const sockaddr_in& address) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   require(fd >= 0, "socket");
-  const sockaddr_in address = loopback(port);
   for (int i = 0; i < kStartTries; ++i) {
     if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
       const int on = 1;
@@ -146,62 +107,13 @@ Dialect redis_dialect(const std::string& value) {
   return dialect;
 }
 
-class Server {
- public:
-  Server(const Options& options, bool dt) {
-    setenv("DT_SECURITY_MODE", "none", 1);
-    std::vector<std::string> command = {options.dt, "store", "serve"};
-    if (!dt) {
-      port_ = free_port();
-      command = {options.redis, "--port", std::to_string(port_),
-                 "--save",      "",       "--appendonly",
-                 "no",          "--bind", "127.0.0.1"};
-    }
-    int out[2];
-    require(pipe2(out, O_CLOEXEC) == 0, "pipe");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::vector<char*> arguments;
-    for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
-    arguments.push_back(nullptr);
-    errno = posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
-    require(errno == 0, command[0].c_str());
-    serving = pid_;
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    output_ = out[0];  // open until its end: redis-server writes its log there
-    if (!dt) return;
-    std::string line;
-    for (char byte = 0; read(output_, &byte, 1) == 1 && byte != '\n';) line.push_back(byte);
-    if (line.rfind(':') == std::string::npos) fail("dt said no address");
-    port_ = static_cast<uint16_t>(atoi(line.c_str() + line.rfind(':') + 1));
-  }
-  ~Server() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    serving = -1;
-    close(output_);
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
+uint16_t port_of(const Dialect& dialect) { return dialect.dt ? 0 : free_port(); }
 
-  uint16_t port() const { return port_; }
-  double cpu_s() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    long user = 0;
-    long kernel = 0;
-    sscanf(text.c_str() + text.rfind(')') + 2,
-           "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user, &kernel);
-    return static_cast<double>(user + kernel) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  }
-
- private:
-  pid_t pid_ = -1;
-  int output_ = -1;
-  uint16_t port_ = 0;
-};
+std::vector<std::string> command_of(const Options& options, const Dialect& dialect, uint16_t port) {
+  if (dialect.dt) return {options.dt, "store", "serve"};
+  return {options.redis, "--port", std::to_string(port), "--save", "", "--appendonly",
+          "no",          "--bind", "127.0.0.1"};
+}
 
 void send_all(int fd, const std::string& bytes) {
   size_t sent = 0;
@@ -218,7 +130,7 @@ struct Rate {
 };
 
 /// `clients` sockets, each with `depth` requests of `each` under way until `total` are answered.
-Rate drive(const Server& server, const std::vector<int>& clients, const std::string& each,
+Rate drive(const ServerProcess& server, const std::vector<int>& clients, const std::string& each,
            size_t answer_bytes, int total, int depth) {
   std::string piece;
   for (int i = 0; i < depth; ++i) piece += each;
@@ -262,12 +174,6 @@ Rate drive(const Server& server, const std::vector<int>& clients, const std::str
   return {answered / seconds, (server.cpu_s() - cpu_before) / answered * 1e6};
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 struct Row {
   std::string name;
   std::vector<double> per_s;
@@ -276,11 +182,13 @@ struct Row {
 
 /// The four rows of a dialect: set and get, one at a time and `depth` at a time.
 void run_round(const Options& options, const Dialect& dialect, std::vector<Row>* rows) {
-  const Server server(options, dialect.dt);
+  setenv("DT_SECURITY_MODE", "none", 1);
+  const uint16_t port = port_of(dialect);
+  const ServerProcess server(command_of(options, dialect, port), port);
   std::vector<int> clients;
   char answer[4096];
   for (int i = 0; i < options.clients; ++i) {
-    clients.push_back(dial(server.port()));
+    clients.push_back(dial(server.address()));
     send_all(clients.back(), dialect.greeting);
     require(recv(clients.back(), answer, sizeof answer, 0) > 0, "greeting");
   }
@@ -308,17 +216,13 @@ Options parse(int argc, char** argv) {
   Options options;
   options.dt = argv[1];
   options.redis = argv[2];
-  const std::pair<const char*, int*> numbers[] = {
-      {"--clients", &options.clients}, {"--requests", &options.requests},
-      {"--bytes", &options.bytes},     {"--rounds", &options.rounds},
-      {"--depth", &options.depth},     {"--redis", &options.with_redis}};
-  for (int i = 3; i < argc; i += 2) {
-    const auto* found = std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& each) {
-      return strcmp(argv[i], each.first) == 0;
-    });
-    if (found == std::end(numbers) || i + 1 == argc) fail(std::string("what is ") + argv[i] + "?");
-    *found->second = atoi(argv[i + 1]);
-  }
+  parse_numbers(argc, argv, 3,
+                {{"--clients", &options.clients},
+                 {"--requests", &options.requests},
+                 {"--bytes", &options.bytes},
+                 {"--rounds", &options.rounds},
+                 {"--depth", &options.depth},
+                 {"--redis", &options.with_redis}});
   return options;
 }
 

@@ -154,6 +154,19 @@ TEST_CASE("JoinTable: differing configuration fails every rank with one text") {
   }
 }
 
+TEST_CASE("compare_configs: a host is named once, though its ranks do not follow each other") {
+  std::vector<JoinRecord> records;
+  for (int32_t rank = 0; rank < 7; ++rank) {
+    JoinRecord record = record_of(rank, 7);
+    record.host_name = rank % 2 == 0 ? "hostA" : "hostB";
+    record.equal_config = {{"a", rank < 3 ? "1" : "2"}};
+    records.push_back(std::move(record));
+  }
+  CHECK(compare_configs(records).message() ==
+        "config differs between ranks: a is 2 on ranks 3-6, 1 on ranks 0-2 (hostA, hostB); give "
+        "every rank the same values");
+}
+
 TEST_CASE("compare_configs: a key that some ranks lack, and several keys") {
   std::vector<JoinRecord> records = {record_of(0, 3), record_of(1, 3), record_of(2, 3)};
   CHECK(compare_configs(records).ok());
