@@ -58,11 +58,10 @@ constexpr char kFooter[] =
     "--tune takes no COLLECTIVE: it measures an allreduce beside itself with other values of "
     "[host] "
     "in\n"
-    "dt.toml, prints those that are faster in every round by more than the present value differs "
-    "from\n"
-    "itself, and measures what it found once more as a whole. --tune-write changes these lines of "
-    "a\n"
-    "dt.toml and leaves the others as they are.";
+    "dt.toml, prints those that are faster by more than the present value differs from itself,\n"
+    "and measures what it found once more as a whole. --tune-write changes these lines of a "
+    "dt.toml\n"
+    "and leaves the others as they are.";
 
 // dt's name, nccl-tests' name
 struct DtypeName {
@@ -296,8 +295,9 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       ->check(CLI::Range(1, 100'000'000));
   app.add_option("--budget-ms", options.budget_ms, "time for one round of one size (10)")
       ->check(CLI::Range(1, 600'000));
-  app.add_option("--rounds", options.rounds, "how often to measure each size (5)")
-      ->check(CLI::Range(1, 10'000));
+  auto* rounds = app.add_option("--rounds", options.rounds,
+                                "how often to measure each size (5; with --tune up to 9)");
+  rounds->check(CLI::Range(1, 10'000));
   app.add_option("--dtype", words.dtype, "element type, a list of them, or all (f32)");
   app.add_option("--op", words.op, "reduction (sum)");
   app.add_option("--device", words.device, "host: host memory; cuda: GPU memory (host)");
@@ -333,6 +333,7 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
   options.ranks_given = ranks->count() > 0;
+  if (options.tune && rounds->count() == 0) options.rounds = kTuneRounds;
   options.sizes_given = sizes->count() + min->count() + max->count() > 0;
   if (const Status status = interpret(words, &options); !status.ok()) {
     fprintf(stderr, "dt bench: %s; see dt bench --help\n", status.message().c_str());

@@ -11,6 +11,7 @@
 namespace dt::cli::bench {
 
 constexpr int kTuneRoundsMin = 3;
+constexpr int kTuneRounds = 9;  ///< where --rounds does not say it
 
 /// The words after `dt bench`. The worker takes the same words, and --raw.
 struct Options {

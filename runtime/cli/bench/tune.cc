@@ -25,6 +25,8 @@ namespace {
 using Monotonic = std::chrono::steady_clock;
 using Keyed = std::map<std::string, int64_t>;
 
+constexpr int kLooks = 3;  // in one run: the median of them is a sample
+
 class Tuner {
  public:
   Tuner(const Options& options, const Files& files, std::vector<Knob> knobs)
@@ -73,20 +75,20 @@ class Tuner {
     for (const Probe& probe : probes) {
       Options once = options_;
       once.sizes_bytes = probe.sizes_bytes;
-      ChildPlan plan = own_run(once, files_, probe.shared, 1);
+      ChildPlan plan = own_run(once, files_, probe.shared, kLooks);
       for (const auto& [key, value] : values) {
         plan.environment.push_back(variable_of(key) + "=" + std::to_string(value));
       }
       DT_TRY_VALUE(const std::string output, run_child(plan));
       Program program;
       program.name = "dt bench --tune";
-      DT_TRY(add_output(output, once, 1, &program));
+      DT_TRY(add_output(output, once, kLooks, &program));
       if (wrong_elements(program.rows) > 0) {
         return Status(Code::kInternal, "wrong results with " + settings_text(values));
       }
       for (const Row& row : program.rows) {
         for (int in_place = 0; in_place < (probe.in_place ? 2 : 1); ++in_place) {
-          points.push_back(row.places[in_place].us.front());
+          points.push_back(spread(row.places[in_place].us).median);
         }
       }
     }
@@ -187,9 +189,11 @@ Result<int> tune(const Options& options, const Files& files) {
   fputs(machine_line(read_machine()).c_str(), stdout);
   printf(
       "# dt bench --tune: allreduce %s %s, %d ranks, up to %d rounds in turn, about %d s\n"
-      "# times as fast as the present value: median of the rounds [slowest-fastest], and the "
-      "size\n"
-      "# that does worst. Taken is what exceeds the present value's own spread in each round.\n",
+      "# times as fast as the present value: median of the rounds [slowest-fastest, from 5 "
+      "rounds on\n"
+      "# without one at either end], and the size that does worst. Taken is what is faster in "
+      "each of\n"
+      "# these rounds, by more than the present value differs from itself.\n",
       dtype_name(options), op_name(options), options.ranks, options.rounds, options.tune_seconds);
   fflush(stdout);
   DT_TRY_VALUE(const Settings settings, Tuner(options, files, knobs).run());

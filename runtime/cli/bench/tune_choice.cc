@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kLeastGain = 1.02;
 constexpr double kMostLoss = 1.05;  // of one point
+constexpr size_t kRoundsWithOutliers = 5;
 
 double noise_of(const Comparison& again) { return std::max(again.high, 1 / again.low); }
 
@@ -29,12 +30,15 @@ Comparison compare_trials(const Trial& present, const Trial& other) {
       by_point[point].push_back(ratio);
     }
   }
-  const Spread all = spread(by_round);
-  Comparison result{std::exp(all.median), std::exp(all.min), std::exp(all.max), 1};
+  std::sort(by_round.begin(), by_round.end());
+  const size_t out = rounds >= kRoundsWithOutliers ? 1 : 0;
+  const double median = spread(by_round).median;
+  Comparison result{std::exp(median), std::exp(by_round[out]), std::exp(by_round[rounds - 1 - out]),
+                    1};
   double worst = 0;
   for (size_t point = 0; point < points; ++point) {
-    const double median = spread(by_point[point]).median;
-    worst = point == 0 ? median : std::min(worst, median);
+    const double of_point = spread(by_point[point]).median;
+    worst = point == 0 ? of_point : std::min(worst, of_point);
   }
   result.worst = std::exp(worst);
   return result;

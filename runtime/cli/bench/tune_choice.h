@@ -10,18 +10,19 @@ namespace dt::cli::bench {
 using Trial = std::vector<std::vector<double>>;
 
 /// How many times as fast one trial is as another. Each round gives one ratio, the geometric mean
-/// over the points.
+/// over the points. From five rounds on the slowest and the fastest do not count for the spread:
+/// the machine had something else to do.
 struct Comparison {
-  double median = 1;  ///< of the rounds, as low and high
-  double low = 1;
-  double high = 1;
-  double worst = 1;  ///< the point that does worst: the median of its rounds
+  double median = 1;  ///< of the rounds
+  double low = 1;     ///< the slowest that counts
+  double high = 1;    ///< the fastest
+  double worst = 1;   ///< the point that does worst: the median of its rounds
 };
 Comparison compare_trials(const Trial& present, const Trial& other);
 
 /// Whether it is faster for sure. `again` compares the present value with itself: what is noise.
-/// The median has to exceed it in either direction, and a fiftieth; every round has to be faster;
-/// no point may lose more than noise explains, or a twentieth.
+/// The median has to exceed it in either direction, and a fiftieth; every round that counts has to
+/// be faster; no point may lose more than noise explains, or a twentieth.
 bool is_better(const Comparison& other, const Comparison& again);
 
 struct Choice {

@@ -84,6 +84,11 @@ TEST_CASE("tune: a value is taken only when its gain exceeds the spread") {
   CHECK(choose(present, quiet, {{{80}, {80}, {101}}}).best == -1);
   // Less than a fiftieth is not worth a line.
   CHECK(choose(present, present, {{{99}, {99}, {99}}}).best == -1);
+  // Of five rounds one at either end may be an accident, of one as of the other; two may not.
+  const Trial five = {{100}, {100}, {100}, {100}, {100}};
+  const Trial hit = {{100}, {170}, {101}, {99}, {50}};
+  CHECK(choose(five, hit, {{{80}, {80}, {300}, {80}, {80}}}).best == 0);
+  CHECK(choose(five, hit, {{{80}, {80}, {300}, {101}, {80}}}).best == -1);
   // The best of several, not the first.
   CHECK(choose(present, quiet, {tenth, {{50}, {50}, {50}}, {{60}, {60}, {60}}}).best == 1);
   CHECK(choose(present, quiet, {}).best == -1);
