@@ -191,9 +191,9 @@ Result<int> tune(const Options& options, const Files& files) {
       "# dt bench --tune: allreduce %s %s, %d ranks, up to %d rounds in turn, about %d s\n"
       "# times as fast as the present value: median of the rounds [slowest-fastest, from 5 "
       "rounds on\n"
-      "# without one at either end], and the size that does worst. Taken is what is faster in "
-      "each of\n"
-      "# these rounds, by more than the present value differs from itself.\n",
+      "# without one at either end], and the size that does worst. Taken is what exceeds the "
+      "present\n"
+      "# value's own spread in each of these rounds.\n",
       dtype_name(options), op_name(options), options.ranks, options.rounds, options.tune_seconds);
   fflush(stdout);
   DT_TRY_VALUE(const Settings settings, Tuner(options, files, knobs).run());

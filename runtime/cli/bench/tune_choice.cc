@@ -46,7 +46,7 @@ Comparison compare_trials(const Trial& present, const Trial& other) {
 
 bool is_better(const Comparison& other, const Comparison& again) {
   const double noise = noise_of(again);
-  return other.median > std::max(noise, kLeastGain) && other.low > 1 &&
+  return other.low > noise && other.median > kLeastGain &&
          other.worst > 1 / std::max(noise, kMostLoss);
 }
 

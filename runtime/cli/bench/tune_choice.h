@@ -21,8 +21,8 @@ struct Comparison {
 Comparison compare_trials(const Trial& present, const Trial& other);
 
 /// Whether it is faster for sure. `again` compares the present value with itself: what is noise.
-/// The median has to exceed it in either direction, and a fiftieth; every round that counts has to
-/// be faster; no point may lose more than noise explains, or a twentieth.
+/// Every round that counts has to exceed the largest of it in either direction, and the median a
+/// fiftieth; no point may lose more than noise explains, or a twentieth.
 bool is_better(const Comparison& other, const Comparison& again);
 
 struct Choice {

@@ -82,6 +82,8 @@ TEST_CASE("tune: a value is taken only when its gain exceeds the spread") {
   CHECK(choose(present, noisy, {tenth}).best == -1);
   // The median is good, one round is not.
   CHECK(choose(present, quiet, {{{80}, {80}, {101}}}).best == -1);
+  // As fast as the present value was against itself, once.
+  CHECK(choose(present, quiet, {{{80}, {80}, {99}}}).best == -1);
   // Less than a fiftieth is not worth a line.
   CHECK(choose(present, present, {{{99}, {99}, {99}}}).best == -1);
   // Of five rounds one at either end may be an accident, of one as of the other; two may not.
