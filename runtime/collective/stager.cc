@@ -13,16 +13,32 @@ constexpr int64_t kTimedBytesMin = 8 << 10;  // below, the clock would be a part
 // Streaming costs the reader a trip to memory, which the writer's time does not show: it has to be
 // twice as fast. Across caches it is three to five times.
 constexpr int64_t kMarginPercent = 50;
-constexpr int64_t kWeight = 4;  // of the past, against one new sample, less one
+constexpr int64_t kFirstCopies = 4;
+constexpr int64_t kTries = 2;        // of the other kind in a round
+constexpr int64_t kCalmCopies = 16;  // between tries, on a machine where nothing is steady
+constexpr int64_t kWeight = 4;       // of the past, against one new sample, less one
 
 }  // namespace
 
 StoreChoice::Trial StoreChoice::next() {
-  const int64_t number = copies_++;
-  const int64_t at = number % kRound;
-  const bool early = number < 4;
-  const bool other = early ? number % 2 == 1 : at >= kRound - 2;
-  return {other != streaming_, other || early || at % kTimedEvery == 0};
+  if (first_ < kFirstCopies) return {first_++ % 2 == 1 ? !streaming_ : streaming_, true};
+  if (at_ == round_) begin_round(std::min(2 * round_, kRoundMax));
+  const bool other = at_ >= round_ - kTries;
+  const bool timed = other || at_ % kTimedEvery == 0;
+  ++at_;
+  return {other != streaming_, timed};
+}
+
+void StoreChoice::begin_round(int64_t copies) {
+  at_ = 0;
+  round_ = copies;
+  usual_ = chosen().estimate;
+}
+
+bool StoreChoice::is_steady() {
+  const int64_t now = chosen().estimate;
+  if (usual_ == 0) usual_ = now;
+  return now <= 2 * usual_ && 2 * now >= usual_;
 }
 
 void StoreChoice::learn(bool streaming, int64_t bytes, int64_t ns) {
@@ -30,11 +46,20 @@ void StoreChoice::learn(bool streaming, int64_t bytes, int64_t ns) {
   const int64_t sample = std::max<int64_t>(ns * 1000 / bytes, 1);
   const int64_t believed = kind.last == 0 ? sample : std::min(sample, kind.last);
   kind.last = sample;
-  kind.estimate = kind.estimate == 0
-                      ? believed
-                      : (kind.estimate * (kWeight - 1) + believed + kWeight / 2) / kWeight;
+  // Of the kind that is not chosen there are two samples in a round: no time to be careful.
+  const bool first = kind.estimate == 0 || streaming != streaming_;
+  kind.estimate =
+      first ? believed : (kind.estimate * (kWeight - 1) + believed + kWeight / 2) / kWeight;
   if (kinds_[0].estimate == 0 || kinds_[1].estimate == 0) return;
+  const bool before = streaming_;
   streaming_ = kinds_[1].estimate * 100 < kinds_[0].estimate * kMarginPercent;
+  if (streaming_ != before) {
+    begin_round(kRoundMin);
+  } else if (streaming == streaming_ && !is_steady() && at_ >= kCalmCopies &&
+             at_ < round_ - kTries) {
+    begin_round(kRoundMin);
+    at_ = kRoundMin - kTries;
+  }
 }
 
 void Stager::begin(int64_t operation_bytes) {

@@ -20,12 +20,17 @@ enum class Staging : int32_t {
 /// store is several times faster. Where threads run changes while a job runs (under a hypervisor
 /// nobody even tells), so the slower kind is tried again from time to time.
 ///
-/// Copies are counted in rounds of kRound. The last two of a round, and two of the first four, use
-/// the kind that is not chosen; those and every fourth one are timed. A single long sample counts
-/// for nothing (the thread was preempted): the smaller of a kind's last two is what it learns.
+/// The first copies alternate. Then they are counted in rounds; the last two of a round use the
+/// kind that is not chosen, and those and every fourth one are timed. A round is twice as long as
+/// the one before while nothing changes: a try costs up to ten times what a copy does, and leaves
+/// its part of the ring in the wrong cache. Another choice begins with the shortest one; and when
+/// the chosen kind takes twice or half as long as before, the other one is tried at once. A single
+/// long sample counts for nothing (the thread was preempted): the smaller of a kind's last two is
+/// what it learns.
 class StoreChoice {
  public:
-  static constexpr int64_t kRound = 64;
+  static constexpr int64_t kRoundMin = 64;
+  static constexpr int64_t kRoundMax = 8192;
   static constexpr int64_t kTimedEvery = 4;
 
   struct Trial {
@@ -44,8 +49,16 @@ class StoreChoice {
     int64_t estimate = 0;  ///< as above
   };
 
+  Kind& chosen() { return kinds_[streaming_ ? 1 : 0]; }
+  void begin_round(int64_t copies);
+  /// Of the chosen kind: is it still what it was when the round began?
+  bool is_steady();
+
   std::array<Kind, 2> kinds_;  ///< usual, streaming
-  int64_t copies_ = 0;
+  int64_t first_ = 0;          ///< copies before the first round
+  int64_t at_ = 0;             ///< in the round
+  int64_t round_ = kRoundMin;
+  int64_t usual_ = 0;  ///< estimate of the chosen kind at its begin; 0: none yet
   bool streaming_ = false;
 };
 

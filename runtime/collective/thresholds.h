@@ -17,7 +17,7 @@ namespace dt::collective {
 struct Thresholds {
   /// A message that goes through the ring is cut into `segments` pieces, so that even small ones
   /// are pipelined, but none is below `segment_bytes` or above a slot. Whole cache lines.
-  int64_t segment_bytes = 32 << 10;
+  int64_t segment_bytes = 64 << 10;
   int64_t segments = 8;
   /// Up to so many members each sums all contributions itself; with more the sum is shared, since
   /// there would be too much to read.

@@ -112,7 +112,7 @@ constexpr Key kKeys[] = {
      kSame, false, "Chunk in which longer messages are pipelined through the arena."},
     {"host.ring_bytes", "DT_HOST_RING_BYTES", Type::kInteger, "bytes", 4096, 1 << 30, "2031616", "",
      kTold, false, "Memory for those chunks, of each rank in each communicator; at least four."},
-    {"host.segment_bytes", "DT_HOST_SEGMENT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "32768",
+    {"host.segment_bytes", "DT_HOST_SEGMENT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "65536",
      "", kTold, false, "Below a chunk: what messages through the arena are not cut smaller than."},
     {"host.segments", "DT_HOST_SEGMENTS", Type::kInteger, "", 1, 1024, "8", "", kTold, false,
      "Into how many pieces such a message is cut where that lies between segment and chunk."},

@@ -40,16 +40,17 @@ TEST_CASE("Thresholds: from which size on stores go past the caches, over all bu
 
 TEST_CASE("Thresholds: a message is cut into segments between the least and the most") {
   const Thresholds shipped;
-  CHECK(shipped.segment(16 * kKiB, 64 * kKiB) == 32 * kKiB);   // never below, though it is shorter
-  CHECK(shipped.segment(256 * kKiB, 64 * kKiB) == 32 * kKiB);  // an eighth
-  CHECK(shipped.segment(400 * kKiB, 64 * kKiB) == 50 * kKiB);
+  CHECK(shipped.segment(16 * kKiB, 64 * kKiB) == 64 * kKiB);  // never below, though it is shorter
   CHECK(shipped.segment(25 * kMiB, 64 * kKiB) == 64 * kKiB);
   CHECK(shipped.segment(25 * kMiB, 4 * kKiB) == 4 * kKiB);  // the slot is shorter than the least
-  CHECK(shipped.segment(400 * kKiB + 8, 64 * kKiB) == 50 * kKiB + 64);  // whole lines
+  const Thresholds early{.segment_bytes = 32 * kKiB};
+  CHECK(early.segment(256 * kKiB, 64 * kKiB) == 32 * kKiB);  // an eighth
+  CHECK(early.segment(400 * kKiB, 64 * kKiB) == 50 * kKiB);
+  CHECK(early.segment(400 * kKiB + 8, 64 * kKiB) == 50 * kKiB + 64);  // whole lines
   const Thresholds fine{.segment_bytes = 4 * kKiB, .segments = 32};
   CHECK(fine.segment(256 * kKiB, 64 * kKiB) == 8 * kKiB);
   CHECK(fine.segment(64 * kKiB, 64 * kKiB) == 4 * kKiB);
-  const Thresholds whole{.segments = 1};
+  const Thresholds whole{.segment_bytes = 32 * kKiB, .segments = 1};
   CHECK(whole.segment(48 * kKiB, 64 * kKiB) == 48 * kKiB);
 }
 
