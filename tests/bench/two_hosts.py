@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An allreduce between two hosts, beside plain TCP streams, MPI and gloo.
+"""An allreduce between two or more hosts, beside plain TCP streams, MPI and gloo.
 
 The hosts are network namespaces; --rate puts a token bucket in front of each, without it the machine's
 processors are the limit. Rounds are interleaved: every program runs once per round, in the same order.
 `tcp` is one connection on which both sides stream at once, with nothing to compute: with one rank on
-each of two hosts an allreduce sends exactly its buffer in each direction. Times are of an allreduce in
+each of two hosts an allreduce sends exactly its buffer in each direction. More than two hosts have no
+such line. Times are of an allreduce in
 place, of f32, rewritten before each operation of 64 KiB and more.
 
     tests/bench/two_hosts.py --build build --rate 10gbit --sizes 1M,25M
-    tests/bench/two_hosts.py --build before=build-main --build after=build --rivals none
+    tests/bench/two_hosts.py --build before=build-main --build after=build --rivals none --hosts 4
 """
 import argparse
 import os
@@ -35,7 +36,10 @@ PORT = 29500
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FRESH_BYTES = 65536  # as method.h
 STREAM_CALL_BYTES = 1 << 20
-RIVALS = ("openmpi", "mpich", "torch")
+RIVALS = ("openmpi", "mpich", "gloo", "gloo-tuned", "torch")
+COMPILERS = {"openmpi": ["mpicc.openmpi", "-std=c99", "-O2", BENCH / "rival_mpi.c"],
+             "mpich": ["mpicc.mpich", "-std=c99", "-O2", BENCH / "rival_mpi.c"],
+             "gloo": ["c++", "-std=c++17", "-O3", BENCH / "rival_gloo.cc", "-lgloo"]}
 
 # One rank of torch.distributed with gloo, measured as method.h says.
 TORCH = """
@@ -78,6 +82,7 @@ def parse_arguments():
     parser.add_argument("--rate", help="of each direction, as tc says it: 1gbit; none: no limit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget-ms", type=int, default=300, help="of one size in one run")
+    parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=1, help="on each host")
     parser.add_argument("--rivals", default=",".join(RIVALS), help="some of %(default)s, or none")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for dt")
@@ -136,20 +141,26 @@ class Bench:
         self.arguments = arguments
         self.network = network
         self.scratch = scratch
-        self.ranks = 2 * arguments.ranks
+        self.ranks = arguments.hosts * arguments.ranks
+        self.meetings = 0
         self.programs = {}
         for name, folder in arguments.build:
             self.programs[name] = lambda size, folder=folder: self.dt(folder, size)
-        self.programs["tcp"] = lambda size: self.stream(size, "")
-        if network.inside(0, "cat", CONGESTION_FILE).strip() != "cubic":
+        if arguments.hosts == 2:
+            self.programs["tcp"] = lambda size: self.stream(size, "")
+        if arguments.hosts == 2 and network.inside(0, "cat", CONGESTION_FILE).strip() != "cubic":
             self.programs["tcp-cubic"] = lambda size: self.stream(size, "cubic")
         for rival in arguments.rivals:
             if rival == "torch":
                 self.programs[rival] = self.torch
                 continue
-            program = scratch / rival
-            subprocess.run([f"mpicc.{rival}", "-std=c99", "-O2", BENCH / "rival_mpi.c", "-o", program], check=True)
-            self.programs[rival] = lambda size, rival=rival: self.mpi(rival, size)
+            library, _, tuned = rival.partition("-")
+            if not (scratch / library).exists():
+                subprocess.run([*COMPILERS[library], "-o", scratch / library], check=True)
+            if library == "gloo":
+                self.programs[rival] = lambda size, way=tuned or "default": self.gloo(way, size)
+            else:
+                self.programs[rival] = lambda size, rival=rival: self.mpi(rival, size)
 
     def host(self, rank):
         return rank // self.arguments.ranks
@@ -203,17 +214,31 @@ class Bench:
                                                           self.arguments.budget_ms, size], settings))
         return self.finish(processes)
 
+    def gloo(self, way, size):
+        """Its ranks meet in files, which the namespaces share; it also measures out of place."""
+        self.meetings += 1
+        processes = []
+        for rank in range(self.ranks):
+            settings = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(self.ranks), DT_JOB_ID=f"job{self.meetings}")
+            processes.append(self.start(self.host(rank), [
+                self.scratch / "gloo", self.scratch, self.network.address(self.host(rank)), way, *self.what(size)],
+                settings))
+        return self.finish(processes)
+
+    def what(self, size):
+        """What a rival's program is to measure: an allreduce, f32, sum, as method.h counts them."""
+        return [0, 8, 0, 5, 0, self.arguments.budget_ms * 1000, int(self.arguments.timeout), size]
+
     def mpi(self, rival, size):
         """Started in host 0, which reaches host 1 as if by ssh."""
         agent = self.scratch / "agent"
         lines = [f"{self.network.address(host)}) exec {shlex.join(self.network.command(host, []))} sh -c \"$*\";;"
-                 for host in range(2)]
+                 for host in range(self.arguments.hosts)]
         agent.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n'
                          "case $host in\n" + "\n".join(lines) + "\nesac\n")
         agent.chmod(0o755)
-        hosts = [self.network.address(host) for host in range(2)]
-        program = [self.scratch / rival, 0, 8, 0, 5, 0, self.arguments.budget_ms * 1000, int(self.arguments.timeout),
-                   size]
+        hosts = [self.network.address(host) for host in range(self.arguments.hosts)]
+        program = [self.scratch / rival, *self.what(size)]
         settings = dict(os.environ)
         if rival == "openmpi":
             places = ",".join(f"{host}:{self.arguments.ranks}" for host in hosts)
@@ -238,11 +263,11 @@ class Bench:
         return float(found[0][4])
 
 
-def limit(network, rate):
+def limit(network, rate, hosts):
     """The bucket holds what leaves in half a millisecond, and a few large frames; the queue 8 ms."""
     unit = {"k": 1e3, "m": 1e6, "g": 1e9}[re.fullmatch(r"[\d.]+([kmg])bit", rate)[1]]
     bits = float(rate[:-4]) * unit
-    for host in range(2):
+    for host in range(hosts):
         subprocess.run(["tc", "-n", network.namespace(host), "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate,
                         "burst", str(max(256 << 10, int(bits / 16000))), "limit", str(max(1 << 20, int(bits / 1000)))],
                        check=True)
@@ -254,12 +279,12 @@ def main():
         side, address, size, seconds, congestion = arguments.stream
         return stream(side, address, int(size), float(seconds), congestion)
     try:
-        with tempfile.TemporaryDirectory() as folder, Network(2) as network:
+        with tempfile.TemporaryDirectory() as folder, Network(arguments.hosts) as network:
             if arguments.rate:
-                limit(network, arguments.rate)
+                limit(network, arguments.rate, arguments.hosts)
             bench = Bench(arguments, network, pathlib.Path(folder))
-            print(f"# {arguments.ranks} rank(s) on each of 2 hosts, {arguments.rate or 'no'} limit, {os.cpu_count()} "
-                  f"processors, {arguments.rounds} interleaved rounds: median us (least to most), times of the first")
+            print(f"# {arguments.ranks} rank(s) on each of {arguments.hosts} hosts, {arguments.rate or 'no'} limit, "
+                  f"{os.cpu_count()} processors, {arguments.rounds} interleaved rounds: median us (least to most), times of the first")
             for size in arguments.sizes:
                 times = {name: [] for name in bench.programs}
                 for _ in range(arguments.rounds):
