@@ -122,25 +122,32 @@ bool has_tasks(LoopState* state) {
   return state->queue.with([](const LoopState::Queue& queue) { return !queue.tasks.empty(); });
 }
 
-/// The loop's thread lets visitors in, until none came for a moment or it is called back.
+/// The loop's thread lets visitors in, until none came for a moment or it is called back. While
+/// they come and go it looks once in a moment, so that few visits pay for waking it; during one
+/// that lasts it sleeps to the end.
 void stay_away(LoopState* state) {
   state->thread_id.store(pthread_t{}, std::memory_order_relaxed);
   state->runner.store(LoopState::kNobody, std::memory_order_seq_cst);
+  const auto due = [&] {
+    return state->called_back.load(std::memory_order_seq_cst) || has_tasks(state);
+  };
+  bool lasts = false;  // a visit, for a moment or longer
   for (uint32_t seen = state->visits.load(std::memory_order_relaxed);;) {
     const uint32_t ticket = state->away.prepare();
-    state->rests.store(true, std::memory_order_seq_cst);
-    const bool visited = state->runner.load(std::memory_order_seq_cst) == LoopState::kVisitor;
-    if (!visited) state->rests.store(false, std::memory_order_relaxed);
-    const auto due = [&] {
-      return state->called_back.load(std::memory_order_seq_cst) || has_tasks(state);
-    };
-    if (!visited && due()) {
+    bool rests = lasts || due();
+    if (rests) {
+      state->rests.store(true, std::memory_order_seq_cst);
+      rests = state->runner.load(std::memory_order_seq_cst) == LoopState::kVisitor;
+      if (!rests) state->rests.store(false, std::memory_order_relaxed);
+    }
+    if (!rests && due()) {
       state->away.cancel();
     } else {
-      state->away.sleep(ticket, visited ? Deadline::never() : Deadline::after_ns(kAwayNs));
+      state->away.sleep(ticket, rests ? Deadline::never() : Deadline::after_ns(kAwayNs));
     }
     const uint32_t visits = state->visits.load(std::memory_order_relaxed);
-    if (visits != std::exchange(seen, visits) && !due()) continue;
+    lasts = visits == std::exchange(seen, visits);
+    if (!lasts && !due()) continue;
     int nobody = LoopState::kNobody;
     if (state->runner.compare_exchange_strong(nobody, LoopState::kThread)) break;
   }
@@ -273,6 +280,8 @@ bool Loop::enter() {
   state_->thread_id.store(pthread_self(), std::memory_order_relaxed);
   return true;
 }
+
+void Loop::run_posted() { run_tasks(state_.get()); }
 
 void Loop::turn(int64_t wait_ms) {
   run_tasks(state_.get());

@@ -55,6 +55,8 @@ class Loop {
   void unknock();
   /// False: the loop's thread, or another visitor, is at work.
   bool enter();
+  /// Of a visitor: runs what was posted, without a look at sockets and timers.
+  void run_posted();
   /// Of a visitor: runs what is due, and first waits for something for so long at most.
   void turn(int64_t wait_ms);
   /// Ends a visit. `busy`: something is under way, so the loop's thread goes on with it at once;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/multihost/agreement.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -132,7 +130,6 @@ Statement statement_of(const collective::Collective& collective, int32_t rank, i
   Statement statement;
   statement.said = said_of(collective, rank, size);
   statement.rank = rank;
-  statement.pid = getpid();
   put_text(statement.name, collective.name);
   if (collective.withheld) put_text(statement.withheld, *collective.withheld);
   return statement;

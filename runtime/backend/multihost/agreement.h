@@ -43,6 +43,7 @@ uint64_t balance_of(const std::vector<Statement>& statements);
 
 /// `size`: of the communicator.
 Said said_of(const collective::Collective& collective, int32_t rank, int32_t size);
+/// Without the process: a system call.
 Statement statement_of(const collective::Collective& collective, int32_t rank, int32_t size);
 /// One for each distinct call and each reason, a few at most; in the order of their ranks.
 std::vector<Statement> collapse(const std::vector<Statement>& statements);

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -29,6 +30,7 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
       loop_(options.mesh->loop()),
       options_(&options),
       interrupt_(interrupt),
+      pid_(getpid()),
       said_(static_cast<size_t>(roster_.local_size())),
       heard_(static_cast<size_t>(roster_.topology.host_count())),
       incoming_(static_cast<size_t>(roster_.topology.host_count())),
@@ -131,6 +133,7 @@ void Conductor::begin(const OperationPtr& operation) {
   operation->collective.mark.started();
   note_begin(*operation, sequence_);
   own_statement_ = statement_of(operation->collective, roster_.rank, roster_.topology.size());
+  own_statement_.pid = pid_;
   say();
 }
 

@@ -44,6 +44,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// For a caller that visits the loop: looks at the connections that something is awaited of.
   /// True: something moved.
   bool poll();
+  /// Of a caller that visits, before each poll(): whether it is time to look at what else the loop
+  /// has to do, as the operations of other communicators.
+  bool turn_due() { return polls_++ % kPollsPerTurn == 0; }
   /// A caller has waited so long for what is under way: because of the ranks of other hosts that
   /// this one exchanges with, or else of its own.
   void count_wait(int64_t ns);
@@ -86,6 +89,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
     int64_t statements = 0;
   };
   static constexpr uint64_t kUnbalanced = 2;
+  static constexpr uint32_t kPollsPerTurn = 16;
 
   void drive();
   void note_busy();
@@ -173,6 +177,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   net::Loop* const loop_;
   const MultihostOptions* const options_;
   Interrupt* const interrupt_;
+  const int64_t pid_;
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> told_{false};
   PulseCell pulse_;  // written by the loop's thread
@@ -186,6 +191,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::unique_ptr<net::Timer> grace_timer_;
   int local_fd_ = -1;
   bool busy_ = false;  ///< told the mesh so
+  uint32_t polls_ = 0;
   bool driving_ = false;
   bool again_ = false;
   bool broken_ = false;

@@ -82,10 +82,10 @@ void Conductor::exchange() {
   for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
     if (host == roster_.host()) continue;
     const int32_t peer = roster_.leader(host);
-    send(peer, agreement, message);
-    ++pending_;
+    pending_ += 2;
     auto found = std::make_shared<tcp::Header>();
-    link(peer).receive(
+    link(peer).trade(
+        agreement, message, [this] { step_done(); },
         [this, host, peer, found](const tcp::Header& header) -> void* {
           if (!expect(peer, header, kAgreement, -1)) return nullptr;
           *found = header;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Conductor does where ranks of an irregular collective expect what others do not send: it
 // lets all ranks know all counts, so that each can say which pairs differ.
-#include <unistd.h>
-
 #include "backend/multihost/conductor.h"
 #include "collective/blocks.h"
 
@@ -19,7 +17,7 @@ void Conductor::add_balances() {
 void Conductor::exchange_tables() {
   const Collective& collective = active_->collective;
   const int32_t size = roster_.topology.size();
-  table_.assign(1, getpid());
+  table_.assign(1, pid_);
   for (int32_t peer = 0; peer < size; ++peer) {
     table_.push_back(collective::outgoing(collective, roster_.rank, size, peer).count);
   }

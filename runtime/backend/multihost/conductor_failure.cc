@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a Conductor fails: time-outs, broken links, and what is left to complete.
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -110,7 +108,7 @@ Status Conductor::destroyed() const {
   info.code = Code::kAborted;
   info.rank = roster_.world_ranks[roster_.rank];
   info.host = roster_.host_name(roster_.rank);
-  info.pid = getpid();
+  info.pid = pid_;
   info.message = format(
       "communicator \"%s\" was destroyed while operations were queued, by %s; wait for their ends "
       "before, then make a new one with dt_comm_split",

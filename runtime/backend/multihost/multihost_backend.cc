@@ -25,9 +25,6 @@ constexpr int64_t kCountWaitMs = 20;
 // network, and what the ranks of other hosts usually come later.
 constexpr int64_t kPollNs = 200'000;
 
-// What else the loop has to do, as the operations of other communicators, is looked at this often.
-constexpr int kPollsPerTurn = 16;
-
 /// Whether callers do the work of the mesh's loop while they wait. Not with TLS: OpenSSL writes to
 /// sockets without MSG_NOSIGNAL. Nor where those who would do what callers poll for need their
 /// processors: with several ranks on a host, each has a progress thread at work, too.
@@ -239,8 +236,9 @@ class MultihostBackend final : public Backend {
       sched_yield();
     }
     int64_t counted_ns = begun_ns;
-    for (int polls = 0; inside && goes_on(); ++polls) {
-      if (polls % kPollsPerTurn == 0) loop()->turn(0);
+    if (inside) loop()->run_posted();
+    while (inside && goes_on()) {
+      if (conductor_->turn_due()) loop()->turn(0);
       const bool moved = conductor_->poll();
       if (moved) moved_ns = monotonic_ns();
       if (work.done()) break;
@@ -249,7 +247,6 @@ class MultihostBackend final : public Backend {
         sched_yield();  // whom this waits for may have been put onto the same processor
         continue;
       }
-      polls = -1;
       loop()->turn(std::min(kCountWaitMs, std::max<int64_t>(wait.deadline.remaining_ms(), 1)));
       counted_ns = count_wait(work, counted_ns);
     }

@@ -32,6 +32,7 @@ void Link::open(Socket socket) {
         pump(readable, writable);
       });
   if (!watcher.ok()) return lose(watcher.status().message());
+  socket_.read_ahead();
   watcher_ = std::move(watcher).value();
   pump(true, true);
 }
@@ -62,6 +63,14 @@ void Link::receive(OnHeader on_header, Done done) {
   if (closed_) return;
   incoming_.push_back({std::move(on_header), std::move(done)});
   if (incoming_.size() == 1) pump(true, false);
+}
+
+void Link::trade(const Header& header, const void* data, Done sent, OnHeader on_header,
+                 Done received) {
+  if (closed_) return;
+  outgoing_.push_back({header, static_cast<const char*>(data), 0, std::move(sent)});
+  incoming_.push_back({std::move(on_header), std::move(received)});
+  pump(incoming_.size() == 1, outgoing_.size() == 1);
 }
 
 /// Bytes that could not leave at all, for want of a route, are not unacknowledged: the kernel

@@ -31,7 +31,8 @@ static_assert(sizeof(Header) == 40);
 /// Loop's thread only; held by a shared_ptr, because a callback may let go of it.
 ///
 /// Bytes go from the sender's buffer to the kernel and from the kernel into the receiver's; a
-/// message for which nothing was posted stays in the socket, so a fast sender is held up by TCP.
+/// message for which nothing was posted stays in the socket, but for its first few KiB perhaps, so
+/// a fast sender is held up by TCP.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   /// Where the message's bytes go; null refuses it (the owner then closes the link).
@@ -56,6 +57,8 @@ class Link : public std::enable_shared_from_this<Link> {
   /// `data` is borrowed until `done`.
   void send(const Header& header, const void* data, Done done);
   void receive(OnHeader on_header, Done done);
+  /// Both: looks for what comes when the message is on its way, not before.
+  void trade(const Header& header, const void* data, Done sent, OnHeader on_header, Done received);
 
   /// Looks at the socket without being told to. True: something moved.
   bool poll();

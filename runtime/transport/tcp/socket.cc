@@ -64,12 +64,14 @@ Socket& Socket::operator=(Socket&& other) noexcept {
     fd_ = std::exchange(other.fd_, -1);
     generation_ = other.generation_;
     tls_ = std::move(other.tls_);
+    ahead_ = std::move(other.ahead_);
   }
   return *this;
 }
 
 void Socket::close() {
   tls_ = nullptr;
+  ahead_ = nullptr;
   const int fd = std::exchange(fd_, -1);
   if (fd < 0 || generation_ != fork_generation()) return;
   release_fd_from_fork_guard(fd);
@@ -90,12 +92,36 @@ void Socket::encrypt(std::unique_ptr<net::Tls> tls) {
   tls_->attach(fd_);
 }
 
+void Socket::read_ahead() {
+  if (tls_ == nullptr && ahead_ == nullptr) ahead_.reset(new Ahead);
+}
+
 ssize_t Socket::read(void* out, size_t bytes) {
-  return tls_ != nullptr ? tls_->read(out, bytes) : recv(fd_, out, bytes, 0);
+  if (tls_ != nullptr) return tls_->read(out, bytes);
+  if (ahead_ == nullptr) return recv(fd_, out, bytes, 0);
+  if (ahead_->held() == 0) {
+    if (bytes >= kAheadBytes) return recv(fd_, out, bytes, 0);
+    const ssize_t got = recv(fd_, ahead_->bytes, kAheadBytes, 0);
+    if (got <= 0) return got;
+    ahead_->begin = 0;
+    ahead_->end = static_cast<size_t>(got);
+  }
+  const size_t taken = std::min(bytes, ahead_->held());
+  memcpy(out, ahead_->bytes + ahead_->begin, taken);
+  ahead_->begin += taken;
+  return static_cast<ssize_t>(taken);
 }
 
 ssize_t Socket::peek(void* out, size_t bytes) {
-  return tls_ != nullptr ? tls_->peek(out, bytes) : recv(fd_, out, bytes, MSG_PEEK);
+  if (tls_ != nullptr) return tls_->peek(out, bytes);
+  size_t taken = 0;
+  if (ahead_ != nullptr) {
+    taken = std::min(bytes, ahead_->held());
+    memcpy(out, ahead_->bytes + ahead_->begin, taken);
+  }
+  if (taken == bytes) return static_cast<ssize_t>(taken);
+  const ssize_t got = recv(fd_, static_cast<char*>(out) + taken, bytes - taken, MSG_PEEK);
+  return taken == 0 ? got : static_cast<ssize_t>(taken) + std::max<ssize_t>(got, 0);
 }
 
 ssize_t Socket::write(const iovec* parts, size_t count) {

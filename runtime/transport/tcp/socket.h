@@ -22,7 +22,8 @@ class Socket {
   Socket(Socket&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)),
         generation_(other.generation_),
-        tls_(std::move(other.tls_)) {}
+        tls_(std::move(other.tls_)),
+        ahead_(std::move(other.ahead_)) {}
   Socket& operator=(Socket&& other) noexcept;
 
   bool valid() const { return fd_ >= 0; }
@@ -32,6 +33,9 @@ class Socket {
 
   /// What follows is encrypted.
   void encrypt(std::unique_ptr<net::Tls> tls);
+  /// From now on a short read() may take more from the kernel than it gives, for those that follow:
+  /// a message and its header then cost one call. Of no use where that is encrypted.
+  void read_ahead();
   // As recv() and sendmsg(): -1 with errno, EAGAIN where it would block. After that the same bytes
   // are to be written again, or more of the same message.
   ssize_t read(void* out, size_t bytes);
@@ -41,12 +45,25 @@ class Socket {
   /// A message is half sent although no byte of it counts as written.
   bool half_written() const { return tls_ != nullptr && tls_->half_written(); }
   /// There is something to read that poll() does not tell.
-  bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }
+  bool has_pending() const {
+    return tls_ != nullptr ? tls_->has_pending() : ahead_ != nullptr && ahead_->held() > 0;
+  }
+
+  static constexpr size_t kAheadBytes = 8 << 10;
 
  private:
+  struct Ahead {
+    size_t begin = 0;
+    size_t end = 0;
+    char bytes[kAheadBytes];
+
+    size_t held() const { return end - begin; }
+  };
+
   int fd_ = -1;
   uint32_t generation_ = 0;  ///< of forks at its birth: in a child the number may be the host's
   std::unique_ptr<net::Tls> tls_;
+  std::unique_ptr<Ahead> ahead_;  ///< null: not read ahead
 };
 
 /// How the kernel limits what a connection has under way (network.congestion): "system", "auto", or

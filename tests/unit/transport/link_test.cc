@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// How messages between two ranks are cut out of what a connection carries.
+#include "transport/tcp/link.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/wait.h"
+
+using namespace dt;
+using dt::tcp::Header;
+using dt::tcp::Link;
+using dt::tcp::Socket;
+
+namespace {
+
+const Wait kUntilHere{Deadline::after_ms(120'000)};  // for the whole program
+
+std::pair<Socket, Socket> connected_pair() {
+  int fds[2] = {-1, -1};
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+  return {Socket(fds[0]), Socket(fds[1])};
+}
+
+void put(const Socket& socket, const void* data, size_t bytes) {
+  REQUIRE(send(socket.fd(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
+}
+
+Header message_of(uint32_t what, size_t bytes) {
+  Header header;
+  header.what = what;
+  header.bytes = static_cast<int64_t>(bytes);
+  return header;
+}
+
+std::vector<char> pattern(size_t bytes, size_t seed) {
+  std::vector<char> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + i / 251 + seed);
+  return data;
+}
+
+/// A link on a loop of its own, and what it tells.
+struct Side {
+  Side() {
+    auto started = net::Loop::start("test");
+    REQUIRE(started.ok());
+    loop = std::move(started).value();
+    link = std::make_shared<Link>(
+        loop.get(),
+        [this](const std::string& reason) {
+          lost = reason;
+          over.set();
+        },
+        [this] {
+          left = true;
+          over.set();
+        });
+  }
+  ~Side() {
+    loop->run([&] { link->close(); });
+  }
+  void open(Socket socket) {
+    loop->run([&] { link->open(std::move(socket)); });
+  }
+
+  std::unique_ptr<net::Loop> loop;
+  std::shared_ptr<Link> link;
+  Event over;
+  bool left = false;
+  std::string lost;
+};
+
+}  // namespace
+
+TEST_CASE("Socket: what was read ahead comes first, and a look sees beyond it") {
+  auto [ours, theirs] = connected_pair();
+  ours.read_ahead();
+  const std::vector<char> sent = pattern(60, 3);
+  put(theirs, sent.data(), 50);
+  std::vector<char> got(60);
+  REQUIRE(ours.read(got.data(), 40) == 40);
+  CHECK(ours.has_pending());
+  put(theirs, sent.data() + 50, 10);
+  REQUIRE(ours.peek(got.data() + 40, 20) == 20);
+  CHECK(got == sent);
+  Socket moved = std::move(ours);
+  REQUIRE(moved.read(got.data(), 20) == 10);
+  CHECK(std::vector<char>(got.begin(), got.begin() + 10) ==
+        std::vector<char>(sent.begin() + 40, sent.begin() + 50));
+  CHECK(!moved.has_pending());
+  REQUIRE(moved.read(got.data(), 10) == 10);
+  CHECK(moved.read(got.data(), 10) < 0);
+  theirs.close();
+  CHECK(moved.peek(got.data(), 10) == 0);
+  CHECK(moved.read(got.data(), 10) == 0);
+}
+
+TEST_CASE("Link: messages of all sizes that two sides trade arrive as they were sent") {
+  constexpr size_t kAhead = Socket::kAheadBytes;
+  constexpr size_t kHeader = sizeof(Header);
+  const std::vector<size_t> sizes = {0,          1,
+                                     1,          kAhead - kHeader - 1,
+                                     0,          kAhead - kHeader,
+                                     1,          kAhead - kHeader + 1,
+                                     kAhead - 1, kAhead,
+                                     kAhead + 1, 3 * kAhead,
+                                     500'000,    7};
+  Side sides[2];
+  struct Trade {
+    std::vector<char> out;
+    std::vector<char> in;
+    uint32_t what = 0;
+  };
+  std::vector<Trade> trades[2];
+  Event done[2];
+  size_t ends[2] = {0, 0};  // of the last message of each side: sent, received
+  const auto end = [&](size_t side) {
+    if (++ends[side] == 2) done[side].set();
+  };
+  auto sockets = connected_pair();
+  for (size_t side = 0; side < 2; ++side) {
+    for (const size_t bytes : sizes) trades[side].push_back({pattern(bytes, bytes + side), {}, 0});
+    // All are queued at once, so that a look at the connection finds the ends and heads of several.
+    sides[side].loop->run([&, side] {
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        Trade& trade = trades[side][i];
+        sides[side].link->trade(
+            message_of(static_cast<uint32_t>(i), sizes[i]), trade.out.data(),
+            [&, side, i] {
+              if (i + 1 == sizes.size()) end(side);
+            },
+            [&trade](const Header& found) -> void* {
+              trade.what = found.what;
+              trade.in.resize(static_cast<size_t>(found.bytes) + 1);
+              return trade.in.data();
+            },
+            [&, side, i] {
+              if (i + 1 == sizes.size()) end(side);
+            });
+      }
+    });
+  }
+  sides[0].open(std::move(sockets.first));
+  sides[1].open(std::move(sockets.second));
+  for (size_t side = 0; side < 2; ++side) REQUIRE(done[side].wait(kUntilHere));
+  for (size_t side = 0; side < 2; ++side) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      CHECK(trades[side][i].what == i);
+      trades[side][i].in.pop_back();
+      CHECK(trades[side][i].in == trades[1 - side][i].out);
+    }
+  }
+}
+
+TEST_CASE("Link: who waits only for what came ahead of time does not wait for more to come") {
+  Side side;
+  auto sockets = connected_pair();
+  const Header first = message_of(5, 3);
+  const Header second = message_of(6, 2);
+  std::string bytes(reinterpret_cast<const char*>(&first), sizeof first);
+  bytes += "abc" + std::string(reinterpret_cast<const char*>(&second), sizeof second) + "de";
+  put(sockets.second, bytes.data(), bytes.size());
+  side.open(std::move(sockets.first));
+  for (const char* const expected : {"abc", "de"}) {
+    Event done;
+    std::string got(strlen(expected), '?');
+    side.loop->run([&] {
+      side.link->receive([&](const Header&) -> void* { return got.data(); }, [&] { done.set(); });
+    });
+    REQUIRE(done.wait(kUntilHere));
+    CHECK(got == expected);
+  }
+  CHECK(side.lost.empty());
+}
+
+TEST_CASE(
+    "Link: a parting word behind the last message is found by whoever sends or receives next") {
+  for (const bool sends : {true, false}) {
+    Side side;
+    auto sockets = connected_pair();
+    const Header headers[2] = {message_of(5, 0), message_of(Header::kLeft, 0)};
+    put(sockets.second, headers, sizeof headers);
+    side.open(std::move(sockets.first));
+    Event done;
+    side.loop->run([&] {
+      side.link->receive([](const Header&) -> void* { return nullptr; }, [&] { done.set(); });
+    });
+    REQUIRE(done.wait(kUntilHere));
+    CHECK(!side.over.is_set());
+    side.loop->run([&] {
+      if (sends) {
+        side.link->send(message_of(1, 0), nullptr, [] {});
+      } else {
+        side.link->trade(
+            message_of(1, 0), nullptr, [] {}, [](const Header&) -> void* { return nullptr; },
+            [] {});
+      }
+    });
+    REQUIRE(side.over.wait(kUntilHere));
+    CHECK(side.left);
+    CHECK(side.lost.empty());
+  }
+}
