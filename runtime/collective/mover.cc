@@ -62,7 +62,7 @@ Status Mover::plan_push(const std::vector<uint64_t>& signatures,
   const auto members = static_cast<int64_t>(targets_.size()) + group_.size();
   const bool large =
       group_.shape().thresholds.streams(collective_->count * element_bytes_, members);
-  push_stores_ = large && !in_place ? kernels::Stores::kStreaming : kernels::Stores::kTemporal;
+  stores_ = large && !in_place ? kernels::Stores::kStreaming : kernels::Stores::kTemporal;
   push_targets_.resize(targets_.size());
   const Span mine = part(me, collective_->count);
   next_ = mine.begin;
@@ -88,6 +88,12 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
 
   stager_.begin(collective_->count * element_bytes_);
+  // As in a push. Who sends and receives in one buffer has its lines in the cache.
+  const int64_t results = kind == Kind::kAllgather ? group_.size() : 1;
+  const bool large =
+      thresholds.streams(collective_->count * element_bytes_ * results, 2 * group_.size());
+  stores_ = large && (signatures[me] & flag::kInPlace) == 0 ? kernels::Stores::kStreaming
+                                                            : kernels::Stores::kTemporal;
 
   shares_ = false;
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
@@ -135,7 +141,7 @@ Step Mover::advance_push() {
     }
     kernels::reduce_to_all(
         reduction_of(*collective_, group_.size()),
-        {push_targets_.data(), static_cast<int32_t>(push_targets_.size()), push_stores_},
+        {push_targets_.data(), static_cast<int32_t>(push_targets_.size()), stores_},
         scratch_.data(), group_.size(), count);
     next_ += count;
     if (next_ < end_) return Step::kProgressed;
@@ -217,14 +223,14 @@ void Mover::consume(int64_t segment) {
     case Kind::kBroadcast: {
       char* target = recv + range.begin * element_bytes_;
       const char* from = source(root, segment, 0);
-      if (target != from) kernels::copy(target, from, range.count * element_bytes_);
+      if (target != from) kernels::copy(target, from, range.count * element_bytes_, stores_);
       return;
     }
     case Kind::kAllgather:
       for (int32_t rank = 0; rank < group_.size(); ++rank) {
         char* target = recv + (rank * collective_->count + range.begin) * element_bytes_;
         const char* from = source(rank, segment, 0);
-        if (target != from) kernels::copy(target, from, range.count * element_bytes_);
+        if (target != from) kernels::copy(target, from, range.count * element_bytes_, stores_);
       }
       return;
     case Kind::kReduceScatter: reduce_all(segment); return;
@@ -238,7 +244,8 @@ void Mover::consume(int64_t segment) {
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     const Span piece = part(rank, range.count);
     kernels::copy(recv + (range.begin + piece.begin) * element_bytes_,
-                  slot(rank, segment) + piece.begin * element_bytes_, piece.count * element_bytes_);
+                  slot(rank, segment) + piece.begin * element_bytes_, piece.count * element_bytes_,
+                  stores_);
   }
 }
 
@@ -247,9 +254,9 @@ void Mover::reduce_all(int64_t segment) {
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     scratch_[rank] = source(rank, segment, group_.rank());
   }
-  kernels::reduce(reduction_of(*collective_, group_.size()),
-                  static_cast<char*>(collective_->recv) + range.begin * element_bytes_,
-                  scratch_.data(), group_.size(), range.count);
+  void* target = static_cast<char*>(collective_->recv) + range.begin * element_bytes_;
+  kernels::reduce_to_all(reduction_of(*collective_, group_.size()), {&target, 1, stores_},
+                         scratch_.data(), group_.size(), range.count);
 }
 
 Mover::Span Mover::span(int64_t segment) const {

@@ -105,11 +105,11 @@ class Mover {
   std::vector<int32_t> readers_;  ///< other members that read anything of this one
   std::vector<int32_t> others_;   ///< all other members
   std::vector<const void*> scratch_;
+  kernels::Stores stores_ = kernels::Stores::kTemporal;  ///< into recv buffers
   // push
   std::vector<char*> targets_;       ///< the recv buffers to write, own first
   std::vector<void*> push_targets_;  ///< where in them
-  kernels::Stores push_stores_ = kernels::Stores::kTemporal;
-  int64_t next_ = 0;  ///< element
+  int64_t next_ = 0;                 ///< element
   int64_t end_ = 0;
 };
 

@@ -120,7 +120,7 @@ constexpr Key kKeys[] = {
      false, "Up to so many local ranks each sums such a message itself; with more the sum is shared."},
     {"host.streaming_bytes", "DT_HOST_STREAMING_BYTES", Type::kInteger, "bytes", 0, int64_t{1} << 50,
      "67108864", "", kTold, false,
-     "Of all buffers together: from here on sums of dt_mem_alloc buffers are written past the caches."},
+     "Of all buffers together: from here on results in buffers of their own go past the caches."},
     {"host.push_bytes", "DT_HOST_PUSH_BYTES", Type::kInteger, "bytes", 4096, 1 << 30, "524288", "",
      kTold, false, "How much of dt_mem_alloc buffers is done between looks at other operations."},
     {"host.mapped_bytes", "DT_HOST_MAPPED_BYTES", Type::kInteger, "bytes", 0, int64_t{1} << 50, "16384",

@@ -346,7 +346,7 @@ TEST_CASE("Host: contributions arrive whole, however a rank writes them into the
 }
 
 TEST_CASE("Host: other thresholds choose other ways, and every one gives the same result") {
-  dt::collective::Thresholds all[3];
+  dt::collective::Thresholds all[4];
   all[0].exchange_ranks = 1;  // two ranks share the sum
   all[0].segments = 3;
   all[0].segment_bytes = 192;
@@ -355,6 +355,8 @@ TEST_CASE("Host: other thresholds choose other ways, and every one gives the sam
   all[1].streaming_bytes = 0;  // every sum is written past the caches
   all[2].push_bytes = 100;     // a line at once
   all[2].mapped_bytes = 1;
+  all[3].exchange_ranks = 1;
+  all[3].streaming_bytes = 0;
   for (const dt::collective::Thresholds& thresholds : all) {
     for (const int32_t size : {2, 3}) {
       CAPTURE(size);
