@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <string_view>
 
 #include "net/handle.h"
 #include "net/interfaces.h"
@@ -132,34 +133,56 @@ void TcpHandle::before_close() {
 
 namespace {
 
+using SharedBytes = std::shared_ptr<const std::string>;
+
+/// What is left of a string and of a shared one behind it, once `taken` of their bytes are sent.
+struct Pieces {
+  Pieces(const std::string& bytes, const SharedBytes& shared, size_t taken) {
+    const std::string_view parts[2] = {bytes, shared == nullptr ? std::string_view() : *shared};
+    for (std::string_view part : parts) {
+      const size_t skipped = std::min(taken, part.size());
+      taken -= skipped;
+      part.remove_prefix(skipped);
+      if (part.empty()) continue;
+      // libuv only reads it.
+      buffers[count++] =
+          uv_buf_init(const_cast<char*>(part.data()), static_cast<unsigned>(part.size()));
+    }
+  }
+
+  uv_buf_t buffers[2] = {};
+  unsigned count = 0;
+};
+
 struct WriteRequest {
   uv_write_t request;
   std::string bytes;
-  std::shared_ptr<const std::string> shared;  // may be null
+  SharedBytes shared;  // may be null
+  size_t left;         // of both, to be sent
   std::shared_ptr<TcpHandle> handle;
 };
 
-/// `bytes` and `shared` count as queued already.
-void send(TcpHandle* handle, std::string bytes, std::shared_ptr<const std::string> shared) {
+/// `bytes` and `shared` count as queued already. What the kernel takes at once needs no request,
+/// after which libuv would tell the kernel anew what it waits for.
+void send(TcpHandle* handle, std::string bytes, SharedBytes shared) {
   const size_t count = bytes.size() + (shared == nullptr ? 0 : shared->size());
-  auto* write = new WriteRequest{{}, std::move(bytes), std::move(shared), handle->keep()};
+  Pieces all(bytes, shared, 0);
+  const int sent = uv_try_write(handle->stream(), all.buffers, all.count);
+  const size_t taken = sent > 0 ? static_cast<size_t>(sent) : 0;  // an error comes again below
+  handle->queued_bytes -= taken;
+  if (taken == count) return;
+  auto* write =
+      new WriteRequest{{}, std::move(bytes), std::move(shared), count - taken, handle->keep()};
   write->request.data = write;
-  uv_buf_t buffers[2] = {
-      uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size())), {}};
-  const unsigned pieces = write->shared == nullptr ? 1 : 2;
-  if (pieces == 2) {
-    // libuv only reads it.
-    buffers[1] = uv_buf_init(const_cast<char*>(write->shared->data()),
-                             static_cast<unsigned>(write->shared->size()));
-  }
+  Pieces rest(write->bytes, write->shared, taken);
   const int error = uv_write(
-      &write->request, handle->stream(), buffers, pieces, [](uv_write_t* request, int status) {
+      &write->request, handle->stream(), rest.buffers, rest.count,
+      [](uv_write_t* request, int status) {
         const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
-        const size_t shared_bytes = done->shared == nullptr ? 0 : done->shared->size();
-        done->handle->wrote(done->bytes.size() + shared_bytes, status);
+        done->handle->wrote(done->left, status);
       });
   if (error == 0) return;
-  handle->queued_bytes -= count;
+  handle->queued_bytes -= write->left;
   delete write;
   handle->fail_later(-error);
 }

@@ -25,6 +25,7 @@ using dt::net::Loop;
 namespace {
 
 constexpr int64_t kPatienceMs = 60'000;
+constexpr size_t kLargeBytes = size_t{16} << 20;  // more than sockets take while nobody reads
 
 // A loop with a listener on a free port; what it accepts is handed to `serve`, on the loop.
 struct Server {
@@ -233,7 +234,8 @@ TEST_CASE("Connection: a peer that does not read makes it congested, not endless
 
 TEST_CASE(
     "Connection: what is held goes out in order, at the end of the connection at the latest") {
-  const std::string large(200 << 10, 'l');  // too large to be held
+  // Too large to be held, and for the kernel to take while nobody reads.
+  const std::string large(kLargeBytes, 'l');
   for (const bool released : {true, false}) {
     CAPTURE(released);
     std::unique_ptr<Connection> served;
@@ -272,6 +274,44 @@ TEST_CASE(
     CHECK(received == (released ? "abcde" + large + "fg" : "abcde"));
     close(fd);
     server.loop->run([&] { served.reset(); });
+  }
+}
+
+TEST_CASE("Connection: what the kernel does not take at once follows, wherever that is") {
+  for (const bool in_shared : {false, true}) {
+    CAPTURE(in_shared);
+    std::string large(kLargeBytes, '\0');
+    for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 251);
+    const std::string bytes = in_shared ? "a few" : large;
+    const auto shared = std::make_shared<const std::string>(in_shared ? large : "a few");
+    std::unique_ptr<Connection> served;
+    const auto accepted = std::make_shared<Event>();
+    Server server([&](std::unique_ptr<Connection> connection) {
+      served = std::move(connection);
+      served->open({});
+      accepted->set();
+    });
+    const int fd = plain_connect(server.address);
+    REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+    server.loop->run([&] {
+      served->write(bytes, shared);
+      // The kernel has taken a part, which counts no more.
+      CHECK(served->queued_bytes() > 0);
+      CHECK(served->queued_bytes() < bytes.size() + shared->size());
+      served->write("z");
+      served->shutdown();
+    });
+    std::string received;
+    std::vector<char> piece(1 << 16);
+    for (ssize_t count = 0; (count = read(fd, piece.data(), piece.size())) > 0;) {
+      received.append(piece.data(), static_cast<size_t>(count));
+    }
+    CHECK((received == bytes + *shared + "z"));  // not printed
+    server.loop->run([&] {
+      CHECK(served->queued_bytes() == 0);
+      served.reset();
+    });
+    close(fd);
   }
 }
 
