@@ -128,12 +128,13 @@ class Tuner {
       probes.insert(probes.end(), knob.probes.begin(), knob.probes.end());
     }
     DT_TRY_VALUE(const std::vector<Trial> trials, rounds({before_, after_, before_}, probes, 1));
-    const Choice choice = choose(trials[0], trials[2], {trials[1]});
+    const Comparison again = compare_trials(trials[0], trials[2]);
+    const Comparison found = compare_trials(trials[0], trials[1]);
+    const bool held = holds(found, again);
     printf("%-22s %12s  %s  the present values, again (%zu rounds)\n", "all, measured anew", "",
-           text(choice.again).c_str(), trials[0].size());
-    printf("%-22s %12s  %s%s\n", "", "", text(choice.others[0]).c_str(),
-           choice.best == 0 ? "  taken" : "");
-    return choice.best == 0;
+           text(again).c_str(), trials[0].size());
+    printf("%-22s %12s  %s%s\n", "", "", text(found).c_str(), held ? "  taken" : "");
+    return held;
   }
 
   static std::string settings_text(const Keyed& values) {

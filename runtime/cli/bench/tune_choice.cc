@@ -15,6 +15,10 @@ constexpr size_t kRoundsWithOutliers = 5;
 
 double noise_of(const Comparison& again) { return std::max(again.high, 1 / again.low); }
 
+bool spares_points(const Comparison& other, double noise) {
+  return other.worst > 1 / std::max(noise, kMostLoss);
+}
+
 }  // namespace
 
 Comparison compare_trials(const Trial& present, const Trial& other) {
@@ -46,8 +50,12 @@ Comparison compare_trials(const Trial& present, const Trial& other) {
 
 bool is_better(const Comparison& other, const Comparison& again) {
   const double noise = noise_of(again);
-  return other.low > noise && other.median > kLeastGain &&
-         other.worst > 1 / std::max(noise, kMostLoss);
+  return other.low > noise && other.median > kLeastGain && spares_points(other, noise);
+}
+
+bool holds(const Comparison& other, const Comparison& again) {
+  const double noise = noise_of(again);
+  return other.median > std::max(noise, kLeastGain) && other.low > 1 && spares_points(other, noise);
 }
 
 Choice choose(const Trial& present, const Trial& again, const std::vector<Trial>& others) {

@@ -25,6 +25,11 @@ Comparison compare_trials(const Trial& present, const Trial& other);
 /// fiftieth; no point may lose more than noise explains, or a twentieth.
 bool is_better(const Comparison& other, const Comparison& again);
 
+/// Whether it is faster, of one candidate that was chosen before: no chance to pick the luckiest.
+/// The median has to exceed noise and a fiftieth, every round that counts has to be faster, and
+/// points as above.
+bool holds(const Comparison& other, const Comparison& again);
+
 struct Choice {
   int best = -1;  ///< index into `others`; -1: the present value stays
   Comparison again;

@@ -96,6 +96,15 @@ TEST_CASE("tune: a value is taken only when its gain exceeds the spread") {
   CHECK(choose(present, quiet, {}).best == -1);
 }
 
+TEST_CASE("tune: what was chosen before has to be faster in each round, and by more than noise") {
+  const Comparison again{1, 0.9, 1.2, 1};
+  CHECK(holds({1.3, 1.1, 1.4, 1}, again));
+  CHECK_FALSE(is_better({1.3, 1.1, 1.4, 1}, again));
+  CHECK_FALSE(holds({1.3, 0.99, 1.4, 1}, again));
+  CHECK_FALSE(holds({1.19, 1.1, 1.4, 1}, again));
+  CHECK_FALSE(holds({1.3, 1.1, 1.4, 0.8}, again));
+}
+
 TEST_CASE("tune: no size may pay for the others") {
   const Trial present = {{100, 100}, {100, 100}, {100, 100}};
   CHECK(choose(present, present, {{{50, 110}, {50, 110}, {50, 110}}}).best == -1);
