@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt bench` with real ranks.
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,12 +153,17 @@ TEST_CASE("as a rank it measures within the job") {
   CHECK(process.wait() == 0);
   CHECK(rows_of(process.out).size() == 4);
   CHECK(count_of(process.out, "allreduce: 2 ranks on 1 host, ") == 1);
-  CHECK(count_of(process.out, "launcher: dt run") == 1);
+  CHECK(count_of(process.out, "launcher: dt run, ranks bound as the launcher did, ") == 1);
 
   command.insert(command.end(), {"-n", "2"});
   Process nested(command);
   CHECK(nested.wait() == 1);
   CHECK(count_of(nested.err, "-n starts ranks, but this process is itself a rank of a job") >= 1);
+  command[command.size() - 2] = "--bind";
+  command.back() = "none";
+  Process bound(command);
+  CHECK(bound.wait() == 1);
+  CHECK(count_of(bound.err, "--bind starts ranks, but this process is itself a rank") >= 1);
 }
 
 TEST_CASE("lists of ranks and dtypes measure every combination") {
@@ -187,6 +194,27 @@ TEST_CASE("lists of ranks and dtypes measure every combination") {
   Process rank(inside);
   CHECK(rank.wait() == 1);
   CHECK(count_of(rank.err, "a list of dtypes starts ranks, but this process is itself") == 1);
+}
+
+TEST_CASE("ranks have cores of their own where there are enough, and that is said") {
+  const Directory directory;
+  const std::string json = directory.path + "/a.json";
+  const auto run = [&](const char* ranks, const char* bind) {
+    Process process(bench({"allreduce", "-n", ranks, "--bind", bind, "--sizes", "8", "--json", json,
+                           "--iters", "2", "--rounds", "1", "-w", "1"}));
+    CHECK(process.wait() == 0);
+    CHECK(process.err == "");
+    return process.out;
+  };
+  CHECK(count_of(run("1", "cores"), "launcher: dt run, each rank on cores of its own, ") == 1);
+  CHECK(count_of(text_of(json), "\"binding\": \"cores\"") == 1);
+  // The machine is described as it is, not as the bound rank sees it.
+  cpu_set_t usable;
+  REQUIRE(sched_getaffinity(0, sizeof usable, &usable) == 0);
+  const int cores = CPU_COUNT(&usable);
+  CHECK(count_of(text_of(json), "\"cores\": " + std::to_string(cores) + ",") == 1);
+  CHECK(count_of(run("1,2", "none"), " 1 rounds, ranks not bound\n") == 2);
+  CHECK(count_of(text_of(json), "\"binding\": \"none\"") == 2);
 }
 
 TEST_CASE("files have every round") {
@@ -255,6 +283,8 @@ TEST_CASE("bad options are explained") {
   CHECK(count_of(usage_error({"allreduce", "--op", "xor"}), "--op xor: there are sum") == 1);
   CHECK(count_of(usage_error({"allreduce", "--memory", "gpu"}), "there are shared and private") ==
         1);
+  CHECK(count_of(usage_error({"allreduce", "--bind", "numa"}),
+                 "--bind numa: there are cores and none") == 1);
   CHECK(count_of(usage_error({"allreduce", "-n", "0"}), "--nproc") == 1);
   CHECK(count_of(usage_error({"allreduce", "--compare", "nccl"}),
                  "--compare nccl: there are openmpi, mpich, gloo and torch") == 1);
@@ -392,6 +422,19 @@ TEST_CASE("a rival that fails or hangs is an error with its last lines, and noth
   const int pid = atoi(text_of(directory.path + "/pid").c_str());
   REQUIRE(pid > 0);
   CHECK(access(("/proc/" + std::to_string(pid)).c_str(), F_OK) != 0);
+
+  // It ends dt bench, which ends it and leaves nothing behind.
+  const std::string folder = directory.path + "/tmp";
+  REQUIRE(mkdir(folder.c_str(), 0700) == 0);
+  options.environment.push_back("TMPDIR=" + folder);
+  script("mpirun.mpich",
+         "echo $$ > " + directory.path + "/pid; kill -TERM $PPID; exec sleep 1000\n");
+  Process interrupted(bench(arguments, {"--sizes", "8"}), options);
+  CHECK(interrupted.wait() == 128 + SIGTERM);
+  const int child = atoi(text_of(directory.path + "/pid").c_str());
+  REQUIRE(child > 0);
+  CHECK(access(("/proc/" + std::to_string(child)).c_str(), F_OK) != 0);
+  CHECK(std::filesystem::is_empty(folder));
 
   script("mpirun.mpich", "echo dt-bench-library Silent; echo dt-bench-row 8 2 1.5 2.5 0 1\n");
   Process wrong(bench(arguments, {"--sizes", "8"}), options);

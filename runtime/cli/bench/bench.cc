@@ -13,6 +13,8 @@
 #include "cli/bench/compare.h"
 #include "cli/bench/options.h"
 #include "cli/bench/outputs.h"
+#include "cli/bench/placement.h"
+#include "cli/bench/report.h"
 #include "cli/bench/tune.h"
 #include "cli/command.h"
 #include "config/config.h"
@@ -76,26 +78,31 @@ Result<int> bench_with(const Options& options) {
   DT_TRY_VALUE(const Files files, find_files());
   DT_TRY_VALUE(const bool inside_job, is_rank());
   std::vector<std::string> command;
+  Options worker_options = options;
   if (inside_job) {
-    if (options.ranks_given || options.tune || bench::is_campaign(options)) {
+    if (options.ranks_given || options.bind_given || options.tune || bench::is_campaign(options)) {
       const char* const option = options.tune              ? "--tune"
                                  : !options.rivals.empty() ? "--compare"
                                  : options.ranks_given     ? "-n"
+                                 : options.bind_given      ? "--bind"
                                                            : "a list of dtypes";
       return Status(Code::kInvalidArgument, std::string(option) +
                                                 " starts ranks, but this process is itself a rank "
                                                 "of a job; leave it out");
     }
+    worker_options.bound = "launcher";
     command = {files.worker};
   } else if (options.tune) {
     return bench::tune(options, files);
   } else if (bench::is_campaign(options)) {
     return bench::compare(options, files);
   } else {
-    command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
-               "--no-prefix", "--",  files.worker};
+    worker_options.bound = bench::binding_of(options);
+    worker_options.cores = bench::read_machine().cores;
+    command = bench::own_launcher(options, files);
+    command.push_back(files.worker);
   }
-  const std::vector<std::string> arguments = bench::worker_arguments(options);
+  const std::vector<std::string> arguments = bench::worker_arguments(worker_options);
   command.insert(command.end(), arguments.begin(), arguments.end());
   return become(command);
 }

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,27 @@ int left_ms(Clock::time_point deadline) {
 
 Fd open_pidfd(pid_t pid) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
+constexpr int kStoppingSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+sigset_t stopping_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : kStoppingSignals) sigaddset(&signals, signal);
+  return signals;
+}
+
+// Can be read when a signal came that is held back. Never is: the signal stays to be met later.
+Fd open_signalfd() {
+  sigset_t blocked;
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int signal : kStoppingSignals) {
+    if (sigismember(&blocked, signal) == 1) sigaddset(&held, signal);
+  }
+  return Fd(signalfd(-1, &held, SFD_CLOEXEC));
+}
+
 struct Pipe {
   Fd read;
   Fd write;
@@ -53,6 +75,8 @@ Result<Pipe> make_pipe() {
   setpgid(0, 0);  // ^C reaches dt bench alone, whose end then reaches this child
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);
+  const sigset_t stopping = stopping_signals();
+  sigprocmask(SIG_UNBLOCK, &stopping, nullptr);
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, STDIN_FILENO);
   dup2(out.write.get(), STDOUT_FILENO);
@@ -81,18 +105,23 @@ struct Outcome {
   std::string out;
   std::string err;
   bool in_time = true;
+  bool stopped = false;  // by a signal to this process
 };
 
-// Collects output until the child has ended; true when that was before the deadline.
-bool collect(const Fd& pidfd, Clock::time_point deadline, Pipe* out, Pipe* err, Outcome* outcome) {
+// Collects output until the child has ended; true when that was before the deadline and any signal.
+bool collect(const Fd& pidfd, const Fd& signals, Clock::time_point deadline, Pipe* out, Pipe* err,
+             Outcome* outcome) {
   while (true) {
     pollfd fds[] = {{pidfd.get(), POLLIN, 0},
                     {out->read.get(), POLLIN, 0},  // closed: -1, which poll skips
-                    {err->read.get(), POLLIN, 0}};
+                    {err->read.get(), POLLIN, 0},
+                    {signals.get(), POLLIN, 0}};
     const int left = left_ms(deadline);
-    const int ready = poll(fds, 3, left);
+    const int ready = poll(fds, 4, left);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
+    outcome->stopped = fds[3].revents != 0;
+    if (outcome->stopped) return false;
     if (fds[1].revents != 0) take(&out->read, &outcome->out);
     if (fds[2].revents != 0) take(&err->read, &outcome->err);
     if (fds[0].revents != 0 && fds[1].revents == 0 && fds[2].revents == 0) return true;
@@ -134,7 +163,9 @@ std::string tail(const std::string& text) {
 
 Status failure(const ChildPlan& plan, const Outcome& outcome, int status) {
   std::string why;
-  if (!outcome.in_time) {
+  if (outcome.stopped) {
+    why = "was ended by a signal to dt bench";
+  } else if (!outcome.in_time) {
     why = format("was not done after %lld s and was ended; raise --timeout or lower -e",
                  static_cast<long long>(plan.timeout_ms / 1000));
   } else if (WIFSIGNALED(status)) {
@@ -143,9 +174,10 @@ Status failure(const ChildPlan& plan, const Outcome& outcome, int status) {
     why = format("ended with exit code %d", WEXITSTATUS(status));
   }
   const std::string last = tail(outcome.err.empty() ? outcome.out : outcome.err);
-  return Status(Code::kSystem, plan.command.front() + " " + why +
-                                   (last.empty() ? " and printed nothing"
-                                                 : "; the last lines it printed:" + last));
+  const Code code = outcome.stopped ? Code::kAborted : Code::kSystem;
+  return Status(
+      code, plan.command.front() + " " + why +
+                (last.empty() ? " and printed nothing" : "; the last lines it printed:" + last));
 }
 
 }  // namespace
@@ -163,6 +195,18 @@ std::string program_path(const std::string& name) {
   return {};
 }
 
+HeldSignals::HeldSignals() {
+  sigset_t held = stopping_signals();
+  for (const int signal : kStoppingSignals) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) sigdelset(&held, signal);
+  }
+  sigprocmask(SIG_BLOCK, &held, &before_);
+}
+
+HeldSignals::~HeldSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
 Result<std::string> run_child(const ChildPlan& plan) {
   const std::string path = program_path(plan.command.front());
   if (path.empty()) {
@@ -178,14 +222,16 @@ Result<std::string> run_child(const ChildPlan& plan) {
   out.write.reset();
   err.write.reset();
   const Fd pidfd = open_pidfd(child);
+  const Fd signals = open_signalfd();
   Outcome outcome;
   outcome.in_time =
-      pidfd.is_open() && collect(pidfd, Clock::now() + std::chrono::milliseconds(plan.timeout_ms),
-                                 &out, &err, &outcome);
+      pidfd.is_open() &&
+      collect(pidfd, signals, Clock::now() + std::chrono::milliseconds(plan.timeout_ms), &out, &err,
+              &outcome);
   if (!outcome.in_time) {
     kill(child, SIGTERM);
-    if (!pidfd.is_open() ||
-        !collect(pidfd, Clock::now() + std::chrono::milliseconds(kStopMs), &out, &err, &outcome)) {
+    if (!pidfd.is_open() || !collect(pidfd, Fd(), Clock::now() + std::chrono::milliseconds(kStopMs),
+                                     &out, &err, &outcome)) {
       kill(child, SIGKILL);
     }
   }

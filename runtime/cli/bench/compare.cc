@@ -17,6 +17,7 @@
 
 #include "cli/bench/child.h"
 #include "cli/bench/outputs.h"
+#include "cli/bench/placement.h"
 #include "cli/bench/report.h"
 #include "cli/bench/rival_facts.h"
 #include "cli/bench/rivals.h"
@@ -65,11 +66,12 @@ Contender own_contender(const Options& options, const Files& files, bool shared,
   return contender;
 }
 
-Contender rival_contender(const Options& options, const Rival& rival, bool tuned) {
+Contender rival_contender(const Options& options, const Rival& rival, const Files& files,
+                          bool tuned) {
   Contender contender;
   contender.program.is_rival = true;
   contender.program.name = rival.name + (tuned ? "-tuned" : "");
-  contender.plan = rival_run(rival, options, tuned);
+  contender.plan = rival_run(rival, options, files, tuned);
   return contender;
 }
 
@@ -104,8 +106,8 @@ std::vector<Contender> contenders_of(const Options& options, const Files& files,
       printf("# not measured: %s\n", status.message().c_str());
       continue;
     }
-    contenders.push_back(rival_contender(options, rival, false));
-    if (rival.has_tuned) contenders.push_back(rival_contender(options, rival, true));
+    contenders.push_back(rival_contender(options, rival, files, false));
+    if (rival.has_tuned) contenders.push_back(rival_contender(options, rival, files, true));
   }
   return contenders;
 }
@@ -192,7 +194,8 @@ Result<Measured> measure(const Options& options, const Files& files,
       const Status status = run_once(options, in_turn ? 1 : options.rounds, &contenders[i]);
       if (status.ok()) {
         ++i;
-      } else if (options.all_rivals && contenders[i].program.is_rival) {
+      } else if (options.all_rivals && contenders[i].program.is_rival &&
+                 status.code() != Code::kAborted) {
         printf("# not measured: %s\n", status.message().c_str());
         contenders.erase(contenders.begin() + static_cast<std::ptrdiff_t>(i));
       } else {
@@ -202,9 +205,9 @@ Result<Measured> measure(const Options& options, const Files& files,
   }
   Measured measured{options, {}};
   for (Contender& contender : contenders) measured.programs.push_back(std::move(contender.program));
-  printf("# dt bench %s: %s %s, %d ranks, %d rounds%s\n", collective_name(options),
+  printf("# dt bench %s: %s %s, %d ranks, %d rounds%s, %s\n", collective_name(options),
          dtype_name(options), op_name(options), options.ranks, options.rounds,
-         in_turn ? " in turn" : "");
+         in_turn ? " in turn" : "", bound_text(options));
   in_turn ? print_comparison(measured) : print_table(measured);
   fflush(stdout);
   return measured;
@@ -232,9 +235,10 @@ ChildPlan own_run(const Options& options, const Files& files, bool shared, int r
   once.plot.clear();
   once.expect.clear();
   once.save_expectation.clear();
+  once.bound = binding_of(options);
   ChildPlan plan;
-  plan.command = {files.dt,      "run", "-n",        std::to_string(options.ranks),
-                  "--no-prefix", "--",  files.worker};
+  plan.command = own_launcher(options, files);
+  plan.command.push_back(files.worker);
   const std::vector<std::string> arguments = worker_arguments(once);
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
   plan.timeout_ms = options.timeout_s * int64_t{1000};
@@ -264,6 +268,7 @@ Status add_output(const std::string& output, const Options& options, int rounds,
 }
 
 Result<int> compare(const Options& options, const Files& files) {
+  const HeldSignals held_signals;  // let go when nothing is left behind
   DT_TRY_VALUE(const auto scratch, Scratch::create());
   const Machine machine = read_machine();
   DT_TRY_VALUE(const std::vector<Rival> rivals, find_rivals(options, files, scratch->path()));
@@ -275,6 +280,7 @@ Result<int> compare(const Options& options, const Files& files) {
       Options one = options;
       one.ranks = ranks;
       one.dtype = dtype;
+      one.bound = binding_of(one);
       DT_TRY_VALUE(Measured measured, measure(one, files, rivals));
       wrong += count_wrong(measured);
       all.push_back(std::move(measured));

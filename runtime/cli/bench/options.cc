@@ -46,6 +46,10 @@ constexpr char kFooter[] =
     "-n and --dtype take lists (-n 2,4,8 --dtype f32,bf16, or --dtype all): every combination is\n"
     "measured.\n"
     "\n"
+    "Each rank that dt bench starts has cores of its own while there are enough of them, as have "
+    "the\n"
+    "rivals' ranks; --bind none leaves all of them to the kernel.\n"
+    "\n"
     "--compare compiles small programs of the rivals and runs them in turn with dt: in each round\n"
     "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
     "malloc\n"
@@ -86,6 +90,7 @@ struct Words {
   std::string compare;
   std::string wire;
   std::string tune_keys;
+  std::string bind;
   int factor = 2;
 };
 
@@ -238,6 +243,10 @@ Status interpret(Words words, Options* options) {
     return invalid("--device " + words.device + ": there are host and cuda");
   }
   options->cuda = words.device == "cuda";
+  if (!words.bind.empty() && words.bind != "cores" && words.bind != "none") {
+    return invalid("--bind " + words.bind + ": there are cores and none");
+  }
+  options->bind = !words.bind.empty() ? words.bind : options->cuda ? "none" : "cores";
   DT_TRY_VALUE(options->sizes_bytes, sizes_of(words));
   if (!words.wire.empty()) {
     DT_TRY_VALUE(options->wire_gbps, parse_wire(words.wire));
@@ -329,11 +338,17 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--tune-write", options.tune_write, "set what was found in FILE, a dt.toml")
       ->needs(tune);
+  auto* bind = app.add_option("--bind", words.bind,
+                              "cores: each rank on cores of its own, while there are enough; none "
+                              "(cores; cuda: none)");
   app.add_flag("--raw", options.raw)->group("");
+  app.add_option("--bound", options.bound)->group("");
+  app.add_option("--cores", options.cores)->group("");
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
   options.ranks_given = ranks->count() > 0;
   if (options.tune && rounds->count() == 0) options.rounds = kTuneRounds;
+  options.bind_given = bind->count() > 0;
   options.sizes_given = sizes->count() + min->count() + max->count() > 0;
   if (const Status status = interpret(words, &options); !status.ok()) {
     fprintf(stderr, "dt bench: %s; see dt bench --help\n", status.message().c_str());
@@ -379,6 +394,8 @@ std::vector<std::string> worker_arguments(const Options& options) {
   }
   if (options.cuda) add("--device", "cuda");
   if (options.raw) arguments.push_back("--raw");
+  if (!options.bound.empty()) add("--bound", options.bound);
+  if (options.cores > 0) add("--cores", std::to_string(options.cores));
   return arguments;
 }
 
@@ -399,6 +416,11 @@ const char* op_name(const Options& options) {
 const char* memory_name(const Options& options) {
   if (options.cuda) return options.shared ? "dt_mem_alloc" : "cudaMalloc";
   return options.shared ? "shared" : "private";
+}
+
+const char* bound_text(const Options& options) {
+  if (options.bound == "cores") return "each rank on cores of its own";
+  return options.bound == "none" ? "ranks not bound" : "ranks bound as the launcher did";
 }
 
 int root_of(const Options& options) {

@@ -20,12 +20,16 @@ struct Options {
   int op = 0;
   int ranks = 2;
   bool ranks_given = false;
+  bool bind_given = false;
   std::vector<int64_t> sizes_bytes;
   int warmup = 5;
   int iterations = 0;  ///< 0: as many as fit into budget_ms
   int budget_ms = 10;  ///< of one round of one size
   int rounds = 5;
   int timeout_s = 600;
+  std::string bind;    ///< "cores" or "none": wanted for ranks that this command starts
+  std::string bound;   ///< the worker's: "cores", "none", or "launcher": as that left them
+  int cores = 0;       ///< the worker's: of the command that started it; 0: its own
   bool shared = true;  ///< buffers from dt_mem_alloc()
   bool cuda = false;   ///< on GPU memory
   bool raw = false;    ///< lines for compare.cc instead of the table
@@ -71,6 +75,8 @@ const char* dtype_name(const Options& options);
 const char* op_name(const Options& options);
 /// "shared" or "private"; of GPUs "dt_mem_alloc" or "cudaMalloc".
 const char* memory_name(const Options& options);
+/// What `bound` means, for people.
+const char* bound_text(const Options& options);
 /// 0, or -1 where there is none.
 int root_of(const Options& options);
 /// The busbw of nccl-tests is algbw times this.

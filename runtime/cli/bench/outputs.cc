@@ -2,16 +2,26 @@
 #include "cli/bench/outputs.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/bench/expectation.h"
 #include "cli/bench/plot.h"
 
 namespace dt::cli::bench {
 namespace {
+
+// Where a link leads to.
+std::string real_path(const std::string& path) {
+  char* const text = realpath(path.c_str(), nullptr);
+  const std::string result = text != nullptr ? text : path;
+  free(text);
+  return result;
+}
 
 // How many times faster than the best rival; 0 where that is not asked.
 double ratio_to_rivals(const Measured& measured, const Program& program, size_t row, int in_place) {
@@ -44,9 +54,9 @@ std::string json_of(const Measured& measured, const Machine& machine) {
   const Options& options = measured.options;
   std::string text = format(
       "{\"collective\": \"%s\", \"type\": \"%s\", \"redop\": \"%s\", \"ranks\": %d, "
-      "\"rounds\": %d,\n",
+      "\"rounds\": %d, \"binding\": %s,\n",
       collective_name(options), dtype_name(options), op_name(options), options.ranks,
-      options.rounds);
+      options.rounds, json_quoted(options.bound).c_str());
   text += " \"machine\": " + machine_json(machine) + ",\n \"programs\": [";
   for (size_t p = 0; p < measured.programs.size(); ++p) {
     const Program& program = measured.programs[p];
@@ -103,9 +113,11 @@ std::string csv(const std::vector<Measured>& all) {
 
 Status check_writable(const std::string& path) {
   if (path.empty()) return {};
+  const bool is_there = access(path.c_str(), F_OK) == 0;
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
   if (fd < 0) return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
   close(fd);
+  if (!is_there) unlink(path.c_str());  // what is never measured leaves no file
   return {};
 }
 
@@ -162,11 +174,20 @@ std::string machine_json(const Machine& machine) {
 }
 
 Status write_text(const std::string& path, const std::string& text) {
-  FILE* const file = fopen(path.c_str(), "we");
+  struct stat now = {};
+  const bool is_there = stat(path.c_str(), &now) == 0;
+  const bool replaces = !is_there || S_ISREG(now.st_mode);  // else a pipe or a device
+  const std::string target = is_there && replaces ? real_path(path) : path;
+  const std::string fresh = replaces ? target + format(".%d", getpid()) : path;
+  FILE* const file = fopen(fresh.c_str(), replaces ? "wxe" : "we");
   bool written = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (written && is_there && replaces) written = fchmod(fileno(file), now.st_mode & 07777) == 0;
   if (file != nullptr) written = fclose(file) == 0 && written;
+  if (written && replaces) written = rename(fresh.c_str(), target.c_str()) == 0;
   if (written) return {};
-  return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(errno));
+  const int error = errno;
+  if (file != nullptr && replaces) unlink(fresh.c_str());
+  return Status(Code::kSystem, "cannot write " + path + ": " + errno_text(error));
 }
 
 }  // namespace dt::cli::bench

@@ -25,6 +25,7 @@ std::string json_quoted(const std::string& text);
 /// {"host": ..., "cpu": ..., "cores": ..., "date": ...}
 std::string machine_json(const Machine& machine);
 
+/// A file is replaced as a whole: one that cannot be written stays as it was.
 Status write_text(const std::string& path, const std::string& text);
 
 }  // namespace dt::cli::bench

@@ -2,7 +2,6 @@
 #include "cli/bench/rivals.h"
 
 #include <dirent.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,9 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <set>
 #include <utility>
 
+#include "cli/bench/placement.h"
 #include "cli/bench/rival_facts.h"
 
 namespace dt::cli::bench {
@@ -81,39 +80,6 @@ Status missing(const std::string& rival, const std::string& what) {
                                    ") or leave " + rival + " out");
 }
 
-int usable_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-// Cores, each counted once whatever number of hardware threads it has: Open MPI's slots.
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    const std::string path =
-        format("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    const Result<std::string> siblings = read_text(path);
-    cores.insert(siblings.ok() ? siblings.value() : std::to_string(cpu));
-  }
-  return static_cast<int>(cores.size());
-}
-
-// Open MPI's own binding while each rank has a core; none where ranks share cores, as binding would
-// only hinder it there.
-void add_openmpi_options(int ranks, std::vector<std::string>* command) {
-  if (geteuid() == 0) command->push_back("--allow-run-as-root");
-  if (ranks > usable_threads()) {
-    command->insert(command->end(), {"--oversubscribe", "--bind-to", "none"});
-  } else if (ranks > usable_cores()) {
-    command->push_back("--use-hwthread-cpus");
-  }
-}
-
 // Compiles `source` to a file that is named by what went into it, unless it is there. `command`:
 // the compiler and its options before the source, `last` those behind it.
 Result<std::string> compile(const std::string& name, std::vector<std::string> command,
@@ -153,17 +119,13 @@ Result<Rival> prepare_mpi(Rival rival, const Files& files) {
   }
   DT_TRY_VALUE(const std::string program,
                compile(rival.name, {compiler, "-std=c99", "-O2"}, "rival_mpi.c", {}, files));
-  rival.launcher = {mpirun};
+  rival.mpirun = mpirun;
   rival.program = {program};
   rival.has_tuned = rival.name == "openmpi";
   return rival;
 }
 
 // `dt run` starts the ranks of gloo and PyTorch; nothing of dt is in what is measured.
-std::vector<std::string> own_launcher(const Files& files) {
-  return {files.dt, "run", "--no-prefix"};
-}
-
 Result<Rival> prepare_gloo(Rival rival, const Files& files, const std::string& meeting) {
   if (program_path("c++").empty()) return missing(rival.name, "c++, which is not in PATH");
   // -fsyntax-only of an empty program: whether headers are there is for the compiler to say.
@@ -175,7 +137,6 @@ Result<Rival> prepare_gloo(Rival rival, const Files& files, const std::string& m
   }
   DT_TRY_VALUE(const std::string program, compile(rival.name, {"c++", "-std=c++17", "-O3"},
                                                   "rival_gloo.cc", {"-lgloo"}, files));
-  rival.launcher = own_launcher(files);
   rival.program = {program, meeting, "127.0.0.1"};
   rival.has_tuned = true;
   return rival;
@@ -189,7 +150,6 @@ Result<Rival> prepare_torch(Rival rival, const Files& files) {
     probe.command = {python, "-c", "import torch.distributed as d; assert d.is_available()"};
     probe.timeout_ms = kCompileMs;
     if (!run_child(probe).ok()) continue;
-    rival.launcher = own_launcher(files);
     rival.program = {python, files.source_directory + "/rival_torch.py"};
     return rival;
   }
@@ -207,12 +167,14 @@ Result<Rival> prepare_rival(const std::string& name, const Files& files,
   return prepare_mpi(std::move(rival), files);
 }
 
-ChildPlan rival_run(const Rival& rival, const Options& options, bool tuned) {
+ChildPlan rival_run(const Rival& rival, const Options& options, const Files& files, bool tuned) {
   ChildPlan plan;
-  plan.command = rival.launcher;
-  if (rival.name == "openmpi") add_openmpi_options(options.ranks, &plan.command);
-  plan.command.insert(plan.command.end(), {"-n", std::to_string(options.ranks)});
-  if (plan.command[1] == "run") plan.command.emplace_back("--");
+  if (rival.mpirun.empty()) {
+    plan.command = own_launcher(options, files);
+  } else {
+    plan.command = rival.name == "openmpi" ? openmpi_options(options) : mpich_options(options);
+    plan.command.insert(plan.command.begin(), rival.mpirun);
+  }
   plan.command.insert(plan.command.end(), rival.program.begin(), rival.program.end());
   if (rival.name == "gloo") plan.command.emplace_back(tuned ? "tuned" : "default");
   plan.command.insert(

@@ -12,10 +12,10 @@ namespace dt::cli::bench {
 
 /// A library that is measured beside dt, with the program that measures it.
 struct Rival {
-  std::string name;                   ///< "openmpi"
-  std::vector<std::string> launcher;  ///< what starts its ranks; `-n RANKS` follows
-  std::vector<std::string> program;   ///< what each rank runs, with its first arguments
-  bool has_tuned = false;             ///< it is measured at its best settings, too
+  std::string name;                  ///< "openmpi"
+  std::string mpirun;                ///< what starts its ranks; empty: dt run
+  std::vector<std::string> program;  ///< what each rank runs, with its first arguments
+  bool has_tuned = false;            ///< it is measured at its best settings, too
 };
 
 /// Where dt bench's files lie.
@@ -32,6 +32,6 @@ Result<Rival> prepare_rival(const std::string& name, const Files& files,
                             const std::string& meeting);
 
 /// One short run over all sizes. `tuned`: at the best settings that we know.
-ChildPlan rival_run(const Rival& rival, const Options& options, bool tuned);
+ChildPlan rival_run(const Rival& rival, const Options& options, const Files& files, bool tuned);
 
 }  // namespace dt::cli::bench

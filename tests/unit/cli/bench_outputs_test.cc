@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What dt bench makes of its figures: expectations and pictures.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "cli/bench/expectation.h"
 #include "cli/bench/method.h"
+#include "cli/bench/outputs.h"
 #include "cli/bench/plot.h"
 
 using namespace dt::cli::bench;
@@ -143,6 +152,42 @@ TEST_CASE("bench: copies are measured for each size") {
   REQUIRE(copies.size() == 3);
   CHECK(copies[2].bytes == 65536);
   CHECK(copies[2].us > 0);
+}
+
+TEST_CASE("bench: a file that cannot be written stays as it was") {
+  std::string folder = (std::filesystem::temp_directory_path() / "dt-bench-XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const std::string file = folder + "/a.json";
+  const std::string link = folder + "/link.json";
+  REQUIRE(symlink(file.c_str(), link.c_str()) == 0);
+  REQUIRE(write_text(file, "old").ok());
+  REQUIRE(chmod(file.c_str(), 0640) == 0);
+  const auto text = [&] {
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  // A disk that holds 4 bytes.
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const dt::Status full = write_text(file, "longer");
+  const dt::Status absent = write_text(folder + "/b.json", "longer");
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  CHECK(full.message() == "cannot write " + file + ": File too large");
+  CHECK(!absent.ok());
+  CHECK(text() == "old");
+  CHECK(write_text(link, "longer").ok());
+  CHECK(text() == "longer");
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK((std::filesystem::status(file).permissions() == std::filesystem::perms(0640)));
+  CHECK(write_text("/dev/null", "gone").ok());
+  CHECK(write_text("/dev/full", "gone").message() ==
+        "cannot write /dev/full: No space left on device");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 2);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("bench: a wire is a number or an interface") {

@@ -117,8 +117,8 @@ void print_header(const Options& options, const dt_place& place, const Machine& 
          build_info("kernels").c_str());
   for (const std::string& line : gpus.lines) printf("# %s\n", line.c_str());
   fputs(machine_line(machine).c_str(), stdout);
-  printf("# launcher: %s, warmup: %d, rounds: %d, median of the rounds\n", place.launcher,
-         options.warmup, options.rounds);
+  printf("# launcher: %s, %s, warmup: %d, rounds: %d, median of the rounds\n", place.launcher,
+         bound_text(options), options.warmup, options.rounds);
   if (options.collective == BENCH_BROADCAST) {
     printf("# broadcast has one buffer: both halves measure it\n");
   }
@@ -181,7 +181,8 @@ Result<int> work(const Options& options) {
     DT_TRY_VALUE(gpus, look_at_gpus(job.get(), comm.get(), place));
   }
 
-  const Machine machine = read_machine();
+  Machine machine = read_machine();
+  if (options.cores > 0) machine.cores = options.cores;  // this rank may be bound to some
   const bool prints = place.rank == 0;
   if (prints && options.raw) printf("dt-bench-library dt %s\n", dt_version());
   if (prints && !options.raw) print_header(options, place, machine, gpus);
