@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/host/reduce.h"
 
@@ -57,7 +58,7 @@ void Channel::start(const Collective& collective) {
   Head& head = own.heads[sequence_ & 1];
   Detail& rest = own.details[sequence_ & 1];
   signature_ = signature_of(collective);
-  distributes_ = moves_blocks(collective.kind);
+  const bool distributed = std::exchange(distributes_, moves_blocks(collective.kind));
   const int64_t elements = contribution(collective, group_.size());
   const int64_t bytes = elements * dtype_bytes(collective.dtype);
   inline_bytes_ = bytes <= group_.shape().inline_bytes ? bytes : -1;
@@ -84,6 +85,10 @@ void Channel::start(const Collective& collective) {
   head.signature = signature_;
   head.sequence.store(sequence_, std::memory_order_seq_cst);
   group_.ring_peers();
+  // While the announcements are on their way. Of blocks others may still read the ring.
+  if (!distributes_ && !distributed && !collective.withheld && inline_bytes_ < 0) {
+    mover_.begin(collective, signature_);
+  }
 }
 
 void Channel::announce_inline(const Collective& collective, Head& head) {
@@ -158,6 +163,7 @@ Step Channel::match() {
   }
   if ((differing & ~flag::kAll) != 0 || counts_differ || (flags & flag::kWithheld) != 0) {
     result_ = disagreement();
+    mover_.drop();
     return Step::kDone;
   }
   result_ = Status();

@@ -2,6 +2,7 @@
 #include "collective/mover.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "collective/descriptor.h"
 
@@ -14,11 +15,42 @@ kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
 
 }  // namespace
 
+void Mover::begin(const Collective& collective, uint64_t signature) {
+  // All have completed the operation before the last one, so they read nothing that is older.
+  const bool ring_is_free = segments_ < group_.shape().slots;
+  if (collective.kind != Kind::kAllreduce || (signature & flag::kSendShared) != 0 || !ring_is_free)
+    return;
+  collective_ = &collective;
+  element_bytes_ = dtype_bytes(collective.dtype);
+  cut();
+  fill(0);
+  publish(&Block::filled, ahead_ = 1);
+}
+
+void Mover::drop() {
+  if (std::exchange(ahead_, 0) != 0) group_.own().block->filled.store(base_);
+}
+
+/// What follows from the operation alone.
+void Mover::cut() {
+  const Kind kind = collective_->kind;
+  const bool sums_whole = kind == Kind::kAllreduce || kind == Kind::kReduce;
+  const Thresholds& thresholds = group_.shape().thresholds;
+  way_ = sums_whole && !thresholds.exchanges(group_.size()) ? Way::kTwoPhase : Way::kExchange;
+  const int64_t pieces = kind == Kind::kReduceScatter ? group_.size() : 1;
+  const int64_t piece_max = group_.shape().slot_bytes / pieces / kLineBytes * kLineBytes;
+  piece_bytes_ = thresholds.segment(collective_->count * element_bytes_, piece_max);
+  segment_elements_ = piece_bytes_ / element_bytes_;
+  segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
+  stager_.begin(collective_->count * element_bytes_);
+}
+
 Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& signatures,
                    const std::vector<const Detail*>& details) {
   collective_ = &collective;
   element_bytes_ = dtype_bytes(collective.dtype);
-  filled_ = reduced_ = consumed_ = 0;
+  filled_ = ahead_;
+  reduced_ = consumed_ = 0;
   fillers_.clear();
   readers_.clear();
   if (others_.empty()) {
@@ -76,18 +108,8 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   const int32_t me = group_.rank();
   const int32_t root = collective_->root;
   const bool rooted = kind == Kind::kBroadcast;
-  const bool sums_whole = kind == Kind::kAllreduce || kind == Kind::kReduce;
   const Thresholds& thresholds = group_.shape().thresholds;
-  way_ = sums_whole && !thresholds.exchanges(group_.size()) ? Way::kTwoPhase : Way::kExchange;
-
-  const int64_t slot = group_.shape().slot_bytes;
-  const int64_t pieces = kind == Kind::kReduceScatter ? group_.size() : 1;
-  const int64_t piece_max = slot / pieces / kLineBytes * kLineBytes;
-  piece_bytes_ = thresholds.segment(collective_->count * element_bytes_, piece_max);
-  segment_elements_ = piece_bytes_ / element_bytes_;
-  segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
-
-  stager_.begin(collective_->count * element_bytes_);
+  cut();
   // As in a push. Who sends and receives in one buffer has its lines in the cache.
   const int64_t results = kind == Kind::kAllgather ? group_.size() : 1;
   const bool large =
@@ -121,8 +143,9 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   if (!fills && way_ == Way::kExchange) filled_ = segments_;
   if (!reads_) consumed_ = segments_;
   // Nobody waits for these; they keep awaited() from blaming this member.
-  group_.own().block->filled.store(base_ + static_cast<uint64_t>(filled_));
-  group_.own().block->consumed.store(base_ + static_cast<uint64_t>(consumed_));
+  Block& own = *group_.own().block;
+  if (filled_ != ahead_) own.filled.store(base_ + static_cast<uint64_t>(filled_));
+  if (consumed_ != 0) own.consumed.store(base_ + static_cast<uint64_t>(consumed_));
   return {};
 }
 
@@ -305,12 +328,14 @@ void Mover::publish(Counter counter, int64_t segments) {
 
 Step Mover::finish() {
   base_ += static_cast<uint64_t>(segments_);
+  ahead_ = 0;
   // Peers that wait for less than this in the operation that ends here need no ring for it: what
   // they wait for was published before. Relaxed: the next announcement orders it.
+  // A counter that stands there already is left alone: the line would have to come back first.
   Block& own = *group_.own().block;
-  own.filled.store(base_, std::memory_order_relaxed);
-  own.reduced.store(base_, std::memory_order_relaxed);
-  own.consumed.store(base_, std::memory_order_relaxed);
+  if (filled_ != segments_) own.filled.store(base_, std::memory_order_relaxed);
+  if (reduced_ != segments_) own.reduced.store(base_, std::memory_order_relaxed);
+  if (consumed_ != segments_) own.consumed.store(base_, std::memory_order_relaxed);
   return Step::kDone;
 }
 

@@ -34,7 +34,9 @@ enum class Step { kDone, kProgressed, kBlocked };
 ///
 /// Ring reuse is safe: within an operation, segment t is filled only after every reader, and the
 /// member itself, consumed segment t - slots. Between operations, all announced the present one, so
-/// all completed the one before, so nobody reads any slot.
+/// all completed the one before, so nobody reads any slot. Segment 0 is filled before that where it
+/// surely goes through the ring: then others may still read slots of the last operation, but not of
+/// older ones; so that one must have had less segments than there are slots.
 ///
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
@@ -45,6 +47,11 @@ class Mover {
         sources_(group.size()),
         scratch_(group.size()) {}
 
+  /// Called when this member has announced an operation that does not travel with the announcement.
+  /// `signature`: its own.
+  void begin(const Collective& collective, uint64_t signature);
+  /// The operation that was begun will not be planned, on no member.
+  void drop();
   /// Called when all members announced: `heads` and `details` by rank.
   Status plan(const Collective& collective, const std::vector<uint64_t>& signatures,
               const std::vector<const Detail*>& details);
@@ -65,6 +72,7 @@ class Mover {
     int64_t count;
   };
 
+  void cut();
   Status plan_push(const std::vector<uint64_t>& signatures,
                    const std::vector<const Detail*>& details);
   Status plan_pull(const std::vector<uint64_t>& signatures,
@@ -95,6 +103,7 @@ class Mover {
   int64_t segment_elements_ = 0;
   int64_t piece_bytes_ = 0;  ///< of reduce_scatter: a member's piece of a slot
   int64_t segments_ = 0;     ///< T
+  int64_t ahead_ = 0;        ///< segments filled before the others announced the operation
   int64_t filled_ = 0;
   int64_t reduced_ = 0;
   int64_t consumed_ = 0;
