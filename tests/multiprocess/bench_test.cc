@@ -130,6 +130,9 @@ TEST_CASE("every collective and memory verifies") {
                                  {"reduce_scatter", "--dtype", "bf16", "--op", "avg"},
                                  {"broadcast", "--dtype", "i8"},
                                  {"reduce", "--op", "max", "--dtype", "i64"},
+                                 {"alltoall", "--dtype", "f64", "--op", "max"},
+                                 {"gather", "--dtype", "u8", "--memory", "private"},
+                                 {"scatter", "--dtype", "i32"},
                                  {"allreduce", "--op", "prod", "--memory", "private"}};
   for (const Strings& collective : collectives) {
     CAPTURE(collective.front());
@@ -139,10 +142,30 @@ TEST_CASE("every collective and memory verifies") {
     const std::vector<ParsedRow> rows = rows_of(process.out);
     REQUIRE(rows.size() == 4);
     CHECK(rows.back().bytes == 65536);
-    const bool rooted = collective.front() == "broadcast" || collective.front() == "reduce";
+    const bool rooted = collective.front() == "broadcast" || collective.front() == "reduce" ||
+                        collective.front() == "gather" || collective.front() == "scatter";
     CHECK(rows.back().root == (rooted ? 0 : -1));
     CHECK(count_of(process.out, "values : 0 OK") == 1);
   }
+}
+
+TEST_CASE("all collectives are measured in one run") {
+  Process process(
+      bench({"all", "-n", "3", "--sizes", "12,96K", "--iters", "2", "--rounds", "1", "-w", "1"}));
+  CHECK(process.wait() == 0);
+  CHECK(process.err == "");
+  CHECK(rows_of(process.out).size() == 8 * 2 + 1);
+  for (const char* header : {"allreduce: float sum, 3 ranks", "alltoall: float none, 3 ranks",
+                             "gather: float none, 3 ranks", "scatter: float none, 3 ranks",
+                             "barrier: float none, 3 ranks"}) {
+    CAPTURE(std::string(header));
+    CHECK(count_of(process.out, "# dt bench " + std::string(header)) == 1);
+  }
+  CHECK(count_of(process.out, "# Out of bounds values : 0 OK\n") == 1);
+
+  Process barrier(bench({"barrier"}, kShort));
+  CHECK(barrier.wait() == 0);
+  CHECK(rows_of(barrier.out).size() == 1);
 }
 
 TEST_CASE("as a rank it measures within the job") {
@@ -275,7 +298,11 @@ TEST_CASE("bad options are explained") {
   CHECK(count_of(usage_error({}), "collective is required") == 1);
   CHECK(usage_error({"alltogether"}) ==
         "dt bench: unknown collective \"alltogether\"; there are allreduce, allgather, "
-        "reduce_scatter, broadcast and reduce; see dt bench --help\n");
+        "reduce_scatter, broadcast, reduce, alltoall, gather, scatter, barrier and all; see dt "
+        "bench --help\n");
+  CHECK(count_of(usage_error({"allreduce,alltoall", "--compare", "torch"}),
+                 "--compare torch: alltoall of torch is not measured; leave out one of the two") ==
+        1);
   CHECK(count_of(usage_error({"allreduce", "-b", "1X"}), "\"1X\" is no size") == 1);
   CHECK(count_of(usage_error({"allreduce", "-b", "2K", "-e", "1K"}), "-b 2K is more than -e 1K") ==
         1);

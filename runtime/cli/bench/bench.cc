@@ -81,11 +81,12 @@ Result<int> bench_with(const Options& options) {
   Options worker_options = options;
   if (inside_job) {
     if (options.ranks_given || options.bind_given || options.tune || bench::is_campaign(options)) {
-      const char* const option = options.tune              ? "--tune"
-                                 : !options.rivals.empty() ? "--compare"
-                                 : options.ranks_given     ? "-n"
-                                 : options.bind_given      ? "--bind"
-                                                           : "a list of dtypes";
+      const char* const option = options.tune                ? "--tune"
+                                 : !options.rivals.empty()   ? "--compare"
+                                 : options.ranks_given       ? "-n"
+                                 : options.bind_given        ? "--bind"
+                                 : options.dtypes.size() > 1 ? "a list of dtypes"
+                                                             : "a list of collectives";
       return Status(Code::kInvalidArgument, std::string(option) +
                                                 " starts ranks, but this process is itself a rank "
                                                 "of a job; leave it out");

@@ -276,14 +276,16 @@ Result<int> compare(const Options& options, const Files& files) {
   int64_t wrong = 0;
   std::vector<Measured> all;
   for (const int ranks : options.ranks_list) {
-    for (const int dtype : options.dtypes) {
-      Options one = options;
-      one.ranks = ranks;
-      one.dtype = dtype;
-      one.bound = binding_of(one);
-      DT_TRY_VALUE(Measured measured, measure(one, files, rivals));
-      wrong += count_wrong(measured);
-      all.push_back(std::move(measured));
+    for (const int collective : options.collectives) {
+      for (const int dtype : options.dtypes) {
+        Options one = for_collective(options, collective);
+        one.ranks = ranks;
+        one.dtype = dtype;
+        one.bound = binding_of(one);
+        DT_TRY_VALUE(Measured measured, measure(one, files, rivals));
+        wrong += count_wrong(measured);
+        all.push_back(std::move(measured));
+      }
     }
   }
   printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong),

@@ -28,6 +28,10 @@ enum bench_collective {
   BENCH_REDUCE_SCATTER,
   BENCH_BROADCAST,
   BENCH_REDUCE,
+  BENCH_ALLTOALL,
+  BENCH_GATHER,
+  BENCH_SCATTER,
+  BENCH_BARRIER,
   BENCH_COLLECTIVE_COUNT
 };
 
@@ -48,7 +52,8 @@ enum bench_dtype {
 enum bench_op { BENCH_SUM, BENCH_AVG, BENCH_PROD, BENCH_MIN, BENCH_MAX, BENCH_OP_COUNT };
 
 static const char* const bench_collective_names[] = {"allreduce", "allgather", "reduce_scatter",
-                                                     "broadcast", "reduce"};
+                                                     "broadcast", "reduce",    "alltoall",
+                                                     "gather",    "scatter",   "barrier"};
 static const char* const bench_op_names[] = {"sum", "avg", "prod", "min", "max"};
 static const int bench_dtype_bytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8};
 
@@ -70,13 +75,14 @@ static inline double bench_now_us(void) {
   return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-/* allgather and reduce_scatter count elements per rank, their size is the total. */
+/* These count elements per rank, or per pair of ranks; their size is the total of one buffer. */
 static inline int bench_is_split(int collective) {
-  return collective == BENCH_ALLGATHER || collective == BENCH_REDUCE_SCATTER;
+  return collective == BENCH_ALLGATHER || collective == BENCH_REDUCE_SCATTER ||
+         collective == BENCH_ALLTOALL || collective == BENCH_GATHER || collective == BENCH_SCATTER;
 }
 
 static inline int64_t bench_count(int collective, int dtype, int ranks, int64_t bytes) {
-  const int64_t elements = bytes / bench_dtype_bytes[dtype];
+  const int64_t elements = collective == BENCH_BARRIER ? 0 : bytes / bench_dtype_bytes[dtype];
   return bench_is_split(collective) ? elements / ranks : elements;
 }
 
@@ -96,8 +102,9 @@ static inline char* bench_at(const bench_case* c, char* area, int64_t element) {
   return area + element * bench_dtype_bytes[c->dtype];
 }
 
+/* alltoall is never in place: both halves of a row measure the same. */
 static inline char* bench_send(const bench_case* c) {
-  if (!c->in_place) return c->a;
+  if (!c->in_place || c->collective == BENCH_ALLTOALL) return c->a;
   return c->collective == BENCH_ALLGATHER ? bench_at(c, c->b, c->rank * c->count) : c->b;
 }
 
@@ -110,12 +117,23 @@ static inline char* bench_recv(const bench_case* c) {
   return c->b;
 }
 
+/* The root is rank 0. */
 static inline int64_t bench_send_count(const bench_case* c) {
-  return c->collective == BENCH_REDUCE_SCATTER ? c->count * c->ranks : c->count;
+  switch (c->collective) {
+    case BENCH_REDUCE_SCATTER:
+    case BENCH_ALLTOALL: return c->count * c->ranks;
+    case BENCH_SCATTER: return c->rank == 0 ? c->count * c->ranks : 0;
+    default: return c->count;
+  }
 }
 
 static inline int64_t bench_recv_count(const bench_case* c) {
-  return c->collective == BENCH_ALLGATHER ? c->count * c->ranks : c->count;
+  switch (c->collective) {
+    case BENCH_ALLGATHER:
+    case BENCH_ALLTOALL: return c->count * c->ranks;
+    case BENCH_GATHER: return c->rank == 0 ? c->count * c->ranks : 0;
+    default: return c->count;
+  }
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -149,7 +167,11 @@ static inline double bench_reduced(const bench_case* c, int64_t index) {
 
 static inline double bench_wanted(const bench_case* c, int64_t index) {
   switch (c->collective) {
-    case BENCH_ALLGATHER: return (double)bench_value(c, (int)(index / c->count), index % c->count);
+    case BENCH_ALLGATHER:
+    case BENCH_GATHER: return (double)bench_value(c, (int)(index / c->count), index % c->count);
+    case BENCH_ALLTOALL:
+      return (double)bench_value(c, (int)(index / c->count), c->rank * c->count + index % c->count);
+    case BENCH_SCATTER: return (double)bench_value(c, 0, c->rank * c->count + index);
     case BENCH_BROADCAST: return (double)bench_value(c, 0, index);
     case BENCH_REDUCE_SCATTER: return bench_reduced(c, c->rank * c->count + index);
     default: return bench_reduced(c, index);

@@ -19,9 +19,14 @@ constexpr int64_t kMaxBytes = int64_t{1} << 40;
 constexpr size_t kMaxSizes = 1000;
 
 constexpr char kFooter[] =
-    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast or reduce. Sizes are bytes; K, "
-    "M\n"
-    "and G mean 2^10, 2^20 and 2^30; for allgather and reduce_scatter they are totals.\n"
+    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast, reduce, alltoall, gather, "
+    "scatter\n"
+    "or barrier, a list of them, or all. Sizes are bytes; K, M and G mean 2^10, 2^20 and 2^30; "
+    "where\n"
+    "each rank has its part, or sends one to each rank, they are the total of one buffer. A "
+    "barrier "
+    "has\n"
+    "none. Counts of their own (alltoallv, ...), send and recv are not measured.\n"
     "\n"
     "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, "
     "mpirun,\n"
@@ -43,7 +48,8 @@ constexpr char kFooter[] =
     "the\n"
     "times are those of CUDA's events.\n"
     "\n"
-    "-n and --dtype take lists (-n 2,4,8 --dtype f32,bf16, or --dtype all): every combination is\n"
+    "COLLECTIVE, -n and --dtype take lists (-n 2,4,8 --dtype f32,bf16, or --dtype all): every "
+    "combination is\n"
     "measured.\n"
     "\n"
     "Each rank that dt bench starts has cores of its own while there are enough of them, as have "
@@ -144,7 +150,8 @@ Result<std::vector<int64_t>> sizes_of(const Words& words) {
 }
 
 bool is_reduction(int collective) {
-  return collective != BENCH_ALLGATHER && collective != BENCH_BROADCAST;
+  return collective == BENCH_ALLREDUCE || collective == BENCH_REDUCE_SCATTER ||
+         collective == BENCH_REDUCE;
 }
 
 Status interpret_rivals(const Words& words, Options* options) {
@@ -158,11 +165,13 @@ Status interpret_rivals(const Words& words, Options* options) {
         "the two");
   }
   for (const std::string& rival : options->rivals) {
-    for (const int dtype : options->dtypes) {
-      Options one = *options;
-      one.dtype = dtype;
-      const Status status = check_rival(rival, one);
-      if (!status.ok() && !options->all_rivals) return status;
+    for (const int collective : options->collectives) {
+      for (const int dtype : options->dtypes) {
+        Options one = for_collective(*options, collective);
+        one.dtype = dtype;
+        const Status status = check_rival(rival, one);
+        if (!status.ok() && !options->all_rivals) return status;
+      }
     }
   }
   return {};
@@ -194,6 +203,23 @@ Result<std::vector<int>> dtypes_of(const std::string& text) {
   return dtypes;
 }
 
+Result<std::vector<int>> collectives_of(const std::string& text) {
+  std::vector<int> collectives;
+  if (text == "all") {
+    for (int i = 0; i < BENCH_COLLECTIVE_COUNT; ++i) collectives.push_back(i);
+    return collectives;
+  }
+  for (const std::string& item : split(text)) {
+    collectives.push_back(index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, item));
+    if (collectives.back() < 0) {
+      return invalid("unknown collective \"" + item +
+                     "\"; there are allreduce, allgather, reduce_scatter, broadcast, reduce, "
+                     "alltoall, gather, scatter, barrier and all");
+    }
+  }
+  return collectives;
+}
+
 Status interpret_tuning(const Words& words, Options* options) {
   const std::pair<bool, const char*> others[] = {
       {!words.collective.empty(), "a collective"},
@@ -221,11 +247,7 @@ Status interpret(Words words, Options* options) {
   if (words.collective.empty() && !options->tune) return invalid("collective is required");
   const Words given = words;
   if (options->tune) words.collective = bench_collective_names[BENCH_ALLREDUCE];
-  options->collective = index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, words.collective);
-  if (options->collective < 0) {
-    return invalid("unknown collective \"" + words.collective +
-                   "\"; there are allreduce, allgather, reduce_scatter, broadcast and reduce");
-  }
+  DT_TRY_VALUE(options->collectives, collectives_of(words.collective));
   DT_TRY_VALUE(options->ranks_list, ranks_of(words.ranks));
   options->ranks = options->ranks_list.front();
   DT_TRY_VALUE(options->dtypes, dtypes_of(words.dtype));
@@ -234,7 +256,6 @@ Status interpret(Words words, Options* options) {
   if (options->op < 0) {
     return invalid("--op " + words.op + ": there are sum, avg, prod, min and max");
   }
-  if (!is_reduction(options->collective)) options->op = BENCH_SUM;
   if (words.memory != "shared" && words.memory != "private") {
     return invalid("--memory " + words.memory + ": there are shared and private");
   }
@@ -252,7 +273,12 @@ Status interpret(Words words, Options* options) {
     DT_TRY_VALUE(options->wire_gbps, parse_wire(words.wire));
   }
   if (options->tune) DT_TRY(interpret_tuning(given, options));
-  return interpret_rivals(words, options);
+  DT_TRY(interpret_rivals(words, options));
+  // Where there are several, each takes its own from the options as they were given.
+  if (options->collectives.size() == 1) {
+    *options = for_collective(*options, options->collectives.front());
+  }
+  return {};
 }
 
 }  // namespace
@@ -399,8 +425,17 @@ std::vector<std::string> worker_arguments(const Options& options) {
   return arguments;
 }
 
+Options for_collective(const Options& options, int collective) {
+  Options one = options;
+  one.collective = collective;
+  if (!is_reduction(collective)) one.op = BENCH_SUM;
+  if (collective == BENCH_BARRIER) one.sizes_bytes = {0};
+  return one;
+}
+
 bool is_campaign(const Options& options) {
-  return !options.rivals.empty() || options.ranks_list.size() > 1 || options.dtypes.size() > 1;
+  return !options.rivals.empty() || options.ranks_list.size() > 1 || options.dtypes.size() > 1 ||
+         options.collectives.size() > 1;
 }
 
 const char* collective_name(const Options& options) {
@@ -424,7 +459,8 @@ const char* bound_text(const Options& options) {
 }
 
 int root_of(const Options& options) {
-  const bool rooted = options.collective == BENCH_BROADCAST || options.collective == BENCH_REDUCE;
+  const bool rooted = options.collective == BENCH_BROADCAST || options.collective == BENCH_REDUCE ||
+                      options.collective == BENCH_GATHER || options.collective == BENCH_SCATTER;
   return rooted ? 0 : -1;
 }
 
@@ -433,6 +469,9 @@ double bus_factor(const Options& options, int ranks) {
   switch (options.collective) {
     case BENCH_ALLREDUCE: return 2 * others;
     case BENCH_ALLGATHER:
+    case BENCH_ALLTOALL:
+    case BENCH_GATHER:
+    case BENCH_SCATTER:
     case BENCH_REDUCE_SCATTER: return others;
     default: return 1;
   }

@@ -42,15 +42,21 @@ struct Options {
   double expect_factor = 1.5;
   std::vector<std::string> rivals;  ///< names of rivals.h
   bool all_rivals = false;          ///< --compare all: those that are installed
-  /// Everything is measured for each of these; `ranks` and `dtype` above are the first ones.
+  /// Everything is measured for each of these; `ranks`, `dtype` and `collective` above are the
+  /// first ones.
   std::vector<int> ranks_list = {2};
   std::vector<int> dtypes;
+  std::vector<int> collectives;
   bool sizes_given = false;
   bool tune = false;                   ///< try values of [host] instead
   std::vector<std::string> tune_keys;  ///< empty: all that are known
   std::string tune_write;              ///< a dt.toml
   int tune_seconds = 180;
 };
+
+/// `options` for one of its collectives: what is not reduced has no reduction, and a barrier no
+/// size.
+Options for_collective(const Options& options, int collective);
 
 /// Whether more than one run of ranks is needed.
 bool is_campaign(const Options& options);

@@ -26,7 +26,8 @@ constexpr uint32_t bits(std::initializer_list<int> numbers) {
 constexpr uint32_t kMpiDtypes =
     bits({BENCH_I8, BENCH_U8, BENCH_I32, BENCH_U32, BENCH_I64, BENCH_U64, BENCH_F32, BENCH_F64});
 constexpr uint32_t kMpiCollectives =
-    bits({BENCH_ALLREDUCE, BENCH_ALLGATHER, BENCH_REDUCE_SCATTER, BENCH_BROADCAST, BENCH_REDUCE});
+    bits({BENCH_ALLREDUCE, BENCH_ALLGATHER, BENCH_REDUCE_SCATTER, BENCH_BROADCAST, BENCH_REDUCE,
+          BENCH_ALLTOALL, BENCH_GATHER, BENCH_SCATTER, BENCH_BARRIER});
 constexpr uint32_t kGlooCollectives =
     bits({BENCH_ALLREDUCE, BENCH_ALLGATHER, BENCH_BROADCAST, BENCH_REDUCE});
 constexpr Facts kRivals[] = {
@@ -66,6 +67,10 @@ Status check_rival(const std::string& name, const Options& options) {
   const bool has_op = options.op != BENCH_AVG;
   const bool has_collective = (facts->collectives >> options.collective & 1) != 0;
   if (has_dtype && has_op && has_collective) return {};
+  if (!has_collective && options.collective != BENCH_REDUCE_SCATTER) {
+    return Status(Code::kInvalidArgument, option + collective_name(options) + " of " + name +
+                                              " is not measured; leave out one of the two");
+  }
   const bool is_mpi = facts->dtypes == kMpiDtypes;
   const std::string lacks = !has_collective ? collective_name(options)
                             : !has_op       ? "avg"

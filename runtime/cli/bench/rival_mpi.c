@@ -63,7 +63,20 @@ static void operate(const bench_case* c) {
       error = MPI_Reduce_scatter_block(send, c->b, count, type, op, MPI_COMM_WORLD);
       break;
     case BENCH_BROADCAST: error = MPI_Bcast(bench_recv(c), count, type, 0, MPI_COMM_WORLD); break;
-    default: /* reduce: only the root may say MPI_IN_PLACE */
+    case BENCH_ALLTOALL: /* bench_send(): never in place */
+      error = MPI_Alltoall(c->a, count, type, c->b, count, type, MPI_COMM_WORLD);
+      break;
+    case BENCH_GATHER: /* only the root may say MPI_IN_PLACE, here and below */
+      error = MPI_Gather(c->rank == 0 ? send : bench_send(c), count, type, c->b, count, type, 0,
+                         MPI_COMM_WORLD);
+      break;
+    case BENCH_SCATTER:
+      error =
+          MPI_Scatter(bench_send(c), count, type, c->in_place && c->rank == 0 ? MPI_IN_PLACE : c->b,
+                      count, type, 0, MPI_COMM_WORLD);
+      break;
+    case BENCH_BARRIER: error = MPI_Barrier(MPI_COMM_WORLD); break;
+    default: /* reduce */
       error =
           MPI_Reduce(c->rank == 0 ? send : bench_send(c), c->b, count, type, op, 0, MPI_COMM_WORLD);
       break;

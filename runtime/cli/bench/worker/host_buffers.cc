@@ -128,6 +128,14 @@ dt_status start(dt_comm* comm, const bench_case& c, dt_stream stream) {
     case BENCH_REDUCE_SCATTER:
       return dt_reduce_scatter(comm, send, recv, c.count, dtype, op, stream, nullptr);
     case BENCH_BROADCAST: return dt_broadcast(comm, recv, c.count, dtype, 0, stream, nullptr);
+    case BENCH_ALLTOALL: return dt_alltoall(comm, send, recv, c.count, dtype, stream, nullptr);
+    case BENCH_GATHER:
+      return dt_gather(comm, send, c.rank == 0 ? recv : nullptr, c.count, dtype, 0, stream,
+                       nullptr);
+    case BENCH_SCATTER:
+      return dt_scatter(comm, c.rank == 0 ? send : nullptr, recv, c.count, dtype, 0, stream,
+                        nullptr);
+    case BENCH_BARRIER: return dt_barrier(comm, stream, nullptr);
     default: return dt_reduce(comm, send, recv, c.count, dtype, op, 0, stream, nullptr);
   }
 }

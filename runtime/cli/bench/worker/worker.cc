@@ -122,6 +122,9 @@ void print_header(const Options& options, const dt_place& place, const Machine& 
   if (options.collective == BENCH_BROADCAST) {
     printf("# broadcast has one buffer: both halves measure it\n");
   }
+  if (options.collective == BENCH_ALLTOALL) {
+    printf("# alltoall is never in place: both halves measure the same\n");
+  }
   if (options.cuda) printf("# operations back to back on one stream, timed by CUDA's events\n");
   fputs(table_header().c_str(), stdout);
   fflush(stdout);
