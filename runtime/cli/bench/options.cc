@@ -110,8 +110,7 @@ std::vector<std::string> split(const std::string& text) {
   return items;
 }
 
-template <class Names>
-int index_of(const Names& names, int count, const std::string& name) {
+int index_of(const char* const* names, int count, const std::string& name) {
   for (int i = 0; i < count; ++i) {
     if (name == names[i]) return i;
   }
