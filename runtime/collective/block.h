@@ -19,15 +19,18 @@ using shm::kLineBytes;
 /// member completed s and stopped reading slot s mod 2: so a slot is never overwritten under a
 /// reader. This needs that every operation waits for every member's announcement, which it does.
 
-/// What fits one cache line: the announcement, and the contribution if it is very small.
-struct alignas(2 * kLineBytes) Head {  // two lines: processors prefetch lines in pairs
-  static constexpr int64_t kDataBytes = 40;
+/// The announcement, in one cache line with a contribution that is very small, in two with one that
+/// is small.
+struct alignas(2 * kLineBytes) Head {         // two lines: processors prefetch lines in pairs
+  static constexpr int64_t kFirstBytes = 40;  // of the data, in the first line
+  static constexpr int64_t kDataBytes = kFirstBytes + kLineBytes;
 
   std::atomic<uint64_t> sequence;  ///< written last: announces the rest
   uint64_t signature;              ///< see descriptor.h
   int64_t count;
   alignas(8) char data[kDataBytes];
 };
+static_assert(sizeof(Head) == 2 * kLineBytes);
 
 /// Where a buffer lies in the owner's section.
 struct Place {

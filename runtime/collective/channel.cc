@@ -128,7 +128,12 @@ uint64_t Channel::announce_places(const Collective& collective, Detail& rest) co
 Step Channel::advance() {
   const Step step = moving_ ? move() : meet();
   // The last operation in this head is over, so no peer looks at it before the next one.
-  if (step == Step::kDone) prefetch_for_writing(&group_.own().block->heads[(sequence_ + 1) & 1]);
+  if (step == Step::kDone) {
+    const auto* next =
+        reinterpret_cast<const char*>(&group_.own().block->heads[(sequence_ + 1) & 1]);
+    prefetch_for_writing(next);
+    if (inline_bytes_ > Head::kFirstBytes) prefetch_for_writing(next + kLineBytes);
+  }
   return step;
 }
 
