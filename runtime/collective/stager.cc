@@ -15,6 +15,7 @@ constexpr int64_t kTimedBytesMin = 8 << 10;  // below, the clock would be a part
 constexpr int64_t kMarginPercent = 50;
 constexpr int64_t kFirstCopies = 4;
 constexpr int64_t kTries = 2;        // of the other kind in a round
+constexpr int64_t kPromising = 5;    // a try takes up to so many times as long, and is worth more
 constexpr int64_t kCalmCopies = 16;  // between tries, on a machine where nothing is steady
 constexpr int64_t kWeight = 4;       // of the past, against one new sample, less one
 
@@ -22,6 +23,10 @@ constexpr int64_t kWeight = 4;       // of the past, against one new sample, les
 
 StoreChoice::Trial StoreChoice::next() {
   if (first_ < kFirstCopies) return {first_++ % 2 == 1 ? !streaming_ : streaming_, true};
+  if (longer_ > 0) {
+    --longer_;
+    return {!streaming_, true};
+  }
   if (at_ == round_) begin_round(std::min(2 * round_, kRoundMax));
   const bool other = at_ >= round_ - kTries;
   const bool timed = other || at_ % kTimedEvery == 0;
@@ -31,6 +36,8 @@ StoreChoice::Trial StoreChoice::next() {
 
 void StoreChoice::begin_round(int64_t copies) {
   at_ = 0;
+  longer_ = 0;
+  prolonged_ = false;
   round_ = copies;
   usual_ = chosen().estimate;
 }
@@ -55,6 +62,10 @@ void StoreChoice::learn(bool streaming, int64_t bytes, int64_t ns) {
   streaming_ = kinds_[1].estimate * 100 < kinds_[0].estimate * kMarginPercent;
   if (streaming_ != before) {
     begin_round(kRoundMin);
+  } else if (streaming_ && !streaming && !prolonged_ &&
+             kinds_[0].estimate < kPromising * kinds_[1].estimate) {
+    prolonged_ = true;
+    longer_ = kLongTry;
   } else if (streaming == streaming_ && !is_steady() && at_ >= kCalmCopies &&
              at_ < round_ - kTries) {
     begin_round(kRoundMin);

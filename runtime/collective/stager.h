@@ -29,8 +29,9 @@ enum class Staging : int32_t {
 /// what it learns.
 class StoreChoice {
  public:
-  static constexpr int64_t kRoundMin = 64;
+  static constexpr int64_t kRoundMin = 8;
   static constexpr int64_t kRoundMax = 8192;
+  static constexpr int64_t kLongTry = 40;  ///< copies, more than a ring of the usual size has slots
   static constexpr int64_t kTimedEvery = 4;
 
   struct Trial {
@@ -57,6 +58,8 @@ class StoreChoice {
   std::array<Kind, 2> kinds_;  ///< usual, streaming
   int64_t first_ = 0;          ///< copies before the first round
   int64_t at_ = 0;             ///< in the round
+  int64_t longer_ = 0;         ///< copies by which its try goes on
+  bool prolonged_ = false;     ///< once in a round
   int64_t round_ = kRoundMin;
   int64_t usual_ = 0;  ///< estimate of the chosen kind at its begin; 0: none yet
   bool streaming_ = false;
