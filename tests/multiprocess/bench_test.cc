@@ -133,6 +133,10 @@ TEST_CASE("every collective and memory verifies") {
                                  {"alltoall", "--dtype", "f64", "--op", "max"},
                                  {"gather", "--dtype", "u8", "--memory", "private"},
                                  {"scatter", "--dtype", "i32"},
+                                 {"alltoallv", "--dtype", "u8", "--memory", "private"},
+                                 {"allgatherv", "--dtype", "f16"},
+                                 {"sendrecv", "--memory", "private"},
+                                 {"pingpong", "--dtype", "i64"},
                                  {"allreduce", "--op", "prod", "--memory", "private"}};
   for (const Strings& collective : collectives) {
     CAPTURE(collective.front());
@@ -154,10 +158,12 @@ TEST_CASE("all collectives are measured in one run") {
       bench({"all", "-n", "3", "--sizes", "12,96K", "--iters", "2", "--rounds", "1", "-w", "1"}));
   CHECK(process.wait() == 0);
   CHECK(process.err == "");
-  CHECK(rows_of(process.out).size() == 8 * 2 + 1);
+  CHECK(rows_of(process.out).size() == 12 * 2 + 1);
   for (const char* header : {"allreduce: float sum, 3 ranks", "alltoall: float none, 3 ranks",
                              "gather: float none, 3 ranks", "scatter: float none, 3 ranks",
-                             "barrier: float none, 3 ranks"}) {
+                             "barrier: float none, 3 ranks", "alltoallv: float none, 3 ranks",
+                             "allgatherv: float none, 3 ranks", "sendrecv: float none, 3 ranks",
+                             "pingpong: float none, 3 ranks"}) {
     CAPTURE(std::string(header));
     CHECK(count_of(process.out, "# dt bench " + std::string(header)) == 1);
   }
@@ -182,6 +188,14 @@ TEST_CASE("as a rank it measures within the job") {
   Process nested(command);
   CHECK(nested.wait() == 1);
   CHECK(count_of(nested.err, "-n starts ranks, but this process is itself a rank of a job") >= 1);
+  command[command.size() - 2] = "--compare";
+  command.back() = "mpich";
+  Process compared(command);
+  CHECK(compared.wait() == 1);
+  CHECK(count_of(compared.err,
+                 "--compare starts ranks, but this process is itself a rank of a job; leave it out "
+                 "to measure dt in this job, or compare outside of jobs, on this host alone\n") >=
+        1);
   command[command.size() - 2] = "--bind";
   command.back() = "none";
   Process bound(command);
@@ -298,11 +312,11 @@ TEST_CASE("bad options are explained") {
   CHECK(count_of(usage_error({}), "collective is required") == 1);
   CHECK(usage_error({"alltogether"}) ==
         "dt bench: unknown collective \"alltogether\"; there are allreduce, allgather, "
-        "reduce_scatter, broadcast, reduce, alltoall, gather, scatter, barrier and all; see dt "
-        "bench --help\n");
-  CHECK(count_of(usage_error({"allreduce,alltoall", "--compare", "torch"}),
-                 "--compare torch: alltoall of torch is not measured; leave out one of the two") ==
-        1);
+        "reduce_scatter, broadcast, reduce, alltoall, gather, scatter, barrier, alltoallv, "
+        "allgatherv, sendrecv, pingpong and all; see dt bench --help\n");
+  CHECK(count_of(
+            usage_error({"allreduce,allgatherv", "--compare", "torch"}),
+            "--compare torch: allgatherv of torch is not measured; leave out one of the two") == 1);
   CHECK(count_of(usage_error({"allreduce", "-b", "1X"}), "\"1X\" is no size") == 1);
   CHECK(count_of(usage_error({"allreduce", "-b", "2K", "-e", "1K"}), "-b 2K is more than -e 1K") ==
         1);

@@ -87,9 +87,12 @@ Result<int> bench_with(const Options& options) {
                                  : options.bind_given        ? "--bind"
                                  : options.dtypes.size() > 1 ? "a list of dtypes"
                                                              : "a list of collectives";
-      return Status(Code::kInvalidArgument, std::string(option) +
-                                                " starts ranks, but this process is itself a rank "
-                                                "of a job; leave it out");
+      std::string text = std::string(option) +
+                         " starts ranks, but this process is itself a rank of a job; leave it out";
+      if (!options.rivals.empty()) {
+        text += " to measure dt in this job, or compare outside of jobs, on this host alone";
+      }
+      return Status(Code::kInvalidArgument, text);
     }
     worker_options.bound = "launcher";
     command = {files.worker};

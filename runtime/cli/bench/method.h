@@ -32,6 +32,10 @@ enum bench_collective {
   BENCH_GATHER,
   BENCH_SCATTER,
   BENCH_BARRIER,
+  BENCH_ALLTOALLV,
+  BENCH_ALLGATHERV,
+  BENCH_SENDRECV, /* each rank sends to the next one and receives from the one before at once */
+  BENCH_PINGPONG, /* the same one rank after the other, beginning with rank 0 */
   BENCH_COLLECTIVE_COUNT
 };
 
@@ -51,9 +55,9 @@ enum bench_dtype {
 };
 enum bench_op { BENCH_SUM, BENCH_AVG, BENCH_PROD, BENCH_MIN, BENCH_MAX, BENCH_OP_COUNT };
 
-static const char* const bench_collective_names[] = {"allreduce", "allgather", "reduce_scatter",
-                                                     "broadcast", "reduce",    "alltoall",
-                                                     "gather",    "scatter",   "barrier"};
+static const char* const bench_collective_names[] = {
+    "allreduce", "allgather", "reduce_scatter", "broadcast",  "reduce",   "alltoall", "gather",
+    "scatter",   "barrier",   "alltoallv",      "allgatherv", "sendrecv", "pingpong"};
 static const char* const bench_op_names[] = {"sum", "avg", "prod", "min", "max"};
 static const int bench_dtype_bytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8};
 
@@ -64,9 +68,11 @@ typedef struct bench_case {
   int rank;
   int ranks;
   int in_place;
-  int64_t count; /* elements, as the collective's own `count` argument */
+  int64_t count; /* elements, as the collective's own `count` argument; of blocks of unlike size
+                    the average */
   char* a;
   char* b;
+  int64_t* counts; /* [ranks] by bench_set_counts(), for the collectives whose names end in v */
 } bench_case;
 
 static inline double bench_now_us(void) {
@@ -78,7 +84,15 @@ static inline double bench_now_us(void) {
 /* These count elements per rank, or per pair of ranks; their size is the total of one buffer. */
 static inline int bench_is_split(int collective) {
   return collective == BENCH_ALLGATHER || collective == BENCH_REDUCE_SCATTER ||
-         collective == BENCH_ALLTOALL || collective == BENCH_GATHER || collective == BENCH_SCATTER;
+         collective == BENCH_ALLTOALL || collective == BENCH_GATHER ||
+         collective == BENCH_SCATTER || collective == BENCH_ALLTOALLV ||
+         collective == BENCH_ALLGATHERV;
+}
+
+/* Both halves of their rows measure the same. */
+static inline int bench_is_never_in_place(int collective) {
+  return collective == BENCH_ALLTOALL || collective == BENCH_ALLTOALLV ||
+         collective == BENCH_SENDRECV || collective == BENCH_PINGPONG;
 }
 
 static inline int64_t bench_count(int collective, int dtype, int ranks, int64_t bytes) {
@@ -96,16 +110,61 @@ static inline int64_t bench_iterations(double us_per_operation, double budget_us
   return wanted > BENCH_MAX_ITERATIONS ? BENCH_MAX_ITERATIONS : (int64_t)wanted;
 }
 
+/* What `iterations` took on this rank, as time per operation. Of a ping-pong, which is as many hops
+ * as there are ranks, only rank 0 sees all: so the mean over the ranks is one hop. */
+static inline double bench_per_operation_us(const bench_case* c, double total_us,
+                                            int64_t iterations) {
+  if (c->collective == BENCH_PINGPONG && c->rank != 0) return 0;
+  return total_us / (double)iterations;
+}
+
+/* ---- Blocks of unlike size --------------------------------------------------------------------
+ * They are half of the average and one and a half in turn, and the last of an odd number is the
+ * average. An allgatherv has them in rank order. In an alltoallv the block of ranks i and j, in
+ * both directions, is number (i + j) mod ranks: so each rank sends and receives as much as any
+ * other, and what it sends to one is as large as what it gets from it. */
+
+/* Elements before block number `block`, which may go round once. */
+static inline int64_t bench_blocks_before(const bench_case* c, int64_t block) {
+  const int64_t in_round = block % c->ranks;
+  return block * c->count - (in_round % 2 == 1 ? c->count - c->count / 2 : 0);
+}
+
+/* Where rank's block with `peer` begins, in its packed buffer. */
+static inline int64_t bench_block_begin(const bench_case* c, int rank, int64_t peer) {
+  if (c->collective == BENCH_ALLGATHERV) return bench_blocks_before(c, peer);
+  return bench_blocks_before(c, rank + peer) - bench_blocks_before(c, rank);
+}
+
+static inline int64_t bench_block_count(const bench_case* c, int peer) {
+  return bench_block_begin(c, c->rank, peer + 1) - bench_block_begin(c, c->rank, peer);
+}
+
+/* The peer whose block element `index` of this rank's result belongs to. */
+static inline int bench_block_of(const bench_case* c, int64_t index) {
+  int peer = (int)(index / c->count);
+  while (peer > 0 && index < bench_block_begin(c, c->rank, peer)) --peer;
+  while (peer + 1 < c->ranks && index >= bench_block_begin(c, c->rank, peer + 1)) ++peer;
+  return peer;
+}
+
+static inline void bench_set_counts(const bench_case* c) {
+  for (int peer = 0; peer < c->ranks; ++peer) c->counts[peer] = bench_block_count(c, peer);
+}
+
 /* ---- Where the case's data lie --------------------------------------------------------------- */
 
 static inline char* bench_at(const bench_case* c, char* area, int64_t element) {
   return area + element * bench_dtype_bytes[c->dtype];
 }
 
-/* alltoall is never in place: both halves of a row measure the same. */
 static inline char* bench_send(const bench_case* c) {
-  if (!c->in_place || c->collective == BENCH_ALLTOALL) return c->a;
-  return c->collective == BENCH_ALLGATHER ? bench_at(c, c->b, c->rank * c->count) : c->b;
+  if (!c->in_place || bench_is_never_in_place(c->collective)) return c->a;
+  if (c->collective == BENCH_ALLGATHER) return bench_at(c, c->b, c->rank * c->count);
+  if (c->collective == BENCH_ALLGATHERV) {
+    return bench_at(c, c->b, bench_block_begin(c, c->rank, c->rank));
+  }
+  return c->b;
 }
 
 /* Broadcast has one buffer: `a` out of place, so that both halves of a row are measured alike. */
@@ -121,7 +180,9 @@ static inline char* bench_recv(const bench_case* c) {
 static inline int64_t bench_send_count(const bench_case* c) {
   switch (c->collective) {
     case BENCH_REDUCE_SCATTER:
-    case BENCH_ALLTOALL: return c->count * c->ranks;
+    case BENCH_ALLTOALL:
+    case BENCH_ALLTOALLV: return c->count * c->ranks;
+    case BENCH_ALLGATHERV: return bench_block_count(c, c->rank);
     case BENCH_SCATTER: return c->rank == 0 ? c->count * c->ranks : 0;
     default: return c->count;
   }
@@ -130,7 +191,9 @@ static inline int64_t bench_send_count(const bench_case* c) {
 static inline int64_t bench_recv_count(const bench_case* c) {
   switch (c->collective) {
     case BENCH_ALLGATHER:
-    case BENCH_ALLTOALL: return c->count * c->ranks;
+    case BENCH_ALLTOALL:
+    case BENCH_ALLTOALLV:
+    case BENCH_ALLGATHERV: return c->count * c->ranks;
     case BENCH_GATHER: return c->rank == 0 ? c->count * c->ranks : 0;
     default: return c->count;
   }
@@ -165,6 +228,15 @@ static inline double bench_reduced(const bench_case* c, int64_t index) {
   return (double)(result / c->ranks);
 }
 
+/* Of blocks of unlike size. */
+static inline double bench_wanted_of_block(const bench_case* c, int64_t index) {
+  const int peer = bench_block_of(c, index);
+  const int64_t in_block = index - bench_block_begin(c, c->rank, peer);
+  const int64_t sent_at =
+      c->collective == BENCH_ALLGATHERV ? 0 : bench_block_begin(c, peer, c->rank);
+  return (double)bench_value(c, peer, sent_at + in_block);
+}
+
 static inline double bench_wanted(const bench_case* c, int64_t index) {
   switch (c->collective) {
     case BENCH_ALLGATHER:
@@ -174,6 +246,10 @@ static inline double bench_wanted(const bench_case* c, int64_t index) {
     case BENCH_SCATTER: return (double)bench_value(c, 0, c->rank * c->count + index);
     case BENCH_BROADCAST: return (double)bench_value(c, 0, index);
     case BENCH_REDUCE_SCATTER: return bench_reduced(c, c->rank * c->count + index);
+    case BENCH_ALLTOALLV:
+    case BENCH_ALLGATHERV: return bench_wanted_of_block(c, index);
+    case BENCH_SENDRECV:
+    case BENCH_PINGPONG: return (double)bench_value(c, (c->rank + c->ranks - 1) % c->ranks, index);
     default: return bench_reduced(c, index);
   }
 }

@@ -20,13 +20,15 @@ constexpr size_t kMaxSizes = 1000;
 
 constexpr char kFooter[] =
     "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast, reduce, alltoall, gather, "
-    "scatter\n"
-    "or barrier, a list of them, or all. Sizes are bytes; K, M and G mean 2^10, 2^20 and 2^30; "
-    "where\n"
-    "each rank has its part, or sends one to each rank, they are the total of one buffer. A "
-    "barrier "
-    "has\n"
-    "none. Counts of their own (alltoallv, ...), send and recv are not measured.\n"
+    "scatter,\n"
+    "barrier, alltoallv, allgatherv (blocks half and one and a half times the average in turn),\n"
+    "sendrecv (each rank sends to the next one and receives from the one before), pingpong (the "
+    "same\n"
+    "one rank after the other; the time of one message), a list of them, or all. Sizes are bytes; "
+    "K, M\n"
+    "and G mean 2^10, 2^20 and 2^30; where each rank has its part, or sends one to each rank, they "
+    "are\n"
+    "the total of one buffer. A barrier has none.\n"
     "\n"
     "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, "
     "mpirun,\n"
@@ -202,6 +204,12 @@ Result<std::vector<int>> dtypes_of(const std::string& text) {
   return dtypes;
 }
 
+std::string collectives_text() {
+  std::string text;
+  for (const char* const name : bench_collective_names) text += std::string(name) + ", ";
+  return text.substr(0, text.size() - 2) + " and all";
+}
+
 Result<std::vector<int>> collectives_of(const std::string& text) {
   std::vector<int> collectives;
   if (text == "all") {
@@ -211,9 +219,7 @@ Result<std::vector<int>> collectives_of(const std::string& text) {
   for (const std::string& item : split(text)) {
     collectives.push_back(index_of(bench_collective_names, BENCH_COLLECTIVE_COUNT, item));
     if (collectives.back() < 0) {
-      return invalid("unknown collective \"" + item +
-                     "\"; there are allreduce, allgather, reduce_scatter, broadcast, reduce, "
-                     "alltoall, gather, scatter, barrier and all");
+      return invalid("unknown collective \"" + item + "\"; there are " + collectives_text());
     }
   }
   return collectives;
@@ -471,7 +477,10 @@ double bus_factor(const Options& options, int ranks) {
     case BENCH_ALLTOALL:
     case BENCH_GATHER:
     case BENCH_SCATTER:
+    case BENCH_ALLGATHERV:
     case BENCH_REDUCE_SCATTER: return others;
+    // Among an even number of ranks what each keeps is one of the small blocks.
+    case BENCH_ALLTOALLV: return ranks % 2 == 0 ? 1 - 0.5 / ranks : others;
     default: return 1;
   }
 }

@@ -27,16 +27,18 @@ constexpr uint32_t kMpiDtypes =
     bits({BENCH_I8, BENCH_U8, BENCH_I32, BENCH_U32, BENCH_I64, BENCH_U64, BENCH_F32, BENCH_F64});
 constexpr uint32_t kMpiCollectives =
     bits({BENCH_ALLREDUCE, BENCH_ALLGATHER, BENCH_REDUCE_SCATTER, BENCH_BROADCAST, BENCH_REDUCE,
-          BENCH_ALLTOALL, BENCH_GATHER, BENCH_SCATTER, BENCH_BARRIER});
-constexpr uint32_t kGlooCollectives =
-    bits({BENCH_ALLREDUCE, BENCH_ALLGATHER, BENCH_BROADCAST, BENCH_REDUCE});
+          BENCH_ALLTOALL, BENCH_GATHER, BENCH_SCATTER, BENCH_BARRIER, BENCH_ALLTOALLV,
+          BENCH_ALLGATHERV, BENCH_SENDRECV, BENCH_PINGPONG});
+constexpr uint32_t kGlooCollectives = kMpiCollectives & ~bits({BENCH_REDUCE_SCATTER});
+// Its gloo gathers only blocks of one size.
+constexpr uint32_t kTorchCollectives = kGlooCollectives & ~bits({BENCH_ALLGATHERV});
 constexpr Facts kRivals[] = {
     {"openmpi", "openmpi-bin libopenmpi-dev", kMpiDtypes, kMpiCollectives},
     {"mpich", "mpich libmpich-dev", kMpiDtypes, kMpiCollectives},
     {"gloo", "libgloo-dev g++", kMpiDtypes | bits({BENCH_F16}), kGlooCollectives},
     {"torch", "python3-torch",
      bits({BENCH_I8, BENCH_U8, BENCH_I32, BENCH_I64, BENCH_F16, BENCH_F32, BENCH_F64}),
-     kGlooCollectives},
+     kTorchCollectives},
 };
 
 const Facts* facts_of(const std::string& name) {

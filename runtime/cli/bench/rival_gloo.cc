@@ -14,17 +14,23 @@
 // ring) or tuned (of each size, the fastest of ring, bcube and halving-doubling on this machine).
 #include <gloo/algorithm.h>
 #include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
+#include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/config.h>
+#include <gloo/gather.h>
 #include <gloo/math.h>
 #include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
+#include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
 #include <unistd.h>
 
@@ -115,56 +121,129 @@ T combine(Rank* rank, T value, int op) {
 }
 
 template <class T>
-void operate(Rank* rank, const bench_case& c) {
+void reduce(Rank* rank, const bench_case& c) {
   T* const send = reinterpret_cast<T*>(bench_send(&c));
   T* const recv = reinterpret_cast<T*>(bench_recv(&c));
   const auto count = static_cast<size_t>(c.count);
+  if (c.collective == BENCH_ALLREDUCE) return allreduce(rank, send, recv, count, c.op);
+  gloo::ReduceOptions options(rank->context);
+  if (!c.in_place) options.setInput(send, count);
+  options.setOutput(recv, count);
+  options.setReduceFunction(reduce_function<T>(c.op));
+  options.setRoot(0);
+  options.setTag(rank->tag++);
+  gloo::reduce(options);
+}
+
+void reduce(Rank* rank, const bench_case& c) {
+  switch (c.dtype) {
+    case BENCH_I8: return reduce<int8_t>(rank, c);
+    case BENCH_U8: return reduce<uint8_t>(rank, c);
+    case BENCH_I32: return reduce<int32_t>(rank, c);
+    case BENCH_U32: return reduce<uint32_t>(rank, c);
+    case BENCH_I64: return reduce<int64_t>(rank, c);
+    case BENCH_U64: return reduce<uint64_t>(rank, c);
+    case BENCH_F16: return reduce<gloo::float16>(rank, c);
+    case BENCH_F32: return reduce<float>(rank, c);
+    case BENCH_F64: return reduce<double>(rank, c);
+    default: throw std::runtime_error("gloo does not have this dtype");
+  }
+}
+
+// Around the ring: at once, or one rank after the other.
+void pass_on(Rank* rank, const bench_case& c, size_t bytes) {
+  constexpr uint8_t kPrefix = 0x40;  // none of gloo's own
+  const gloo::Slot slot = gloo::Slot::build(kPrefix, rank->tag++);
+  const auto from = rank->context->createUnboundBuffer(c.a, bytes);
+  const auto to = rank->context->createUnboundBuffer(c.b, bytes);
+  const int next = (c.rank + 1) % c.ranks;
+  to->recv((c.rank + c.ranks - 1) % c.ranks, slot);
+  if (c.collective == BENCH_PINGPONG && c.rank != 0) to->waitRecv();
+  from->send(next, slot);
+  if (c.collective != BENCH_PINGPONG || c.rank == 0) to->waitRecv();
+  from->waitSend();
+}
+
+template <class Int>
+std::vector<Int> bytes_of_blocks(const bench_case& c) {
+  std::vector<Int> bytes;
+  for (int peer = 0; peer < c.ranks; ++peer) {
+    bytes.push_back(static_cast<Int>(c.counts[peer] * bench_dtype_bytes[c.dtype]));
+  }
+  return bytes;
+}
+
+// What only changes its place is bytes.
+void move(Rank* rank, const bench_case& c) {
+  char* const send = bench_send(&c);
+  char* const recv = bench_recv(&c);
+  const auto bytes = static_cast<size_t>(c.count) * bench_dtype_bytes[c.dtype];
+  const auto ranks = static_cast<size_t>(c.ranks);
+  const auto go = [rank](auto* options, void (*collective)(decltype(*options))) {
+    options->setTag(rank->tag++);
+    collective(*options);
+  };
   switch (c.collective) {
-    case BENCH_ALLREDUCE: allreduce(rank, send, recv, count, c.op); break;
     case BENCH_ALLGATHER: {
       gloo::AllgatherOptions options(rank->context);
-      if (!c.in_place) options.setInput(send, count);
-      options.setOutput(reinterpret_cast<T*>(c.b), count * static_cast<size_t>(c.ranks));
-      options.setTag(rank->tag++);
-      gloo::allgather(options);
-      break;
+      if (!c.in_place) options.setInput(send, bytes);
+      options.setOutput(c.b, bytes * ranks);
+      return go(&options, gloo::allgather);
+    }
+    case BENCH_ALLGATHERV: {
+      gloo::AllgathervOptions options(rank->context);
+      if (!c.in_place) options.setInput(send, bytes_of_blocks<size_t>(c)[rank->context->rank]);
+      options.setOutput(c.b, bytes_of_blocks<size_t>(c));
+      return go(&options, gloo::allgatherv);
     }
     case BENCH_BROADCAST: {
       gloo::BroadcastOptions options(rank->context);
-      options.setOutput(recv, count);
+      options.setOutput(recv, bytes);
       options.setRoot(0);
-      options.setTag(rank->tag++);
-      gloo::broadcast(options);
-      break;
+      return go(&options, gloo::broadcast);
     }
-    case BENCH_REDUCE: {
-      gloo::ReduceOptions options(rank->context);
-      if (!c.in_place) options.setInput(send, count);
-      options.setOutput(recv, count);
-      options.setReduceFunction(reduce_function<T>(c.op));
+    case BENCH_ALLTOALL: {
+      gloo::AlltoallOptions options(rank->context);
+      options.setInput(send, bytes * ranks);
+      options.setOutput(recv, bytes * ranks);
+      return go(&options, gloo::alltoall);
+    }
+    case BENCH_ALLTOALLV: {
+      gloo::AlltoallvOptions options(rank->context);
+      options.setInput(send, bytes_of_blocks<int64_t>(c));
+      options.setOutput(recv, bytes_of_blocks<int64_t>(c));
+      return go(&options, gloo::alltoallv);
+    }
+    case BENCH_GATHER: {
+      gloo::GatherOptions options(rank->context);
+      options.setInput(send, bytes);
+      if (c.rank == 0) options.setOutput(recv, bytes * ranks);
       options.setRoot(0);
-      options.setTag(rank->tag++);
-      gloo::reduce(options);
-      break;
+      return go(&options, gloo::gather);
     }
+    case BENCH_SCATTER: {
+      gloo::ScatterOptions options(rank->context);
+      std::vector<char*> parts;
+      for (size_t i = 0; i < ranks && c.rank == 0; ++i) parts.push_back(send + i * bytes);
+      if (c.rank == 0) options.setInputs(parts, bytes);
+      options.setOutput(recv, bytes);
+      options.setRoot(0);
+      return go(&options, gloo::scatter);
+    }
+    case BENCH_SENDRECV:
+    case BENCH_PINGPONG:
+      if (c.ranks > 1) return pass_on(rank, c, bytes);
+      memcpy(recv, send, bytes);
+      return;
     default: throw std::runtime_error("gloo does not have this collective");
   }
 }
 
 void operate(Rank* rank, const bench_case& c) {
+  if (c.collective == BENCH_BARRIER) return barrier(rank);
   if (c.count == 0) return;
-  switch (c.dtype) {
-    case BENCH_I8: return operate<int8_t>(rank, c);
-    case BENCH_U8: return operate<uint8_t>(rank, c);
-    case BENCH_I32: return operate<int32_t>(rank, c);
-    case BENCH_U32: return operate<uint32_t>(rank, c);
-    case BENCH_I64: return operate<int64_t>(rank, c);
-    case BENCH_U64: return operate<uint64_t>(rank, c);
-    case BENCH_F16: return operate<gloo::float16>(rank, c);
-    case BENCH_F32: return operate<float>(rank, c);
-    case BENCH_F64: return operate<double>(rank, c);
-    default: throw std::runtime_error("gloo does not have this dtype");
-  }
+  const bool reduces = c.collective == BENCH_ALLREDUCE || c.collective == BENCH_REDUCE;
+  return reduces ? reduce(rank, c) : move(rank, c);
 }
 
 // Microseconds per operation on this rank.
@@ -184,7 +263,7 @@ double time_operations(Rank* rank, const bench_case& c, int64_t iterations, int6
       total += bench_now_us() - start;
     }
   }
-  return total / static_cast<double>(iterations);
+  return bench_per_operation_us(&c, total, iterations);
 }
 
 // f32 and f64 only: each dtype is another copy of the algorithm to be compiled.
@@ -275,12 +354,15 @@ void measure(int argc, char** argv) {
   const auto b = allocate(largest);
   c.a = a.get();
   c.b = b.get();
+  std::vector<int64_t> counts(static_cast<size_t>(c.ranks));
+  c.counts = counts.data();
   if (c.rank == 0) {
     printf("dt-bench-library gloo %d.%d.%d over TCP\n", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR,
            GLOO_VERSION_PATCH);
   }
   for (int i = kFirstSize; i < argc; ++i) {
     c.count = bench_count(c.collective, c.dtype, c.ranks, atoll(argv[i]));
+    bench_set_counts(&c);
     const int64_t bytes = bench_bytes(c.collective, c.dtype, c.ranks, c.count);
     double us[2];
     long long wrong[2];

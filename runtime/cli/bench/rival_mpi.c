@@ -48,6 +48,37 @@ static void fail(const char* text) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+/* Of blocks of unlike size, as MPI wants them. */
+static int* counts = NULL;
+static int* offsets = NULL;
+
+static void set_counts(const bench_case* c) {
+  int64_t begin = 0;
+  bench_set_counts(c);
+  for (int peer = 0; peer < c->ranks; ++peer) {
+    counts[peer] = (int)c->counts[peer];
+    offsets[peer] = (int)begin;
+    begin += c->counts[peer];
+  }
+}
+
+static int neighbours(const bench_case* c, MPI_Datatype type) {
+  const int count = (int)c->count;
+  const int next = (c->rank + 1) % c->ranks;
+  const int before = (c->rank + c->ranks - 1) % c->ranks;
+  int error = MPI_SUCCESS;
+  if (c->collective == BENCH_SENDRECV || c->ranks == 1) {
+    return MPI_Sendrecv(c->a, count, type, next, 0, c->b, count, type, before, 0, MPI_COMM_WORLD,
+                        MPI_STATUS_IGNORE);
+  }
+  for (int turn = 0; turn < 2 && error == MPI_SUCCESS; ++turn) {
+    error = (turn == 0) == (c->rank == 0)
+                ? MPI_Send(c->a, count, type, next, 0, MPI_COMM_WORLD)
+                : MPI_Recv(c->b, count, type, before, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  return error;
+}
+
 static void operate(const bench_case* c) {
   const MPI_Datatype type = mpi_dtype(c->dtype);
   const MPI_Op op = mpi_op(c->op);
@@ -76,6 +107,16 @@ static void operate(const bench_case* c) {
                       count, type, 0, MPI_COMM_WORLD);
       break;
     case BENCH_BARRIER: error = MPI_Barrier(MPI_COMM_WORLD); break;
+    case BENCH_ALLTOALLV:
+      error =
+          MPI_Alltoallv(c->a, counts, offsets, type, c->b, counts, offsets, type, MPI_COMM_WORLD);
+      break;
+    case BENCH_ALLGATHERV:
+      error =
+          MPI_Allgatherv(send, counts[c->rank], type, c->b, counts, offsets, type, MPI_COMM_WORLD);
+      break;
+    case BENCH_SENDRECV:
+    case BENCH_PINGPONG: error = neighbours(c, type); break;
     default: /* reduce */
       error =
           MPI_Reduce(c->rank == 0 ? send : bench_send(c), c->b, count, type, op, 0, MPI_COMM_WORLD);
@@ -119,7 +160,7 @@ static double time_operations(const bench_case* c, int64_t iterations, int64_t b
       total += bench_now_us() - start;
     }
   }
-  return total / (double)iterations;
+  return bench_per_operation_us(c, total, iterations);
 }
 
 static double measure(const bench_case* c, int warmup, int64_t iterations, double budget_us,
@@ -135,7 +176,7 @@ static double measure(const bench_case* c, int warmup, int64_t iterations, doubl
   return sum / c->ranks;
 }
 
-static char* allocate(int64_t bytes) {
+static void* allocate(int64_t bytes) {
   void* area = NULL;
   if (posix_memalign(&area, 4096, (size_t)bytes + 64) != 0) fail("not enough memory");
   memset(area, 0, (size_t)bytes);
@@ -164,6 +205,9 @@ int main(int argc, char** argv) {
   }
   c.a = allocate(largest);
   c.b = allocate(largest);
+  c.counts = allocate(c.ranks * (int64_t)sizeof *c.counts);
+  counts = allocate(c.ranks * (int64_t)sizeof *counts);
+  offsets = allocate(c.ranks * (int64_t)sizeof *offsets);
 
   if (c.rank == 0) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -174,7 +218,13 @@ int main(int argc, char** argv) {
   }
   for (int i = kFixedArguments; i < argc; ++i) {
     c.count = bench_count(c.collective, c.dtype, c.ranks, atoll(argv[i]));
-    if (c.count > INT_MAX) fail("MPI counts end at 2^31 - 1 elements; choose a smaller size");
+    /* With blocks of unlike size the offsets are counts, too. */
+    if (c.count *
+            (c.collective == BENCH_ALLTOALLV || c.collective == BENCH_ALLGATHERV ? c.ranks : 1) >
+        INT_MAX) {
+      fail("MPI counts end at 2^31 - 1 elements; choose a smaller size");
+    }
+    set_counts(&c);
     const int64_t bytes = bench_bytes(c.collective, c.dtype, c.ranks, c.count);
     double us[2];
     long long wrong[2];
@@ -190,6 +240,9 @@ int main(int argc, char** argv) {
   if (c.rank == 0) fflush(stdout);
   free(c.a);
   free(c.b);
+  free(c.counts);
+  free(counts);
+  free(offsets);
   MPI_Finalize();
   return 0;
 }

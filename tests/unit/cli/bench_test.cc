@@ -132,8 +132,8 @@ TEST_CASE("bench: the host's clock is set beside the events") {
 TEST_CASE("bench: the bus bandwidth factors are those of nccl-tests") {
   Options options;
   // On 4 ranks: allreduce, allgather, reduce_scatter, broadcast, reduce, alltoall, gather, scatter,
-  // barrier.
-  const double wanted[] = {1.5, 0.75, 0.75, 1, 1, 0.75, 0.75, 0.75, 1};
+  // barrier, alltoallv, allgatherv, sendrecv, pingpong.
+  const double wanted[] = {1.5, 0.75, 0.75, 1, 1, 0.75, 0.75, 0.75, 1, 0.875, 0.75, 1, 1};
   static_assert(std::size(wanted) == BENCH_COLLECTIVE_COUNT);
   for (int collective = 0; collective < BENCH_COLLECTIVE_COUNT; ++collective) {
     options.collective = collective;
@@ -202,6 +202,54 @@ TEST_CASE("bench: the closed form is the plain loop over ranks") {
   CHECK(bench_wrong(&c) == 0);
   memmove(c.b, sum.data() + 1, (sum.size() - 1) * sizeof(float));
   CHECK(bench_wrong(&c) > 10);  // a shifted buffer
+}
+
+TEST_CASE("bench: blocks of unlike size fill the buffers, and pairs agree about theirs") {
+  for (const int collective : {BENCH_ALLTOALLV, BENCH_ALLGATHERV}) {
+    for (const int ranks : {1, 2, 3, 4, 7, 8}) {
+      for (const int64_t count : {0, 1, 7, 100}) {
+        CAPTURE(collective);
+        CAPTURE(ranks);
+        CAPTURE(count);
+        std::vector<std::vector<int64_t>> counts(ranks, std::vector<int64_t>(ranks));
+        for (int rank = 0; rank < ranks; ++rank) {
+          Areas areas;
+          bench_case c = make_case(collective, BENCH_F32, BENCH_SUM, 0, &areas);
+          c.rank = rank;
+          c.ranks = ranks;
+          c.count = count;
+          c.counts = counts[rank].data();
+          bench_set_counts(&c);
+          int64_t begin = 0;
+          for (int peer = 0; peer < ranks; ++peer) {
+            const int64_t size = c.counts[peer];
+            CHECK(size >= count / 2);
+            CHECK(size <= count + (count + 1) / 2);
+            for (int64_t i = begin; i < begin + size; ++i) CHECK(bench_block_of(&c, i) == peer);
+            CHECK(bench_block_begin(&c, rank, peer) == begin);
+            begin += size;
+          }
+          CHECK(begin == ranks * count);
+          CHECK(bench_recv_count(&c) == begin);
+          CHECK(bench_send_count(&c) == (collective == BENCH_ALLTOALLV ? begin : c.counts[rank]));
+          for (int peer = 0; peer < rank; ++peer) {
+            CHECK(c.counts[peer] == counts[peer][collective == BENCH_ALLTOALLV ? rank : peer]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bench: of a ping-pong the mean over the ranks is one message") {
+  bench_case c{};
+  c.collective = BENCH_PINGPONG;
+  c.ranks = 4;
+  CHECK(bench_per_operation_us(&c, 80, 10) == 8);  // four messages
+  c.rank = 3;
+  CHECK(bench_per_operation_us(&c, 80, 10) == 0);
+  c.collective = BENCH_SENDRECV;
+  CHECK(bench_per_operation_us(&c, 80, 10) == 8);
 }
 
 TEST_CASE("bench: spread") {

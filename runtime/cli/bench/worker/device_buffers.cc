@@ -83,8 +83,8 @@ class DeviceBuffers final : public Buffers {
     DT_TRY(finish());
     const double wall_us = bench_now_us() - begin;
     DT_TRY_VALUE(const float ms, gpu_->elapsed_ms(begin_, end_));
-    const auto operations = static_cast<double>(iterations);
-    return Times{static_cast<double>(ms) * 1e3 / operations, wall_us / operations};
+    return Times{bench_per_operation_us(&c, static_cast<double>(ms) * 1e3, iterations),
+                 bench_per_operation_us(&c, wall_us, iterations)};
   }
   Status combine(void* value, dt_dtype dtype, dt_reduce_op op) override {
     constexpr int64_t kBytes = 8;

@@ -88,7 +88,7 @@ class HostBuffers final : public Buffers {
       }
     }
     DT_TRY(check(status));
-    const double us = total / static_cast<double>(iterations);
+    const double us = bench_per_operation_us(&c, total, iterations);
     return Times{us, us};
   }
   Status combine(void* value, dt_dtype dtype, dt_reduce_op op) override {
@@ -115,6 +115,30 @@ Status check(dt_status status) {
   return Status(static_cast<Code>(status), dt_last_error());
 }
 
+namespace {
+
+/// Around the ring. A single rank sends to itself, which is an alltoall.
+dt_status start_neighbours(dt_comm* comm, const bench_case& c, dt_stream stream) {
+  const auto dtype = static_cast<dt_dtype>(c.dtype);
+  const int next = (c.rank + 1) % c.ranks;
+  const int before = (c.rank + c.ranks - 1) % c.ranks;
+  const auto send = [&] { return dt_send(comm, c.a, c.count, dtype, next, stream, nullptr); };
+  const auto receive = [&] { return dt_recv(comm, c.b, c.count, dtype, before, stream, nullptr); };
+  if (c.ranks == 1) return dt_alltoall(comm, c.a, c.b, c.count, dtype, stream, nullptr);
+  dt_status status = DT_OK;
+  if (c.collective == BENCH_PINGPONG) {
+    status = c.rank == 0 ? send() : receive();
+    return status != DT_OK ? status : c.rank == 0 ? receive() : send();
+  }
+  if (status = dt_group_begin(comm); status != DT_OK) return status;
+  status = send();
+  if (status == DT_OK) status = receive();
+  const dt_status ended = dt_group_end(comm);
+  return status != DT_OK ? status : ended;
+}
+
+}  // namespace
+
 dt_status start(dt_comm* comm, const bench_case& c, dt_stream stream) {
   const auto dtype = static_cast<dt_dtype>(c.dtype);
   const auto op = static_cast<dt_reduce_op>(c.op);
@@ -136,6 +160,13 @@ dt_status start(dt_comm* comm, const bench_case& c, dt_stream stream) {
       return dt_scatter(comm, c.rank == 0 ? send : nullptr, recv, c.count, dtype, 0, stream,
                         nullptr);
     case BENCH_BARRIER: return dt_barrier(comm, stream, nullptr);
+    case BENCH_ALLTOALLV:
+      return dt_alltoallv(comm, send, c.counts, nullptr, recv, c.counts, nullptr, dtype, stream,
+                          nullptr);
+    case BENCH_ALLGATHERV:
+      return dt_allgatherv(comm, send, recv, c.counts, nullptr, dtype, stream, nullptr);
+    case BENCH_SENDRECV:
+    case BENCH_PINGPONG: return start_neighbours(comm, c, stream);
     default: return dt_reduce(comm, send, recv, c.count, dtype, op, 0, stream, nullptr);
   }
 }

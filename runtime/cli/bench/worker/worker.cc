@@ -37,7 +37,8 @@ struct CommDeleter {
 struct Run {
   const Options& options;
   Buffers* buffers;
-  bench_case c;  ///< of the size at hand
+  bench_case c;                 ///< of the size at hand
+  std::vector<int64_t> counts;  ///< its `counts`
 };
 
 Result<Times> time_round(const Run& run, int64_t iterations, int64_t bytes) {
@@ -75,6 +76,7 @@ Result<Row> measure(Run* run, int64_t wanted_bytes) {
   c.count = bench_count(c.collective, c.dtype, c.ranks, wanted_bytes);
   row.count = c.count;
   row.bytes = bench_bytes(c.collective, c.dtype, c.ranks, c.count);
+  bench_set_counts(&c);
   int64_t iterations[2] = {1, 1};
   for (c.in_place = 0; c.in_place < 2; ++c.in_place) {
     DT_TRY_VALUE(iterations[c.in_place], start_place(*run, row.bytes, &row.places[c.in_place]));
@@ -122,8 +124,11 @@ void print_header(const Options& options, const dt_place& place, const Machine& 
   if (options.collective == BENCH_BROADCAST) {
     printf("# broadcast has one buffer: both halves measure it\n");
   }
-  if (options.collective == BENCH_ALLTOALL) {
-    printf("# alltoall is never in place: both halves measure the same\n");
+  if (bench_is_never_in_place(options.collective)) {
+    printf("# %s is never in place: both halves measure the same\n", collective_name(options));
+  }
+  if (options.collective == BENCH_PINGPONG) {
+    printf("# one operation is one message: with two ranks half of the way there and back\n");
   }
   if (options.cuda) printf("# operations back to back on one stream, timed by CUDA's events\n");
   fputs(table_header().c_str(), stdout);
@@ -194,12 +199,13 @@ Result<int> work(const Options& options) {
   program.version = std::string("dt ") + dt_version();
   {
     DT_TRY_VALUE(const auto buffers, make_buffers(options, gpus, comm.get()));
-    Run run{options, buffers.get(), {}};
+    Run run{options, buffers.get(), {}, std::vector<int64_t>(place.world_size)};
     run.c.collective = options.collective;
     run.c.dtype = options.dtype;
     run.c.op = options.op;
     run.c.rank = place.rank;
     run.c.ranks = place.world_size;
+    run.c.counts = run.counts.data();
     buffers->place(&run.c);
     DT_TRY_VALUE(program.rows, measure_all(&run, prints));
   }
