@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_readme.py README SCRATCH_DIR: runs what the README shows, in SCRATCH_DIR.
+"""check_readme.py SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
 
 A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
@@ -62,8 +62,8 @@ def run(body, folder, wanted_status):
 
 
 def main():
-    readme, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    found = blocks(readme.read_text(encoding="utf-8"))
+    folder, pages = Path(sys.argv[1]), [Path(word) for word in sys.argv[2:]]
+    found = [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
     failed = ran = 0
     for i, (mark, _, body) in enumerate(found):
         if mark.startswith("file "):
@@ -89,7 +89,7 @@ def main():
             print(f"  printed, but not shown: {line}")
         print("  its output:\n" + "\n".join("    " + line for line in output.splitlines()))
     if ran == 0:
-        print(f"skipped: no block of {readme.name} is marked <!-- run -->")
+        print(f"skipped: no block of {', '.join(page.name for page in pages)} is marked <!-- run -->")
         return 77
     print(f"{ran - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
