@@ -106,6 +106,8 @@ constexpr Key kKeys[] = {
      "Who advances works of host communicators: a thread of dt, or only calls of dt (one host only)."},
     {"host.progress_cpus", "DT_HOST_PROGRESS_CPUS", Type::kString, "", 0, 4096, "", "", kAny, false,
      "Processors of the threads that advance works, as in \"1,3-5\"; empty: those of the program."},
+    {"host.numa", "DT_HOST_NUMA", Type::kString, "", 0, 8192, "auto", "", kTold, false,
+     "Where local ranks live: auto: by their processors; off: no matter; or their nodes, as 0,0,1,1."},
     {"host.inline_bytes", "DT_HOST_INLINE_BYTES", Type::kInteger, "bytes", 0, 16 << 20, "8192", "",
      kSame, false, "Largest message that goes through the slots in one shot."},
     {"host.slot_bytes", "DT_HOST_SLOT_BYTES", Type::kInteger, "bytes", 4096, 16777216, "65536", "",

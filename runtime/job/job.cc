@@ -85,6 +85,7 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
     job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
   DT_TRY(job->settle_progress(merged));
+  DT_TRY(job->settle_numa(merged));
   record::Identity identity;
   identity.job_id = job->place_.job_id;
   identity.attempt = job->place_.attempt;
@@ -222,6 +223,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.ring_bytes = config.integer("host.ring_bytes");
   options.thresholds = thresholds_of(config);
   options.by_caller = by_caller_;
+  DT_TRY_VALUE(options.home, find_home(verdict));
   options.processors = progress_processors_;
   options.staging = staging_of(config.text("host.staging"));
   options.logger = logger_;

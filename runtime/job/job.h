@@ -12,6 +12,7 @@
 
 #include "backend/host/host.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "comm/communicator.h"
@@ -127,6 +128,8 @@ class Job {
                               const store::Reach& reach, const Wait& wait);
   /// host.progress and host.progress_cpus, before anybody else is told of this rank.
   Status settle_progress(const Config& config);
+  Status settle_numa(const Config& config);
+  Result<NumaHome> find_home(const store::Verdict& verdict) const;
   Status share_memory(const Config& config, const store::Verdict& verdict,
                       shm::ArenaListener listener, const Wait& wait);
   Status connect_hosts(const store::Verdict& verdict, const Wait& wait);
@@ -239,6 +242,7 @@ class Job {
   Guarded<LocalPeers> local_;
   bool by_caller_ = false;  ///< host.progress = caller
   std::vector<int32_t> progress_processors_;
+  NumaWish numa_;                     ///< host.numa
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   store::Verdict verdict_;            ///< of the join; of a job with more than one rank
   std::shared_ptr<comm::Communicator> world_;

@@ -165,6 +165,7 @@ Result<std::shared_ptr<HostEngine>> HostEngine::create(shm::ArenaListener listen
   arena_options.session = options.session;
   arena_options.local_rank = options.local_rank;
   arena_options.local_size = options.local_size;
+  arena_options.home = options.home;
   arena_options.logger = options.logger;
   const bool ranks_known =
       options.local_rank >= 0 &&

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "collective/stager.h"
 #include "collective/thresholds.h"
 #include "transport/shm/arena.h"
@@ -31,6 +32,7 @@ class HostEngine {
     int64_t spin_us = 50;
     /// No progress thread: operations advance inside calls of dt only. May differ between ranks.
     bool by_caller = false;
+    NumaHome home;                    ///< of this rank
     std::vector<int32_t> processors;  ///< of the progress thread; empty: as who starts it
     // Equal on all ranks; checked when the world communicator is made.
     int64_t inline_bytes = 8 << 10;  ///< largest contribution that travels with its descriptor

@@ -11,6 +11,9 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <set>
+
+#include "base/numa.h"
 
 namespace dt::cli::bench {
 namespace {
@@ -68,6 +71,9 @@ Machine read_machine() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) machine.cores = CPU_COUNT(&set);
+  std::set<int> nodes;
+  for (const Cpu& cpu : read_topology("/sys", allowed_cpus())) nodes.insert(cpu.node);
+  machine.nodes = std::max(static_cast<int>(nodes.size()), 1);
   char date[32] = "";
   const time_t now = time(nullptr);
   tm utc{};
@@ -78,8 +84,10 @@ Machine read_machine() {
 }
 
 std::string machine_line(const Machine& machine) {
-  return format("# host: %s, cpu: %s, %d cores, %s\n", machine.host.c_str(), machine.cpu.c_str(),
-                machine.cores, machine.date.c_str());
+  return format("# host: %s, cpu: %s, %d cores%s, %s\n", machine.host.c_str(), machine.cpu.c_str(),
+                machine.cores,
+                machine.nodes > 1 ? format(" on %d NUMA nodes", machine.nodes).c_str() : "",
+                machine.date.c_str());
 }
 
 std::string table_header() {

@@ -60,9 +60,10 @@ struct Machine {
   std::string cpu;
   int cores = 0;     ///< this process may use
   std::string date;  ///< UTC, ISO 8601
+  int nodes = 1;     ///< NUMA, on which the cores are
 };
 Machine read_machine();
-/// "# host: ..., cpu: ..., 2 cores, 2026-...\n"
+/// "# host: ..., cpu: ..., 2 cores, 2026-...\n"; with several nodes "16 cores on 2 NUMA nodes"
 std::string machine_line(const Machine& machine);
 
 /// nccl-tests' table.

@@ -4,9 +4,10 @@
 #include <cinttypes>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
+#include "base/numa.h"
 #include "cli/doctor/checks.h"
-#include "cli/run/binding.h"
 
 namespace dt::cli::doctor {
 namespace {
@@ -175,6 +176,12 @@ Finding look_at_processors(const Machine& machine) {
   Finding finding;
   finding.text = format("%zu of %zu", allowed, std::max(online, allowed));
   if (allowed < online) finding.text += " (" + cpu_list_text(machine.cpus) + ")";
+  std::set<int> nodes;
+  for (const Cpu& cpu : read_topology(machine.roots.sys, machine.cpus)) nodes.insert(cpu.node);
+  if (online_nodes(machine.roots.sys).size() > 1) {
+    finding.text += format(", NUMA %s %s", nodes.size() == 1 ? "node" : "nodes",
+                           cpu_list_text({nodes.begin(), nodes.end()}).c_str());
+  }
   finding.compared = format("%zu of %zu", allowed, std::max(online, allowed));
   if (quota > 0) {
     finding.text += format(", the control group allows %.1f", quota);

@@ -13,8 +13,8 @@
 #include <memory>
 
 #include "backend/nccl/library.h"
+#include "base/numa.h"
 #include "cli/doctor/machine.h"
-#include "cli/run/binding.h"
 #include "cli/run/fd.h"
 #include "net/address.h"
 #include "net/interfaces.h"

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "cli/run/binding.h"
+#include "base/numa.h"
 
 namespace dt::cli {
 

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "cli/run/binding.h"
+#include "base/numa.h"
 #include "cli/run/fd.h"
 #include "cli/run/guardian.h"
 

@@ -133,6 +133,7 @@ Status HostArena::map_headers() {
   CPU_ZERO(&usable);
   sched_getaffinity(0, sizeof usable, &usable);
   memcpy(header.affinity, &usable, sizeof usable);
+  header.node = options_.home.node;
   return {};
 }
 
@@ -221,6 +222,18 @@ Status HostArena::shortage(int64_t bytes, const std::string& why) const {
              options_.world_rank, static_cast<long long>(bytes), why.c_str()));
 }
 
+/// First touch would do the same for a rank that is bound, but not in whichever thread of the
+/// program allocates, nor for pages that come back from swap under another rank.
+void HostArena::settle(char* address, const Block& block) {
+  if (!options_.home.binds || unsettled_.load(std::memory_order_relaxed)) return;
+  const int error = prefer_node(address, block.bytes, options_.home.node);
+  if (error == 0 || unsettled_.exchange(true) || options_.logger == nullptr) return;
+  options_.logger->log(LogLevel::kDebug,
+                       "rank %d: its memory cannot be asked for on NUMA node %d (mbind: %s), so it "
+                       "lies where it is first written",
+                       options_.world_rank, options_.home.node, errno_text(error).c_str());
+}
+
 Status HostArena::reserve(char* address, const Block& block) const {
   const auto length = static_cast<size_t>(block.bytes);
   // Touching through a mapping that asked for huge pages gets them, fallocate alone does not. It
@@ -273,6 +286,7 @@ Result<void*> HostArena::allocate(int64_t bytes, Use use) {
     return mapped.status();
   }
   char* address = mapped.value();
+  settle(address, block);
   Status reserved = reserve(address, block);
   if (!reserved.ok()) {
     munmap(address, static_cast<size_t>(block.bytes));

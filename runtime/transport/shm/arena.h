@@ -10,6 +10,7 @@
 
 #include "base/guarded.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "transport/shm/section.h"
@@ -73,7 +74,8 @@ class HostArena {
     int32_t local_rank = 0;
     int32_t local_size = 1;
     int32_t world_rank = 0;  ///< of this rank, for messages
-    LoggerPtr logger;        ///< null: silent
+    NumaHome home;
+    LoggerPtr logger;  ///< null: silent
   };
 
   /// Collective over the local ranks. `listener` is this rank's own, used (and closed) only where
@@ -121,6 +123,8 @@ class HostArena {
   SectionHeader& header(int32_t local_rank) const { return *headers_[local_rank]; }
   SectionHeader& own_header() const { return *headers_[options_.local_rank]; }
   Doorbell& doorbell() const { return own_header().doorbell; }
+  /// The NUMA node where a local rank lives; -1: not known.
+  int32_t node(int32_t local_rank) const { return headers_[local_rank]->node; }
   /// More local ranks than processors that any of them may use.
   bool oversubscribed() const { return oversubscribed_; }
 
@@ -154,6 +158,7 @@ class HostArena {
   Status map_headers();
   Status check_headers();
   void reap();
+  void settle(char* address, const Block& block);
   Status reserve(char* address, const Block& block) const;
   Status shortage(int64_t bytes, const std::string& why) const;
   Result<char*> map(int32_t local_rank, int64_t offset, int64_t bytes) const;
@@ -164,6 +169,7 @@ class HostArena {
   std::vector<SectionHeader*> headers_;
   bool oversubscribed_ = false;
   std::atomic<bool> quarantined_{false};
+  std::atomic<bool> unsettled_{false};  ///< the system refused, and does not get asked again
   Guarded<Blocks> blocks_;
   Guarded<std::vector<Retired>> retired_;
   Guarded<Views> views_;

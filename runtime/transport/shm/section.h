@@ -60,6 +60,7 @@ struct SectionHeader {
   int64_t pid;                        ///< in the rank's own PID namespace
   uint64_t pid_namespace;             ///< its inode; 0: unknown
   uint64_t affinity[kAffinityWords];  ///< processors the rank may use
+  int32_t node;                       ///< NUMA, where the rank lives; -1: not known
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
   /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for

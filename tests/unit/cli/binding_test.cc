@@ -5,13 +5,11 @@
 
 #include "pretended_tree.h"
 
+using dt::Cpu;
+using dt::read_topology;
 using dt::cli::Bind;
 using dt::cli::BindPlan;
-using dt::cli::Cpu;
-using dt::cli::cpu_list_text;
-using dt::cli::parse_cpu_list;
 using dt::cli::plan_binding;
-using dt::cli::read_topology;
 using dt::test::PretendedTree;
 using Ints = std::vector<int>;
 
@@ -110,14 +108,4 @@ TEST_CASE("without a word in /sys each processor is a core of one node") {
   CHECK(cores.cpus[0] == Ints{2});
   CHECK(cores.cpus[1] == Ints{3});
   CHECK(plan_binding(Bind::kNuma, cpus, 2).cpus[1] == Ints{2, 3});
-}
-
-TEST_CASE("lists of processors are read and written as Linux does") {
-  CHECK(parse_cpu_list("0-2,5,7-8") == Ints{0, 1, 2, 5, 7, 8});
-  CHECK(parse_cpu_list("").empty());
-  CHECK(parse_cpu_list("junk").empty());
-  CHECK(parse_cpu_list("3-1").empty());
-  CHECK(parse_cpu_list("0-99999999999999999999").size() == 1 << 16);
-  CHECK(cpu_list_text({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8");
-  CHECK(cpu_list_text({}).empty());
 }

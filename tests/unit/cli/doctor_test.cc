@@ -74,6 +74,15 @@ TEST_CASE("processors: the mask, the quota of the control group and of those abo
   check_finding(look_at_processors(pretended.machine), Grade::kGood, "4 of 4");
   pretended.machine.cpus = {0, 2, 3};
   check_finding(look_at_processors(pretended.machine), Grade::kGood, "3 of 4 (0,2-3)");
+  pretended.tree.write("sys/devices/system/node/online", "0-1\n");
+  pretended.tree.write("sys/devices/system/node/node0/cpulist", "0-1\n");
+  pretended.tree.write("sys/devices/system/node/node1/cpulist", "2-3\n");
+  check_finding(look_at_processors(pretended.machine), Grade::kGood,
+                "3 of 4 (0,2-3), NUMA nodes 0-1");
+  pretended.machine.cpus = {2, 3};
+  check_finding(look_at_processors(pretended.machine), Grade::kGood, "2 of 4 (2-3), NUMA node 1");
+  pretended.tree.write("sys/devices/system/node/online", "0\n");
+  pretended.machine.cpus = {0, 2, 3};
   pretended.tree.write("proc/self/cgroup", "0::/pod/container\n");
   pretended.tree.write("sys/fs/cgroup/pod/container/cpu.max", "max 100000\n");
   pretended.tree.write("sys/fs/cgroup/pod/cpu.max", "250000 100000\n");

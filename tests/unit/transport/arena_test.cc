@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -112,6 +114,36 @@ TEST_CASE("Arena: ranks see each other's headers and memory") {
     // A view outlives the block; what it shows was given back.
     CHECK(view.value()->data()[0] == 0);
   }
+}
+
+TEST_CASE("Arena: memory is asked for on the node of its owner; where that fails it is said once") {
+  std::vector<std::string> lines;
+  HostArena::Options one = options(0, 1);
+  one.logger = std::make_shared<dt::Logger>(
+      dt::LogLevel::kDebug, [&](dt::LogLevel, const char* text) { lines.push_back(text); });
+  const auto allocates = [&](int32_t node) {
+    one.home = {node, true};
+    auto listener = ArenaListener::create().value();
+    const std::string leader = listener.name();
+    auto arena = join(std::move(listener), leader, one);
+    REQUIRE(arena.ok());
+    CHECK(arena.value()->node(0) == node);
+    for (const int64_t bytes : {int64_t{100}, int64_t{5} << 20}) {
+      auto memory = arena.value()->allocate(bytes);
+      REQUIRE(memory.ok());
+      static_cast<char*>(memory.value())[bytes - 1] = 42;
+      int mode = -1;
+      const long told =
+          syscall(SYS_get_mempolicy, &mode, nullptr, 0UL, memory.value(), MPOL_F_ADDR);
+      if (told == 0 && lines.empty()) CHECK(mode == MPOL_PREFERRED);
+    }
+  };
+  allocates(0);  // a container may forbid it
+  lines.clear();
+  allocates(1000);
+  REQUIRE(lines.size() == 1);
+  CHECK_MESSAGE(contains(lines[0], "rank 10: its memory cannot be asked for on NUMA node 1000"),
+                lines[0]);
 }
 
 TEST_CASE("Arena: released memory is used again and zeroed, after a failure it is neither") {

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// On which NUMA node of its host a rank lives.
+#include <utility>
+
+#include "job/job.h"
+
+namespace dt::job {
+
+Status Job::settle_numa(const Config& config) {
+  auto wish = parse_numa(config.text("host.numa"));
+  if (!wish.ok()) {
+    const std::string& where = config.source_of("host.numa").where;
+    return Status(wish.status().code(), format("rank %d (%s): host.numa%s%s: %s", place_.rank,
+                                               host_name_.c_str(), where.empty() ? "" : " of ",
+                                               where.c_str(), wish.status().message().c_str()));
+  }
+  numa_ = std::move(wish).value();
+  return {};
+}
+
+/// The error is that of all ranks of the host.
+Result<NumaHome> Job::find_home(const store::Verdict& verdict) const {
+  const auto told = static_cast<int32_t>(numa_.nodes.size());
+  if (told > 0 && told < verdict.local_size) {
+    return Status(Code::kConfig,
+                  format("rank %d (%s): host.numa names the nodes of %d ranks, and %d run on this "
+                         "host; name one for each, or set it to auto",
+                         place_.rank, host_name_.c_str(), told, verdict.local_size));
+  }
+  return find_numa_home(numa_, verdict.local_rank);
+}
+
+}  // namespace dt::job
