@@ -369,6 +369,7 @@ TEST_CASE("--tune says what does not go with it, before it measures") {
         1);
   CHECK(count_of(usage_error({"--tune", "-n", "2,4"}), "--tune does not go with a list of ranks") ==
         1);
+  CHECK(count_of(usage_error({"--tune", "--wire", "10"}), "--tune does not go with --wire") == 1);
   CHECK(count_of(usage_error({"--tune", "--rounds", "2"}), "--tune needs at least 3 rounds") == 1);
   CHECK(count_of(usage_error({"allreduce", "--tune-write", "x"}), "--tune-write requires --tune") ==
         1);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "cli/bench/help.h"
 #include "cli/bench/method.h"
 #include "cli/bench/plot.h"
 #include "cli/bench/rival_facts.h"
@@ -17,63 +18,6 @@ namespace {
 constexpr int kMaxRanks = 4096;  // as dt run
 constexpr int64_t kMaxBytes = int64_t{1} << 40;
 constexpr size_t kMaxSizes = 1000;
-
-constexpr char kFooter[] =
-    "COLLECTIVE is allreduce, allgather, reduce_scatter, broadcast, reduce, alltoall, gather, "
-    "scatter,\n"
-    "barrier, alltoallv, allgatherv (blocks half and one and a half times the average in turn),\n"
-    "sendrecv (each rank sends to the next one and receives from the one before), pingpong (the "
-    "same\n"
-    "one rank after the other; the time of one message), a list of them, or all. Sizes are bytes; "
-    "K, M\n"
-    "and G mean 2^10, 2^20 and 2^30; where each rank has its part, or sends one to each rank, they "
-    "are\n"
-    "the total of one buffer. A barrier has none.\n"
-    "\n"
-    "dt bench starts its ranks itself on this machine; started as a rank (by dt run, srun, "
-    "mpirun,\n"
-    "...) it measures within that job.\n"
-    "\n"
-    "Method: results are verified first; then, per size, warm-up and --rounds rounds, of which "
-    "the\n"
-    "median counts. From 64 KiB on every rank rewrites its buffer and passes a barrier before "
-    "each\n"
-    "timed operation; below, operations run back to back. Times are averaged over the ranks.\n"
-    "Columns are those of nccl-tests, GB is 10^9 bytes.\n"
-    "\n"
-    "--plot draws dt, the rivals, and as the machine's limit a copy of each size that every rank "
-    "makes\n"
-    "at once without waiting for another.\n"
-    "\n"
-    "--device cuda measures GPU memory over NCCL, or through the host where ranks share a GPU and\n"
-    "backend.shared_gpu is host. As nccl-tests, it runs operations back to back at every size; "
-    "the\n"
-    "times are those of CUDA's events.\n"
-    "\n"
-    "COLLECTIVE, -n and --dtype take lists (-n 2,4,8 --dtype f32,bf16, or --dtype all): every "
-    "combination is\n"
-    "measured.\n"
-    "\n"
-    "Each rank that dt bench starts has cores of its own while there are enough of them, as have "
-    "the\n"
-    "rivals' ranks; --bind none leaves all of them to the kernel.\n"
-    "\n"
-    "--compare compiles small programs of the rivals and runs them in turn with dt: in each round\n"
-    "every program does one short run over all sizes. openmpi-tuned is Open MPI with glibc's "
-    "malloc\n"
-    "set to keep large blocks, which is its fairest setting; gloo-tuned takes the fastest of "
-    "gloo's\n"
-    "algorithms for each size; torch is torch.distributed over gloo. A rival that is not installed "
-    "is\n"
-    "an error; --compare all measures those that are and names the others.\n"
-    "\n"
-    "--tune takes no COLLECTIVE: it measures an allreduce beside itself with other values of "
-    "[host] "
-    "in\n"
-    "dt.toml, prints those that are faster by more than the present value differs from itself,\n"
-    "and measures what it found once more as a whole. --tune-write changes these lines of a "
-    "dt.toml\n"
-    "and leaves the others as they are.";
 
 // dt's name, nccl-tests' name
 struct DtypeName {
@@ -230,6 +174,7 @@ Status interpret_tuning(const Words& words, Options* options) {
       {!words.collective.empty(), "a collective"},
       {options->cuda, "--device cuda"},
       {!words.compare.empty(), "--compare"},
+      {!words.wire.empty(), "--wire"},
       {options->ranks_list.size() > 1, "a list of ranks"},
       {options->dtypes.size() > 1, "a list of dtypes"},
       {!options->json.empty(), "--json"},
@@ -316,7 +261,7 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   Options& options = parsed.options;
   Words words;
   CLI::App app("Measures a collective; prints the columns of nccl-tests.", "dt bench");
-  app.footer(kFooter);
+  app.footer(kHelp);
   app.add_option("collective", words.collective, "what to measure");
   auto* ranks =
       app.add_option("-n,--nproc", words.ranks, "how many ranks to start; a list: 2,4,8 (2)");
@@ -341,8 +286,10 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   app.add_option("--dtype", words.dtype, "element type, a list of them, or all (f32)");
   app.add_option("--op", words.op, "reduction (sum)");
   app.add_option("--device", words.device, "host: host memory; cuda: GPU memory (host)");
-  app.add_option("--memory", words.memory,
-                 "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared)");
+  auto* memory =
+      app.add_option("--memory", words.memory,
+                     "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared; with "
+                     "--tune: both)");
   app.add_option("--json", options.json, "also write all figures to FILE");
   app.add_option("--csv", options.csv, "also write all figures to FILE");
   app.add_option("--compare", words.compare,
@@ -380,6 +327,7 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
   options.ranks_given = ranks->count() > 0;
   if (options.tune && rounds->count() == 0) options.rounds = kTuneRounds;
   options.bind_given = bind->count() > 0;
+  options.memory_given = memory->count() > 0;
   options.sizes_given = sizes->count() + min->count() + max->count() > 0;
   if (const Status status = interpret(words, &options); !status.ok()) {
     fprintf(stderr, "dt bench: %s; see dt bench --help\n", status.message().c_str());

@@ -21,6 +21,7 @@ struct Options {
   int ranks = 2;
   bool ranks_given = false;
   bool bind_given = false;
+  bool memory_given = false;
   std::vector<int64_t> sizes_bytes;
   int warmup = 5;
   int iterations = 0;  ///< 0: as many as fit into budget_ms

@@ -73,7 +73,7 @@ class Tuner {
   Result<std::vector<double>> sample(const Keyed& values, const std::vector<Probe>& probes) const {
     std::vector<double> points;
     for (const Probe& probe : probes) {
-      Options once = options_;
+      Options once = for_collective(options_, probe.collective);
       once.sizes_bytes = probe.sizes_bytes;
       ChildPlan plan = own_run(once, files_, probe.shared, kLooks);
       for (const auto& [key, value] : values) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/bench/method.h"
 #include "config/keys.h"
 
 namespace dt::cli::bench {
@@ -28,11 +29,16 @@ int64_t other_way(int64_t present, int ranks) {
 }
 
 std::vector<Knob> all_knobs(int ranks, int64_t exchange_ranks) {
-  const auto own = [](std::vector<int64_t> sizes) { return Probe{false, true, std::move(sizes)}; };
-  const auto shared = [](std::vector<int64_t> sizes) {
-    return Probe{true, true, std::move(sizes)};
+  const auto own = [](std::vector<int64_t> sizes) {
+    return Probe{BENCH_ALLREDUCE, false, true, std::move(sizes)};
   };
-  const Probe past_caches{true, false, sizes_around_caches(ranks)};
+  const auto shared = [](std::vector<int64_t> sizes) {
+    return Probe{BENCH_ALLREDUCE, true, true, std::move(sizes)};
+  };
+  // What is summed in place stays in the caches.
+  const auto past_caches = [ranks](bool is_shared) {
+    return Probe{BENCH_ALLREDUCE, is_shared, false, sizes_around_caches(ranks)};
+  };
   const std::vector<int64_t> small = {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB};
   const std::vector<int64_t> middle = {64 * kKiB, 256 * kKiB, kMiB};
   const std::vector<int64_t> large = {64 * kKiB, 512 * kKiB, 4 * kMiB, 16 * kMiB};
@@ -56,7 +62,14 @@ std::vector<Knob> all_knobs(int ranks, int64_t exchange_ranks) {
        0,
        {128 * kKiB, 256 * kKiB, 512 * kKiB, kMiB, 2 * kMiB},
        {shared({kMiB, 4 * kMiB, 16 * kMiB})}},
-      {"host.streaming_bytes", 0, {32 * kMiB, 64 * kMiB, 128 * kMiB, 1024 * kMiB}, {past_caches}},
+      {"host.streaming_bytes",
+       0,
+       {32 * kMiB, 64 * kMiB, 128 * kMiB, 1024 * kMiB},
+       {past_caches(true), past_caches(false)}},
+      {"host.mapped_bytes",
+       0,
+       {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB},
+       {Probe{BENCH_PINGPONG, true, false, {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB}}}},
   };
 }
 
@@ -90,6 +103,16 @@ Result<std::vector<Knob>> plan_tuning(const Options& options, const Config& conf
         std::none_of(options.tune_keys.begin(), options.tune_keys.end(), is_it)) {
       continue;
     }
+    const bool is_named = !options.tune_keys.empty();
+    std::erase_if(knob.probes, [&](const Probe& probe) {
+      return options.memory_given && probe.shared != options.shared;
+    });
+    if (knob.probes.empty() && is_named) {
+      return Status(Code::kInvalidArgument, "--tune-keys " + knob.key.substr(sizeof kPrefix - 1) +
+                                                ": --memory " + memory_name(options) +
+                                                " is moved without it; leave out one of the two");
+    }
+    if (knob.probes.empty()) continue;
     knob.present = config.integer(knob.key);
     std::erase(knob.values, knob.present);
     for (Probe& probe : knob.probes) {

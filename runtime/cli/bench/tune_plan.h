@@ -11,8 +11,9 @@
 
 namespace dt::cli::bench {
 
-/// Sizes of an allreduce that show what a setting does.
+/// Sizes of a collective that show what a setting does.
 struct Probe {
+  int collective = 0;     ///< bench_collective
   bool shared = false;    ///< memory of dt_mem_alloc()
   bool in_place = false;  ///< sums in place count as well
   std::vector<int64_t> sizes_bytes;
@@ -27,7 +28,8 @@ struct Knob {
 };
 
 /// The knobs that `options` name, in the order in which they are tried; a later one is measured
-/// with what was found for the earlier ones. INVALID_ARGUMENT: an unknown name.
+/// with what was found for the earlier ones. With --memory only those that such buffers are moved
+/// by. INVALID_ARGUMENT: an unknown name, or one that says nothing about this memory.
 Result<std::vector<Knob>> plan_tuning(const Options& options, const Config& config);
 
 /// The variable that sets `key`: "DT_HOST_SLOT_BYTES".

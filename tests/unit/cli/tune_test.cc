@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cli/bench/method.h"
 #include "cli/bench/tune_choice.h"
 #include "cli/bench/tune_file.h"
 #include "cli/bench/tune_plan.h"
@@ -148,7 +149,40 @@ TEST_CASE("tune: what is tried follows from the settings that are in force") {
   REQUIRE(!unknown.ok());
   CHECK(unknown.status().message() ==
         "--tune-keys spin_us: there are inline_bytes, exchange_ranks, slot_bytes, segment_bytes, "
-        "segments, ring_bytes, push_bytes, streaming_bytes");
+        "segments, ring_bytes, push_bytes, streaming_bytes, mapped_bytes");
+}
+
+TEST_CASE("tune: with --memory only what moves such buffers is tried") {
+  Options options;
+  dt::Config config;
+  const auto keys = [&] {
+    const auto plan = plan_tuning(options, config);
+    REQUIRE(plan.ok());
+    std::string text;
+    for (const Knob& knob : plan.value()) {
+      for (const Probe& probe : knob.probes) {
+        CHECK((!options.memory_given || probe.shared == options.shared));
+        CHECK((probe.collective == BENCH_PINGPONG) == (knob.key == "host.mapped_bytes"));
+      }
+      text += knob.key.substr(5) + " ";
+    }
+    return text;
+  };
+  CHECK(keys() ==
+        "inline_bytes exchange_ranks slot_bytes segment_bytes segments ring_bytes push_bytes "
+        "streaming_bytes mapped_bytes ");
+  options.memory_given = true;
+  options.shared = true;
+  CHECK(keys() == "inline_bytes push_bytes streaming_bytes mapped_bytes ");
+  options.shared = false;
+  CHECK(keys() ==
+        "inline_bytes exchange_ranks slot_bytes segment_bytes segments ring_bytes "
+        "streaming_bytes ");
+  options.tune_keys = {"push_bytes"};
+  const auto none = plan_tuning(options, config);
+  REQUIRE(!none.ok());
+  CHECK(none.status().message() ==
+        "--tune-keys push_bytes: --memory private is moved without it; leave out one of the two");
 }
 
 TEST_CASE("tune: a file that lacks everything gets a section") {
