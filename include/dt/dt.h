@@ -1491,8 +1491,8 @@ DT_API dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed);
 DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket);
 
 /**
- * What the reducer did so far.
- *
+ * What the reducer did so far. What is hidden was not waited for; over host memory it took
+ * processors, though, and so time of a backward pass that uses all of them itself.
  * On GPUs times are those of events on the GPU, and follow it: a step is counted once its events
  * are found passed, by this call or a dt_reducer_finish(). Its communication is the sum over the
  * buckets, each from when its inputs were there and the one before had ended; exposed is from where

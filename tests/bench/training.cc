@@ -33,6 +33,7 @@ const char* part_name(Part part) {
     case Part::kCompute: return "compute alone";
     case Part::kCommunicate: return "communication alone";
     case Part::kBoth: return "both";
+    case Part::kInTurn: return "compute, then communication";
   }
   return "?";
 }
@@ -86,10 +87,13 @@ Status Training::enqueue(Part part) {
     Layer& layer = layers_[static_cast<size_t>(i)];
     layer.duration_ns = layer_ns_;
     if (part != Part::kCommunicate) DT_TRY(compute_(layer));
-    if (part == Part::kCompute) continue;
+    if (part == Part::kCompute || part == Part::kInTurn) continue;
     DT_TRY(status_of(dt_reducer_ready(reducer_, i, nullptr, session_->stream())));
   }
   if (part == Part::kCompute) return {};
+  for (int32_t i = options_.layers - 1; i >= 0 && part == Part::kInTurn; --i) {
+    DT_TRY(status_of(dt_reducer_ready(reducer_, i, nullptr, session_->stream())));
+  }
   return status_of(dt_reducer_finish(reducer_, session_->stream()));
 }
 
@@ -143,21 +147,26 @@ Status Training::verify() {
 Result<Measured> measure(Session* session, Training* training, int rounds) {
   Measured measured;
   for (int round = 0; round < rounds; ++round) {
-    StepTimes times[3];
+    StepTimes times[kPartCount];
     double reducer = 0;
-    for (int turn = 0; turn < 3; ++turn) {
-      const int index = (round + turn) % 3;
+    double under_way_us = 0;
+    double waited_us = 0;
+    for (int turn = 0; turn < kPartCount; ++turn) {
+      const int index = (round + turn) % kPartCount;
       DT_TRY_VALUE(times[index], training->step(kParts[index]));
       measured.steps[index].push_back(times[index]);
       if (kParts[index] != Part::kBoth) continue;
       const dt_reducer_statistics step = training->statistics();
-      const auto under_way = static_cast<double>(step.communication_ns);
-      reducer = under_way > 0 ? 1 - static_cast<double>(step.exposed_ns) / under_way : 1;
+      under_way_us = static_cast<double>(step.communication_ns) * 1e-3;
+      waited_us = static_cast<double>(step.exposed_ns) * 1e-3;
+      reducer = under_way_us > 0 ? 1 - waited_us / under_way_us : 1;
     }
     measured.hidden_by_gpu.push_back(
         hidden_share(times[0].gpu_us, times[1].gpu_us, times[2].gpu_us));
     measured.hidden_by_wall.push_back(
         hidden_share(times[0].wall_us, times[1].wall_us, times[2].wall_us));
+    measured.under_way_us.push_back(session->combine(under_way_us, DT_MAX));
+    measured.waited_us.push_back(session->combine(waited_us, DT_MAX));
     measured.hidden_by_reducer.push_back(session->combine(reducer, DT_MIN));
   }
   return measured;
@@ -180,6 +189,8 @@ std::string overlap_table(const Measured& measured, bool gpu) {
   }
   if (gpu) text += line("hidden share, by events", figures(measured.hidden_by_gpu), "%10.3f");
   text += line("hidden share, by clock", figures(measured.hidden_by_wall), "%10.3f");
+  text += line("of both, a bucket was under way, us", figures(measured.under_way_us), "%10.1f");
+  text += line("of both, finish waited, us", figures(measured.waited_us), "%10.1f");
   text += line("hidden share, by dt_reducer_stats", figures(measured.hidden_by_reducer), "%10.3f");
   return text;
 }

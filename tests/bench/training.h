@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,8 +13,9 @@
 namespace dt::test {
 
 /// What a step does.
-enum class Part { kCompute, kCommunicate, kBoth };
-inline constexpr Part kParts[] = {Part::kCompute, Part::kCommunicate, Part::kBoth};
+enum class Part { kCompute, kCommunicate, kBoth, kInTurn };
+inline constexpr Part kParts[] = {Part::kCompute, Part::kCommunicate, Part::kBoth, Part::kInTurn};
+inline constexpr int kPartCount = std::size(kParts);
 const char* part_name(Part part);
 
 /// How long a step took, on the slowest rank.
@@ -67,10 +69,13 @@ class Training {
 
 /// Steps of all parts in turns.
 struct Measured {
-  std::vector<StepTimes> steps[3];    ///< by Part
+  std::vector<StepTimes> steps[kPartCount];  ///< by Part
   std::vector<double> hidden_by_gpu;  ///< in each round: 1 - (both - compute) / communication
   std::vector<double> hidden_by_wall;
-  std::vector<double> hidden_by_reducer;  ///< as dt_reducer_stats() says of the step of both
+  /// As dt_reducer_stats() says of the step of both: the longest of the ranks.
+  std::vector<double> under_way_us;
+  std::vector<double> waited_us;
+  std::vector<double> hidden_by_reducer;
 };
 /// Collective.
 Result<Measured> measure(Session* session, Training* training, int rounds);
