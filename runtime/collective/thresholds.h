@@ -29,8 +29,8 @@ struct Thresholds {
   /// What is done with shared buffers between two looks at interrupts and other communicators.
   int64_t push_bytes = 512 << 10;
   /// From this size on a message out of a shared buffer is read where it lies. Below, the copy
-  /// through the ring costs less than finding and mapping that buffer.
-  int64_t mapped_bytes = 16 << 10;
+  /// through the ring costs about as much as finding that buffer; it is mapped once.
+  int64_t mapped_bytes = 4 << 10;
 
   bool operator==(const Thresholds&) const = default;
 

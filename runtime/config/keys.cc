@@ -125,7 +125,7 @@ constexpr Key kKeys[] = {
      "Of all buffers together: from here on results in buffers of their own go past the caches."},
     {"host.push_bytes", "DT_HOST_PUSH_BYTES", Type::kInteger, "bytes", 4096, 1 << 30, "524288", "",
      kTold, false, "How much of dt_mem_alloc buffers is done between looks at other operations."},
-    {"host.mapped_bytes", "DT_HOST_MAPPED_BYTES", Type::kInteger, "bytes", 0, int64_t{1} << 50, "16384",
+    {"host.mapped_bytes", "DT_HOST_MAPPED_BYTES", Type::kInteger, "bytes", 0, int64_t{1} << 50, "4096",
      "", kTold, false, "From this size on dt_send from a dt_mem_alloc buffer is not copied."},
     {"host.staging", "DT_HOST_STAGING", Type::kEnum, "", 0, 0, "auto", "auto, cached, streaming", kAny,
      false, "Stores that copy into the arena: usual, past the caches, or whichever measures faster."},

@@ -39,7 +39,7 @@ set to keep large blocks, which is its fairest setting; gloo-tuned takes the fas
 algorithms for each size; torch is torch.distributed over gloo. A rival that is not installed is
 an error; --compare all measures those that are and names the others.
 
---tune takes no COLLECTIVE: it measures an allreduce (for mapped_bytes a ping-pong) beside itself
+--tune takes no COLLECTIVE: it measures an allreduce (for mapped_bytes a sendrecv) beside itself
 with other values of [host] in dt.toml, prints those that are faster by more than the present
 value differs from itself, and measures what it found once more as a whole. --tune-write changes
 these lines of a dt.toml and leaves the others as they are.)";

@@ -68,8 +68,8 @@ std::vector<Knob> all_knobs(int ranks, int64_t exchange_ranks) {
        {past_caches(true), past_caches(false)}},
       {"host.mapped_bytes",
        0,
-       {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB},
-       {Probe{BENCH_PINGPONG, true, false, {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB}}}},
+       {2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB},
+       {Probe{BENCH_SENDRECV, true, false, {2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB}}}},
   };
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("tune: with --memory only what moves such buffers is tried") {
     for (const Knob& knob : plan.value()) {
       for (const Probe& probe : knob.probes) {
         CHECK((!options.memory_given || probe.shared == options.shared));
-        CHECK((probe.collective == BENCH_PINGPONG) == (knob.key == "host.mapped_bytes"));
+        CHECK((probe.collective == BENCH_SENDRECV) == (knob.key == "host.mapped_bytes"));
       }
       text += knob.key.substr(5) + " ";
     }

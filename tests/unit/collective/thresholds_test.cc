@@ -56,8 +56,8 @@ TEST_CASE("Thresholds: a message is cut into segments between the least and the 
 
 TEST_CASE("Thresholds: which messages out of shared buffers are read where they lie") {
   const Thresholds shipped;
-  CHECK_FALSE(shipped.maps(16 * kKiB - 1));
-  CHECK(shipped.maps(16 * kKiB));
+  CHECK_FALSE(shipped.maps(4 * kKiB - 1));
+  CHECK(shipped.maps(4 * kKiB));
   CHECK(Thresholds{.mapped_bytes = 0}.maps(1));
 }
 
