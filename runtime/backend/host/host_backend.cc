@@ -56,6 +56,12 @@ HostBackend::~HostBackend() {
 Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
   DT_TRY(engine_->progress().notify());  // starts the thread, or says why it cannot
+  enqueue(collective, std::move(work));
+  (void)help();
+  return engine_->progress().notify();
+}
+
+void HostBackend::enqueue(const Collective& collective, std::shared_ptr<Work> work) {
   inbox_.with([&](Inbox& inbox) {
     OperationPtr operation;
     if (inbox.pool.empty()) {
@@ -72,8 +78,6 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
     if (engine_->progress().by_caller()) engine_->progress().count(1);
     inbox.queue.push_back(std::move(operation));
   });
-  (void)help();
-  return engine_->progress().notify();
 }
 
 bool HostBackend::help() {
@@ -107,9 +111,14 @@ Status HostBackend::run(const Collective& collective) {
     }
     if (turn_.give()) doorbell_.ring();
   }
+  DT_TRY(interrupt_.status());
+  // A helper from before the operation is queued until it is done: the progress thread keeps away,
+  // so it need not be woken, which would cost more than a small message.
+  helpers_.fetch_add(1, std::memory_order_seq_cst);
   auto work = std::make_shared<Work>();
-  DT_TRY(submit(collective, work));
+  enqueue(collective, work);
   wait(*work, Wait());
+  leave_help();
   return work->status();
 }
 

@@ -83,6 +83,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
     std::vector<OperationPtr> pool;
   };
 
+  /// Somebody has to see to it then: a helper, or the progress thread, which wants to be notified.
+  void enqueue(const Collective& collective, std::shared_ptr<Work> work);
   Status run_here(const Collective& collective);
   Advance advance_queue();
   collective::Step advance_head(Operation& operation, bool* out_done);
