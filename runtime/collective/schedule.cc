@@ -6,6 +6,10 @@
 namespace dt::collective {
 namespace {
 
+// A segment that overlaps with others is reduced, scattered, gathered and broadcast, in this order,
+// each in a round of its own.
+constexpr int64_t kOverlappedSteps = 4;
+
 void append(std::vector<Stage>* out, Stage stage) {
   if (!stage.empty()) out->push_back(std::move(stage));
 }
@@ -29,14 +33,20 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
       element_bytes_(dtype_bytes(collective.dtype)) {
   const int64_t others = topology_.host_count() - 1;
   int64_t scratch_pieces = 0;  // of round_elements_ each
+  int64_t segment_bytes = 0;
   round_elements_ = count_;
   switch (kind_) {
     case Kind::kAllreduce:
-      if (bytes(count_) > kWholeBytes) slices_ = topology_.local_size_min;
-      round_elements_ = slices_ * (kSegmentBytes / element_bytes_);
-      scratch_bytes_ = std::min(bytes(count_), kSegmentBytes) +
+      if (bytes(count_) <= kWholeBytes) {
+        scratch_bytes_ = others * bytes(count_);
+        break;
+      }
+      slices_ = topology_.local_size_min;
+      overlaps_ = topology_.size() > topology_.host_count();
+      segment_bytes = overlaps_ ? kOverlappedBytes : kSegmentBytes;
+      round_elements_ = slices_ * (segment_bytes / element_bytes_);
+      scratch_bytes_ = std::min(bytes(count_), segment_bytes) +
                        others * element_bytes_;  // parts of a slice differ by one element
-      if (bytes(count_) <= kWholeBytes) scratch_bytes_ = others * bytes(count_);
       break;
     case Kind::kReduce: scratch_pieces = std::max<int64_t>(others, 1); break;
     case Kind::kReduceScatter: scratch_pieces = others + topology_.represented_max; break;
@@ -52,6 +62,7 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
     scratch_bytes_ = scratch_pieces * bytes(std::min(round_elements_, count_));
   }
   rounds_ = count_ == 0 ? 0 : 1 + (count_ - 1) / round_elements_;
+  if (overlaps_) rounds_ += kOverlappedSteps - 1;
 }
 
 Schedule::Span Schedule::part(int64_t index, int64_t parts, Span whole) {
@@ -59,12 +70,26 @@ Schedule::Span Schedule::part(int64_t index, int64_t parts, Span whole) {
   return {whole.begin + begin, whole.count * (index + 1) / parts - begin};
 }
 
-std::vector<Stage> Schedule::round(int64_t index) const {
+/// Empty outside of the buffer.
+Schedule::Span Schedule::segment(int64_t index) const {
   const int64_t begin = index * round_elements_;
-  const Span span{begin, std::min(round_elements_, count_ - begin)};
+  if (index < 0 || begin >= count_) return {0, 0};
+  return {begin, std::min(round_elements_, count_ - begin)};
+}
+
+std::vector<Stage> Schedule::round(int64_t index) const {
+  const Span span = segment(index);
   std::vector<Stage> stages;
   switch (kind_) {
-    case Kind::kAllreduce: allreduce(span, &stages); break;
+    case Kind::kAllreduce:
+      if (overlaps_) {
+        allreduce_overlapped(index, &stages);
+      } else if (bytes(count_) <= kWholeBytes) {
+        allreduce_whole(span, &stages);
+      } else {
+        allreduce_parts(span, &stages);
+      }
+      break;
     case Kind::kReduce: reduce(span, &stages); break;
     case Kind::kBroadcast: broadcast(span, &stages); break;
     case Kind::kAllgather: allgather(span, &stages); break;
@@ -117,78 +142,119 @@ SumStep Schedule::sum_hosts(Piece target, int64_t count) const {
   return step;
 }
 
-void Schedule::allreduce(Span span, std::vector<Stage>* out) const {
+void Schedule::allreduce_whole(Span span, std::vector<Stage>* out) const {
   Stage first;
+  Stage exchange;
   Stage last;
-  const int64_t movers = slices_;
-  for (int64_t mover = 0; mover < movers; ++mover) {
-    const Span slice = part(mover, movers, span);
-    if (slice.count == 0) continue;
-    const auto root = static_cast<int32_t>(mover);
-    const Piece result = at(Space::kRecv, slice.begin);
-    first.local.push_back(reduce_locally(root, at(Space::kSend, slice.begin), result, slice.count));
-    last.local.push_back(broadcast_locally(root, result, result, slice.count));
-  }
+  reduce_slices(span, &first);
   append(out, std::move(first));
-  if (local_ < movers) {
-    const Span slice = part(local_, movers, span);
-    if (bytes(count_) <= kWholeBytes) {
-      exchange_whole(slice, out);
-    } else {
-      exchange_parts(slice, out);
+  if (local_ < slices_) {
+    const Piece own = at(Space::kRecv, span.begin);
+    SumStep sum = sum_hosts(own, span.count);
+    int64_t used = 0;
+    for (int32_t host = 0; host < topology_.host_count(); ++host) {
+      if (host == host_) {
+        sum.sources.push_back(own);
+        continue;
+      }
+      const int32_t peer = topology_.hosts[host][local_];
+      const Piece theirs{Space::kScratch, used};
+      add(&exchange.sends, {peer, own, bytes(span.count)});
+      add(&exchange.receives, {peer, theirs, bytes(span.count)});
+      sum.sources.push_back(theirs);
+      used += bytes(span.count);
     }
+    exchange.sums.push_back(std::move(sum));
+    append(out, std::move(exchange));
   }
-  if (topology_.hosts[host_].size() > 1) append(out, std::move(last));
+  if (topology_.hosts[host_].size() > 1) {
+    broadcast_slices(span, &last);
+    append(out, std::move(last));
+  }
 }
 
-void Schedule::exchange_whole(Span slice, std::vector<Stage>* out) const {
-  const Piece own = at(Space::kRecv, slice.begin);
+void Schedule::allreduce_parts(Span span, std::vector<Stage>* out) const {
+  Stage first;
+  Stage scatter;
+  Stage gather;
+  reduce_slices(span, &first);
+  scatter_parts(span, &scatter);
+  gather_parts(span, &gather);
+  append(out, std::move(first));
+  append(out, std::move(scatter));
+  append(out, std::move(gather));
+}
+
+/// What the steps of a round read and write lies in different segments, but for the scratch memory,
+/// which one of them uses. All ranks of a host have the same local operations in the same order,
+/// and each pair the same messages: both follow from the number of the round.
+void Schedule::allreduce_overlapped(int64_t index, std::vector<Stage>* out) const {
   Stage stage;
-  SumStep sum = sum_hosts(own, slice.count);
-  int64_t used = 0;
-  for (int32_t host = 0; host < topology_.host_count(); ++host) {
-    if (host == host_) {
-      sum.sources.push_back(own);
-      continue;
-    }
-    const int32_t peer = topology_.hosts[host][local_];
-    const Piece theirs{Space::kScratch, used};
-    add(&stage.sends, {peer, own, bytes(slice.count)});
-    add(&stage.receives, {peer, theirs, bytes(slice.count)});
-    sum.sources.push_back(theirs);
-    used += bytes(slice.count);
-  }
-  stage.sums.push_back(std::move(sum));
+  scatter_parts(segment(index - 1), &stage);
+  gather_parts(segment(index - 2), &stage);
+  if (topology_.hosts[host_].size() > 1) broadcast_slices(segment(index - 3), &stage);
+  reduce_slices(segment(index), &stage);
   append(out, std::move(stage));
 }
 
-/// A reduce-scatter among the movers of the slice, host h's owning part h, then an all-gather.
-void Schedule::exchange_parts(Span slice, std::vector<Stage>* out) const {
+/// Each slice onto its mover.
+void Schedule::reduce_slices(Span span, Stage* stage) const {
+  for (int64_t mover = 0; mover < slices_; ++mover) {
+    const Span slice = part(mover, slices_, span);
+    if (slice.count == 0) continue;
+    stage->local.push_back(reduce_locally(static_cast<int32_t>(mover),
+                                          at(Space::kSend, slice.begin),
+                                          at(Space::kRecv, slice.begin), slice.count));
+  }
+}
+
+void Schedule::broadcast_slices(Span span, Stage* stage) const {
+  for (int64_t mover = 0; mover < slices_; ++mover) {
+    const Span slice = part(mover, slices_, span);
+    if (slice.count == 0) continue;
+    const Piece result = at(Space::kRecv, slice.begin);
+    stage->local.push_back(
+        broadcast_locally(static_cast<int32_t>(mover), result, result, slice.count));
+  }
+}
+
+/// A reduce-scatter among the movers of a slice, host h's owning part h.
+void Schedule::scatter_parts(Span span, Stage* stage) const {
+  if (local_ >= slices_) return;
   const int32_t hosts = topology_.host_count();
+  const Span slice = part(local_, slices_, span);
   const Span own = part(host_, hosts, slice);
-  const Piece own_at = at(Space::kRecv, own.begin);
-  Stage scatter;
-  Stage gather;
-  SumStep sum = sum_hosts(own_at, own.count);
+  SumStep sum = sum_hosts(at(Space::kRecv, own.begin), own.count);
   int64_t used = 0;
   for (int32_t host = 0; host < hosts; ++host) {
     if (host == host_) {
-      sum.sources.push_back(own_at);
+      sum.sources.push_back(sum.target);
       continue;
     }
     const int32_t peer = topology_.hosts[host][local_];
     const Span theirs = part(host, hosts, slice);
     const Piece partial{Space::kScratch, used};
-    add(&scatter.sends, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
-    add(&scatter.receives, {peer, partial, bytes(own.count)});
+    add(&stage->sends, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
+    add(&stage->receives, {peer, partial, bytes(own.count)});
     sum.sources.push_back(partial);
     used += bytes(own.count);
-    add(&gather.sends, {peer, own_at, bytes(own.count)});
-    add(&gather.receives, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
   }
-  if (own.count > 0) scatter.sums.push_back(std::move(sum));
-  append(out, std::move(scatter));
-  append(out, std::move(gather));
+  if (own.count > 0) stage->sums.push_back(std::move(sum));
+}
+
+/// The all-gather of what scatter_parts() has summed.
+void Schedule::gather_parts(Span span, Stage* stage) const {
+  if (local_ >= slices_) return;
+  const int32_t hosts = topology_.host_count();
+  const Span slice = part(local_, slices_, span);
+  const Span own = part(host_, hosts, slice);
+  for (int32_t host = 0; host < hosts; ++host) {
+    if (host == host_) continue;
+    const int32_t peer = topology_.hosts[host][local_];
+    const Span theirs = part(host, hosts, slice);
+    add(&stage->sends, {peer, at(Space::kRecv, own.begin), bytes(own.count)});
+    add(&stage->receives, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
+  }
 }
 
 void Schedule::reduce(Span span, std::vector<Stage>* out) const {

@@ -65,7 +65,9 @@ inline bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 ///
 /// A large buffer is worked off in rounds, each of which needs a bounded scratch memory. The
 /// *mover* of a slice is the rank on each host that exchanges it with its counterparts on the other
-/// hosts; inside a host data moves through shared memory only.
+/// hosts; inside a host data moves through shared memory only. Where hosts have several ranks, the
+/// rounds of an allreduce overlap: while a segment is on the wire, the host reduces the one after
+/// it and hands out the one before.
 ///
 /// Every element is first combined over the ranks of each host, in rank order, then over the hosts,
 /// in the order of their lowest ranks. So results depend on where the ranks are, never on timing,
@@ -85,6 +87,9 @@ class Schedule {
 
   /// Bytes that a mover handles in a round.
   static constexpr int64_t kSegmentBytes = 4 << 20;
+  /// The same where rounds overlap: what is on the wire covers what the host does meanwhile, and
+  /// the first reduction and the last broadcast, which nothing covers, are short.
+  static constexpr int64_t kOverlappedBytes = 1 << 20;
   /// Up to this the movers exchange whole buffers: one network delay instead of two.
   static constexpr int64_t kWholeBytes = 32 << 10;
 
@@ -94,9 +99,13 @@ class Schedule {
     int64_t count;
   };
 
-  void allreduce(Span span, std::vector<Stage>* out) const;
-  void exchange_whole(Span slice, std::vector<Stage>* out) const;
-  void exchange_parts(Span slice, std::vector<Stage>* out) const;
+  void allreduce_whole(Span span, std::vector<Stage>* out) const;
+  void allreduce_parts(Span span, std::vector<Stage>* out) const;
+  void allreduce_overlapped(int64_t index, std::vector<Stage>* out) const;
+  void reduce_slices(Span span, Stage* stage) const;
+  void scatter_parts(Span span, Stage* stage) const;
+  void gather_parts(Span span, Stage* stage) const;
+  void broadcast_slices(Span span, Stage* stage) const;
   void reduce(Span span, std::vector<Stage>* out) const;
   void broadcast(Span span, std::vector<Stage>* out) const;
   void allgather(Span span, std::vector<Stage>* out) const;
@@ -107,6 +116,7 @@ class Schedule {
   SumStep sum_hosts(Piece target, int64_t count) const;
   Piece at(Space space, int64_t element) const { return {space, element * element_bytes_}; }
   int64_t bytes(int64_t elements) const { return elements * element_bytes_; }
+  Span segment(int64_t index) const;
   static Span part(int64_t index, int64_t parts, Span whole);
 
   const Topology& topology_;
@@ -122,6 +132,7 @@ class Schedule {
   int64_t slices_ = 1;
   int64_t round_elements_ = 0;
   int64_t rounds_ = 1;
+  bool overlaps_ = false;  ///< see allreduce_overlapped()
   int64_t scratch_bytes_ = 0;
 };
 

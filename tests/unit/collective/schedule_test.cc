@@ -308,6 +308,34 @@ TEST_CASE("Schedule: buffers beyond a segment take rounds and bounded scratch me
   }
 }
 
+TEST_CASE("Schedule: a host with several ranks sums and hands out while a segment is on the wire") {
+  constexpr int64_t kSegments = 5;
+  Collective call;
+  call.kind = Kind::kAllreduce;
+  call.dtype = Dtype::kF32;
+  call.count = kSegments * 2 * Schedule::kOverlappedBytes / 4;  // of two movers
+  const Topology topology = Topology::of({0, 0, 1, 1});
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const Schedule schedule(call, topology, rank);
+    REQUIRE(schedule.rounds() == kSegments + 3);
+    for (int64_t round = 0; round < schedule.rounds(); ++round) {
+      const std::vector<Stage> stages = schedule.round(round);
+      REQUIRE(stages.size() == 1);
+      int64_t reduced = 0;
+      int64_t broadcast = 0;
+      for (const LocalStep& step : stages[0].local) {
+        (step.kind == Kind::kReduce ? reduced : broadcast) += step.count * 4;
+      }
+      const bool scatters = round >= 1 && round <= kSegments;
+      const bool gathers = round >= 2 && round <= kSegments + 1;
+      CHECK(reduced == (round < kSegments ? 2 * Schedule::kOverlappedBytes : 0));
+      CHECK(broadcast == (round >= 3 ? 2 * Schedule::kOverlappedBytes : 0));
+      CHECK(stages[0].sends.size() == static_cast<size_t>(scatters) + gathers);
+      CHECK(stages[0].sums.size() == static_cast<size_t>(scatters));
+    }
+  }
+}
+
 TEST_CASE("Schedule: counts beyond 2^31 elements overflow nowhere") {
   Collective call;
   call.kind = Kind::kAllreduce;
