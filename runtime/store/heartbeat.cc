@@ -118,6 +118,7 @@ std::string Server::Impl::last_words(const Session& session) const {
 }
 
 void Server::Impl::push_stop() {
+  tell_news();
   const std::string frame = encode_frame(FrameType::kStop, 0, {});
   for (const auto& [id, session] : sessions_) {
     if (session->welcomed && !session->refused) session->connection->write(frame);

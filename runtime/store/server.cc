@@ -61,14 +61,17 @@ Status Server::Impl::listen(const std::vector<net::Address>& addresses) {
     listener_ = std::move(opened).value();
     bound_ = listener_->bound();
     timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
+    news_timer_ = std::make_unique<net::Timer>(loop_, [this] { tell_news(); });
     return {};
   }
   return failure.within("store");
 }
 
 void Server::Impl::stop() {
+  tell_news();
   listener_.reset();
   timer_.reset();
+  news_timer_.reset();
   sessions_.clear();
   for (const auto& empty : empty_waiters_) empty->set();
   empty_waiters_.clear();
@@ -236,6 +239,7 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
 }
 
 void Server::Impl::proceed(uint64_t id) {
+  tell_news();
   auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   // Answers to questions that came in one piece go out in one.
@@ -297,7 +301,7 @@ void Server::Impl::drop(uint64_t id, int error) {
   join_deadline_ns_ = joins_.next_deadline_ns();
   // The push comes before the answers: a goodbye that a death completes reports that death.
   // After an abort the ends of the others are its consequences, not news.
-  if (death.has_value() && !aborted_) push(*death, id);
+  if (death.has_value() && !aborted_) push_soon(*death);
   deliver(answers);
   review_gatherings();
   if (dt_sessions_ == 0) {
@@ -315,12 +319,14 @@ void Server::Impl::gone(const Session& session) {
 // ---- answers ----
 
 void Server::Impl::reply(Session* session, uint64_t request, const Result<std::string>& result) {
+  tell_news();
   session->connection->write(
       result.ok() ? encode_frame(FrameType::kReply, request, result.value())
                   : encode_frame(FrameType::kError, request, encode(result.status().info())));
 }
 
 void Server::Impl::deliver(const Answers& answers) {
+  if (!answers.empty()) tell_news();
   for (const Answer& answer : answers) {
     const auto found = sessions_.find(answer.ticket.first);
     if (found == sessions_.end()) continue;
@@ -347,6 +353,7 @@ void Server::Impl::deliver(const Answers& answers) {
 }
 
 void Server::Impl::push(const Failure& failure, uint64_t except) {
+  tell_news();
   int32_t none = -1;
   if (failure.scope.empty()) first_failed_rank_.compare_exchange_strong(none, failure.info.rank);
   const std::string frame = encode_frame(FrameType::kFailure, 0, encode(failure));
@@ -357,9 +364,33 @@ void Server::Impl::push(const Failure& failure, uint64_t except) {
   }
 }
 
+/// Where many end at once, each of the others is told of all of them in one piece, and those that
+/// are about to end as well are told nothing: one by one it would be the square of the ranks.
+void Server::Impl::push_soon(const Failure& death) {
+  int32_t none = -1;
+  first_failed_rank_.compare_exchange_strong(none, death.info.rank);
+  if (news_.empty() && news_timer_ != nullptr) news_timer_->start(0);
+  news_.push_back(encode_frame(FrameType::kFailure, 0, encode(death)));
+}
+
+void Server::Impl::tell_news() {
+  if (news_.empty()) return;
+  const std::vector<std::string> news = std::exchange(news_, {});
+  news_timer_->stop();
+  std::shared_ptr<std::string> others;
+  for (size_t i = 1; i < news.size(); ++i) {
+    if (others == nullptr) others = std::make_shared<std::string>();
+    *others += news[i];
+  }
+  for (const auto& [id, session] : sessions_) {
+    if (session->welcomed && !session->refused) session->connection->write(news[0], others);
+  }
+}
+
 // ---- time ----
 
 void Server::Impl::on_timer() {
+  tell_news();
   armed_for_ns_ = kNeverNs;
   const int64_t now_ns = monotonic_ns();
   Answers answers;

@@ -117,6 +117,8 @@ class Server::Impl {
   void deliver(const Answers& answers);
   void gone(const Session& session);
   void push(const Failure& failure, uint64_t except);
+  void push_soon(const Failure& death);
+  void tell_news();
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
@@ -135,6 +137,10 @@ class Server::Impl {
   net::Address bound_;
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<net::Timer> timer_;
+  /// Frames of deaths that are not told yet. Only while connections end one after the other in one
+  /// turn of the loop: whatever else is done or said comes behind them.
+  std::vector<std::string> news_;
+  std::unique_ptr<net::Timer> news_timer_;  // due at the end of the turn while there are news_
   int64_t armed_for_ns_ = kNeverNs;
   uint64_t last_id_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;

@@ -10,6 +10,8 @@
 //   --client-reads N  ranks of the kind that reads as PyTorch 1.13's client does; 0: none (512)
 //   --torch 0         dt only
 //   --auth 0          without the kind whose connections are authenticated (security.mode = auth)
+//   --end N           after each round of dt's N of the ranks end at once, as if they were killed:
+//                     what it costs the server to tell each of the others of each of them
 //
 // What a rank does, from the first connect of all to the last answer of all:
 //   dt         connect, hello, join; the verdict comes when all have joined
@@ -45,6 +47,7 @@
 #include "base/wait.h"
 #include "join_scripts.h"
 #include "server.h"
+#include "store/protocol.h"
 
 namespace {
 
@@ -62,6 +65,8 @@ struct Outcome {
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
   int64_t resident_bytes = 0;  ///< the server's growth while all are connected
+  double end_s = 0;            ///< until the ranks that are left know of all that have ended
+  double end_cpu_s = 0;        ///< of the server, over that
   int connections = 0;
 };
 
@@ -77,20 +82,13 @@ class Round {
   }
   ~Round() {
     server_.end();
-    const linger now{1, 0};  // leaves no port behind
-    for (const Rank& rank : ranks_) {
-      for (const int fd : {rank.fd, rank.second_fd}) {
-        if (fd < 0) continue;
-        setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-        close(fd);
-      }
-    }
+    for (Rank& rank : ranks_) reset(&rank);
     close(epoll_);
   }
   Round(const Round&) = delete;
   Round& operator=(const Round&) = delete;
 
-  Outcome run() {
+  void run() {
     const int64_t before = server_.resident_bytes();
     const double cpu_before = server_.cpu_s();
     const double own_before = own_cpu_s();
@@ -110,10 +108,57 @@ class Round {
     outcome_.server_cpu_s = server_.cpu_s() - cpu_before;
     outcome_.own_cpu_s = own_cpu_s() - own_before;
     outcome_.resident_bytes = server_.resident_bytes() - before;
-    return outcome_;
   }
 
+  /// The first `dead` ranks end at once; until each of the others was told of each of them.
+  void end_ranks(size_t dead) {
+    const double cpu_before = server_.cpu_s();
+    const int64_t start = monotonic_ns();
+    for (size_t i = 0; i < dead; ++i) reset(&ranks_[i]);
+    std::vector<store::FrameParser> parsers(ranks_.size(),
+                                            store::FrameParser(store::kMaxPayloadBytes));
+    std::vector<size_t> told(ranks_.size());
+    std::vector<epoll_event> events(1024);
+    for (size_t informed = dead; informed < ranks_.size();) {
+      const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 30'000);
+      if (count == 0 || monotonic_ns() - start > kRoundLimitMs * 1'000'000) {
+        fail(format("only %zu of %zu ranks were told of all deaths", informed - dead,
+                    ranks_.size() - dead));
+      }
+      for (int i = 0; i < count; ++i) {
+        const size_t index = events[static_cast<size_t>(i)].data.u64 / 2;
+        const size_t before = told[index];
+        hear_of_deaths(ranks_[index], &parsers[index], &told[index]);
+        if (before < dead && told[index] >= dead) ++informed;
+      }
+    }
+    outcome_.end_s = static_cast<double>(monotonic_ns() - start) / 1e9;
+    outcome_.end_cpu_s = server_.cpu_s() - cpu_before;
+  }
+  const Outcome& outcome() const { return outcome_; }
+
  private:
+  static void reset(Rank* rank) {
+    const linger now{1, 0};  // leaves no port behind
+    for (int* fd : {&rank->fd, &rank->second_fd}) {
+      if (*fd < 0) continue;
+      setsockopt(*fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+      close(std::exchange(*fd, -1));
+    }
+  }
+
+  static void hear_of_deaths(const Rank& rank, store::FrameParser* parser, size_t* told) {
+    static char buffer[256 << 10];
+    for (;;) {
+      const ssize_t bytes = recv(rank.fd, buffer, sizeof buffer, 0);
+      if (bytes < 0 && errno == EAGAIN) return;
+      if (bytes <= 0) fail(format("the server closed the connection of rank %d", rank.index));
+      parser->feed(buffer, static_cast<size_t>(bytes));
+      store::Frame frame;
+      while (parser->next(&frame)) *told += frame.type == store::FrameType::kFailure ? 1 : 0;
+    }
+  }
+
   // An event's number: twice the rank, plus one for its second connection.
   void dial(Rank* rank, bool second) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -227,6 +272,7 @@ struct Options {
   int client_reads = 512;
   int torch = 1;
   int auth = 1;
+  int end = 0;
 };
 
 net::Security security_of(const Kind& kind) {
@@ -252,7 +298,10 @@ Outcome run_round(const Options& options, const Kind& kind) {
       kind.dt ? dt_script(kind.ranks, kind.reading != Reading::kNone, security)
               : torch_script(kind.ranks, kind.as_client, kind.reading);
   Round round(server, script.get(), kind.ranks);
-  return round.run();
+  round.run();
+  if (options.end > 0 && kind.dt)
+    round.end_ranks(static_cast<size_t>(std::min(options.end, kind.ranks)));
+  return round.outcome();
 }
 
 void print_kind(const Kind& kind) {
@@ -272,6 +321,20 @@ void print_kind(const Kind& kind) {
          static_cast<double>(last.sent_bytes) / kind.ranks,
          static_cast<double>(last.received_bytes) / kind.ranks,
          static_cast<double>(last.resident_bytes) / 1024.0 / last.connections);
+}
+
+void print_end(const Kind& kind, int dead) {
+  std::vector<double> seconds;
+  std::vector<double> cpu_s;
+  for (const Outcome& outcome : kind.outcomes) {
+    seconds.push_back(outcome.end_s);
+    cpu_s.push_back(outcome.end_cpu_s);
+  }
+  if (seconds.empty() || !kind.dt) return;
+  const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
+  printf(
+      "%s: %d of %d ranks end at once, the others know after %.3f s (%.3f to %.3f), cpu s %.2f\n",
+      kind.name.c_str(), dead, kind.ranks, median(seconds), *least, *most, median(cpu_s));
 }
 
 void print_ratio(const Kind& torch, const Kind& dt) {
@@ -306,7 +369,8 @@ Options parse(int argc, char** argv) {
                  {"--read-rounds", &options.read_rounds},
                  {"--client-reads", &options.client_reads},
                  {"--torch", &options.torch},
-                 {"--auth", &options.auth}});
+                 {"--auth", &options.auth},
+                 {"--end", &options.end}});
   return options;
 }
 
@@ -365,6 +429,9 @@ int main(int argc, char** argv) {
       "cpu s: of the server; own s: of the process that plays the ranks; sent, received: by a "
       "rank, on average; KiB: of the server's memory "
       "for each connection\n");
+  for (const Kind& kind : kinds) {
+    if (options.end > 0) print_end(kind, options.end);
+  }
   print_ratio(kinds[1], kinds[0]);
   print_ratio(kinds[2], kinds[0]);
   for (size_t i = 3; i + 1 < pairs; i += 2) print_ratio(kinds[i + 1], kinds[i]);

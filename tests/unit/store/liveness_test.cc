@@ -46,6 +46,41 @@ TEST_CASE("death: every other rank is told once, and its calls return the same")
   CHECK(failures[2].count() == 0);
 }
 
+TEST_CASE("death: of those that end at once each is told once, and before any answer") {
+  constexpr int32_t kRanks = 16;
+  Job job(kRanks);
+  auto clients = job.join_all();
+  Failures failures;
+  failures.watch(clients[0].get());
+  Status said;
+  std::thread leaving([&] { said = clients[1]->goodbye(patiently()); });
+  // In one callback of the loop that the server runs on, too, so that it finds all ends together.
+  REQUIRE(job.loop->run([&] {
+    for (size_t rank = 2; rank < kRanks; ++rank) clients[rank].reset();
+  }));
+  failures.wait_first();
+  // An answer comes behind all that was told before it.
+  ErrorInfo info;
+  info.code = Code::kTimeout;
+  info.message = "the store is asked";
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  do {
+    REQUIRE(clients[0]->report_failure("grad", info, patiently()).ok());
+  } while (failures.count() < kRanks - 2 && !deadline.passed());
+  std::vector<int> told(kRanks);
+  failures.shared->list.with([&](const std::vector<Failure>& list) {
+    for (const Failure& failure : list) {
+      CHECK(failure.info.code == Code::kPeerLost);
+      CHECK(failure.info.message.find(" without a goodbye: ") != std::string::npos);
+      ++told[static_cast<size_t>(failure.info.rank)];
+    }
+  });
+  for (size_t rank = 0; rank < kRanks; ++rank) CHECK(told[rank] == (rank < 2 ? 0 : 1));
+  leaving.join();
+  CHECK(said.code() == Code::kPeerLost);
+  CHECK(job.server->first_failed_rank() >= 2);
+}
+
 TEST_CASE("death: seen by a rank of the same host, it comes before the ends that follow from it") {
   Job job(4);  // ranks 2 and 3 are on hostB
   auto clients = job.join_all();
