@@ -74,7 +74,8 @@ std::vector<int> allowed_cpus() {
     const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(room));
     const bool read = sched_getaffinity(0, bytes, set) == 0;
     const bool too_small = !read && errno == EINVAL;
-    for (int cpu = 0; read && cpu < room; ++cpu) {
+    const size_t count = read ? static_cast<size_t>(CPU_COUNT_S(bytes, set)) : 0;
+    for (int cpu = 0; allowed.size() < count; ++cpu) {
       if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set)) allowed.push_back(cpu);
     }
     CPU_FREE(set);

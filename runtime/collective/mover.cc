@@ -234,8 +234,14 @@ void Mover::reduce_part(int64_t segment) {
   for (int32_t rank = 0; rank < group_.size(); ++rank) {
     scratch_[rank] = source(rank, segment, 0) + offset;
   }
-  kernels::reduce(reduction_of(*collective_, group_.size()), slot(group_.rank(), segment) + offset,
-                  scratch_.data(), group_.size(), own.count);
+  char* sum = slot(group_.rank(), segment) + offset;
+  kernels::reduce(reduction_of(*collective_, group_.size()), sum, scratch_.data(), group_.size(),
+                  own.count);
+  if (!gets_result()) return;
+  // While it is in the nearest cache. Of its send buffer nobody else reads this part.
+  kernels::copy(
+      static_cast<char*>(collective_->recv) + span(segment).begin * element_bytes_ + offset, sum,
+      own.count * element_bytes_, stores_);
 }
 
 void Mover::consume(int64_t segment) {
@@ -263,13 +269,17 @@ void Mover::consume(int64_t segment) {
     reduce_all(segment);
     return;
   }
-  if (collective_->kind == Kind::kReduce && group_.rank() != root) return;
-  for (int32_t rank = 0; rank < group_.size(); ++rank) {
+  if (!gets_result()) return;
+  for (const int32_t rank : others_) {
     const Span piece = part(rank, range.count);
     kernels::copy(recv + (range.begin + piece.begin) * element_bytes_,
                   slot(rank, segment) + piece.begin * element_bytes_, piece.count * element_bytes_,
                   stores_);
   }
+}
+
+bool Mover::gets_result() const {
+  return collective_->kind != Kind::kReduce || group_.rank() == collective_->root;
 }
 
 void Mover::reduce_all(int64_t segment) {

@@ -83,6 +83,7 @@ class Mover {
   void reduce_part(int64_t segment);
   void consume(int64_t segment);
   void reduce_all(int64_t segment);
+  bool gets_result() const;
 
   Span span(int64_t segment) const;
   Span part(int32_t rank, int64_t count) const;

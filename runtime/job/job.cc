@@ -226,6 +226,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   DT_TRY_VALUE(options.home, find_home(verdict));
   options.processors = progress_processors_;
   options.staging = staging_of(config.text("host.staging"));
+  options.spread = config.boolean("host.spread");
   options.logger = logger_;
   options.meter = tracer_->meter();
   DT_TRY_VALUE(auto engine, backend::HostEngine::create(std::move(listener), options, wait));

@@ -36,13 +36,16 @@ class HostEngine {
     std::vector<int32_t> processors;  ///< of the progress thread; empty: as who starts it
     // Equal on all ranks; checked when the world communicator is made.
     int64_t inline_bytes = 8 << 10;  ///< largest contribution that travels with its descriptor
-    int64_t slot_bytes = 64 << 10;   ///< segment that is staged at once
-    /// Staging memory of a rank in a communicator; with the rest of its block just below a huge
-    /// page.
+    /// What is staged at once; twice that where more than thresholds.exchange_ranks share sums.
+    int64_t slot_bytes = 64 << 10;
+    /// Staging memory of a rank in a communicator, half of it where they do; with the rest of its
+    /// block just below a huge page.
     int64_t ring_bytes = 31 * (64 << 10);
     collective::Thresholds thresholds;
     /// How this rank writes there. May differ between ranks.
     collective::Staging staging = collective::Staging::kAuto;
+    /// Its waiting threads go to processors with fewer ranks. May differ between ranks.
+    bool spread = true;
     LoggerPtr logger;  ///< null: silent
     /// Hears how long calls slept, and because of whom; null: nobody does.
     std::shared_ptr<record::Meter> meter;

@@ -222,6 +222,7 @@ std::vector<int32_t> HostBackend::awaited() {
 void HostBackend::sleep(uint32_t ticket, Deadline deadline, int64_t since_ns,
                         const std::vector<int32_t>& awaited) {
   if (since_ns == 0) since_ns = monotonic_ns();
+  engine_->progress().rest();
   doorbell_.sleep(ticket, deadline);
   count_wait(awaited, monotonic_ns() - since_ns);
 }

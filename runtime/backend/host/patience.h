@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backend/host/spread.h"
 #include "base/wait.h"
 
 namespace dt::backend {
@@ -16,8 +17,9 @@ namespace dt::backend {
 /// leave it to others and to keep deadlines.
 class Patience {
  public:
-  Patience(bool oversubscribed, int64_t spin_ns)
-      : oversubscribed_(oversubscribed), spin_ns_(spin_ns) {}
+  /// `spread`, which may be null, is told while it lingers.
+  Patience(bool oversubscribed, int64_t spin_ns, Spread* spread)
+      : oversubscribed_(oversubscribed), spin_ns_(spin_ns), spread_(spread) {}
 
   /// Something moved: begin anew.
   void renew() {
@@ -38,6 +40,7 @@ class Patience {
         const int64_t now = monotonic_ns();
         if (began_ns_ == 0) began_ns_ = now;
         if (now - began_ns_ > kYieldMaxNs) return false;
+        if (spread_ != nullptr) spread_->look(now);
       }
       sched_yield();
       return true;
@@ -53,6 +56,7 @@ class Patience {
     sched_yield();
     const int64_t now = monotonic_ns();
     if (began_ns_ == 0) began_ns_ = now;
+    if (spread_ != nullptr) spread_->look(now);
     return now - began_ns_ < spin_ns_;
   }
 
@@ -64,6 +68,7 @@ class Patience {
 
   const bool oversubscribed_;
   const int64_t spin_ns_;
+  Spread* const spread_;
   uint32_t rounds_ = 0;
   int64_t began_ns_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/host/host.h"
@@ -32,9 +33,18 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
       : arena_(std::move(arena)),
         spin_ns_(options.spin_us * 1000),
         by_caller_(options.by_caller),
-        processors_(options.processors) {}
+        processors_(options.processors) {
+    if (options.spread) spread_.emplace(arena_);
+  }
 
-  Patience patience() const { return Patience(arena_->oversubscribed(), spin_ns_); }
+  /// Of a caller's thread.
+  Patience patience() {
+    return {arena_->oversubscribed(), spin_ns_, spread_.has_value() ? &*spread_ : nullptr};
+  }
+  /// A caller's thread goes to sleep.
+  void rest() {
+    if (spread_.has_value()) spread_->sleep();
+  }
   void add(std::weak_ptr<HostBackend> backend);
   /// There is work in some queue, and maybe nobody who waits for it.
   Status notify();
@@ -70,6 +80,7 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   const int64_t spin_ns_;
   const bool by_caller_;
   const std::vector<int32_t> processors_;
+  std::optional<Spread> spread_;
   std::atomic<int32_t> queued_{0};  ///< by caller only
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};

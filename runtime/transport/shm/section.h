@@ -61,6 +61,9 @@ struct SectionHeader {
   uint64_t pid_namespace;             ///< its inode; 0: unknown
   uint64_t affinity[kAffinityWords];  ///< processors the rank may use
   int32_t node;                       ///< NUMA, where the rank lives; -1: not known
+  alignas(kLineBytes) std::atomic<int32_t> processor{-1};  ///< where the rank waits; -1: nowhere
+  /// Of local rank 0: when a rank of the host last went to another processor, CLOCK_MONOTONIC.
+  std::atomic<int64_t> spread_ns{0};
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
   /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for
