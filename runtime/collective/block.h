@@ -77,6 +77,7 @@ struct alignas(4096) Block {
   // Progress of the operations' data, counted in segments since the communicator was made.
   alignas(2 * kLineBytes) std::atomic<uint64_t> filled;    ///< put into the ring
   alignas(2 * kLineBytes) std::atomic<uint64_t> reduced;   ///< own part of the segment summed
+  alignas(2 * kLineBytes) std::atomic<uint64_t> relayed;   ///< parts of other nodes put in its slot
   alignas(2 * kLineBytes) std::atomic<uint64_t> consumed;  ///< everything of it read
   // The same for the blocks of alltoall and its like.
   alignas(2 * kLineBytes) std::atomic<uint64_t> given;  ///< put into the ring

@@ -78,6 +78,10 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
   group->lane_stride_ =
       (layout.inline_area - layout.lanes) / 2 / static_cast<int64_t>(sizeof(Lane));
   group->recent_.resize(group->size());
+  std::vector<int32_t> nodes;
+  for (const Member& member : opened.members)
+    nodes.push_back(opened.arena->node(member.local_rank));
+  group->levels_ = Levels(nodes, opened.rank);
   for (int32_t rank = 0; rank < group->size(); ++rank) {
     const Member& member = opened.members[rank];
     Peer peer;

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "collective/block.h"
+#include "collective/levels.h"
 #include "collective/stager.h"
 #include "transport/shm/arena.h"
 
@@ -61,6 +62,8 @@ class Group {
   const Peer& peer(int32_t rank) const { return peers_[rank]; }
   const Peer& own() const { return peers_[options_.rank]; }
   int32_t rank_of_local(int32_t local_rank) const;
+  /// By the NUMA nodes of the members.
+  const Levels& levels() const { return levels_; }
 
   char* inline_area(int32_t rank, uint64_t sequence) const {
     return peers_[rank].inline_area + static_cast<int64_t>(sequence & 1) * inline_stride_;
@@ -93,6 +96,7 @@ class Group {
   const Options options_;
   void* const own_block_;
   std::vector<void*> adopted_;
+  Levels levels_;
   int64_t inline_stride_ = 0;
   int64_t lane_stride_ = 0;  ///< Lanes
   std::vector<Peer> peers_;

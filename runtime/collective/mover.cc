@@ -37,7 +37,11 @@ void Mover::cut() {
   const bool sums_whole = kind == Kind::kAllreduce || kind == Kind::kReduce;
   const Thresholds& thresholds = group_.shape().thresholds;
   way_ = sums_whole && !thresholds.exchanges(group_.size()) ? Way::kTwoPhase : Way::kExchange;
-  const int64_t pieces = kind == Kind::kReduceScatter ? group_.size() : 1;
+  relays_data_ = crosses_nodes();
+  const int64_t pieces = kind == Kind::kReduceScatter ? group_.size()
+                         : relays_data_ && kind == Kind::kAllgather
+                             ? 1 + group_.levels().most_duties()
+                             : 1;
   const int64_t piece_max = group_.shape().slot_bytes / pieces / kLineBytes * kLineBytes;
   piece_bytes_ = thresholds.segment(collective_->count * element_bytes_, piece_max);
   segment_elements_ = piece_bytes_ / element_bytes_;
@@ -50,7 +54,7 @@ Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& si
   collective_ = &collective;
   element_bytes_ = dtype_bytes(collective.dtype);
   filled_ = ahead_;
-  reduced_ = consumed_ = 0;
+  reduced_ = consumed_ = relayed_ = 0;
   fillers_.clear();
   readers_.clear();
   if (others_.empty()) {
@@ -142,10 +146,13 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
   const bool fills = (!rooted || me == root) && !shares_ && !readers_.empty();
   if (!fills && way_ == Way::kExchange) filled_ = segments_;
   if (!reads_) consumed_ = segments_;
+  plan_relay();
   // Nobody waits for these; they keep awaited() from blaming this member.
   Block& own = *group_.own().block;
   if (filled_ != ahead_) own.filled.store(base_ + static_cast<uint64_t>(filled_));
   if (consumed_ != 0) own.consumed.store(base_ + static_cast<uint64_t>(consumed_));
+  if (relayed_ != 0 && group_.levels().two())
+    own.relayed.store(base_ + static_cast<uint64_t>(relayed_));
   return {};
 }
 
@@ -176,13 +183,21 @@ Step Mover::advance_push() {
 Step Mover::advance_pull() {
   const bool two_phase = way_ == Way::kTwoPhase;
   const int64_t slots = group_.shape().slots;
+  const std::vector<int32_t>& sources =
+      relays_data_ ? awaited_sources_ : (two_phase ? others_ : fillers_);
   // Latest stage first: what is in the cache is used, and slots come free soonest.
   // The own fill comes before the own result, which may overwrite the send buffer.
   if (consumed_ < segments_ && (two_phase ? reduced_ : filled_) > consumed_ &&
-      reached(two_phase ? others_ : fillers_, two_phase ? &Block::reduced : &Block::filled,
-              consumed_ + 1)) {
+      relayed_ > consumed_ &&
+      reached(sources, two_phase ? &Block::reduced : &Block::filled, consumed_ + 1) &&
+      reached(relays_, &Block::relayed, consumed_ + 1)) {
     consume(consumed_);
     publish(&Block::consumed, ++consumed_);
+    return Step::kProgressed;
+  }
+  if (can_relay()) {
+    relay(relayed_);
+    publish(&Block::relayed, ++relayed_);
     return Step::kProgressed;
   }
   if (two_phase && reduced_ < segments_ && filled_ > reduced_ &&
@@ -251,14 +266,14 @@ void Mover::consume(int64_t segment) {
   switch (collective_->kind) {
     case Kind::kBroadcast: {
       char* target = recv + range.begin * element_bytes_;
-      const char* from = source(root, segment, 0);
+      const char* from = held(root, segment);
       if (target != from) kernels::copy(target, from, range.count * element_bytes_, stores_);
       return;
     }
     case Kind::kAllgather:
       for (int32_t rank = 0; rank < group_.size(); ++rank) {
         char* target = recv + (rank * collective_->count + range.begin) * element_bytes_;
-        const char* from = source(rank, segment, 0);
+        const char* from = held(rank, segment);
         if (target != from) kernels::copy(target, from, range.count * element_bytes_, stores_);
       }
       return;
@@ -272,9 +287,10 @@ void Mover::consume(int64_t segment) {
   if (!gets_result()) return;
   for (const int32_t rank : others_) {
     const Span piece = part(rank, range.count);
+    const int32_t holder = relays_data_ ? group_.levels().via(rank) : rank;
     kernels::copy(recv + (range.begin + piece.begin) * element_bytes_,
-                  slot(rank, segment) + piece.begin * element_bytes_, piece.count * element_bytes_,
-                  stores_);
+                  slot(holder, segment) + piece.begin * element_bytes_,
+                  piece.count * element_bytes_, stores_);
   }
 }
 
@@ -346,6 +362,8 @@ Step Mover::finish() {
   if (filled_ != segments_) own.filled.store(base_, std::memory_order_relaxed);
   if (reduced_ != segments_) own.reduced.store(base_, std::memory_order_relaxed);
   if (consumed_ != segments_) own.consumed.store(base_, std::memory_order_relaxed);
+  if (relayed_ != segments_ && group_.levels().two())
+    own.relayed.store(base_, std::memory_order_relaxed);
   return Step::kDone;
 }
 
@@ -365,14 +383,17 @@ std::vector<int32_t> Mover::awaited() const {
     if (way_ == Way::kTwoPhase && reduced_ > consumed_) {
       collect(others_, &Block::reduced, consumed_ + 1);
     }
-    collect(fillers_, &Block::filled, std::max(consumed_, reduced_) + 1);
+    const int64_t segment = std::max(consumed_, reduced_);
+    if (!collect_slow(segment, &late)) collect(fillers_, &Block::filled, segment + 1);
+    collect_relays(&late);
   }
   if (late.empty()) collect(readers_, &Block::consumed, segments_);
   // Some of these may wait for others themselves: name those that are furthest behind.
   uint64_t least = UINT64_MAX;
   const auto sum = [&](int32_t rank) {
     const Block& block = *group_.peer(rank).block;
-    return block.filled.load() + block.reduced.load() + block.consumed.load();
+    return block.filled.load() + block.reduced.load() + block.relayed.load() +
+           block.consumed.load();
   };
   for (const int32_t rank : late) least = std::min(least, sum(rank));
   std::erase_if(late, [&](int32_t rank) { return sum(rank) > least; });

@@ -22,6 +22,7 @@ enum class Step { kDone, kProgressed, kBlocked };
 ///   filled    the member's contribution to the segment can be read (in its ring, or in its own
 ///             send buffer if that lies in the arena: then nothing is copied)
 ///   reduced   two-phase only: the member summed its part of the segment, in its own slot
+///   relayed   the member put into its slot what it brings from other NUMA nodes (see Levels)
 ///   consumed  the member reads nothing of the segment any more, of nobody
 ///
 /// Ways, chosen from facts that all members announced:
@@ -37,6 +38,13 @@ enum class Step { kDone, kProgressed, kBlocked };
 /// all completed the one before, so nobody reads any slot. Segment 0 is filled before that where it
 /// surely goes through the ring: then others may still read slots of the last operation, but not of
 /// older ones; so that one must have had less segments than there are slots.
+///
+/// Over two levels a member reads of other nodes only what it sums, and what it relays: for
+/// broadcast, allgather, and the parts of a two-phase allreduce. A relay writes to its slot where a
+/// member of its node may read until that one consumed the segment; in a two-phase allreduce over
+/// what it had put there for the member whose part it is, which has summed it. Each stage of a
+/// segment waits for earlier stages of that segment, or for `consumed` of an older one: so no wait
+/// closes a circle. `relayed` stands still in communicators of one level.
 ///
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
@@ -85,6 +93,18 @@ class Mover {
   void reduce_all(int64_t segment);
   bool gets_result() const;
 
+  // mover_relay.cc
+  bool crosses_nodes() const;
+  void plan_relay();
+  bool offers(int32_t source, int64_t segments) const;
+  bool can_relay() const;
+  void relay(int64_t segment);
+  int64_t lane_offset(int32_t source) const;
+  /// Where this member reads what `source` has for all.
+  const char* held(int32_t source, int64_t segment) const;
+  void collect_relays(std::vector<int32_t>* late) const;
+  bool collect_slow(int64_t segment, std::vector<int32_t>* late) const;
+
   Span span(int64_t segment) const;
   Span part(int32_t rank, int64_t count) const;
   /// Member `rank`'s contribution to the segment; `piece` of reduce_scatter.
@@ -102,18 +122,24 @@ class Mover {
   uint64_t base_ = 0;  ///< segments of all operations before
   int64_t element_bytes_ = 1;
   int64_t segment_elements_ = 0;
-  int64_t piece_bytes_ = 0;  ///< of reduce_scatter: a member's piece of a slot
+  int64_t piece_bytes_ = 0;  ///< of a slot: a member's of reduce_scatter, a lane of allgather
   int64_t segments_ = 0;     ///< T
   int64_t ahead_ = 0;        ///< segments filled before the others announced the operation
   int64_t filled_ = 0;
   int64_t reduced_ = 0;
   int64_t consumed_ = 0;
-  bool reads_ = false;   ///< this member consumes something
-  bool shares_ = false;  ///< peers read this member's send buffer: it ends with them
+  int64_t relayed_ = 0;
+  bool relays_data_ = false;  ///< over two levels
+  bool reads_ = false;        ///< this member consumes something
+  bool shares_ = false;       ///< peers read this member's send buffer: it ends with them
   std::vector<Source> sources_;
   std::vector<int32_t> fillers_;  ///< other members that fill their ring
   std::vector<int32_t> readers_;  ///< other members that read anything of this one
   std::vector<int32_t> others_;   ///< all other members
+  std::vector<int32_t>
+      awaited_sources_;          ///< over two levels: other members whose memory it consumes
+  std::vector<int32_t> duties_;  ///< members that this one relays to its node
+  std::vector<int32_t> relays_;  ///< other members that relay to this one
   std::vector<const void*> scratch_;
   kernels::Stores stores_ = kernels::Stores::kTemporal;  ///< into recv buffers
   // push

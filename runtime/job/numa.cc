@@ -22,10 +22,11 @@ Status Job::settle_numa(const Config& config) {
 Result<NumaHome> Job::find_home(const store::Verdict& verdict) const {
   const auto told = static_cast<int32_t>(numa_.nodes.size());
   if (told > 0 && told < verdict.local_size) {
-    return Status(Code::kConfig,
-                  format("rank %d (%s): host.numa names the nodes of %d ranks, and %d run on this "
-                         "host; name one for each, or set it to auto",
-                         place_.rank, host_name_.c_str(), told, verdict.local_size));
+    return Status(
+        Code::kConfig,
+        format("rank %d (%s): host.numa has %d of the nodes of the %d ranks on this host; name one "
+               "for each, or set it to auto",
+               place_.rank, host_name_.c_str(), told, verdict.local_size));
   }
   return find_numa_home(numa_, verdict.local_rank);
 }

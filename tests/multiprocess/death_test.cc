@@ -68,6 +68,24 @@ TEST_CASE("a killed rank is named to every other rank within two seconds, wherev
   CHECK(shared_memory_files().empty());
 }
 
+TEST_CASE("a killed rank that brought others what lay on another NUMA node is named") {
+  for (const char* mode : {"train", "reduce"}) {
+    CAPTURE(mode);
+    Process::Options options;
+    options.environment = {"DT_HOST_NUMA=0,0,1,1"};
+    Process run(dt_run({"-n", "4"}, {mode}), options);
+    REQUIRE(run.wait_for_output("ready ", 4));
+    const pid_t dead = pid_of_rank(run.out, 2);
+    REQUIRE(dead > 0);
+    REQUIRE(kill(dead, SIGKILL) == 0);
+    CHECK(run.wait() == 128 + SIGKILL);
+    INFO(run.out);
+    INFO(run.err);
+    CHECK(count_of(run.out, "DT_ERR_PEER_LOST of rank 2 host named pid " + std::to_string(dead)) ==
+          3);
+  }
+}
+
 TEST_CASE("without a launcher: rank 0 serves the store, its death is named too") {
   for (const int victim : {0, 2}) {
     CAPTURE(victim);

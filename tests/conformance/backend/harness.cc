@@ -338,6 +338,7 @@ std::shared_ptr<Backend> Scene::make(const Rank& rank) {
   options.local_rank = topology.local[rank.rank];
   options.local_size = static_cast<int32_t>(members.size());
   options.host = setup.hosts.empty() ? "thishost" : dt::format("host%d", topology.host[rank.rank]);
+  if (!setup.nodes.empty()) options.home.node = setup.nodes[rank.rank];
   options.world_ranks.clear();
   for (const int32_t member : members) options.world_ranks.push_back(kFirstWorldRank + member);
   const Wait wait{Deadline::after_ms(kJoinMs)};

@@ -44,6 +44,7 @@ struct Setup {
   const char* backend = "host";
   int32_t size = 1;
   std::vector<int32_t> hosts;             ///< of multihost: by rank, the number of its host
+  std::vector<int32_t> nodes;             ///< by rank, the NUMA node it pretends; empty: none
   dt::backend::HostEngine::Options host;  ///< thresholds
   std::function<void(const Status&)> on_broken;
   int64_t open_ms = 30'000;  ///< of "nccl" and "staged": to make the communicator
