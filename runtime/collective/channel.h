@@ -32,6 +32,8 @@ class Channel {
   int64_t sequence() const { return static_cast<int64_t>(sequence_); }
 
  private:
+  /// Takes back from the peers the memory of the next announcement, if it is like the present one.
+  void claim_next() const;
   void announce_inline(const Collective& collective, Head& head);
   uint64_t announce_places(const Collective& collective, Detail& detail) const;
   Step move();

@@ -8,13 +8,13 @@ bool can_run_avx2() { return false; }
 bool can_run_avx512() { return false; }
 
 void reduce_avx2(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                 int32_t source_count, int64_t first, int64_t count) {
-  reduce_portable(reduction, targets, sources, source_count, first, count);
+                 int32_t source_count, int64_t begin_bytes, int64_t end_bytes) {
+  reduce_portable(reduction, targets, sources, source_count, begin_bytes, end_bytes);
 }
 
 void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                   int32_t source_count, int64_t first, int64_t count) {
-  reduce_portable(reduction, targets, sources, source_count, first, count);
+                   int32_t source_count, int64_t begin_bytes, int64_t end_bytes) {
+  reduce_portable(reduction, targets, sources, source_count, begin_bytes, end_bytes);
 }
 
 void copy_streaming_avx2(void* destination, const void* source, int64_t bytes) {

@@ -10,20 +10,20 @@
 
 namespace dt::kernels {
 
-/// reduce_to_all() for the elements [first, first + count). Integer avg is not known here:
-/// reduce.cc sums and divides. The arguments are valid.
+/// reduce_to_all() for the whole elements that are these bytes of each buffer. Integer avg is not
+/// known here: reduce.cc sums and divides. The arguments are valid.
 using ReduceFunction = void (*)(const Reduction& reduction, const Targets& targets,
-                                const void* const* sources, int32_t source_count, int64_t first,
-                                int64_t count);
+                                const void* const* sources, int32_t source_count,
+                                int64_t begin_bytes, int64_t end_bytes);
 /// copy() with streaming stores; bytes > 0.
 using CopyFunction = void (*)(void* destination, const void* source, int64_t bytes);
 
 void reduce_portable(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                     int32_t source_count, int64_t first, int64_t count);
+                     int32_t source_count, int64_t begin_bytes, int64_t end_bytes);
 void reduce_avx2(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                 int32_t source_count, int64_t first, int64_t count);
+                 int32_t source_count, int64_t begin_bytes, int64_t end_bytes);
 void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                   int32_t source_count, int64_t first, int64_t count);
+                   int32_t source_count, int64_t begin_bytes, int64_t end_bytes);
 
 void copy_streaming_portable(void* destination, const void* source, int64_t bytes);
 void copy_streaming_avx2(void* destination, const void* source, int64_t bytes);

@@ -6,8 +6,8 @@
 namespace dt::kernels {
 
 void reduce_avx512(const Reduction& reduction, const Targets& targets, const void* const* sources,
-                   int32_t source_count, int64_t first, int64_t count) {
-  reduce_here(reduction, targets, sources, source_count, first, count);
+                   int32_t source_count, int64_t begin_bytes, int64_t end_bytes) {
+  reduce_here(reduction, targets, sources, source_count, begin_bytes, end_bytes);
 }
 
 void copy_streaming_avx512(void* destination, const void* source, int64_t bytes) {

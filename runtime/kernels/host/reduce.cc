@@ -17,6 +17,9 @@ bool is_floating(Dtype dtype) {
 /// A part of an integer mean that is still in the first-level cache when it is divided.
 constexpr int64_t kMeanPartBytes = 8192;
 
+/// What fills the registers that any instruction set uses at once.
+constexpr int64_t kShortBytes = 256;
+
 /// Wide holds T and every divisor, so that nothing overflows.
 template <class T, class Wide>
 void divide(void* elements, int64_t count, int32_t divisor) {
@@ -63,8 +66,8 @@ void mean_of_integers(ReduceFunction sum, const Reduction& reduction, const Targ
   for (int64_t first = 0; first < count; first += part) {
     const int64_t elements = std::min(part, count - first);
     const int64_t offset = first * element_bytes;
-    sum(reduction, {targets.destinations, 1, Stores::kTemporal}, sources, source_count, first,
-        elements);
+    sum(reduction, {targets.destinations, 1, Stores::kTemporal}, sources, source_count, offset,
+        offset + elements * element_bytes);
     auto* mean = static_cast<unsigned char*>(targets.destinations[0]) + offset;
     if (reduction.divisor > 1) divide_integers(reduction.dtype, mean, elements, reduction.divisor);
     for (int32_t k = 1; k < targets.count; ++k) {
@@ -136,9 +139,13 @@ void reduce_with(Isa isa, const Reduction& reduction, const Targets& targets,
   }
   if (is_mean && !is_floating(reduction.dtype)) {
     mean_of_integers(function_of(isa), reduction, targets, sources, source_count, count);
-  } else {
-    function_of(isa)(reduction, targets, sources, source_count, 0, count);
+    return;
   }
+  // What does not fill wide registers goes through narrow ones: the same bits, and fewer pieces.
+  const int64_t bytes = count * element_bytes;
+  const int64_t few = targets.stores == Stores::kStreaming ? 0 : bytes % kShortBytes;
+  if (few < bytes) function_of(isa)(reduction, targets, sources, source_count, 0, bytes - few);
+  if (few > 0) reduce_portable(reduction, targets, sources, source_count, bytes - few, bytes);
 }
 
 void copy(void* destination, const void* source, int64_t bytes, Stores stores) {

@@ -24,8 +24,6 @@ namespace {
 constexpr int32_t kSourcesPerPass = 8;
 /// Stays in the first-level cache beside the sources; on the stack.
 constexpr int64_t kCarryBytes = 8192;
-/// Up to here word by word is faster than a padded step.
-constexpr int64_t kFewBytes = 32;
 
 // Of equal values (two zeros) the earlier rank's stays; a NaN, once met, stays.
 template <ReduceOp kOp, class V>
@@ -75,6 +73,29 @@ DT_INLINE Quad<typename D::Vector> scaled(const Quad<typename D::Vector>& quad, 
 template <class D, ReduceOp kOp>
 DT_INLINE Quad<typename D::Vector> load_scaled(const Byte* from, double scale) {
   return scaled<D, kOp>(D::load(from), scale);
+}
+
+/// What is left when it is less than a step: by units, then by words, so that no memory outside the
+/// buffers is touched. A padded step would wait until the narrow stores of its source are in the
+/// cache before it can load them again.
+/// sum(load) gives the accumulators of all sources, each of which it reads by `load`; put(write)
+/// writes to all destinations.
+template <class D, class Sum, class Put>
+DT_INLINE void reduce_rest(int64_t at, int64_t end, const Sum& sum, const Put& put) {
+  constexpr auto kUnitBytes = static_cast<int64_t>(sizeof(D::pack(D::load_word(0)).a));
+  for (; end - at >= kUnitBytes; at += kUnitBytes) {
+    const auto unit = D::pack(sum([at](const Byte* from) __attribute__((always_inline)) {
+                        return D::load_unit(from + at);
+                      })).a;
+    put([&](Byte * to) __attribute__((always_inline)) { store_vector(to + at, unit); });
+  }
+  for (; at < end; at += kWordBytes) {
+    const int64_t bytes = end - at < kWordBytes ? end - at : kWordBytes;
+    const uint64_t word = word_of(D::pack(sum([&](const Byte* from) __attribute__((always_inline)) {
+                                    return D::load_word(read_word(from + at, bytes));
+                                  })).a);
+    put([&](Byte * to) __attribute__((always_inline)) { write_word(to + at, word, bytes); });
+  }
 }
 
 /// One step, `step_bytes` of it. A part of a step goes through `padded`, which holds a whole one,
@@ -127,29 +148,54 @@ __attribute__((noinline)) void reduce_any(Pass pass) {
   for (; pass.end_bytes - at >= D::kStepBytes; at += D::kStepBytes, carry_at += kQuadBytes) {
     reduce_step<D, kOp, true>(pass, at, carry_at, nullptr, D::kStepBytes);
   }
-  if (at < pass.end_bytes) {
+  if (at == pass.end_bytes) return;
+  if (pass.carry_in != nullptr || pass.carry_out != nullptr) {
     alignas(kVectorBytes) Byte padded[D::kStepBytes] = {};
     reduce_step<D, kOp, false>(pass, at, carry_at, padded,
                                static_cast<uint64_t>(pass.end_bytes - at));
+    return;
   }
+  reduce_rest<D>(
+      at, pass.end_bytes,
+      [&](auto load) __attribute__((always_inline)) {
+        auto acc = scaled<D, kOp>(load(pass.sources[0]), pass.scale);
+        for (int32_t k = 1; k < pass.source_count; ++k) {
+          acc = combine<kOp>(acc, scaled<D, kOp>(load(pass.sources[k]), pass.scale));
+        }
+        return acc;
+      },
+      [&](auto write) __attribute__((always_inline)) {
+        for (int32_t k = 0; k < pass.destination_count; ++k) write(pass.destinations[k]);
+      });
 }
 
-/// The usual counts, without inner loops: two sources, one destination or two.
+/// The usual counts, without inner loops: two sources, one destination or two. `pass` is read once:
+/// a copy of it would wait for the stores that made it.
 template <class D, ReduceOp kOp, bool kBoth, bool kStreaming>
-__attribute__((noinline)) void reduce_two(Pass pass) {
+__attribute__((noinline)) void reduce_two(const Pass& pass) {
   const Byte* const first = pass.sources[0];
   const Byte* const second = pass.sources[1];
   Byte* const to = pass.destinations[0];
   Byte* const to_other = pass.destinations[kBoth ? 1 : 0];
+  const double scale = pass.scale;
+  const int64_t end = pass.end_bytes;
   int64_t at = pass.begin_bytes;
-  for (; pass.end_bytes - at >= D::kStepBytes; at += D::kStepBytes) {
-    const auto acc = load_scaled<D, kOp>(first + at, pass.scale);
-    const auto packed = D::pack(combine<kOp>(acc, load_scaled<D, kOp>(second + at, pass.scale)));
+  for (; end - at >= D::kStepBytes; at += D::kStepBytes) {
+    const auto acc = load_scaled<D, kOp>(first + at, scale);
+    const auto packed = D::pack(combine<kOp>(acc, load_scaled<D, kOp>(second + at, scale)));
     write<kStreaming>(to + at, packed);
     if constexpr (kBoth) write<kStreaming>(to_other + at, packed);
   }
-  pass.begin_bytes = at;
-  reduce_any<D, kOp>(pass);
+  reduce_rest<D>(
+      at, end,
+      [&](auto load) __attribute__((always_inline)) {
+        const auto acc = scaled<D, kOp>(load(first), scale);
+        return combine<kOp>(acc, scaled<D, kOp>(load(second), scale));
+      },
+      [&](auto write_to) __attribute__((always_inline)) {
+        write_to(to);
+        if constexpr (kBoth) write_to(to_other);
+      });
 }
 
 /// Too many sources for one pass: chunk by chunk, a few sources at a time, the rest carried. The
@@ -170,25 +216,6 @@ __attribute__((noinline)) void reduce_many(const Pass& all) {
       pass.carry_out = left > kSourcesPerPass ? carry : nullptr;
       reduce_any<D, kOp>(pass);
       pass.carry_in = carry;
-    }
-  }
-}
-
-/// A few bytes, any number of sources and destinations. A padded step would wait until the narrow
-/// stores of its source are in the cache before it can load them again.
-template <class D, ReduceOp kOp>
-__attribute__((noinline)) void reduce_few(const Pass& pass) {
-  for (int64_t at = pass.begin_bytes; at < pass.end_bytes; at += kWordBytes) {
-    const int64_t left = pass.end_bytes - at;
-    const int64_t bytes = left < kWordBytes ? left : kWordBytes;
-    const auto load = [&](int32_t k) __attribute__((always_inline)) {
-      return scaled<D, kOp>(D::load_word(read_word(pass.sources[k] + at, bytes)), pass.scale);
-    };
-    auto acc = load(0);
-    for (int32_t k = 1; k < pass.source_count; ++k) acc = combine<kOp>(acc, load(k));
-    const uint64_t word = word_of(D::pack(acc).a);
-    for (int32_t k = 0; k < pass.destination_count; ++k) {
-      write_word(pass.destinations[k] + at, word, bytes);
     }
   }
 }
@@ -215,23 +242,22 @@ DT_INLINE int64_t bytes_to_line(const Byte* to) {
 
 /// Streams only where all destinations reach a line boundary together, between two elements.
 template <class D, ReduceOp kOp>
-void reduce_elements(Pass pass) {
-  constexpr auto kElementBytes = static_cast<int64_t>(sizeof(typename D::Element));
-  pass.begin_bytes *= kElementBytes;
-  pass.end_bytes *= kElementBytes;
-  if (pass.end_bytes - pass.begin_bytes <= kFewBytes) return reduce_few<D, kOp>(pass);
-  const int64_t head = bytes_to_line(pass.destinations[0] + pass.begin_bytes);
-  for (int32_t k = 0; k < pass.destination_count && pass.streaming; ++k) {
-    pass.streaming = bytes_to_line(pass.destinations[k] + pass.begin_bytes) == head &&
-                     head % kElementBytes == 0 && head < pass.end_bytes - pass.begin_bytes;
-  }
+void reduce_elements(const Pass& pass) {
   if (!pass.streaming) return reduce_range<D, kOp>(pass);
+  constexpr auto kElementBytes = static_cast<int64_t>(sizeof(typename D::Element));
+  Pass aligned = pass;
+  const int64_t head = bytes_to_line(pass.destinations[0] + pass.begin_bytes);
+  for (int32_t k = 0; k < pass.destination_count && aligned.streaming; ++k) {
+    aligned.streaming = bytes_to_line(pass.destinations[k] + pass.begin_bytes) == head &&
+                        head % kElementBytes == 0 && head < pass.end_bytes - pass.begin_bytes;
+  }
+  if (!aligned.streaming) return reduce_range<D, kOp>(aligned);
   Pass unaligned = pass;
   unaligned.streaming = false;
   unaligned.end_bytes = pass.begin_bytes + head;
   reduce_range<D, kOp>(unaligned);
-  pass.begin_bytes += head;
-  reduce_range<D, kOp>(pass);
+  aligned.begin_bytes += head;
+  reduce_range<D, kOp>(aligned);
   finish_streaming();
 }
 
@@ -259,20 +285,23 @@ void reduce_integers(ReduceOp op, const Pass& pass) {
 }
 
 DT_INLINE void reduce_here(const Reduction& reduction, const Targets& targets,
-                           const void* const* sources, int32_t source_count, int64_t first,
-                           int64_t count) {
+                           const void* const* sources, int32_t source_count, int64_t begin_bytes,
+                           int64_t end_bytes) {
   // Rounded as the accumulator's type divides; a float survives the way through a double.
-  const bool is_f64 = reduction.dtype == Dtype::kF64;
-  const double scale = is_f64 ? 1.0 / reduction.divisor
-                              : static_cast<double>(1.0F / static_cast<float>(reduction.divisor));
+  double scale = 1;
+  if (reduction.op == ReduceOp::kAvg) {
+    scale = reduction.dtype == Dtype::kF64
+                ? 1.0 / reduction.divisor
+                : static_cast<double>(1.0F / static_cast<float>(reduction.divisor));
+  }
   const Pass pass = {reinterpret_cast<Byte* const*>(targets.destinations),
                      targets.count,
                      targets.stores == Stores::kStreaming,
                      reinterpret_cast<const Byte* const*>(sources),
                      source_count,
                      scale,
-                     first,
-                     first + count,
+                     begin_bytes,
+                     end_bytes,
                      nullptr,
                      nullptr};
   switch (reduction.dtype) {

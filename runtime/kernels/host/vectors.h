@@ -24,9 +24,9 @@ constexpr uint64_t kLineBytes = 64;  // of a cache
 
 using Byte = unsigned char;
 
-template <class T>
+template <class T, int kBytes = DT_VECTOR_BYTES>
 struct VectorOf {
-  typedef T Type __attribute__((vector_size(DT_VECTOR_BYTES)));
+  typedef T Type __attribute__((vector_size(kBytes)));
 };
 using F32s = VectorOf<float>::Type;
 using U32s = VectorOf<uint32_t>::Type;
@@ -98,19 +98,18 @@ DT_INLINE void write_word(Byte* to, uint64_t word, int64_t bytes) {
   if ((bytes & 1) != 0) take(uint8_t{});
 }
 
+// Casts, since compilers take copies of a part through memory, where a wide load waits until the
+// narrow store before it is in the cache.
+
 /// The other elements are zero.
 template <class V>
 DT_INLINE V vector_of(uint64_t word) {
-  V vector = {};
-  __builtin_memcpy(&vector, &word, kWordBytes);
-  return vector;
+  return (V)(typename VectorOf<uint64_t, sizeof(V)>::Type{word});
 }
 
 template <class V>
-DT_INLINE uint64_t word_of(const V& vector) {
-  uint64_t word;
-  __builtin_memcpy(&word, &vector, kWordBytes);
-  return word;
+DT_INLINE uint64_t word_of(V vector) {
+  return ((typename VectorOf<uint64_t, sizeof(V)>::Type)vector)[0];
 }
 
 /// How a vector is written: past the caches, where the processor has such stores and the address is
@@ -178,7 +177,9 @@ DT_INLINE V one_nan(V integers) {
   return integers;
 }
 
-// How a dtype is loaded into accumulators, and packed for its stores.
+// How a dtype is loaded into accumulators, and packed for its stores. A *unit* is the least that is
+// loaded into whole accumulators; what load_unit() and load_word() leave out of the quad is zero,
+// and pack().a is their place.
 
 template <class T>
 struct Plain {
@@ -188,6 +189,9 @@ struct Plain {
   static constexpr int64_t kStepBytes = kQuadBytes;
 
   static DT_INLINE Quad<Vector> load(const Byte* from) { return load_quad<Vector>(from); }
+  static DT_INLINE Quad<Vector> load_unit(const Byte* from) {
+    return {load_vector<Vector>(from), Vector{}, Vector{}, Vector{}};
+  }
   static DT_INLINE Quad<Vector> load_word(uint64_t word) {
     return {vector_of<Vector>(word), Vector{}, Vector{}, Vector{}};
   }
@@ -220,10 +224,11 @@ struct Bf16 {
     const U32s second = load_vector<U32s>(from + kVectorBytes);
     return {low(first), high(first), low(second), high(second)};
   }
-  static DT_INLINE Quad<F32s> load_word(uint64_t word) {
-    const auto first = vector_of<U32s>(word);
+  static DT_INLINE Quad<F32s> widen(U32s first) {
     return {low(first), high(first), F32s{}, F32s{}};
   }
+  static DT_INLINE Quad<F32s> load_unit(const Byte* from) { return widen(load_vector<U32s>(from)); }
+  static DT_INLINE Quad<F32s> load_word(uint64_t word) { return widen(vector_of<U32s>(word)); }
   static DT_INLINE Pair<U32s> pack(const Quad<F32s>& quad) {
     return {join(quad.a, quad.b), join(quad.c, quad.d)};
   }
@@ -264,6 +269,9 @@ struct F16 {
   static DT_INLINE Quad<F32s> load(const Byte* from) {
     return {load_half(from), load_half(from + kVectorBytes / 2), load_half(from + kVectorBytes),
             load_half(from + kVectorBytes * 3 / 2)};
+  }
+  static DT_INLINE Quad<F32s> load_unit(const Byte* from) {
+    return {load_half(from), F32s{}, F32s{}, F32s{}};
   }
   static DT_INLINE Quad<F32s> load_word(uint64_t word) {
     return {widen(vector_of<Halves>(word)), F32s{}, F32s{}, F32s{}};
@@ -314,9 +322,14 @@ struct F16 {
     return {widen(first & 0xffffU), widen(first >> 16), widen(second & 0xffffU),
             widen(second >> 16)};
   }
-  static DT_INLINE Quad<F32s> load_word(uint64_t word) {
-    const auto first = vector_of<U32s>(word);
+  static DT_INLINE Quad<F32s> widen_pairs(U32s first) {
     return {widen(first & 0xffffU), widen(first >> 16), F32s{}, F32s{}};
+  }
+  static DT_INLINE Quad<F32s> load_unit(const Byte* from) {
+    return widen_pairs(load_vector<U32s>(from));
+  }
+  static DT_INLINE Quad<F32s> load_word(uint64_t word) {
+    return widen_pairs(vector_of<U32s>(word));
   }
   static DT_INLINE Pair<U32s> pack(const Quad<F32s>& quad) {
     return {join(quad.a, quad.b), join(quad.c, quad.d)};
