@@ -21,7 +21,8 @@
 #include "transport/shm/memory_limit.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#define MADV_POPULATE_WRITE 23
 #endif
 
 namespace dt::shm {
@@ -317,6 +318,14 @@ Status HostArena::release(void* pointer) {
             options_.local_rank * kSectionBytes + block.offset, block.bytes);
   blocks_.with([&](Blocks& blocks) { blocks.space.give(block.offset, block.bytes); });
   return {};
+}
+
+void HostArena::map_pages(char* begin, int64_t bytes, bool to_write) {
+  const auto first = reinterpret_cast<uintptr_t>(begin) / kPageBytes * kPageBytes;
+  const auto end = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(bytes);
+  // Where the kernel does not know it, the pages take their faults.
+  (void)madvise(reinterpret_cast<void*>(first), end - first,
+                to_write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
 Status HostArena::withdraw() {
