@@ -99,6 +99,8 @@ constexpr Key kKeys[] = {
      "Ports where ranks listen for other hosts, as 29600-29699; empty: the kernel chooses."},
     {"network.congestion", "DT_NETWORK_CONGESTION", Type::kString, "", 0, 15, "auto", "", kAny, false,
      "Congestion control between hosts: the kernel's name, system, or auto: cubic for bbr on short ways."},
+    {"network.connections", "DT_NETWORK_CONNECTIONS", Type::kInteger, "", 1, 64, "1", "", kTold, false,
+     "Connections of two ranks of different hosts; several pay where packets get lost on a long way."},
 
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},

@@ -60,8 +60,7 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
   }
   DT_TRY(net::check_exposure(self.security, address, "this rank"));
   DT_TRY_VALUE(auto listener, tcp::listen_on(address, ports));
-  const std::string& congestion = config.text("network.congestion");
-  DT_TRY(tcp::set_congestion(listener, congestion));
+  DT_TRY(tcp::set_congestion(listener, config.text("network.congestion")));
   store::Reach reach;
   reach.network_id = self.network_id;
   // Without the name of an interface, which means nothing on another host.
@@ -70,7 +69,7 @@ Result<std::unique_ptr<HostLinks>> HostLinks::open(const Config& config, const S
   reach.port = listener.local().port();
   reach.interfaces = net::interface_texts(interfaces);
   return std::unique_ptr<HostLinks>(
-      new HostLinks(self, congestion, std::move(reach), std::move(listener)));
+      new HostLinks(self, config, std::move(reach), std::move(listener)));
 }
 
 store::Reach HostLinks::reach_of(const Result<std::unique_ptr<HostLinks>>& opened,
@@ -90,6 +89,7 @@ Status HostLinks::connect(const store::Verdict& verdict, Store store, const Wait
   options.host = self_.host_name;
   options.security = self_.security;
   options.congestion = congestion_;
+  options.connections = connections_;
   options.look_up = make_look_up(store);
   DT_TRY_VALUE(mesh_, tcp::Mesh::start(std::move(listener_), std::move(options)));
   mesh_->loop()->run([this] { (void)restrict_to(self_.processors); });  // they have been checked

@@ -64,15 +64,17 @@ class HostLinks {
                                                   Deadline deadline);
 
  private:
-  HostLinks(Self self, std::string congestion, store::Reach reach, tcp::Socket listener)
+  HostLinks(Self self, const Config& config, store::Reach reach, tcp::Socket listener)
       : self_(std::move(self)),
-        congestion_(std::move(congestion)),
+        congestion_(config.text("network.congestion")),
+        connections_(static_cast<int32_t>(config.integer("network.connections"))),
         reach_(std::move(reach)),
         listener_(std::move(listener)) {}
   Status probe(int32_t rank, const Store& store, const Wait& wait);
 
   const Self self_;
   const std::string congestion_;  ///< network.congestion
+  const int32_t connections_;     ///< network.connections
   const store::Reach reach_;
   tcp::Socket listener_;
   std::shared_ptr<tcp::Mesh> mesh_;

@@ -3,7 +3,8 @@
 """An allreduce between two or more hosts, beside plain TCP streams, MPI and gloo.
 
 The hosts are network namespaces; --rate puts a token bucket in front of each, without it the machine's
-processors are the limit. Rounds are interleaved: every program runs once per round, in the same order.
+processors are the limit. With --delay the two are joined by wire.cc, which holds each packet up, and loses
+--loss percent of them. Rounds are interleaved: every program runs once per round, in the same order.
 `tcp` is one connection on which both sides stream at once, with nothing to compute: with one rank on
 each of two hosts an allreduce sends exactly its buffer in each direction. More than two hosts have no
 such line. Times are of an allreduce in
@@ -11,6 +12,7 @@ place, of f32, rewritten before each operation of 64 KiB and more.
 
     tests/bench/two_hosts.py --build build --rate 10gbit --sizes 1M,25M
     tests/bench/two_hosts.py --build before=build-main --build after=build --rivals none --hosts 4
+    tests/bench/two_hosts.py --build build --build four=build,DT_NETWORK_CONNECTIONS=4 --rate 200mbit --delay 5 --loss 0.1
 """
 import argparse
 import os
@@ -30,7 +32,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "multiho
 from cases import environment  # noqa: E402
 from network import Network, Unavailable  # noqa: E402
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "runtime/cli/bench"
+HERE = pathlib.Path(__file__).resolve().parent
+BENCH = HERE.parents[1] / "runtime/cli/bench"
+QUEUE_US = 8000  # of what may wait in front of a limit
 CONGESTION_FILE = "/proc/sys/net/ipv4/tcp_congestion_control"
 PORT = 29500
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -39,7 +43,8 @@ STREAM_CALL_BYTES = 1 << 20
 RIVALS = ("openmpi", "mpich", "gloo", "gloo-tuned", "torch")
 COMPILERS = {"openmpi": ["mpicc.openmpi", "-std=c99", "-O2", BENCH / "rival_mpi.c"],
              "mpich": ["mpicc.mpich", "-std=c99", "-O2", BENCH / "rival_mpi.c"],
-             "gloo": ["c++", "-std=c++17", "-O3", BENCH / "rival_gloo.cc", "-lgloo"]}
+             "gloo": ["c++", "-std=c++17", "-O3", BENCH / "rival_gloo.cc", "-lgloo"],
+             "wire": ["c++", "-std=c++17", "-O2", HERE / "wire.cc", "-pthread"]}
 
 # One rank of torch.distributed with gloo, measured as method.h says.
 TORCH = """
@@ -77,9 +82,12 @@ def bytes_of(text):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--build", action="append", help="a build folder, or NAME=FOLDER; may come several times")
+    parser.add_argument("--build", action="append", help="a build folder, or NAME=FOLDER, with what is to be set for it: "
+                        "NAME=FOLDER,NAME=VALUE; may come several times")
     parser.add_argument("--sizes", default="8,1K,64K,1M,25M")
     parser.add_argument("--rate", help="of each direction, as tc says it: 1gbit; none: no limit")
+    parser.add_argument("--delay", type=float, default=0, help="milliseconds to the other of two hosts; needs --rate")
+    parser.add_argument("--loss", type=float, default=0, help="percent of the packets, where there is a delay")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget-ms", type=int, default=300, help="of one size in one run")
     parser.add_argument("--hosts", type=int, default=2)
@@ -91,6 +99,8 @@ def parse_arguments():
     arguments = parser.parse_args()
     arguments.sizes = [bytes_of(word) for word in arguments.sizes.split(",")]
     arguments.build = [word.split("=", 1) if "=" in word else ["dt", word] for word in arguments.build or ["build"]]
+    if arguments.delay and (arguments.hosts != 2 or not arguments.rate):
+        parser.error("--delay is for two hosts, with a --rate")
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     return arguments
 
@@ -187,6 +197,7 @@ class Bench:
         return outputs[0][0]
 
     def dt(self, folder, size):
+        folder, *own = folder.split(",")
         worker = pathlib.Path(folder).resolve() / "runtime/cli/dt-bench-worker"
         command = [worker, "allreduce", "--raw", "--sizes", size, "--rounds", 1, "--budget-ms", self.arguments.budget_ms,
                    "--memory", "private"]
@@ -194,7 +205,7 @@ class Bench:
         for rank in range(self.ranks):
             settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE=str(self.ranks),
                                    DT_MASTER_ADDR=self.network.address(0), DT_MASTER_PORT=str(PORT))
-            settings.update(word.split("=", 1) for word in self.arguments.env)
+            settings.update(word.split("=", 1) for word in self.arguments.env + own)
             processes.append(self.start(self.host(rank), command, settings))
         return self.finish(processes)
 
@@ -263,10 +274,29 @@ class Bench:
         return float(found[0][4])
 
 
+def bits_of(rate):
+    return float(rate[:-4]) * {"k": 1e3, "m": 1e6, "g": 1e9}[re.fullmatch(r"[\d.]+([kmg])bit", rate)[1]]
+
+
+def lay_wire(arguments, network, scratch):
+    """In place of the hosts' own interfaces; it goes when the process is told to end."""
+    subprocess.run([*COMPILERS["wire"], "-o", scratch / "wire"], check=True)
+    for host in range(2):
+        network.ip(host, "link", "del", "eth0")
+    wire = subprocess.Popen([scratch / "wire", network.namespace(0), network.namespace(1), str(bits_of(arguments.rate)),
+                             str(int(arguments.delay * 1000)), str(arguments.loss / 100), str(QUEUE_US)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    if not wire.stdout.readline():
+        sys.exit("two_hosts.py: the wire is not there, see above")
+    for host in range(2):
+        network.ip(host, "addr", "add", f"{network.address(host)}/24", "dev", "eth0")
+        network.ip(host, "link", "set", "eth0", "up", "txqueuelen", "10000")
+    return wire
+
+
 def limit(network, rate, hosts):
     """The bucket holds what leaves in half a millisecond, and a few large frames; the queue 8 ms."""
-    unit = {"k": 1e3, "m": 1e6, "g": 1e9}[re.fullmatch(r"[\d.]+([kmg])bit", rate)[1]]
-    bits = float(rate[:-4]) * unit
+    bits = bits_of(rate)
     for host in range(hosts):
         subprocess.run(["tc", "-n", network.namespace(host), "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate,
                         "burst", str(max(256 << 10, int(bits / 16000))), "limit", str(max(1 << 20, int(bits / 1000)))],
@@ -280,10 +310,12 @@ def main():
         return stream(side, address, int(size), float(seconds), congestion)
     try:
         with tempfile.TemporaryDirectory() as folder, Network(arguments.hosts) as network:
-            if arguments.rate:
+            wire = lay_wire(arguments, network, pathlib.Path(folder)) if arguments.delay else None
+            if arguments.rate and wire is None:
                 limit(network, arguments.rate, arguments.hosts)
             bench = Bench(arguments, network, pathlib.Path(folder))
             print(f"# {arguments.ranks} rank(s) on each of {arguments.hosts} hosts, {arguments.rate or 'no'} limit, "
+                  f"{arguments.delay} ms there, {arguments.loss} % lost, "
                   f"{os.cpu_count()} processors, {arguments.rounds} interleaved rounds: median us (least to most), times of the first")
             for size in arguments.sizes:
                 times = {name: [] for name in bench.programs}
@@ -298,6 +330,9 @@ def main():
                     median = statistics.median(found)
                     print(f"{size:>10} {name:<10} {median:12.1f} ({min(found):.1f} to {max(found):.1f}) "
                           f"{median / first:6.2f}", flush=True)
+            if wire:
+                wire.stdin.close()
+                wire.wait()
     except Unavailable as reason:
         sys.exit(f"two_hosts.py: {reason}")
     return 0

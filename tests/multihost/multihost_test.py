@@ -299,6 +299,28 @@ def encrypted():
                               but=[2])
 
 
+def several_connections():
+    """The same results over several connections of a pair, also where they are encrypted, and the same errors."""
+    several = {"DT_NETWORK_CONNECTIONS": "3"}
+    with Network(3) as network:
+        for hosts in SHAPES[3]:
+            for security in ("auth", "encrypt"):
+                with Job(network, hosts, ["check"], several | {"DT_SECURITY_MODE": security}) as job:
+                    job.expect_good(hosts)
+        with Job(network, [0, 0, 1, 2], ["loop"], several) as job:
+            job.wait_ready()
+            victim = job.processes[2].pid
+            job.kill(2)
+            job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 2 host host1 pid {victim}: .*rank 2 \(host1 pid {victim}\)",
+                              but=[2])
+        with Job(network, [0, 1, 2], ["loop"], several | {"DT_COLLECTIVE_TIMEOUT_MS": "4000"}) as job:
+            job.wait_ready()
+            network.ip(1, "route", "add", "blackhole", f"{network.address(2)}/32")
+            job.expect_errors(4, PAIR_1_2, status="TIMEOUT|PEER_LOST")
+        with Job(network, [0, 1, 2], ["check"], several, {1: {"DT_NETWORK_CONNECTIONS": "1"}}) as job:
+            job.expect_errors(5, "network.connections")
+
+
 def open_network():
     """Without a token only where it is written."""
     with Network(2) as network:
@@ -342,7 +364,7 @@ CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_t
          blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations, late_ranks_at_a_gap,
          transfer_deadline, link_down_on_2, link_down_on_3,
          firewall_that_drops, firewall_that_forbids, kill_on_another_host,
-         encrypted, open_network, strangers]
+         encrypted, several_connections, open_network, strangers]
 
 
 if __name__ == "__main__":

@@ -334,20 +334,26 @@ bool Conductor::expect(int32_t peer, const tcp::Header& found, What what, int64_
 tcp::Link& Conductor::link(int32_t peer) {
   std::shared_ptr<tcp::Link>& known = links_[peer];
   if (known != nullptr) return *known;
-  known = std::make_shared<tcp::Link>(
+  const int32_t connections = mesh_.options().connections;
+  const auto link = std::make_shared<tcp::Link>(
       loop_, [this, peer](const std::string& reason) { broke(peer, reason); },
-      [this, peer] { left(peer); });
-  mesh_.connect(roster_.name, roster_.world_ranks[peer],
-                [weak = std::weak_ptr<Conductor>(shared_from_this()), link = known,
-                 peer](Result<tcp::Socket> socket) {
-                  if (socket.ok()) return link->open(std::move(socket).value());
-                  link->close();
-                  const auto self = weak.lock();
-                  if (self == nullptr) return;
-                  if (socket.status().code() == Code::kAborted) return self->left(peer);
-                  self->unreachable(peer, socket.status());
-                });
-  return *known;
+      [this, peer] { left(peer); }, static_cast<size_t>(connections));
+  known = link;
+  for (int32_t each = 0; each < connections; ++each) {
+    mesh_.connect(roster_.name, roster_.world_ranks[peer], each,
+                  [weak = std::weak_ptr<Conductor>(shared_from_this()), link, peer,
+                   each](Result<tcp::Socket> socket) {
+                    if (socket.ok()) {
+                      return link->open(std::move(socket).value(), static_cast<size_t>(each));
+                    }
+                    link->close();
+                    const auto self = weak.lock();
+                    if (self == nullptr) return;
+                    if (socket.status().code() == Code::kAborted) return self->left(peer);
+                    self->unreachable(peer, socket.status());
+                  });
+  }
+  return *link;
 }
 
 /// First done, then counted: who is woken by the eventfd finds the work done.

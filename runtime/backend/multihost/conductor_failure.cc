@@ -95,9 +95,9 @@ bool Conductor::take_leave() {
   last.what = tcp::Header::kLeft;
   bool all_told = true;
   for (const auto& [peer, link] : std::exchange(links_, {})) {
-    tcp::Socket socket = link->leave();
-    all_told &= socket.valid();
-    if (socket.valid()) mesh_.part(std::move(socket), last);
+    std::vector<tcp::Socket> sockets = link->leave();
+    all_told &= !sockets.empty();
+    mesh_.part(std::move(sockets), last);
   }
   mesh_.forget(roster_.name, tcp::Mesh::End::kDestroyed);
   return all_told;

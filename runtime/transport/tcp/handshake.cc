@@ -21,7 +21,8 @@ struct HelloFrame {
   uint32_t protocol = kProtocol;
   int32_t from = -1;
   int32_t to = -1;
-  uint32_t name_bytes = 0;
+  uint16_t name_bytes = 0;
+  uint16_t connection = 0;
 };
 
 struct AnswerFrame {
@@ -140,7 +141,8 @@ void Handshake::greeted() {
   frame.session = hello_.session;
   frame.from = hello_.from;
   frame.to = hello_.to;
-  frame.name_bytes = static_cast<uint32_t>(hello_.communicator.size());
+  frame.name_bytes = static_cast<uint16_t>(hello_.communicator.size());
+  frame.connection = static_cast<uint16_t>(hello_.connection);
   put(to_bytes(frame) + hello_.communicator);
 }
 
@@ -182,7 +184,7 @@ void Handshake::on_hello() {
   const auto frame = from_bytes<HelloFrame>(buffer_);
   if (frame.magic != HelloFrame::kMagic || frame.name_bytes > kMaxNameBytes) return drop();
   if (!fill(sizeof frame + frame.name_bytes)) return;
-  Hello hello{frame.session, frame.from, frame.to, buffer_.substr(sizeof frame)};
+  Hello hello{frame.session, frame.from, frame.to, buffer_.substr(sizeof frame), frame.connection};
   const Status verdict =
       frame.protocol == kProtocol
           ? judge_(hello)

@@ -18,6 +18,7 @@ struct Hello {
   int32_t from = -1;  ///< world ranks
   int32_t to = -1;
   std::string communicator;  ///< empty: only whether there is a way
+  int32_t connection = 0;    ///< which of those of the two for it
 };
 
 /// Of a communicator: longer ones are refused when they are made.

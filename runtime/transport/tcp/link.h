@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "net/loop.h"
 #include "transport/tcp/socket.h"
@@ -30,6 +31,10 @@ static_assert(sizeof(Header) == 40);
 /// Messages between two ranks of different hosts, in order in each direction, for one communicator.
 /// Loop's thread only; held by a shared_ptr, because a callback may let go of it.
 ///
+/// It may consist of several connections. The first carries all headers, and all of a short
+/// message; of a long one each carries a share that follows from its bytes and the number of
+/// connections, so that these need no headers. When one of them breaks, the link does.
+///
 /// Bytes go from the sender's buffer to the kernel and from the kernel into the receiver's; a
 /// message for which nothing was posted stays in the socket, but for its first few KiB perhaps, so
 /// a fast sender is held up by TCP.
@@ -41,18 +46,22 @@ class Link : public std::enable_shared_from_this<Link> {
 
   /// One of the two runs, once: when the connection broke, with the reason, or when something was
   /// to be sent to or received from a peer that has left.
+  /// `connections`: the same number on both sides, at least 1.
   Link(net::Loop* loop, std::function<void(const std::string& reason)> on_lost,
-       std::function<void()> on_left)
-      : loop_(loop), on_lost_(std::move(on_lost)), on_left_(std::move(on_left)) {}
+       std::function<void()> on_left, size_t connections = 1)
+      : loop_(loop),
+        on_lost_(std::move(on_lost)),
+        on_left_(std::move(on_left)),
+        lanes_(connections) {}
 
-  /// Messages may be queued before.
-  void open(Socket socket);
-  bool is_open() const { return watcher_ != nullptr; }
+  /// Messages may be queued before; they begin to move when all connections are there.
+  void open(Socket socket, size_t connection = 0);
+  bool is_open() const { return opened_ == lanes_.size(); }
   /// No callback runs afterwards, and no buffer is touched.
   void close();
-  /// close(); gives the connection where a last message may follow on it: where it is open and no
-  /// message half sent.
-  Socket leave();
+  /// close(); gives the connections where a last message may follow on the first: where they are
+  /// open and no message half sent. Else none.
+  std::vector<Socket> leave();
 
   /// `data` is borrowed until `done`.
   void send(const Header& header, const void* data, Done done);
@@ -69,11 +78,13 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Whether the peer's host has stopped to acknowledge what was sent: the way to it is cut.
   bool cut_off() const;
 
+  /// Messages of so many bytes are long: each connection has a share of them.
+  static constexpr int64_t kLongBytes = 64 << 10;
+
  private:
   struct Outgoing {
     Header header;
     const char* data;
-    int64_t sent = 0;  ///< of header and data
     Done done;
   };
   struct Incoming {
@@ -81,12 +92,36 @@ class Link : public std::enable_shared_from_this<Link> {
     Done done;
   };
   enum class Progress { kMore, kBlocked };
+  /// A connection, and how much of its share of the message at work has moved.
+  struct Lane {
+    Socket socket;
+    std::unique_ptr<net::FdWatcher> watcher;
+    int64_t sent = 0;  ///< of the first lane: with the header
+    int64_t received = 0;
+    bool wants_read = false;
+    bool wants_write = false;
+    bool unwanted = false;  ///< the loop told of bytes that nobody awaits
+  };
+  struct Share {
+    int64_t begin;
+    int64_t end;
+  };
 
-  /// Who only sends, and must wait for that, also looks for the word that the peer has left.
-  bool awaits_bytes() const { return !incoming_.empty() || (!outgoing_.empty() && !foreseen_); }
+  Share share(int64_t bytes, size_t lane) const;
+  /// Lanes that have a share of so many bytes, or the header in front of them.
+  size_t lanes_of(int64_t bytes) const { return bytes < kLongBytes ? 1 : lanes_.size(); }
+  int64_t left_to_send(size_t lane) const;
+  int64_t left_to_receive(size_t lane) const;
+  bool header_is_here() const { return header_bytes_ == sizeof header_; }
+  bool awaits_bytes(size_t lane) const;
+  bool sends_bytes(size_t lane) const;
   void pump(bool reads, bool writes);
   Progress write_some();
   Progress read_some();
+  // False: broken, and so closed.
+  bool write_lane(size_t lane);
+  bool read_lane(size_t lane);
+  bool read_header();
   void update_interest();
   /// Looks at what came while nobody waits for a message. True: the peer has ended, and so has
   /// this.
@@ -95,28 +130,26 @@ class Link : public std::enable_shared_from_this<Link> {
   /// more.
   bool find_left();
   void lose(const std::string& reason);
+  /// Because of one connection.
+  void lose(size_t lane, const std::string& reason);
   void lose_to_leaver();
 
   net::Loop* const loop_;
   std::function<void(const std::string&)> on_lost_;
   std::function<void()> on_left_;
-  Socket socket_;
-  std::unique_ptr<net::FdWatcher> watcher_;
+  std::vector<Lane> lanes_;
+  size_t opened_ = 0;
   bool closed_ = false;
   bool pumping_ = false;
   bool due_read_ = false;  ///< worth another try in this pump
   bool due_write_ = false;
   bool foreseen_ = false;  ///< the next message has come and is not the last one
-  bool unwanted_ = false;  ///< the loop told of bytes that nobody awaits
   uint64_t moves_ = 0;     ///< calls that moved bytes
-  bool wants_read_ = false;
-  bool wants_write_ = false;
   std::deque<Outgoing> outgoing_;
   std::deque<Incoming> incoming_;
   Header header_;  ///< of the message that is coming in
   size_t header_bytes_ = 0;
   char* target_ = nullptr;
-  int64_t received_ = 0;
 };
 
 }  // namespace dt::tcp

@@ -157,7 +157,11 @@ Status Mesh::judge(const Hello& hello) const {
     return refuse(
         format("%s dials rank %d, not the reverse; report this", own.c_str(), hello.from));
   }
-  const Key key(hello.communicator, hello.from);
+  if (hello.connection >= options_.connections) {
+    return refuse(format("%s has %d connections to each peer, not %d; report this", own.c_str(),
+                         options_.connections, hello.connection + 1));
+  }
+  const Key key(hello.communicator, hello.from, hello.connection);
   if (early_.count(key) != 0 || taken_.count(key) != 0) {
     return refuse(own + " has this connection already; report this");
   }
@@ -171,7 +175,7 @@ Status Mesh::judge(const Hello& hello) const {
 void Mesh::accepted(const Hello& hello, Socket socket) {
   if (hello.communicator.empty()) return;  // a probe
   settle_congestion(socket, options_.congestion);
-  const Key key(hello.communicator, hello.from);
+  const Key key(hello.communicator, hello.from, hello.connection);
   if (const auto found = awaited_.find(key); found != awaited_.end()) {
     const Connected done = std::move(found->second);
     awaited_.erase(found);
@@ -182,8 +186,9 @@ void Mesh::accepted(const Hello& hello, Socket socket) {
   early_[key] = std::move(socket);
 }
 
-void Mesh::connect(const std::string& communicator, int32_t rank, Connected done) {
-  const Key key(communicator, rank);
+void Mesh::connect(const std::string& communicator, int32_t rank, int32_t connection,
+                   Connected done) {
+  const Key key(communicator, rank, connection);
   if (options_.rank < rank) return dial(key, std::move(done));
   if (const auto found = early_.find(key); found != early_.end()) {
     Socket socket = std::move(found->second);
@@ -196,7 +201,7 @@ void Mesh::connect(const std::string& communicator, int32_t rank, Connected done
 }
 
 void Mesh::dial(const Key& key, Connected done) {
-  const Peer to = peer(key.second);
+  const Peer to = peer(std::get<1>(key));
   const auto explain = [own = own_text(), to](const Status& status) {
     if (status.code() == Code::kAborted) return status;
     ErrorInfo info;
@@ -222,7 +227,7 @@ void Mesh::dial(const Key& key, Connected done) {
     return;
   }
   (void)set_congestion(connecting.value(), options_.congestion);  // the listener had it, too
-  const Hello hello{options_.session, options_.rank, to.rank, key.first};
+  const Hello hello{options_.session, options_.rank, to.rank, std::get<0>(key), std::get<2>(key)};
   dialling_[key] =
       Handshake::dial(loop_.get(), std::move(connecting).value(), options_.security, hello,
                       [this, key, explain, done = std::move(done)](Result<Socket> result) {
@@ -252,35 +257,46 @@ void Mesh::forget(const std::string& communicator, End end) {
   ended_[0].emplace(std::hash<std::string>()(communicator), end);
 }
 
-void Mesh::part(Socket socket, const Header& last) {
+void Mesh::part(std::vector<Socket> sockets, const Header& last) {
   if (parting_.size() >= kPartingMax) return;
-  auto self = std::make_shared<std::weak_ptr<Farewell>>();
-  auto farewell = Farewell::say(loop_.get(), std::move(socket), last,
-                                [this, self] { parting_.erase(self->lock()); });
-  if (farewell == nullptr) return;
-  *self = farewell;
-  parting_.insert(std::move(farewell));
+  const auto rest = std::make_shared<std::vector<Socket>>(std::move(sockets));
+  while (!rest->empty()) {
+    Socket socket = std::move(rest->front());
+    rest->erase(rest->begin());
+    auto self = std::make_shared<std::weak_ptr<Farewell>>();
+    auto farewell = Farewell::say(loop_.get(), std::move(socket), last, [this, self, rest, last] {
+      parting_.erase(self->lock());
+      part(std::move(*rest), last);
+    });
+    if (farewell == nullptr) continue;
+    *self = farewell;
+    parting_.insert(std::move(farewell));
+    return;
+  }
 }
 
 void Mesh::drop(const std::string& communicator) {
-  const auto belongs = [&](const auto& entry) { return entry.first.first == communicator; };
+  const auto is_of = [&](const Key& key) { return std::get<0>(key) == communicator; };
+  const auto belongs = [&](const auto& entry) { return is_of(entry.first); };
   for (const auto& [key, handshake] : dialling_) {
-    if (key.first == communicator) handshake->close();
+    if (is_of(key)) handshake->close();
   }
   std::erase_if(dialling_, belongs);
   std::erase_if(awaited_, belongs);
   std::erase_if(early_, belongs);
-  std::erase_if(taken_, [&](const Key& key) { return key.first == communicator; });
+  std::erase_if(taken_, is_of);
 }
 
 std::string Mesh::progress(const std::string& communicator, int32_t rank) const {
-  const Key key(communicator, rank);
-  if (const auto found = dialling_.find(key); found != dialling_.end()) {
-    return found->second->connected() ? "took the connection and does not answer"
-                                      : "does not take the connection: a firewall drops the "
-                                        "packets, or its host is gone";
+  for (int32_t connection = 0; connection < options_.connections; ++connection) {
+    const Key key(communicator, rank, connection);
+    if (const auto found = dialling_.find(key); found != dialling_.end()) {
+      return found->second->connected() ? "took the connection and does not answer"
+                                        : "does not take the connection: a firewall drops the "
+                                          "packets, or its host is gone";
+    }
+    if (awaited_.count(key) != 0) return format("has not connected to %s", own_text().c_str());
   }
-  if (awaited_.count(key) != 0) return format("has not connected to %s", own_text().c_str());
   return "is connected";
 }
 
@@ -294,7 +310,7 @@ Status Mesh::probe(int32_t rank, const Wait& wait) {
   const auto outcome = std::make_shared<Outcome>();
   // An empty name belongs to no communicator; there is one probe at a time.
   loop_->run([&] {
-    dial({"", rank}, [outcome](Result<Socket> result) {
+    dial({"", rank, 0}, [outcome](Result<Socket> result) {
       outcome->status = result.status();
       outcome->done.set();
     });

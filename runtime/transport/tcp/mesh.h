@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,9 +35,9 @@ struct Peer {
   std::string text() const;
 };
 
-/// The connections of one rank to the ranks of other hosts: one for each communicator and peer,
-/// made when first needed, so that a message which nobody awaits yet holds up its own communicator
-/// only. Of two ranks the lower one dials.
+/// The connections of one rank to the ranks of other hosts: for each communicator and peer as many
+/// as the options say, made when first needed, so that a message which nobody awaits yet holds up
+/// its own communicator only. Of two ranks the lower one dials.
 ///
 /// Owns the thread "dt-tcp" and its loop. What is marked so runs there; the rest is for any thread.
 class Mesh {
@@ -50,6 +51,7 @@ class Mesh {
     std::string host;                 ///< its name, for texts
     net::Security security;           ///< of the connections
     std::string congestion = "auto";  ///< see set_congestion()
+    int32_t connections = 1;          ///< to each peer for each communicator; equal on all ranks
     LookUp look_up;                   ///< who the ranks are; may block, under `wait`
   };
 
@@ -75,14 +77,15 @@ class Mesh {
   using Connected = std::function<void(Result<Socket>)>;
   /// Loop's thread. Dials, or waits for the peer's call; `done` runs once, unless forgotten; with
   /// ABORTED when the peer has destroyed the communicator.
-  void connect(const std::string& communicator, int32_t rank, Connected done);
+  void connect(const std::string& communicator, int32_t rank, int32_t connection, Connected done);
   /// Loop's thread. The communicator is made here; its name may have been forgotten before.
   void expect(const std::string& communicator);
   /// Loop's thread. Drops what belongs to the communicator, and refuses what comes for it later.
   enum class End : uint8_t { kBroken, kDestroyed };
   void forget(const std::string& communicator, End end);
-  /// Loop's thread. Sends a last message over a connection that nobody uses any more.
-  void part(Socket socket, const Header& last);
+  /// Loop's thread. Sends a last message over connections that nobody uses any more, over one
+  /// after the other: the peer has it from the first, while the others still stand.
+  void part(std::vector<Socket> sockets, const Header& last);
   /// Loop's thread. So many users of the loop have begun something that they wait for, or ended it.
   void count_busy(int change) { busy_ += change; }
   bool busy() const { return busy_ > 0; }
@@ -90,7 +93,7 @@ class Mesh {
   std::string progress(const std::string& communicator, int32_t rank) const;
 
  private:
-  using Key = std::pair<std::string, int32_t>;  ///< communicator, world rank
+  using Key = std::tuple<std::string, int32_t, int32_t>;  ///< communicator, world rank, connection
 
   Mesh(Options options, std::unique_ptr<net::Loop> loop);
   Status listen(Socket listener);

@@ -47,7 +47,7 @@ std::vector<char> pattern(size_t bytes, size_t seed) {
 
 /// A link on a loop of its own, and what it tells.
 struct Side {
-  Side() {
+  explicit Side(size_t connections = 1) {
     auto started = net::Loop::start("test");
     REQUIRE(started.ok());
     loop = std::move(started).value();
@@ -60,13 +60,24 @@ struct Side {
         [this] {
           left = true;
           over.set();
-        });
+        },
+        connections);
   }
   ~Side() {
     loop->run([&] { link->close(); });
   }
-  void open(Socket socket) {
-    loop->run([&] { link->open(std::move(socket)); });
+  void open(Socket socket, size_t connection = 0) {
+    loop->run([&] { link->open(std::move(socket), connection); });
+  }
+  /// All connections; the other ends of them.
+  std::vector<Socket> open_all(size_t connections) {
+    std::vector<Socket> others;
+    for (size_t i = 0; i < connections; ++i) {
+      auto sockets = connected_pair();
+      open(std::move(sockets.first), i);
+      others.push_back(std::move(sockets.second));
+    }
+    return others;
   }
 
   std::unique_ptr<net::Loop> loop;
@@ -104,57 +115,95 @@ TEST_CASE("Socket: what was read ahead comes first, and a look sees beyond it") 
 TEST_CASE("Link: messages of all sizes that two sides trade arrive as they were sent") {
   constexpr size_t kAhead = Socket::kAheadBytes;
   constexpr size_t kHeader = sizeof(Header);
+  constexpr size_t kLong = Link::kLongBytes;
   const std::vector<size_t> sizes = {0,          1,
                                      1,          kAhead - kHeader - 1,
                                      0,          kAhead - kHeader,
                                      1,          kAhead - kHeader + 1,
                                      kAhead - 1, kAhead,
                                      kAhead + 1, 3 * kAhead,
-                                     500'000,    7};
-  Side sides[2];
-  struct Trade {
-    std::vector<char> out;
-    std::vector<char> in;
-    uint32_t what = 0;
-  };
-  std::vector<Trade> trades[2];
-  Event done[2];
-  size_t ends[2] = {0, 0};  // of the last message of each side: sent, received
-  const auto end = [&](size_t side) {
-    if (++ends[side] == 2) done[side].set();
-  };
-  auto sockets = connected_pair();
-  for (size_t side = 0; side < 2; ++side) {
-    for (const size_t bytes : sizes) trades[side].push_back({pattern(bytes, bytes + side), {}, 0});
-    // All are queued at once, so that a look at the connection finds the ends and heads of several.
-    sides[side].loop->run([&, side] {
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        Trade& trade = trades[side][i];
-        sides[side].link->trade(
-            message_of(static_cast<uint32_t>(i), sizes[i]), trade.out.data(),
-            [&, side, i] {
-              if (i + 1 == sizes.size()) end(side);
-            },
-            [&trade](const Header& found) -> void* {
-              trade.what = found.what;
-              trade.in.resize(static_cast<size_t>(found.bytes) + 1);
-              return trade.in.data();
-            },
-            [&, side, i] {
-              if (i + 1 == sizes.size()) end(side);
-            });
-      }
-    });
-  }
-  sides[0].open(std::move(sockets.first));
-  sides[1].open(std::move(sockets.second));
-  for (size_t side = 0; side < 2; ++side) REQUIRE(done[side].wait(kUntilHere));
-  for (size_t side = 0; side < 2; ++side) {
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      CHECK(trades[side][i].what == i);
-      trades[side][i].in.pop_back();
-      CHECK(trades[side][i].in == trades[1 - side][i].out);
+                                     500'000,    7,
+                                     kLong - 1,  kLong,
+                                     kLong + 1,  5 * kLong + 13};
+  for (const size_t connections : {size_t{1}, size_t{2}, size_t{3}, size_t{8}}) {
+    CAPTURE(connections);
+    Side sides[2] = {Side(connections), Side(connections)};
+    struct Trade {
+      std::vector<char> out;
+      std::vector<char> in;
+      uint32_t what = 0;
+    };
+    std::vector<Trade> trades[2];
+    Event done[2];
+    size_t ends[2] = {0, 0};  // of the last message of each side: sent, received
+    const auto end = [&](size_t side) {
+      if (++ends[side] == 2) done[side].set();
+    };
+    for (size_t side = 0; side < 2; ++side) {
+      for (const size_t bytes : sizes)
+        trades[side].push_back({pattern(bytes, bytes + side), {}, 0});
+      // All are queued at once, so that a look at the connection finds the ends and heads of
+      // several.
+      sides[side].loop->run([&, side] {
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          Trade& trade = trades[side][i];
+          sides[side].link->trade(
+              message_of(static_cast<uint32_t>(i), sizes[i]), trade.out.data(),
+              [&, side, i] {
+                if (i + 1 == sizes.size()) end(side);
+              },
+              [&trade](const Header& found) -> void* {
+                trade.what = found.what;
+                trade.in.resize(static_cast<size_t>(found.bytes) + 1);
+                return trade.in.data();
+              },
+              [&, side, i] {
+                if (i + 1 == sizes.size()) end(side);
+              });
+        }
+      });
     }
+    std::vector<Socket> others = sides[0].open_all(connections);
+    for (size_t i = connections; i-- > 0;) sides[1].open(std::move(others[i]), i);
+    for (size_t side = 0; side < 2; ++side) REQUIRE(done[side].wait(kUntilHere));
+    for (size_t side = 0; side < 2; ++side) {
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        CHECK(trades[side][i].what == i);
+        trades[side][i].in.pop_back();
+        CHECK(trades[side][i].in == trades[1 - side][i].out);
+      }
+    }
+  }
+}
+
+TEST_CASE("Link: one of several connections that breaks is named, and ends all of them") {
+  Side side(3);
+  std::vector<Socket> others = side.open_all(3);
+  std::vector<char> into(Link::kLongBytes);
+  side.loop->run(
+      [&] { side.link->receive([&](const Header&) -> void* { return into.data(); }, [] {}); });
+  const Header header = message_of(5, into.size());
+  put(others[0], &header, sizeof header);
+  others[1].close();
+  REQUIRE(side.over.wait(kUntilHere));
+  CHECK(side.lost == "connection 2 of 3: the other side closed it");
+  char byte = 0;
+  CHECK(others[0].read(&byte, 1) == 0);
+  CHECK(others[2].read(&byte, 1) == 0);
+}
+
+TEST_CASE("Link: who leaves gives all connections, but none where any has half of a share") {
+  for (const bool half : {false, true}) {
+    CAPTURE(half);
+    Side side(2);
+    const std::vector<Socket> others = side.open_all(2);
+    const std::vector<char> data(16 << 20);  // more than sockets hold
+    size_t given = 0;
+    side.loop->run([&] {
+      if (half) side.link->send(message_of(5, data.size()), data.data(), [] {});
+      given = side.link->leave().size();
+    });
+    CHECK(given == (half ? 0 : 2));
   }
 }
 

@@ -79,7 +79,8 @@ bool move_all(const Socket& socket, short event, size_t bytes, Move move) {
 
 /// Ranks 0 and 1, and whoever pretends to be one.
 struct Scene {
-  explicit Scene(const net::Security& of_0 = {}, const net::Security& of_1 = {}) {
+  explicit Scene(const net::Security& of_0 = {}, const net::Security& of_1 = {},
+                 int32_t connections = 1) {
     std::vector<Socket> sockets;
     for (int32_t rank = 0; rank < 2; ++rank) {
       auto socket = tcp::listen_on(loopback(), {});
@@ -92,6 +93,7 @@ struct Scene {
       options.session = kSession;
       options.rank = rank;
       options.world_size = kWorldSize;
+      options.connections = connections;
       options.host = format("host%d", rank);
       options.security = rank == 0 ? of_0 : of_1;
       options.look_up = [all = peers](const std::vector<int32_t>& ranks, const Wait&) {
@@ -106,10 +108,11 @@ struct Scene {
     }
   }
 
-  AnswerPtr connect(int32_t rank, const std::string& communicator) {
+  AnswerPtr connect(int32_t rank, const std::string& communicator, int32_t connection = 0) {
     auto answer = std::make_shared<Answer>();
-    meshes[static_cast<size_t>(rank)]->loop()->run(
-        [&] { meshes[static_cast<size_t>(rank)]->connect(communicator, 1 - rank, into(answer)); });
+    meshes[static_cast<size_t>(rank)]->loop()->run([&] {
+      meshes[static_cast<size_t>(rank)]->connect(communicator, 1 - rank, connection, into(answer));
+    });
     return answer;
   }
   /// A hello to rank 1 by hand.
@@ -207,6 +210,56 @@ TEST_CASE("Mesh: a second connection does not take the place of the first") {
       (void)recv(first->socket.fd(), &got, 1, 0);
     }
     CHECK(got == 'x');
+  }
+}
+
+TEST_CASE("Mesh: each of several connections joins those who ask for the same one") {
+  Scene scene({}, {}, 3);
+  std::vector<AnswerPtr> dialled;
+  std::vector<AnswerPtr> asked(3);
+  for (const int32_t each : {0, 1, 2}) {
+    dialled.push_back(scene.connect(0, "c", each));
+    REQUIRE(dialled.back()->done.wait(kPatient));
+  }
+  for (const int32_t each : {2, 0, 1}) {
+    const AnswerPtr answer = scene.connect(1, "c", each);
+    REQUIRE(answer->done.wait(kPatient));
+    asked[static_cast<size_t>(each)] = answer;
+  }
+  for (size_t each = 0; each < 3; ++each) {
+    const char sent = static_cast<char>('a' + each);
+    REQUIRE(send(dialled[each]->socket.fd(), &sent, 1, MSG_NOSIGNAL) == 1);
+    char got = 0;
+    for (const Deadline limit = kPatient.deadline; got == 0 && !limit.passed();) {
+      (void)recv(asked[each]->socket.fd(), &got, 1, 0);
+    }
+    CHECK(got == sent);
+  }
+  CHECK(contains(scene.dial({kSession, 0, 1, "c", 2})->status.message(), "has this connection"));
+  CHECK(contains(scene.dial({kSession, 0, 1, "c", 3})->status.message(),
+                 "has 3 connections to each peer, not 4; report this"));
+}
+
+TEST_CASE("Mesh: a parting word goes out over each connection") {
+  Scene scene({}, {}, 3);
+  std::vector<AnswerPtr> dialled;
+  std::vector<Socket> leaving;
+  for (const int32_t each : {0, 1, 2}) {
+    dialled.push_back(scene.connect(0, "c", each));
+    REQUIRE(dialled.back()->done.wait(kPatient));
+    const AnswerPtr answer = scene.connect(1, "c", each);
+    REQUIRE(answer->done.wait(kPatient));
+    leaving.push_back(std::move(answer->socket));
+  }
+  tcp::Header last;
+  last.what = tcp::Header::kLeft;
+  scene.meshes[1]->loop()->run([&] { scene.meshes[1]->part(std::move(leaving), last); });
+  for (const AnswerPtr& each : dialled) {
+    tcp::Header found;
+    REQUIRE(move_all(each->socket, POLLIN, sizeof found, [&](size_t done) {
+      return each->socket.read(reinterpret_cast<char*>(&found) + done, sizeof found - done);
+    }));
+    CHECK(found.what == tcp::Header::kLeft);
   }
 }
 
