@@ -67,9 +67,11 @@ class Backend {
   virtual void keep(std::shared_ptr<void> /*used*/) {}
 
   /// What is submitted between the two is carried out as one on a device: its operations may wait
-  /// for each other's peers. Elsewhere every operation goes on by itself, and this does nothing.
+  /// for each other's peers. Elsewhere every operation goes on by itself.
   virtual Status begin_group() { return {}; }
   virtual Status end_group() { return {}; }
+  /// After the end: the caller has waited for those of the group that it waits for.
+  virtual void leave_group() {}
 
   /// Waits until nothing of this job is under way on the device. False: the deadline or the
   /// interrupt came first. Host communicators end their operations themselves.

@@ -17,8 +17,9 @@ constexpr int64_t kPieces = 4;
 constexpr int64_t kPieceMin = 8 << 10;
 constexpr int64_t kPieceMax = 64 << 10;
 // A ring that fits into the reader's own cache is slow to write: each line has to be taken from
-// there. Larger ones pay among few members only, since each pair has two.
-constexpr int64_t kRingBytes = 3 << 19;
+// there. Larger ones pay among few members only, since each pair has two. From 2 MiB on the arena
+// brings all pages in beforehand.
+constexpr int64_t kRingBytes = (2 << 20) - static_cast<int64_t>(sizeof(Mailbox));
 constexpr int32_t kFewMembers = 4;
 constexpr int64_t kSlotsMin = 4;
 // Up to here a message lies where the one before lay, which is as fast and needs less memory.

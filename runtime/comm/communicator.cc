@@ -176,6 +176,7 @@ Status Communicator::end_group() {
     const Status status = options_.backend->wait_stream(*member.work, member.stream);
     if (first.ok()) first = status;
   }
+  options_.backend->leave_group();
   return first;
 }
 

@@ -82,17 +82,15 @@ Status HostEngine::Progress::start(State& state) {
   return {};
 }
 
-Status HostEngine::Progress::notify() {
-  if (by_caller_) {  // whoever waits in another communicator advances this one as well
-    arena_->doorbell().ring();
-    return {};
-  }
-  if (!started_.load(std::memory_order_acquire)) {
-    DT_TRY(state_.with([&](State& state) { return start(state); }));
-  }
-  bell_.ring();
+Status HostEngine::Progress::begin() {
+  if (by_caller_ || started_.load(std::memory_order_acquire)) return {};
+  return state_.with([&](State& state) { return start(state); });
+}
+
+void HostEngine::Progress::notify() {
+  if (!by_caller_) bell_.ring();
+  // By caller, whoever waits in another communicator advances this one as well.
   arena_->doorbell().ring();
-  return {};
 }
 
 void HostEngine::Progress::stop() {

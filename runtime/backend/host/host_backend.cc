@@ -55,29 +55,55 @@ HostBackend::~HostBackend() {
 
 Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> work) {
   DT_TRY(interrupt_.status());
-  DT_TRY(engine_->progress().notify());  // starts the thread, or says why it cannot
+  DT_TRY(engine_->progress().begin());
   enqueue(collective, std::move(work));
   (void)help();
-  return engine_->progress().notify();
+  if (!helped()) {
+    engine_->progress().notify();
+    return {};
+  }
+  // In a group the caller sees to it, and begins at once; else some waiter does.
+  Advance advance;
+  if (groups_.load(std::memory_order_relaxed) > 0) (void)try_advance(&advance, false);
+  doorbell_.ring();
+  return {};
+}
+
+/// A helper from the begin of the group until the caller has waited for its operations: the
+/// progress thread need not be woken for them.
+Status HostBackend::begin_group() {
+  helpers_.fetch_add(1, std::memory_order_seq_cst);
+  groups_.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+void HostBackend::leave_group() {
+  groups_.fetch_sub(1, std::memory_order_relaxed);
+  leave_help();
 }
 
 void HostBackend::enqueue(const Collective& collective, std::shared_ptr<Work> work) {
   inbox_.with([&](Inbox& inbox) {
-    OperationPtr operation;
-    if (inbox.pool.empty()) {
-      operation = std::make_unique<Operation>();
-    } else {
-      operation = std::move(inbox.pool.back());
-      inbox.pool.pop_back();
-    }
-    operation->collective = collective;
-    operation->work = std::move(work);
-    operation->started = false;
-    operation->transfer = {};
-    queued_.fetch_add(1, std::memory_order_seq_cst);
-    if (engine_->progress().by_caller()) engine_->progress().count(1);
-    inbox.queue.push_back(std::move(operation));
+    inbox.queue.push_back(make_operation(inbox, collective, std::move(work)));
   });
+}
+
+HostBackend::OperationPtr HostBackend::make_operation(Inbox& inbox, const Collective& collective,
+                                                      std::shared_ptr<Work> work) {
+  OperationPtr operation;
+  if (inbox.pool.empty()) {
+    operation = std::make_unique<Operation>();
+  } else {
+    operation = std::move(inbox.pool.back());
+    inbox.pool.pop_back();
+  }
+  operation->collective = collective;
+  operation->work = std::move(work);
+  operation->started = false;
+  operation->transfer = {};
+  queued_.fetch_add(1, std::memory_order_seq_cst);
+  if (engine_->progress().by_caller()) engine_->progress().count(1);
+  return operation;
 }
 
 bool HostBackend::help() {
@@ -94,32 +120,64 @@ bool HostBackend::help_others(bool before_sleep, Deadline* deadline) {
 }
 
 Status HostBackend::run(const Collective& collective) {
-  // Sends and receives always queue: only there they progress beside their neighbours.
-  if (!collective.is_transfer() && !pending() && turn_.try_take()) {
+  std::shared_ptr<Work> work;  // null: not queued
+  if (!pending() && turn_.try_take()) {
     if (!pending()) {
       Status status;
       if (interrupt_.fired()) {
         status = interrupt_.status();
       } else {
-        status = run_here(collective);
-        pulse_.leave();
+        status = collective.is_transfer() ? transfer_here(collective, &work) : run_here(collective);
+        if (work == nullptr) pulse_.leave();
       }
       if (turn_.give()) doorbell_.ring();
-      if (pending()) (void)engine_->progress().notify();
+      if (work != nullptr) return finish_helping(*work);
+      if (pending()) engine_->progress().notify();
       if (!status.ok()) report();
       return status;
     }
     if (turn_.give()) doorbell_.ring();
   }
   DT_TRY(interrupt_.status());
-  // A helper from before the operation is queued until it is done: the progress thread keeps away,
-  // so it need not be woken, which would cost more than a small message.
   helpers_.fetch_add(1, std::memory_order_seq_cst);
-  auto work = std::make_shared<Work>();
+  work = std::make_shared<Work>();
   enqueue(collective, work);
-  wait(*work, Wait());
+  return finish_helping(*work);
+}
+
+/// A helper from before the operation is queued until it is done: the progress thread keeps away,
+/// so it need not be woken, which would cost more than a small message.
+Status HostBackend::finish_helping(Work& work) {
+  wait(work, Wait());
   leave_help();
-  return work->status();
+  return work.status();
+}
+
+/// A send or receive that is alone in the queue. Where it has to wait for long, or to progress
+/// beside others that came meanwhile, it goes on from `out_work` in the queue, which is empty
+/// still: only who has the turn takes from the inbox.
+Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<Work>* out_work) {
+  collective::Transfer transfer;
+  Patience patience = engine_->progress().patience();
+  for (bool noted = false;;) {
+    Status status;
+    const Step step = mailboxes_.advance(collective, transfer, &status);
+    if (!std::exchange(noted, true)) note_last(collective, static_cast<int64_t>(transfer.number));
+    if (step == Step::kDone) return status.ok() ? status : break_with(std::move(status));
+    if (interrupt_.fired()) return interrupt_.status();
+    Deadline others = Deadline::never();
+    const bool moved = step == Step::kProgressed || help_others(false, &others);
+    if (moved) patience.renew();
+    if (pending() || (!moved && !patience.linger())) break;
+  }
+  helpers_.fetch_add(1, std::memory_order_seq_cst);
+  *out_work = std::make_shared<Work>();
+  OperationPtr operation =
+      inbox_.with([&](Inbox& inbox) { return make_operation(inbox, collective, *out_work); });
+  operation->started = true;
+  operation->transfer = transfer;
+  active_.push_back(std::move(operation));
+  return {};
 }
 
 Status HostBackend::run_here(const Collective& collective) {
@@ -193,9 +251,15 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
 }
 
 void HostBackend::leave_help() {
-  // Another waiter may have seen this one at work and gone to sleep: wake it, and the thread.
-  helpers_.fetch_sub(1, std::memory_order_seq_cst);
-  if (pending()) (void)engine_->progress().notify();
+  const bool last = helpers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
+  if (!pending()) return;
+  // Another waiter may have seen this one at work and gone to sleep: wake it. The thread is woken
+  // by the last: of what is queued meanwhile, either that one knows, or submit() finds no helper.
+  if (last) {
+    engine_->progress().notify();
+  } else {
+    doorbell_.ring();
+  }
 }
 
 bool HostBackend::try_advance(Advance* out, bool before_sleep) {
@@ -240,7 +304,7 @@ void HostBackend::count_wait(int64_t ns) {
   const std::vector<int32_t> late = awaited();
   if (turn_.give()) doorbell_.ring();
   // The progress thread may have found the turn taken, and sleeps until its holder leaves.
-  if (pending()) (void)engine_->progress().notify();
+  if (pending()) engine_->progress().notify();
   count_wait(late, ns);
 }
 
@@ -386,7 +450,7 @@ void HostBackend::interrupt(Status status) {
   broke_.store(true);
   engine_->arena()->quarantine();
   interrupt_.fire(std::move(status));
-  if (pending()) (void)engine_->progress().notify();
+  if (pending()) engine_->progress().notify();
 }
 
 bool HostBackend::quiesce(const Wait& wait) {

@@ -32,6 +32,8 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
 
   const char* name() const override { return "host"; }
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override;
+  Status begin_group() override;
+  void leave_group() override;
   Status run(const Collective& collective) override;
   bool wait(Work& work, const Wait& wait) override;
   bool help() override;
@@ -85,7 +87,11 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
 
   /// Somebody has to see to it then: a helper, or the progress thread, which wants to be notified.
   void enqueue(const Collective& collective, std::shared_ptr<Work> work);
+  OperationPtr make_operation(Inbox& inbox, const Collective& collective,
+                              std::shared_ptr<Work> work);
   Status run_here(const Collective& collective);
+  Status transfer_here(const Collective& collective, std::shared_ptr<Work>* out_work);
+  Status finish_helping(Work& work);
   Advance advance_queue();
   collective::Step advance_head(Operation& operation, bool* out_done);
   /// The sends and receives at the head, together.
@@ -124,6 +130,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Guarded<Inbox> inbox_;
   std::atomic<int32_t> queued_{0};  ///< operations in inbox_ and active_
   std::atomic<int32_t> helpers_{0};
+  std::atomic<int32_t> groups_{0};  ///< begun and not left
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> broke_{false};
   std::atomic<bool> report_due_{false};

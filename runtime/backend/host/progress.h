@@ -18,7 +18,7 @@ namespace dt::backend {
 class HostBackend;
 
 /// The progress thread of an engine: advances the queued operations of its communicators while no
-/// waiter does. Starts at the first notify(), with all signals blocked. Idle, it sleeps on a
+/// waiter does. Starts at the first begin(), with all signals blocked. Idle, it sleeps on a
 /// doorbell of its own, so that peers who ring the rank's doorbell pay no system call for it.
 ///
 /// Without a thread (`by_caller`) whoever waits for an operation, polls or submits one advances
@@ -46,8 +46,10 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
     if (spread_.has_value()) spread_->sleep();
   }
   void add(std::weak_ptr<HostBackend> backend);
-  /// There is work in some queue, and maybe nobody who waits for it.
-  Status notify();
+  /// Where a thread makes progress, it runs from now on.
+  Status begin();
+  /// There is work in some queue, and maybe nobody who waits for it. After begin().
+  void notify();
   void stop();
 
   bool by_caller() const { return by_caller_; }
