@@ -21,6 +21,7 @@
 //              last one sets
 //   PyTorch's client   the same as release 1.13 does it: before that it adds to init/ and opens its
 //              second connection
+//   least server       connect, one question and one answer as long as dt's, to a bare loop
 // and with all records:
 //   dt         one multi_get of all records of the join
 //   PyTorch    a get of each record, all sent without waiting for answers
@@ -38,6 +39,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -46,6 +48,7 @@
 
 #include "base/wait.h"
 #include "join_scripts.h"
+#include "least_server.h"
 #include "server.h"
 #include "store/protocol.h"
 
@@ -57,6 +60,9 @@ using namespace dt::load;
 // At a time: the servers' queues of connections hold that many, and dt's store lets no more than
 // some thousand be there that have not said who they are.
 constexpr int kConnecting = 1024;
+constexpr char kLeastMode[] = "--serve-least";
+constexpr int kLeastQuestionBytes = 591;  // as many as a rank of dt sends and receives
+constexpr int kLeastAnswerBytes = 465;
 
 struct Outcome {
   double seconds = 0;
@@ -189,6 +195,10 @@ class Round {
         script_.second_open(&rank);
       } else {
         script_.connected(&rank);
+        if (!script_.greets()) {
+          rank.greeted = true;
+          --connecting_;
+        }
       }
     }
     advance(&rank, (event.events & EPOLLIN) != 0);
@@ -244,9 +254,11 @@ class Round {
 
 // ---- kinds of rounds ----
 
+enum class Store { kDt, kTorch, kLeast };
+
 struct Kind {
   std::string name;
-  bool dt = true;
+  Store store = Store::kDt;
   int ranks = 0;
   int rounds = 0;
   bool as_client = false;
@@ -254,6 +266,12 @@ struct Kind {
   std::vector<Outcome> outcomes = {};
   bool auth = false;
 
+  /// Of one round, on average.
+  double server_cpu_s() const {
+    double sum = 0;
+    for (const Outcome& outcome : outcomes) sum += outcome.server_cpu_s;
+    return sum / static_cast<double>(outcomes.size());
+  }
   double median_s() const {
     std::vector<double> seconds;
     for (const Outcome& outcome : outcomes) seconds.push_back(outcome.seconds);
@@ -282,6 +300,26 @@ net::Security security_of(const Kind& kind) {
   return {net::SecurityMode::kAuth, std::move(token).value()};
 }
 
+std::vector<std::string> command_of(const Options& options, const Kind& kind) {
+  const std::string ranks = std::to_string(kind.ranks);
+  switch (kind.store) {
+    case Store::kDt:
+      return {options.dt, "store", "serve", "--job-id", "load", "--world-size", ranks};
+    case Store::kTorch: return {options.python, options.torch_rank, "serve"};
+    case Store::kLeast: break;
+  }
+  return {"/proc/self/exe", kLeastMode, ranks};
+}
+
+std::unique_ptr<Script> script_of(const Kind& kind, const net::Security& security) {
+  switch (kind.store) {
+    case Store::kDt: return dt_script(kind.ranks, kind.reading != Reading::kNone, security);
+    case Store::kTorch: return torch_script(kind.ranks, kind.as_client, kind.reading);
+    case Store::kLeast: break;
+  }
+  return least_script(kLeastQuestionBytes, kLeastAnswerBytes);
+}
+
 Outcome run_round(const Options& options, const Kind& kind) {
   const net::Security security = security_of(kind);
   // One way or the other, whatever the user's own files say.
@@ -289,17 +327,11 @@ Outcome run_round(const Options& options, const Kind& kind) {
   unsetenv("DT_TOKEN_FILE");
   unsetenv("DT_TOKEN");
   if (kind.auth) setenv("DT_TOKEN", security.token->text().c_str(), 1);
-  ServerProcess server(
-      kind.dt ? std::vector<std::string>{options.dt, "store", "serve", "--job-id", "load",
-                                         "--world-size", std::to_string(kind.ranks)}
-              : std::vector<std::string>{options.python, options.torch_rank, "serve"},
-      0);
-  const std::unique_ptr<Script> script =
-      kind.dt ? dt_script(kind.ranks, kind.reading != Reading::kNone, security)
-              : torch_script(kind.ranks, kind.as_client, kind.reading);
+  ServerProcess server(command_of(options, kind), 0);
+  const std::unique_ptr<Script> script = script_of(kind, security);
   Round round(server, script.get(), kind.ranks);
   round.run();
-  if (options.end > 0 && kind.dt)
+  if (options.end > 0 && kind.store == Store::kDt)
     round.end_ranks(static_cast<size_t>(std::min(options.end, kind.ranks)));
   return round.outcome();
 }
@@ -307,17 +339,15 @@ Outcome run_round(const Options& options, const Kind& kind) {
 void print_kind(const Kind& kind) {
   double least = 1e300;
   double most = 0;
-  double cpu_s = 0;
   double own_s = 0;
   for (const Outcome& outcome : kind.outcomes) {
     least = std::min(least, outcome.seconds);
     most = std::max(most, outcome.seconds);
-    cpu_s += outcome.server_cpu_s / static_cast<double>(kind.outcomes.size());
     own_s += outcome.own_cpu_s / static_cast<double>(kind.outcomes.size());
   }
   const Outcome& last = kind.outcomes.back();
   printf("%-34s %6d %6zu %9.3f %9.3f %9.3f %8.2f %8.2f %10.0f %10.0f %8.1f\n", kind.name.c_str(),
-         kind.ranks, kind.outcomes.size(), kind.median_s(), least, most, cpu_s, own_s,
+         kind.ranks, kind.outcomes.size(), kind.median_s(), least, most, kind.server_cpu_s(), own_s,
          static_cast<double>(last.sent_bytes) / kind.ranks,
          static_cast<double>(last.received_bytes) / kind.ranks,
          static_cast<double>(last.resident_bytes) / 1024.0 / last.connections);
@@ -330,7 +360,7 @@ void print_end(const Kind& kind, int dead) {
     seconds.push_back(outcome.end_s);
     cpu_s.push_back(outcome.end_cpu_s);
   }
-  if (seconds.empty() || !kind.dt) return;
+  if (seconds.empty() || kind.store != Store::kDt) return;
   const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
   printf(
       "%s: %d of %d ranks end at once, the others know after %.3f s (%.3f to %.3f), cpu s %.2f\n",
@@ -339,8 +369,9 @@ void print_end(const Kind& kind, int dead) {
 
 void print_ratio(const Kind& torch, const Kind& dt) {
   if (torch.outcomes.empty() || dt.outcomes.empty()) return;
-  printf("%s takes %.1f times as long as %s (%d ranks)\n", torch.name.c_str(),
-         torch.median_s() / dt.median_s(), dt.name.c_str(), dt.ranks);
+  printf("%s takes %.1f times as long as %s (%d ranks), and %.1f times the processor time\n",
+         torch.name.c_str(), torch.median_s() / dt.median_s(), dt.name.c_str(), dt.ranks,
+         torch.server_cpu_s() / dt.server_cpu_s());
 }
 
 void raise_open_files(int ranks) {
@@ -377,33 +408,39 @@ Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && strcmp(argv[1], kLeastMode) == 0) {
+    raise_open_files(atoi(argv[2]));
+    return serve_least(atoi(argv[2]), kLeastQuestionBytes, kLeastAnswerBytes);
+  }
   const Options options = parse(argc, argv);
   signal(SIGPIPE, SIG_IGN);
   raise_open_files(std::max({options.ranks, options.read_ranks, options.client_reads}));
   std::vector<Kind> kinds = {
-      {"dt", true, options.ranks, options.rounds, false, Reading::kNone},
-      {"PyTorch", false, options.ranks, options.rounds, false, Reading::kNone},
-      {"PyTorch's client", false, options.ranks, options.rounds, true, Reading::kNone},
+      {"dt", Store::kDt, options.ranks, options.rounds, false, Reading::kNone},
+      {"PyTorch", Store::kTorch, options.ranks, options.rounds, false, Reading::kNone},
+      {"PyTorch's client", Store::kTorch, options.ranks, options.rounds, true, Reading::kNone},
   };
   if (options.read_ranks > 0) {
-    kinds.push_back({"dt, all records", true, options.read_ranks, options.read_rounds, false,
+    kinds.push_back({"dt, all records", Store::kDt, options.read_ranks, options.read_rounds, false,
                      Reading::kPipelined});
-    kinds.push_back({"PyTorch, all records", false, options.read_ranks, options.read_rounds, false,
-                     Reading::kPipelined});
+    kinds.push_back({"PyTorch, all records", Store::kTorch, options.read_ranks, options.read_rounds,
+                     false, Reading::kPipelined});
   }
   if (options.client_reads > 0) {
-    kinds.push_back({"dt, all records, fewer ranks", true, options.client_reads,
+    kinds.push_back({"dt, all records, fewer ranks", Store::kDt, options.client_reads,
                      options.read_rounds, false, Reading::kPipelined});
-    kinds.push_back({"PyTorch's client, all records", false, options.client_reads,
+    kinds.push_back({"PyTorch's client, all records", Store::kTorch, options.client_reads,
                      options.read_rounds, true, Reading::kAsClient});
   }
   const size_t pairs = kinds.size();
   if (options.auth != 0) {
-    kinds.push_back({"dt, HMAC", true, options.ranks, options.rounds, false, Reading::kNone});
+    kinds.push_back({"dt, HMAC", Store::kDt, options.ranks, options.rounds, false, Reading::kNone});
     kinds.back().auth = true;
   }
+  const size_t least = kinds.size();
+  kinds.push_back({"least server", Store::kLeast, options.ranks, options.rounds});
   if (options.torch == 0) {
-    for (Kind& kind : kinds) kind.rounds = kind.dt ? kind.rounds : 0;
+    for (Kind& kind : kinds) kind.rounds = kind.store == Store::kTorch ? 0 : kind.rounds;
   }
   int rounds = 0;
   for (const Kind& kind : kinds) rounds = std::max(rounds, kind.rounds);
@@ -435,8 +472,9 @@ int main(int argc, char** argv) {
   print_ratio(kinds[1], kinds[0]);
   print_ratio(kinds[2], kinds[0]);
   for (size_t i = 3; i + 1 < pairs; i += 2) print_ratio(kinds[i + 1], kinds[i]);
+  print_ratio(kinds[1], kinds[least]);
   if (options.auth == 0) return 0;
-  print_ratio(kinds[1], kinds.back());
-  print_ratio(kinds[2], kinds.back());
+  print_ratio(kinds[1], kinds[pairs]);
+  print_ratio(kinds[2], kinds[pairs]);
   return 0;
 }

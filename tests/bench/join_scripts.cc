@@ -136,6 +136,23 @@ class DtScript final : public Script {
   size_t answer_bytes_ = 0;
 };
 
+class LeastScript final : public Script {
+ public:
+  LeastScript(int question_bytes, int answer_bytes)
+      : question_(static_cast<size_t>(question_bytes), 'q'),
+        answer_bytes_(static_cast<size_t>(answer_bytes)) {}
+  void connected(Rank* rank) override { rank->out = question_; }
+  void heard(Rank* rank, const char* /*data*/, size_t bytes) override {
+    rank->skip += bytes;
+    rank->done = rank->skip == answer_bytes_;
+  }
+  bool greets() const override { return false; }
+
+ private:
+  const std::string question_;
+  const size_t answer_bytes_;
+};
+
 class TorchScript final : public Script {
  public:
   TorchScript(int ranks, bool as_client, Reading reading)
@@ -252,6 +269,10 @@ class TorchScript final : public Script {
 
 std::unique_ptr<Script> dt_script(int ranks, bool reads, net::Security security) {
   return std::make_unique<DtScript>(ranks, reads, std::move(security));
+}
+
+std::unique_ptr<Script> least_script(int question_bytes, int answer_bytes) {
+  return std::make_unique<LeastScript>(question_bytes, answer_bytes);
 }
 
 std::unique_ptr<Script> torch_script(int ranks, bool as_client, Reading reading) {

@@ -47,10 +47,15 @@ class Script {
   /// True: the rank wants its second connection now; second_open() follows.
   virtual bool wants_second(const Rank&) const { return false; }
   virtual void second_open(Rank*) {}
+  /// False: the server is silent until all have come.
+  virtual bool greets() const { return true; }
 };
 
 /// With `reads`, each rank reads all records behind the verdict.
 std::unique_ptr<Script> dt_script(int ranks, bool reads, net::Security security);
+
+/// For serve_least().
+std::unique_ptr<Script> least_script(int question_bytes, int answer_bytes);
 
 enum class Reading { kNone, kPipelined, kAsClient };
 std::unique_ptr<Script> torch_script(int ranks, bool as_client, Reading reading);
