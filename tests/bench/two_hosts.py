@@ -34,7 +34,7 @@ from network import Network, Unavailable  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BENCH = HERE.parents[1] / "runtime/cli/bench"
-QUEUE_US = 8000  # of what may wait in front of a limit
+QUEUE_US = 40000  # of what may wait in front of the wire: a few round trips of a long way
 CONGESTION_FILE = "/proc/sys/net/ipv4/tcp_congestion_control"
 PORT = 29500
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
