@@ -314,7 +314,7 @@ bool Distributor::take_round() {
 bool Distributor::give() {
   const int64_t slots = group_.shape().slots;
   if (given_ == segments_ || (given_ >= slots && !taken(given_ - slots + 1))) return false;
-  char* slot = group_.slot(group_.rank(), static_cast<int64_t>(base_) + given_);
+  char* slot = group_.slot_to_fill(static_cast<int64_t>(base_) + given_);
   for (const Receiver& each : receivers_) {
     const int64_t begin = given_ * each.piece_bytes;
     if (begin >= each.bytes) continue;

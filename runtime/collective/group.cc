@@ -78,7 +78,6 @@ Result<std::unique_ptr<Group>> Group::open(Options options, void* own_block,
   group->lane_stride_ =
       (layout.inline_area - layout.lanes) / 2 / static_cast<int64_t>(sizeof(Lane));
   group->recent_.resize(group->size());
-  group->mapped_slots_.resize(group->size());
   std::vector<int32_t> nodes;
   for (const Member& member : opened.members)
     nodes.push_back(opened.arena->node(member.local_rank));
@@ -126,13 +125,11 @@ int32_t Group::rank_of_local(int32_t local_rank) const {
   return -1;
 }
 
-void Group::map_slots(int32_t rank, int64_t at_least) {
-  const int64_t mapped = std::exchange(
-      mapped_slots_[rank],
-      std::min(std::max(at_least, 2 * mapped_slots_[rank] + 1), options_.shape.slots));
-  shm::HostArena::map_pages(peers_[rank].ring + mapped * options_.shape.slot_bytes,
-                            (mapped_slots_[rank] - mapped) * options_.shape.slot_bytes,
-                            rank == options_.rank);
+void Group::map_slots(int64_t at_least) {
+  const int64_t slots = std::min(std::max(at_least, 2 * mapped_slots_ + 1), options_.shape.slots);
+  arena().map_pages(own().ring + mapped_slots_ * options_.shape.slot_bytes,
+                    (slots - mapped_slots_) * options_.shape.slot_bytes);
+  mapped_slots_ = slots;
 }
 
 Result<char*> Group::resolve(int32_t rank, const Place& place) {

@@ -72,12 +72,18 @@ class Group {
   Lane* lanes(int32_t rank, uint64_t sequence) const {
     return peers_[rank].lanes + static_cast<int64_t>(sequence & 1) * lane_stride_;
   }
-  /// By who has the progress lock. Slots are used in order.
-  char* slot(int32_t rank, int64_t segment) {
-    const int64_t at = segment % options_.shape.slots;
-    if (at >= mapped_slots_[rank]) map_slots(rank, at + 1);
-    return peers_[rank].ring + at * options_.shape.slot_bytes;
+  char* slot(int32_t rank, int64_t segment) const {
+    return peers_[rank].ring + segment % options_.shape.slots * options_.shape.slot_bytes;
   }
+  /// The own one, to be filled; slots are filled in order. By who has the progress lock.
+  char* slot_to_fill(int64_t segment) {
+    const int64_t at = segment % options_.shape.slots;
+    if (at >= mapped_slots_) map_slots(at + 1);
+    return slot(options_.rank, segment);
+  }
+  /// So many of the own slots, at least, are in the page table from now on. The steps in which they
+  /// are filled first are each as large as all before it: who uses few slots pays for few.
+  void map_slots(int64_t at_least);
   void ring_peers() const {
     for (Doorbell* doorbell : doorbells_) doorbell->ring();
   }
@@ -87,9 +93,6 @@ class Group {
   Result<char*> resolve(int32_t rank, const Place& place);
 
  private:
-  /// In a few steps, each as large as all before it: whoever uses few slots pays for few.
-  void map_slots(int32_t rank, int64_t at_least);
-
   Group(Options options, void* own_block) : options_(std::move(options)), own_block_(own_block) {}
 
   // Buckets are used in turn; a few remembered views per member keep the arena's lock out of it.
@@ -106,9 +109,9 @@ class Group {
   int64_t inline_stride_ = 0;
   int64_t lane_stride_ = 0;  ///< Lanes
   std::vector<Peer> peers_;
-  std::vector<Doorbell*> doorbells_;   ///< of the other members
-  std::vector<Recent> recent_;         ///< under the communicator's progress lock, as the next
-  std::vector<int64_t> mapped_slots_;  ///< of each member's ring, from its begin
+  std::vector<Doorbell*> doorbells_;  ///< of the other members
+  std::vector<Recent> recent_;        ///< under the communicator's progress lock, as the next
+  int64_t mapped_slots_ = 0;          ///< own, from the ring's begin
 };
 
 }  // namespace dt::collective

@@ -221,7 +221,7 @@ Step Mover::advance_pull() {
 void Mover::fill(int64_t segment) {
   const Span range = span(segment);
   const auto* send = static_cast<const char*>(collective_->send);
-  char* target = slot(group_.rank(), segment);
+  char* target = group_.slot_to_fill(static_cast<int64_t>(base_) + segment);
   if (collective_->kind == Kind::kReduceScatter) {
     for (const int32_t rank : others_) {
       stager_.copy(target + rank * piece_bytes_,

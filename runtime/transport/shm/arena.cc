@@ -21,8 +21,7 @@
 #include "transport/shm/memory_limit.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22  // Linux 5.14
-#define MADV_POPULATE_WRITE 23
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
 
 namespace dt::shm {
@@ -320,12 +319,11 @@ Status HostArena::release(void* pointer) {
   return {};
 }
 
-void HostArena::map_pages(char* begin, int64_t bytes, bool to_write) {
+void HostArena::map_pages(char* begin, int64_t bytes) {
   const auto first = reinterpret_cast<uintptr_t>(begin) / kPageBytes * kPageBytes;
   const auto end = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(bytes);
   // Where the kernel does not know it, the pages take their faults.
-  (void)madvise(reinterpret_cast<void*>(first), end - first,
-                to_write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+  (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
 }
 
 Status HostArena::withdraw() {

@@ -103,9 +103,10 @@ class HostArena {
   /// `pointer` is what allocate() gave, or null. The memory goes back to the system, unless
   /// quarantine() was called: then it stays reserved, since a late peer may still write into it.
   Status release(void* pointer);
-  /// Enters memory of the arena into the page table in one go, before it is written or, if it is a
-  /// peer's that was written, read: a fault for each page takes 2 us under a hypervisor.
-  static void map_pages(char* begin, int64_t bytes, bool to_write);
+  /// Enters memory of the own section into the page table in one go, before it is written: a fault
+  /// for each page takes 2 us under a hypervisor. (Of peers' memory the kernel enters several pages
+  /// at a fault, which costs less than asking for all.)
+  static void map_pages(char* begin, int64_t bytes);
   /// A communicator of this arena failed: no block is reused from now on.
   void quarantine() { quarantined_.store(true, std::memory_order_relaxed); }
   /// Takes the data of this rank out of the peers' reach, at the same addresses and with the same
