@@ -124,7 +124,7 @@ void check_accept(SecurityMode mode, std::string_view words) {
   });
   require_link(ending->count == 1);
   if (mode != SecurityMode::kNone) return require_link(!ending->hello);
-  const size_t name_bytes = words.size() < kHelloBytes ? 0 : number_at<uint32_t>(words, 28);
+  const size_t name_bytes = words.size() < kHelloBytes ? 0 : number_at<uint16_t>(words, 28);
   const bool good = words.size() >= kHelloBytes && name_bytes <= kMaxNameBytes &&
                     number_at<uint64_t>(words, 0) == kHelloMagic &&
                     words.size() >= kHelloBytes + name_bytes &&
@@ -132,6 +132,7 @@ void check_accept(SecurityMode mode, std::string_view words) {
   require_link(good == ending->hello.has_value());
   if (!good) return;
   require_link(ending->hello->communicator == words.substr(kHelloBytes, name_bytes));
+  require_link(ending->hello->connection == number_at<uint16_t>(words, 30));
   require_link(all_of(&ending->socket) == words.substr(kHelloBytes + name_bytes));
 }
 
