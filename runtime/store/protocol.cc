@@ -28,7 +28,7 @@ T read_le(const void* from) {
 
 bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
-          type <= static_cast<uint8_t>(FrameType::kOrders)) ||
+          type <= static_cast<uint8_t>(FrameType::kResume)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
           type <= static_cast<uint8_t>(FrameType::kStop));
 }
@@ -261,7 +261,13 @@ const char* fields_of(FrameType type) {
     case FrameType::kFailure:
     case FrameType::kDumpTrace:
     case FrameType::kNotice:
-    case FrameType::kStop: return nullptr;
+    case FrameType::kStop:
+    case FrameType::kUplink:
+    case FrameType::kOpen:
+    case FrameType::kData:
+    case FrameType::kClose:
+    case FrameType::kPause:
+    case FrameType::kResume: return nullptr;
   }
   return nullptr;
 }

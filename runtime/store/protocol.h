@@ -56,6 +56,13 @@ enum class FrameType : uint8_t {
   kHeedsStop = 25,    ///< the rank will end when it is asked to stop
   kGather = 26,       ///< the ranks of a communicator come together after a failure
   kOrders = 27,       ///< what the rank has called on a communicator over devices; no answer
+  // of an uplink, see uplink.h
+  kUplink = 28,
+  kOpen = 29,
+  kData = 30,
+  kClose = 31,
+  kPause = 32,
+  kResume = 33,
   // from the server, and kPing, pushed with an id
   kReply = 64,      ///< payload by request
   kError = 65,      ///< ErrorInfo; id 0: about the connection, which is then closed

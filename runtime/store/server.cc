@@ -62,6 +62,7 @@ Status Server::Impl::listen(const std::vector<net::Address>& addresses) {
     bound_ = listener_->bound();
     timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
     news_timer_ = std::make_unique<net::Timer>(loop_, [this] { tell_news(); });
+    uplinks_timer_ = std::make_unique<net::Timer>(loop_, [this] { flush_uplinks(); });
     return {};
   }
   return failure.within("store");
@@ -72,7 +73,9 @@ void Server::Impl::stop() {
   listener_.reset();
   timer_.reset();
   news_timer_.reset();
+  uplinks_timer_.reset();
   sessions_.clear();
+  uplinks_.clear();
   for (const auto& empty : empty_waiters_) empty->set();
   empty_waiters_.clear();
 }
@@ -99,13 +102,8 @@ std::vector<std::string> Server::Impl::connected() const {
 
 void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   const uint64_t id = ++last_id_;
-  if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
-  auto owned = std::make_unique<Session>();
-  Session* session = owned.get();
-  session->peer_host = connection->peer_host();
-  session->one_too_many = known_ >= options_.max_connections;
-  sessions_.emplace(id, std::move(owned));
-  strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
+  Session* session = add_session(id, connection->peer_host());
+  session->one_too_many = connections() >= options_.max_connections;
   net::SecureEvents events;
   events.on_open = [this, id] { opened(id); };
   events.on_bytes = [this, id](const char* data, size_t bytes) { received(id, data, bytes); };
@@ -114,11 +112,19 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   events.on_close = [this, id](int error) { drop(id, error); };
   std::function<bool(char)> passes;
   if (options_.torch_compat) passes = may_begin_torch;
-  session->connection =
+  session->connection = std::make_unique<Wire>(
       net::SecureConnection::accept(std::move(connection), options_.security, net::Purpose::kStore,
-                                    std::move(passes), std::move(events));
+                                    std::move(passes), std::move(events)));
   if (session->connection->is_open()) settle(session, Peer::kDt);
   arm_timer();
+}
+
+Server::Impl::Session* Server::Impl::add_session(uint64_t id, std::string peer_host) {
+  if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
+  auto session = std::make_unique<Session>();
+  session->peer_host = std::move(peer_host);
+  strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
+  return sessions_.emplace(id, std::move(session)).first->second.get();
 }
 
 void Server::Impl::opened(uint64_t id) {
@@ -220,7 +226,12 @@ void Server::Impl::settle(Session* session, Peer peer) {
 
 void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
+  if (found == sessions_.end()) {
+    const auto uplink = uplinks_.find(id);
+    if (uplink == uplinks_.end()) return;
+    uplink->second->parser.feed(data, bytes);
+    return handle_uplink(id);
+  }
   Session* session = found->second.get();
   if (session->peer == Peer::kUnknown) {
     settle(session, session->connection->passed() ? Peer::kTorch : Peer::kDt);
@@ -241,7 +252,7 @@ void Server::Impl::received(uint64_t id, const char* data, size_t bytes) {
 void Server::Impl::proceed(uint64_t id) {
   tell_news();
   auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;
+  if (session == sessions_.end()) return uplink_drained(id);
   // Answers to questions that came in one piece go out in one.
   session->second->connection->hold();
   if (session->second->peer == Peer::kTorch) {
@@ -280,9 +291,15 @@ void Server::Impl::refuse(Session* session, const Status& status) {
 
 void Server::Impl::drop(uint64_t id, int error) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
+  if (found == sessions_.end()) {
+    end_uplink(id, error);
+    return;
+  }
   const std::unique_ptr<Session> session = std::move(found->second);
   sessions_.erase(found);
+  const Channel* const channel = session->connection->channel();
+  const std::string relay = channel == nullptr ? "" : channel->lost_relay();
+  session->connection = nullptr;  // what follows may end its uplink
   gone(*session);
   if (session->welcomed && options_.logger) {
     options_.logger->log(LogLevel::kDebug, "store: %s disconnected%s%s",
@@ -296,6 +313,12 @@ void Server::Impl::drop(uint64_t id, int error) {
   std::string ended = error == 0 ? "closed its connection to the store"
                                  : "lost its connection to the store (" + errno_text(error) + ")";
   ended += " without a goodbye: the process ended, was killed, or lost its network";
+  if (!relay.empty()) {
+    ended = "was lost with the relay of its host " + quoted(relay) +
+            (error == 0 ? ", which closed its connection to the store"
+                        : ", which lost its connection to the store (" + errno_text(error) + ")") +
+            ": the host failed, or the relay's process ended, was killed, or lost its network";
+  }
   const std::optional<Failure> death = joins_.lost(id, ended + last_words(*session), &answers);
   vitals_.end(session->member.rank);
   join_deadline_ns_ = joins_.next_deadline_ns();
@@ -304,16 +327,20 @@ void Server::Impl::drop(uint64_t id, int error) {
   if (death.has_value() && !aborted_) push_soon(*death);
   deliver(answers);
   review_gatherings();
-  if (dt_sessions_ == 0) {
-    for (const auto& empty : empty_waiters_) empty->set();
-    empty_waiters_.clear();
-  }
+  tell_if_empty();
   arm_timer();
+}
+
+void Server::Impl::tell_if_empty() {
+  if (dt_sessions_ != 0) return;
+  for (const auto& empty : empty_waiters_) empty->set();
+  empty_waiters_.clear();
 }
 
 void Server::Impl::gone(const Session& session) {
   if (session.peer == Peer::kDt) --dt_sessions_;
   if (session.known()) --known_;
+  if (session.relayed && session.welcomed) --relayed_;
 }
 
 // ---- answers ----

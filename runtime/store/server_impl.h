@@ -25,6 +25,7 @@
 #include "store/server.h"
 #include "store/torch_protocol.h"
 #include "store/torch_service.h"
+#include "store/uplink.h"
 #include "store/vitals.h"
 
 namespace dt::store {
@@ -59,12 +60,13 @@ class Server::Impl {
   /// when the other side has proved that it has the token.
   enum class Peer { kUnknown, kDt, kTorch };
   struct Session {
-    std::unique_ptr<net::SecureConnection> connection;
+    std::unique_ptr<Wire> connection;
     std::string peer_host;  // it may be gone when it is to be named
     Peer peer = Peer::kUnknown;
     FrameParser parser{kMaxHelloBytes};
     std::unique_ptr<TorchParser> torch;  // of a Peer::kTorch
     Member member;
+    bool relayed = false;  // its wire is a channel
     bool welcomed = false;
     bool refused = false;       // waits for the other side to hang up, so that it can read why
     bool one_too_many = false;  // told so as soon as its protocol is known
@@ -81,6 +83,17 @@ class Server::Impl {
   };
 
   void accept(std::unique_ptr<net::Connection> connection);
+  /// Makes room for it where strangers are many. Its wire is still to be set.
+  Session* add_session(uint64_t id, std::string peer_host);
+  size_t connections() const { return known_ - relayed_ + uplinks_.size(); }
+  void begin_uplink(uint64_t id, const Frame& frame);
+  void handle_uplink(uint64_t id);
+  Status handle_channel(Uplink* uplink, const Frame& frame);
+  void open_channel(Uplink* uplink, uint64_t number);
+  void uplink_drained(uint64_t id);
+  void flush_uplinks();
+  std::unique_ptr<Uplink> end_uplink(uint64_t id, int error);
+  void break_uplink(uint64_t id, const Status& why);
   void received(uint64_t id, const char* data, size_t bytes);
   void opened(uint64_t id);
   void turned_away(uint64_t id, const Status& why, bool plain);
@@ -116,6 +129,7 @@ class Server::Impl {
   bool reply_again(Session* session, const Frame& frame);
   void deliver(const Answers& answers);
   void gone(const Session& session);
+  void tell_if_empty();
   void push(const Failure& failure, uint64_t except);
   void push_soon(const Failure& death);
   void tell_news();
@@ -143,10 +157,14 @@ class Server::Impl {
   std::unique_ptr<net::Timer> news_timer_;  // due at the end of the turn while there are news_
   int64_t armed_for_ns_ = kNeverNs;
   uint64_t last_id_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Uplink>> uplinks_;  // above their sessions' wires
+  std::vector<uint64_t> touched_uplinks_;      // written to in this turn of the loop
+  std::unique_ptr<net::Timer> uplinks_timer_;  // due at the end of the turn while there are some
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::deque<std::pair<int64_t, uint64_t>> strangers_;  // deadline_ns, session; in order
   const size_t max_strangers_;
   size_t known_ = 0;          // sessions that are known()
+  size_t relayed_ = 0;        // of those, ranks that come over an uplink
   uint64_t turned_away_ = 0;  // connections that the guard refused
   /// The last multi_get. Ranks that need each other's records all ask the same question, and their
   /// answers together would be the square of the number of ranks.

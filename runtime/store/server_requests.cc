@@ -28,6 +28,7 @@ bool Server::Impl::reply_again(Session* session, const Frame& frame) {
 
 void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
   if (reply_again(session, frame)) return;
+  if (!session->welcomed && frame.type == FrameType::kUplink) return begin_uplink(id, frame);
   Result<Request> decoded = decode_request(frame);
   if (!session->welcomed) {
     if (!decoded.ok() || frame.type != FrameType::kHello) {
@@ -156,7 +157,13 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
   std::optional<uint64_t> superseded;
-  const Status admitted = joins_.admit(request.hello, id, &superseded);
+  Status admitted;
+  if (session->relayed && request.hello.member.rank < 0) {
+    admitted = Status(Code::kInvalidArgument,
+                      "a relay brings ranks only; let this client dial the store itself");
+  } else {
+    admitted = joins_.admit(request.hello, id, &superseded);
+  }
   if (!admitted.ok()) {
     refuse(session, admitted);
     return;
@@ -170,6 +177,7 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
   session->member = request.hello.member;
   session->welcomed = true;
   ++known_;
+  if (session->relayed) ++relayed_;
   session->parser.set_max_payload(kMaxPayloadBytes);
   Welcome welcome;
   welcome.protocol = kProtocolVersion;

@@ -10,12 +10,16 @@
 //   --client-reads N  ranks of the kind that reads as PyTorch 1.13's client does; 0: none (512)
 //   --torch 0         dt only
 //   --auth 0          without the kind whose connections are authenticated (security.mode = auth)
+//   --relayed N       ranks of the kind in which a relay for each 8 of them brings them over one
+//                     connection, with --auth also behind a handshake; 0: none (0)
 //   --end N           after each round of dt's N of the ranks end at once, as if they were killed:
 //                     what it costs the server to tell each of the others of each of them
 //
 // What a rank does, from the first connect of all to the last answer of all:
 //   dt         connect, hello, join; the verdict comes when all have joined
 //   dt, HMAC   the same behind a handshake in which both sides prove that they have the token
+//   dt, relays    a relay connects, opens a channel for each rank and says its hello there, all in
+//              one piece; then the joins of all, in one piece
 //   PyTorch    connect, set its record and add 1 to a counter (in one piece), wait for a key that
 //   the
 //              last one sets
@@ -265,6 +269,7 @@ struct Kind {
   Reading reading = Reading::kNone;
   std::vector<Outcome> outcomes = {};
   bool auth = false;
+  bool relayed = false;
 
   /// Of one round, on average.
   double server_cpu_s() const {
@@ -272,6 +277,8 @@ struct Kind {
     for (const Outcome& outcome : outcomes) sum += outcome.server_cpu_s;
     return sum / static_cast<double>(outcomes.size());
   }
+  /// Those that the process plays: ranks, or relays.
+  int players() const { return relayed ? ranks / kRelayedRanks : ranks; }
   double median_s() const {
     std::vector<double> seconds;
     for (const Outcome& outcome : outcomes) seconds.push_back(outcome.seconds);
@@ -291,6 +298,7 @@ struct Options {
   int torch = 1;
   int auth = 1;
   int end = 0;
+  int relayed = 0;
 };
 
 net::Security security_of(const Kind& kind) {
@@ -313,7 +321,9 @@ std::vector<std::string> command_of(const Options& options, const Kind& kind) {
 
 std::unique_ptr<Script> script_of(const Kind& kind, const net::Security& security) {
   switch (kind.store) {
-    case Store::kDt: return dt_script(kind.ranks, kind.reading != Reading::kNone, security);
+    case Store::kDt:
+      if (kind.relayed) return relay_script(kind.ranks, security);
+      return dt_script(kind.ranks, kind.reading != Reading::kNone, security);
     case Store::kTorch: return torch_script(kind.ranks, kind.as_client, kind.reading);
     case Store::kLeast: break;
   }
@@ -329,9 +339,9 @@ Outcome run_round(const Options& options, const Kind& kind) {
   if (kind.auth) setenv("DT_TOKEN", security.token->text().c_str(), 1);
   ServerProcess server(command_of(options, kind), 0);
   const std::unique_ptr<Script> script = script_of(kind, security);
-  Round round(server, script.get(), kind.ranks);
+  Round round(server, script.get(), kind.players());
   round.run();
-  if (options.end > 0 && kind.store == Store::kDt)
+  if (options.end > 0 && kind.store == Store::kDt && !kind.relayed)
     round.end_ranks(static_cast<size_t>(std::min(options.end, kind.ranks)));
   return round.outcome();
 }
@@ -360,11 +370,24 @@ void print_end(const Kind& kind, int dead) {
     seconds.push_back(outcome.end_s);
     cpu_s.push_back(outcome.end_cpu_s);
   }
-  if (seconds.empty() || kind.store != Store::kDt) return;
+  if (seconds.empty() || kind.store != Store::kDt || kind.relayed) return;
   const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
   printf(
       "%s: %d of %d ranks end at once, the others know after %.3f s (%.3f to %.3f), cpu s %.2f\n",
       kind.name.c_str(), dead, kind.ranks, median(seconds), *least, *most, median(cpu_s));
+}
+
+void print_relayed(const Kind& kind) {
+  if (kind.outcomes.empty()) return;
+  const Outcome& last = kind.outcomes.back();
+  constexpr double kMiB = 1 << 20;
+  printf(
+      "%s: %d ranks over %d connections; the server has grown by %.1f MiB (%.1f KiB a rank), "
+      "received %.1f MB and sent %.1f MB\n",
+      kind.name.c_str(), kind.ranks, last.connections,
+      static_cast<double>(last.resident_bytes) / kMiB,
+      static_cast<double>(last.resident_bytes) / 1024.0 / kind.ranks,
+      static_cast<double>(last.sent_bytes) / 1e6, static_cast<double>(last.received_bytes) / 1e6);
 }
 
 void print_ratio(const Kind& torch, const Kind& dt) {
@@ -401,7 +424,11 @@ Options parse(int argc, char** argv) {
                  {"--client-reads", &options.client_reads},
                  {"--torch", &options.torch},
                  {"--auth", &options.auth},
-                 {"--end", &options.end}});
+                 {"--end", &options.end},
+                 {"--relayed", &options.relayed}});
+  if (options.relayed % kRelayedRanks != 0) {
+    fail(format("--relayed %d: %d ranks to a relay", options.relayed, kRelayedRanks));
+  }
   return options;
 }
 
@@ -414,7 +441,8 @@ int main(int argc, char** argv) {
   }
   const Options options = parse(argc, argv);
   signal(SIGPIPE, SIG_IGN);
-  raise_open_files(std::max({options.ranks, options.read_ranks, options.client_reads}));
+  raise_open_files(std::max(
+      {options.ranks, options.read_ranks, options.client_reads, options.relayed / kRelayedRanks}));
   std::vector<Kind> kinds = {
       {"dt", Store::kDt, options.ranks, options.rounds, false, Reading::kNone},
       {"PyTorch", Store::kTorch, options.ranks, options.rounds, false, Reading::kNone},
@@ -439,6 +467,13 @@ int main(int argc, char** argv) {
   }
   const size_t least = kinds.size();
   kinds.push_back({"least server", Store::kLeast, options.ranks, options.rounds});
+  for (const bool auth : {false, true}) {
+    if (options.relayed == 0 || (auth && options.auth == 0)) continue;
+    kinds.push_back({auth ? "dt, relays, HMAC" : "dt, relays", Store::kDt, options.relayed,
+                     options.rounds, false, Reading::kNone});
+    kinds.back().auth = auth;
+    kinds.back().relayed = true;
+  }
   if (options.torch == 0) {
     for (Kind& kind : kinds) kind.rounds = kind.store == Store::kTorch ? 0 : kind.rounds;
   }
@@ -467,6 +502,7 @@ int main(int argc, char** argv) {
       "rank, on average; KiB: of the server's memory "
       "for each connection\n");
   for (const Kind& kind : kinds) {
+    if (kind.relayed) print_relayed(kind);
     if (options.end > 0) print_end(kind, options.end);
   }
   print_ratio(kinds[1], kinds[0]);

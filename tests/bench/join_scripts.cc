@@ -40,13 +40,104 @@ namespace {
 
 constexpr int kGetsAtATime = 64;  // that one rank of PyTorch sends in one piece
 
+std::string hello_of(int rank, int ranks) {
+  Request request;
+  request.type = FrameType::kHello;
+  request.hello.protocol = kProtocolVersion;
+  request.hello.job_id = "load";
+  request.hello.attempt = 0;
+  request.hello.member = {rank, "node" + std::to_string(rank / 8), 1000 + rank};
+  request.hello.world_size = ranks;
+  request.hello.nonce = static_cast<uint64_t>(rank) + 1;
+  request.hello.dialled = "10.0.0.5:29400";
+  return encode_frame(request.type, 1, encode_request(request));
+}
+std::string join_of(int rank, int ranks) {
+  Request request;
+  request.type = FrameType::kJoin;
+  request.join = record_of(rank, ranks);
+  request.timeout_ms = kRoundLimitMs;
+  return encode_frame(request.type, 2, encode_request(request));
+}
+
+/// Of a guard: what is left for the script is in *data. True: the sides know each other.
+bool pass_guard(Rank* rank, const char** data, size_t* bytes) {
+  while (rank->guard != nullptr && *bytes > 0) {
+    const size_t piece = std::min(*bytes, rank->guard->wanted());
+    rank->guard->feed(*data, piece);
+    *data += piece;
+    *bytes -= piece;
+    if (!rank->guard->failure().ok()) fail(rank->guard->failure().message());
+    rank->out += rank->guard->take_output();
+    if (!rank->guard->established()) continue;
+    rank->guard = nullptr;
+    return true;
+  }
+  return false;
+}
+
+/// The ranks of a host say at once what they say.
+class RelayScript final : public Script {
+ public:
+  RelayScript(int ranks, net::Security security) : ranks_(ranks), security_(std::move(security)) {}
+  void connected(Rank* relay) override {
+    if (security_.mode == net::SecurityMode::kNone) return begin(relay);
+    relay->guard =
+        std::make_unique<net::Guard>(security_, net::Purpose::kStore, net::Side::kClient);
+    relay->out = relay->guard->take_output();
+  }
+  void heard(Rank* relay, const char* data, size_t bytes) override {
+    if (pass_guard(relay, &data, &bytes)) begin(relay);
+    if (bytes == 0) return;
+    relay->uplink.feed(data, bytes);
+    Frame frame;
+    while (relay->uplink.next(&frame)) {
+      if (frame.type == FrameType::kReply) continue;  // to kUplink
+      // The server sends each answer in a piece of its own: this is its header.
+      if (frame.type != FrameType::kData || frame.payload.size() < kHeaderBytes ||
+          frame.payload[5] != static_cast<char>(FrameType::kReply)) {
+        fail("dt refused a rank of a relay");
+      }
+      answered(relay);
+    }
+    if (!relay->uplink.status().ok()) fail(relay->uplink.status().message());
+  }
+
+ private:
+  void begin(Rank* relay) {
+    UplinkHello hello;
+    hello.job_id = "load";
+    hello.host = "node" + std::to_string(relay->index);
+    relay->out += encode_frame(FrameType::kUplink, 1, encode(hello));
+    for (int i = 0; i < kRelayedRanks; ++i) {
+      relay->out += encode_frame(FrameType::kOpen, channel_of(i), {});
+      say(relay, i, hello_of(relay->index * kRelayedRanks + i, ranks_));
+    }
+  }
+  static uint64_t channel_of(int i) { return static_cast<uint64_t>(i) + 1; }
+  static void say(Rank* relay, int i, const std::string& bytes) {
+    relay->out += encode_frame(FrameType::kData, channel_of(i), bytes);
+  }
+  void answered(Rank* relay) {
+    if (++relay->stage == kRelayedRanks) {
+      for (int i = 0; i < kRelayedRanks; ++i) {
+        say(relay, i, join_of(relay->index * kRelayedRanks + i, ranks_));
+      }
+    }
+    if (relay->stage == 2 * kRelayedRanks) relay->done = true;
+  }
+
+  const int ranks_;
+  const net::Security security_;
+};
+
 class DtScript final : public Script {
  public:
   DtScript(int ranks, bool reads, net::Security security)
-      : ranks_(ranks), reads_(reads), security_(std::move(security)) {
+      : reads_(reads), security_(std::move(security)) {
     for (int i = 0; i < ranks; ++i) {
-      hellos_.push_back(hello_of(i));
-      joins_.push_back(join_of(i));
+      hellos_.push_back(hello_of(i, ranks));
+      joins_.push_back(join_of(i, ranks));
     }
     if (!reads) return;
     Request request;
@@ -64,17 +155,7 @@ class DtScript final : public Script {
   }
   void say_hello(Rank* rank) { rank->out += hellos_[static_cast<size_t>(rank->index)]; }
   void heard(Rank* rank, const char* data, size_t bytes) override {
-    while (rank->guard != nullptr && bytes > 0) {
-      const size_t piece = std::min(bytes, rank->guard->wanted());
-      rank->guard->feed(data, piece);
-      data += piece;
-      bytes -= piece;
-      if (!rank->guard->failure().ok()) fail(rank->guard->failure().message());
-      rank->out += rank->guard->take_output();
-      if (!rank->guard->established()) continue;
-      rank->guard = nullptr;
-      say_hello(rank);
-    }
+    if (pass_guard(rank, &data, &bytes)) say_hello(rank);
     while (bytes > 0) {
       if (rank->skip == 0) {
         const size_t piece = std::min(bytes, kHeaderBytes - rank->partial.size());
@@ -98,25 +179,6 @@ class DtScript final : public Script {
   }
 
  private:
-  std::string hello_of(int rank) const {
-    Request request;
-    request.type = FrameType::kHello;
-    request.hello.protocol = kProtocolVersion;
-    request.hello.job_id = "load";
-    request.hello.attempt = 0;
-    request.hello.member = {rank, "node" + std::to_string(rank / 8), 1000 + rank};
-    request.hello.world_size = ranks_;
-    request.hello.nonce = static_cast<uint64_t>(rank) + 1;
-    request.hello.dialled = "10.0.0.5:29400";
-    return encode_frame(request.type, 1, encode_request(request));
-  }
-  std::string join_of(int rank) const {
-    Request request;
-    request.type = FrameType::kJoin;
-    request.join = record_of(rank, ranks_);
-    request.timeout_ms = kRoundLimitMs;
-    return encode_frame(request.type, 2, encode_request(request));
-  }
   void answered(Rank* rank) {
     if (++rank->stage == 1) {
       rank->out = joins_[static_cast<size_t>(rank->index)];
@@ -127,7 +189,6 @@ class DtScript final : public Script {
     }
   }
 
-  const int ranks_;
   const bool reads_;
   const net::Security security_;
   std::vector<std::string> hellos_;
@@ -273,6 +334,10 @@ std::unique_ptr<Script> dt_script(int ranks, bool reads, net::Security security)
 
 std::unique_ptr<Script> least_script(int question_bytes, int answer_bytes) {
   return std::make_unique<LeastScript>(question_bytes, answer_bytes);
+}
+
+std::unique_ptr<Script> relay_script(int ranks, net::Security security) {
+  return std::make_unique<RelayScript>(ranks, std::move(security));
 }
 
 std::unique_ptr<Script> torch_script(int ranks, bool as_client, Reading reading) {

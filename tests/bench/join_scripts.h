@@ -10,6 +10,8 @@
 #include "net/guard.h"
 #include "net/security.h"
 #include "store/messages.h"
+#include "store/protocol.h"
+#include "store/uplink.h"
 
 namespace dt::load {
 
@@ -29,10 +31,11 @@ struct Rank {
   std::string out;                    ///< what is to be said; empty once it was
   size_t sent = 0;                    ///< of out
   int stage = 0;
-  int next = 0;         ///< record to ask for
-  int expected = 0;     ///< record to be answered
-  std::string partial;  ///< of a header
-  size_t skip = 0;      ///< bytes of a payload that are still to come
+  int next = 0;                                     ///< record to ask for
+  int expected = 0;                                 ///< record to be answered
+  std::string partial;                              ///< of a header
+  size_t skip = 0;                                  ///< bytes of a payload that are still to come
+  store::FrameParser uplink{store::kMaxDataBytes};  ///< of a relay
   bool done = false;
 };
 
@@ -56,6 +59,10 @@ std::unique_ptr<Script> dt_script(int ranks, bool reads, net::Security security)
 
 /// For serve_least().
 std::unique_ptr<Script> least_script(int question_bytes, int answer_bytes);
+
+/// Each "rank" of it is the relay of a host, which brings kRelayedRanks ranks over its connection.
+constexpr int kRelayedRanks = 8;
+std::unique_ptr<Script> relay_script(int ranks, net::Security security);
 
 enum class Reading { kNone, kPipelined, kAsClient };
 std::unique_ptr<Script> torch_script(int ranks, bool as_client, Reading reading);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/protocol.h"
+#include "store/uplink.h"
 
 namespace {
 
@@ -72,12 +73,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   // The same bytes as a payload: the fuzzer need not find the header first.
   const std::string payload(stream, bytes);
   check_request({static_cast<FrameType>(type), 1, payload});
-  switch (message % 6) {
+  switch (message % 7) {
     case 0: check_message<Verdict>(payload); break;
     case 1: check_message<Welcome>(payload); break;
     case 2: check_message<dt::ErrorInfo>(payload); break;
     case 3: check_message<JoinRecord>(payload); break;
     case 4: check_message<std::vector<DumpAnswer>>(payload); break;
+    case 5: check_message<UplinkHello>(payload); break;
     default: check_message<GatherVerdict>(payload); break;
   }
   return 0;
