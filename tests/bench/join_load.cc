@@ -21,8 +21,7 @@
 //   dt, relays    a relay connects, opens a channel for each rank and says its hello there, all in
 //              one piece; then the joins of all, in one piece
 //   PyTorch    connect, set its record and add 1 to a counter (in one piece), wait for a key that
-//   the
-//              last one sets
+//              the last one sets
 //   PyTorch's client   the same as release 1.13 does it: before that it adds to init/ and opens its
 //              second connection
 //   least server       connect, one question and one answer as long as dt's, to a bare loop
