@@ -155,7 +155,7 @@ Step Channel::meet() {
     // The own line may have gone to a peer together with the right to write it: not read again.
     if (arrived_ == group_.rank()) continue;
     if (head(arrived_).sequence.load(std::memory_order_seq_cst) != sequence_) {
-      return Step::kBlocked;
+      return mover_.fill_ahead() ? Step::kProgressed : Step::kBlocked;
     }
   }
   return match();

@@ -15,19 +15,40 @@ kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
 
 }  // namespace
 
+Mover::Mover(Group& group)
+    : group_(group),
+      stager_(group.options().staging),
+      sources_(group.size()),
+      scratch_(group.size()) {
+  for (int32_t rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) others_.push_back(rank);
+  }
+}
+
 void Mover::begin(const Collective& collective, uint64_t signature) {
-  // All have completed the operation before the last one, so they read nothing that is older.
-  const bool ring_is_free = segments_ < group_.shape().slots;
-  if (collective.kind != Kind::kAllreduce || (signature & flag::kSendShared) != 0 || !ring_is_free)
-    return;
+  if (collective.kind != Kind::kAllreduce || (signature & flag::kSendShared) != 0) return;
   collective_ = &collective;
   element_bytes_ = dtype_bytes(collective.dtype);
+  last_segments_ = segments_;
   cut();
-  fill(0);
-  publish(&Block::filled, ahead_ = 1);
+  begun_ = true;
+  fill_ahead();
+}
+
+bool Mover::fill_ahead() {
+  if (!begun_ || ahead_ == std::min(segments_, group_.shape().slots)) return false;
+  // All have completed the operation before the last one, so they read nothing that is older. Where
+  // that says enough, nobody's counter is looked at.
+  const int64_t before = ahead_ - group_.shape().slots;
+  if (before >= -last_segments_ && !reached(others_, &Block::consumed, before + 1)) return false;
+  fill(ahead_);
+  publish(&Block::filled, ++ahead_);
+  return true;
 }
 
 void Mover::drop() {
+  begun_ = false;
+  segments_ = 0;  // all have announced it, so nobody reads any slot
   if (std::exchange(ahead_, 0) != 0) group_.own().block->filled.store(base_);
 }
 
@@ -53,15 +74,11 @@ Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& si
                    const std::vector<const Detail*>& details) {
   collective_ = &collective;
   element_bytes_ = dtype_bytes(collective.dtype);
+  begun_ = false;
   filled_ = ahead_;
   reduced_ = consumed_ = relayed_ = 0;
   fillers_.clear();
   readers_.clear();
-  if (others_.empty()) {
-    for (int32_t rank = 0; rank < group_.size(); ++rank) {
-      if (rank != group_.rank()) others_.push_back(rank);
-    }
-  }
   uint64_t all = ~uint64_t{0};
   for (const uint64_t signature : signatures) all &= signature;
   const bool sends_shared = (all & flag::kSendShared) != 0;

@@ -35,9 +35,10 @@ enum class Step { kDone, kProgressed, kBlocked };
 ///
 /// Ring reuse is safe: within an operation, segment t is filled only after every reader, and the
 /// member itself, consumed segment t - slots. Between operations, all announced the present one, so
-/// all completed the one before, so nobody reads any slot. Segment 0 is filled before that where it
-/// surely goes through the ring: then others may still read slots of the last operation, but not of
-/// older ones; so that one must have had less segments than there are slots.
+/// all completed the one before, so nobody reads any slot. Segments that surely go through the ring
+/// are filled before that, one at once and more while this member waits anyway: others may then
+/// still read slots of the last operation, as far as they have not consumed them, but not of older
+/// ones.
 ///
 /// Over two levels a member reads of other nodes only what it sums, and what it relays: for
 /// broadcast, allgather, and the parts of a two-phase allreduce. A relay writes to its slot where a
@@ -49,15 +50,14 @@ enum class Step { kDone, kProgressed, kBlocked };
 /// Each element is summed in rank order on every way, so the bits do not depend on the way.
 class Mover {
  public:
-  explicit Mover(Group& group)
-      : group_(group),
-        stager_(group.options().staging),
-        sources_(group.size()),
-        scratch_(group.size()) {}
+  explicit Mover(Group& group);
 
   /// Called when this member has announced an operation that does not travel with the announcement.
   /// `signature`: its own.
   void begin(const Collective& collective, uint64_t signature);
+  /// While the others have not announced it: fills a segment more of what was begun. False: there
+  /// is none, or no slot for it.
+  bool fill_ahead();
   /// The operation that was begun will not be planned, on no member.
   void drop();
   /// Called when all members announced: `heads` and `details` by rank.
@@ -122,9 +122,11 @@ class Mover {
   uint64_t base_ = 0;  ///< segments of all operations before
   int64_t element_bytes_ = 1;
   int64_t segment_elements_ = 0;
-  int64_t piece_bytes_ = 0;  ///< of a slot: a member's of reduce_scatter, a lane of allgather
-  int64_t segments_ = 0;     ///< T
-  int64_t ahead_ = 0;        ///< segments filled before the others announced the operation
+  int64_t piece_bytes_ = 0;    ///< of a slot: a member's of reduce_scatter, a lane of allgather
+  int64_t segments_ = 0;       ///< T
+  bool begun_ = false;         ///< an operation that the others have not announced
+  int64_t last_segments_ = 0;  ///< T of the operation before that
+  int64_t ahead_ = 0;          ///< segments filled before the others announced the operation
   int64_t filled_ = 0;
   int64_t reduced_ = 0;
   int64_t consumed_ = 0;

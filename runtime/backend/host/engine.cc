@@ -26,12 +26,14 @@ collective::Shape shape_of(const HostEngine::Options& options) {
   collective::Shape shape;
   shape.inline_bytes = lines(options.inline_bytes);
   // Where ranks share a sum, each reads a part of every slot: shorter pieces, and with more rings
-  // than before less of each fits into a cache (measured with 4 and 8 ranks).
+  // than before less of each fits into a cache (measured with 4 and 8 ranks). A message of as many
+  // segments as slots goes through without waiting for one to come free, so slots are rounded up.
   const int64_t sharing = options.thresholds.exchanges(options.local_size) ? 1 : 2;
   // A piece of reduce_scatter is at least a line for each rank.
   shape.slot_bytes =
       std::max(lines(options.slot_bytes) * sharing, int64_t{options.local_size} * shm::kLineBytes);
-  shape.slots = std::max(options.ring_bytes / sharing / shape.slot_bytes, kSlotsMin);
+  shape.slots =
+      std::max((options.ring_bytes / sharing + shape.slot_bytes - 1) / shape.slot_bytes, kSlotsMin);
   shape.thresholds = options.thresholds;
   shape.thresholds.segment_bytes =
       std::max(lines(options.thresholds.segment_bytes), shm::kLineBytes);

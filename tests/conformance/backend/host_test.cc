@@ -130,6 +130,49 @@ TEST_CASE("Host: a wait that runs out of time cancels nothing") {
   });
 }
 
+TEST_CASE("Host: who comes first fills its ring, and overwrites nothing that others still read") {
+  // Slots of 256 floats, four of them; short messages behind long ones, and the other way round.
+  const int64_t counts[] = {3000, 200, 1000, 700, 5000, 1024, 300, 2000};
+  for (const int32_t size : {2, 3}) {
+    for (const bool in_place : {true, false}) {
+      play(host(size), [&](Rank& rank) {
+        int32_t turn = 0;
+        for (int round = 0; round < 3; ++round) {
+          for (const int64_t count : counts) {
+            std::vector<float> data(static_cast<size_t>(count));
+            std::vector<float> sums(static_cast<size_t>(count));
+            for (int64_t i = 0; i < count; ++i) {
+              data[i] = static_cast<float>(i % 100 + rank.rank + turn);
+            }
+            float* const result = in_place ? data.data() : sums.data();
+            Collective reduce = allreduce_f32(data.data(), result, count);
+            // One operation in two, another rank each time, begins while nobody else has come.
+            const bool alone = turn % 2 == 0;
+            if (alone && rank.rank != turn / 2 % size) rank.meet();
+            auto work = std::make_shared<Work>();
+            rank.expect_ok(rank.backend->submit(reduce, work), "submit");
+            if (alone && rank.rank == turn / 2 % size) {
+              rank.expect(!rank.backend->wait(*work, {Deadline::after_ms(2)}), "not done");
+              rank.meet();
+            }
+            rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "done");
+            rank.expect_ok(work->status(), "allreduce");
+            for (int64_t i = 0; i < count; ++i) {
+              const int64_t wanted = size * (i % 100 + turn) + size * (size - 1) / 2;
+              if (result[i] == static_cast<float>(wanted)) continue;
+              rank.expect(false,
+                          dt::format("element %lld of %lld in turn %d", static_cast<long long>(i),
+                                     static_cast<long long>(count), turn));
+              break;
+            }
+            ++turn;
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("Host: a look at who is awaited holds up no operation") {
   // Nobody helps here: the progress thread does it all, and finds the turn taken now and then.
   play(host(2), [](Rank& rank) {
