@@ -26,12 +26,12 @@ Mover::Mover(Group& group)
 }
 
 void Mover::begin(const Collective& collective, uint64_t signature) {
-  if (collective.kind != Kind::kAllreduce || (signature & flag::kSendShared) != 0) return;
+  if ((signature & flag::kSendShared) != 0) return;
   collective_ = &collective;
   element_bytes_ = dtype_bytes(collective.dtype);
   last_segments_ = segments_;
   cut();
-  begun_ = true;
+  begun_ = is_read();
   fill_ahead();
 }
 
@@ -160,8 +160,7 @@ Status Mover::plan_pull(const std::vector<uint64_t>& signatures,
     if (rooted ? me == root : !only_root_reads || rank == root) readers_.push_back(rank);
   }
   reads_ = rooted || !only_root_reads || me == root;
-  const bool fills = (!rooted || me == root) && !shares_ && !readers_.empty();
-  if (!fills && way_ == Way::kExchange) filled_ = segments_;
+  if ((shares_ || !is_read()) && way_ == Way::kExchange) filled_ = segments_;
   if (!reads_) consumed_ = segments_;
   plan_relay();
   // Nobody waits for these; they keep awaited() from blaming this member.
@@ -309,6 +308,13 @@ void Mover::consume(int64_t segment) {
                   slot(holder, segment) + piece.begin * element_bytes_,
                   piece.count * element_bytes_, stores_);
   }
+}
+
+bool Mover::is_read() const {
+  if (others_.empty()) return false;
+  const bool is_root = group_.rank() == collective_->root;
+  if (collective_->kind == Kind::kBroadcast) return is_root;
+  return collective_->kind != Kind::kReduce || way_ == Way::kTwoPhase || !is_root;
 }
 
 bool Mover::gets_result() const {

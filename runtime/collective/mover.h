@@ -91,6 +91,8 @@ class Mover {
   void reduce_part(int64_t segment);
   void consume(int64_t segment);
   void reduce_all(int64_t segment);
+  /// Whether others read this member's contribution.
+  bool is_read() const;
   bool gets_result() const;
 
   // mover_relay.cc

@@ -171,6 +171,17 @@ TEST_CASE("Host: who comes first fills its ring, and overwrites nothing that oth
       });
     }
   }
+  play(host(3), [&](Rank& rank) {
+    for (int round = 0; round < 3; ++round) {
+      for (const int64_t count : counts) {
+        for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kAllgather,
+                                Kind::kReduceScatter, Kind::kAllreduce}) {
+          check_collective(rank, kind, Dtype::kF32, ReduceOp::kSum, count, round,
+                           round == 1 ? Placement::kInPlace : Placement::kOrdinary);
+        }
+      }
+    }
+  });
 }
 
 TEST_CASE("Host: a look at who is awaited holds up no operation") {
