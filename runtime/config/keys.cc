@@ -87,6 +87,13 @@ constexpr Key kKeys[] = {
     {"store.torch_address", "DT_STORE_TORCH_ADDRESS", Type::kString, "", 0, 270, "", "", kAny, false,
      "host:port of a store that PyTorch serves, where ranks meet; empty: torchrun's, if there is one."},
 
+    {"store.relay", "DT_STORE_RELAY", Type::kBool, "", 0, 0, "false", "", kAny, false,
+     "dt run brings the ranks of its node to the store over one connection, for jobs of thousands of ranks."},
+    {"store.relay_port", "DT_STORE_RELAY_PORT", Type::kInteger, "", 0, 65535, "0", "", kAny, false,
+     "Where that relay listens on loopback, as dt run tells its ranks; 0: there is none."},
+    {"store.relay_address", "DT_STORE_RELAY_ADDRESS", Type::kString, "", 0, 255, "", "", kAny, false,
+     "The numeric address at which the relay found the store, as dt run tells its ranks."},
+
     {"security.mode", "DT_SECURITY_MODE", Type::kEnum, "", 0, 0, "auto", "auto, none, auth, encrypt",
      kSame, true,
      "How connections are guarded; auto: auth with a token, else none, and then on loopback only."},

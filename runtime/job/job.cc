@@ -132,7 +132,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   DT_TRY(settle_store(config, wait));
   DT_TRY(launch::check_credentials(credentials_));
-  DT_TRY(connect(wait));
+  DT_TRY(connect(config, wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity(), credentials_.security,
                              progress_processors_};
   // Of no matter if it fails where the job turns out to have one host; else the join fails.

@@ -123,7 +123,7 @@ class Job {
   void warn_of_dialect(const std::string& bind_address) const;
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
-  Status connect(const Wait& wait);
+  Status connect(const Config& config, const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const store::Reach& reach, const Wait& wait);
   /// host.progress and host.progress_cpus, before anybody else is told of this rank.

@@ -154,7 +154,7 @@ void Job::warn_of_dialect(const std::string& bind_address) const {
                bind_address.empty() ? "all interfaces" : bind_address.c_str());
 }
 
-Status Job::connect(const Wait& wait) {
+Status Job::connect(const Config& config, const Wait& wait) {
   store::ClientOptions options;
   options.host = place_.master_addr;
   options.port = static_cast<uint16_t>(place_.master_port);
@@ -166,6 +166,16 @@ Status Job::connect(const Wait& wait) {
   options.pid = getpid();
   options.security = credentials_.security;
   options.logger = logger_;
+  if (place_.store_served) {
+    options.relay_port = static_cast<uint16_t>(config.integer("store.relay_port"));
+    options.store_address = config.text("store.relay_address");
+  }
+  if (config.boolean("store.relay") && options.relay_port == 0 && place_.rank == 0) {
+    logger_->log(
+        LogLevel::kWarning,
+        "store.relay is on, but no agent of dt run started this job, so each rank connects "
+        "to the store itself");
+  }
   DT_TRY_VALUE(auto client, connect_patiently(loop_.get(), options, wait));
   client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
   client->on_dump_request(

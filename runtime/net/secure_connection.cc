@@ -155,6 +155,10 @@ void SecureConnection::release() {
   if (state_->connection != nullptr) state_->connection->release();
 }
 
+void SecureConnection::pause(bool paused) {
+  if (state_->connection != nullptr) state_->connection->pause(paused);
+}
+
 void SecureConnection::shutdown() {
   if (state_->connection != nullptr) state_->connection->shutdown();
 }

@@ -50,6 +50,7 @@ class SecureConnection {
   void write(std::string bytes, std::shared_ptr<const std::string> shared);
   void hold();
   void release();
+  void pause(bool paused);
   void shutdown();
   bool congested() const;
   size_t queued_bytes() const;

@@ -39,6 +39,7 @@ struct TcpHandle final : Handle {
   int guarded_fd = -1;
   bool dialled = false;
   bool congested = false;
+  bool paused = false;  // by its owner
   bool reading = false;
   bool writing_failed = false;
   bool told_close = false;
@@ -115,7 +116,7 @@ struct TcpHandle final : Handle {
     }
     if (congested && queued_bytes < Connection::kHighWaterBytes / 2) {
       congested = false;
-      read(true);
+      read(!paused);
       if (events.on_drained) events.on_drained();
     }
   }
@@ -250,7 +251,7 @@ Connection::~Connection() { handle_->close(); }
 
 void Connection::open(ConnectionEvents events) {
   handle_->events = std::move(events);
-  handle_->read(true);
+  handle_->read(!handle_->paused);
 }
 
 void Connection::write(std::string bytes) { write(std::move(bytes), nullptr); }
@@ -284,6 +285,12 @@ void Connection::release() {
   handle_->holding = false;
   if (handle_->closing() || handle_->held.empty()) return;
   send(handle_.get(), std::exchange(handle_->held, {}), nullptr);
+}
+
+void Connection::pause(bool paused) {
+  handle_->paused = paused;
+  const bool waits_for_peer = handle_->congested && !handle_->dialled;
+  handle_->read((!paused && !waits_for_peer) || handle_->writing_failed);
 }
 
 void Connection::shutdown() {

@@ -53,6 +53,8 @@ class Connection {
   /// came together. What is kept goes out at the latest with the end of the connection.
   void hold();
   void release();
+  /// Reads nothing until pause(false): for bytes that would go to somebody who takes no more.
+  void pause(bool paused);
   /// Sends what is queued, then end of file. Reading goes on.
   void shutdown();
   /// Ends the connection as if `error` had come from it: on_close(error), later.

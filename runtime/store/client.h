@@ -22,14 +22,16 @@ namespace dt::store {
 struct ClientOptions {
   std::string host;  ///< literal or name of the store's host
   uint16_t port = 0;
-  std::string job_id;      ///< a tool may leave it empty: any job
-  int32_t attempt = 0;     ///< a tool may say -1: any attempt
-  int32_t rank = -1;       ///< -1: a tool, which never joins
-  int32_t world_size = 0;  ///< ignored for a tool
-  std::string host_name;   ///< this process's, for texts
-  int64_t pid = 0;         ///< this process's, for texts
-  net::Security security;  ///< as the server's
-  LoggerPtr logger;        ///< may be null
+  std::string job_id;         ///< a tool may leave it empty: any job
+  int32_t attempt = 0;        ///< a tool may say -1: any attempt
+  int32_t rank = -1;          ///< -1: a tool, which never joins
+  int32_t world_size = 0;     ///< ignored for a tool
+  std::string host_name;      ///< this process's, for texts
+  int64_t pid = 0;            ///< this process's, for texts
+  net::Security security;     ///< as the server's
+  LoggerPtr logger;           ///< may be null
+  uint16_t relay_port = 0;    ///< of this host's Relay; 0: the store is dialled itself
+  std::string store_address;  ///< with a relay: where that found the store
 };
 
 struct Swap {
@@ -137,7 +139,7 @@ class Client {
   Status busy(const std::string& what, int64_t max_ms, const Wait& wait);
   /// Who serves the store, and the job as the server knows it.
   const Welcome& welcome() const;
-  /// The numeric address at which the server was found.
+  /// The numeric address at which the server was found, by the relay if there is one.
   const std::string& peer_host() const;
 
  private:

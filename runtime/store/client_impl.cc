@@ -5,6 +5,7 @@
 #include <random>
 
 #include "net/address.h"
+#include "store/relay.h"
 #include "store/text.h"
 
 namespace dt::store {
@@ -21,7 +22,10 @@ uint64_t random_nonce() {
 
 Client::Impl::Impl(net::Loop* loop, ClientOptions given)
     : options(std::move(given)),
-      address(net::host_port_text(options.host, options.port)),
+      address(net::host_port_text(options.host, options.port) +
+              (options.relay_port == 0
+                   ? ""
+                   : format(" (by this host's relay, port %u)", unsigned{options.relay_port}))),
       self{options.rank, options.host_name, options.pid},
       loop_(loop) {}
 
@@ -50,7 +54,8 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
     if (impl == nullptr) return;
     if (status.ok()) {
       impl->welcome = impl->link_->welcome();
-      impl->peer_host = impl->link_->peer_host();
+      const bool relayed = impl->options.relay_port != 0;
+      impl->peer_host = relayed ? impl->options.store_address : impl->link_->peer_host();
     }
     finish(ready.get(), std::move(status), {});
   };
@@ -60,7 +65,9 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
   events.on_lost = [weak](const std::string& reason) {
     if (const auto impl = weak.lock()) impl->on_lost(reason);
   };
-  link_ = std::make_unique<Link>(loop_, options.host, options.port, std::move(hello),
+  const bool relayed = options.relay_port != 0;
+  link_ = std::make_unique<Link>(loop_, relayed ? kRelayHost : options.host,
+                                 relayed ? options.relay_port : options.port, std::move(hello),
                                  options.security, options.logger, std::move(events));
   link_->start();
 }

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/wait.h"
+#include "store/text.h"
 
 namespace dt::store {
 namespace {
@@ -14,30 +15,6 @@ constexpr int64_t kMaxDelayMs = 2'000;
 // A firewall that drops packets would hold one try for two minutes.
 constexpr int64_t kTryMs = 10'000;
 constexpr uint64_t kHelloId = 1;
-
-// What an errno of connecting or greeting means to someone who waits for a store.
-std::string explain(int error) {
-  switch (error) {
-    case 0:
-      return "the connection was closed before the hello was answered: something listens there, "
-             "but the store is not ready or it is no store";
-    case ECONNREFUSED: return "connection refused: the host is up, nothing listens there yet";
-    case ECONNRESET:
-    case EPIPE: return "connection reset: something listens there, but it ended or is no store";
-    case ETIMEDOUT: return "no answer: the host is down, or a firewall drops the packets";
-    case EHOSTUNREACH: return "no route to host: the host is down or not in this network";
-    case ENETUNREACH:
-      return "network unreachable: this host has no route there; check the address and the "
-             "interface";
-    case EADDRNOTAVAIL: return "no free local port or no suitable local address";
-    default: return errno_text(error);
-  }
-}
-
-bool is_final(Code code) {
-  return code == Code::kConfig || code == Code::kVersion || code == Code::kInvalidArgument ||
-         code == Code::kUnsupported;
-}
 
 }  // namespace
 
@@ -51,7 +28,7 @@ Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::S
       logger_(std::move(logger)),
       events_(std::move(events)),
       retry_timer_(loop, [this] { attempt(); }),
-      try_timer_(loop, [this] { fail_try(explain(ETIMEDOUT)); }),
+      try_timer_(loop, [this] { fail_try(connection_problem(ETIMEDOUT)); }),
       delay_ms_(kFirstDelayMs),
       random_(static_cast<uint32_t>(hello_.nonce | 1)) {}
 
@@ -140,7 +117,7 @@ void Link::handle_greeting(const Frame& frame) {
     fail_try(
         "the answer to the hello makes no sense: what listens there is no store of this "
         "version");
-  } else if (is_final(info.code)) {
+  } else if (is_final_refusal(info.code)) {
     finish(Status(std::move(info)));
   } else {
     fail_try(std::move(info.message));
@@ -182,7 +159,7 @@ void Link::received(const char* data, size_t bytes) {
 
 /// What does not fit will not fit later; but what is no guard of ours may make way for one.
 void Link::refused(const Status& why) {
-  if (is_final(why.code())) {
+  if (is_final_refusal(why.code())) {
     finish(why.within("the store at " + hello_.dialled));
   } else {
     fail_try(why.message());
@@ -197,7 +174,7 @@ void Link::closed(int error) {
   } else if (next_address_ < addresses_.size()) {
     dial_next();
   } else {
-    fail_try(explain(error));
+    fail_try(connection_problem(error));
   }
 }
 

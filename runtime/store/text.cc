@@ -2,8 +2,7 @@
 #include "store/text.h"
 
 #include <algorithm>
-
-#include "base/status.h"
+#include <cerrno>
 
 namespace dt::store {
 namespace {
@@ -49,6 +48,29 @@ std::string item_list(const std::vector<std::string>& items) {
   for (size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + items[i];
   if (shown < items.size()) text += format(" and %zu more", items.size() - shown);
   return text;
+}
+
+std::string connection_problem(int error) {
+  switch (error) {
+    case 0:
+      return "the connection was closed before the hello was answered: something listens there, "
+             "but the store is not ready or it is no store";
+    case ECONNREFUSED: return "connection refused: the host is up, nothing listens there yet";
+    case ECONNRESET:
+    case EPIPE: return "connection reset: something listens there, but it ended or is no store";
+    case ETIMEDOUT: return "no answer: the host is down, or a firewall drops the packets";
+    case EHOSTUNREACH: return "no route to host: the host is down or not in this network";
+    case ENETUNREACH:
+      return "network unreachable: this host has no route there; check the address and the "
+             "interface";
+    case EADDRNOTAVAIL: return "no free local port or no suitable local address";
+    default: return errno_text(error);
+  }
+}
+
+bool is_final_refusal(Code code) {
+  return code == Code::kConfig || code == Code::kVersion || code == Code::kInvalidArgument ||
+         code == Code::kUnsupported;
 }
 
 }  // namespace dt::store

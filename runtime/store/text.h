@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
+
 namespace dt::store {
 
 inline constexpr int64_t kNsPerMs = 1'000'000;
@@ -22,5 +24,10 @@ std::string rank_list(const std::vector<int32_t>& ranks);
 std::string ranks_text(const std::vector<int32_t>& ranks);
 /// Joined by ", "; a long list ends in "and 12 more".
 std::string item_list(const std::vector<std::string>& items);
+
+/// What an errno of connecting or greeting means to someone who waits for a store; 0: its end.
+std::string connection_problem(int error);
+/// Whether a store that refuses for this reason will refuse the next time, too.
+bool is_final_refusal(Code code);
 
 }  // namespace dt::store

@@ -27,7 +27,7 @@ namespace dt::store {
 // rank closed its connection, 1 where it was lost.
 
 inline constexpr size_t kMaxDataBytes = 256 << 10;  ///< of one kData
-inline constexpr size_t kMaxChannels = 1024;        ///< open ones of one uplink
+inline constexpr size_t kMaxChannels = 8192;        ///< open ones of one uplink
 
 /// The payload of kUplink.
 struct UplinkHello {

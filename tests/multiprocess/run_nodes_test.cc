@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "cli/run/fleet.h"
 #include "dt_run.h"
@@ -167,6 +168,39 @@ TEST_CASE("ranks count node by node, also when nodes start different numbers of 
             1);
     }
     CHECK(lines_of(agent.out).size() == static_cast<size_t>(node) + 1);
+  }
+}
+
+TEST_CASE("with store.relay the ranks of a node are told of its relay, and else of none") {
+  static constexpr char kPort[] = "] DT_STORE_RELAY_PORT=";
+  const Strings program =
+      run_program({"variables", "DT_STORE_RELAY_PORT", "DT_STORE_RELAY_ADDRESS"});
+  for (const bool relayed : {true, false}) {
+    Nodes nodes(2);
+    for (int node = 0; node < 2; ++node) {
+      // The port of a job around this one means nothing here.
+      nodes.start(node, {"-n", "2", "-v"}, program,
+                  {relayed ? "DT_STORE_RELAY=true" : "DT_STORE_RELAY=false",
+                   "DT_STORE_RELAY_PORT=1", "DT_STORE_RELAY_ADDRESS=192.0.2.1"});
+    }
+    std::set<std::string> ports;
+    for (size_t node = 0; node < 2; ++node) {
+      CHECK(nodes[node].wait() == 0);
+      const std::string& out = nodes[node].out;
+      for (const std::string& line : lines_of(out)) {
+        const size_t at = line.find(kPort);
+        if (at != std::string::npos) ports.insert(line.substr(at + sizeof kPort - 1));
+      }
+      CHECK(count_of(out, kPort) == 2);
+      const std::string address = relayed ? "127.0.0.1" : "(none)";
+      CHECK(count_of(out, "] DT_STORE_RELAY_ADDRESS=" + address + "\n") == 2);
+      CHECK(count_of(nodes[node].out + nodes[node].err,
+                     "dt run: the ranks of this node share the connection of port ") ==
+            (relayed ? 1 : 0));
+    }
+    CHECK(ports.size() == (relayed ? 2u : 1u));
+    CHECK(ports.count("(none)") == (relayed ? 0u : 1u));
+    CHECK(ports.count("1") == 0);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "job/store_options.h"
 #include "store/messages.h"
+#include "store/relay.h"
 #include "store/server.h"
 
 namespace dt::cli {
@@ -16,12 +17,19 @@ namespace {
 constexpr rlim_t kFdsPerRank = 4;  // two pipes, two log files
 constexpr rlim_t kFdsOfAgent = 64;
 constexpr rlim_t kFdsForStrangers = 512;  // who connect and say nothing, where the limit allows
+constexpr int64_t kRelayMs = 10'000;      // to reach a store that is served already
 constexpr int64_t kSettleMs = 15'000;  // after the grace: what a node may take to sweep and to tell
 
 // The store of one attempt, served by this process.
 struct ServedStore {
   std::unique_ptr<net::Loop> loop;
   std::unique_ptr<store::Server> server;  // ends before the loop
+};
+
+// The way of this node's ranks to it, where they share one.
+struct SharedWay {
+  std::unique_ptr<net::Loop> loop;
+  std::unique_ptr<store::Relay> relay;  // ends before the loop
 };
 
 Result<ServedStore> serve_store(const Agent& agent) {
@@ -113,6 +121,42 @@ Status open_attempt(Agent* agent, Signals* signals, ServedStore* served) {
                          place.master_host, place.master_port});
 }
 
+Result<SharedWay> start_relay(Agent* agent, Signals* signals) {
+  const JobPlace& place = agent->plan.place;
+  store::RelayOptions options;
+  options.host = place.store_host;
+  options.port = static_cast<uint16_t>(place.store_port);
+  options.job_id = place.job_id;
+  options.attempt = place.attempt;
+  options.host_name = agent->plan.host;
+  options.security = agent->credentials.security;
+  options.logger = std::make_shared<Logger>();
+  SharedWay way;
+  DT_TRY_VALUE(way.loop, net::Loop::start("dt-relay"));
+  const auto start = [&](const Wait& wait) {
+    return store::Relay::start(way.loop.get(), options, wait);
+  };
+  DT_TRY_VALUE(way.relay, agent->fleet == nullptr
+                              ? start(Wait{Deadline::after_ms(kRelayMs)})
+                              : while_stoppable(agent, signals, kRelayMs, start));
+  return way;
+}
+
+/// Once the store is known.
+Status open_relay(Agent* agent, Signals* signals, SharedWay* way) {
+  JobPlace& place = agent->plan.place;
+  place.relay_port = 0;
+  const bool starts_ranks = agent->plan.start_error.ok() && agent->plan.stop_signal == 0;
+  // Without a port node 0 could not serve, and says why.
+  if (!agent->config.boolean("store.relay") || !starts_ranks || place.store_port == 0) return {};
+  auto started = start_relay(agent, signals);
+  if (!started.ok()) return cannot_go_on(agent, started.status());
+  *way = std::move(started).value();
+  place.relay_port = way->relay->port();
+  place.relay_address = way->relay->store_address();
+  return {};
+}
+
 /// With restarts each attempt has a folder of its own. `plain` is what the terminal gets when the
 /// options cannot be followed.
 Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
@@ -147,6 +191,10 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
   output->message(format("dt run: job %s, %d ranks on %s, store %s:%d, MASTER_PORT %d",
                          place.job_id.c_str(), place.local_size, where.c_str(),
                          place.store_host.c_str(), place.store_port, place.master_port));
+  if (place.relay_port != 0) {
+    output->message(format("dt run: the ranks of this node share the connection of port %d to it",
+                           place.relay_port));
+  }
   for (size_t i = 0; i < plan.cpus.size(); ++i) {
     output->message(format("dt run: rank %zu on processors %s",
                            static_cast<size_t>(place.first_rank) + i,
@@ -214,6 +262,8 @@ void take_fleet(Agent* agent, std::unique_ptr<Fleet> met) {
 Result<AttemptEnd> run_attempt(Agent* agent, Signals* signals, Guardian* guardian) {
   ServedStore served;
   DT_TRY(open_attempt(agent, signals, &served));
+  SharedWay way;
+  DT_TRY(open_relay(agent, signals, &way));
   auto opened = open_output(agent, false);
   if (!opened.ok()) {
     DT_TRY(cannot_start(agent, opened.status()));

@@ -52,6 +52,10 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       // Tells PyTorch's rank 0 whether to be a client of that store instead of binding the port.
       {"TORCHELASTIC_USE_AGENT_STORE", place.torch_store ? "True" : "False"},
   };
+  if (place.relay_port != 0) {
+    set.emplace_back("DT_STORE_RELAY_PORT", std::to_string(place.relay_port));
+    set.emplace_back("DT_STORE_RELAY_ADDRESS", place.relay_address);
+  }
   if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   set.insert(set.end(), place.variables.begin(), place.variables.end());
   std::vector<std::string> environment;
@@ -59,8 +63,10 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
     const std::string name = variable.substr(0, variable.find('='));
     const bool replaced =
         std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
-    // Names a job of torchrun's around this one.
-    if (!replaced && name != "TORCHELASTIC_RUN_ID") environment.push_back(variable);
+    // Of a job around this one.
+    const bool foreign = name == "TORCHELASTIC_RUN_ID" || name == "DT_STORE_RELAY_PORT" ||
+                         name == "DT_STORE_RELAY_ADDRESS";
+    if (!replaced && !foreign) environment.push_back(variable);
   }
   for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
   if (place.omp_num_threads > 0) {

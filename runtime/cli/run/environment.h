@@ -24,9 +24,11 @@ struct JobPlace {
   std::string store_host = "127.0.0.1";
   int store_port = 0;  ///< served by an agent
   std::string master_host = "127.0.0.1";
-  int master_port = 0;       ///< for the ranks' own use: MASTER_PORT
-  std::string token;         ///< what the ranks prove to each other; empty: none is used
-  bool torch_store = false;  ///< the store answers PyTorch's clients; then both ports are one
+  int master_port = 0;        ///< for the ranks' own use: MASTER_PORT
+  int relay_port = 0;         ///< of this node's relay to the store; 0: none
+  std::string relay_address;  ///< where it found the store
+  std::string token;          ///< what the ranks prove to each other; empty: none is used
+  bool torch_store = false;   ///< the store answers PyTorch's clients; then both ports are one
   int64_t agent_pid = 0;
   bool terminal = false;    ///< the agent's stdout is one
   int omp_num_threads = 0;  ///< 0: leave the variable alone

@@ -289,7 +289,7 @@ TEST_CASE("uplink: a relay that breaks the rules ends alone, and is told which")
   };
   const std::string open = encode_frame(FrameType::kOpen, 3, {});
   CHECK(begun(open + open) ==
-        "channel 3 cannot be opened: numbers only grow, and no more than 1024 are open at a time");
+        "channel 3 cannot be opened: numbers only grow, and no more than 8192 are open at a time");
   CHECK(begun(encode_frame(FrameType::kData, 1, "x")) ==
         "a frame of type 30 for channel 1, which was not opened");
   CHECK(begun(encode_frame(FrameType::kPing, 1, {})) ==
@@ -329,6 +329,6 @@ TEST_CASE("uplink: the limit of its channels is told") {
   relay.begin();
   for (uint64_t i = 1; i <= kChannels; ++i) relay.open(job, i, static_cast<int32_t>(i) - 1);
   CHECK(relay.end_text() ==
-        "channel 1025 cannot be opened: numbers only grow, and no more than 1024 are open at a "
+        "channel 8193 cannot be opened: numbers only grow, and no more than 8192 are open at a "
         "time");
 }
