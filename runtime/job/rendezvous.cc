@@ -167,8 +167,8 @@ Status Job::connect(const Config& config, const Wait& wait) {
   options.security = credentials_.security;
   options.logger = logger_;
   if (place_.store_served) {
-    options.relay_port = static_cast<uint16_t>(config.integer("store.relay_port"));
-    options.store_address = config.text("store.relay_address");
+    options.relay_port = static_cast<uint16_t>(config.integer("job.store_relay_port"));
+    options.store_address = config.text("job.store_relay_address");
   }
   if (config.boolean("store.relay") && options.relay_port == 0 && place_.rank == 0) {
     logger_->log(

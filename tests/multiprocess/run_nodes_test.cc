@@ -172,16 +172,16 @@ TEST_CASE("ranks count node by node, also when nodes start different numbers of 
 }
 
 TEST_CASE("with store.relay the ranks of a node are told of its relay, and else of none") {
-  static constexpr char kPort[] = "] DT_STORE_RELAY_PORT=";
+  static constexpr char kPort[] = "] DT_JOB_STORE_RELAY_PORT=";
   const Strings program =
-      run_program({"variables", "DT_STORE_RELAY_PORT", "DT_STORE_RELAY_ADDRESS"});
+      run_program({"variables", "DT_JOB_STORE_RELAY_PORT", "DT_JOB_STORE_RELAY_ADDRESS"});
   for (const bool relayed : {true, false}) {
     Nodes nodes(2);
     for (int node = 0; node < 2; ++node) {
       // The port of a job around this one means nothing here.
       nodes.start(node, {"-n", "2", "-v"}, program,
                   {relayed ? "DT_STORE_RELAY=true" : "DT_STORE_RELAY=false",
-                   "DT_STORE_RELAY_PORT=1", "DT_STORE_RELAY_ADDRESS=192.0.2.1"});
+                   "DT_JOB_STORE_RELAY_PORT=1", "DT_JOB_STORE_RELAY_ADDRESS=192.0.2.1"});
     }
     std::set<std::string> ports;
     for (size_t node = 0; node < 2; ++node) {
@@ -193,7 +193,7 @@ TEST_CASE("with store.relay the ranks of a node are told of its relay, and else 
       }
       CHECK(count_of(out, kPort) == 2);
       const std::string address = relayed ? "127.0.0.1" : "(none)";
-      CHECK(count_of(out, "] DT_STORE_RELAY_ADDRESS=" + address + "\n") == 2);
+      CHECK(count_of(out, "] DT_JOB_STORE_RELAY_ADDRESS=" + address + "\n") == 2);
       CHECK(count_of(nodes[node].out + nodes[node].err,
                      "dt run: the ranks of this node share the connection of port ") ==
             (relayed ? 1 : 0));

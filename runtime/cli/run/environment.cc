@@ -53,8 +53,8 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"TORCHELASTIC_USE_AGENT_STORE", place.torch_store ? "True" : "False"},
   };
   if (place.relay_port != 0) {
-    set.emplace_back("DT_STORE_RELAY_PORT", std::to_string(place.relay_port));
-    set.emplace_back("DT_STORE_RELAY_ADDRESS", place.relay_address);
+    set.emplace_back("DT_JOB_STORE_RELAY_PORT", std::to_string(place.relay_port));
+    set.emplace_back("DT_JOB_STORE_RELAY_ADDRESS", place.relay_address);
   }
   if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   set.insert(set.end(), place.variables.begin(), place.variables.end());
@@ -64,8 +64,8 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
     const bool replaced =
         std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
     // Of a job around this one.
-    const bool foreign = name == "TORCHELASTIC_RUN_ID" || name == "DT_STORE_RELAY_PORT" ||
-                         name == "DT_STORE_RELAY_ADDRESS";
+    const bool foreign = name == "TORCHELASTIC_RUN_ID" || name == "DT_JOB_STORE_RELAY_PORT" ||
+                         name == "DT_JOB_STORE_RELAY_ADDRESS";
     if (!replaced && !foreign) environment.push_back(variable);
   }
   for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
