@@ -131,7 +131,10 @@ uint64_t Channel::announce_places(const Collective& collective, Detail& rest) co
 
 Step Channel::advance() {
   const Step step = moving_ ? move() : meet();
-  if (step == Step::kDone) claim_next();
+  if (step == Step::kDone) {
+    group_.drop_views();
+    claim_next();
+  }
   return step;
 }
 
@@ -183,6 +186,7 @@ Step Channel::match() {
     return Step::kDone;
   }
   result_ = Status();
+  group_.hold_views();
   if (distributes_) {
     result_ = distributor_.plan(*collective_, sequence_, signatures_);
     if (!result_.ok()) return Step::kDone;

@@ -143,6 +143,10 @@ Result<char*> Group::resolve(int32_t rank, const Place& place) {
   DT_TRY_VALUE(auto view, arena().view(options_.members[rank].local_rank, place.allocation_offset,
                                        place.allocation_bytes));
   char* data = view->data() + (place.offset - place.allocation_offset);
+  // The oldest may be what the collective that is under way reads or writes.
+  if (holds_views_ && recent.views[recent.next]) {
+    replaced_.push_back(std::move(recent.views[recent.next]));
+  }
   recent.views[recent.next] = std::move(view);
   recent.next = (recent.next + 1) % kRecent;
   return data;

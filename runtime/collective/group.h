@@ -91,6 +91,13 @@ class Group {
   void adopt(void* memory) { adopted_.push_back(memory); }
   /// The mapped address of a buffer that a member announced.
   Result<char*> resolve(int32_t rank, const Place& place);
+  /// From the plan of a collective to its end: what resolve() gave stays mapped, whatever else is
+  /// resolved meanwhile, by the collective or by messages beside it. Under the progress lock.
+  void hold_views() { holds_views_ = true; }
+  void drop_views() {
+    holds_views_ = false;
+    if (!replaced_.empty()) replaced_.clear();
+  }
 
  private:
   Group(Options options, void* own_block) : options_(std::move(options)), own_block_(own_block) {}
@@ -111,7 +118,9 @@ class Group {
   std::vector<Peer> peers_;
   std::vector<Doorbell*> doorbells_;  ///< of the other members
   std::vector<Recent> recent_;        ///< under the communicator's progress lock, as the next
-  int64_t mapped_slots_ = 0;          ///< own, from the ring's begin
+  std::vector<std::shared_ptr<const shm::View>> replaced_;  ///< no longer recent, but held
+  bool holds_views_ = false;
+  int64_t mapped_slots_ = 0;  ///< own, from the ring's begin
 };
 
 }  // namespace dt::collective

@@ -184,6 +184,49 @@ TEST_CASE("Host: who comes first fills its ring, and overwrites nothing that oth
   });
 }
 
+TEST_CASE("Host: a buffer stays mapped while it is used, however many others are mapped") {
+  play(host(2), [](Rank& rank) {
+    constexpr int64_t kElements = 4096;
+    const auto allocate = [&](int64_t elements) {
+      auto memory = rank.backend->allocate(elements * 4);
+      rank.expect_ok(memory.status(), "allocate");
+      return memory.ok() ? static_cast<float*>(memory.value()) : nullptr;
+    };
+    int turn = 0;
+    const auto sum = [&](float* send, float* recv) {
+      ++turn;
+      for (int64_t i = 0; i < kElements; ++i) {
+        send[i] = static_cast<float>(i % 100 + rank.rank + turn);
+      }
+      rank.expect_ok(rank.backend->run(allreduce_f32(send, recv, kElements)), "allreduce");
+      bool right = true;
+      for (int64_t i = 0; i < kElements; ++i) {
+        right &= recv[i] == static_cast<float>(2 * (i % 100 + turn) + 1);
+      }
+      rank.expect(right, dt::format("turn %d", turn));
+    };
+    // The place of the first buffer is used by a longer one in between, so that of its mapping only
+    // the communicator knows, which remembers eight buffers of each peer.
+    float* first = allocate(kElements);
+    sum(first, first);
+    rank.meet();
+    rank.expect_ok(rank.backend->release(first), "release");
+    float* const longer = allocate(2 * kElements);
+    sum(longer, longer);
+    rank.meet();
+    rank.expect_ok(rank.backend->release(longer), "release");
+    first = allocate(kElements);
+    std::vector<float*> others;
+    for (int i = 0; i < 7; ++i) others.push_back(allocate(kElements));
+    for (int i = 0; i < 6; ++i) sum(others[i], others[i]);
+    // Found as the oldest of the eight, whose place the last buffer takes.
+    sum(first, others[6]);
+    rank.meet();
+    rank.expect_ok(rank.backend->release(first), "release");
+    for (float* const buffer : others) rank.expect_ok(rank.backend->release(buffer), "release");
+  });
+}
+
 TEST_CASE("Host: a look at who is awaited holds up no operation") {
   // Nobody helps here: the progress thread does it all, and finds the turn taken now and then.
   play(host(2), [](Rank& rank) {
