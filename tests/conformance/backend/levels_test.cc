@@ -147,6 +147,9 @@ TEST_CASE("Levels: between hosts, too") {
 }
 
 TEST_CASE("Levels: who is late is named, and not the relay that waits for it") {
+  // Who announces takes the steps that it can take at once: a ring is filled, or read, at most. So
+  // the message goes around the ring several times.
+  constexpr int64_t kLong = 20'000;
   for (const Kind kind : {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather}) {
     for (const bool announces : {false, true}) {
       for (const int32_t late : {0, 1, 2, 3, 4}) {
@@ -158,9 +161,9 @@ TEST_CASE("Levels: who is late is named, and not the relay that waits for it") {
         std::atomic<int64_t> moved{0};
         play(setup, [&](Rank& rank) {
           auto* const backend = dynamic_cast<dt::backend::HostBackend*>(rank.backend.get());
-          std::vector<float> send(5000, 1);
-          std::vector<float> recv(5 * 5000);
-          Collective one = allreduce_f32(send.data(), recv.data(), 5000);
+          std::vector<float> send(kLong, 1);
+          std::vector<float> recv(5 * kLong);
+          Collective one = allreduce_f32(send.data(), recv.data(), kLong);
           one.kind = kind;
           one.root = 1;
           const auto work = std::make_shared<Work>();
