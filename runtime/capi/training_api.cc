@@ -4,32 +4,11 @@
 
 #include "capi/call.h"
 #include "capi/objects.h"
-#include "training/sampler_check.h"
 
 namespace dt::capi {
 namespace {
 
 constexpr int32_t kMaxParams = 1 << 20;
-
-/// A caller's options of whatever size, as ours: missing fields are zero, fields that we do not
-/// know must be zero.
-template <class T>
-Status read_options(const Call& call, const T* options, const char* init, T* out) {
-  memset(out, 0, sizeof *out);
-  if (options == nullptr) return {};
-  DT_TRY(call.known_size(options->struct_size, sizeof(uint32_t), "options", init));
-  const size_t given = options->struct_size;
-  memcpy(out, options, std::min(given, sizeof *out));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(options);
-  if (out->reserved != 0) return call.invalid("options->reserved is not 0; begin with %s()", init);
-  for (size_t i = sizeof *out; i < given; ++i) {
-    if (bytes[i] != 0) {
-      return call.invalid("options has a field at byte %zu that this library (%s) does not know", i,
-                          dt_version());
-    }
-  }
-  return {};
-}
 
 Result<std::vector<training::Param>> read_params(const Call& call, const dt_param* params,
                                                  int32_t count) {
@@ -78,7 +57,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
     dt_reducer_options asked;
-    DT_TRY(read_options(call, options, "dt_reducer_options_init", &asked));
+    DT_TRY(read_options(call, options, "options", "dt_reducer_options_init", &asked));
     if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
       return call.invalid("a bucket cap is negative");
     }
@@ -188,78 +167,5 @@ dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_stati
 }
 
 void dt_reducer_destroy(dt_reducer* reducer) { destroy<ReducerObject>(reducer); }
-
-dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_sampler) {
-  return guard("dt_sampler_create", [&](const Call& call) -> Status {
-    DT_TRY(call.not_null(options, "options"));
-    DT_TRY(call.not_null(out_sampler, "out_sampler"));
-    dt_sampler_options read;
-    DT_TRY(read_options(call, options, "dt_sampler_options_init", &read));
-    if (read.world_size < 1) {
-      return call.invalid("options->world_size is %d; it must be >= 1", read.world_size);
-    }
-    if (read.rank < 0 || read.rank >= read.world_size) {
-      return call.invalid("options->rank is %d; it must be in [0, %d)", read.rank, read.world_size);
-    }
-    if (read.size < 0 || read.size > INT64_MAX / 16) {
-      return call.invalid("options->size is %lld", static_cast<long long>(read.size));
-    }
-    training::Sampler::Options chosen;
-    chosen.size = read.size;
-    chosen.world_size = read.world_size;
-    chosen.rank = read.rank;
-    chosen.shuffle = read.sequential == 0;
-    chosen.seed = static_cast<uint64_t>(read.seed);
-    chosen.drop_last = read.drop_last != 0;
-    return call.give(std::make_shared<SamplerObject>(chosen), out_sampler);
-  });
-}
-
-dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch) {
-  return guard("dt_sampler_set_epoch", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    if (epoch < 0) return call.invalid("epoch is %lld", static_cast<long long>(epoch));
-    object->sampler.set_epoch(epoch);
-    return {};
-  });
-}
-
-dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length) {
-  return guard("dt_sampler_length", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
-    DT_TRY(call.not_null(out_length, "out_length"));
-    *out_length = object->sampler.length();
-    return {};
-  });
-}
-
-dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t count,
-                             int64_t* out_indices) {
-  return guard("dt_sampler_indices", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    const int64_t length = object->sampler.length();
-    if (first < 0 || count < 0 || first > length || count > length - first) {
-      return call.invalid("first %lld, count %lld; this rank has %lld samples",
-                          static_cast<long long>(first), static_cast<long long>(count),
-                          static_cast<long long>(length));
-    }
-    if (count > 0) DT_TRY(call.not_null(out_indices, "out_indices"));
-    object->sampler.copy_indices(first, count, out_indices);
-    return {};
-  });
-}
-
-dt_status dt_sampler_check(dt_sampler* sampler, dt_comm* comm) {
-  return guard("dt_sampler_check", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<SamplerObject>(sampler, "sampler"));
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    return on->job->seen(training::check_samplers(*on->comm, object->sampler));
-  });
-}
-
-void dt_sampler_destroy(dt_sampler* sampler) { destroy<SamplerObject>(sampler); }
 
 }  // extern "C"

@@ -9,60 +9,88 @@ namespace {
 // A segment that overlaps with others is reduced, scattered, gathered and broadcast, in this order,
 // each in a round of its own.
 constexpr int64_t kOverlappedSteps = 4;
-
-void append(std::vector<Stage>* out, Stage stage) {
-  if (!stage.empty()) out->push_back(std::move(stage));
-}
-
-void add(std::vector<NetworkStep>* steps, NetworkStep step) {
-  if (step.bytes > 0) steps->push_back(step);
-}
+// Of a segment each, where a host sums what comes along a chain while it passes on the one before.
+constexpr int64_t kChainedPieces = 3;
 
 }  // namespace
 
-Schedule::Schedule(const Collective& collective, const Topology& topology, int32_t rank)
+Schedule::Schedule(const Collective& collective, const Topology& topology, int32_t rank,
+                   std::optional<Way> way)
     : topology_(topology),
       rank_(rank),
       host_(topology.host[rank]),
       local_(topology.local[rank]),
+      hosts_(topology.host_count()),
       kind_(collective.kind),
       dtype_(collective.dtype),
       op_(collective.op),
       root_(collective.root),
       count_(collective.kind == Kind::kBarrier ? 0 : collective.count),
-      element_bytes_(dtype_bytes(collective.dtype)) {
-  const int64_t others = topology_.host_count() - 1;
-  int64_t scratch_pieces = 0;  // of round_elements_ each
-  int64_t segment_bytes = 0;
-  round_elements_ = count_;
+      element_bytes_(dtype_bytes(collective.dtype)),
+      way_(way.value_or(choose_way(collective.kind, collective.dtype, hosts_, bytes(count_)))) {
+  const int64_t others = hosts_ - 1;
+  // Not where the hosts' ranks cannot be paired off.
+  const bool pairs = topology_.local_size_min * hosts_ == topology_.size();
   switch (kind_) {
-    case Kind::kAllreduce:
-      if (bytes(count_) <= kWholeBytes) {
-        scratch_bytes_ = others * bytes(count_);
-        break;
+    case Kind::kAllreduce: plan_allreduce(); break;
+    case Kind::kReduce:
+      if (way_ == Way::kHalving) way_ = Way::kDirect;
+      if (way_ == Way::kRing) {
+        plan_rounds(kChainedBytes, kChainedPieces);
+        rounds_ += count_ == 0 ? 0 : others;
+      } else {
+        plan_rounds(kSegmentBytes / std::max<int64_t>(others / 2, 1), others);
       }
-      slices_ = topology_.local_size_min;
-      overlaps_ = topology_.size() > topology_.host_count();
-      segment_bytes = overlaps_ ? kOverlappedBytes : kSegmentBytes;
-      round_elements_ = slices_ * (segment_bytes / element_bytes_);
-      scratch_bytes_ = std::min(bytes(count_), segment_bytes) +
-                       others * element_bytes_;  // parts of a slice differ by one element
       break;
-    case Kind::kReduce: scratch_pieces = std::max<int64_t>(others, 1); break;
-    case Kind::kReduceScatter: scratch_pieces = others + topology_.represented_max; break;
     case Kind::kBroadcast:
+      if (way_ == Way::kHalving) way_ = Way::kDirect;
+      plan_rounds(way_ == Way::kRing ? kChainedBytes : kSegmentBytes, 0);
+      if (way_ == Way::kRing && count_ > 0) rounds_ += others;
+      break;
+    case Kind::kReduceScatter: {
+      if (!pairs) way_ = Way::kDirect;
+      const int64_t pieces = others + topology_.represented_max;
+      plan_rounds(kSegmentBytes / std::max<int64_t>(pieces / 2, 1), pieces);
+      break;
+    }
     case Kind::kAllgather:
-      round_elements_ = std::max<int64_t>(1, kSegmentBytes / element_bytes_);
+      if (!pairs) way_ = Way::kDirect;
+      plan_rounds(kSegmentBytes, 0);
       break;
     default: break;
   }
-  if (scratch_pieces > 0) {
-    round_elements_ = std::max<int64_t>(
-        1, kSegmentBytes / std::max<int64_t>(scratch_pieces / 2, 1) / element_bytes_);
-    scratch_bytes_ = scratch_pieces * bytes(std::min(round_elements_, count_));
+}
+
+void Schedule::plan_allreduce() {
+  whole_ = bytes(count_) <= std::min(kWholeBytes, kWholeBytes * kDirectHosts / hosts_);
+  if (whole_) {
+    plan_rounds(kWholeBytes, hosts_);
+    return;
   }
-  rounds_ = count_ == 0 ? 0 : 1 + (count_ - 1) / round_elements_;
+  slices_ = topology_.local_size_min;
+  overlaps_ = topology_.size() > hosts_;
+  int64_t slice_bytes = overlaps_ ? kOverlappedBytes : kSegmentBytes;
+  if (way_ == Way::kRing) slice_bytes = std::max(slice_bytes, hosts_ * kRingPartBytes);
+  plan_rounds(slices_ * slice_bytes, 0);
+  scratch_bytes_ = std::min(bytes(count_), slice_bytes);
+  if (way_ == Way::kRing) scratch_bytes_ /= hosts_;
+  scratch_bytes_ += hosts_ * element_bytes_;  // parts of a slice differ by one element
   if (overlaps_) rounds_ += kOverlappedSteps - 1;
+}
+
+/// Rounds of so many bytes; scratch memory for so many pieces of one.
+void Schedule::plan_rounds(int64_t round_bytes, int64_t scratch_pieces) {
+  round_elements_ = std::max<int64_t>(1, round_bytes / element_bytes_);
+  rounds_ = count_ == 0 ? 0 : 1 + (count_ - 1) / round_elements_;
+  scratch_bytes_ = scratch_pieces * bytes(std::min(round_elements_, count_));
+}
+
+void Schedule::append(std::vector<Stage>* out, Stage stage) {
+  if (!stage.empty()) out->push_back(std::move(stage));
+}
+
+void Schedule::add(std::vector<NetworkStep>* steps, NetworkStep step) {
+  if (step.bytes > 0) steps->push_back(step);
 }
 
 Schedule::Span Schedule::part(int64_t index, int64_t parts, Span whole) {
@@ -84,16 +112,40 @@ std::vector<Stage> Schedule::round(int64_t index) const {
     case Kind::kAllreduce:
       if (overlaps_) {
         allreduce_overlapped(index, &stages);
-      } else if (bytes(count_) <= kWholeBytes) {
+      } else if (whole_) {
         allreduce_whole(span, &stages);
       } else {
         allreduce_parts(span, &stages);
       }
       break;
-    case Kind::kReduce: reduce(span, &stages); break;
-    case Kind::kBroadcast: broadcast(span, &stages); break;
-    case Kind::kAllgather: allgather(span, &stages); break;
-    case Kind::kReduceScatter: reduce_scatter(span, &stages); break;
+    case Kind::kReduce:
+      if (way_ == Way::kRing) {
+        reduce_chained(index, &stages);
+      } else {
+        reduce(span, &stages);
+      }
+      break;
+    case Kind::kBroadcast:
+      if (way_ == Way::kRing) {
+        broadcast_chained(index, &stages);
+      } else {
+        broadcast(span, &stages);
+      }
+      break;
+    case Kind::kAllgather:
+      if (way_ == Way::kDirect) {
+        allgather(span, &stages);
+      } else {
+        allgather_stepwise(span, &stages);
+      }
+      break;
+    case Kind::kReduceScatter:
+      if (way_ == Way::kDirect) {
+        reduce_scatter(span, &stages);
+      } else {
+        reduce_scatter_stepwise(span, &stages);
+      }
+      break;
     default: break;
   }
   return stages;
@@ -126,13 +178,13 @@ LocalStep Schedule::broadcast_locally(int32_t root, Piece send, Piece recv, int6
   return step;
 }
 
-/// The sources are filled in by the caller.
-SumStep Schedule::sum_hosts(Piece target, int64_t count) const {
+/// The sources are filled in by the caller. `complete`: all hosts' are in it then.
+SumStep Schedule::sum_hosts(Piece target, int64_t count, bool complete) const {
   SumStep step;
   step.target = target;
   step.op = op_;
   if (op_ == ReduceOp::kAvg) {
-    if (is_integer(dtype_)) {
+    if (is_integer(dtype_) && complete) {
       step.divisor = topology_.size();
     } else {
       step.op = ReduceOp::kSum;
@@ -140,121 +192,6 @@ SumStep Schedule::sum_hosts(Piece target, int64_t count) const {
   }
   step.count = count;
   return step;
-}
-
-void Schedule::allreduce_whole(Span span, std::vector<Stage>* out) const {
-  Stage first;
-  Stage exchange;
-  Stage last;
-  reduce_slices(span, &first);
-  append(out, std::move(first));
-  if (local_ < slices_) {
-    const Piece own = at(Space::kRecv, span.begin);
-    SumStep sum = sum_hosts(own, span.count);
-    int64_t used = 0;
-    for (int32_t host = 0; host < topology_.host_count(); ++host) {
-      if (host == host_) {
-        sum.sources.push_back(own);
-        continue;
-      }
-      const int32_t peer = topology_.hosts[host][local_];
-      const Piece theirs{Space::kScratch, used};
-      add(&exchange.sends, {peer, own, bytes(span.count)});
-      add(&exchange.receives, {peer, theirs, bytes(span.count)});
-      sum.sources.push_back(theirs);
-      used += bytes(span.count);
-    }
-    exchange.sums.push_back(std::move(sum));
-    append(out, std::move(exchange));
-  }
-  if (topology_.hosts[host_].size() > 1) {
-    broadcast_slices(span, &last);
-    append(out, std::move(last));
-  }
-}
-
-void Schedule::allreduce_parts(Span span, std::vector<Stage>* out) const {
-  Stage first;
-  Stage scatter;
-  Stage gather;
-  reduce_slices(span, &first);
-  scatter_parts(span, &scatter);
-  gather_parts(span, &gather);
-  append(out, std::move(first));
-  append(out, std::move(scatter));
-  append(out, std::move(gather));
-}
-
-/// What the steps of a round read and write lies in different segments, but for the scratch memory,
-/// which one of them uses. All ranks of a host have the same local operations in the same order,
-/// and each pair the same messages: both follow from the number of the round.
-void Schedule::allreduce_overlapped(int64_t index, std::vector<Stage>* out) const {
-  Stage stage;
-  scatter_parts(segment(index - 1), &stage);
-  gather_parts(segment(index - 2), &stage);
-  if (topology_.hosts[host_].size() > 1) broadcast_slices(segment(index - 3), &stage);
-  reduce_slices(segment(index), &stage);
-  append(out, std::move(stage));
-}
-
-/// Each slice onto its mover.
-void Schedule::reduce_slices(Span span, Stage* stage) const {
-  for (int64_t mover = 0; mover < slices_; ++mover) {
-    const Span slice = part(mover, slices_, span);
-    if (slice.count == 0) continue;
-    stage->local.push_back(reduce_locally(static_cast<int32_t>(mover),
-                                          at(Space::kSend, slice.begin),
-                                          at(Space::kRecv, slice.begin), slice.count));
-  }
-}
-
-void Schedule::broadcast_slices(Span span, Stage* stage) const {
-  for (int64_t mover = 0; mover < slices_; ++mover) {
-    const Span slice = part(mover, slices_, span);
-    if (slice.count == 0) continue;
-    const Piece result = at(Space::kRecv, slice.begin);
-    stage->local.push_back(
-        broadcast_locally(static_cast<int32_t>(mover), result, result, slice.count));
-  }
-}
-
-/// A reduce-scatter among the movers of a slice, host h's owning part h.
-void Schedule::scatter_parts(Span span, Stage* stage) const {
-  if (local_ >= slices_) return;
-  const int32_t hosts = topology_.host_count();
-  const Span slice = part(local_, slices_, span);
-  const Span own = part(host_, hosts, slice);
-  SumStep sum = sum_hosts(at(Space::kRecv, own.begin), own.count);
-  int64_t used = 0;
-  for (int32_t host = 0; host < hosts; ++host) {
-    if (host == host_) {
-      sum.sources.push_back(sum.target);
-      continue;
-    }
-    const int32_t peer = topology_.hosts[host][local_];
-    const Span theirs = part(host, hosts, slice);
-    const Piece partial{Space::kScratch, used};
-    add(&stage->sends, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
-    add(&stage->receives, {peer, partial, bytes(own.count)});
-    sum.sources.push_back(partial);
-    used += bytes(own.count);
-  }
-  if (own.count > 0) stage->sums.push_back(std::move(sum));
-}
-
-/// The all-gather of what scatter_parts() has summed.
-void Schedule::gather_parts(Span span, Stage* stage) const {
-  if (local_ >= slices_) return;
-  const int32_t hosts = topology_.host_count();
-  const Span slice = part(local_, slices_, span);
-  const Span own = part(host_, hosts, slice);
-  for (int32_t host = 0; host < hosts; ++host) {
-    if (host == host_) continue;
-    const int32_t peer = topology_.hosts[host][local_];
-    const Span theirs = part(host, hosts, slice);
-    add(&stage->sends, {peer, at(Space::kRecv, own.begin), bytes(own.count)});
-    add(&stage->receives, {peer, at(Space::kRecv, theirs.begin), bytes(theirs.count)});
-  }
 }
 
 void Schedule::reduce(Span span, std::vector<Stage>* out) const {
@@ -272,7 +209,7 @@ void Schedule::reduce(Span span, std::vector<Stage>* out) const {
   } else {
     SumStep sum = sum_hosts(partial, span.count);
     int64_t used = 0;
-    for (int32_t host = 0; host < topology_.host_count(); ++host) {
+    for (int32_t host = 0; host < hosts_; ++host) {
       if (host == host_) {
         sum.sources.push_back(partial);
         continue;
@@ -297,7 +234,7 @@ void Schedule::broadcast(Span span, std::vector<Stage>* out) const {
   Stage network;
   if (rank_ == root_) {
     // Its own host is served while the bytes leave.
-    for (int32_t host = 0; host < topology_.host_count(); ++host) {
+    for (int32_t host = 0; host < hosts_; ++host) {
       if (host == host_) continue;
       add(&local.sends, {topology_.deputy(root_, host), source, bytes(span.count)});
     }
@@ -318,7 +255,7 @@ void Schedule::allgather(Span span, std::vector<Stage>* out) const {
     first.local.push_back(broadcast_locally(
         topology_.local[member], own, at(Space::kRecv, member * count_ + span.begin), span.count));
   }
-  for (int32_t host = 0; host < topology_.host_count(); ++host) {
+  for (int32_t host = 0; host < hosts_; ++host) {
     if (host == host_) continue;
     add(&first.sends, {topology_.deputy(rank_, host), own, bytes(span.count)});
   }
@@ -357,7 +294,7 @@ void Schedule::reduce_scatter(Span span, std::vector<Stage>* out) const {
                                          span.count));
   }
   SumStep sum = sum_hosts(own, span.count);
-  for (int32_t host = 0; host < topology_.host_count(); ++host) {
+  for (int32_t host = 0; host < hosts_; ++host) {
     if (host == host_) {
       sum.sources.push_back(own);
       continue;

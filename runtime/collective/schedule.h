@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "collective/exchange.h"
 #include "collective/operation.h"
 #include "collective/topology.h"
 
@@ -60,6 +62,11 @@ struct Stage {
 /// The average of these is divided at the end; of floats, each contribution is scaled.
 inline bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 
+/// What pays for so many hosts and bytes, of a buffer or, of an allgather or reduce-scatter, of a
+/// block; measured in docs/measured/host.md. Sums of f16 and bf16 are rounded where they are passed
+/// on, so these take no ring, which does that H - 1 times.
+Way choose_way(Kind kind, Dtype dtype, int32_t hosts, int64_t bytes);
+
 /// What one rank does in a collective over several hosts: a pure function of the call, of where the
 /// ranks are and of who asks.
 ///
@@ -69,15 +76,18 @@ inline bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 /// rounds of an allreduce overlap: while a segment is on the wire, the host reduces the one after
 /// it and hands out the one before.
 ///
-/// Every element is first combined over the ranks of each host, in rank order, then over the hosts,
-/// in the order of their lowest ranks. So results depend on where the ranks are, never on timing,
-/// and all ranks end with equal bits. For the average of floats the first step scales by 1/ranks;
-/// integers are divided at the end.
+/// Every element is first combined over the ranks of each host, in rank order, then over the hosts:
+/// in the order of their lowest ranks where they exchange directly, else in an order that follows
+/// from the way and the element's place. So results depend on where the ranks are and on the count,
+/// never on timing, and all ranks end with equal bits. For the average of floats the first step
+/// scales by 1/ranks; integers are divided at the end.
 class Schedule {
  public:
   /// `collective` is read now, `topology` is borrowed; at least two hosts. Not for send and recv,
-  /// nor for what block_stages() is for.
-  Schedule(const Collective& collective, const Topology& topology, int32_t rank);
+  /// nor for what block_stages() is for. `way`: instead of the one that choose_way() gives, as far
+  /// as it is possible; equal on all ranks.
+  Schedule(const Collective& collective, const Topology& topology, int32_t rank,
+           std::optional<Way> way = {});
 
   int64_t rounds() const { return rounds_; }
   /// Memory of the schedule's own that every round may use.
@@ -90,8 +100,20 @@ class Schedule {
   /// The same where rounds overlap: what is on the wire covers what the host does meanwhile, and
   /// the first reduction and the last broadcast, which nothing covers, are short.
   static constexpr int64_t kOverlappedBytes = 1 << 20;
-  /// Up to this the movers exchange whole buffers: one network delay instead of two.
+  /// Up to this the movers exchange whole buffers: one network delay instead of two. With more
+  /// than kDirectHosts, up to so much less.
   static constexpr int64_t kWholeBytes = 32 << 10;
+  /// So many hosts exchange so much directly: fewest delays, and the ports of a switch can hold
+  /// what comes at once.
+  static constexpr int32_t kDirectHosts = 8;
+  static constexpr int64_t kDirectBytes = 512 << 10;
+  /// From here on a ring pays, if its parts are long enough to cover a network delay each.
+  static constexpr int64_t kRingFromBytes = 8 << 20;
+  static constexpr int64_t kRingPartBytes = 256 << 10;
+  /// From here on a broadcast or reduce goes along a chain of the hosts, in segments of so many
+  /// bytes: no host sends or receives more than it once.
+  static constexpr int64_t kChainFromBytes = 512 << 10;
+  static constexpr int64_t kChainedBytes = 256 << 10;
 
  private:
   struct Span {
@@ -99,39 +121,52 @@ class Schedule {
     int64_t count;
   };
 
+  void plan_allreduce();
+  void plan_rounds(int64_t round_bytes, int64_t scratch_pieces);
   void allreduce_whole(Span span, std::vector<Stage>* out) const;
   void allreduce_parts(Span span, std::vector<Stage>* out) const;
   void allreduce_overlapped(int64_t index, std::vector<Stage>* out) const;
   void reduce_slices(Span span, Stage* stage) const;
-  void scatter_parts(Span span, Stage* stage) const;
-  void gather_parts(Span span, Stage* stage) const;
+  void scatter_parts(Span span, std::vector<Stage>* stages) const;
+  void gather_parts(Span span, std::vector<Stage>* stages) const;
+  std::vector<Span> pieces(const Move& move, Span slice) const;
+  void add_moves(const std::vector<Move>& moves, Span slice, std::vector<NetworkStep>* steps) const;
   void broadcast_slices(Span span, Stage* stage) const;
   void reduce(Span span, std::vector<Stage>* out) const;
+  void reduce_chained(int64_t index, std::vector<Stage>* out) const;
   void broadcast(Span span, std::vector<Stage>* out) const;
+  void broadcast_chained(int64_t index, std::vector<Stage>* out) const;
   void allgather(Span span, std::vector<Stage>* out) const;
+  void allgather_stepwise(Span span, std::vector<Stage>* out) const;
   void reduce_scatter(Span span, std::vector<Stage>* out) const;
+  void reduce_scatter_stepwise(Span span, std::vector<Stage>* out) const;
 
   LocalStep reduce_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
   LocalStep broadcast_locally(int32_t root, Piece send, Piece recv, int64_t count) const;
-  SumStep sum_hosts(Piece target, int64_t count) const;
+  SumStep sum_hosts(Piece target, int64_t count, bool complete = true) const;
   Piece at(Space space, int64_t element) const { return {space, element * element_bytes_}; }
   int64_t bytes(int64_t elements) const { return elements * element_bytes_; }
   Span segment(int64_t index) const;
   static Span part(int64_t index, int64_t parts, Span whole);
+  static void append(std::vector<Stage>* out, Stage stage);
+  static void add(std::vector<NetworkStep>* steps, NetworkStep step);
 
   const Topology& topology_;
   const int32_t rank_;
   const int32_t host_;   ///< of the caller
   const int32_t local_;  ///< index of the caller on it
+  const int32_t hosts_;  ///< how many
   const Kind kind_;
   const Dtype dtype_;
   const ReduceOp op_;
   const int32_t root_;
   const int64_t count_;
   const int64_t element_bytes_;
+  Way way_;
   int64_t slices_ = 1;
   int64_t round_elements_ = 0;
   int64_t rounds_ = 1;
+  bool whole_ = false;     ///< see allreduce_whole()
   bool overlaps_ = false;  ///< see allreduce_overlapped()
   int64_t scratch_bytes_ = 0;
 };

@@ -39,4 +39,15 @@ Topology Topology::of(const std::vector<int32_t>& host_ids) {
   return result;
 }
 
+std::set<int32_t> Topology::contacts(int32_t rank) const {
+  std::set<int32_t> found;
+  for (int32_t represented = 0; represented < size(); ++represented) {
+    if (deputy(represented, host[rank]) != rank) continue;
+    for (int32_t other = 0; other < host_count(); ++other) {
+      if (other != host[rank]) found.insert(deputy(represented, other));
+    }
+  }
+  return found;
+}
+
 }  // namespace dt::collective

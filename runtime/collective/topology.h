@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 namespace dt::collective {
@@ -26,6 +27,9 @@ struct Topology {
     const std::vector<int32_t>& members = hosts[on_host];
     return members[static_cast<size_t>(local[rank]) % members.size()];
   }
+  /// The ranks of other hosts that `rank` exchanges with in collectives, but for those that
+  /// block_stages() is for: the deputies of ranks for which it is the deputy on its own host.
+  std::set<int32_t> contacts(int32_t rank) const;
 };
 
 }  // namespace dt::collective

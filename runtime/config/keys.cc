@@ -107,6 +107,9 @@ constexpr Key kKeys[] = {
      "Congestion control between hosts: the kernel's name, system, or auto: cubic for bbr on short ways."},
     {"network.connections", "DT_NETWORK_CONNECTIONS", Type::kInteger, "", 1, 64, "1", "", kTold, false,
      "Connections of two ranks of different hosts; several pay where packets get lost on a long way."},
+    {"network.algorithm", "DT_NETWORK_ALGORITHM", Type::kEnum, "", 0, 0, "auto",
+     "auto, direct, halving, ring", kSame, false,
+     "How three or more hosts exchange: all at once, halves and quarters, or along a ring; auto: by size."},
 
     {"host.spin_us", "DT_HOST_SPIN_US", Type::kInteger, "us", 0, 1000000, "50", "", kAny, false,
      "How long a wait for a local rank spins before it hands the core over."},

@@ -39,6 +39,13 @@ collective::Staging staging_of(const std::string& name) {
   return collective::Staging::kAuto;
 }
 
+std::optional<collective::Way> way_of(const std::string& name) {
+  if (name == "direct") return collective::Way::kDirect;
+  if (name == "halving") return collective::Way::kHalving;
+  if (name == "ring") return collective::Way::kRing;
+  return {};
+}
+
 }  // namespace
 
 LogLevel log_level(const Config& config) {
@@ -269,6 +276,7 @@ backend::MultihostOptions Job::multihost_options(
     control->report_soon(communicator, status, std::move(handed_over));
   };
   options.settle = [control = control_] { control->settle(); };
+  options.way = way_of(config_.text("network.algorithm"));
   options.meter = tracer_->meter();
   options.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
                                                 const std::string& name) {

@@ -24,17 +24,25 @@ struct Deal {
   int64_t seed;
   int64_t sequential;
   int64_t drop_last;
+  int64_t block;
+  int64_t window;
+  int64_t draws;
+  int64_t weights;
   int64_t epoch;
+  int64_t consumed;
   int64_t rank;
   int64_t pid;
   char host[64];
 };
-static_assert(sizeof(Deal) == 128);
+static_assert(sizeof(Deal) == 168);
 
 constexpr Deal::Field kEqualFields[] = {
     {"size", &Deal::size},           {"world_size", &Deal::world_size},
     {"seed", &Deal::seed},           {"sequential", &Deal::sequential},
-    {"drop_last", &Deal::drop_last}, {"epoch", &Deal::epoch},
+    {"drop_last", &Deal::drop_last}, {"block", &Deal::block},
+    {"window", &Deal::window},       {"draws", &Deal::draws},
+    {"weights", &Deal::weights},     {"epoch", &Deal::epoch},
+    {"consumed", &Deal::consumed},
 };
 
 Deal deal_of(const Sampler& sampler) {
@@ -46,7 +54,12 @@ Deal deal_of(const Sampler& sampler) {
   deal.seed = static_cast<int64_t>(options.seed);
   deal.sequential = options.shuffle ? 0 : 1;
   deal.drop_last = options.drop_last ? 1 : 0;
+  deal.block = options.block;
+  deal.window = options.window;
+  deal.draws = options.draws;
+  deal.weights = options.weights ? static_cast<int64_t>(options.weights->digest() >> 1) : 0;
   deal.epoch = sampler.epoch();
+  deal.consumed = sampler.consumed(sampler.taken());
   deal.rank = options.rank;
   deal.pid = self.pid;
   std::memcpy(deal.host, self.host, sizeof deal.host);
@@ -84,8 +97,11 @@ Status check_samplers(comm::Communicator& comm, const Sampler& sampler) {
   for (const Deal::Field& field : kEqualFields) {
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank].*field.value == all[0].*field.value) continue;
-      return deals_differ(comm, all, 0, rank, field, "the samplers differ between ranks",
-                          "create the same sampler on every rank, and set the same epoch");
+      return deals_differ(
+          comm, all, 0, rank, field, "the samplers differ between ranks",
+          field.value == &Deal::consumed
+              ? "resume every rank from the same state, and take as many samples on each"
+              : "create the same sampler on every rank, and set the same epoch");
     }
   }
   for (size_t right = 1; right < all.size(); ++right) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reducer and sampler at world size 1. */
+#include <math.h>
+
 #include "c_api_test.h"
 
 static const dt_param params[] = {{3, "weight", DT_F32, 0}, {2, NULL, DT_F64, 0}};
@@ -155,11 +157,175 @@ static void check_sampler_options(const fixture* f) {
   options.rank = 0;
   options.size = -1;
   REFUSES("size", dt_sampler_create(&options, &untouched));
+  options.size = 4;
+
+  double weights[4] = {0, 1, 2, 3};
+  options.block = -1;
+  REFUSES("options->block is -1; it must be in [0, ", dt_sampler_create(&options, &untouched));
+  options.block = 0;
+  options.window = 8;
+  REFUSES("options->window is 8 without options->block; set both",
+          dt_sampler_create(&options, &untouched));
+  options.window = -1;
+  REFUSES("options->window is -1", dt_sampler_create(&options, &untouched));
+  options.window = 0;
+  options.draws = 9;
+  REFUSES("options->draws is 9 without options->weights; set both",
+          dt_sampler_create(&options, &untouched));
+  options.draws = -1;
+  REFUSES("options->draws is -1", dt_sampler_create(&options, &untouched));
+  options.draws = 0;
+  options.block = 2;
+  options.sequential = 1;
+  REFUSES("options->sequential and options->block are both set; choose one order",
+          dt_sampler_create(&options, &untouched));
+  options.weights = weights;
+  REFUSES("options->sequential and options->block are both set",
+          dt_sampler_create(&options, &untouched));
+  options.sequential = 0;
+  REFUSES("options->weights and options->block are both set; choose one order",
+          dt_sampler_create(&options, &untouched));
+  options.block = 0;
+  options.sequential = 1;
+  REFUSES("options->weights and options->sequential are both set",
+          dt_sampler_create(&options, &untouched));
+  options.sequential = 0;
+  weights[2] = -0.5;
+  REFUSES("options->weights[2] is -0.5; weights are finite and >= 0",
+          dt_sampler_create(&options, &untouched));
+  weights[2] = HUGE_VAL;
+  REFUSES("options->weights[2] is inf", dt_sampler_create(&options, &untouched));
+  weights[1] = weights[2] = weights[3] = 0;
+  REFUSES("give at least one sample a weight above 0", dt_sampler_create(&options, &untouched));
   EXPECT(untouched == f->open[SAMPLER]);
+}
+
+/* An epoch of 10 samples: begun by one rank, ended by the second of two. */
+static void check_sampler_state(const fixture* f) {
+  dt_sampler_options options;
+  dt_sampler_state state, other;
+  dt_sampler* sampler = NULL;
+  int64_t indices[8], count = 77, length = 0;
+  dt_sampler_options_init(&options);
+  options.world_size = 1;
+  options.size = 10;
+  options.sequential = 1;
+  OK(dt_sampler_create(&options, &sampler));
+  dt_sampler_state_init(&state);
+  EXPECT(state.struct_size == sizeof state);
+
+  REFUSES("count is 0; it must be >= 1", dt_sampler_next(sampler, 0, indices, &count));
+  REFUSES("out_indices", dt_sampler_next(sampler, 1, NULL, &count));
+  REFUSES("out_count", dt_sampler_next(sampler, 1, indices, NULL));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_next(h, 1, indices, &count));
+  EXPECT(count == 77);
+  REFUSES("taken is -2; this rank has 10 samples", dt_sampler_save(sampler, -2, &state));
+  REFUSES("taken is 11", dt_sampler_save(sampler, 11, &state));
+  REFUSES("out_state", dt_sampler_save(sampler, -1, NULL));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_save(h, -1, &state));
+  state.struct_size = 8;
+  REFUSES("out_state->struct_size is 8; initialise the struct with dt_sampler_state_init()",
+          dt_sampler_save(sampler, -1, &state));
+  dt_sampler_state_init(&state);
+
+  OK(dt_sampler_set_epoch(sampler, 2));
+  OK(dt_sampler_next(sampler, 3, indices, &count));
+  EXPECT(count == 3 && indices[0] == 0 && indices[2] == 2);
+  OK(dt_sampler_save(sampler, 1, &state));
+  EXPECT(state.epoch == 2 && state.consumed == 1 && state.size == 10 && state.reserved == 0);
+  OK(dt_sampler_save(sampler, -1, &state));
+  EXPECT(state.consumed == 3);
+  dt_sampler_destroy(sampler);
+
+  options.world_size = 2;
+  options.rank = 1;
+  sampler = NULL;
+  OK(dt_sampler_create(&options, &sampler));
+  REFUSES("state", dt_sampler_resume(sampler, NULL));
+  REFUSES_HANDLES(f, SAMPLER, dt_sampler, "sampler", dt_sampler_resume(h, &state));
+  other = state;
+  other.struct_size = 0;
+  REFUSES("state->struct_size is 0; initialise", dt_sampler_resume(sampler, &other));
+  other = state;
+  other.reserved = 1;
+  REFUSES("state->reserved is not 0", dt_sampler_resume(sampler, &other));
+  other = state;
+  other.size = 9;
+  REFUSES("state->size is 9, the sampler's data set has 10 samples; resume with the data set",
+          dt_sampler_resume(sampler, &other));
+  other = state;
+  other.order += 1;
+  REFUSES("another seed or another order; create it with the options that the state was saved with",
+          dt_sampler_resume(sampler, &other));
+  other = state;
+  other.epoch = -1;
+  REFUSES("state->epoch is -1; it must be >= 0", dt_sampler_resume(sampler, &other));
+  other = state;
+  other.consumed = 11;
+  REFUSES("state->consumed is 11; it must be in [0, 10]", dt_sampler_resume(sampler, &other));
+  other.consumed = -1;
+  REFUSES("state->consumed is -1", dt_sampler_resume(sampler, &other));
+
+  /* Left are 3 to 9; rank 1 has every second, and then the epoch's first. */
+  OK(dt_sampler_resume(sampler, &state));
+  OK(dt_sampler_set_epoch(sampler, 2));
+  OK(dt_sampler_length(sampler, &length));
+  EXPECT(length == 4);
+  OK(dt_sampler_next(sampler, 8, indices, &count));
+  EXPECT(count == 4 && indices[0] == 4 && indices[1] == 6 && indices[2] == 8 && indices[3] == 0);
+  OK(dt_sampler_save(sampler, -1, &state));
+  EXPECT(state.consumed == 10);
+  OK(dt_sampler_next(sampler, 8, indices, &count));
+  EXPECT(count == 0);
+  FAILS(DT_ERR_INVALID_STATE, dt_sampler_next(sampler, 8, indices, &count));
+  EXPECT(strstr(dt_last_error(),
+                "rank 1 has taken its 4 samples of epoch 2, and was told of the "
+                "end; go on with dt_sampler_set_epoch()") != NULL);
+  OK(dt_sampler_set_epoch(sampler, 3));
+  OK(dt_sampler_length(sampler, &length));
+  EXPECT(length == 5);
+  dt_sampler_destroy(sampler);
+}
+
+/* Blocks that stay whole; draws of the one sample that has a weight; options of an older program.
+ */
+static void check_sampler_orders(void) {
+  dt_sampler_options options;
+  dt_sampler* sampler = NULL;
+  int64_t indices[12], length = 0;
+  const double weights[10] = {0, 0, 0, 0, 0, 0, 0.5, 0, 0, 0};
+  dt_sampler_options_init(&options);
+  options.world_size = 1;
+  options.size = 12;
+  options.block = 4;
+  options.window = 1;
+  OK(dt_sampler_create(&options, &sampler));
+  OK(dt_sampler_indices(sampler, 0, 12, indices));
+  for (int i = 0; i < 12; ++i) EXPECT(indices[i] == indices[i / 4 * 4] + i % 4);
+  dt_sampler_destroy(sampler);
+
+  dt_sampler_options_init(&options);
+  options.world_size = 1;
+  options.size = 10;
+  options.weights = weights;
+  options.draws = 3;
+  OK(dt_sampler_create(&options, &sampler));
+  OK(dt_sampler_length(sampler, &length));
+  OK(dt_sampler_indices(sampler, 0, 3, indices));
+  EXPECT(length == 3 && indices[0] == 6 && indices[1] == 6 && indices[2] == 6);
+  dt_sampler_destroy(sampler);
+
+  options.struct_size = 40; /* ends before `block` */
+  OK(dt_sampler_create(&options, &sampler));
+  OK(dt_sampler_length(sampler, &length));
+  EXPECT(length == 10);
+  dt_sampler_destroy(sampler);
 }
 
 void test_sampler(const fixture* f) {
   check_sampler_options(f);
+  check_sampler_state(f);
+  check_sampler_orders();
   dt_sampler_options options;
   dt_sampler* sampler = NULL;
   dt_sampler_options_init(&options);

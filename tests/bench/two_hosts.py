@@ -86,12 +86,15 @@ def parse_arguments():
                         "NAME=FOLDER,NAME=VALUE; may come several times")
     parser.add_argument("--sizes", default="8,1K,64K,1M,25M")
     parser.add_argument("--rate", help="of each direction, as tc says it: 1gbit; none: no limit")
+    parser.add_argument("--port-bytes", type=int, help="that wait at most where the switch sends to a host, at --rate; "
+                        "beyond, packets get lost, as where many hosts send to one")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds to the other of two hosts; needs --rate")
     parser.add_argument("--loss", type=float, default=0, help="percent of the packets, where there is a delay")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget-ms", type=int, default=300, help="of one size in one run")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=1, help="on each host")
+    parser.add_argument("--operation", default="allreduce", help="of dt; another one needs --rivals none")
     parser.add_argument("--rivals", default=",".join(RIVALS), help="some of %(default)s, or none")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for dt")
     parser.add_argument("--timeout", type=float, default=120, help="seconds per run")
@@ -101,6 +104,8 @@ def parse_arguments():
     arguments.build = [word.split("=", 1) if "=" in word else ["dt", word] for word in arguments.build or ["build"]]
     if arguments.delay and (arguments.hosts != 2 or not arguments.rate):
         parser.error("--delay is for two hosts, with a --rate")
+    if arguments.operation != "allreduce" and arguments.rivals != "none":
+        parser.error("only an allreduce is measured beside others")
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     return arguments
 
@@ -156,7 +161,7 @@ class Bench:
         self.programs = {}
         for name, folder in arguments.build:
             self.programs[name] = lambda size, folder=folder: self.dt(folder, size)
-        if arguments.hosts == 2:
+        if arguments.hosts == 2 and arguments.operation == "allreduce":
             self.programs["tcp"] = lambda size: self.stream(size, "")
         if arguments.hosts == 2 and network.inside(0, "cat", CONGESTION_FILE).strip() != "cubic":
             self.programs["tcp-cubic"] = lambda size: self.stream(size, "cubic")
@@ -199,7 +204,7 @@ class Bench:
     def dt(self, folder, size):
         folder, *own = folder.split(",")
         worker = pathlib.Path(folder).resolve() / "runtime/cli/dt-bench-worker"
-        command = [worker, "allreduce", "--raw", "--sizes", size, "--rounds", 1, "--budget-ms", self.arguments.budget_ms,
+        command = [worker, self.arguments.operation, "--raw", "--sizes", size, "--rounds", 1, "--budget-ms", self.arguments.budget_ms,
                    "--memory", "private"]
         processes = []
         for rank in range(self.ranks):
@@ -294,13 +299,16 @@ def lay_wire(arguments, network, scratch):
     return wire
 
 
-def limit(network, rate, hosts):
+def limit(network, rate, hosts, port_bytes):
     """The bucket holds what leaves in half a millisecond, and a few large frames; the queue 8 ms."""
     bits = bits_of(rate)
     for host in range(hosts):
         subprocess.run(["tc", "-n", network.namespace(host), "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate,
                         "burst", str(max(256 << 10, int(bits / 16000))), "limit", str(max(1 << 20, int(bits / 1000)))],
                        check=True)
+        if port_bytes:
+            subprocess.run(["tc", "-n", network.switch, "qdisc", "add", "dev", f"port{host}", "root", "tbf", "rate", rate,
+                            "burst", str(64 << 10), "limit", str(port_bytes)], check=True)
 
 
 def main():
@@ -312,7 +320,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder, Network(arguments.hosts) as network:
             wire = lay_wire(arguments, network, pathlib.Path(folder)) if arguments.delay else None
             if arguments.rate and wire is None:
-                limit(network, arguments.rate, arguments.hosts)
+                limit(network, arguments.rate, arguments.hosts, arguments.port_bytes)
             bench = Bench(arguments, network, pathlib.Path(folder))
             print(f"# {arguments.ranks} rank(s) on each of {arguments.hosts} hosts, {arguments.rate or 'no'} limit, "
                   f"{arguments.delay} ms there, {arguments.loss} % lost, "

@@ -4,9 +4,12 @@
 #include <dt/dt.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -167,18 +170,142 @@ void many_transfers(dt_comm* world, int rank, int size) {
   }
 }
 
-void others(dt_comm* world, int rank, int size) {
-  std::vector<int32_t> all(static_cast<size_t>(size) * 1000);
-  std::vector<int32_t> mine(1000, rank + 1);
-  check(dt_allgather(world, mine.data(), all.data(), 1000, DT_I32, nullptr, nullptr), rank);
-  for (int i = 0; i < size * 1000; ++i) {
-    if (all[static_cast<size_t>(i)] != i / 1000 + 1) wrong(rank, "allgather");
+/// In each of which every element differs. `count`: of a block.
+void move_blocks(dt_comm* world, int rank, int size, int64_t count) {
+  const auto value = [&](int from, int64_t i) {
+    return static_cast<int32_t>(i * 7 + from * 1'000'003);
+  };
+  const std::string of_count = " x " + std::to_string(count);
+  std::vector<int32_t> mine(static_cast<size_t>(count));
+  std::vector<int32_t> all(static_cast<size_t>(size * count), -1);
+  for (int64_t i = 0; i < count; ++i) mine[static_cast<size_t>(i)] = value(rank, i);
+  check(dt_allgather(world, mine.data(), all.data(), count, DT_I32, nullptr, nullptr), rank);
+  for (int64_t i = 0; i < size * count; ++i) {
+    if (all[static_cast<size_t>(i)] != value(static_cast<int>(i / count), i % count)) {
+      wrong(rank, "allgather" + of_count);
+    }
   }
-  check(dt_reduce_scatter(world, all.data(), mine.data(), 1000, DT_I32, DT_SUM, nullptr, nullptr),
+  check(dt_reduce_scatter(world, all.data(), mine.data(), count, DT_I32, DT_SUM, nullptr, nullptr),
         rank);
-  if (mine[999] != size * (rank + 1)) wrong(rank, "reduce_scatter");
-  check(dt_broadcast(world, mine.data(), 1000, DT_I32, size - 1, nullptr, nullptr), rank);
-  if (mine[0] != size * size) wrong(rank, "broadcast");
+  for (int64_t i = 0; i < count; ++i) {
+    if (mine[static_cast<size_t>(i)] != size * value(rank, i)) {
+      wrong(rank, "reduce_scatter" + of_count);
+    }
+  }
+  for (const int root : {0, size - 1}) {
+    for (int64_t i = 0; i < count; ++i) mine[static_cast<size_t>(i)] = value(rank, i);
+    check(dt_broadcast(world, mine.data(), count, DT_I32, root, nullptr, nullptr), rank);
+    for (int64_t i = 0; i < count; ++i) {
+      if (mine[static_cast<size_t>(i)] != value(root, i)) wrong(rank, "broadcast" + of_count);
+      mine[static_cast<size_t>(i)] = value(rank, i) - size;
+    }
+    std::fill(all.begin(), all.end(), -1);
+    check(dt_reduce(world, mine.data(), all.data(), count, DT_I32, DT_MAX, root, nullptr, nullptr),
+          rank);
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t wanted = rank == root ? value(size - 1, i) - size : -1;
+      if (all[static_cast<size_t>(i)] != wanted) wrong(rank, "reduce" + of_count);
+    }
+  }
+}
+
+/// One of a sequence of operations that all ranks make up alike: up to three are under way at a
+/// time.
+struct Chosen {
+  int kind;
+  int root;
+  int64_t count;
+  uint32_t seed;
+  bool in_place;
+  std::vector<int32_t> send;
+  std::vector<int32_t> recv;
+  dt_work* work = nullptr;
+
+  int32_t value(int from, int64_t i) const {
+    const uint32_t mixed =
+        (seed + static_cast<uint32_t>(from) * 2654435761u) ^ static_cast<uint32_t>(i) * 40503u;
+    return static_cast<int32_t>((mixed ^ mixed >> 13) & 0xff'ffff);
+  }
+  void begin(dt_comm* world, int rank, int size) {
+    const bool scatters = kind == 3 || kind == 5;  // a block for each rank
+    const bool gathers = kind == 4 || kind == 5;
+    send.resize(static_cast<size_t>(scatters ? count * size : count));
+    recv.assign(static_cast<size_t>(gathers ? count * size : count), -1);
+    for (size_t i = 0; i < send.size(); ++i) send[i] = value(rank, static_cast<int64_t>(i));
+    if (in_place && kind < 3) recv = send;
+    const void* from = in_place && kind < 2 ? recv.data() : send.data();
+    if (kind == 2 && rank == root) recv = send;
+    dt_status status = DT_OK;
+    switch (kind) {
+      case 0:
+        status = dt_allreduce(world, from, recv.data(), count, DT_I32, DT_SUM, nullptr, &work);
+        break;
+      case 1:
+        status = dt_reduce(world, from, recv.data(), count, DT_I32, DT_MAX, root, nullptr, &work);
+        break;
+      case 2: status = dt_broadcast(world, recv.data(), count, DT_I32, root, nullptr, &work); break;
+      case 3:
+        status = dt_reduce_scatter(world, from, recv.data(), count, DT_I32, DT_SUM, nullptr, &work);
+        break;
+      case 4: status = dt_allgather(world, from, recv.data(), count, DT_I32, nullptr, &work); break;
+      default: status = dt_alltoall(world, from, recv.data(), count, DT_I32, nullptr, &work); break;
+    }
+    check(status, rank);
+  }
+  int32_t wanted(int rank, int size, int64_t i) const {
+    if (kind == 2) return value(root, i);
+    if (kind == 4) return value(static_cast<int>(i / count), i % count);
+    if (kind == 5) return value(static_cast<int>(i / count), rank * count + i % count);
+    int32_t result = 0;
+    for (int from = 0; from < size; ++from) {
+      const int32_t each = value(from, kind == 3 ? rank * count + i : i);
+      result = kind == 1 ? std::max(result, each) : result + each;
+    }
+    return result;
+  }
+  void end(int rank, int size) {
+    int32_t done = 0;
+    check(dt_work_wait(work, 60'000, &done), rank);
+    dt_work_destroy(work);
+    if (done == 0) wrong(rank, "a random operation does not end");
+    if (kind == 1 && rank != root) return;
+    for (size_t i = 0; i < recv.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      if (recv[i] == wanted(rank, size, at)) continue;
+      wrong(rank, "random operation " + std::to_string(seed) + " of kind " + std::to_string(kind) +
+                      " x " + std::to_string(count) + " at " + std::to_string(i));
+    }
+  }
+};
+
+/// `number` more than one for each root.
+void random_operations(dt_comm* world, int rank, int size, uint32_t seed, int number) {
+  std::mt19937 random(seed);
+  std::deque<Chosen> under_way;
+  for (int i = 0; i < size + number; ++i) {
+    Chosen next{};
+    next.kind = static_cast<int>(random() % 6);
+    next.root = static_cast<int>(random() % static_cast<uint32_t>(size));
+    const uint32_t most = uint32_t{1} << random() % 20;
+    next.count = random() % (most + 1);
+    next.seed = static_cast<uint32_t>(random());
+    next.in_place = random() % 2 == 0;
+    const size_t at_once = 1 + random() % 3;
+    if (i < size) {  // first from every root, when ranks know only those that they need for it
+      next.kind = 1 + i % 2;
+      next.root = i;
+      next.count = 200'003;
+    }
+    under_way.push_back(std::move(next));
+    under_way.back().begin(world, rank, size);
+    for (; under_way.size() >= at_once; under_way.pop_front()) under_way.front().end(rank, size);
+  }
+  for (Chosen& each : under_way) each.end(rank, size);
+}
+
+void others(dt_comm* world, int rank, int size) {
+  move_blocks(world, rank, size, 1000);
+  move_blocks(world, rank, size, 300'001);
   dt_work* work = nullptr;
   int32_t token = rank;
   int32_t got = -1;
@@ -215,6 +342,10 @@ int main(int argc, char** argv) {
     reduce_every_dtype(world, rank, place.world_size);
     others(world, rank, place.world_size);
     many_transfers(world, rank, place.world_size);
+  }
+  if (mode == "random") {  // from the seed on, so many operations
+    random_operations(world, rank, place.world_size, static_cast<uint32_t>(atoll(argv[2])),
+                      atoi(argv[3]));
   }
   if (mode == "transfers") {  // one that ends in time, then one for which nobody sends
     int32_t token = rank;

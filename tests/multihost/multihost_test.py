@@ -5,6 +5,7 @@
 multihost_test.py PROGRAM [case ...]; ends with 77 where namespaces cannot be made.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ SHAPES = {
     3: ([0, 1, 2], [0, 0, 1, 2, 2]),
     4: ([0, 1, 2, 3], [0, 1, 2, 3, 0, 1]),
 }
+UNEVEN = [0] * 6 + [1] * 3 + [2] * 2  # who stands for whom differs from host to host
 
 
 def results(count):
@@ -321,6 +323,44 @@ def several_connections():
             job.expect_errors(5, "network.connections")
 
 
+def random_operations():
+    """What a plain reference gives, with several operations under way; RANDOM_SEEDS plays as many for each shape."""
+    seeds = int(os.environ.get("RANDOM_SEEDS", "1"))
+    for count in (2, 3, 4):
+        with Network(count) as network:
+            for number, hosts in enumerate(SHAPES[count] + ((UNEVEN,) if count == 3 else ())):
+                for algorithm in ("auto", "halving", "ring")[:1 if count == 2 else 3]:
+                    for seed in range(1 + 100 * number, 1 + 100 * number + seeds):
+                        with Job(network, hosts, ["random", str(seed), "30"], {"DT_NETWORK_ALGORITHM": algorithm}) as job:
+                            job.expect_good(hosts)
+
+
+def each_algorithm():
+    """The same results however the hosts exchange, and a word where they do not agree on it."""
+    for count in (3, 4):
+        with Network(count) as network:
+            for hosts in SHAPES[count]:
+                for algorithm in ("direct", "halving", "ring"):
+                    with Job(network, hosts, ["check"], {"DT_NETWORK_ALGORITHM": algorithm}) as job:
+                        job.expect_good(hosts)
+            if count == 4:
+                continue
+            with Job(network, [0, 1, 2], ["loop"], {"DT_NETWORK_ALGORITHM": "ring"}) as job:
+                job.wait_ready()
+                victim = job.processes[1].pid
+                job.kill(1)
+                job.expect_errors(2, rf"saw DT_ERR_PEER_LOST of rank 1 host host1 pid {victim}", but=[1])
+            with Job(network, [0, 1, 2], ["loop"],
+                     {"DT_NETWORK_ALGORITHM": "ring", "DT_COLLECTIVE_TIMEOUT_MS": "4000"}) as job:
+                job.wait_ready()
+                network.ip(1, "route", "add", "blackhole", f"{network.address(2)}/32")
+                job.expect_errors(4, PAIR_1_2, status="TIMEOUT|PEER_LOST")
+                network.ip(1, "route", "del", "blackhole", f"{network.address(2)}/32")
+            with Job(network, [0, 1, 2], ["check"], {"DT_NETWORK_ALGORITHM": "ring"},
+                     {1: {"DT_NETWORK_ALGORITHM": "halving"}}) as job:
+                job.expect_errors(5, "network.algorithm")
+
+
 def open_network():
     """Without a token only where it is written."""
     with Network(2) as network:
@@ -364,7 +404,7 @@ CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_t
          blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations, late_ranks_at_a_gap,
          transfer_deadline, link_down_on_2, link_down_on_3,
          firewall_that_drops, firewall_that_forbids, kill_on_another_host,
-         encrypted, several_connections, open_network, strangers]
+         encrypted, several_connections, each_algorithm, random_operations, open_network, strangers]
 
 
 if __name__ == "__main__":

@@ -193,6 +193,13 @@ TEST_CASE("sampler_check: the first difference is named with both sides, on all 
       {"tail",
        [](dt_sampler_options* o) { o->drop_last = 1; },
        {"has drop_last = 0", "has drop_last = 1"}},
+      {"blocks", [](dt_sampler_options* o) { o->block = 8; }, {"has block = 0", "has block = 8"}},
+      {"weights",
+       [](dt_sampler_options* o) {
+         static const std::vector<double> weights(1000, 0.5);
+         o->weights = weights.data();
+       },
+       {"has draws = 0", "has draws = 1000"}},
       {"world size",
        [](dt_sampler_options* o) { o->world_size = 4; },
        {"has world_size = 3", "has world_size = 4"}},
@@ -226,6 +233,44 @@ TEST_CASE("sampler_check: the first difference is named with both sides, on all 
     CHECK(contains(message, "rank 0 ("));
     CHECK(contains(message, "has epoch = 4, rank 2 ("));
     CHECK(contains(message, "has epoch = 5; create the same sampler on every rank"));
+  }
+}
+
+TEST_CASE("sampler_check: other weights, and another place in the epoch") {
+  std::vector<std::string> messages(3);
+  (void)run_ranks(3, [&](const Rank& rank) -> dt_status {
+    std::vector<double> weights(1000, 0.5);
+    if (rank.rank == 1) weights[999] = 0.25;
+    dt_sampler* sampler = nullptr;
+    dt_sampler_options options = sampler_options(rank);
+    options.weights = weights.data();
+    RANK_TRY(dt_sampler_create(&options, &sampler));
+    const dt_status status = dt_sampler_check(sampler, rank.world);
+    messages[static_cast<size_t>(rank.rank)] = dt_last_error();
+    dt_sampler_destroy(sampler);
+    return then_barrier(rank, status);
+  });
+  for (const std::string& message : messages) CHECK(contains(message, "has weights = "));
+  require_all_ok(run_ranks(3, [&](const Rank& rank) -> dt_status {
+    dt_sampler* sampler = nullptr;
+    const dt_sampler_options options = sampler_options(rank);
+    RANK_TRY(dt_sampler_create(&options, &sampler));
+    int64_t batch[10];
+    int64_t given = 0;
+    RANK_TRY(dt_sampler_next(sampler, 10, batch, &given));
+    RANK_TRY(dt_sampler_check(sampler, rank.world));
+    if (rank.rank == 2) RANK_TRY(dt_sampler_next(sampler, 1, batch, &given));
+    const dt_status status = dt_sampler_check(sampler, rank.world);
+    messages[static_cast<size_t>(rank.rank)] = dt_last_error();
+    dt_sampler_destroy(sampler);
+    return status == DT_ERR_MISMATCH ? DT_OK : DT_ERR_INTERNAL;
+  }));
+  for (const std::string& message : messages) {
+    INFO(message);
+    CHECK(contains(message, "has consumed = 30, rank 2 ("));
+    CHECK(contains(message,
+                   "has consumed = 33; resume every rank from the same state, and take as "
+                   "many samples on each"));
   }
 }
 

@@ -2,6 +2,7 @@
 // Jobs whose ranks are threads of this process, through the C ABI alone.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -151,6 +152,105 @@ TEST_CASE("job: blocks reach their places, alone and in a group with other opera
     }));
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("job: blocks lie where offsets say, in any order and with gaps that stay as they are") {
+  // Of r + 1 elements each, rank 0's last, with one element before each block that is no one's.
+  for (const int world_size : {1, 2, 3, 8}) {
+    CAPTURE(world_size);
+    std::atomic<int64_t> wrong{0};
+    require_all_ok(run_ranks(world_size, [&](const Rank& rank) -> dt_status {
+      const int n = world_size;
+      std::vector<int64_t> counts;
+      std::vector<int64_t> equal(static_cast<size_t>(n), rank.rank + 1);
+      std::vector<int64_t> offsets(static_cast<size_t>(n));
+      std::vector<int64_t> ends(static_cast<size_t>(n));  // of send: also in reverse
+      for (int peer = 0; peer < n; ++peer) counts.push_back(peer + 1);
+      int64_t end = 0;
+      for (int peer = n - 1; peer >= 0; --peer) {
+        offsets[static_cast<size_t>(peer)] = end + 1;
+        end += 1 + counts[static_cast<size_t>(peer)];
+        ends[static_cast<size_t>(peer)] = (n - 1 - peer) * (rank.rank + 2);
+      }
+      std::vector<int32_t> wanted(static_cast<size_t>(end), -1);
+      std::vector<int32_t> send(static_cast<size_t>(n * (rank.rank + 2)), -2);
+      for (int peer = 0; peer < n; ++peer) {
+        const auto at = static_cast<size_t>(offsets[static_cast<size_t>(peer)]);
+        std::fill_n(wanted.data() + at, peer + 1, 1000 * peer + 10 * rank.rank);
+        std::fill_n(send.data() + ends[static_cast<size_t>(peer)], rank.rank + 1,
+                    1000 * rank.rank + 10 * peer);
+      }
+      std::vector<int32_t> recv(wanted.size(), -1);
+      RANK_TRY(dt_alltoallv(rank.world, send.data(), equal.data(), ends.data(), recv.data(),
+                            counts.data(), offsets.data(), DT_I32, nullptr, nullptr));
+      if (recv != wanted) ++wrong;
+      for (int root = 0; root < n; ++root) {
+        const bool at_root = rank.rank == root;
+        std::vector<int32_t> whole(wanted.size(), -1);
+        const int32_t* const mine = send.data() + ends[static_cast<size_t>(root)];
+        RANK_TRY(dt_gatherv(rank.world, mine, rank.rank + 1, at_root ? whole.data() : nullptr,
+                            counts.data(), offsets.data(), DT_I32, root, nullptr, nullptr));
+        if (at_root && whole != wanted) ++wrong;
+        std::vector<int32_t> part(static_cast<size_t>(rank.rank + 1), -1);
+        RANK_TRY(dt_scatterv(rank.world, at_root ? whole.data() : nullptr, counts.data(),
+                             offsets.data(), part.data(), rank.rank + 1, DT_I32, root, nullptr,
+                             nullptr));
+        if (part != std::vector<int32_t>(part.size(), 1000 * rank.rank + 10 * root)) ++wrong;
+      }
+      std::vector<int32_t> all(wanted.size(), -1);
+      std::vector<int32_t> own(static_cast<size_t>(rank.rank + 1), rank.rank);
+      RANK_TRY(dt_allgatherv(rank.world, own.data(), all.data(), counts.data(), offsets.data(),
+                             DT_I32, nullptr, nullptr));
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (all[i] != (wanted[i] < 0 ? -1 : wanted[i] / 1000)) ++wrong;
+      }
+      return DT_OK;
+    }));
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("job: blocks that overlap where they are received are refused, with both") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    const auto refused = [](dt_status status, const char* text) {
+      return status == DT_ERR_INVALID_ARGUMENT && std::strstr(dt_last_error(), text) != nullptr;
+    };
+    const std::vector<int64_t> counts = {2, 2, 2};
+    const std::vector<int64_t> overlapping = {5, 0, 4};
+    std::vector<int32_t> send(8, rank.rank);
+    std::vector<int32_t> recv(8, -1);
+    const int32_t* const from = send.data();
+    bool right = refused(dt_alltoallv(rank.world, from, counts.data(), nullptr, recv.data(),
+                                      counts.data(), overlapping.data(), DT_I32, nullptr, nullptr),
+                         "dt_alltoallv: the blocks of ranks 2 and 0 overlap in recv: "
+                         "recv_offsets[2] is 4 with 2 elements, recv_offsets[0] is 5 with 2; give "
+                         "offsets that keep them apart");
+    const char* const both =
+        "overlap in recv: offsets[2] is 4 with 2 elements, offsets[0] is 5 with 2";
+    right = right &&
+            refused(dt_allgatherv(rank.world, from, recv.data(), counts.data(), overlapping.data(),
+                                  DT_I32, nullptr, nullptr),
+                    both) &&
+            refused(dt_gatherv(rank.world, from, 2, recv.data(), counts.data(), overlapping.data(),
+                               DT_I32, rank.rank, nullptr, nullptr),
+                    both);
+    const std::vector<int64_t> same = {0, 0, 0};
+    right = right && refused(dt_allgatherv(rank.world, from, recv.data(), counts.data(),
+                                           same.data(), DT_I32, nullptr, nullptr),
+                             "the blocks of ranks 0 and 1 overlap");
+    if (!right) return DT_ERR_INTERNAL;
+
+    // An empty block overlaps nothing, blocks may touch, and what is sent may overlap.
+    const std::vector<int64_t> some = {2, 0, 2};
+    const std::vector<int64_t> inside = {2, 3, 0};
+    const auto own = static_cast<size_t>(rank.rank);
+    RANK_TRY(dt_allgatherv(rank.world, from, recv.data(), some.data(), inside.data(), DT_I32,
+                           nullptr, nullptr));
+    if (recv != std::vector<int32_t>{2, 2, 0, 0, -1, -1, -1, -1}) return DT_ERR_INTERNAL;
+    RANK_TRY(dt_scatterv(rank.world, from, counts.data(), overlapping.data(), recv.data(),
+                         counts[own], DT_I32, 1, nullptr, nullptr));
+    return recv[1] == 1 ? DT_OK : DT_ERR_INTERNAL;
+  }));
 }
 
 TEST_CASE("job: works complete in issue order, wake wait_any and count on the eventfd") {

@@ -1,14 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 
 namespace Dt
 {
+    /// <summary>Where a job is in its epoch: what a checkpoint holds. It does not depend on the number
+    /// of ranks.</summary>
+    public sealed class SamplerState
+    {
+        /// <summary>At least 0.</summary>
+        public long Epoch { get; private set; }
+        /// <summary>Samples of the epoch's order that all ranks together have taken.</summary>
+        public long Consumed { get; private set; }
+        /// <summary>Samples of the data set.</summary>
+        public long Size { get; private set; }
+        /// <summary>Tells another seed, order or weights apart.</summary>
+        public long Order { get; private set; }
+
+        /// <summary>As it was saved.</summary>
+        public SamplerState(long epoch, long consumed, long size, long order)
+        {
+            Epoch = epoch;
+            Consumed = consumed;
+            Size = size;
+            Order = order;
+        }
+    }
+
     /// <summary>Which samples of a data set a rank sees, in which order: index for index as
-    /// PyTorch's DistributedSampler. One thread at a time.</summary>
+    /// PyTorch's DistributedSampler, in shuffled blocks, or drawn by weights. One thread at a
+    /// time.</summary>
     public sealed class Sampler : IDisposable
     {
         const long Slice = 1 << 20;  // so many indices pass through an array of bytes at once
+        const int LargestBatch = 1 << 27;  // of Next(), which must not come back for more
 
         readonly SamplerHandle handle;
 
@@ -17,13 +43,49 @@ namespace Dt
         /// samples from the front.</summary>
         public Sampler(int worldSize, int rank, long size, long seed = 0, bool sequential = false,
             bool dropLast = false)
+            : this(worldSize, rank, size, seed, sequential, dropLast, 0, 0, new byte[0], 0) { }
+
+        Sampler(int worldSize, int rank, long size, long seed, bool sequential, bool dropLast,
+            long block, long window, byte[] weights, long draws)
         {
             Loader.Ensure();
-            handle = new SamplerHandle(
-                Raw.Native.sampler_create(worldSize, rank, size, seed, sequential, dropLast));
+            handle = new SamplerHandle(Raw.Native.sampler_create(worldSize, rank, size, seed, sequential,
+                dropLast, block, window, weights, weights.Length, draws));
         }
 
-        /// <summary>Chooses the epoch's order. A forgotten call repeats the same order.</summary>
+        /// <summary>Shuffles blocks of so many consecutive samples (1: one shuffle of all samples), and
+        /// the samples within each window (0: those of 16 blocks): without memory, for any number of
+        /// samples.</summary>
+        public static Sampler Blocks(int worldSize, int rank, long size, long block, long window = 0,
+            long seed = 0, bool dropLast = false)
+        {
+            if (block < 1)
+            {
+                throw DtException.InvalidArgument("sampler_create: block is " + block +
+                    "; it must be at least 1");
+            }
+            return new Sampler(worldSize, rank, size, seed, false, dropLast, block, window, new byte[0], 0);
+        }
+
+        /// <summary>Draws samples with replacement, each as often as its weight asks. The draws are
+        /// those of an epoch, over all ranks; 0: as many as samples.</summary>
+        public static Sampler Weighted(int worldSize, int rank, double[] weights, long draws = 0,
+            long seed = 0, bool dropLast = false)
+        {
+            if (weights == null || weights.Length == 0 || weights.Length > int.MaxValue / sizeof(double))
+            {
+                throw DtException.InvalidArgument("sampler_create: weights has " +
+                    (weights == null ? "no" : weights.Length.ToString()) +
+                    " elements; give one for each sample, from 1 to 2^28 - 1");
+            }
+            byte[] packed = new byte[weights.Length * sizeof(double)];
+            Buffer.BlockCopy(weights, 0, packed, 0, packed.Length);
+            return new Sampler(worldSize, rank, weights.Length, seed, false, dropLast, 0, 0, packed, draws);
+        }
+
+        /// <summary>Chooses the epoch's order, and goes to its front. The epoch that is chosen already
+        /// goes on where it is, unless all of it was taken: a resumed job calls this in its loop as
+        /// ever.</summary>
         public void SetEpoch(long epoch)
         {
             Raw.Native.sampler_set_epoch(handle.Number, epoch);
@@ -31,8 +93,8 @@ namespace Dt
         }
 
         /// <summary>Throws on all ranks of the communicator, with the first difference, unless their
-        /// samplers belong together: the same data set, seed, order and epoch, another part for each.
-        /// Collective.</summary>
+        /// samplers belong together: the same data set, seed, order, epoch and place in it, another
+        /// part for each. Collective.</summary>
         public void Check(Comm comm)
         {
             if (comm == null) throw DtException.InvalidArgument("sampler_check: comm is null; give a communicator");
@@ -41,7 +103,8 @@ namespace Dt
             GC.KeepAlive(this);
         }
 
-        /// <summary>Samples of this rank per epoch, equal on all ranks.</summary>
+        /// <summary>Samples of this rank in the epoch, or in what was left of it where
+        /// <see cref="Resume"/> set in; equal on all ranks.</summary>
         public long Length
         {
             get
@@ -58,8 +121,49 @@ namespace Dt
             return Indices(0, Length);
         }
 
-        /// <summary>A range of this rank's sample indices; a job resumes by its
-        /// position.</summary>
+        /// <summary>This rank's next sample indices: a batch. Fewer than asked for only at the end; none:
+        /// the epoch has ended. After that it throws until <see cref="SetEpoch"/>.</summary>
+        public long[] Next(int count)
+        {
+            if (count > LargestBatch)
+            {
+                throw DtException.InvalidArgument("sampler_next: count is " + count + "; at most " +
+                    LargestBatch + " at once, or Indices() for more");
+            }
+            byte[] packed = Raw.Native.sampler_next(handle.Number, count);
+            long[] batch = new long[packed.Length / sizeof(long)];
+            Buffer.BlockCopy(packed, 0, batch, 0, packed.Length);
+            GC.KeepAlive(this);
+            return batch;
+        }
+
+        /// <summary>What <see cref="Next"/> gives until the epoch's end. Going through it takes from
+        /// this sampler.</summary>
+        public IEnumerable<long[]> Batches(int size)
+        {
+            for (long[] batch = Next(size); batch.Length > 0; batch = Next(size)) yield return batch;
+        }
+
+        /// <summary>Where the job is, for a checkpoint, when every rank has used as many samples as this
+        /// one: so many of its length, where a loader reads ahead, or -1: as many as
+        /// <see cref="Next"/> gave.</summary>
+        public SamplerState Save(long taken = -1)
+        {
+            Unpacker packed = new Unpacker(Raw.Native.sampler_save(handle.Number, taken));
+            GC.KeepAlive(this);
+            return new SamplerState(packed.Number(), packed.Number(), packed.Number(), packed.Number());
+        }
+
+        /// <summary>Goes on where a job was: what was left of the epoch is dealt out to the ranks that
+        /// there are now. The state is the same on all ranks.</summary>
+        public void Resume(SamplerState state)
+        {
+            if (state == null) throw DtException.InvalidArgument("sampler_resume: state is null; give what Save() gave");
+            Raw.Native.sampler_resume(handle.Number, state.Epoch, state.Consumed, state.Size, state.Order);
+            GC.KeepAlive(this);
+        }
+
+        /// <summary>A range of this rank's sample indices, wherever <see cref="Next"/> is.</summary>
         public unsafe long[] Indices(long first, long count)
         {
             long length = Length;

@@ -4,10 +4,23 @@
 import array
 import operator
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from . import _raw
-from ._types import Handle
+from ._errors import invalid
+from ._types import Handle, Unpacker
+
+_STATE = ("epoch", "consumed", "size", "order")  # as in dt_sampler_state
+_SLICE = 1 << 16  # indices that an iterator fetches at once
+
+
+def _doubles(values: Any) -> Any:
+    """A buffer of doubles: `values` itself where it is one."""
+    try:
+        view = memoryview(values)
+    except TypeError:
+        return array.array("d", values)
+    return view if view.format == "d" and view.contiguous and view.ndim == 1 else array.array("d", view.tolist())
 
 
 class Sampler:
@@ -18,35 +31,77 @@ class Sampler:
     seed: equal on all ranks, taken modulo 2**64
     shuffle: False: in order
     drop_last: leave the tail out, instead of repeating samples from the front
-    It begins at epoch 0. len(sampler) is how many samples this rank has per epoch.
+    block: > 0: shuffle blocks of so many consecutive samples, and the samples within each window, without
+        memory for any number of them; 1: one shuffle of all
+    window: with block: samples of the order that mix; 0: those of 16 blocks
+    weights: how often each sample is drawn, with replacement
+    draws: with weights: of an epoch, over all ranks; 0: size
+    It begins at epoch 0. len(sampler) is how many samples this rank has in the epoch, or in what was left
+    of it where load_state_dict() set in. Iterating gives all of these and does not move what next() gives.
     """
 
     def __init__(self, size: int, world_size: int = 1, rank: int = 0, *, seed: int = 0,
-                 shuffle: bool = True, drop_last: bool = False) -> None:
+                 shuffle: bool = True, drop_last: bool = False, block: int = 0, window: int = 0,
+                 weights: Any = None, draws: int = 0) -> None:
         wrapped = (operator.index(seed) + 2**63) % 2**64 - 2**63
-        number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last))
+        packed = b"" if weights is None else _doubles(weights)
+        if weights is not None and len(packed) != operator.index(size):
+            raise invalid(f"Sampler: {len(packed)} weights for {size} samples; give one for each sample")
+        number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last),
+                                     block, window, packed, draws)
         self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
         self._handle: int = number
         self._lock = threading.RLock()  # dt's sampler may be used by one thread at a time
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch's order. A forgotten call repeats the same order."""
+        """Chooses the epoch's order, and goes to its front. The epoch that is chosen already goes on where
+        it is, unless all of it was taken: a resumed job calls this in its loop as ever."""
         with self._lock:
             _raw.sampler_set_epoch(self._handle, epoch)
 
     def check(self, comm: Any) -> None:
         """Raises MismatchError on all ranks of `comm` unless their samplers belong together: the same
-        data set, seed, order and epoch, another part for each. Collective."""
+        data set, seed, order, epoch and place in it, another part for each. Collective."""
         with self._lock:
             _raw.sampler_check(self._handle, comm._handle)
 
     def indices(self, first: int = 0, count: Optional[int] = None) -> "array.array[int]":
         """A range of this rank's sample indices, to the end without `count`. NumPy takes it without a
-        copy; a job resumes by its position."""
+        copy."""
         with self._lock:
             if count is None:
                 count = max(len(self) - operator.index(first), 0)
             return array.array("q", _raw.sampler_indices(self._handle, first, count))
+
+    def next(self, count: int) -> "array.array[int]":
+        """This rank's next indices, fewer than `count` only at the end; none: the epoch has ended. After
+        that it raises InvalidStateError until set_epoch()."""
+        with self._lock:
+            return array.array("q", _raw.sampler_next(self._handle, count))
+
+    def batches(self, size: int) -> "Iterator[array.array[int]]":
+        """What next(size) gives until the epoch's end."""
+        while batch := self.next(size):
+            yield batch
+
+    def state_dict(self, taken: int = -1) -> Dict[str, int]:
+        """Where the job is, for a checkpoint, when every rank has taken as many samples as this one. It
+        does not depend on the world size.
+
+        taken: samples that this rank has used, of len(self), where a loader reads ahead; -1: all that
+            next() gave
+        """
+        with self._lock:
+            packed = Unpacker(_raw.sampler_save(self._handle, taken))
+        return {name: packed.number() for name in _STATE}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Goes on where a job was: what was left of the epoch is dealt out to the ranks that there are now."""
+        absent = [name for name in _STATE if name not in state]
+        if absent:
+            raise invalid(f"load_state_dict: the state has no {', '.join(absent)}; give what state_dict() gave")
+        with self._lock:
+            _raw.sampler_resume(self._handle, *(state[name] for name in _STATE))
 
     def close(self) -> None:
         """Drops the handle."""
@@ -58,7 +113,14 @@ class Sampler:
             return int(_raw.sampler_length(self._handle))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.indices())
+        first = 0
+        while True:
+            with self._lock:
+                part = self.indices(first, max(min(len(self) - first, _SLICE), 0))
+            yield from part
+            first += len(part)
+            if not part:
+                return
 
     def __enter__(self) -> "Sampler":
         return self

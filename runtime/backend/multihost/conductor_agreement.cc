@@ -200,7 +200,7 @@ void Conductor::begin_move(const Collective& collective) {
     stages_ = collective::block_stages(collective, roster_.topology, roster_.rank);
     return;
   }
-  schedule_.emplace(collective, roster_.topology, roster_.rank);
+  schedule_.emplace(collective, roster_.topology, roster_.rank, options_->way);
   (void)reserve_scratch(schedule_->scratch_bytes());
 }
 

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
 #include "backend/multihost/roster.h"
+#include "collective/exchange.h"
 #include "transport/tcp/mesh.h"
 
 namespace dt::backend {
@@ -19,6 +21,7 @@ struct MultihostOptions {
   /// The communicator's ranks of this host, in order; made as a part (HostWorldOptions::part).
   std::shared_ptr<HostBackend> local;
   std::shared_ptr<tcp::Mesh> mesh;
+  std::optional<collective::Way> way;  ///< of its exchanges; empty: by size. Equal on all ranks
   /// As HostWorldOptions::on_broken, but must not block. `handed_over`, which any thread may call
   /// and which may outlive the backend: it is on its way, as far as this process has to do with
   /// that. Until then, for a short time, no operation is done.

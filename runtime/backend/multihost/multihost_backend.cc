@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <set>
 #include <thread>
 
 #include "backend/multihost/conductor.h"
@@ -76,18 +75,7 @@ class MultihostBackend final : public Backend {
       : options_(std::move(options)),
         visited_(may_visit(options_) ? options_.mesh->loop() : nullptr),
         conductor_(std::make_shared<Conductor>(options_, &interrupt_)) {
-    // Whom this rank exchanges with in collectives.
-    const collective::Topology& topology = options_.roster.topology;
-    const int32_t home = options_.roster.host();
-    std::set<int32_t> contacts;
-    for (int32_t host = 0; host < topology.host_count(); ++host) {
-      if (host != home) contacts.insert(topology.deputy(options_.roster.rank, host));
-    }
-    for (int32_t rank = 0; rank < topology.size(); ++rank) {
-      if (topology.host[rank] != home && topology.deputy(rank, home) == options_.roster.rank) {
-        contacts.insert(rank);
-      }
-    }
+    const std::set<int32_t> contacts = options_.roster.topology.contacts(options_.roster.rank);
     for (const int32_t rank : contacts) contacts_.push_back(options_.roster.world_ranks[rank]);
   }
 

@@ -26,6 +26,9 @@ static class TrainingTests
         Suite.Add("training: sampler equals the vectors", Vectors);
         Suite.Add("training: sampler ranges and bad arguments", SamplerArguments);
         Suite.Add("training: sampler of many indices", ManyIndices);
+        Suite.Add("training: sampler of blocks and weights", SamplerOrders);
+        Suite.Add("training: sampler in batches", SamplerBatches);
+        Suite.Add("training: sampler resumed on other ranks", SamplerResumed);
     }
 
     static float Gradient(int rank, int parameter, int i)
@@ -382,5 +385,87 @@ static class TrainingTests
         }
         Suite.Throws<DtInvalidArgumentException>(() => new Sampler(0, 0, 10));
         Suite.Throws<DtInvalidArgumentException>(() => new Sampler(2, 2, 10));
+    }
+
+    static void SameIndices(long[] wanted, long[] got, string what)
+    {
+        Suite.Equal(string.Join(" ", wanted), string.Join(" ", got), what);
+    }
+
+    /// What tests/bindings/python/sampler_test.py works out.
+    static void SamplerOrders()
+    {
+        using (Sampler blocks = Sampler.Blocks(1, 0, 10, 3, 4, 5))
+        using (Sampler drawn = Sampler.Weighted(1, 0, new double[] { 0, 1, 2, 3 }, 8, 5))
+        using (Sampler many = Sampler.Blocks(8, 7, 1000000000000, 1, 0, 5, true))
+        {
+            SameIndices(new long[] { 2, 1, 0, 6, 7, 8, 4, 3, 5, 9 }, blocks.Indices(), "blocks");
+            SameIndices(new long[] { 3, 3, 3, 2, 1, 2, 2, 2 }, drawn.Indices(), "weights");
+            Suite.Equal(125000000000, many.Length, "length of many");
+            Suite.Equal(100, many.Next(100).Length, "of many");
+        }
+        Suite.Throws<DtInvalidArgumentException>(() => Sampler.Blocks(1, 0, 10, 0), "block is 0; it must be at least 1");
+        Suite.Throws<DtInvalidArgumentException>(() => Sampler.Blocks(1, 0, 10, 1, -1), "options->window is -1");
+        Suite.Throws<DtInvalidArgumentException>(() => Sampler.Weighted(1, 0, null), "weights has no elements; give one");
+        Suite.Throws<DtInvalidArgumentException>(() => Sampler.Weighted(1, 0, new double[] { 1, double.NaN }),
+            "options->weights[1] is nan; weights are finite and >= 0");
+    }
+
+    static void SamplerBatches()
+    {
+        using (Sampler sampler = new Sampler(3, 1, 100, 4))
+        {
+            for (int epoch = 0; epoch < 2; ++epoch)
+            {
+                sampler.SetEpoch(epoch);
+                List<long> joined = new List<long>();
+                foreach (long[] batch in sampler.Batches(8))
+                {
+                    Suite.Equal(Math.Min(8, 34 - joined.Count), batch.Length, "of a batch");
+                    joined.AddRange(batch);
+                }
+                SameIndices(sampler.Indices(), joined.ToArray(), "batches");
+            }
+            Suite.Throws<DtInvalidStateException>(() => sampler.Next(1), "rank 1 has taken its 34 samples of epoch 1",
+                "dt_sampler_set_epoch()");
+            sampler.SetEpoch(2);
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Next(0), "count is 0");
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Next(1 << 28), "at most 134217728");
+            Suite.Equal(34, sampler.Next(1 << 27).Length, "all at once");
+        }
+    }
+
+    static void SamplerResumed()
+    {
+        SamplerState state;
+        long[] order;
+        using (Sampler sampler = new Sampler(1, 0, 100, 4))
+        {
+            sampler.SetEpoch(7);
+            order = sampler.Indices();
+            sampler.Next(20);
+            Suite.Equal(3L, sampler.Save(3).Consumed, "consumed of what was used");
+            state = sampler.Save();
+            Suite.Equal(7L, state.Epoch, "epoch");
+            Suite.Equal(20L, state.Consumed, "consumed");
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Save(101), "taken is 101");
+            Suite.Throws<DtInvalidArgumentException>(() => sampler.Resume(null), "state is null");
+        }
+        for (int rank = 0; rank < 3; ++rank)
+        {
+            using (Sampler sampler = new Sampler(3, rank, 100, 4))
+            {
+                sampler.Resume(new SamplerState(7, 20, state.Size, state.Order));
+                sampler.SetEpoch(7);
+                long[] part = sampler.Next(100);
+                Suite.Equal(27, part.Length, "rest");
+                for (int i = 0; i < 27; ++i) Suite.Equal(order[(20 + rank + 3 * i) % 100], part[i], "of the rest");
+                Suite.Equal(100L, sampler.Save().Consumed, "consumed in the end");
+            }
+        }
+        using (Sampler other = new Sampler(1, 0, 100, 5))
+        {
+            Suite.Throws<DtInvalidArgumentException>(() => other.Resume(state), "another seed or another order");
+        }
     }
 }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 
 using namespace dt::collective;
 using dt::Dtype;
@@ -40,11 +41,12 @@ struct Simulation {
     bool done = false;
   };
 
-  Simulation(Collective operation, Topology where)
+  Simulation(Collective operation, Topology where, std::optional<Way> way = {})
       : call(operation), topology(std::move(where)), ranks(topology.size()) {
     for (int32_t rank = 0; rank < topology.size(); ++rank) {
       RankState& state = ranks[rank];
-      schedules.emplace_back(call, topology, rank);
+      schedules.emplace_back(call, topology, rank, way);
+      contacts.push_back(topology.contacts(rank));
       state.scratch.resize(schedules[rank].scratch_bytes() / sizeof(T));
       const int64_t in = call.kind == Kind::kReduceScatter ? call.count * size() : call.count;
       const int64_t out = call.kind == Kind::kAllgather ? call.count * size() : call.count;
@@ -144,6 +146,8 @@ struct Simulation {
     if (!state.sent) {
       for (const NetworkStep& step : stage.sends) {
         REQUIRE(topology.host[step.peer] != topology.host[rank]);
+        REQUIRE(contacts[rank].count(step.peer) == 1);
+        REQUIRE(contacts[step.peer].count(rank) == 1);
         const auto count = step.bytes / static_cast<int64_t>(sizeof(T));
         const T* from = at(rank, step.at, count);
         wires[{rank, step.peer}].push_back(std::vector<T>(from, from + count));
@@ -166,7 +170,7 @@ struct Simulation {
       return moved;
     }
     for (const SumStep& sum : stage.sums) {
-      REQUIRE(static_cast<int32_t>(sum.sources.size()) == topology.host_count());
+      REQUIRE(sum.sources.size() >= 2);
       std::vector<T> result(sum.count);
       for (size_t source = 0; source < sum.sources.size(); ++source) {
         const T* from = at(rank, sum.sources[source], sum.count);
@@ -223,6 +227,7 @@ struct Simulation {
   Collective call;
   Topology topology;
   std::vector<Schedule> schedules;
+  std::vector<std::set<int32_t>> contacts;
   std::vector<RankState> ranks;
   std::map<std::pair<int32_t, int32_t>, std::deque<std::vector<T>>> wires;
 };
@@ -232,22 +237,27 @@ const std::vector<std::vector<int32_t>> kTopologies = {
     {0, 1},
     {0, 0, 1},
     {1, 0, 0},
-    {0, 0, 0, 1},                 // 3 + 1
-    {0, 0, 1, 1},                 // block
-    {0, 1, 0, 1},                 // cyclic
-    {5, 9, 9, 5, 7},              // split with keys
-    {0, 1, 2},                    // one rank each
+    {0, 0, 0, 1},           // 3 + 1
+    {0, 0, 1, 1},           // block
+    {0, 1, 0, 1},           // cyclic
+    {5, 9, 9, 5, 7},        // split with keys
+    {0, 1, 2},              // one rank each
+    {0, 1, 2, 3, 4, 5, 6},  // likewise
+    {0, 1, 2, 3, 4, 0, 1, 2, 3, 4},
     {0, 1, 2, 3, 0, 1, 2, 3},     // cyclic on four
     {0, 0, 0, 0, 0, 1, 1, 2},     // 5 + 2 + 1
     {3, 3, 1, 1, 2, 2, 0, 0, 3},  // four hosts, one with three
+    {0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2},
 };
 
+const std::vector<Kind> kKinds = {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast,
+                                  Kind::kAllgather, Kind::kReduceScatter};
+
 template <class T>
-void check_all(Dtype dtype, std::initializer_list<ReduceOp> ops,
+void check_all(Dtype dtype, std::optional<Way> way, std::initializer_list<ReduceOp> ops,
                std::initializer_list<int64_t> counts) {
   for (const auto& hosts : kTopologies) {
-    for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
-                            Kind::kReduceScatter}) {
+    for (const Kind kind : kKinds) {
       for (const ReduceOp op : ops) {
         for (const int64_t count : counts) {
           Collective call;
@@ -261,7 +271,7 @@ void check_all(Dtype dtype, std::initializer_list<ReduceOp> ops,
           CAPTURE(reduce_op_name(op));
           CAPTURE(count);
           CAPTURE(hosts.size());
-          Simulation<T> simulation(call, Topology::of(hosts));
+          Simulation<T> simulation(call, Topology::of(hosts), way);
           simulation.run();
           simulation.check();
         }
@@ -285,25 +295,79 @@ TEST_CASE("Topology: hosts are ordered by lowest rank, ranks ascend, whatever th
 }
 
 TEST_CASE("Schedule: every collective gives the right elements on every topology") {
-  check_all<int64_t>(Dtype::kI64, {ReduceOp::kSum, ReduceOp::kAvg},
-                     {0, 1, 2, 3, 7, 64, 1000, 5003});
-  check_all<double>(Dtype::kF64, {ReduceOp::kAvg, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax},
-                    {0, 1, 3, 7, 5003});
+  for (const Way way : {Way::kDirect, Way::kHalving, Way::kRing}) {
+    CAPTURE(static_cast<int>(way));
+    check_all<int64_t>(Dtype::kI64, way, {ReduceOp::kSum, ReduceOp::kAvg},
+                       {0, 1, 2, 3, 7, 64, 1000, 5003});
+    check_all<double>(Dtype::kF64, way,
+                      {ReduceOp::kAvg, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax},
+                      {0, 1, 3, 7, 5003});
+  }
 }
 
 TEST_CASE("Schedule: buffers beyond a segment take rounds and bounded scratch memory") {
   constexpr int64_t kCount = 3 * Schedule::kSegmentBytes / 8 + 17;
-  for (const auto& hosts : {std::vector<int32_t>{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 0}}) {
-    for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScatter}) {
-      Collective call;
-      call.kind = kind;
-      call.dtype = Dtype::kI64;
-      call.count = kind == Kind::kReduceScatter ? kCount / 3 : kCount;
-      Simulation<int64_t> simulation(call, Topology::of(hosts));
-      CHECK(simulation.schedules[0].rounds() > 1);
-      CHECK(simulation.schedules[0].scratch_bytes() <= 4 * Schedule::kSegmentBytes);
-      simulation.run();
-      simulation.check();
+  for (const auto& hosts :
+       {std::vector<int32_t>{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 0}, {0, 1, 2, 0, 1, 2}}) {
+    for (const Kind kind : kKinds) {
+      for (const Way way : {Way::kDirect, Way::kHalving, Way::kRing}) {
+        CAPTURE(kind_name(kind));
+        CAPTURE(static_cast<int>(way));
+        Collective call;
+        call.kind = kind;
+        call.dtype = Dtype::kI64;
+        call.count = kind == Kind::kReduceScatter ? kCount / 3 : kCount;
+        Simulation<int64_t> simulation(call, Topology::of(hosts), way);
+        CHECK(simulation.schedules[0].rounds() > 1);
+        CHECK(simulation.schedules[0].scratch_bytes() <= 4 * Schedule::kSegmentBytes);
+        simulation.run();
+        simulation.check();
+      }
+    }
+  }
+}
+
+TEST_CASE("Schedule: the way follows from the hosts and the bytes") {
+  constexpr int64_t kMany = int64_t{1} << 30;
+  for (const Kind kind : kKinds) CHECK(choose_way(kind, Dtype::kF32, 2, kMany) == Way::kDirect);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 3, Schedule::kDirectBytes) == Way::kDirect);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 3, Schedule::kDirectBytes + 1) == Way::kHalving);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 9, 8) == Way::kHalving);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 4, Schedule::kRingFromBytes) == Way::kRing);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 64, Schedule::kRingFromBytes) == Way::kHalving);
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kF32, 64, 64 * Schedule::kRingPartBytes) == Way::kRing);
+  CHECK(choose_way(Kind::kAllgather, Dtype::kF32, 4, Schedule::kRingFromBytes / 4) == Way::kRing);
+  CHECK(choose_way(Kind::kReduceScatter, Dtype::kF32, 4, Schedule::kDirectBytes / 4) ==
+        Way::kDirect);
+  CHECK(choose_way(Kind::kBroadcast, Dtype::kF32, 3, Schedule::kChainFromBytes - 1) ==
+        Way::kDirect);
+  CHECK(choose_way(Kind::kReduce, Dtype::kF32, 3, Schedule::kChainFromBytes) == Way::kRing);
+  // No ring where each hop would round.
+  CHECK(choose_way(Kind::kAllreduce, Dtype::kBf16, 4, kMany) == Way::kHalving);
+  CHECK(choose_way(Kind::kReduce, Dtype::kF16, 4, kMany) == Way::kDirect);
+  CHECK(choose_way(Kind::kBroadcast, Dtype::kF16, 4, kMany) == Way::kRing);
+}
+
+TEST_CASE("Schedule: on a chain no host sends or receives more than the buffer once") {
+  Collective call;
+  call.dtype = Dtype::kF32;
+  call.count = 1 << 20;
+  call.root = 2;
+  const Topology topology = Topology::of({0, 1, 2, 3, 4, 0, 1, 2, 3, 4});
+  for (const Kind kind : {Kind::kBroadcast, Kind::kReduce}) {
+    call.kind = kind;
+    for (int32_t rank = 0; rank < topology.size(); ++rank) {
+      const Schedule schedule(call, topology, rank);
+      int64_t sent = 0;
+      int64_t received = 0;
+      for (int64_t round = 0; round < schedule.rounds(); ++round) {
+        for (const Stage& stage : schedule.round(round)) {
+          for (const NetworkStep& step : stage.sends) sent += step.bytes;
+          for (const NetworkStep& step : stage.receives) received += step.bytes;
+        }
+      }
+      CHECK((sent == 0 || sent == call.count * 4));
+      CHECK((received == 0 || received == call.count * 4));
     }
   }
 }

@@ -320,7 +320,8 @@ TEST_CASE("Config: equal keys leave out what may differ and what the join itself
   std::string names;
   for (const auto& [name, value] : config.equal_keys()) names += name + "=" + value + " ";
   CHECK(names ==
-        "watchdog.check=lazy security.mode=auto host.inline_bytes=8192 host.slot_bytes=65536 "
+        "watchdog.check=lazy security.mode=auto network.algorithm=auto host.inline_bytes=8192 "
+        "host.slot_bytes=65536 "
         "backend.name=auto "
         "backend.shared_gpu=refuse reducer.bucket_cap_bytes=26214400 "
         "reducer.first_bucket_bytes=1048576 "

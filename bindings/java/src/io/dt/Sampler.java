@@ -4,14 +4,20 @@ package io.dt;
 import io.dt.raw.Loader;
 import io.dt.raw.Raw;
 import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
+import java.util.Iterator;
+import java.util.NoSuchElementException;
 
 /**
  * Which samples of a data set this rank sees, in which order: index for index as PyTorch's
- * DistributedSampler. One thread at a time.
+ * DistributedSampler, in shuffled blocks, or drawn by weights. One thread at a time.
  */
 public final class Sampler extends Handle {
   /** Indices that are fetched at once: an array of bytes has room for 2^28, and a copy costs. */
   private static final int SLICE = 1 << 20;
+
+  /** Of {@link #next}, which must not come back for more. */
+  private static final int LARGEST_BATCH = 1 << 27;
 
   /**
    * Deals a data set out to the ranks of a communicator, shuffled, the tail filled up from the
@@ -37,17 +43,76 @@ public final class Sampler extends Handle {
    */
   public Sampler(
       int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast) {
-    super(create(worldSize, rank, size, seed, shuffle, dropLast), Raw::sampler_destroy);
+    this(worldSize, rank, size, seed, shuffle, dropLast, 0, 0, new byte[0], 0);
+  }
+
+  private Sampler(
+      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast,
+      long block, long window, byte[] weights, long draws) {
+    super(
+        create(worldSize, rank, size, seed, shuffle, dropLast, block, window, weights, draws),
+        Raw::sampler_destroy);
   }
 
   private static long create(
-      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast) {
+      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast,
+      long block, long window, byte[] weights, long draws) {
     Loader.load();
-    return Raw.sampler_create(worldSize, rank, size, seed, !shuffle, dropLast);
+    return Raw.sampler_create(
+        worldSize, rank, size, seed, !shuffle, dropLast, block, window, weights, draws);
   }
 
   /**
-   * Chooses the epoch's order. A forgotten call repeats the same order.
+   * Shuffles blocks of consecutive samples, and the samples within each window: without memory, for
+   * any number of samples.
+   *
+   * @param worldSize number of ranks
+   * @param rank this one
+   * @param size samples of the data set
+   * @param block consecutive samples, at least 1; 1: one shuffle of all samples
+   * @param window samples of the order that mix; 0: those of 16 blocks
+   * @param seed equal on all ranks; taken as 64 bits without a sign
+   * @param dropLast true: drop the tail instead of repeating samples from the front
+   * @return a new sampler
+   */
+  public static Sampler blocks(
+      int worldSize, int rank, long size, long block, long window, long seed, boolean dropLast) {
+    if (block < 1) {
+      throw DtException.invalidArgument(
+          "dt_sampler_create: block is " + block + "; it must be at least 1");
+    }
+    return new Sampler(
+        worldSize, rank, size, seed, true, dropLast, block, window, new byte[0], 0);
+  }
+
+  /**
+   * Draws samples with replacement.
+   *
+   * @param worldSize number of ranks
+   * @param rank this one
+   * @param weights of each sample, how often it is drawn; at least 0
+   * @param draws of an epoch, over all ranks; 0: as many as samples
+   * @param seed equal on all ranks; taken as 64 bits without a sign
+   * @param dropLast true: drop the tail instead of repeating draws from the front
+   * @return a new sampler
+   */
+  public static Sampler weighted(
+      int worldSize, int rank, double[] weights, long draws, long seed, boolean dropLast) {
+    if (weights == null || weights.length == 0 || weights.length > Integer.MAX_VALUE / 8) {
+      throw DtException.invalidArgument(
+          "dt_sampler_create: weights has "
+              + (weights == null ? "no" : weights.length)
+              + " elements; give one for each sample, from 1 to 2^28 - 1");
+    }
+    byte[] packed = new byte[8 * weights.length];
+    Packing.read(packed).asDoubleBuffer().put(weights);
+    return new Sampler(
+        worldSize, rank, weights.length, seed, true, dropLast, 0, 0, packed, draws);
+  }
+
+  /**
+   * Chooses the epoch's order, and goes to its front. The epoch that is chosen already goes on where
+   * it is, unless all of it was taken: a resumed job calls this in its loop as ever.
    *
    * @param epoch at least 0
    */
@@ -60,7 +125,7 @@ public final class Sampler extends Handle {
   }
 
   /**
-   * Samples of this rank per epoch.
+   * Samples of this rank in the epoch, or in what was left of it where {@link #resume} set in.
    *
    * @return equal on all ranks
    */
@@ -74,8 +139,8 @@ public final class Sampler extends Handle {
 
   /**
    * Throws on all ranks of a communicator a {@link MismatchException} with the first difference,
-   * unless their samplers belong together: the same data set, seed, order and epoch, another part
-   * for each. Collective.
+   * unless their samplers belong together: the same data set, seed, order, epoch and place in it,
+   * another part for each. Collective.
    *
    * @param comm whose ranks
    */
@@ -112,6 +177,100 @@ public final class Sampler extends Handle {
         done += part;
       }
       return indices;
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * This rank's next sample indices: a batch.
+   *
+   * @param count how many, from 1 to 2^27
+   * @return fewer than {@code count} only at the end; none: the epoch has ended. After that it throws
+   *     an {@link InvalidStateException} until {@link #setEpoch}
+   */
+  public long[] next(int count) {
+    if (count > LARGEST_BATCH) {
+      throw DtException.invalidArgument(
+          "dt_sampler_next: count is " + count + "; at most " + LARGEST_BATCH
+              + " at once, or indices() for more");
+    }
+    try {
+      byte[] packed = Raw.sampler_next(number(), count);
+      long[] batch = new long[packed.length / 8];
+      Packing.read(packed).asLongBuffer().get(batch);
+      return batch;
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * What {@link #next} gives until the epoch's end.
+   *
+   * @param size of a batch, but for the last one
+   * @return to be gone through once per epoch; each iterator takes from this sampler
+   */
+  public Iterable<long[]> batches(int size) {
+    return () ->
+        new Iterator<>() {
+          private long[] batch; // null: not asked for yet; empty: the end
+
+          @Override
+          public boolean hasNext() {
+            if (batch == null) batch = Sampler.this.next(size);
+            return batch.length > 0;
+          }
+
+          @Override
+          public long[] next() {
+            if (!hasNext()) throw new NoSuchElementException("the epoch has ended");
+            long[] given = batch;
+            batch = null;
+            return given;
+          }
+        };
+  }
+
+  /**
+   * Where the job is when every rank has taken all that {@link #next} gave on this one.
+   *
+   * @return for a checkpoint; the state of one rank does for all
+   */
+  public SamplerState save() {
+    return save(-1);
+  }
+
+  /**
+   * Where the job is when every rank has used as many samples as this one: for a loader that reads
+   * ahead.
+   *
+   * @param taken of {@link #length}; -1: as many as {@link #next} gave
+   * @return for a checkpoint; the state of one rank does for all
+   */
+  public SamplerState save(long taken) {
+    try {
+      ByteBuffer packed = Packing.read(Raw.sampler_save(number(), taken));
+      return new SamplerState(
+          packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong());
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /**
+   * Goes on where a job was: what was left of the epoch is dealt out to the ranks that there are now.
+   *
+   * @param state the same on all ranks
+   */
+  public void resume(SamplerState state) {
+    if (state == null) {
+      throw DtException.invalidArgument(
+          "dt_sampler_resume: state is null; give what save() gave");
+    }
+    try {
+      Raw.sampler_resume(
+          number(), state.epoch(), state.consumed(), state.size(), state.order());
     } finally {
       Reference.reachabilityFence(this);
     }

@@ -7,7 +7,9 @@ import static dttest.Check.that;
 import static dttest.Check.thrown;
 
 import io.dt.InvalidArgumentException;
+import io.dt.InvalidStateException;
 import io.dt.Sampler;
+import io.dt.SamplerState;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Files;
@@ -15,6 +17,8 @@ import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.util.Arrays;
 import java.util.HexFormat;
+import java.util.Iterator;
+import java.util.NoSuchElementException;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -25,6 +29,92 @@ final class SamplerTests {
   static void add() {
     test("the sampler equals every recorded DistributedSampler", SamplerTests::vectors);
     test("many sample indices at once", SamplerTests::many);
+    test("blocks and weights", SamplerTests::orders);
+    test("batches of samples", SamplerTests::batches);
+    test("an epoch goes on, on other ranks", SamplerTests::resumed);
+  }
+
+  private static void orders() throws Exception {
+    // What tests/bindings/python/sampler_test.py works out.
+    try (Sampler blocks = Sampler.blocks(1, 0, 10, 3, 4, 5, false);
+        Sampler drawn = Sampler.weighted(1, 0, new double[] {0, 1, 2, 3}, 8, 5, false);
+        Sampler many = Sampler.blocks(8, 7, 1_000_000_000_000L, 1, 0, 5, true)) {
+      that(Arrays.equals(blocks.indices(), new long[] {2, 1, 0, 6, 7, 8, 4, 3, 5, 9}), "blocks");
+      that(Arrays.equals(drawn.indices(), new long[] {3, 3, 3, 2, 1, 2, 2, 2}), "weights");
+      equal(many.length(), 125_000_000_000L);
+      equal(many.next(100).length, 100);
+    }
+    thrown(
+        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 0, 0, 0, false),
+        "block is 0; it must be at least 1");
+    thrown(
+        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 1, -1, 0, false),
+        "options->window is -1");
+    thrown(
+        InvalidArgumentException.class, () -> Sampler.weighted(1, 0, null, 0, 0, false),
+        "weights has no elements; give one for each sample");
+    thrown(
+        InvalidArgumentException.class,
+        () -> Sampler.weighted(1, 0, new double[] {1, Double.NaN}, 0, 0, false),
+        "options->weights[1] is nan; weights are finite and >= 0");
+  }
+
+  private static void batches() throws Exception {
+    try (Sampler sampler = new Sampler(3, 1, 100, 4, true, false)) {
+      for (int epoch = 0; epoch < 2; epoch++) {
+        sampler.setEpoch(epoch);
+        long[] all = sampler.indices();
+        int done = 0;
+        for (long[] batch : sampler.batches(8)) {
+          equal(batch.length, Math.min(8, 34 - done));
+          that(Arrays.equals(batch, Arrays.copyOfRange(all, done, done + batch.length)), "batch");
+          done += batch.length;
+        }
+        equal(done, 34);
+      }
+      thrown(
+          InvalidStateException.class, () -> sampler.next(1),
+          "rank 1 has taken its 34 samples of epoch 1", "dt_sampler_set_epoch()");
+      sampler.setEpoch(2);
+      thrown(InvalidArgumentException.class, () -> sampler.next(0), "count is 0");
+      thrown(InvalidArgumentException.class, () -> sampler.next(1 << 28), "at most 134217728");
+      Iterator<long[]> whole = sampler.batches(1 << 27).iterator();
+      equal(whole.next().length, 34);
+      that(!whole.hasNext(), "the end");
+      thrown(NoSuchElementException.class, whole::next);
+    }
+  }
+
+  private static void resumed() throws Exception {
+    SamplerState state;
+    long[] order;
+    try (Sampler sampler = new Sampler(1, 0, 100, 4, true, false)) {
+      sampler.setEpoch(7);
+      order = sampler.indices();
+      sampler.next(20);
+      equal(sampler.save(3).consumed(), 3L);
+      state = sampler.save();
+      equal(state.epoch(), 7L);
+      equal(state.consumed(), 20L);
+      thrown(InvalidArgumentException.class, () -> sampler.save(101), "taken is 101");
+      thrown(InvalidArgumentException.class, () -> sampler.resume(null), "state is null");
+    }
+    for (int rank = 0; rank < 3; rank++) {
+      try (Sampler sampler = new Sampler(3, rank, 100, 4, true, false)) {
+        sampler.resume(new SamplerState(7, 20, state.size(), state.order()));
+        sampler.setEpoch(7);
+        equal(sampler.length(), 27L);
+        long[] part = sampler.next(100);
+        for (int i = 0; i < 27; i++) equal(part[i], order[(20 + rank + 3 * i) % 100]);
+        equal(sampler.save().consumed(), 100L);
+      }
+    }
+    SamplerState saved = state;
+    try (Sampler other = new Sampler(1, 0, 100, 5, true, false)) {
+      thrown(
+          InvalidArgumentException.class, () -> other.resume(saved),
+          "another seed or another order; create it with the options");
+    }
   }
 
   private static void many() throws Exception {
