@@ -12,6 +12,7 @@
  *  - Bytes are (DATA, BYTES) in and Bytes out. Lists are one Bytes each, items as Packer writes
  *    them.
  */
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -438,8 +439,12 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
 
 // ---- Sampler ----
 
+/** Weights as doubles in native order, as many as samples, or none. */
 inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, int64_t seed,
-                              bool sequential, bool drop_last) {
+                              bool sequential, bool drop_last, int64_t block, int64_t window,
+                              const char* DATA, int64_t BYTES, int64_t draws) {
+  std::vector<double> weights(static_cast<std::size_t>(BYTES) / sizeof(double));
+  if (!weights.empty()) memcpy(weights.data(), DATA, weights.size() * sizeof(double));
   dt_sampler_options options;
   dt_sampler_options_init(&options);
   options.world_size = world_size;
@@ -448,6 +453,10 @@ inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, in
   options.seed = seed;
   options.sequential = sequential ? 1 : 0;
   options.drop_last = drop_last ? 1 : 0;
+  options.block = block;
+  options.window = window;
+  options.weights = weights.empty() ? nullptr : weights.data();
+  options.draws = draws;
   return made<dt_sampler>([&](dt_sampler** out) { return dt_sampler_create(&options, out); });
 }
 inline void sampler_set_epoch(int64_t sampler, int64_t epoch) {
@@ -466,6 +475,36 @@ inline Bytes sampler_indices(int64_t sampler, int64_t first, int64_t count) {
   detail::check(dt_sampler_indices(handle<dt_sampler>(sampler), first, count, indices.data()));
   return {std::string(reinterpret_cast<const char*>(indices.data()),
                       count > 0 ? static_cast<std::size_t>(count) * sizeof(int64_t) : 0)};
+}
+/** Indices as int64_t in native order; none at the end. */
+inline Bytes sampler_next(int64_t sampler, int64_t count) {
+  count = std::min(count, sampler_length(sampler) + 1);  // there are no more
+  std::vector<int64_t> indices(count > 0 ? static_cast<std::size_t>(count) : 1);
+  int64_t given = 0;
+  detail::check(dt_sampler_next(handle<dt_sampler>(sampler), count, indices.data(), &given));
+  return {std::string(reinterpret_cast<const char*>(indices.data()),
+                      static_cast<std::size_t>(given) * sizeof(int64_t))};
+}
+/** epoch, consumed, size, order. */
+inline Bytes sampler_save(int64_t sampler, int64_t taken) {
+  dt_sampler_state state;
+  dt_sampler_state_init(&state);
+  detail::check(dt_sampler_save(handle<dt_sampler>(sampler), taken, &state));
+  Packer packed;
+  for (const int64_t value : {state.epoch, state.consumed, state.size, state.order}) {
+    packed.add_number(value);
+  }
+  return packed.take();
+}
+inline void sampler_resume(int64_t sampler, int64_t epoch, int64_t consumed, int64_t size,
+                           int64_t order) {
+  dt_sampler_state state;
+  dt_sampler_state_init(&state);
+  state.epoch = epoch;
+  state.consumed = consumed;
+  state.size = size;
+  state.order = order;
+  detail::check(dt_sampler_resume(handle<dt_sampler>(sampler), &state));
 }
 inline void sampler_check(int64_t sampler, int64_t comm) {
   detail::check(dt_sampler_check(handle<dt_sampler>(sampler), handle<dt_comm>(comm)));

@@ -208,85 +208,103 @@ inline int64_t scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t c
 }
 
 // With a count for each rank, int64_t in native order: one list of `size`, of alltoallv two, what
-// is sent before what is received. The blocks of a list lie one behind the other, in rank order.
+// is sent before what is received. Then nothing more, and the blocks lie one behind the other, in
+// rank order; or as many lists of offsets.
 
 #ifndef SWIG
-/** The `lists` lists of counts; dt reads `size` of each, so fewer must not reach it. */
-inline std::vector<int64_t> counts_of(int64_t comm, const char* data, int64_t bytes,
-                                      std::size_t lists) {
-  std::vector<int64_t> counts;
-  for (Unpacker packed(data, bytes); packed.more();) counts.push_back(packed.number());
-  if (counts.size() != lists * static_cast<std::size_t>(comm_size(comm))) {
-    throw std::length_error("the counts were packed wrong: each list needs one for each rank");
+/** Where blocks lie. */
+class Tables {
+ public:
+  /** dt reads `size` of each list, so fewer must not reach it. */
+  Tables(int64_t comm, const char* data, int64_t bytes, std::size_t lists)
+      : lists_(lists), size_(static_cast<std::size_t>(comm_size(comm))) {
+    for (Unpacker packed(data, bytes); packed.more();) numbers_.push_back(packed.number());
+    const std::size_t counts = lists_ * size_;
+    if (numbers_.size() != counts && numbers_.size() != 2 * counts) {
+      throw std::length_error("the counts were packed wrong: each list needs one for each rank");
+    }
   }
-  return counts;
-}
+  /** Of gatherv and scatterv, where ranks that are not root have none. */
+  static Tables of_root(int64_t comm, const char* data, int64_t bytes) {
+    return Tables(comm, data, bytes, bytes == 0 ? 0 : 1);
+  }
+  const int64_t* counts(std::size_t list = 0) const { return part(list); }
+  /** Null: one behind the other. */
+  const int64_t* offsets(std::size_t list = 0) const { return part(lists_ + list); }
+
+ private:
+  const int64_t* part(std::size_t list) const {
+    return list * size_ < numbers_.size() ? numbers_.data() + list * size_ : nullptr;
+  }
+  std::vector<int64_t> numbers_;
+  std::size_t lists_;
+  std::size_t size_;
+};
 #endif
 
 inline void alltoallv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
                       int32_t dtype, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 2);
-  detail::check(dt_alltoallv(handle<dt_comm>(comm), memory(send), counts.data(), nullptr,
-                             memory(recv), counts.data() + counts.size() / 2, nullptr, DT_TYPES,
+  const Tables tables(comm, DATA, BYTES, 2);
+  detail::check(dt_alltoallv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
+                             memory(recv), tables.counts(1), tables.offsets(1), DT_TYPES,
                              memory(stream), nullptr));
 }
 inline int64_t alltoallv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
                                int64_t BYTES, int32_t dtype, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 2);
+  const Tables tables(comm, DATA, BYTES, 2);
   return issued([&](dt_work** out) {
-    return dt_alltoallv(handle<dt_comm>(comm), memory(send), counts.data(), nullptr, memory(recv),
-                        counts.data() + counts.size() / 2, nullptr, DT_TYPES, memory(stream), out);
+    return dt_alltoallv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
+                        memory(recv), tables.counts(1), tables.offsets(1), DT_TYPES, memory(stream),
+                        out);
   });
 }
 /** No counts: this rank is not root. */
 inline void gatherv(int64_t comm, int64_t send, int64_t count, int64_t recv, const char* DATA,
                     int64_t BYTES, int32_t dtype, int32_t root, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  const Tables tables = Tables::of_root(comm, DATA, BYTES);
   detail::check(dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv),
-                           BYTES == 0 ? nullptr : counts.data(), nullptr, DT_TYPES, root,
-                           memory(stream), nullptr));
+                           tables.counts(), tables.offsets(), DT_TYPES, root, memory(stream),
+                           nullptr));
 }
 /** No counts: this rank is not root. */
 inline int64_t gatherv_async(int64_t comm, int64_t send, int64_t count, int64_t recv,
                              const char* DATA, int64_t BYTES, int32_t dtype, int32_t root,
                              int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  const Tables tables = Tables::of_root(comm, DATA, BYTES);
   return issued([&](dt_work** out) {
-    return dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv),
-                      BYTES == 0 ? nullptr : counts.data(), nullptr, DT_TYPES, root, memory(stream),
-                      out);
+    return dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv), tables.counts(),
+                      tables.offsets(), DT_TYPES, root, memory(stream), out);
   });
 }
 /** No counts: this rank is not root. */
 inline void scatterv(int64_t comm, int64_t send, const char* DATA, int64_t BYTES, int64_t recv,
                      int64_t count, int32_t dtype, int32_t root, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
-  detail::check(dt_scatterv(handle<dt_comm>(comm), memory(send),
-                            BYTES == 0 ? nullptr : counts.data(), nullptr, memory(recv), count,
-                            DT_TYPES, root, memory(stream), nullptr));
+  const Tables tables = Tables::of_root(comm, DATA, BYTES);
+  detail::check(dt_scatterv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
+                            memory(recv), count, DT_TYPES, root, memory(stream), nullptr));
 }
 /** No counts: this rank is not root. */
 inline int64_t scatterv_async(int64_t comm, int64_t send, const char* DATA, int64_t BYTES,
                               int64_t recv, int64_t count, int32_t dtype, int32_t root,
                               int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, BYTES == 0 ? 0 : 1);
+  const Tables tables = Tables::of_root(comm, DATA, BYTES);
   return issued([&](dt_work** out) {
-    return dt_scatterv(handle<dt_comm>(comm), memory(send), BYTES == 0 ? nullptr : counts.data(),
-                       nullptr, memory(recv), count, DT_TYPES, root, memory(stream), out);
+    return dt_scatterv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
+                       memory(recv), count, DT_TYPES, root, memory(stream), out);
   });
 }
 inline void allgatherv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
                        int32_t dtype, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 1);
-  detail::check(dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), counts.data(),
-                              nullptr, DT_TYPES, memory(stream), nullptr));
+  const Tables tables(comm, DATA, BYTES, 1);
+  detail::check(dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), tables.counts(),
+                              tables.offsets(), DT_TYPES, memory(stream), nullptr));
 }
 inline int64_t allgatherv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
                                 int64_t BYTES, int32_t dtype, int64_t stream) {
-  const std::vector<int64_t> counts = counts_of(comm, DATA, BYTES, 1);
+  const Tables tables(comm, DATA, BYTES, 1);
   return issued([&](dt_work** out) {
-    return dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), counts.data(), nullptr,
-                         DT_TYPES, memory(stream), out);
+    return dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), tables.counts(),
+                         tables.offsets(), DT_TYPES, memory(stream), out);
   });
 }
 #ifndef SWIG

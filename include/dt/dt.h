@@ -191,10 +191,11 @@ typedef enum dt_dtype {
 
 /**
  * Reductions. On one host each element is combined in rank order; over several hosts first over the
- * ranks of each host, then over the hosts in the order of their lowest ranks. So every rank gets
- * the same bits, whatever the timing; other placements of the ranks may round differently. f16 and
- * bf16 accumulate in f32 and are rounded at the end, over several hosts also once between the two
- * steps. Integers wrap. NaN propagates through min and max.
+ * ranks of each host, then over the hosts, in an order that follows from the number of elements and
+ * the place of the element (network.algorithm). So every rank gets the same bits, whatever the
+ * timing; other placements of the ranks may round differently. f16 and bf16 accumulate in f32 and
+ * are rounded at the end and each time a host passes a sum on to another one: once, or as often as
+ * the number of hosts can be halved. Integers wrap. NaN propagates through min and max.
  */
 typedef enum dt_reduce_op {
   DT_SUM = 0,
@@ -871,8 +872,8 @@ DT_API dt_status dt_gather(dt_comm* comm, const void* send, void* recv, int64_t 
  * @param send_count elements of this rank, >= 0.
  * @param recv       room for all on root; ignored elsewhere, like counts and offsets.
  * @param counts     [size] on root: elements of each rank; read before the call returns.
- * @param offsets    [size] on root: where they go in `recv`, in elements; NULL: one behind the
- *                   other, in rank order.
+ * @param offsets    [size] on root: where they go in `recv`, in elements; no two overlap; NULL: one
+ *                   behind the other, in rank order.
  * @param dtype      of the elements.
  * @param root       rank in the communicator.
  * @param stream     as in dt_allreduce().
@@ -932,8 +933,8 @@ DT_API dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* cou
  * @param send     [counts[rank]] elements; may be recv + offsets[rank].
  * @param recv     room for everybody's.
  * @param counts   [size] elements of each rank, >= 0; read before the call returns, like offsets.
- * @param offsets  [size] where they go in `recv`, in elements; NULL: one behind the other, in rank
- *                 order. May differ between ranks.
+ * @param offsets  [size] where they go in `recv`, in elements; no two overlap; NULL: one behind the
+ *                 other, in rank order. May differ between ranks.
  * @param dtype    of the elements.
  * @param stream   as in dt_allreduce().
  * @param out_work as in dt_allreduce().
@@ -1514,16 +1515,30 @@ DT_API void dt_reducer_destroy(dt_reducer* reducer);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 
-/** How a data set is dealt out. Zero is the default of the optional fields. */
+/**
+ * How a data set is dealt out. Zero is the default of the optional fields.
+ *
+ * | order | asked for by | memory |
+ * | --- | --- | --- |
+ * | torch.randperm | nothing | 8 bytes per sample |
+ * | of the data set | sequential | none |
+ * | blocks and samples inside a window | block | none |
+ * | draws with replacement | weights | 8 bytes per sample |
+ */
 typedef struct dt_sampler_options {
-  uint32_t struct_size; /**< set by the *_init() function */
-  int32_t world_size;   /**< >= 1 */
-  int32_t rank;         /**< in [0, world_size) */
-  int32_t sequential;   /**< 1: do not shuffle */
-  int64_t size;         /**< samples of the data set, >= 0 */
-  int64_t seed;         /**< equal on all ranks; taken modulo 2^64 */
-  int32_t drop_last;    /**< 1: drop the tail instead of repeating samples from the front */
-  int32_t reserved;     /**< zero */
+  uint32_t struct_size;  /**< set by the *_init() function */
+  int32_t world_size;    /**< >= 1 */
+  int32_t rank;          /**< in [0, world_size) */
+  int32_t sequential;    /**< 1: do not shuffle */
+  int64_t size;          /**< samples of the data set, >= 0 */
+  int64_t seed;          /**< equal on all ranks; taken modulo 2^64 */
+  int32_t drop_last;     /**< 1: drop the tail instead of repeating samples from the front */
+  int32_t reserved;      /**< zero */
+  int64_t block;         /**< > 0: shuffle blocks of so many consecutive samples, and the samples
+                              within each window; 1: one shuffle of all samples */
+  int64_t window;        /**< with block: samples of the order that mix; 0: those of 16 blocks */
+  const double* weights; /**< not NULL: [size], >= 0, how often each sample is drawn */
+  int64_t draws;         /**< with weights: of an epoch, over all ranks; 0: size */
 } dt_sampler_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1532,9 +1547,26 @@ static inline void dt_sampler_options_init(dt_sampler_options* options) {
   options->struct_size = (uint32_t)sizeof *options;
 }
 
+/** Where a job is in its epoch: what a checkpoint holds. Does not depend on the world size. */
+typedef struct dt_sampler_state {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t reserved;     /**< zero */
+  int64_t epoch;        /**< >= 0 */
+  int64_t consumed;     /**< samples of the epoch's order that all ranks together have taken */
+  int64_t size;         /**< samples of the data set */
+  int64_t order;        /**< tells another seed, order or weights apart */
+} dt_sampler_state;
+
+/** Sets struct_size and zeroes the rest. @param state may not be NULL. @thread any */
+static inline void dt_sampler_state_init(dt_sampler_state* state) {
+  memset(state, 0, sizeof *state);
+  state->struct_size = (uint32_t)sizeof *state;
+}
+
 /**
- * Deals a data set out to ranks, index for index as PyTorch's DistributedSampler.
- * @param options     borrowed during the call.
+ * Deals a data set out to ranks, index for index as PyTorch's DistributedSampler. Blocks and
+ * weights give other orders (docs/sampler.md), dealt out in the same way.
+ * @param options     borrowed during the call, with the weights.
  * @param out_sampler gives the handle, at epoch 0; dt_sampler_destroy().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_OUT_OF_MEMORY.
  * @thread any
@@ -1543,22 +1575,26 @@ static inline void dt_sampler_options_init(dt_sampler_options* options) {
 DT_API dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_sampler);
 
 /**
- * Chooses the epoch's order. A forgotten call repeats the same order.
+ * Chooses the epoch's order, and goes to its front. The epoch that is chosen already goes on where
+ * it is, unless all of it was taken: a resumed job calls this in its loop as ever. Without the call
+ * dt_sampler_indices() repeats the same order.
  * @param sampler the handle.
  * @param epoch   >= 0.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread one at a time
- * @cost O(size) time and 8 bytes per sample, at the next dt_sampler_indices().
+ * @cost O(1). Where the order is torch's: O(size) time and 8 bytes per sample, at the next call for
+ *       indices.
  * @since ABI 0
  */
 DT_API dt_status dt_sampler_set_epoch(dt_sampler* sampler, int64_t epoch);
 
-/** Samples of this rank per epoch. @param sampler the handle. @param out_length >= 0, equal on all
- * ranks. @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+/** Samples of this rank in the epoch, or in what was left of it where dt_sampler_resume() set in.
+ * @param sampler the handle. @param out_length >= 0, equal on all ranks.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
 DT_API dt_status dt_sampler_length(dt_sampler* sampler, int64_t* out_length);
 
 /**
- * Copies a range of this rank's sample indices; a job resumes by its position.
+ * Copies a range of this rank's sample indices, wherever dt_sampler_next() is.
  * @param sampler     the handle.
  * @param first       position in [0, length].
  * @param count       with first + count <= length.
@@ -1571,10 +1607,53 @@ DT_API dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t 
                                     int64_t* out_indices);
 
 /**
- * Whether the samplers of all ranks belong together: the same data set, seed, order and epoch, and
- * another part for each.
+ * Copies this rank's next sample indices: a batch.
+ * @param sampler     the handle.
+ * @param count       how many, >= 1.
+ * @param out_indices room for [count] indices into the data set.
+ * @param out_count   how many there were, fewer than `count` only at the end; 0: the epoch has
+ * ended.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE when the end was told before, and
+ *         dt_sampler_set_epoch() not called since; DT_ERR_OUT_OF_MEMORY.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_next(dt_sampler* sampler, int64_t count, int64_t* out_indices,
+                                 int64_t* out_count);
+
+/**
+ * Where the job is, when every rank has taken as many samples as this one. The state of one rank
+ * does for all.
+ * @param sampler   the handle.
+ * @param taken     samples that this rank has used, in [0, length], where a loader reads ahead;
+ *                  -1: as many as dt_sampler_next() gave.
+ * @param out_state initialised by dt_sampler_state_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_save(dt_sampler* sampler, int64_t taken, dt_sampler_state* out_state);
+
+/**
+ * Goes on where a job was: what is left of the epoch's order is dealt out to the ranks of this
+ * sampler, of which there may be more or fewer than before. Each sample that was left comes once,
+ * but for the tail, which is filled up from the epoch's front or dropped as ever. With the same
+ * world size every rank gets what it would have got.
+ * @param sampler the handle; created with the options of the one that was saved, but for
+ * world_size, rank and drop_last.
+ * @param state   borrowed during the call; the same on all ranks.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT, also for a state of another order.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_sampler_resume(dt_sampler* sampler, const dt_sampler_state* state);
+
+/**
+ * Whether the samplers of all ranks belong together: the same data set, seed, order, epoch and
+ * place in it, and another part for each.
  *
- * Collective over `comm`, once the samplers are made, or after each dt_sampler_set_epoch().
+ * Collective over `comm`, once the samplers are made, or after each dt_sampler_set_epoch() and
+ * dt_sampler_resume().
  * @param sampler the handle.
  * @param comm    whose ranks deal the data set out; may be part of them.
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first difference and both sides (the

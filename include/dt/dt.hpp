@@ -17,6 +17,7 @@
  *     DT_ERR_INVALID_ARGUMENT.
  */
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -1003,6 +1004,18 @@ struct SamplerOptions {
   int64_t seed = 0;
   bool sequential = false;
   bool drop_last = false;
+  int64_t block = 0;
+  int64_t window = 0;
+  const double* weights = nullptr; /**< [size], borrowed while the sampler is made */
+  int64_t draws = 0;
+};
+
+/** Fields as in dt_sampler_state. */
+struct SamplerState {
+  int64_t epoch = 0;
+  int64_t consumed = 0;
+  int64_t size = 0;
+  int64_t order = 0;
 };
 
 /** Which samples of a data set this rank sees, in which order. */
@@ -1017,6 +1030,10 @@ class Sampler {
     c_options.seed = options.seed;
     c_options.sequential = options.sequential ? 1 : 0;
     c_options.drop_last = options.drop_last ? 1 : 0;
+    c_options.block = options.block;
+    c_options.window = options.window;
+    c_options.weights = options.weights;
+    c_options.draws = options.draws;
     detail::check(dt_sampler_create(&c_options, handle_.out()));
   }
   /** Takes the handle. */
@@ -1026,7 +1043,7 @@ class Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  /** A forgotten call repeats the same order. */
+  /** The epoch that is chosen already goes on where it is, unless all of it was taken. */
   void set_epoch(int64_t epoch) { detail::check(dt_sampler_set_epoch(get_handle(), epoch)); }
   int64_t length() const {
     int64_t value = 0;
@@ -1040,6 +1057,33 @@ class Sampler {
   /** Copies [first, first + count) into `out`, [count] long. */
   void indices(int64_t first, int64_t count, int64_t* out) const {
     detail::check(dt_sampler_indices(get_handle(), first, count, out));
+  }
+  /** The next batch, shorter only at the end; empty: the epoch has ended. */
+  std::vector<int64_t> next(int64_t count) {
+    count = std::min(count, length() + 1);  // what dt refuses or cannot give needs no memory
+    std::vector<int64_t> out(count > 0 ? static_cast<std::size_t>(count) : 1);
+    int64_t given = 0;
+    detail::check(dt_sampler_next(get_handle(), count, out.data(), &given));
+    out.resize(static_cast<std::size_t>(given));
+    return out;
+  }
+  /** Where the job is, for a checkpoint. `taken`: samples that this rank has used; -1: all that
+   * next() gave. */
+  SamplerState save(int64_t taken = -1) const {
+    dt_sampler_state state;
+    dt_sampler_state_init(&state);
+    detail::check(dt_sampler_save(get_handle(), taken, &state));
+    return {state.epoch, state.consumed, state.size, state.order};
+  }
+  /** Goes on there; the number of ranks may be another one. */
+  void resume(const SamplerState& state) {
+    dt_sampler_state c_state;
+    dt_sampler_state_init(&c_state);
+    c_state.epoch = state.epoch;
+    c_state.consumed = state.consumed;
+    c_state.size = state.size;
+    c_state.order = state.order;
+    detail::check(dt_sampler_resume(get_handle(), &c_state));
   }
   /** From `first` to the end of the epoch. */
   std::vector<int64_t> indices(int64_t first = 0) const {

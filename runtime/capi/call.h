@@ -86,6 +86,29 @@ void destroy(const void* handle) noexcept {
   }
 }
 
+/// A struct that a caller filled, of whatever size, as ours: missing fields are zero, fields that
+/// we do not know must be zero.
+template <class T>
+Status read_options(const Call& call, const T* given, const char* argument, const char* init,
+                    T* out) {
+  memset(out, 0, sizeof *out);
+  if (given == nullptr) return {};
+  DT_TRY(call.known_size(given->struct_size, sizeof(uint32_t), argument, init));
+  const size_t size = given->struct_size;
+  memcpy(out, given, std::min(size, sizeof *out));
+  if (out->reserved != 0) {
+    return call.invalid("%s->reserved is not 0; begin with %s()", argument, init);
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof *out; i < size; ++i) {
+    if (bytes[i] != 0) {
+      return call.invalid("%s has a field at byte %zu that this library (%s) does not know",
+                          argument, i, dt_version());
+    }
+  }
+  return {};
+}
+
 /// Fills a field of a caller's struct: what does not fit is cut.
 template <size_t N>
 void copy_text(const std::string& text, char (&out)[N]) {

@@ -52,6 +52,42 @@ Status read_table(const Call& call, const Table& table, int32_t size, dt_dtype d
   return {};
 }
 
+/// Blocks in `recv` may not overlap; without offsets they do not.
+Status check_apart(const Call& call, const Table& table, const std::vector<Extent>& extents) {
+  if (table.offsets == nullptr) return {};
+  std::vector<size_t> ranks;
+  bool ascending = true;
+  int64_t end = 0;
+  for (size_t rank = 0; rank < extents.size(); ++rank) {
+    if (extents[rank].count == 0) continue;
+    ascending = ascending && extents[rank].offset >= end;
+    end = extents[rank].end();
+    ranks.push_back(rank);
+  }
+  if (ascending) return {};
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](size_t a, size_t b) { return extents[a].offset < extents[b].offset; });
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    const size_t a = ranks[i - 1];
+    const size_t b = ranks[i];
+    if (extents[a].end() <= extents[b].offset) continue;
+    return call.invalid(
+        "the blocks of ranks %zu and %zu overlap in recv: %s[%zu] is %lld with %lld elements, "
+        "%s[%zu] is %lld with %lld; give offsets that keep them apart",
+        a, b, table.offsets_name, a, static_cast<long long>(extents[a].offset),
+        static_cast<long long>(extents[a].count), table.offsets_name, b,
+        static_cast<long long>(extents[b].offset), static_cast<long long>(extents[b].count));
+  }
+  return {};
+}
+
+/// The table of what is written.
+Status read_incoming(const Call& call, const Table& table, int32_t size, dt_dtype dtype,
+                     std::vector<Extent>* out) {
+  DT_TRY(read_table(call, table, size, dtype, out));
+  return check_apart(call, table, *out);
+}
+
 /// The one count of a rank that is not the root.
 Status check_count(const Call& call, const char* argument, int64_t count, dt_dtype dtype) {
   DT_TRY(check_elements(call, 0, dtype, 1));
@@ -163,8 +199,8 @@ dt_status dt_alltoallv(dt_comm* comm, const void* send, const int64_t* send_coun
     auto blocks = std::make_shared<Blocks>();
     DT_TRY(read_table(call, {"send_counts", send_counts, "send_offsets", send_offsets}, size, dtype,
                       &blocks->outgoing));
-    DT_TRY(read_table(call, {"recv_counts", recv_counts, "recv_offsets", recv_offsets}, size, dtype,
-                      &blocks->incoming));
+    DT_TRY(read_incoming(call, {"recv_counts", recv_counts, "recv_offsets", recv_offsets}, size,
+                         dtype, &blocks->incoming));
     Collective collective = collective_of(Kind::kAlltoallv, send, recv, 0, dtype, 0, stream);
     return issue_blocks(call, *on, collective, std::move(blocks), true, kNowhere, out_work);
   });
@@ -204,8 +240,8 @@ dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t send_count, void* 
     const bool receives = root == on->comm->rank();
     int64_t place = kNowhere;
     if (receives) {
-      DT_TRY(
-          read_table(call, {"counts", counts, "offsets", offsets}, size, dtype, &blocks->incoming));
+      DT_TRY(read_incoming(call, {"counts", counts, "offsets", offsets}, size, dtype,
+                           &blocks->incoming));
       place = blocks->incoming[static_cast<size_t>(root)].offset;
     } else {
       blocks->incoming.assign(static_cast<size_t>(size), {});
@@ -270,8 +306,8 @@ dt_status dt_allgatherv(dt_comm* comm, const void* send, void* recv, const int64
     const int32_t size = on->comm->size();
     DT_TRY(check_elements(call, 0, dtype, 1));
     auto blocks = std::make_shared<Blocks>();
-    DT_TRY(
-        read_table(call, {"counts", counts, "offsets", offsets}, size, dtype, &blocks->incoming));
+    DT_TRY(read_incoming(call, {"counts", counts, "offsets", offsets}, size, dtype,
+                         &blocks->incoming));
     const Extent own = blocks->incoming[static_cast<size_t>(on->comm->rank())];
     blocks->outgoing.assign(static_cast<size_t>(size), {0, own.count});
     Collective collective = collective_of(Kind::kAllgatherv, send, recv, 0, dtype, 0, stream);

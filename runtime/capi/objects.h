@@ -55,7 +55,7 @@ struct ReducerObject {
 
 struct SamplerObject {
   static constexpr HandleKind kKind = HandleKind::kSampler;
-  explicit SamplerObject(const training::Sampler::Options& options) : sampler(options) {}
+  explicit SamplerObject(training::Sampler::Options options) : sampler(std::move(options)) {}
   training::Sampler sampler;
   Turns turns;
 };

@@ -99,7 +99,7 @@ DT_FIELD(dt_reducer_statistics, hidden_share, 64, 8);
 DT_FIELD(dt_reducer_statistics, rebuilt, 72, 4);
 DT_FIELD(dt_reducer_statistics, reserved, 76, 4);
 
-DT_SIZE(dt_sampler_options, 40);
+DT_SIZE(dt_sampler_options, 72);
 DT_FIELD(dt_sampler_options, struct_size, 0, 4);
 DT_FIELD(dt_sampler_options, world_size, 4, 4);
 DT_FIELD(dt_sampler_options, rank, 8, 4);
@@ -108,6 +108,18 @@ DT_FIELD(dt_sampler_options, size, 16, 8);
 DT_FIELD(dt_sampler_options, seed, 24, 8);
 DT_FIELD(dt_sampler_options, drop_last, 32, 4);
 DT_FIELD(dt_sampler_options, reserved, 36, 4);
+DT_FIELD(dt_sampler_options, block, 40, 8);
+DT_FIELD(dt_sampler_options, window, 48, 8);
+DT_FIELD(dt_sampler_options, weights, 56, 8);
+DT_FIELD(dt_sampler_options, draws, 64, 8);
+
+DT_SIZE(dt_sampler_state, 40);
+DT_FIELD(dt_sampler_state, struct_size, 0, 4);
+DT_FIELD(dt_sampler_state, reserved, 4, 4);
+DT_FIELD(dt_sampler_state, epoch, 8, 8);
+DT_FIELD(dt_sampler_state, consumed, 16, 8);
+DT_FIELD(dt_sampler_state, size, 24, 8);
+DT_FIELD(dt_sampler_state, order, 32, 8);
 
 DT_SIZE(dt_status, 4);
 DT_VALUE(DT_OK, 0);

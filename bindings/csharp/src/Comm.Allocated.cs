@@ -150,6 +150,12 @@ namespace Dt
                 "; allocate more");
         }
 
+        static void Check(string operation, string name, Memory memory, Counts counts, Dtype dtype)
+        {
+            Check(operation, name, memory, counts.HasOffsets ? 0 : counts.Total, dtype, 1);
+            if (counts.HasOffsets) counts.CheckBlocks(name, memory.Bytes / Elements.Size(dtype));
+        }
+
         void Run(Operation operation, Memory send, Memory recv)
         {
             Pin sendPin = Pin.Of(send), recvPin = new Pin();

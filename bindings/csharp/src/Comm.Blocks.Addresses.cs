@@ -65,90 +65,103 @@ namespace Dt
         }
 
         /// <summary>As Alltoall, with a count for each pair of ranks: sendCounts[r] elements go to
-        /// rank r, and recvCounts[r] come from it, one part behind the other. Where two ranks
+        /// rank r, and recvCounts[r] come from it, one part behind the other, or from
+        /// sendOffsets[r] and recvOffsets[r] on. Received parts may not overlap. Where two ranks
         /// differ, all throw <see cref="DtMismatchException"/>.</summary>
         public void Alltoallv(IntPtr send, long[] sendCounts, IntPtr recv, long[] recvCounts, Dtype
-            dtype, IntPtr stream = default(IntPtr))
+            dtype, IntPtr stream = default(IntPtr), long[] sendOffsets = null, long[] recvOffsets =
+            null)
         {
-            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, Size);
-            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, Size);
+            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, sendOffsets, Size);
+            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, recvOffsets, Size);
             Run(new Operation(Kind.Alltoallv, 0, to.Pack(from), dtype, 0, stream), send.ToInt64(),
                 recv.ToInt64());
         }
 
         /// <summary>As Alltoall, with a count for each pair of ranks: sendCounts[r] elements go to
-        /// rank r, and recvCounts[r] come from it, one part behind the other. Where two ranks
+        /// rank r, and recvCounts[r] come from it, one part behind the other, or from
+        /// sendOffsets[r] and recvOffsets[r] on. Received parts may not overlap. Where two ranks
         /// differ, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
         public Work AlltoallvAsync(IntPtr send, long[] sendCounts, IntPtr recv, long[] recvCounts,
-            Dtype dtype, IntPtr stream = default(IntPtr))
+            Dtype dtype, IntPtr stream = default(IntPtr), long[] sendOffsets = null, long[]
+            recvOffsets = null)
         {
-            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, Size);
-            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, Size);
+            Counts to = Counts.Of("alltoallv", "sendCounts", sendCounts, sendOffsets, Size);
+            Counts from = Counts.Of("alltoallv", "recvCounts", recvCounts, recvOffsets, Size);
             return Start(new Operation(Kind.Alltoallv, 0, to.Pack(from), dtype, 0, stream),
                 send.ToInt64(), recv.ToInt64());
         }
 
-        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other;
-        /// elsewhere than on the root recv and counts are ignored. Where a rank gives another
-        /// count, all throw <see cref="DtMismatchException"/>.</summary>
+        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other, or
+        /// from offsets[r] on, where they may not overlap; elsewhere than on the root recv, counts
+        /// and offsets are ignored. Where a rank gives another count, all throw <see
+        /// cref="DtMismatchException"/>.</summary>
         public void Gatherv(IntPtr send, long sendCount, IntPtr recv, long[] counts, Dtype dtype,
-            int root, IntPtr stream = default(IntPtr))
+            int root, IntPtr stream = default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Rank == root ? Counts.Of("gatherv", "counts", counts, Size) : Counts.None;
+            Counts parts = Rank == root
+                ? Counts.Of("gatherv", "counts", counts, offsets, Size) : Counts.None;
             Run(new Operation(Kind.Gatherv, sendCount, parts.Pack(), dtype, root, stream),
                 send.ToInt64(), recv.ToInt64());
         }
 
-        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other;
-        /// elsewhere than on the root recv and counts are ignored. Where a rank gives another
-        /// count, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
+        /// <summary>As Gather, with counts[r] elements of rank r, one part behind the other, or
+        /// from offsets[r] on, where they may not overlap; elsewhere than on the root recv, counts
+        /// and offsets are ignored. Where a rank gives another count, all throw <see
+        /// cref="DtMismatchException"/>. Returns at once.</summary>
         public Work GathervAsync(IntPtr send, long sendCount, IntPtr recv, long[] counts, Dtype
-            dtype, int root, IntPtr stream = default(IntPtr))
+            dtype, int root, IntPtr stream = default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Rank == root ? Counts.Of("gatherv", "counts", counts, Size) : Counts.None;
+            Counts parts = Rank == root
+                ? Counts.Of("gatherv", "counts", counts, offsets, Size) : Counts.None;
             return Start(new Operation(Kind.Gatherv, sendCount, parts.Pack(), dtype, root, stream),
                 send.ToInt64(), recv.ToInt64());
         }
 
-        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other;
-        /// elsewhere than on the root send and counts are ignored. Where a rank expects another
-        /// count, all throw <see cref="DtMismatchException"/>.</summary>
+        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other, or
+        /// from offsets[r] on; elsewhere than on the root send, counts and offsets are ignored.
+        /// Where a rank expects another count, all throw <see
+        /// cref="DtMismatchException"/>.</summary>
         public void Scatterv(IntPtr send, long[] counts, IntPtr recv, long recvCount, Dtype dtype,
-            int root, IntPtr stream = default(IntPtr))
+            int root, IntPtr stream = default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Rank == root ? Counts.Of("scatterv", "counts", counts, Size) : Counts.None;
+            Counts parts = Rank == root
+                ? Counts.Of("scatterv", "counts", counts, offsets, Size) : Counts.None;
             Run(new Operation(Kind.Scatterv, recvCount, parts.Pack(), dtype, root, stream),
                 send.ToInt64(), recv.ToInt64());
         }
 
-        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other;
-        /// elsewhere than on the root send and counts are ignored. Where a rank expects another
-        /// count, all throw <see cref="DtMismatchException"/>. Returns at once.</summary>
+        /// <summary>As Scatter, with counts[r] elements for rank r, one part behind the other, or
+        /// from offsets[r] on; elsewhere than on the root send, counts and offsets are ignored.
+        /// Where a rank expects another count, all throw <see cref="DtMismatchException"/>. Returns
+        /// at once.</summary>
         public Work ScattervAsync(IntPtr send, long[] counts, IntPtr recv, long recvCount, Dtype
-            dtype, int root, IntPtr stream = default(IntPtr))
+            dtype, int root, IntPtr stream = default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Rank == root ? Counts.Of("scatterv", "counts", counts, Size) : Counts.None;
+            Counts parts = Rank == root
+                ? Counts.Of("scatterv", "counts", counts, offsets, Size) : Counts.None;
             return Start(new Operation(Kind.Scatterv, recvCount, parts.Pack(), dtype, root, stream),
                 send.ToInt64(), recv.ToInt64());
         }
 
-        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other. All
-        /// ranks name the same counts, or all throw <see cref="DtMismatchException"/>.</summary>
+        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other, or
+        /// from offsets[r] on, where they may not overlap. All ranks name the same counts, or all
+        /// throw <see cref="DtMismatchException"/>.</summary>
         public void Allgatherv(IntPtr send, IntPtr recv, long[] counts, Dtype dtype, IntPtr stream =
-            default(IntPtr))
+            default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Counts.Of("allgatherv", "counts", counts, Size);
+            Counts parts = Counts.Of("allgatherv", "counts", counts, offsets, Size);
             Run(new Operation(Kind.Allgatherv, 0, parts.Pack(), dtype, 0, stream), send.ToInt64(),
                 recv.ToInt64());
         }
 
-        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other. All
-        /// ranks name the same counts, or all throw <see cref="DtMismatchException"/>. Returns at
-        /// once.</summary>
+        /// <summary>As Allgather, with counts[r] elements of rank r, one part behind the other, or
+        /// from offsets[r] on, where they may not overlap. All ranks name the same counts, or all
+        /// throw <see cref="DtMismatchException"/>. Returns at once.</summary>
         public Work AllgathervAsync(IntPtr send, IntPtr recv, long[] counts, Dtype dtype, IntPtr
-            stream = default(IntPtr))
+            stream = default(IntPtr), long[] offsets = null)
         {
-            Counts parts = Counts.Of("allgatherv", "counts", counts, Size);
+            Counts parts = Counts.Of("allgatherv", "counts", counts, offsets, Size);
             return Start(new Operation(Kind.Allgatherv, 0, parts.Pack(), dtype, 0, stream),
                 send.ToInt64(), recv.ToInt64());
         }

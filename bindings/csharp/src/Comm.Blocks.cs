@@ -21,14 +21,15 @@ namespace Dt
             return new Operation(Kind.Alltoall, sent / ranks, null, type, 0, IntPtr.Zero);
         }
 
-        Operation Exchange(Dtype type, long sent, long[] sendCounts, long received, long[] recvCounts)
+        Operation Exchange(Dtype type, long sent, long[] sendCounts, long[] sendOffsets, long received,
+            long[] recvCounts, long[] recvOffsets)
         {
             const string Name = "alltoallv";
             int ranks = Size;
-            Counts to = Counts.Of(Name, "sendCounts", sendCounts, ranks);
-            to.CheckTotal("send", sent);
-            Counts from = Counts.Of(Name, "recvCounts", recvCounts, ranks);
-            from.CheckTotal("recv", received);
+            Counts to = Counts.Of(Name, "sendCounts", sendCounts, sendOffsets, ranks);
+            to.CheckWhole("send", sent);
+            Counts from = Counts.Of(Name, "recvCounts", recvCounts, recvOffsets, ranks);
+            from.CheckWhole("recv", received);
             return new Operation(Kind.Alltoallv, 0, to.Pack(from), type, 0, IntPtr.Zero);
         }
 
@@ -38,16 +39,17 @@ namespace Dt
             return new Operation(Kind.Gather, sent, null, type, root, IntPtr.Zero);
         }
 
-        Operation Gathering(Dtype type, long sent, long received, long[] counts, int root)
+        Operation Gathering(Dtype type, long sent, long received, long[] counts, long[] offsets,
+            int root)
         {
             Counts parts = Counts.None;
-            if (Rank == root) parts = Parts("gatherv", counts, "recv", received, "send", sent);
+            if (Rank == root) parts = Parts("gatherv", counts, offsets, "recv", received, "send", sent);
             return new Operation(Kind.Gatherv, sent, parts.Pack(), type, root, IntPtr.Zero);
         }
 
-        Operation GatheringAll(Dtype type, long sent, long received, long[] counts)
+        Operation GatheringAll(Dtype type, long sent, long received, long[] counts, long[] offsets)
         {
-            Counts parts = Parts("allgatherv", counts, "recv", received, "send", sent);
+            Counts parts = Parts("allgatherv", counts, offsets, "recv", received, "send", sent);
             return new Operation(Kind.Allgatherv, 0, parts.Pack(), type, 0, IntPtr.Zero);
         }
 
@@ -57,19 +59,20 @@ namespace Dt
             return new Operation(Kind.Scatter, received, null, type, root, IntPtr.Zero);
         }
 
-        Operation Scattering(Dtype type, long sent, long[] counts, long received, int root)
+        Operation Scattering(Dtype type, long sent, long[] counts, long[] offsets, long received,
+            int root)
         {
             Counts parts = Counts.None;
-            if (Rank == root) parts = Parts("scatterv", counts, "send", sent, "recv", received);
+            if (Rank == root) parts = Parts("scatterv", counts, offsets, "send", sent, "recv", received);
             return new Operation(Kind.Scatterv, received, parts.Pack(), type, root, IntPtr.Zero);
         }
 
         /// Counts that divide a buffer; another one has this rank's part.
-        Counts Parts(string operation, long[] counts, string whole, long wholeLength, string part,
-            long partLength)
+        Counts Parts(string operation, long[] counts, long[] offsets, string whole, long wholeLength,
+            string part, long partLength)
         {
-            Counts parts = Counts.Of(operation, "counts", counts, Size);
-            parts.CheckTotal(whole, wholeLength);
+            Counts parts = Counts.Of(operation, "counts", counts, offsets, Size);
+            parts.CheckWhole(whole, wholeLength);
             parts.CheckOwn(Rank, part, partLength);
             return parts;
         }

@@ -2,6 +2,7 @@
 """Collectives in which elements only change their place: alltoall, gather, scatter and those with a count
 for each rank."""
 
+import itertools
 import operator
 import struct
 from typing import Any, List, Optional, Sequence, Tuple
@@ -21,32 +22,67 @@ _SCATTERV = Names("scatterv")
 _ALLGATHERV = Names("allgatherv")
 
 
-def _packed(counts: Sequence[int]) -> bytes:
-    return struct.pack(f"{len(counts)}q", *counts)
+# Counts, and offsets or None.
+Table = Tuple[List[int], Optional[List[int]]]
+
+
+def _behind(counts: Sequence[int]) -> List[int]:
+    """Offsets of blocks that lie one behind the other."""
+    return [0] + list(itertools.accumulate(counts))[:-1]
+
+
+def _packed(*tables: Table) -> bytes:
+    """All counts, and then, where any has offsets, those of all."""
+    numbers = [each for counts, _ in tables for each in counts]
+    if any(offsets is not None for _, offsets in tables):
+        for counts, offsets in tables:
+            numbers += _behind(counts) if offsets is None else offsets
+    return struct.pack(f"{len(numbers)}q", *numbers)
 
 
 class Blocks(Arrays):
-    """What Comm inherits. The blocks of an array lie one behind the other, in rank order."""
+    """What Comm inherits. The blocks of an array lie one behind the other, in rank order, or where offsets
+    say."""
 
     __slots__ = ()
 
-    def _counts(self, names: Names, what: str, counts: Optional[Sequence[int]], array: str,
-                count: int) -> List[int]:
-        """The counts, checked against the array that they divide."""
+    def _for_each(self, names: Names, what: str, one: str, values: Sequence[int]) -> List[int]:
+        """Counts or offsets, none below 0; `one`: how to call one of them, with its article."""
+        numbers = [operator.index(each) for each in values]
+        if len(numbers) != self._size:
+            raise invalid(f"{names.operation}: {what} has {len(numbers)} {one.split()[1]}s, but the "
+                          f"communicator has {self._size} ranks; give one for each rank")
+        for rank, each in enumerate(numbers):
+            if each < 0:
+                raise invalid(f"{names.operation}: {what}[{rank}] is {each}; give {one} of at least 0")
+        return numbers
+
+    def _counts(self, names: Names, what: str, counts: Optional[Sequence[int]], array: str, count: int,
+                offsets: Optional[Sequence[int]]) -> Table:
+        """The counts and offsets, checked against the array that they divide."""
         if counts is None:
             raise invalid(f"{names.operation}: {what} is None; give a count for each of the {self._size} "
                           "ranks")
-        values = [operator.index(each) for each in counts]
-        if len(values) != self._size:
-            raise invalid(f"{names.operation}: {what} has {len(values)} counts, but the communicator has "
-                          f"{self._size} ranks; give one for each rank")
-        for rank, each in enumerate(values):
-            if each < 0:
-                raise invalid(f"{names.operation}: {what}[{rank}] is {each}; give a count of at least 0")
+        values = self._for_each(names, what, "a count", counts)
+        if offsets is not None:
+            return values, self._offsets(names, what, values, array, count, offsets)
         if sum(values) != count:
             raise invalid(f"{names.operation}: {what} are {sum(values)} elements together, but {array} has "
                           f"{count}; give an array of as many elements")
-        return values
+        return values, None
+
+    def _offsets(self, names: Names, counts_what: str, counts: List[int], array: str, count: int,
+                 offsets: Sequence[int]) -> List[int]:
+        what = counts_what.replace("counts", "offsets")
+        begins = self._for_each(names, what, "an offset", offsets)
+        for rank, each in enumerate(counts):
+            if each == 0:
+                begins[rank] = 0  # an empty block lies anywhere
+            elif begins[rank] > count - each:
+                raise invalid(f"{names.operation}: the block of rank {rank} does not lie in {array}: it has "
+                              f"{each} elements and {what}[{rank}] is {begins[rank]}, but {array} has "
+                              f"{count}; give a smaller offset or a larger array")
+        return begins
 
     def _own(self, names: Names, what: str, counts: Sequence[int], array: str, count: int) -> None:
         if counts[self._rank] != count:
@@ -64,12 +100,13 @@ class Blocks(Arrays):
                           "ranks; give equal parts, or use alltoallv")
         return sent, received, count // self._size, dtype, keep
 
-    def _exchanging_v(self, send: Any, send_counts: Sequence[int], recv: Any,
-                      recv_counts: Sequence[int]) -> Tuple[int, int, bytes, int, Any]:
+    def _exchanging_v(self, send: Any, send_counts: Sequence[int], send_offsets: Optional[Sequence[int]],
+                      recv: Any, recv_counts: Sequence[int],
+                      recv_offsets: Optional[Sequence[int]]) -> Tuple[int, int, bytes, int, Any]:
         sent, received, count, recv_count, dtype, keep = self._two(_ALLTOALLV, send, recv)
-        to = self._counts(_ALLTOALLV, "send_counts", send_counts, "send", count)
-        come = self._counts(_ALLTOALLV, "recv_counts", recv_counts, "recv", recv_count)
-        return sent, received, _packed(to + come), dtype, keep
+        to = self._counts(_ALLTOALLV, "send_counts", send_counts, "send", count, send_offsets)
+        come = self._counts(_ALLTOALLV, "recv_counts", recv_counts, "recv", recv_count, recv_offsets)
+        return sent, received, _packed(to, come), dtype, keep
 
     def _gathering_root(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
         if root != self._rank:
@@ -82,14 +119,15 @@ class Blocks(Arrays):
         return sent, received, count, dtype, both
 
     def _gathering_root_v(self, send: Any, recv: Any, counts: Optional[Sequence[int]],
+                          offsets: Optional[Sequence[int]],
                           root: int) -> Tuple[int, int, int, bytes, int, Any]:
         if root != self._rank:
             address, count, dtype, keep = self._one(_GATHERV.send, send, False)
             return address, count, 0, b"", dtype, keep
         sent, received, count, recv_count, dtype, both = self._two(_GATHERV, send, recv)
-        values = self._counts(_GATHERV, "counts", counts, "recv", recv_count)
-        self._own(_GATHERV, "counts", values, "send", count)
-        return sent, count, received, _packed(values), dtype, both
+        table = self._counts(_GATHERV, "counts", counts, "recv", recv_count, offsets)
+        self._own(_GATHERV, "counts", table[0], "send", count)
+        return sent, count, received, _packed(table), dtype, both
 
     def _scattering_root(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
         if root != self._rank:
@@ -101,22 +139,23 @@ class Blocks(Arrays):
                               f"send needs {self._size} times as many (one part for each rank)")
         return sent, received, count, dtype, both
 
-    def _scattering_root_v(self, send: Any, counts: Optional[Sequence[int]], recv: Any,
+    def _scattering_root_v(self, send: Any, counts: Optional[Sequence[int]],
+                           offsets: Optional[Sequence[int]], recv: Any,
                            root: int) -> Tuple[int, bytes, int, int, int, Any]:
         if root != self._rank:
             address, count, dtype, keep = self._one(_SCATTERV.recv, recv, True)
             return 0, b"", address, count, dtype, keep
         sent, received, send_count, count, dtype, both = self._two(_SCATTERV, send, recv)
-        values = self._counts(_SCATTERV, "counts", counts, "send", send_count)
-        self._own(_SCATTERV, "counts", values, "recv", count)
-        return sent, _packed(values), received, count, dtype, both
+        table = self._counts(_SCATTERV, "counts", counts, "send", send_count, offsets)
+        self._own(_SCATTERV, "counts", table[0], "recv", count)
+        return sent, _packed(table), received, count, dtype, both
 
-    def _gathering_v(self, send: Any, recv: Any,
-                     counts: Sequence[int]) -> Tuple[int, int, bytes, int, Any]:
+    def _gathering_v(self, send: Any, recv: Any, counts: Sequence[int],
+                     offsets: Optional[Sequence[int]]) -> Tuple[int, int, bytes, int, Any]:
         sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHERV, send, recv)
-        values = self._counts(_ALLGATHERV, "counts", counts, "recv", recv_count)
-        self._own(_ALLGATHERV, "counts", values, "send", count)
-        return sent, received, _packed(values), dtype, keep
+        table = self._counts(_ALLGATHERV, "counts", counts, "recv", recv_count, offsets)
+        self._own(_ALLGATHERV, "counts", table[0], "send", count)
+        return sent, received, _packed(table), dtype, keep
 
     # ---- Collectives ----
 
@@ -134,17 +173,23 @@ class Blocks(Arrays):
                            stream and stream_number(stream) or 0)
 
     def alltoallv(self, send: Any, send_counts: Sequence[int], recv: Any, recv_counts: Sequence[int], *,
-                  stream: Any = 0) -> None:
+                  send_offsets: Optional[Sequence[int]] = None,
+                  recv_offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> None:
         """As alltoall(), with a count for each pair of ranks: send_counts[r] elements go to rank r, and
-        recv_counts[r] come from it. Where the two sides differ, all ranks get MismatchError."""
-        sent, received, counts, dtype, keep = self._exchanging_v(send, send_counts, recv, recv_counts)
+        recv_counts[r] come from it. The blocks lie one behind the other, or in send from send_offsets[r]
+        on and in recv, where they may not overlap, from recv_offsets[r] on; what lies between them stays
+        as it is. Where the two sides differ, all ranks get MismatchError."""
+        sent, received, counts, dtype, keep = self._exchanging_v(
+            send, send_counts, send_offsets, recv, recv_counts, recv_offsets)
         carry_out(_raw.alltoallv, keep, self._handle, sent, received, counts, dtype,
                   stream and stream_number(stream) or 0)
 
     def alltoallv_async(self, send: Any, send_counts: Sequence[int], recv: Any,
-                        recv_counts: Sequence[int], *, stream: Any = 0) -> Work:
+                        recv_counts: Sequence[int], *, send_offsets: Optional[Sequence[int]] = None,
+                        recv_offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> Work:
         """As alltoallv(), with a Work."""
-        sent, received, counts, dtype, keep = self._exchanging_v(send, send_counts, recv, recv_counts)
+        sent, received, counts, dtype, keep = self._exchanging_v(
+            send, send_counts, send_offsets, recv, recv_counts, recv_offsets)
         return self._issue(_raw.alltoallv_async, keep, sent, received, counts, dtype,
                            stream and stream_number(stream) or 0)
 
@@ -162,17 +207,19 @@ class Blocks(Arrays):
                            stream and stream_number(stream) or 0)
 
     def gatherv(self, send: Any, recv: Any = None, counts: Optional[Sequence[int]] = None,
-                root: int = 0, *, stream: Any = 0) -> None:
-        """As gather(), with counts[r] elements of rank r; elsewhere than on root, recv and counts are
-        ignored. Where a rank sends another count, all ranks get MismatchError."""
-        sent, count, received, packed, dtype, keep = self._gathering_root_v(send, recv, counts, root)
+                root: int = 0, *, offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> None:
+        """As gather(), with counts[r] elements of rank r, one behind the other or from offsets[r] on, where
+        they may not overlap; elsewhere than on root, recv, counts and offsets are ignored. Where a rank
+        sends another count, all ranks get MismatchError."""
+        sent, count, received, packed, dtype, keep = self._gathering_root_v(send, recv, counts, offsets, root)
         carry_out(_raw.gatherv, keep, self._handle, sent, count, received, packed, dtype, root,
                   stream and stream_number(stream) or 0)
 
     def gatherv_async(self, send: Any, recv: Any = None, counts: Optional[Sequence[int]] = None,
-                      root: int = 0, *, stream: Any = 0) -> Work:
+                      root: int = 0, *, offsets: Optional[Sequence[int]] = None,
+                      stream: Any = 0) -> Work:
         """As gatherv(), with a Work."""
-        sent, count, received, packed, dtype, keep = self._gathering_root_v(send, recv, counts, root)
+        sent, count, received, packed, dtype, keep = self._gathering_root_v(send, recv, counts, offsets, root)
         return self._issue(_raw.gatherv_async, keep, sent, count, received, packed, dtype, root,
                            stream and stream_number(stream) or 0)
 
@@ -190,29 +237,35 @@ class Blocks(Arrays):
                            stream and stream_number(stream) or 0)
 
     def scatterv(self, send: Any, counts: Optional[Sequence[int]], recv: Any, root: int = 0, *,
-                 stream: Any = 0) -> None:
-        """As scatter(), with counts[r] elements for rank r; elsewhere than on root, send and counts are
-        ignored and may be None. Where a rank expects another count, all ranks get MismatchError."""
-        sent, packed, received, count, dtype, keep = self._scattering_root_v(send, counts, recv, root)
+                 offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> None:
+        """As scatter(), with counts[r] elements for rank r, one behind the other or from offsets[r] on;
+        elsewhere than on root, send, counts and offsets are ignored and may be None. Where a rank expects
+        another count, all ranks get MismatchError."""
+        sent, packed, received, count, dtype, keep = self._scattering_root_v(
+            send, counts, offsets, recv, root)
         carry_out(_raw.scatterv, keep, self._handle, sent, packed, received, count, dtype, root,
                   stream and stream_number(stream) or 0)
 
     def scatterv_async(self, send: Any, counts: Optional[Sequence[int]], recv: Any, root: int = 0, *,
-                       stream: Any = 0) -> Work:
+                       offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> Work:
         """As scatterv(), with a Work."""
-        sent, packed, received, count, dtype, keep = self._scattering_root_v(send, counts, recv, root)
+        sent, packed, received, count, dtype, keep = self._scattering_root_v(
+            send, counts, offsets, recv, root)
         return self._issue(_raw.scatterv_async, keep, sent, packed, received, count, dtype, root,
                            stream and stream_number(stream) or 0)
 
-    def allgatherv(self, send: Any, recv: Any, counts: Sequence[int], *, stream: Any = 0) -> None:
-        """As allgather(), with counts[r] elements of rank r; all ranks name the same counts, or all get
-        MismatchError."""
-        sent, received, packed, dtype, keep = self._gathering_v(send, recv, counts)
+    def allgatherv(self, send: Any, recv: Any, counts: Sequence[int], *,
+                   offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> None:
+        """As allgather(), with counts[r] elements of rank r, one behind the other or from offsets[r] on,
+        where they may not overlap; all ranks name the same counts, or all get MismatchError. Offsets may
+        differ between ranks."""
+        sent, received, packed, dtype, keep = self._gathering_v(send, recv, counts, offsets)
         carry_out(_raw.allgatherv, keep, self._handle, sent, received, packed, dtype,
                   stream and stream_number(stream) or 0)
 
-    def allgatherv_async(self, send: Any, recv: Any, counts: Sequence[int], *, stream: Any = 0) -> Work:
+    def allgatherv_async(self, send: Any, recv: Any, counts: Sequence[int], *,
+                         offsets: Optional[Sequence[int]] = None, stream: Any = 0) -> Work:
         """As allgatherv(), with a Work."""
-        sent, received, packed, dtype, keep = self._gathering_v(send, recv, counts)
+        sent, received, packed, dtype, keep = self._gathering_v(send, recv, counts, offsets)
         return self._issue(_raw.allgatherv_async, keep, sent, received, packed, dtype,
                            stream and stream_number(stream) or 0)

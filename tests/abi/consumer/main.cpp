@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A C++17 program outside the source tree: each class of dt.hpp at world size 1.
+#include <algorithm>
 #include <cstdio>
 #include <dt/dt.hpp>
 #include <type_traits>
@@ -109,6 +110,27 @@ void training(dt::Job& job) {
   sampler.set_epoch(1);
   const std::vector<int64_t> expected{1, 2};
   EXPECT(sampler.length() == 3 && sampler.indices(1) == expected);
+  const std::vector<int64_t> first{0};
+  EXPECT(sampler.next(1) == first);
+  const dt::SamplerState state = sampler.save();
+  EXPECT(state.epoch == 1 && state.consumed == 1 && sampler.save(0).consumed == 0);
+  EXPECT(sampler.next(5) == expected && sampler.next(5).empty());
+  sampler.resume(state);
+  EXPECT(sampler.length() == 2 && sampler.next(INT64_MAX) == expected);
+
+  const std::vector<double> weights{0, 0, 2};
+  options.sequential = false;
+  options.weights = weights.data();
+  options.draws = 2;
+  const std::vector<int64_t> drawn{2, 2};
+  EXPECT(dt::Sampler(options).indices() == drawn);
+  options.weights = nullptr;
+  options.draws = 0;
+  options.block = 1;
+  std::vector<int64_t> mixed = dt::Sampler(options).indices();
+  std::sort(mixed.begin(), mixed.end());
+  const std::vector<int64_t> all{0, 1, 2};
+  EXPECT(mixed == all);
 }
 
 void errors(dt::Job& job) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Runtime.InteropServices;
 using Dt;
 
 /// Collectives that move blocks, of 2 and 3 ranks, with a closed form: element i of what one rank has
@@ -17,6 +18,7 @@ static class BlockTests
                 string how = (async ? "async, " : "blocking, ") + size + " ranks";
                 Suite.Add("collective: blocks, " + how, () => Ranks.Run(ranks, rank => All(rank, async)));
                 Suite.Add("collective: counted blocks, " + how, () => Ranks.Run(ranks, rank => Counted(rank, async)));
+                Suite.Add("collective: blocks at offsets, " + how, () => Ranks.Run(ranks, rank => Placed(rank, async)));
             }
 #if DT_SPAN
             Suite.Add("collective: spans and memories of blocks, " + size + " ranks", () => Ranks.Run(ranks, Spans));
@@ -26,6 +28,7 @@ static class BlockTests
         Suite.Add("collective: blocks in memories", () => Ranks.Run(2, Memories));
         Suite.Add("collective: blocks in groups, and their statistics", () => Ranks.Run(3, Groups));
         Suite.Add("safety: blocks of a wrong size", () => Ranks.Run(2, Refused));
+        Suite.Add("safety: blocks at wrong offsets", () => Ranks.Run(2, RefusedOffsets));
         Suite.Add("safety: counts that differ name both sides", () => Ranks.Run(2, Differ));
     }
 
@@ -150,7 +153,121 @@ static class BlockTests
         Same(everything, gathered, "allgatherv");
     }
 
+    /// Offsets of blocks in reverse order, with two elements before each.
+    static long[] Backwards(long[] counts)
+    {
+        long[] offsets = new long[counts.Length];
+        long end = 0;
+        for (int r = counts.Length - 1; r >= 0; --r)
+        {
+            offsets[r] = end + 2;
+            end += 2 + counts[r];
+        }
+        return offsets;
+    }
+
+    static int[] Gaps(long[] counts)
+    {
+        long end = 2 * counts.Length;
+        foreach (long count in counts) end += count;
+        int[] values = new int[end];
+        for (int i = 0; i < values.Length; ++i) values[i] = -1;
+        return values;
+    }
+
+    /// The parts where Backwards() says, -1 between them.
+    static int[] Spread(long[] counts, Func<int, int[]> part)
+    {
+        int[] values = Gaps(counts);
+        long[] offsets = Backwards(counts);
+        for (int r = 0; r < counts.Length; ++r) part(r).CopyTo(values, offsets[r]);
+        return values;
+    }
+
+    static void Placed(Ranks each, bool async)
+    {
+        for (int root = 0; root < each.size; ++root) OnePlaced(each, root, async);
+    }
+
+    static void OnePlaced(Ranks each, int root, bool async)
+    {
+        Comm world = each.world;
+        int size = each.size, rank = each.rank;
+        bool atRoot = rank == root;
+        long[] to = Longs(size, r => Uneven(rank, r)), from = Longs(size, r => Uneven(r, rank));
+        int[] sent = Spread(to, r => Part(rank, r, -1)), received = Spread(from, r => Part(r, rank, -1));
+        int[] recv = Gaps(from);
+        if (async) Done(world.AlltoallvAsync(sent, to, recv, from, null, Backwards(to), Backwards(from)));
+        else world.Alltoallv(sent, to, recv, from, null, Backwards(to), Backwards(from));
+        Same(received, recv, "alltoallv");
+        recv = Gaps(from);
+        world.Alltoallv(Sent(rank, size, -1), to, recv, from, recvOffsets: Backwards(from));
+        Same(received, recv, "alltoallv, offsets of recv");
+        recv = new int[Received(rank, size, -1).Length];
+        world.Alltoallv(sent, to, recv, from, sendOffsets: Backwards(to));
+        Same(Received(rank, size, -1), recv, "alltoallv, offsets of send");
+
+        long[] all = Longs(size, r => Uneven(r, root)), counts = atRoot ? all : null;
+        long[] offsets = atRoot ? Backwards(all) : null;
+        int[] everything = Spread(all, r => Part(r, root, -1)), mine = Part(rank, root, -1);
+        int[] whole = atRoot ? Gaps(all) : null;
+        if (async) Done(world.GathervAsync(mine, whole, counts, root, offsets: offsets));
+        else world.Gatherv(mine, whole, counts, root, offsets: offsets);
+        if (atRoot) Same(everything, whole, "gatherv");
+
+        int[] back = new int[mine.Length];
+        if (async) Done(world.ScattervAsync(whole, counts, back, root, offsets: offsets));
+        else world.Scatterv(whole, counts, back, root, offsets: offsets);
+        Same(mine, back, "scatterv");
+
+        int[] gathered = Gaps(all);
+        if (async) Done(world.AllgathervAsync(mine, gathered, all, offsets: Backwards(all)));
+        else world.Allgatherv(mine, gathered, all, offsets: Backwards(all));
+        Same(everything, gathered, "allgatherv");
 #if DT_SPAN
+        PlacedSpans(each, root);
+#endif
+    }
+
+#if DT_SPAN
+    static void PlacedSpans(Ranks each, int root)
+    {
+        Comm world = each.world;
+        int size = each.size, rank = each.rank;
+        bool atRoot = rank == root;
+        long[] to = Longs(size, r => Uneven(rank, r)), from = Longs(size, r => Uneven(r, rank));
+        int[] sent = Spread(to, r => Part(rank, r, -1)), received = Spread(from, r => Part(r, rank, -1));
+        int[] recv = Gaps(from);
+        world.Alltoallv(new ReadOnlySpan<int>(sent), to, new Span<int>(recv), from, null, Backwards(to), Backwards(from));
+        Same(received, recv, "alltoallv");
+        recv = Gaps(from);
+        Done(world.AlltoallvAsync(new ReadOnlyMemory<int>(sent), to, new Memory<int>(recv), from, null,
+            Backwards(to), Backwards(from)));
+        Same(received, recv, "alltoallv async");
+
+        long[] all = Longs(size, r => Uneven(r, root)), counts = atRoot ? all : null;
+        long[] offsets = atRoot ? Backwards(all) : null;
+        int[] everything = Spread(all, r => Part(r, root, -1)), mine = Part(rank, root, -1);
+        int[] whole = atRoot ? Gaps(all) : null, back = new int[mine.Length];
+        world.Gatherv(new ReadOnlySpan<int>(mine), new Span<int>(whole), counts, root, offsets: offsets);
+        if (atRoot) Same(everything, whole, "gatherv");
+        world.Scatterv(new ReadOnlySpan<int>(whole), counts, new Span<int>(back), root, offsets: offsets);
+        Same(mine, back, "scatterv");
+        int[] gathered = Gaps(all);
+        world.Allgatherv(new ReadOnlySpan<int>(mine), new Span<int>(gathered), all, offsets: Backwards(all));
+        Same(everything, gathered, "allgatherv");
+
+        whole = atRoot ? Gaps(all) : null;
+        Done(world.GathervAsync(new ReadOnlyMemory<int>(mine), new Memory<int>(whole), counts, root, offsets: offsets));
+        if (atRoot) Same(everything, whole, "gatherv async");
+        Array.Clear(back, 0, back.Length);
+        Done(world.ScattervAsync(new ReadOnlyMemory<int>(whole), counts, new Memory<int>(back), root, offsets: offsets));
+        Same(mine, back, "scatterv async");
+        gathered = Gaps(all);
+        Done(world.AllgathervAsync(new ReadOnlyMemory<int>(mine), new Memory<int>(gathered), all, offsets: Backwards(all)));
+        Same(everything, gathered, "allgatherv async");
+    }
+
     static void Spans(Ranks each)
     {
         Comm world = each.world;
@@ -240,7 +357,47 @@ static class BlockTests
             Suite.Equal(100, at(3), "allgatherv");
             Suite.Throws<DtInvalidArgumentException>(
                 () => world.Allgatherv(send, recv, new long[] { -1, 2 }, Dtype.I32), "counts[0] is -1");
+            PlacedAddresses(world, rank, send, recv, at);
         }
+    }
+
+    /// Rank 1's block of one element at 1, rank 0's of three from 3 on; what is between stays -7.
+    static void PlacedAddresses(Comm world, int rank, IntPtr send, IntPtr recv, Func<int, int> at)
+    {
+        bool atRoot = rank == 0;
+        long[] counts = { 3, 1 }, offsets = { 3, 1 }, reversed = { 1, 0 };
+        long[] mine = { 1 - rank, 3 - 2 * rank }, theirs = { 1 + 2 * rank, rank };
+        long[] ofRoot = atRoot ? counts : null, placesOfRoot = atRoot ? offsets : null;
+        Action clear = () => { for (int i = 0; i < 6; ++i) Marshal.WriteInt32(recv, 4 * i, -7); };
+        Action same = () => Suite.Equal("-7 100 -7 0 1 2", string.Join(" ",
+            new int[] { at(0), at(1), at(2), at(3), at(4), at(5) }), "places");
+        clear();
+        world.Allgatherv(send, recv, counts, Dtype.I32, offsets: offsets);
+        same();
+        clear();
+        Done(world.AllgathervAsync(send, recv, counts, Dtype.I32, offsets: offsets));
+        same();
+        clear();
+        world.Gatherv(send, counts[rank], recv, ofRoot, Dtype.I32, 0, offsets: placesOfRoot);
+        if (atRoot) same();
+        clear();
+        Done(world.GathervAsync(send, counts[rank], recv, ofRoot, Dtype.I32, 0, offsets: placesOfRoot));
+        if (atRoot) same();
+        world.Scatterv(send, ofRoot, recv, counts[rank], Dtype.I32, 0, offsets: atRoot ? reversed : null);
+        Suite.Equal(atRoot ? 1 : 0, at(0), "scatterv");
+        clear();
+        Done(world.ScattervAsync(send, ofRoot, recv, counts[rank], Dtype.I32, 0, offsets: atRoot ? reversed : null));
+        Suite.Equal(atRoot ? 1 : 0, at(0), "scatterv async");
+        clear();
+        world.Alltoallv(send, mine, recv, theirs, Dtype.I32, recvOffsets: offsets);
+        Suite.Equal(rank == 0 ? "-7 -7 0" : "-7 100 1", string.Join(" ", new int[] { at(0), at(1), at(3) }), "alltoallv");
+        clear();
+        Done(world.AlltoallvAsync(send, mine, recv, theirs, Dtype.I32, sendOffsets: reversed));
+        Suite.Equal(rank == 0 ? 1 : 0, at(0), "alltoallv async");
+        Refuse(() => world.Allgatherv(send, recv, counts, Dtype.I32, offsets: new long[] { 0, 2 }),
+            "blocks of ranks 0 and 1 overlap in recv: offsets[0] is 0 with 3 elements, offsets[1] is 2 with 1");
+        Refuse(() => world.Alltoallv(send, new long[] { long.MaxValue, long.MaxValue }, recv, counts, Dtype.I32,
+            recvOffsets: offsets), "send_counts[0] is 9223372036854775807", "2^63 bytes");
     }
 
     static void Memories(Ranks each)
@@ -274,7 +431,48 @@ static class BlockTests
                 "alltoallv: send has 16 bytes", "5 elements");
             Suite.Throws<DtInvalidArgumentException>(
                 () => world.Gather(send, null, 1, Dtype.I32, rank), "gather: recv is null");
+            PlacedMemories(world, rank, send, recv, at);
         }
+    }
+
+    /// Rank 1's block of one element at 1, rank 0's of three from 3 on, in memory of 8 elements.
+    static void PlacedMemories(Comm world, int rank, Dt.Memory send, Dt.Memory recv, Func<int, int> at)
+    {
+        bool atRoot = rank == 0;
+        long[] counts = { 3, 1 }, offsets = { 3, 1 }, twos = { 2, 2 }, reversed = { 2, 0 };
+        long[] ofRoot = atRoot ? counts : null, placesOfRoot = atRoot ? offsets : null;
+        int[] blank = { -7, -7, -7, -7, -7, -7, -7, -7 };
+        Action same = () => Suite.Equal("-7 100 -7 0 1 2 -7", string.Join(" ",
+            new int[] { at(0), at(1), at(2), at(3), at(4), at(5), at(6) }), "places");
+        recv.Write(blank);
+        world.Allgatherv(send, recv, counts, Dtype.I32, offsets: offsets);
+        same();
+        recv.Write(blank);
+        Done(world.AllgathervAsync(send, recv, counts, Dtype.I32, offsets: offsets));
+        same();
+        recv.Write(blank);
+        world.Gatherv(send, counts[rank], recv, ofRoot, Dtype.I32, 0, offsets: placesOfRoot);
+        if (atRoot) same();
+        recv.Write(blank);
+        Done(world.GathervAsync(send, counts[rank], recv, ofRoot, Dtype.I32, 0, offsets: placesOfRoot));
+        if (atRoot) same();
+        world.Scatterv(send, atRoot ? twos : null, recv, 2, Dtype.I32, 0, offsets: reversed);
+        Suite.Equal(atRoot ? 2 : 0, at(0), "scatterv");
+        recv.Write(blank);
+        Done(world.ScattervAsync(send, atRoot ? twos : null, recv, 2, Dtype.I32, 0, offsets: reversed));
+        Suite.Equal(atRoot ? 2 : 0, at(0), "scatterv async");
+        recv.Write(blank);
+        world.Alltoallv(send, twos, recv, twos, Dtype.I32, sendOffsets: reversed, recvOffsets: new long[] { 6, 0 });
+        Suite.Equal(100 + 2 * (1 - rank), at(0), "alltoallv");
+        Suite.Equal(2 * (1 - rank) + 1, at(7), "alltoallv");
+        recv.Write(blank);
+        Done(world.AlltoallvAsync(send, twos, recv, twos, Dtype.I32, sendOffsets: reversed));
+        Suite.Equal(2 * (1 - rank), at(0), "alltoallv async");
+        Refuse(() => world.Allgatherv(send, recv, counts, Dtype.I32, offsets: new long[] { 6, 0 }),
+            "the block of rank 0 does not lie in recv: it has 3 elements and offsets[0] is 6, but recv has 8");
+        Refuse(() => world.Scatterv(send, new long[] { 2, 2 }, recv, 2, Dtype.I32, rank, offsets: new long[] { 0, 3 }),
+            "the block of rank 1 does not lie in send: it has 2 elements and offsets[1] is 3, but send has 4");
+        Refuse(() => world.Gatherv(send, 1, null, counts, Dtype.I32, rank, offsets: offsets), "gatherv: recv is null");
     }
 
     static void Groups(Ranks each)
@@ -319,6 +517,33 @@ static class BlockTests
         Refuse(() => world.Alltoall(new ReadOnlySpan<int>(six), new Span<int>(seven)), "6", "7");
         Refuse(() => world.AllgathervAsync(new ReadOnlyMemory<int>(three), new Memory<int>(seven), whole), "6", "7");
 #endif
+        world.Barrier();  // nothing of all this broke it
+    }
+
+    static void RefusedOffsets(Ranks each)
+    {
+        Comm world = each.world;
+        int rank = each.rank;
+        int[] two = new int[2], eight = new int[8], other = new int[8];
+        long[] twos = { 2, 2 }, inside = { 2, 0 };
+        Refuse(() => world.Allgatherv(two, eight, twos, offsets: new long[] { 0 }),
+            "allgatherv: offsets has 1 offsets, but the communicator has 2 ranks; give one for each rank");
+        Refuse(() => world.AlltoallvAsync(eight, twos, other, twos, sendOffsets: inside, recvOffsets: new long[] { 0, -1 }),
+            "alltoallv: recvOffsets[1] is -1; give an offset of at least 0");
+        Refuse(() => world.Alltoallv(eight, twos, other, twos, sendOffsets: new long[] { 0, 7 }, recvOffsets: inside),
+            "alltoallv: the block of rank 1 does not lie in send: it has 2 elements and sendOffsets[1] is 7, " +
+            "but send has 8; give a smaller offset or a larger buffer");
+        Refuse(() => world.Gatherv(two, eight, twos, rank, offsets: new long[] { 0, long.MaxValue }),
+            "gatherv: the block of rank 1 does not lie in recv", "offsets[1] is 9223372036854775807, but recv has 8");
+        Refuse(() => world.Scatterv(eight, new long[] { 9, 0 }, two, rank, offsets: inside),
+            "rank 0 does not lie in send: it has 9 elements and offsets[0] is 2");
+        Refuse(() => world.Allgatherv(two, eight, twos, offsets: new long[] { 4, 3 }),
+            "blocks of ranks 1 and 0 overlap in recv: offsets[1] is 3 with 2 elements, offsets[0] is 4 with 2");
+        Refuse(() => world.Allgatherv(eight, other, twos, offsets: inside),
+            "counts[" + rank + "], which is this rank's, is 2, but send has 8");
+        // An empty block may be anywhere, and what is sent may overlap.
+        world.Allgatherv(new int[2 * rank], eight, new long[] { 0, 2 }, offsets: new long[] { long.MaxValue / 8, 6 });
+        world.Scatterv(eight, twos, two, 0, offsets: new long[] { 1, 2 });
         world.Barrier();  // nothing of all this broke it
     }
 

@@ -31,10 +31,27 @@ def joined(parts):
     return [each for one in parts for each in one]
 
 
+def backwards(counts):
+    """Offsets of blocks in reverse order, with two elements before each, and where all ends."""
+    offsets, end = [0] * len(counts), 0
+    for rank in reversed(range(len(counts))):
+        offsets[rank] = end + 2
+        end += 2 + counts[rank]
+    return offsets, end
+
+
+def placed(parts, offsets, end):
+    """The parts where offsets say, -1 between them."""
+    values = [-1] * end
+    for offset, part_of_rank in zip(offsets, parts):
+        values[offset:offset + len(part_of_rank)] = part_of_rank
+    return values
+
+
 def forms(comm, name):
     """The blocking form, and the other one with its wait."""
-    def asynchronous(*args):
-        getattr(comm, name + "_async")(*args).wait()
+    def asynchronous(*args, **more):
+        getattr(comm, name + "_async")(*args, **more).wait()
     return getattr(comm, name), asynchronous
 
 
@@ -99,6 +116,87 @@ class Blocks(unittest.TestCase):
                     recv = ints([0] * len(everything))
                     call(ints(mine), recv, counts)
                     self.assertEqual(list(recv), everything)
+        self.check(body)
+
+    def test_alltoallv_with_offsets(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            to = [uneven(comm.rank, r) for r in ranks]
+            come = [uneven(r, comm.rank) for r in ranks]
+            sent, received = ([part(comm.rank, r, to[r]) for r in ranks],
+                              [part(r, comm.rank, come[r]) for r in ranks])
+            send_offsets, send_end = backwards(to)
+            recv_offsets, recv_end = backwards(come)
+            for call in forms(comm, "alltoallv"):
+                recv = ints([-1] * recv_end)
+                call(ints(placed(sent, send_offsets, send_end)), to, recv, come,
+                     send_offsets=send_offsets, recv_offsets=tuple(recv_offsets))
+                self.assertEqual(list(recv), placed(received, recv_offsets, recv_end))
+                recv = ints([-1] * recv_end)
+                call(ints(joined(sent)), to, recv, come, recv_offsets=recv_offsets)
+                self.assertEqual(list(recv), placed(received, recv_offsets, recv_end))
+                recv = ints([-1] * sum(come))
+                call(ints(placed(sent, send_offsets, send_end)), to, recv, come, send_offsets=send_offsets)
+                self.assertEqual(list(recv), joined(received))
+        self.check(body)
+
+    def test_offsets_of_each_rank(self):
+        def body(_, comm):
+            ranks = range(comm.size)
+            for root in ranks:
+                at_root = comm.rank == root
+                counts = [uneven(r, root) for r in ranks]
+                offsets, end = backwards(counts)
+                everything = placed([part(r, root, counts[r]) for r in ranks], offsets, end)
+                mine = part(comm.rank, root, counts[comm.rank])
+                of_root = offsets if at_root else None
+                for call in forms(comm, "gatherv"):
+                    recv = ints([-1] * end) if at_root else None
+                    call(ints(mine), recv, counts if at_root else None, root, offsets=of_root)
+                    self.assertEqual(list(recv or []), everything if at_root else [])
+                for call in forms(comm, "scatterv"):
+                    recv = ints([0] * len(mine))
+                    call(ints(everything) if at_root else None, counts if at_root else None, recv, root,
+                         offsets=of_root)
+                    self.assertEqual(list(recv), mine)
+                for call in forms(comm, "allgatherv"):
+                    recv = ints([-1] * end)
+                    call(ints(mine), recv, counts, offsets=offsets)
+                    self.assertEqual(list(recv), everything)
+        self.check(body)
+
+    def test_wrong_offsets_are_refused(self):
+        def body(_, comm):
+            size, me = comm.size, comm.rank
+            rest = [0] * (size - 2)
+            two, eight = ints([0] * 2), ints([0] * 8)
+            counts, inside = [2] * size, [2 * r for r in range(size)]
+            # An empty block may be anywhere.
+            far = [0] + [2**70] * (size - 1)
+            comm.allgatherv(two if me == 0 else two[:0], eight, [2] + [0] * (size - 1), offsets=far)
+            for wanted, call in (
+                    (f"allgatherv: offsets has 1 offsets, but the communicator has {size} ranks; give one",
+                     lambda: comm.allgatherv(two, eight, counts, offsets=[0])),
+                    (r"recv_offsets\[1\] is -1; give an offset of at least 0",
+                     lambda: comm.alltoallv(eight, counts, ints([0] * 8), counts, send_offsets=inside,
+                                            recv_offsets=[0, -1] + rest)),
+                    (r"alltoallv: the block of rank 1 does not lie in send: it has 2 elements and "
+                     r"send_offsets\[1\] is 7, but send has 8; give a smaller offset or a larger array",
+                     lambda: comm.alltoallv(eight, counts, ints([0] * 8), counts,
+                                            send_offsets=[0, 7] + rest, recv_offsets=inside)),
+                    (rf"rank 1 .* recv: it has 2 elements and offsets\[1\] is {2**63 - 1}, but recv has 8",
+                     lambda: comm.gatherv(two, eight, counts, me, offsets=[0, 2**63 - 1] + rest)),
+                    (r"rank 0 .* send: it has 9 elements and offsets\[0\] is 0, but send has 8",
+                     lambda: comm.scatterv(eight, [9, 0] + rest, two, me, offsets=[0] * size)),
+                    ("blocks of ranks 1 and 0 overlap in recv: "
+                     r"offsets\[1\] is 3 with 2 elements, offsets\[0\] is 4 with 2; give offsets that",
+                     lambda: comm.allgatherv(two, eight, counts, offsets=[4, 3] + [6] * (size - 2))),
+                    (rf"counts\[{me}\], which is this rank's, is 2, but send has 8",
+                     lambda: comm.allgatherv(eight, ints([0] * 8), counts, offsets=inside))):
+                self.assertRaisesRegex(dt.InvalidArgumentError, wanted, call)
+            self.assertRaises(TypeError, comm.allgatherv, two, eight, counts, offsets=[0.0] * size)
+            comm.scatterv(eight, counts, two, 0, offsets=[1] * size)  # what is sent may overlap
+            comm.barrier()
         self.check(body)
 
     def test_groups_and_statistics(self):

@@ -51,9 +51,9 @@ abstract class AddressBlocks extends AddressCollectives {
   }
 
   /** What gatherv and scatterv hand on: nothing but on root. */
-  private byte[] onRoot(String operation, long[] counts, int root) {
+  final byte[] onRoot(String operation, long[] counts, long[] offsets, int root) {
     if (root != self()) return Counts.NONE;
-    return Counts.of(operation, "counts", counts, ranks()).packed();
+    return Counts.of(operation, "counts", counts, offsets, ranks()).packed();
   }
 
   /**
@@ -212,7 +212,7 @@ abstract class AddressBlocks extends AddressCollectives {
    */
   public void gatherv(
       long send, long sendCount, long recv, long[] counts, Dtype dtype, int root, long stream) {
-    byte[] packed = onRoot("gatherv", counts, root);
+    byte[] packed = onRoot("gatherv", counts, null, root);
     move(Move.GATHERV, send, recv, sendCount, packed, dtype, root, stream, null, null);
   }
 
@@ -231,7 +231,7 @@ abstract class AddressBlocks extends AddressCollectives {
    */
   public Work gathervAsync(
       long send, long sendCount, long recv, long[] counts, Dtype dtype, int root, long stream) {
-    byte[] packed = onRoot("gatherv", counts, root);
+    byte[] packed = onRoot("gatherv", counts, null, root);
     return moveAsync(Move.GATHERV, send, recv, sendCount, packed, dtype, root, stream, null, null);
   }
 
@@ -253,7 +253,7 @@ abstract class AddressBlocks extends AddressCollectives {
    */
   public void scatterv(
       long send, long[] counts, long recv, long recvCount, Dtype dtype, int root, long stream) {
-    byte[] packed = onRoot("scatterv", counts, root);
+    byte[] packed = onRoot("scatterv", counts, null, root);
     move(Move.SCATTERV, send, recv, recvCount, packed, dtype, root, stream, null, null);
   }
 
@@ -272,7 +272,7 @@ abstract class AddressBlocks extends AddressCollectives {
    */
   public Work scattervAsync(
       long send, long[] counts, long recv, long recvCount, Dtype dtype, int root, long stream) {
-    byte[] packed = onRoot("scatterv", counts, root);
+    byte[] packed = onRoot("scatterv", counts, null, root);
     return moveAsync(
         Move.SCATTERV, send, recv, recvCount, packed, dtype, root, stream, null, null);
   }

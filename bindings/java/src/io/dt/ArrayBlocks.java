@@ -21,15 +21,22 @@ abstract class ArrayBlocks extends IntegerArrayCollectives {
     return array instanceof byte[] ? length(operation, name, length, dtype.bytes()) : length;
   }
 
-  /** `send` or `recv` may be null, with 0 elements. */
   private void moveArrays(
       Move move, Object send, long sent, Object recv, long received, long count, byte[] counts,
       Dtype dtype, int root) {
+    moveArrays(move, send, sent, recv, received, false, count, counts, dtype, root);
+  }
+
+  /** `send` or `recv` may be null, with 0 elements; with gaps, parts of `recv` may stay. */
+  private void moveArrays(
+      Move move, Object send, long sent, Object recv, long received, boolean gaps, long count,
+      byte[] counts, Dtype dtype, int root) {
     long bytes = sent * dtype.bytes();
     int turn = shared.turn();
     long copy = enter(move.operation(), turn, bytes + received * dtype.bytes());
     try {
       if (send != null) Raw.copy_in(send, copy, bytes);
+      if (gaps) Raw.copy_in(recv, copy + bytes, received * dtype.bytes());
       move.run(number(), copy, copy + bytes, count, counts, dtype.number(), root, 0);
       shared.settle(turn);
       if (recv != null) Raw.copy_out(copy + bytes, recv, received * dtype.bytes());
@@ -70,13 +77,27 @@ abstract class ArrayBlocks extends IntegerArrayCollectives {
 
   final void alltoallvArray(
       Object send, long[] sendCounts, Object recv, long[] recvCounts, Dtype dtype) {
+    alltoallvArray(send, sendCounts, null, recv, recvCounts, null, dtype);
+  }
+
+  final void alltoallvArray(
+      Object send, long[] sendCounts, long[] sendOffsets, Object recv, long[] recvCounts,
+      long[] recvOffsets, Dtype dtype) {
     long sent = elements("alltoallv", "send", send, dtype);
     long received = elements("alltoallv", "recv", recv, dtype);
-    byte[] counts = Counts.exchanged(sendCounts, sent, recvCounts, received, ranks());
-    moveArrays(Move.ALLTOALLV, send, sent, recv, received, 0, counts, dtype, 0);
+    byte[] counts =
+        Counts.exchanged(
+            sendCounts, sendOffsets, sent, recvCounts, recvOffsets, received, ranks());
+    moveArrays(
+        Move.ALLTOALLV, send, sent, recv, received, recvOffsets != null, 0, counts, dtype, 0);
   }
 
   final void gathervArray(Object send, Object recv, long[] counts, Dtype dtype, int root) {
+    gathervArray(send, recv, counts, null, dtype, root);
+  }
+
+  final void gathervArray(
+      Object send, Object recv, long[] counts, long[] offsets, Dtype dtype, int root) {
     long sent = elements("gatherv", "send", send, dtype);
     if (root != self()) {
       moveArrays(Move.GATHERV, send, sent, null, 0, sent, Counts.NONE, dtype, root);
@@ -84,11 +105,17 @@ abstract class ArrayBlocks extends IntegerArrayCollectives {
     }
     long received = elements("gatherv", "recv", recv, dtype);
     byte[] packed =
-        Counts.parts("gatherv", counts, ranks(), root, "recv", received, "send", sent);
-    moveArrays(Move.GATHERV, send, sent, recv, received, sent, packed, dtype, root);
+        Counts.parts("gatherv", counts, offsets, ranks(), root, "recv", received, "send", sent);
+    moveArrays(
+        Move.GATHERV, send, sent, recv, received, offsets != null, sent, packed, dtype, root);
   }
 
   final void scattervArray(Object send, long[] counts, Object recv, Dtype dtype, int root) {
+    scattervArray(send, counts, null, recv, dtype, root);
+  }
+
+  final void scattervArray(
+      Object send, long[] counts, long[] offsets, Object recv, Dtype dtype, int root) {
     long received = elements("scatterv", "recv", recv, dtype);
     if (root != self()) {
       moveArrays(Move.SCATTERV, null, 0, recv, received, received, Counts.NONE, dtype, root);
@@ -96,16 +123,23 @@ abstract class ArrayBlocks extends IntegerArrayCollectives {
     }
     long sent = elements("scatterv", "send", send, dtype);
     byte[] packed =
-        Counts.parts("scatterv", counts, ranks(), root, "send", sent, "recv", received);
+        Counts.parts("scatterv", counts, offsets, ranks(), root, "send", sent, "recv", received);
     moveArrays(Move.SCATTERV, send, sent, recv, received, received, packed, dtype, root);
   }
 
   final void allgathervArray(Object send, Object recv, long[] counts, Dtype dtype) {
+    allgathervArray(send, recv, counts, null, dtype);
+  }
+
+  final void allgathervArray(
+      Object send, Object recv, long[] counts, long[] offsets, Dtype dtype) {
     long sent = elements("allgatherv", "send", send, dtype);
     long received = elements("allgatherv", "recv", recv, dtype);
     byte[] packed =
-        Counts.parts("allgatherv", counts, ranks(), self(), "recv", received, "send", sent);
-    moveArrays(Move.ALLGATHERV, send, sent, recv, received, 0, packed, dtype, 0);
+        Counts.parts(
+            "allgatherv", counts, offsets, ranks(), self(), "recv", received, "send", sent);
+    moveArrays(
+        Move.ALLGATHERV, send, sent, recv, received, offsets != null, 0, packed, dtype, 0);
   }
 
   /**

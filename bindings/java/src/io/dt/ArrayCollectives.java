@@ -6,7 +6,7 @@ import java.lang.ref.Reference;
 import java.util.function.LongConsumer;
 
 /** Blocking operations on arrays of floating-point numbers, which are copied there and back. */
-abstract class ArrayCollectives extends CountedBufferBlocks {
+abstract class ArrayCollectives extends OffsetBlocks {
   ArrayCollectives(long number, LongConsumer destroy, CommShared shared) {
     super(number, destroy, shared);
   }

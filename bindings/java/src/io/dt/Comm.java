@@ -18,7 +18,7 @@ import java.time.Duration;
  *
  * <p>After closing it every call is refused; operations under way go on.
  */
-public final class Comm extends IntegerArrayBlocks {
+public final class Comm extends OffsetArrayBlocks {
   private int size; // 0: not asked yet
   private int rank = -1;
 

@@ -10,29 +10,37 @@ abstract class CountedBufferBlocks extends BufferBlocks {
     super(number, destroy, shared);
   }
 
-  private byte[] exchanged(
-      Buffer send, long[] sendCounts, Buffer recv, long[] recvCounts, Dtype dtype) {
+  final byte[] exchanged(
+      Buffer send, long[] sendCounts, long[] sendOffsets, Buffer recv, long[] recvCounts,
+      long[] recvOffsets, Dtype dtype) {
     long sent = Buffers.count("alltoallv", "send", send, dtype);
     long received = Buffers.writableCount("alltoallv", "recv", recv, dtype);
-    return Counts.exchanged(sendCounts, sent, recvCounts, received, ranks());
+    return Counts.exchanged(
+        sendCounts, sendOffsets, sent, recvCounts, recvOffsets, received, ranks());
   }
 
-  private byte[] gathered(long sent, Buffer recv, long[] counts, Dtype dtype, int root) {
+  final byte[] gathered(
+      long sent, Buffer recv, long[] counts, long[] offsets, Dtype dtype, int root) {
     if (root != self()) return Counts.NONE;
     long received = Buffers.writableCount("gatherv", "recv", recv, dtype);
-    return Counts.parts("gatherv", counts, ranks(), self(), "recv", received, "send", sent);
+    return Counts.parts(
+        "gatherv", counts, offsets, ranks(), self(), "recv", received, "send", sent);
   }
 
-  private byte[] scattered(Buffer send, long[] counts, long received, Dtype dtype, int root) {
+  final byte[] scattered(
+      Buffer send, long[] counts, long[] offsets, long received, Dtype dtype, int root) {
     if (root != self()) return Counts.NONE;
     long sent = Buffers.count("scatterv", "send", send, dtype);
-    return Counts.parts("scatterv", counts, ranks(), self(), "send", sent, "recv", received);
+    return Counts.parts(
+        "scatterv", counts, offsets, ranks(), self(), "send", sent, "recv", received);
   }
 
-  private byte[] gathered(Buffer send, Buffer recv, long[] counts, Dtype dtype) {
+  final byte[] gathered(
+      Buffer send, Buffer recv, long[] counts, long[] offsets, Dtype dtype) {
     long sent = Buffers.count("allgatherv", "send", send, dtype);
     long received = Buffers.writableCount("allgatherv", "recv", recv, dtype);
-    return Counts.parts("allgatherv", counts, ranks(), self(), "recv", received, "send", sent);
+    return Counts.parts(
+        "allgatherv", counts, offsets, ranks(), self(), "recv", received, "send", sent);
   }
 
   /**
@@ -61,7 +69,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public void alltoallv(
       Buffer send, long[] sendCounts, Buffer recv, long[] recvCounts, Dtype dtype) {
-    byte[] counts = exchanged(send, sendCounts, recv, recvCounts, dtype);
+    byte[] counts = exchanged(send, sendCounts, null, recv, recvCounts, null, dtype);
     move(
         Move.ALLTOALLV, Buffers.address(send), Buffers.address(recv), 0, counts, dtype, 0, 0, send,
         recv);
@@ -94,7 +102,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public Work alltoallvAsync(
       Buffer send, long[] sendCounts, Buffer recv, long[] recvCounts, Dtype dtype) {
-    byte[] counts = exchanged(send, sendCounts, recv, recvCounts, dtype);
+    byte[] counts = exchanged(send, sendCounts, null, recv, recvCounts, null, dtype);
     return moveAsync(
         Move.ALLTOALLV, Buffers.address(send), Buffers.address(recv), 0, counts, dtype, 0, 0, send,
         recv);
@@ -128,7 +136,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public void gatherv(Buffer send, Buffer recv, long[] counts, Dtype dtype, int root) {
     long count = Buffers.count("gatherv", "send", send, dtype);
-    byte[] packed = gathered(count, recv, counts, dtype, root);
+    byte[] packed = gathered(count, recv, counts, null, dtype, root);
     move(
         Move.GATHERV, Buffers.address(send), root == self() ? Buffers.address(recv) : 0, count,
         packed, dtype, root, 0, send, recv);
@@ -162,7 +170,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public Work gathervAsync(Buffer send, Buffer recv, long[] counts, Dtype dtype, int root) {
     long count = Buffers.count("gatherv", "send", send, dtype);
-    byte[] packed = gathered(count, recv, counts, dtype, root);
+    byte[] packed = gathered(count, recv, counts, null, dtype, root);
     return moveAsync(
         Move.GATHERV, Buffers.address(send), root == self() ? Buffers.address(recv) : 0, count,
         packed, dtype, root, 0, send, recv);
@@ -196,7 +204,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public void scatterv(Buffer send, long[] counts, Buffer recv, Dtype dtype, int root) {
     long count = Buffers.writableCount("scatterv", "recv", recv, dtype);
-    byte[] packed = scattered(send, counts, count, dtype, root);
+    byte[] packed = scattered(send, counts, null, count, dtype, root);
     move(
         Move.SCATTERV, root == self() ? Buffers.address(send) : 0, Buffers.address(recv), count,
         packed, dtype, root, 0, send, recv);
@@ -230,7 +238,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    */
   public Work scattervAsync(Buffer send, long[] counts, Buffer recv, Dtype dtype, int root) {
     long count = Buffers.writableCount("scatterv", "recv", recv, dtype);
-    byte[] packed = scattered(send, counts, count, dtype, root);
+    byte[] packed = scattered(send, counts, null, count, dtype, root);
     return moveAsync(
         Move.SCATTERV, root == self() ? Buffers.address(send) : 0, Buffers.address(recv), count,
         packed, dtype, root, 0, send, recv);
@@ -259,7 +267,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    * @param dtype of the elements; F16 and BF16 are those of a ShortBuffer or ByteBuffer
    */
   public void allgatherv(Buffer send, Buffer recv, long[] counts, Dtype dtype) {
-    byte[] packed = gathered(send, recv, counts, dtype);
+    byte[] packed = gathered(send, recv, counts, null, dtype);
     move(
         Move.ALLGATHERV, Buffers.address(send), Buffers.address(recv), 0, packed, dtype, 0, 0, send,
         recv);
@@ -288,7 +296,7 @@ abstract class CountedBufferBlocks extends BufferBlocks {
    * @return the operation under way; it keeps the buffers until it is done
    */
   public Work allgathervAsync(Buffer send, Buffer recv, long[] counts, Dtype dtype) {
-    byte[] packed = gathered(send, recv, counts, dtype);
+    byte[] packed = gathered(send, recv, counts, null, dtype);
     return moveAsync(
         Move.ALLGATHERV, Buffers.address(send), Buffers.address(recv), 0, packed, dtype, 0, 0, send,
         recv);
