@@ -184,6 +184,11 @@ struct identity {
   using type = T;
 };
 
+/** Numbers to have for so many channels; what dt refuses needs no memory. */
+inline std::size_t channel_room(int64_t channels) {
+  return channels > 0 && channels <= int64_t{1} << 24 ? static_cast<std::size_t>(channels) : 1;
+}
+
 }  // namespace detail
 #endif  // SWIG
 
@@ -312,6 +317,19 @@ inline std::optional<int32_t> wait_any(const std::vector<const Work*>& works,
   if (index < 0) return std::nullopt;
   return index;
 }
+
+/** Of each channel, over all ranks, as dt_batch_moments() gives them. */
+struct BatchMoments {
+  std::vector<double> mean;
+  std::vector<double> variance; /**< without Bessel's correction */
+  int64_t count = 0;            /**< elements of each channel */
+};
+
+/** Of each channel, over all ranks, as dt_batch_gradient_sums() gives them. */
+struct BatchGradientSums {
+  std::vector<double> sum;     /**< of the gradient */
+  std::vector<double> product; /**< of the gradient times the normalised input */
+};
 
 /** An ordered set of ranks that runs collectives. Counts are elements, never bytes. */
 class Comm {
@@ -574,6 +592,31 @@ class Comm {
                    dt_stream stream = nullptr) {
     detail::check(
         dt_check_equal(get_handle(), data, bytes, name.empty() ? nullptr : name.c_str(), stream));
+  }
+
+  /** Of each channel, over the batches of all ranks: [batch, channels, spatial] elements here. */
+  BatchMoments batch_moments(const void* input, int64_t batch, int64_t channels, int64_t spatial,
+                             dt_dtype dtype) {
+    BatchMoments out;
+    out.mean.resize(detail::channel_room(channels));
+    out.variance.resize(out.mean.size());
+    detail::check(dt_batch_moments(get_handle(), input, batch, channels, spatial, dtype,
+                                   out.mean.data(), out.variance.data(), &out.count));
+    return out;
+  }
+  /** Likewise of a gradient. `moments` are those of the input; their channels are its channels. */
+  BatchGradientSums batch_gradient_sums(const void* input, const void* gradient, int64_t batch,
+                                        int64_t spatial, dt_dtype dtype,
+                                        const BatchMoments& moments, double epsilon = 1e-5) {
+    std::vector<double> variance = moments.variance;
+    variance.resize(moments.mean.size());  // never read past a vector that is too short
+    BatchGradientSums out;
+    out.sum.resize(moments.mean.size());
+    out.product.resize(moments.mean.size());
+    detail::check(dt_batch_gradient_sums(
+        get_handle(), input, gradient, batch, static_cast<int64_t>(moments.mean.size()), spatial,
+        dtype, moments.mean.data(), variance.data(), epsilon, out.sum.data(), out.product.data()));
+    return out;
   }
 
 #ifndef SWIG

@@ -245,7 +245,7 @@ void Relay::Impl::lost(const std::string& reason) {
     options_.logger->log(
         LogLevel::kInfo,
         "relay: lost the store at %s: %s; the ranks of this host (%s) lose it, too",
-        address_.c_str(), reason.c_str(), quoted(options_.host_name).c_str());
+        address_.c_str(), reason.c_str(), store::quoted(options_.host_name).c_str());
   }
   for (auto& [id, local] : locals_) {
     if (!local.over) dismiss(&local, id);

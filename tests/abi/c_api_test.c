@@ -251,6 +251,7 @@ int main(void) {
   test_store_server(&f);
   test_reducer(&f);
   test_sampler(&f);
+  test_batch_norm(&f);
   close_all(&f);
   if (failures != 0) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;

@@ -79,5 +79,6 @@ void test_store(const fixture* f);
 void test_store_server(const fixture* f);
 void test_reducer(const fixture* f);
 void test_sampler(const fixture* f);
+void test_batch_norm(const fixture* f);
 
 #endif /* DT_TESTS_ABI_C_API_TEST_H */

@@ -26,7 +26,7 @@ from ._types import Dtype, LogLevel, Place, ReduceOp
 from ._config import Config
 from ._work import Work, wait_any
 from ._memory import Gradient, Memory
-from ._comm import Comm
+from ._comm import BatchGradientSums, BatchMoments, Comm
 from ._store import Store, StoreServer
 from ._job import Job
 from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
@@ -35,13 +35,14 @@ from ._sampler import Sampler
 from ._raw import Buffer
 
 __all__ = [
-    "AbortedError", "Buffer", "Comm", "Config", "ConfigError", "CudaError", "Dtype", "Error",
-    "Gradient", "InternalError", "InvalidArgumentError", "InvalidStateError", "Job",
-    "JobStatistics", "LogLevel", "Memory", "MismatchError", "NcclError", "OperationStatistics",
-    "OutOfMemoryError", "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp",
-    "Reducer", "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store",
-    "StoreServer", "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError",
-    "Work", "abi_version", "build_info", "version", "wait_any",
+    "AbortedError", "BatchGradientSums", "BatchMoments", "Buffer", "Comm", "Config",
+    "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
+    "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
+    "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",
+    "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp", "Reducer",
+    "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store", "StoreServer",
+    "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Work",
+    "abi_version", "build_info", "version", "wait_any",
 ]
 
 

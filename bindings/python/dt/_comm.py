@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicators and their collectives."""
 
+import array
 import contextlib
 import math
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import _raw
 from ._arrays import Names, carry_out, groups, wrong_count
 from ._blocks import Blocks
 from ._errors import Error, invalid
 from ._memory import Memory, make_memory
-from ._types import Dtype, Handle, ReduceOp, milliseconds, stream_number
+from ._types import Dtype, Handle, ReduceOp, Unpacker, milliseconds, stream_number
 from ._work import Work
 
 _SUM = ReduceOp.SUM
@@ -19,6 +20,38 @@ _ALLREDUCE = Names("allreduce")
 _REDUCE = Names("reduce")
 _ALLGATHER = Names("allgather")
 _REDUCE_SCATTER = Names("reduce_scatter")
+
+
+class BatchMoments(NamedTuple):
+    """Of each channel, over all ranks: arrays of doubles, and elements of each channel. The variance is
+    without Bessel's correction."""
+
+    mean: "array.array[float]"
+    variance: "array.array[float]"
+    count: int
+
+
+class BatchGradientSums(NamedTuple):
+    """Of each channel, over all ranks: sums of the gradient, and of it times the normalised input."""
+
+    sum: "array.array[float]"
+    product: "array.array[float]"
+
+
+def _batch(operation: str, count: int, channels: int, spatial: int) -> int:
+    """Samples of an input; what is no number of channels is left to dt to refuse."""
+    if channels < 1 or spatial < 1:
+        return 0
+    if count % (channels * spatial) != 0:
+        raise invalid(f"{operation}: input has {count} elements, which are no whole samples of "
+                      f"{channels} channels x {spatial}; give it as [batch, channels, spatial]")
+    return count // (channels * spatial)
+
+
+def _halves(packed: bytes) -> Tuple["array.array[float]", "array.array[float]"]:
+    doubles = array.array("d", packed)
+    middle = len(doubles) // 2
+    return doubles[:middle], doubles[middle:]
 
 
 class Comm(Blocks):
@@ -259,6 +292,47 @@ class Comm(Blocks):
         _raw.check_equal(self._handle, address, count * Dtype(dtype).itemsize, name,
                          stream and stream_number(stream) or 0)
         del keep
+
+    # ---- Batch statistics ----
+
+    def batch_moments(self, input: Any, channels: int, *, spatial: int = 1) -> BatchMoments:
+        """Mean and variance of each channel over the batches of all ranks, the same bits on all: the
+        forward half of batch normalisation. Collective; a rank may have no samples.
+
+        input: [batch, channels, spatial] elements, F32 or F64
+        spatial: elements of a channel of one sample that lie together; 1 where channels are last
+        """
+        address, count, dtype, keep = self._one("batch_moments: input", input, False)
+        packed = bytes(_raw.batch_moments(self._handle, address,
+                                          _batch("batch_moments", count, channels, spatial),
+                                          channels, spatial, dtype))
+        del keep
+        mean, variance = _halves(packed[8:])
+        return BatchMoments(mean, variance, Unpacker(packed).number())
+
+    def batch_gradient_sums(self, input: Any, gradient: Any, moments: BatchMoments, *, spatial: int = 1,
+                            epsilon: float = 1e-5) -> BatchGradientSums:
+        """What the gradient of the input needs of all ranks: the backward half. Collective.
+
+        input, moments: as batch_moments() had and gave them
+        gradient: of the loss, by the normalised input after weight and bias
+        """
+        operation = "batch_gradient_sums"
+        channels = len(moments.mean)
+        if len(moments.variance) != channels:
+            raise invalid(f"{operation}: moments have {channels} means and {len(moments.variance)} "
+                          "variances; give what batch_moments() gave")
+        address, count, dtype, keep = self._one(f"{operation}: input", input, False)
+        other, other_count, other_dtype, keep_other = self._one(f"{operation}: gradient", gradient, False)
+        if (count, dtype) != (other_count, other_dtype):
+            raise invalid(f"{operation}: input has {count} elements of {Dtype(dtype).name}, gradient "
+                          f"{other_count} of {Dtype(other_dtype).name}; give two arrays of one shape")
+        known = array.array("d", moments.mean) + array.array("d", moments.variance)
+        packed = bytes(_raw.batch_gradient_sums(self._handle, address, other,
+                                                _batch(operation, count, channels, spatial), channels,
+                                                spatial, dtype, known, epsilon))
+        del keep, keep_other
+        return BatchGradientSums(*_halves(packed))
 
     # ---- Between two ranks ----
 

@@ -90,7 +90,7 @@ void store(dt::Job& job) {
 }
 
 void training(dt::Job& job) {
-  const dt::Comm comm = job.world();
+  dt::Comm comm = job.world();
   dt::Reducer reducer(comm, {{4, DT_F32, "weight"}, {2, DT_F32, ""}});
   float* gradient = reducer.grad_as<float>(0);
   gradient[0] = 2;
@@ -102,6 +102,15 @@ void training(dt::Job& job) {
   EXPECT(reducer.stats().steps == 1);
   EXPECT(reducer.bucket(0) >= 0);
   reducer.rebuild();
+
+  const float rows[] = {1, 10, 3, 30};
+  const dt::BatchMoments moments = comm.batch_moments(rows, 2, 2, 1, DT_F32);
+  const std::vector<double> means{2, 20}, variances{1, 100}, sums{4, 40};
+  EXPECT(moments.mean == means && moments.variance == variances && moments.count == 2);
+  const dt::BatchGradientSums gradient_sums =
+      comm.batch_gradient_sums(rows, rows, 2, 1, DT_F32, moments, 0);
+  const std::vector<double> products{2, 20};
+  EXPECT(gradient_sums.sum == sums && gradient_sums.product == products);
 
   dt::SamplerOptions options;
   options.size = 3;

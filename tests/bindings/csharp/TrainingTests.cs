@@ -263,10 +263,34 @@ static class TrainingTests
         });
     }
 
+    // Rank 0 has (1, 10), rank 1 nothing, rank 2 (3, 30).
+    static void BatchStatistics(Comm world)
+    {
+        float[][] rows = { new float[] { 1, 10 }, new float[0], new float[] { 3, 30 } };
+        float[] own = rows[world.Rank];
+        BatchMoments moments = world.BatchMoments(own, 2);
+        Suite.Check(moments.Mean[0] == 2 && moments.Mean[1] == 20, "means");
+        Suite.Check(moments.Variance[0] == 1 && moments.Variance[1] == 100, "variances");
+        Suite.Check(moments.Count == 2, "elements of each channel");
+        BatchGradientSums sums = world.BatchGradientSums(own, own, moments, 1, 0);
+        Suite.Check(sums.Sum[0] == 4 && sums.Sum[1] == 40, "sums");
+        Suite.Check(sums.Product[0] == 2 && sums.Product[1] == 20, "products");
+        Suite.Throws<DtInvalidArgumentException>(() => world.BatchMoments(new double[4], 3),
+            "has 4 elements, which are no whole samples of 3 channels x 1");
+        Suite.Throws<DtInvalidArgumentException>(() => world.BatchMoments(new double[4], 0), "channels is 0");
+        Suite.Throws<DtInvalidArgumentException>(() => world.BatchMoments(new int[4], 2), "dtype is i32");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchGradientSums(new double[2], new double[4], moments),
+            "input has 2 elements, but gradient 4");
+        Suite.Throws<DtInvalidArgumentException>(
+            () => world.BatchGradientSums(own, own, moments, 1, -1), "epsilon is -1");
+    }
+
     static void DataDiffer()
     {
         Ranks.Run(3, each =>
         {
+            BatchStatistics(each.world);
             each.world.CheckEqual(new float[] { 1, 2, 3 }, "weights");
             each.world.CheckEqual(new long[0]);
             DtException error = Suite.Throws<DtMismatchException>(

@@ -381,6 +381,35 @@ class Reducers(unittest.TestCase):
         run_ranks(2, body, {"reducer.check_steps": 2})
 
 
+class BatchStatistics(unittest.TestCase):
+    def test_of_all_ranks(self):
+        def body(_, comm):
+            # Rank 0 has (1, 10), rank 1 nothing, rank 2 (3, 30).
+            own = array.array("f", [[1, 10], [], [3, 30]][comm.rank])
+            moments = comm.batch_moments(own, 2)
+            self.assertEqual((list(moments.mean), list(moments.variance), moments.count), ([2, 20], [1, 100], 2))
+            sums = comm.batch_gradient_sums(own, own, moments, epsilon=0)
+            self.assertEqual((list(sums.sum), list(sums.product)), ([4, 40], [2, 20]))
+            first = comm.batch_moments(array.array("d", [1, 2, 5, 5, 3, 6, 5, 5]), 2, spatial=2)
+            self.assertEqual((list(first.mean), list(first.variance), first.count), ([3, 5], [3.5, 0], 12))
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "4 elements, which are no whole samples of 3"):
+                comm.batch_moments(array.array("d", [1, 2, 3, 4]), 3)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "channels is 0"):
+                comm.batch_moments(array.array("d", [1]), 0)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "dtype is i32"):
+                comm.batch_moments(array.array("i", [1]), 1)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "give two arrays of one shape"):
+                comm.batch_gradient_sums(array.array("d", [1, 2]), array.array("f", [1, 2]), moments)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "2 means and 1 variances"):
+                comm.batch_gradient_sums(own, own, moments._replace(variance=[1.0]))
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "epsilon is -1"):
+                comm.batch_gradient_sums(own, own, moments, epsilon=-1)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "no rank has an element"):
+                comm.batch_moments(array.array("d"), 2)
+            comm.barrier()  # it is whole
+        run_ranks(3, body)
+
+
 class Equality(unittest.TestCase):
     def test_arrays(self):
         def body(_, comm):

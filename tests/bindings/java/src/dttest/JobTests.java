@@ -8,6 +8,9 @@ import static dttest.Check.that;
 import static dttest.Check.thrown;
 import static dttest.Ranks.floats;
 
+import io.dt.BatchGradientSums;
+import io.dt.BatchMoments;
+import io.dt.BatchNorm;
 import io.dt.Comm;
 import io.dt.Config;
 import io.dt.DtTimeoutException;
@@ -194,8 +197,35 @@ final class JobTests {
     }
   }
 
+  /** Rank 0 has (1, 10), rank 1 nothing, rank 2 (3, 30). */
+  private static void batchStatistics(Comm world) throws Exception {
+    float[][] rows = {{1, 10}, {}, {3, 30}};
+    float[] own = rows[world.rank()];
+    BatchMoments moments = BatchNorm.moments(world, own, 2, 1);
+    equal(Arrays.toString(moments.mean()), "[2.0, 20.0]");
+    equal(Arrays.toString(moments.variance()), "[1.0, 100.0]");
+    equal(moments.count(), 2L);
+    BatchGradientSums sums = BatchNorm.gradientSums(world, own, own, moments, 1, 0);
+    equal(Arrays.toString(sums.sum()), "[4.0, 40.0]");
+    equal(Arrays.toString(sums.product()), "[2.0, 20.0]");
+    thrown(
+        InvalidArgumentException.class, () -> BatchNorm.moments(world, new float[4], 3, 1),
+        "has 4 elements, which are no whole samples of 3 channels x 1");
+    thrown(
+        InvalidArgumentException.class, () -> BatchNorm.moments(world, new float[4], 0, 1),
+        "channels is 0");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.gradientSums(world, new float[2], new float[4], moments, 1, 0),
+        "gradient has 4 elements, but 2 are wanted");
+    thrown(
+        InvalidArgumentException.class,
+        () -> BatchNorm.gradientSums(world, own, own, moments, 1, -1), "epsilon is -1");
+  }
+
   private static void differ(Comm world) throws Exception {
     int rank = world.rank();
+    batchStatistics(world);
     world.checkEqual(Ranks.pattern(0, 100), "weights");
     world.checkEqual(new float[] {1, 2}, null);
     MismatchException e =
