@@ -53,5 +53,5 @@ fi
 # -O1, no debug information and several sources at once build in a third of the time.
 env -u CC -u CXX "$root/tests/build_and_test.sh" "$build/meson" --cross-file "$root/tests/cross/aarch64.txt" \
   --cross-file "$build/sysroot.txt" -Dcuda=disabled -Ddocs=disabled \
-  -Doptimization=1 -Ddebug=false --unity on --unity-size 12 \
+  -Doptimization=1 -Ddebug=false --unity on --unity-size 40 \
   -- --suite unit --timeout-multiplier 10

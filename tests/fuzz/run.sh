@@ -14,7 +14,8 @@ command -v clang++ >/dev/null || { echo "skipped: clang is not here"; exit 77; }
 if [ ! -f "$build/build.ninja" ]; then
   # -O1 and line numbers alone build in half the time, several sources at once in half of that.
   CC=clang CXX=clang++ meson setup "$build" "$root" -Dcuda=disabled -Dfuzzers=true -Ddocs=disabled \
-    -Doptimization=1 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1 --unity on --unity-size 12 \
+    -Doptimization=1 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1 --unity on --unity-size 40 \
+    -Dc_link_args=-fuse-ld=gold -Dcpp_link_args=-fuse-ld=gold \
     -Db_sanitize=address,undefined -Db_lundef=false
 fi
 mapfile -t targets < <(cd "$root/tests/fuzz" && printf '%s\n' fuzz_*.cc | sed 's/^fuzz_\(.*\)\.cc$/\1/')

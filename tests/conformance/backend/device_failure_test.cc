@@ -33,7 +33,7 @@ struct Refusals {
 TEST_CASE("device: a rank that never comes is a time-out at the deadline, and NCCL is aborted") {
   for (const bool waits : {true, false}) {
     require_none(run_ranks(over_nccl(3), [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       if (rank.rank == 2) return rank.meet();
       const int64_t begin_ns = dt::monotonic_ns();
       Status status;
@@ -65,7 +65,7 @@ TEST_CASE("device: earlier work of the program that does not end is told from ab
     const auto gate = std::make_shared<dt::Event>();
     rank.expect_ok(rank.cuda->launch(stream, [gate] { gate->wait({Deadline::after_ms(30'000)}); }),
                    "kernel");
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     Collective collective = sum(&data, kDeadlineMs);
     collective.stream = stream;
     const Status status = rank.run(collective);
@@ -87,7 +87,7 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
     std::atomic<int> told{0};
     setup.on_broken = [&](const Status&) { ++told; };
     require_none(run_ranks(setup, [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       rank.expect_ok(rank.run(sum(&data)), "first");
       if (rank.rank == 1) return rank.meet();
       FakeNccl::Order order;
@@ -108,7 +108,7 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
 TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
   Setup setup = over_nccl(2);
   require_none(run_ranks(setup, [&](Rank& rank) {
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     rank.expect_ok(rank.run(sum(&data)), "first");
     rank.meet();
     if (rank.rank == 1) return rank.meet();
@@ -162,7 +162,7 @@ TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is abor
   for (const char* backend : {"nccl", "staged"}) {
     fake().reset();
     require_none(run_ranks(over(backend, 2), [](Rank& rank) {
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       if (rank.rank == 1) return rank.meet();
       const auto work = std::make_shared<Work>();
       rank.expect_ok(rank.backend->submit(sum(&data), work), "submit");
@@ -177,7 +177,7 @@ TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is abor
 
 TEST_CASE("device: who only polls hears of a hanging call when the device is looked after") {
   require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     rank.expect_ok(rank.run(sum(&data)), "first");
     rank.meet();
     if (rank.rank == 1) return rank.meet();
@@ -205,7 +205,7 @@ TEST_CASE("device: who only polls hears of a hanging call when the device is loo
 TEST_CASE("device: an abort that hangs is told, and ends the process where that is wanted") {
   for (const bool ends : {true, false}) {
     require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       rank.expect_ok(rank.run(sum(&data)), "first");
       rank.meet();
       if (rank.rank == 1) return rank.meet();
@@ -249,7 +249,7 @@ TEST_CASE("device: an abort that hangs is told, and ends the process where that 
 
 TEST_CASE("device: a communicator that is dropped inside a group fails what was in it") {
   require_none(run_ranks(over_nccl(2), [](Rank& rank) {
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
     rank.expect_ok(part.status(), "split");
     rank.expect_ok(part.value().backend->begin_group(), "begin");

@@ -12,7 +12,7 @@
 /// What the tests of communicators over device memory share.
 namespace conformance {
 
-inline constexpr int64_t kCount = 1000;
+inline constexpr int64_t kDeviceCount = 1000;
 
 inline dt::test::FakeNccl& fake() { return *dt::test::fake_nccl(DT_FAKE_NCCL); }
 

@@ -16,15 +16,17 @@ TEST_CASE("device: an operation waits for its inputs, and later work of the stre
     require_none(run_ranks(over(backend, 3), [](Rank& rank) {
       const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
       rank.cuda->set_delay_us(2000);
-      std::vector<float> data(kCount, 0);
+      std::vector<float> data(kDeviceCount, 0);
       float seen = -1;
       for (int step = 1; step <= 3; ++step) {
-        rank.expect_ok(rank.cuda->launch(stream, [&, step] { data.assign(kCount, float(step)); }),
-                       "producer");
+        rank.expect_ok(
+            rank.cuda->launch(stream, [&, step] { data.assign(kDeviceCount, float(step)); }),
+            "producer");
         Collective collective = sum(&data);
         collective.stream = stream;
         rank.expect_ok(rank.backend->run(collective), "run");
-        rank.expect_ok(rank.cuda->launch(stream, [&] { seen = data[kCount - 1]; }), "consumer");
+        rank.expect_ok(rank.cuda->launch(stream, [&] { seen = data[kDeviceCount - 1]; }),
+                       "consumer");
         rank.expect(rank.cuda->finish(stream), "finish");
         rank.expect(seen == 3.0f * float(step), dt::format("the consumer saw %g", seen));
       }
@@ -39,7 +41,7 @@ TEST_CASE("device: a work orders another stream, without a wait of the host") {
     const auto produces = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
     const auto consumes = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
     rank.cuda->set_delay_us(3000);
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     float seen = -1;
     Collective collective = sum(&data);
     collective.stream = produces;
@@ -60,7 +62,7 @@ TEST_CASE("device: a step allocates nothing and makes no event") {
   for (const char* backend : {"nccl", "staged"}) {
     fake().reset();
     require_none(run_ranks(over(backend, 2), [](Rank& rank) {
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       rank.expect_ok(rank.run(sum(&data)), "first");
       const auto before = rank.cuda->counters();
       for (int i = 0; i < 20; ++i) rank.expect_ok(rank.run(sum(&data)), "step");
@@ -85,7 +87,7 @@ TEST_CASE("device: a call allocates no host memory, either") {
       rank.expect_ok(rank.cuda->launch(nullptr, closed), "gate");
       for (int i = 0; i < 2 * kWarmup; ++i) (void)rank.cuda->record(event, nullptr);
       gate->set();
-      std::vector<float> data(kCount, 1);
+      std::vector<float> data(kDeviceCount, 1);
       const Collective collective = sum(&data);
       const dt::Pool<Work> works;
       for (int i = 0; i < 100; ++i) {
@@ -112,9 +114,9 @@ TEST_CASE("device: a call allocates no host memory, either") {
 
 TEST_CASE("device: one rank asks nothing of NCCL") {
   require_none(run_ranks(over_nccl(1), [](Rank& rank) {
-    std::vector<float> from(kCount, 5);
-    std::vector<float> to(kCount, 0);
-    rank.expect_ok(rank.run(allreduce_f32(from.data(), to.data(), kCount)), "allreduce");
+    std::vector<float> from(kDeviceCount, 5);
+    std::vector<float> to(kDeviceCount, 0);
+    rank.expect_ok(rank.run(allreduce_f32(from.data(), to.data(), kDeviceCount)), "allreduce");
     rank.expect(to == from, "copied");
     rank.expect_ok(rank.run(Collective()), "barrier");
   }));
@@ -125,7 +127,7 @@ TEST_CASE("device: one rank asks nothing of NCCL") {
 
 TEST_CASE("device: communicators are non-blocking, have one thread each, and end in peace") {
   require_none(run_ranks(over_nccl(3), [](Rank& rank) {
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     rank.expect_ok(rank.run(sum(&data)), "allreduce");
     auto half = rank.backend->split(rank.rank % 2, 0, "half", Deadline::after_ms(30'000));
     rank.expect_ok(half.status(), "split");
@@ -147,7 +149,7 @@ TEST_CASE("device: a stream that records a graph is refused, and nothing happene
   require_none(run_ranks(over_nccl(2), [](Rank& rank) {
     const auto stream = rank.cuda->create_stream(dt::cuda::StreamPriority::kNormal).value();
     rank.cuda->set_capturing(stream, true);
-    std::vector<float> data(kCount, 1);
+    std::vector<float> data(kDeviceCount, 1);
     Collective collective = sum(&data);
     collective.stream = stream;
     const Status refused = rank.backend->run(collective);
@@ -189,7 +191,7 @@ TEST_CASE("device: operations are launched in the order of the calls, whatever t
       std::vector<std::vector<float>> data;
       std::vector<std::shared_ptr<Work>> works;
       for (const char each : std::string("aababbba")) {
-        Collective collective = sum(&data.emplace_back(kCount, 1.0f));
+        Collective collective = sum(&data.emplace_back(kDeviceCount, 1.0f));
         auto steps = std::make_shared<dt::collective::StreamSteps>();
         steps->before = [&order, each, cuda = rank.cuda](dt::cuda::Stream) {
           order += dt::test::FakeCuda::selected() == cuda->device().index ? each : '?';
@@ -216,14 +218,14 @@ TEST_CASE("device: ranks of a group send before they receive, and reduce besides
     fake().reset();
     require_none(run_ranks(over(backend, 2), [](Rank& rank) {
       for (int round = 1; round <= 3; ++round) {
-        std::vector<float> mine(kCount, float(rank.rank + round));
-        std::vector<float> theirs(kCount, 0);
-        std::vector<float> data(kCount, 1);
+        std::vector<float> mine(kDeviceCount, float(rank.rank + round));
+        std::vector<float> theirs(kDeviceCount, 0);
+        std::vector<float> data(kDeviceCount, 1);
         Collective send;
         send.kind = dt::backend::Kind::kSend;
         send.dtype = dt::Dtype::kF32;
         send.send = mine.data();
-        send.count = kCount;
+        send.count = kDeviceCount;
         send.root = 1 - rank.rank;
         send.deadline = Deadline::after_ms(30'000);
         Collective receive = send;
@@ -241,7 +243,7 @@ TEST_CASE("device: ranks of a group send before they receive, and reduce besides
           rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "wait");
           rank.expect_ok(work->status(), "work");
         }
-        rank.expect(theirs[kCount - 1] == float(1 - rank.rank + round), "received");
+        rank.expect(theirs[kDeviceCount - 1] == float(1 - rank.rank + round), "received");
         rank.expect(data[0] == 2, "sum");
       }
     }));
@@ -257,16 +259,16 @@ TEST_CASE("device: what is under way when its communicator is dropped comes to i
       auto part = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
       rank.expect_ok(part.status(), "split");
       auto* const data =
-          static_cast<float*>(part.value().backend->allocate(kCount * sizeof(float)).value());
+          static_cast<float*>(part.value().backend->allocate(kDeviceCount * sizeof(float)).value());
       const auto gate = std::make_shared<dt::Event>();
       rank.expect_ok(rank.cuda->launch(stream,
                                        [gate, data] {
                                          (void)gate->wait({Deadline::after_ms(30'000)});
-                                         std::fill(data, data + kCount, 3.0f);
+                                         std::fill(data, data + kDeviceCount, 3.0f);
                                        }),
                      "producer");
-      std::vector<float> result(kCount, 0);
-      Collective collective = allreduce_f32(data, result.data(), kCount);
+      std::vector<float> result(kDeviceCount, 0);
+      Collective collective = allreduce_f32(data, result.data(), kDeviceCount);
       collective.stream = stream;
       collective.deadline = Deadline::after_ms(30'000);
       const auto work = std::make_shared<Work>();
@@ -277,7 +279,7 @@ TEST_CASE("device: what is under way when its communicator is dropped comes to i
       rank.expect(rank.backend->drain({Deadline::after_ms(30'000)}), "it has ended");
       rank.expect(work->done(), "done");
       rank.expect_ok(work->status(), "work");
-      rank.expect(result[kCount - 1] == 6, "sum");
+      rank.expect(result[kDeviceCount - 1] == 6, "sum");
       rank.expect_ok(rank.cuda->destroy_stream(stream), "destroy");
     }));
   }
@@ -325,15 +327,15 @@ TEST_CASE("device: memory may be NCCL's, registered for its communicator") {
   Setup setup = over_nccl(2);
   setup.registers = true;
   require_none(run_ranks(setup, [](Rank& rank) {
-    const auto bytes = static_cast<int64_t>(kCount * sizeof(float));
+    const auto bytes = static_cast<int64_t>(kDeviceCount * sizeof(float));
     auto half = rank.backend->split(0, 0, "part", Deadline::after_ms(30'000));
     rank.expect_ok(half.status(), "split");
     auto* const kept = static_cast<float*>(half.value().backend->allocate(bytes).value());
     auto* const data = static_cast<float*>(rank.backend->allocate(bytes).value());
-    rank.expect(data[kCount - 1] == 0 && kept[0] == 0, "zeroed");
-    std::fill(data, data + kCount, 2.0f);
-    rank.expect_ok(rank.run(allreduce_f32(data, data, kCount)), "allreduce");
-    rank.expect(data[kCount - 1] == 4, "sum");
+    rank.expect(data[kDeviceCount - 1] == 0 && kept[0] == 0, "zeroed");
+    std::fill(data, data + kDeviceCount, 2.0f);
+    rank.expect_ok(rank.run(allreduce_f32(data, data, kDeviceCount)), "allreduce");
+    rank.expect(data[kDeviceCount - 1] == 4, "sum");
     rank.expect_ok(rank.backend->release(data), "release");
     rank.expect(rank.backend->release(data).code() == Code::kInvalidArgument, "only once");
     // Of a broken communicator, too.

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "../contains.h"
 #include "temp_tree.h"
 
 using dt::Config;
 using dt::SourceKind;
+using dt::test::contains;
 
 namespace {
 
 constexpr const char* kCap = "reducer.bucket_cap_bytes";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

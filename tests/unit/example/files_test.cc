@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "../contains.h"
 #include "checkpoint.h"
 #include "curves.h"
 #include "data.h"
 #include "options.h"
 
 using namespace fashion;
+using dt::test::contains;
 
 namespace {
 
@@ -67,11 +69,6 @@ std::string images(uint32_t count, uint32_t magic = 0x803, uint32_t side = 28) {
 }
 std::string labels(uint32_t count, uint32_t magic = 0x801) {
   return number(magic) + number(count) + std::string(count, '\x09');
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
 }
 
 Checkpoint make_checkpoint() {

@@ -6,11 +6,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "../contains.h"
+
 using dt::Config;
 using dt::Environment;
 using dt::launch::discover;
 using dt::launch::Place;
 using dt::launch::resolve_place;
+using dt::test::contains;
 using nlohmann::json;
 
 namespace {
@@ -19,10 +22,6 @@ Environment environment_of(const json& each) {
   Environment environment;
   for (const auto& item : each.at("env").items()) environment[item.key()] = item.value();
   return environment;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void check_number(const json& expected, const char* name, int32_t got, int32_t unknown) {

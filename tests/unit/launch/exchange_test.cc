@@ -9,6 +9,7 @@
 
 #include <thread>
 
+#include "../contains.h"
 #include "launch/aside.h"
 #include "launch/pmi.h"
 #include "launch/pmix.h"
@@ -21,15 +22,12 @@ using dt::launch::exchange_address;
 using dt::launch::Place;
 using dt::launch::PmiClient;
 using dt::launch::StoreAddress;
+using dt::test::contains;
 
 namespace {
 
 Wait soon() { return Wait{Deadline::after_ms(50), nullptr}; }
 Wait later() { return Wait{Deadline::after_ms(20000), nullptr}; }
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// A service that gives one answer after the other, whatever is asked.
 class Service {

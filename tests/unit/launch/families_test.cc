@@ -3,34 +3,32 @@
 // values.
 #include <doctest/doctest.h>
 
+#include "../contains.h"
 #include "launch/discover.h"
 
 using dt::Environment;
 using dt::launch::discover;
 using dt::launch::Exchange;
 using dt::launch::Place;
+using dt::test::contains;
 
 namespace {
 
-std::string error_of(const Environment& environment) {
+std::string refusal_of(const Environment& environment) {
   const auto place = discover(environment);
   REQUIRE_FALSE(place.ok());
   CHECK(place.status().code() == dt::Code::kConfig);
   return place.status().message();
 }
 
-Place place_of(const Environment& environment) {
+Place found_place(const Environment& environment) {
   const auto place = discover(environment);
   INFO(place.status().message());
   REQUIRE(place.ok());
   return place.value();
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Environment with(Environment environment, const Environment& more) {
+Environment plus(Environment environment, const Environment& more) {
   for (const auto& [name, value] : more) environment[name] = value;
   return environment;
 }
@@ -59,25 +57,26 @@ std::string cluster(const std::string& roles, const std::string& task) {
 
 TEST_CASE(
     "slurm: the address follows from the step, and the exchange is better when there is one") {
-  const Place place = place_of(kStep);
+  const Place place = found_place(kStep);
   CHECK(place.launcher == "slurm");
   CHECK(place.master_addr == "n3");
   CHECK(place.master_port == 10012);
   CHECK(place.address_by_convention);
   CHECK(place.job_id == "70012.3");
   CHECK(place.exchange == Exchange::kNone);
-  const Place pmi = place_of(with(kStep, {{"PMI_FD", "7"}, {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}));
+  const Place pmi =
+      found_place(plus(kStep, {{"PMI_FD", "7"}, {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}));
   CHECK(pmi.launcher == "slurm");
   CHECK(pmi.exchange == Exchange::kPmi);
   CHECK(pmi.master_addr == "n3");
   CHECK(pmi.master_port == 0);
-  const Place pmix = place_of(
-      with(kStep, {{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "s"}, {"PMIX_SERVER_URI4", "x"}}));
+  const Place pmix = found_place(
+      plus(kStep, {{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "s"}, {"PMIX_SERVER_URI4", "x"}}));
   CHECK(pmix.exchange == Exchange::kPmix);
-  const Place given = place_of(with(with(kStep, kAddress), {{"PMI_FD", "7"}}));
+  const Place given = found_place(plus(plus(kStep, kAddress), {{"PMI_FD", "7"}}));
   CHECK(given.exchange == Exchange::kNone);
   CHECK_FALSE(given.address_by_convention);
-  const Place port = place_of(with(kStep, {{"MASTER_PORT", "5"}, {"PMI_FD", "7"}}));
+  const Place port = found_place(plus(kStep, {{"MASTER_PORT", "5"}, {"PMI_FD", "7"}}));
   CHECK(port.address_by_convention);
   CHECK(port.master_addr == "n3");
   CHECK(port.master_port == 5);
@@ -87,13 +86,13 @@ TEST_CASE(
 }
 
 TEST_CASE("slurm: an arbitrary layout needs an address or an exchange") {
-  const Environment arbitrary = with(kStep, {{"SLURM_DISTRIBUTION", "arbitrary"}});
-  CHECK(error_of(arbitrary) ==
+  const Environment arbitrary = plus(kStep, {{"SLURM_DISTRIBUTION", "arbitrary"}});
+  CHECK(refusal_of(arbitrary) ==
         "ambiguous_host_order: SLURM_DISTRIBUTION=\"arbitrary\": rank 0 need not be on the first "
         "node of SLURM_STEP_NODELIST; set MASTER_ADDR and MASTER_PORT to its host and a free port "
         "there");
-  CHECK(place_of(with(arbitrary, kAddress)).master_addr == "m");
-  const Place pmi = place_of(with(arbitrary, {{"PMI_FD", "7"}}));
+  CHECK(found_place(plus(arbitrary, kAddress)).master_addr == "m");
+  const Place pmi = found_place(plus(arbitrary, {{"PMI_FD", "7"}}));
   CHECK(pmi.exchange == Exchange::kPmi);
   CHECK(pmi.master_addr.empty());
 }
@@ -101,11 +100,11 @@ TEST_CASE("slurm: an arbitrary layout needs an address or an exchange") {
 TEST_CASE("slurm: tasks per node") {
   const auto local_size = [](const char* text, const char* node, const char* tasks,
                              const char* nodes) {
-    return place_of(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", text},
-                                 {"SLURM_NODEID", node},
-                                 {"SLURM_STEP_NUM_TASKS", tasks},
-                                 {"SLURM_STEP_NODELIST", "n7"},
-                                 {"SLURM_STEP_NUM_NODES", nodes}}))
+    return found_place(plus(kStep, {{"SLURM_STEP_TASKS_PER_NODE", text},
+                                    {"SLURM_NODEID", node},
+                                    {"SLURM_STEP_NUM_TASKS", tasks},
+                                    {"SLURM_STEP_NODELIST", "n7"},
+                                    {"SLURM_STEP_NUM_NODES", nodes}}))
         .local_size;
   };
   CHECK(local_size("4(x2),3", "1", "11", "3") == 4);
@@ -115,11 +114,11 @@ TEST_CASE("slurm: tasks per node") {
                           "4(y2)", "99999999999", "2000000000(x2000000000)"}) {
     CAPTURE(std::string(bad));
     if (*bad == 0) continue;
-    CHECK(contains(error_of(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", bad}})),
+    CHECK(contains(refusal_of(plus(kStep, {{"SLURM_STEP_TASKS_PER_NODE", bad}})),
                    "bad_tasks_per_node: SLURM_STEP_TASKS_PER_NODE="));
   }
   CHECK(
-      error_of(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "3,2"}})) ==
+      refusal_of(plus(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "3,2"}})) ==
       "bad_tasks_per_node: SLURM_STEP_TASKS_PER_NODE=\"3,2\" are 5 tasks on 2 nodes, but "
       "SLURM_STEP_NUM_TASKS=4 and SLURM_STEP_NUM_NODES=2; start the program with srun, and do not "
       "export SLURM_STEP_* variables");
@@ -128,7 +127,7 @@ TEST_CASE("slurm: tasks per node") {
 TEST_CASE("slurm: what is no step runs alone, and says so") {
   for (const char* step : {"4294967290", "4294967291", "-5", ""}) {
     CAPTURE(std::string(step));
-    const Place place = place_of(with(kStep, {{"SLURM_STEP_ID", step}, {"SLURM_NTASKS", "4"}}));
+    const Place place = found_place(plus(kStep, {{"SLURM_STEP_ID", step}, {"SLURM_NTASKS", "4"}}));
     CHECK(place.launcher == "single");
     CHECK(place.world_size == 1);
     REQUIRE_FALSE(place.warnings.empty());
@@ -136,28 +135,28 @@ TEST_CASE("slurm: what is no step runs alone, and says so") {
           "slurm_allocation_without_srun: the allocation is for 4 tasks (SLURM_NTASKS), but this "
           "process was not started by srun: running as 1 of 1. Start it with srun");
   }
-  CHECK(place_of({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "1"}}).warnings.empty());
-  CHECK(place_of({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "2"}, {"DT_LAUNCHER", "single"}})
+  CHECK(found_place({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "1"}}).warnings.empty());
+  CHECK(found_place({{"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "2"}, {"DT_LAUNCHER", "single"}})
             .warnings.empty());
 }
 
 TEST_CASE("a rank exported before the launcher") {
   CHECK(
-      error_of(with(kStep, {{"RANK", "0"}})) ==
+      refusal_of(plus(kStep, {{"RANK", "0"}})) ==
       "conflict: RANK=0, but SLURM_PROCID=2; unset the stale one, or set DT_LAUNCHER=slurm to use "
       "the second");
-  const Environment both = with(with(kStep, {{"RANK", "0"}, {"WORLD_SIZE", "4"}}), kAddress);
-  CHECK(error_of(both) ==
+  const Environment both = plus(plus(kStep, {{"RANK", "0"}, {"WORLD_SIZE", "4"}}), kAddress);
+  CHECK(refusal_of(both) ==
         "conflict: RANK=0 WORLD_SIZE=4 (env), but SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm); "
         "unset the stale ones (a rank exported before the launcher is the same in all processes), "
         "or set DT_LAUNCHER=env or DT_LAUNCHER=slurm to say which counts");
-  CHECK(place_of(with(both, {{"DT_LAUNCHER", "env"}})).rank == 0);
-  const Place slurm = place_of(with(both, {{"DT_LAUNCHER", "slurm"}}));
+  CHECK(found_place(plus(both, {{"DT_LAUNCHER", "env"}})).rank == 0);
+  const Place slurm = found_place(plus(both, {{"DT_LAUNCHER", "slurm"}}));
   CHECK(slurm.rank == 2);
   CHECK(slurm.local_size == 2);
   CHECK(slurm.master_addr == "m");
-  CHECK(place_of(with(both, {{"TORCHELASTIC_RUN_ID", "x"}})).launcher == "torchrun");
-  CHECK(place_of(with(both, {{"WORLD_SIZE", "8"}})).world_size == 8);
+  CHECK(found_place(plus(both, {{"TORCHELASTIC_RUN_ID", "x"}})).launcher == "torchrun");
+  CHECK(found_place(plus(both, {{"WORLD_SIZE", "8"}})).world_size == 8);
 }
 
 TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
@@ -172,29 +171,31 @@ TEST_CASE("a rank of a program that runs alone, exported before the launcher") {
       {kStep, "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm)"},
   };
   for (const auto& row : rows) {
-    CHECK(error_of(with(row.launch, alone)) ==
+    CHECK(refusal_of(plus(row.launch, alone)) ==
           "conflict: RANK=0 WORLD_SIZE=1 (env), but " + std::string(row.who) +
               ": each of the 4 processes would be a job of its own; unset RANK and WORLD_SIZE, or "
               "start one process only, or set DT_LAUNCHER=env to run so many jobs of one rank");
-    CHECK(place_of(with(with(row.launch, alone), {{"DT_LAUNCHER", "env"}})).world_size == 1);
+    CHECK(found_place(plus(plus(row.launch, alone), {{"DT_LAUNCHER", "env"}})).world_size == 1);
     // Somebody who writes these variables for each process was started in it.
-    const Place inner = place_of(with(with(row.launch, alone), {{"TORCHELASTIC_RUN_ID", "none"}}));
+    const Place inner =
+        found_place(plus(plus(row.launch, alone), {{"TORCHELASTIC_RUN_ID", "none"}}));
     CHECK(inner.launcher == "torchrun");
     CHECK(inner.world_size == 1);
     const Place own =
-        place_of(with(with(row.launch, alone),
-                      {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "1"}, {"DT_LAUNCHER_PID", "7"}}));
+        found_place(plus(plus(row.launch, alone),
+                         {{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "1"}, {"DT_LAUNCHER_PID", "7"}}));
     CHECK(own.launcher == "dt run");
     CHECK(own.world_size == 1);
   }
-  const Environment ray = with(alone, {{"LOCAL_WORLD_SIZE", "1"}, {"NODE_RANK", "0"}});
-  CHECK(place_of(with(kStep, ray)).world_size == 1);
-  CHECK(contains(error_of(with(kOpenMpi, ray)), "conflict: RANK=0 WORLD_SIZE=1 (env), but OMPI_"));
+  const Environment ray = plus(alone, {{"LOCAL_WORLD_SIZE", "1"}, {"NODE_RANK", "0"}});
+  CHECK(found_place(plus(kStep, ray)).world_size == 1);
+  CHECK(
+      contains(refusal_of(plus(kOpenMpi, ray)), "conflict: RANK=0 WORLD_SIZE=1 (env), but OMPI_"));
   const Environment horovod = {{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "1"}};
-  CHECK(place_of(with(kOpenMpi, horovod)).launcher == "horovod");
+  CHECK(found_place(plus(kOpenMpi, horovod)).launcher == "horovod");
   // The step is around an mpirun of one process, not around the exported variables.
   const Environment one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
-  CHECK(place_of(with(with(kStep, alone), one)).world_size == 1);
+  CHECK(found_place(plus(plus(kStep, alone), one)).world_size == 1);
 }
 
 TEST_CASE("names of launches in a process that nobody launched") {
@@ -227,32 +228,33 @@ TEST_CASE("names of launches in a process that nobody launched") {
   };
   for (const auto& row : rows) {
     CAPTURE(std::string(row.value));
-    const Place place = place_of({{row.name, row.value}});
+    const Place place = found_place({{row.name, row.value}});
     CHECK(place.launcher == "single");
     CHECK(place.world_size == 1);
     std::vector<std::string> expected;
     if (row.warning != nullptr) expected.push_back(row.warning);
     CHECK(place.warnings == expected);
     // Under a launcher what belongs to the address counts, and nothing else.
-    const auto step = discover(with(kStep, {{row.name, row.value}}));
+    const auto step = discover(plus(kStep, {{row.name, row.value}}));
     CHECK(step.ok() == (std::string(row.name).find("MASTER_") != 0));
     if (!step.ok()) CHECK(contains(step.status().message(), std::string(": ") + row.name + "="));
     if (step.ok()) CHECK(step.value().launcher == "slurm");
   }
-  CHECK(contains(error_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "x"}}),
+  CHECK(contains(refusal_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "x"}}),
                  "not_a_number: MASTER_PORT="));
-  CHECK(contains(error_of({{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}), "not_a_number: LOCAL_RANK"));
-  CHECK(contains(error_of({{"CLUSTER_SPEC", "{\"cluster\": {\"workerpool0\""}}),
+  CHECK(
+      contains(refusal_of({{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}), "not_a_number: LOCAL_RANK"));
+  CHECK(contains(refusal_of({{"CLUSTER_SPEC", "{\"cluster\": {\"workerpool0\""}}),
                  "bad_json: CLUSTER_SPEC="));
 }
 
 TEST_CASE("two MPI families that differ cannot be told apart") {
-  CHECK(error_of(with(kOpenMpi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})) ==
+  CHECK(refusal_of(plus(kOpenMpi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})) ==
         "conflict: OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 (openmpi), but PMI_RANK=0 "
         "PMI_SIZE=2 (hydra); unset the stale ones (a rank exported before the launcher is the same "
         "in all processes), or set DT_LAUNCHER=openmpi or DT_LAUNCHER=hydra to say which counts");
-  const Place place = place_of(with(
-      with(kOpenMpi, kAddress),
+  const Place place = found_place(plus(
+      plus(kOpenMpi, kAddress),
       {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"DT_LAUNCHER", "hydra"}}));
   CHECK(place.launcher == "hydra");
   CHECK(place.world_size == 2);
@@ -263,47 +265,47 @@ TEST_CASE("openmpi: an MPI that found no launcher does not fit to one that dt fi
                                  {"PMIX_NAMESPACE", "1299120129"},
                                  {"PMIX_RANK", "0"},
                                  {"PMIX_SERVER_URI4", "x"}};
-  CHECK(error_of(with(kStep, singleton)) ==
+  CHECK(refusal_of(plus(kStep, singleton)) ==
         "conflict: SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 (slurm), but OMPI_MCA_ess=singleton: "
         "MPI_Init of Open MPI did not find its launcher and made each process rank 0 of 1; start "
         "the program with mpirun of Open MPI or with srun --mpi=pmix, or set DT_LAUNCHER=slurm to "
         "use dt beside such an MPI");
-  const Place place = place_of(with(with(kStep, singleton), {{"DT_LAUNCHER", "slurm"}}));
+  const Place place = found_place(plus(plus(kStep, singleton), {{"DT_LAUNCHER", "slurm"}}));
   CHECK(place.rank == 2);
   CHECK(place.exchange == Exchange::kNone);
-  CHECK(place_of(singleton).launcher == "single");
+  CHECK(found_place(singleton).launcher == "single");
 }
 
 TEST_CASE("hydra: its own service counts, not a server of PMIx around it") {
   const Environment around = {{"PMIX_NAMESPACE", "slurm.pmix.5.0"}, {"PMIX_SERVER_URI41", "x"}};
   const Environment inner = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "9"}};
-  const Environment hydra = with(inner, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
-  CHECK(place_of(with(hydra, around)).exchange == Exchange::kPmi);
-  CHECK(place_of(with(inner, around)).exchange == Exchange::kPmi);
-  Environment without = with(inner, around);
+  const Environment hydra = plus(inner, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  CHECK(found_place(plus(hydra, around)).exchange == Exchange::kPmi);
+  CHECK(found_place(plus(inner, around)).exchange == Exchange::kPmi);
+  Environment without = plus(inner, around);
   without.erase("PMI_FD");
-  CHECK(place_of(without).exchange == Exchange::kPmix);
+  CHECK(found_place(without).exchange == Exchange::kPmix);
 }
 
 TEST_CASE("openmpi: an address is asked for with -x, unless PMIx can tell one") {
-  CHECK(error_of(kOpenMpi) ==
+  CHECK(refusal_of(kOpenMpi) ==
         "no_rendezvous: OMPI_COMM_WORLD_SIZE=4, but nobody names the address of rank 0; set "
         "MASTER_ADDR and MASTER_PORT (or DT_MASTER_ADDR and DT_MASTER_PORT) to the host of rank 0 "
         "and a free port there, the same on all ranks: mpirun -x MASTER_ADDR=... -x "
         "MASTER_PORT=... (without -x other hosts get neither)");
-  const Place place = place_of(with(kOpenMpi, {{"PMIX_SERVER_URI41", "x"}}));
+  const Place place = found_place(plus(kOpenMpi, {{"PMIX_SERVER_URI41", "x"}}));
   CHECK(place.exchange == Exchange::kPmix);
   CHECK(place.master_addr.empty());
   CHECK(place.master_port == 0);
   CHECK(place.job_id == "704643073");
-  const Place one_node = place_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}));
+  const Place one_node = found_place(plus(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}));
   CHECK(one_node.exchange == Exchange::kPmix);
   CHECK(one_node.master_addr == "127.0.0.1");
   CHECK(one_node.node_rank == 0);
 }
 
 TEST_CASE("mpirun inside a Slurm job takes the first node of the job, not of the daemons' step") {
-  const Environment inside = with(with(kStep, kOpenMpi), {{"SLURM_STEP_NUM_TASKS", "1"},
+  const Environment inside = plus(plus(kStep, kOpenMpi), {{"SLURM_STEP_NUM_TASKS", "1"},
                                                           {"SLURM_PROCID", "0"},
                                                           {"SLURM_STEP_NODELIST", "n9"},
                                                           {"SLURM_STEP_TASKS_PER_NODE", "1"},
@@ -311,13 +313,14 @@ TEST_CASE("mpirun inside a Slurm job takes the first node of the job, not of the
                                                           {"SLURM_NODEID", "0"},
                                                           {"SLURM_JOB_NUM_NODES", "2"},
                                                           {"SLURM_JOB_NODELIST", "n[8-9]"}});
-  const Place place = place_of(inside);
+  const Place place = found_place(inside);
   CHECK(place.launcher == "openmpi");
   CHECK(place.rank == 3);
   CHECK(place.master_addr == "n8");
   CHECK(place.master_port == 10012);
-  CHECK(place_of(with(with(inside, kAddress), {{"SLURM_JOB_NODELIST", "n["}})).master_addr == "m");
-  CHECK(contains(error_of(with(inside, {{"SLURM_JOB_NODELIST", "n["}})),
+  CHECK(found_place(plus(plus(inside, kAddress), {{"SLURM_JOB_NODELIST", "n["}})).master_addr ==
+        "m");
+  CHECK(contains(refusal_of(plus(inside, {{"SLURM_JOB_NODELIST", "n["}})),
                  "bad_nodelist: SLURM_JOB_NODELIST: host list \"n[\", position 2: [ without ]; set "
                  "MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port there"));
 }
@@ -325,39 +328,40 @@ TEST_CASE("mpirun inside a Slurm job takes the first node of the job, not of the
 TEST_CASE("tf_config: what a task that is no worker does instead") {
   const std::string roles = R"("worker": ["a:1", "b:1"], "ps": ["p:1"])";
   CHECK(
-      error_of({{"TF_CONFIG", cluster(roles, R"({"type": "ps", "index": 0})")}}) ==
+      refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "ps", "index": 0})")}}) ==
       "not_a_worker: TF_CONFIG task.type=\"ps\" takes no rank in dt. It is a parameter server: "
       "ranks of dt exchange gradients among themselves, so leave it out of the cluster, or let it "
       "only run its TensorFlow server. Call dt_init in tasks of type chief and worker only");
-  CHECK(error_of({{"TF_CONFIG", cluster(roles, R"({"type": "evaluator"})")}}) ==
+  CHECK(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "evaluator"})")}}) ==
         "not_a_worker: TF_CONFIG task.type=\"evaluator\" takes no rank in dt. It is an evaluator: "
         "let it read checkpoints and evaluate them, without dt_init. Call dt_init in tasks of type "
         "chief and worker only");
-  CHECK(contains(error_of({{"TF_CONFIG", cluster(roles, R"({"type": "x"})")}}),
+  CHECK(contains(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "x"})")}}),
                  "not_a_worker: TF_CONFIG task.type=\"x\" is unknown"));
-  CHECK(error_of({{"TF_CONFIG", cluster(roles, R"({"type": "worker", "index": 2})")}}) ==
+  CHECK(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "worker", "index": 2})")}}) ==
         "out_of_range: TF_CONFIG task.index=2, but its cluster has 2 tasks of type worker; give "
         "every task the same cluster, itself included");
   const Place place =
-      place_of({{"TF_CONFIG", cluster(roles, R"({"type": "worker", "index": "1"})")}});
+      found_place({{"TF_CONFIG", cluster(roles, R"({"type": "worker", "index": "1"})")}});
   CHECK(place.rank == 1);
   CHECK(place.master_addr == "a");
   CHECK(place.master_port == 1);
-  const Place old = place_of({{"TF_CONFIG", cluster(R"("master": ["[::7]:9"], "worker": ["b:1"])",
-                                                    R"({"type": "worker", "index": 0})")}});
+  const Place old =
+      found_place({{"TF_CONFIG", cluster(R"("master": ["[::7]:9"], "worker": ["b:1"])",
+                                         R"({"type": "worker", "index": 0})")}});
   CHECK(old.rank == 1);
   CHECK(old.master_addr == "::7");
-  CHECK(place_of({{"TF_CONFIG", R"({"environment": "cloud"})"}}).launcher == "single");
-  CHECK(place_of({{"TF_CONFIG", "{"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).launcher == "env");
-  CHECK(error_of({{"TF_CONFIG", cluster(roles, "{}")}}) ==
+  CHECK(found_place({{"TF_CONFIG", R"({"environment": "cloud"})"}}).launcher == "single");
+  CHECK(found_place({{"TF_CONFIG", "{"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).launcher == "env");
+  CHECK(refusal_of({{"TF_CONFIG", cluster(roles, "{}")}}) ==
         "partial: TF_CONFIG names a cluster, but TF_CONFIG task.index and TF_CONFIG cluster are "
         "not; give every task the whole cluster in TF_CONFIG, or set RANK and WORLD_SIZE");
 }
 
 TEST_CASE("json: hostile texts are errors") {
   const std::string deep(100000, '[');
-  CHECK(contains(error_of({{"TF_CONFIG", deep}}), ": nested more than 32 levels deep"));
-  CHECK(contains(error_of({{"TF_CONFIG", "\"" + std::string(2 << 20, 'x') + "\""}}),
+  CHECK(contains(refusal_of({{"TF_CONFIG", deep}}), ": nested more than 32 levels deep"));
+  CHECK(contains(refusal_of({{"TF_CONFIG", "\"" + std::string(2 << 20, 'x') + "\""}}),
                  ": longer than 1 MiB"));
   for (const char* bad :
        {"[]", "1", "\"x\"", "{\"cluster\": 1}", "{\"cluster\": {\"worker\": 1}}",
@@ -366,28 +370,30 @@ TEST_CASE("json: hostile texts are errors") {
         "{\"task\": {\"index\": 99999999999999999999}}", "{\"task\": {\"index\": \"1x\"}}", "\xff",
         "{\"cluster\": {\"worker\": [\"\xff\"]}}"}) {
     CAPTURE(std::string(bad));
-    CHECK(contains(error_of({{"TF_CONFIG", bad}}), "bad_json: TF_CONFIG="));
+    CHECK(contains(refusal_of({{"TF_CONFIG", bad}}), "bad_json: TF_CONFIG="));
   }
-  CHECK(contains(error_of({{"SM_HOSTS", "{}"}}), "bad_json: SM_HOSTS="));
-  CHECK(contains(error_of({{"SM_RESOURCE_CONFIG", "{\"hosts\": 1}"}}), "bad_json: SM_RESOURCE_"));
-  CHECK(contains(error_of({{"CLUSTER_SPEC", cluster("\"workerpool0\": [\"a b:1\"]",
+  CHECK(contains(refusal_of({{"SM_HOSTS", "{}"}}), "bad_json: SM_HOSTS="));
+  CHECK(contains(refusal_of({{"SM_RESOURCE_CONFIG", "{\"hosts\": 1}"}}), "bad_json: SM_RESOURCE_"));
+  CHECK(
+      contains(refusal_of({{"CLUSTER_SPEC", cluster("\"workerpool0\": [\"a b:1\"]",
                                                     "{\"type\": \"workerpool0\", \"index\": 0}")}}),
-                 "bad_address: CLUSTER_SPEC=\"a b:1\""));
-  CHECK(error_of({{"SM_HOSTS", "[\"a\"]"}, {"SM_CURRENT_HOST", "b"}}) ==
+               "bad_address: CLUSTER_SPEC=\"a b:1\""));
+  CHECK(refusal_of({{"SM_HOSTS", "[\"a\"]"}, {"SM_CURRENT_HOST", "b"}}) ==
         "unknown_host: SM_CURRENT_HOST=\"b\" is none of the 1 hosts in SM_HOSTS; set RANK, "
         "WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead");
 }
 
 TEST_CASE("azure: addresses with and without the port of its own service") {
-  const Environment two = with(kOpenMpi, {{"AZUREML_NODE_COUNT", "2"}});
-  CHECK(place_of(with(two, {{"AZ_BATCH_MASTER_NODE", "[fd00::1]:6000"}})).master_addr == "fd00::1");
+  const Environment two = plus(kOpenMpi, {{"AZUREML_NODE_COUNT", "2"}});
+  CHECK(found_place(plus(two, {{"AZ_BATCH_MASTER_NODE", "[fd00::1]:6000"}})).master_addr ==
+        "fd00::1");
   for (const char* bad : {":6000", "a:", "a:x", "a:0", "a:-1", "a:99999", "fd00::1", "a b", ":"}) {
     CAPTURE(std::string(bad));
-    CHECK(contains(error_of(with(two, {{"AZ_BATCH_MASTER_NODE", bad}})),
+    CHECK(contains(refusal_of(plus(two, {{"AZ_BATCH_MASTER_NODE", bad}})),
                    "bad_address: AZ_BATCH_MASTER_NODE="));
   }
   const Place cyclic =
-      place_of(with(two, {{"AZ_BATCH_MASTER_NODE", "a"}, {"OMPI_COMM_WORLD_RANK", "2"}}));
+      found_place(plus(two, {{"AZ_BATCH_MASTER_NODE", "a"}, {"OMPI_COMM_WORLD_RANK", "2"}}));
   CHECK(cyclic.node_rank == -1);  // local rank 1 of rank 2 is no block layout
   CHECK(cyclic.node_count == 2);
 }
@@ -396,25 +402,24 @@ TEST_CASE("launchers of one process per node") {
   const Environment batch = {{"AWS_BATCH_JOB_NODE_INDEX", "0"},
                              {"AWS_BATCH_JOB_NUM_NODES", "4"},
                              {"AWS_BATCH_JOB_MAIN_NODE_INDEX", "3"}};
-  CHECK(
-      place_of(with(batch, {{"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "10.0.0.9"}})).rank ==
-      1);
-  const Place main = place_of(with(batch, {{"AWS_BATCH_JOB_NODE_INDEX", "3"}}));
+  CHECK(found_place(plus(batch, {{"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "10.0.0.9"}}))
+            .rank == 1);
+  const Place main = found_place(plus(batch, {{"AWS_BATCH_JOB_NODE_INDEX", "3"}}));
   CHECK(main.rank == 0);
   CHECK(main.master_addr == "0.0.0.0");
   CHECK(main.master_port == 29500);
-  CHECK(contains(error_of(batch), "no_rendezvous: AWS_BATCH_JOB_NUM_NODES=4"));
-  CHECK(contains(error_of(with(batch, {{"AWS_BATCH_JOB_NODE_INDEX", "4"}})),
+  CHECK(contains(refusal_of(batch), "no_rendezvous: AWS_BATCH_JOB_NUM_NODES=4"));
+  CHECK(contains(refusal_of(plus(batch, {{"AWS_BATCH_JOB_NODE_INDEX", "4"}})),
                  "out_of_range: AWS_BATCH_JOB_NODE_INDEX=4 must be less than"));
 }
 
 TEST_CASE("lightning: the rank of a child, where it follows") {
-  const Environment child = with(kAddress, {{"LOCAL_RANK", "1"}, {"WORLD_SIZE", "8"}});
-  const Place first = place_of(with(child, {{"NODE_RANK", "0"}}));
+  const Environment child = plus(kAddress, {{"LOCAL_RANK", "1"}, {"WORLD_SIZE", "8"}});
+  const Place first = found_place(plus(child, {{"NODE_RANK", "0"}}));
   CHECK(first.launcher == "lightning");
   CHECK(first.rank == 1);
-  CHECK(place_of(with(child, {{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}})).rank == 5);
-  CHECK(contains(error_of(with(child, {{"NODE_RANK", "1"}})),
+  CHECK(found_place(plus(child, {{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}})).rank == 5);
+  CHECK(contains(refusal_of(plus(child, {{"NODE_RANK", "1"}})),
                  "partial: WORLD_SIZE=8 is set, but RANK is not; "));
 }
 
@@ -423,26 +428,28 @@ TEST_CASE("jsrun, pals, flux and mvapich2 without what the recorded environments
                              {"JSM_NAMESPACE_SIZE", "2"},
                              {"LSB_JOBID", "812345"},
                              {"LSB_MCPU_HOSTS", "batch1 1 c01 42 c02 42"}};
-  CHECK(place_of(jsrun).master_addr == "c01");
-  CHECK(place_of(jsrun).master_port == 12345);
-  CHECK(place_of(with(jsrun, {{"LSB_MCPU_HOSTS", "c07 42 "}})).master_addr == "c07");
-  CHECK(contains(error_of(with(jsrun, {{"LSB_MCPU_HOSTS", "c07"}})), "no_rendezvous: "));
+  CHECK(found_place(jsrun).master_addr == "c01");
+  CHECK(found_place(jsrun).master_port == 12345);
+  CHECK(found_place(plus(jsrun, {{"LSB_MCPU_HOSTS", "c07 42 "}})).master_addr == "c07");
+  CHECK(contains(refusal_of(plus(jsrun, {{"LSB_MCPU_HOSTS", "c07"}})), "no_rendezvous: "));
   const Place pals =
-      place_of(with(kAddress, {{"PALS_RANKID", "1"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}));
+      found_place(plus(kAddress, {{"PALS_RANKID", "1"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}));
   CHECK(pals.launcher == "pals");
   CHECK(pals.world_size == 2);
-  CHECK(contains(error_of({{"PALS_RANKID", "1"}}), "partial: PALS_RANKID=1 is set, but PALS_SIZE"));
-  const Place flux = place_of({{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}, {"PMI_FD", "9"}});
+  CHECK(
+      contains(refusal_of({{"PALS_RANKID", "1"}}), "partial: PALS_RANKID=1 is set, but PALS_SIZE"));
+  const Place flux =
+      found_place({{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}, {"PMI_FD", "9"}});
   CHECK(flux.exchange == Exchange::kPmi);
   const Place newer =
-      place_of(with(kAddress, {{"MVP_COMM_WORLD_RANK", "1"}, {"MVP_COMM_WORLD_SIZE", "2"}}));
+      found_place(plus(kAddress, {{"MVP_COMM_WORLD_RANK", "1"}, {"MVP_COMM_WORLD_SIZE", "2"}}));
   CHECK(newer.launcher == "mvapich2");
 }
 
 TEST_CASE("dt run inside another launch is no reason for a warning") {
-  const Environment agent = with(
-      with(kStep, kAddress), {{"DT_RANK", "5"}, {"DT_WORLD_SIZE", "8"}, {"DT_LAUNCHER_PID", "7"}});
-  const Place place = place_of(agent);
+  const Environment agent = plus(
+      plus(kStep, kAddress), {{"DT_RANK", "5"}, {"DT_WORLD_SIZE", "8"}, {"DT_LAUNCHER_PID", "7"}});
+  const Place place = found_place(agent);
   CHECK(place.launcher == "dt run");
   CHECK(place.warnings.empty());
   CHECK(place.node_count == -1);

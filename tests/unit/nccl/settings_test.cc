@@ -20,7 +20,7 @@ dt::Config config_with(const Pairs& values) {
   return config;
 }
 
-Settings settings_with(const Pairs& values) {
+Settings settings_of(const Pairs& values) {
   auto settings = Settings::read(config_with(values));
   REQUIRE(settings.ok());
   return std::move(settings).value();
@@ -42,7 +42,7 @@ Pairs pairs_of(const std::vector<Variable>& variables) {
 }  // namespace
 
 TEST_CASE("by default NCCL decides everything") {
-  const Settings settings = settings_with({});
+  const Settings settings = settings_of({});
   CHECK(settings.variables().empty());
   CHECK_FALSE(settings.inherited_wins());
   CHECK_FALSE(settings.may_write());
@@ -76,7 +76,7 @@ TEST_CASE("every key goes somewhere: to NCCL, or it is dt's own") {
     Pairs values = {{name.substr(5), value}};
     if (name == "nccl.min_ctas") values.push_back({"max_ctas", "64"});
     if (name == "nccl.cross_nic") values = {{"cross_nic", "2"}};
-    const Settings settings = settings_with(values);
+    const Settings settings = settings_of(values);
     size_t found = 0;
     for (const Variable& each : settings.variables()) {
       if (each.key != name) continue;
@@ -91,16 +91,16 @@ TEST_CASE("every key goes somewhere: to NCCL, or it is dt's own") {
 }
 
 TEST_CASE("fields of the config, with the variables that would win over them") {
-  const Settings settings = settings_with({{"max_ctas", "16"},
-                                           {"min_ctas", "4"},
-                                           {"cga_cluster_size", "0"},
-                                           {"cta_policy", "efficiency"},
-                                           {"collnet_enable", "false"},
-                                           {"nvlink_centric_sched", "true"},
-                                           {"net_name", "Socket"},
-                                           {"traffic_class", "3"},
-                                           {"nvls_ctas", "6"},
-                                           {"nchannels_per_net_peer", "2"}});
+  const Settings settings = settings_of({{"max_ctas", "16"},
+                                         {"min_ctas", "4"},
+                                         {"cga_cluster_size", "0"},
+                                         {"cta_policy", "efficiency"},
+                                         {"collnet_enable", "false"},
+                                         {"nvlink_centric_sched", "true"},
+                                         {"net_name", "Socket"},
+                                         {"traffic_class", "3"},
+                                         {"nvls_ctas", "6"},
+                                         {"nchannels_per_net_peer", "2"}});
   const Settings copy = settings;
   const dt::nccl::Config fields = copy.fields();
   CHECK(fields.max_ctas == 16);
@@ -129,13 +129,13 @@ TEST_CASE("fields of the config, with the variables that would win over them") {
 }
 
 TEST_CASE("variables are sorted, and booleans are numbers") {
-  const Settings settings = settings_with({{"socket_ifname", "=eth0"},
-                                           {"ib_disable", "true"},
-                                           {"nvls_enable", "false"},
-                                           {"algo", "Ring"},
-                                           {"debug", "WARN"},
-                                           {"buffsize", "4194304"},
-                                           {"env", "NCCL_NET_SHARED_BUFFERS=0 NCCL_CROSS=1"}});
+  const Settings settings = settings_of({{"socket_ifname", "=eth0"},
+                                         {"ib_disable", "true"},
+                                         {"nvls_enable", "false"},
+                                         {"algo", "Ring"},
+                                         {"debug", "WARN"},
+                                         {"buffsize", "4194304"},
+                                         {"env", "NCCL_NET_SHARED_BUFFERS=0 NCCL_CROSS=1"}});
   CHECK(pairs_of(to_set(settings, {})) == Pairs{{"NCCL_ALGO", "Ring"},
                                                 {"NCCL_BUFFSIZE", "4194304"},
                                                 {"NCCL_CROSS", "1"},
@@ -149,7 +149,7 @@ TEST_CASE("variables are sorted, and booleans are numbers") {
 TEST_CASE("dt.toml wins over inherited values, or they over it") {
   const Environment inherited = {{"NCCL_ALGO", "Tree it"}, {"NCCL_DEBUG", "WARN"}};
   Pairs values = {{"algo", "Ring"}, {"proto", "LL"}, {"debug", "WARN"}};
-  const Settings settings = settings_with(values);
+  const Settings settings = settings_of(values);
   const auto found = differences(settings, inherited);
   REQUIRE(found.size() == 2);
   CHECK(found[0].wanted.name == "NCCL_ALGO");
@@ -162,7 +162,7 @@ TEST_CASE("dt.toml wins over inherited values, or they over it") {
         "by nccl.inherit = \"override\"");
   CHECK(replaced_text(settings, {}).empty());
   values.push_back({"inherit", "override"});
-  const Settings yielding = settings_with(values);
+  const Settings yielding = settings_of(values);
   CHECK(pairs_of(to_set(yielding, inherited)) == Pairs{{"NCCL_PROTO", "LL"}});
   CHECK(replaced_text(yielding, inherited).empty());
 }
@@ -170,7 +170,7 @@ TEST_CASE("dt.toml wins over inherited values, or they over it") {
 TEST_CASE("dt_init writes only where it may, and else prints the line to export") {
   const Environment inherited = {{"NCCL_ALGO", "Tree"}};
   Pairs values = {{"algo", "Ring"}, {"debug_file", "/tmp/it's here"}};
-  dt::nccl::Plan plan = plan_environment(settings_with(values), inherited);
+  dt::nccl::Plan plan = plan_environment(settings_of(values), inherited);
   CHECK(plan.write.empty());
   CHECK(
       plan.warning ==
@@ -179,11 +179,11 @@ TEST_CASE("dt_init writes only where it may, and else prints the line to export"
       "s here' (nccl.debug_file, call); before the program starts: export NCCL_ALGO=Ring "
       "NCCL_DEBUG_FILE='/tmp/it'\\''s here'; or start it with dt run, or set nccl.setenv = true");
   values.push_back({"setenv", "true"});
-  plan = plan_environment(settings_with(values), inherited);
+  plan = plan_environment(settings_of(values), inherited);
   CHECK(plan.warning.empty());
   CHECK(pairs_of(plan.write) ==
         Pairs{{"NCCL_ALGO", "Ring"}, {"NCCL_DEBUG_FILE", "/tmp/it's here"}});
-  plan = plan_environment(settings_with({{"algo", "Tree"}}), inherited);
+  plan = plan_environment(settings_of({{"algo", "Tree"}}), inherited);
   CHECK(plan.warning.empty());
   CHECK(plan.write.empty());
 }
@@ -195,7 +195,7 @@ TEST_CASE("min_ctas needs max_ctas and may not exceed it") {
   CHECK(error_of({{"min_ctas", "4"}, {"max_ctas", "2"}}) ==
         "nccl.min_ctas is 4, more than nccl.max_ctas, which is 2; lower the first or raise the "
         "second");
-  settings_with({{"min_ctas", "4"}, {"max_ctas", "4"}});
+  settings_of({{"min_ctas", "4"}, {"max_ctas", "4"}});
 }
 
 TEST_CASE("the free table refuses what works against dt, and says why") {

@@ -24,7 +24,7 @@ using dt::net::Loop;
 
 namespace {
 
-constexpr int64_t kPatienceMs = 60'000;
+constexpr int64_t kStreamPatienceMs = 60'000;
 constexpr size_t kLargeBytes = size_t{16} << 20;  // more than sockets take while nobody reads
 
 // A loop with a listener on a free port; what it accepts is handed to `serve`, on the loop.
@@ -96,11 +96,11 @@ TEST_CASE("Connection: echoes 8 MiB through both directions, then sees the end o
     };
     dialled = std::move(Connection::dial(server.loop.get(), server.address, events)).value();
   });
-  CHECK(done->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(done->wait({Deadline::after_ms(kStreamPatienceMs)}));
   CHECK((received == sent));
   CHECK(read_while_congested);
   server.loop->run([&] { served.reset(); });
-  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(closed->wait({Deadline::after_ms(kStreamPatienceMs)}));
   CHECK(error == 0);
   server.loop->run([&] { dialled.reset(); });
 }
@@ -122,7 +122,7 @@ TEST_CASE("Connection: dialling a port where nothing listens tells ECONNREFUSED"
     };
     dialled = std::move(Connection::dial(loop.get(), gone, events)).value();
   });
-  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(closed->wait({Deadline::after_ms(kStreamPatienceMs)}));
   CHECK(error == ECONNREFUSED);
   loop->run([&] { dialled.reset(); });
 }
@@ -151,7 +151,7 @@ TEST_CASE("Connection: resets under load do not kill the process") {
     char byte;
     REQUIRE(read(fd, &byte, 1) == 1);  // the load is on its way
     close_with_reset(fd);
-    REQUIRE(this_round->wait({Deadline::after_ms(kPatienceMs)}));
+    REQUIRE(this_round->wait({Deadline::after_ms(kStreamPatienceMs)}));
     // The owner may write on before it has seen the end: nothing happens.
     server.loop->run([&] { served.back()->write("late"); });
   }
@@ -175,14 +175,14 @@ TEST_CASE("Connection: a write error leaves what the peer said last to be read")
     accepted->set();
   });
   const int fd = plain_connect(server.address);
-  REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+  REQUIRE(accepted->wait({Deadline::after_ms(kStreamPatienceMs)}));
   server.loop->run([&] {
     // While the loop does not read: a last word, then the end; then we write into the void.
     REQUIRE(write(fd, "refused", 7) == 7);
     close(fd);
     for (int i = 0; i < 4; ++i) served->write(std::string(1 << 10, 'x'));
   });
-  CHECK(closed->wait({Deadline::after_ms(kPatienceMs)}));
+  CHECK(closed->wait({Deadline::after_ms(kStreamPatienceMs)}));
   CHECK(received == "refused");
   // The kernel did send the signal that kills by default; it waits, blocked, on the loop's thread.
   server.loop->run([] {
@@ -246,7 +246,7 @@ TEST_CASE(
       accepted->set();
     });
     const int fd = plain_connect(server.address);
-    REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+    REQUIRE(accepted->wait({Deadline::after_ms(kStreamPatienceMs)}));
     server.loop->run([&] {
       served->write("a");
       served->hold();
@@ -292,7 +292,7 @@ TEST_CASE("Connection: what the kernel does not take at once follows, wherever t
       accepted->set();
     });
     const int fd = plain_connect(server.address);
-    REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+    REQUIRE(accepted->wait({Deadline::after_ms(kStreamPatienceMs)}));
     server.loop->run([&] {
       served->write(bytes, shared);
       // The kernel has taken a part, which counts no more.
@@ -350,7 +350,7 @@ TEST_CASE("Loop: its end closes connections whose owners are still there") {
     address = listener->bound();
   });
   const int fd = plain_connect(address);
-  REQUIRE(accepted->wait({Deadline::after_ms(kPatienceMs)}));
+  REQUIRE(accepted->wait({Deadline::after_ms(kStreamPatienceMs)}));
   loop.reset();
   char byte;
   CHECK(read(fd, &byte, 1) == 0);

@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../contains.h"
+
 using dt::Code;
 using dt::record::decode_trace;
 using dt::record::encode;
 using dt::record::read_trace;
 using dt::record::Trace;
 using dt::record::write_trace;
+using dt::test::contains;
 
 namespace {
 
@@ -62,10 +65,6 @@ Trace example() {
 std::string why_not(const std::string& bytes) {
   const auto trace = decode_trace(bytes);
   return trace.ok() ? "it was read" : trace.status().message();
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// The checksum over everything before it, as docs/trace.md says.

@@ -8,7 +8,7 @@ using namespace dt::store;
 
 namespace {
 
-constexpr int64_t kMsNs = 1'000'000;
+constexpr int64_t kMsInNs = 1'000'000;
 
 }  // namespace
 
@@ -36,10 +36,10 @@ TEST_CASE("Keyspace: waits end by patience, cancel and the end of the client") {
   keys.wait({1, 2}, {"a"}, WaitKind::kValue, {}, 0, &answers);
   keys.wait({1, 3}, {"b"}, WaitKind::kValue, Patience::starting(0, 7), 0, &answers);
   keys.wait({2, 1}, {"b"}, WaitKind::kValue, {}, 0, &answers);
-  CHECK(keys.next_deadline_ns() == 5 * kMsNs);
-  keys.expire(5 * kMsNs - 1, &answers);
+  CHECK(keys.next_deadline_ns() == 5 * kMsInNs);
+  keys.expire(5 * kMsInNs - 1, &answers);
   CHECK(answers.empty());
-  keys.expire(5 * kMsNs, &answers);
+  keys.expire(5 * kMsInNs, &answers);
   REQUIRE(answers.size() == 1);
   CHECK(answers[0].status.code() == Code::kTimeout);
   keys.cancel({1, 2});

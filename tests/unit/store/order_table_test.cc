@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include "../contains.h"
 #include "store/protocol.h"
 
 using namespace dt;
 using namespace dt::store;
+using dt::test::contains;
 
 namespace {
 
@@ -20,10 +22,6 @@ Orders orders(int32_t size, std::vector<Order> news, const char* communicator = 
 
 Order call(int64_t position, uint64_t chain, const char* text = "barrier") {
   return {position, chain, position + 10, text};
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -60,9 +58,9 @@ TEST_CASE("OrderTable: the one that differs from most is to blame, whoever tells
     CHECK(info.host == "node" + std::to_string(odd));
     CHECK(info.pid == 100 + odd);
     CHECK(info.sequence == 12);
-    CHECK(has(info.message, "#12 on comm \"world\": ranks disagree: rank 0 (node0, pid 100)"));
-    CHECK(has(info.message, "broadcast"));
-    CHECK(has(info.message, "and 1 more: barrier"));
+    CHECK(contains(info.message, "#12 on comm \"world\": ranks disagree: rank 0 (node0, pid 100)"));
+    CHECK(contains(info.message, "broadcast"));
+    CHECK(contains(info.message, "and 1 more: barrier"));
     CHECK(table.verdicts(30, kPatienceNs).empty());  // once
   }
 }
@@ -74,8 +72,8 @@ TEST_CASE("OrderTable: a rank that does not come is not waited for for long") {
   CHECK(table.verdicts(10 + kPatienceNs - 1, kPatienceNs).empty());
   const auto verdicts = table.verdicts(10 + kPatienceNs, kPatienceNs);
   REQUIRE(verdicts.size() == 1);
-  CHECK(
-      has(verdicts[0].info.message, "rank 0 (node0, pid 100): barrier, rank 2 (node2, pid 102): "));
+  CHECK(contains(verdicts[0].info.message,
+                 "rank 0 (node0, pid 100): barrier, rank 2 (node2, pid 102): "));
 }
 
 TEST_CASE("OrderTable: the first difference counts, though a later one was heard before") {
@@ -85,8 +83,8 @@ TEST_CASE("OrderTable: the first difference counts, though a later one was heard
   table.tell(member(1), orders(2, {call(7, 4, "broadcast")}), 10);
   const auto verdicts = table.verdicts(10, kPatienceNs);
   REQUIRE(verdicts.size() == 1);
-  CHECK(has(verdicts[0].info.message, "barrier #17 on comm"));
-  CHECK(has(verdicts[0].info.message, ": broadcast;"));
+  CHECK(contains(verdicts[0].info.message, "barrier #17 on comm"));
+  CHECK(contains(verdicts[0].info.message, ": broadcast;"));
 }
 
 TEST_CASE("OrderTable: what is too long ago is still a difference") {
@@ -95,8 +93,8 @@ TEST_CASE("OrderTable: what is too long ago is still a difference") {
   table.tell(member(1), orders(2, {{64, 2, 0, ""}}), 10);
   const auto verdicts = table.verdicts(10, kPatienceNs);
   REQUIRE(verdicts.size() == 1);
-  CHECK(has(verdicts[0].info.message, "collective 64 on comm \"world\": ranks disagree: "));
-  CHECK(has(verdicts[0].info.message, "operations that are too long ago to be told"));
+  CHECK(contains(verdicts[0].info.message, "collective 64 on comm \"world\": ranks disagree: "));
+  CHECK(contains(verdicts[0].info.message, "operations that are too long ago to be told"));
   CHECK(verdicts[0].info.sequence == -1);
 }
 
@@ -106,7 +104,7 @@ TEST_CASE("OrderTable: the same call after others is told apart") {
   table.tell(member(1), orders(2, {call(300, 2)}), 10);
   const auto verdicts = table.verdicts(10, kPatienceNs);
   REQUIRE(verdicts.size() == 1);
-  CHECK(has(verdicts[0].info.message, "barrier, after other operations than the others"));
+  CHECK(contains(verdicts[0].info.message, "barrier, after other operations than the others"));
 }
 
 TEST_CASE("OrderTable: communicators are apart, and neither they nor points fill the memory") {

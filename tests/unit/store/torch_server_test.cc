@@ -17,10 +17,10 @@ namespace {
 void allow_torch(ServerOptions* options) { options->torch_compat = true; }
 
 // A blocking socket of somebody who speaks PyTorch's protocol, or something like it.
-struct TorchClient {
+struct PlainClient {
   int fd;
 
-  explicit TorchClient(const Job& job, const char* source = "127.0.0.1")
+  explicit PlainClient(const Job& job, const char* source = "127.0.0.1")
       : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const net::Address from = net::literal_address(source, 0).value();
     REQUIRE(bind(fd, reinterpret_cast<const sockaddr*>(&from.storage), from.length) == 0);
@@ -30,9 +30,9 @@ struct TorchClient {
     REQUIRE(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
     REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
   }
-  ~TorchClient() { close(fd); }
-  TorchClient(const TorchClient&) = delete;
-  TorchClient& operator=(const TorchClient&) = delete;
+  ~PlainClient() { close(fd); }
+  PlainClient(const PlainClient&) = delete;
+  PlainClient& operator=(const PlainClient&) = delete;
 
   void say(const std::string& text) {
     REQUIRE(send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
@@ -62,10 +62,10 @@ constexpr const char* kAddInit = "03 0500000000000000 696e69742f 010000000000000
 TEST_CASE("torch server: clients of every age and ranks of dt exchange keys on one port") {
   Job job(2, allow_torch);
   const auto ranks = job.join_all();
-  TorchClient old(job);
+  PlainClient old(job);
   CHECK(old.ask(kAddInit, 8) == bytes("0100000000000000"));
-  TorchClient silent(job);  // an old client's second connection
-  TorchClient young(job);
+  PlainClient silent(job);  // an old client's second connection
+  PlainClient young(job);
   CHECK(young.ask("00 cef7853c 0d 34120000", 4) == bytes("34120000"));
   // From rank to clients, who wait.
   old.say(bytes("05 0100000000000000 0200000000000000 2f61"));
@@ -90,7 +90,7 @@ TEST_CASE("torch server: clients see no key of dt, and dt's reserved names stay 
   Job job(1, allow_torch);
   const auto ranks = job.join_all();
   REQUIRE(ranks[0]->set("secret", "x", patiently()).ok());
-  TorchClient client(job);
+  PlainClient client(job);
   CHECK(client.ask("06", 8) == bytes("0000000000000000"));
   CHECK(client.ask("04 0100000000000000 0900000000000000 64742e6a6f696e2f30", 1) == bytes("01"));
   CHECK(client.ask(kAddInit, 8) == bytes("0100000000000000"));
@@ -109,13 +109,13 @@ TEST_CASE("torch server: clients see no key of dt, and dt's reserved names stay 
 
 TEST_CASE("torch server: a client is no rank, and its end no death") {
   Job job(2, allow_torch);
-  TorchClient watching(job);
+  PlainClient watching(job);
   CHECK(watching.ask(kAddInit, 8) == bytes("0100000000000000"));
   const auto ranks = job.join_all();
   Failures failures;
   failures.watch(ranks[0].get());
   {
-    TorchClient client(job);
+    PlainClient client(job);
     CHECK(client.ask(kAddInit, 8) == bytes("0200000000000000"));
     client.say(bytes("05 0100000000000000 0200000000000000 2f61"));
   }
@@ -129,9 +129,9 @@ TEST_CASE("torch server: a client is no rank, and its end no death") {
 
 TEST_CASE("torch server: a server that goes does not wait for PyTorch's clients") {
   Job job(1, allow_torch);
-  TorchClient client(job);
+  PlainClient client(job);
   CHECK(client.ask(kAddInit, 8) == bytes("0100000000000000"));
-  TorchClient silent(job);
+  PlainClient silent(job);
   {
     const auto rank = job.connect(0);
     CHECK(job.server->wait_empty(briefly(0)).message().find("1 clients are still connected") !=
@@ -145,14 +145,14 @@ TEST_CASE("torch server: a silent connection stays only beside one of its host t
     options->torch_compat = true;
     options->silence_ms = 400;
   });
-  auto first = std::make_unique<TorchClient>(job);
+  auto first = std::make_unique<PlainClient>(job);
   CHECK(first->ask(kAddInit, 8) == bytes("0100000000000000"));
-  TorchClient second(job);
-  TorchClient stranger(job, "127.0.0.2");
+  PlainClient second(job);
+  PlainClient stranger(job, "127.0.0.2");
   CHECK(stranger.ended());  // after the second one's time
   CHECK(second.ask(kAddInit, 8) == bytes("0200000000000000"));
-  TorchClient third(job);
-  TorchClient other_stranger(job, "127.0.0.2");
+  PlainClient third(job);
+  PlainClient other_stranger(job, "127.0.0.2");
   CHECK(other_stranger.ended());
   CHECK(first->ask(kAddInit, 8) == bytes("0300000000000000"));
   first = nullptr;
@@ -162,7 +162,7 @@ TEST_CASE("torch server: a silent connection stays only beside one of its host t
 
 TEST_CASE("torch server: hostile bytes end their own connection only") {
   Job job(1, allow_torch);
-  TorchClient good(job);
+  PlainClient good(job);
   CHECK(good.ask(kAddInit, 8) == bytes("0100000000000000"));
   for (const char* hex : {
            "02 0200000000000000 2f61",                      // get of an absent key
@@ -175,18 +175,18 @@ TEST_CASE("torch server: hostile bytes end their own connection only") {
            "00 0200000000000000 2f61 0000000100000000 00",  // fine, but never whole
        }) {
     CAPTURE(hex);
-    TorchClient hostile(job);
+    PlainClient hostile(job);
     hostile.say(bytes(hex));
     if (hex[0] == '0' && hex[1] == '6') CHECK(hostile.hear(8).size() == 8);
     shutdown(hostile.fd, SHUT_WR);
     CHECK(hostile.ended());
   }
-  TorchClient http(job);
+  PlainClient http(job);
   http.say("GET / HTTP/1.1\r\n\r\n");
   CHECK(http.hear(20).substr(0, 4) ==
         "dtSt");  // what a stranger is told without clients of PyTorch
   // Half a request holds nobody up.
-  TorchClient half(job);
+  PlainClient half(job);
   half.say(bytes("00 cef7853c"));
   CHECK(good.ask("06", 8) == bytes("0100000000000000"));
   CHECK(job.connect(0)->ping(patiently()).ok());
@@ -196,7 +196,7 @@ TEST_CASE("torch server: a client that does not read its answers gets no further
   Job job(1, allow_torch);
   const auto rank = job.connect(0);
   REQUIRE(rank->set("torch/large", std::string(1 << 20, 'x'), patiently()).ok());
-  TorchClient client(job);
+  PlainClient client(job);
   std::string gets;
   for (int i = 0; i < 64; ++i) gets += bytes("02 0600000000000000 2f6c61726765");
   client.say(gets);
@@ -214,9 +214,9 @@ TEST_CASE("torch server: at the limit of connections each is refused in its own 
     options->torch_compat = true;
     options->max_connections = 1;
   });
-  TorchClient first(job);
+  PlainClient first(job);
   CHECK(first.ask(kAddInit, 8) == bytes("0100000000000000"));
-  TorchClient second(job);
+  PlainClient second(job);
   second.say(bytes(kAddInit));
   CHECK(second.ended());
   // A rank of dt keeps trying: somebody may leave.
@@ -227,7 +227,7 @@ TEST_CASE("torch server: at the limit of connections each is refused in its own 
 
 TEST_CASE("torch server: off, PyTorch's clients are strangers") {
   Job job(1);
-  TorchClient old(job);
+  PlainClient old(job);
   old.say(bytes(kAddInit));
   CHECK(old.hear(20).substr(0, 4) == "dtSt");
   CHECK(job.connect(0)->set("torch/a", "", patiently()).ok());

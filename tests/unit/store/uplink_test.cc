@@ -18,23 +18,23 @@ using namespace dt::store::test;
 namespace {
 
 /// A relay as the server sees it: a blocking socket, and what came on each channel.
-struct Relay {
+struct PlainRelay {
   int fd;
   FrameParser parser{kMaxPayloadBytes};
   std::map<uint64_t, FrameParser> heard = {};
   std::map<uint64_t, bool> closed = {};
   size_t pieces = 0;  ///< kData frames so far
 
-  explicit Relay(const Job& job) : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit PlainRelay(const Job& job) : fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const net::Address address =
         net::resolve_now("127.0.0.1", job.server->port(), false).value()[0];
     const timeval patience{kPatienceMs / 1000, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
   }
-  ~Relay() { hang_up(); }
-  Relay(const Relay&) = delete;
-  Relay& operator=(const Relay&) = delete;
+  ~PlainRelay() { hang_up(); }
+  PlainRelay(const PlainRelay&) = delete;
+  PlainRelay& operator=(const PlainRelay&) = delete;
 
   void hang_up() {
     if (fd >= 0) close(std::exchange(fd, -1));
@@ -157,7 +157,7 @@ TEST_CASE("uplink: ranks of one connection and ranks of their own meet in a join
   constexpr int32_t kWorld = 6;
   constexpr int32_t kRelayed = 3;  // the last ones
   Job job(kWorld, [](ServerOptions* options) { options->max_connections = 4; });
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   for (int32_t rank = kWorld - kRelayed; rank < kWorld; ++rank) {
     relay.open(job, static_cast<uint64_t>(rank), rank);
@@ -179,7 +179,7 @@ TEST_CASE("uplink: ranks of one connection and ranks of their own meet in a join
 
 TEST_CASE("uplink: the end of a channel is the end of its rank only") {
   Job job(3);
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   relay.open(job, 1, 1);
   relay.open(job, 2, 2);
@@ -209,7 +209,7 @@ TEST_CASE("uplink: the end of a channel is the end of its rank only") {
 
 TEST_CASE("uplink: its end is the end of all ranks of the host, and says so") {
   Job job(3);
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   relay.open(job, 1, 1);
   relay.open(job, 2, 2);
@@ -235,7 +235,7 @@ TEST_CASE("uplink: its end is the end of all ranks of the host, and says so") {
 TEST_CASE("uplink: a rank that does not read keeps nobody waiting, and gets all of it later") {
   constexpr size_t kLargeBytes = 3 << 20;
   Job job(3);
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   relay.open(job, 1, 1);
   relay.open(job, 2, 2);
@@ -262,7 +262,7 @@ TEST_CASE("uplink: a rank that does not read keeps nobody waiting, and gets all 
 
 TEST_CASE("uplink: a refused rank hears why, and its channel is closed") {
   Job job(2);
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   relay.open(job, 4, 9);
   const Frame refusal = relay.hear(4);
@@ -282,7 +282,7 @@ TEST_CASE("uplink: a refused rank hears why, and its channel is closed") {
 TEST_CASE("uplink: a relay that breaks the rules ends alone, and is told which") {
   Job job(2);
   const auto begun = [&](const std::string& bytes) {
-    Relay relay(job);
+    PlainRelay relay(job);
     relay.begin();
     relay.say(bytes);
     return relay.end_text();
@@ -301,20 +301,20 @@ TEST_CASE("uplink: a relay that breaks the rules ends alone, and is told which")
         "the bytes are not dt's store protocol; something else uses this port");
   CHECK(begun(encode_header(FrameType::kData, 1, kMaxDataBytes + 1)) ==
         "a frame of 262145 bytes is over the limit of 262144 bytes");
-  Relay nonsense(job);
+  PlainRelay nonsense(job);
   nonsense.say(encode_frame(FrameType::kUplink, 1, "x"));
   CHECK(nonsense.end_text() == "the first frame of a relay's connection makes no sense");
-  Relay elsewhere(job);
+  PlainRelay elsewhere(job);
   elsewhere.begin({kProtocolVersion, "b", 2, "hostB"});
   CHECK(elsewhere.end_text() ==
         "the store refuses the relay of host \"hostB\": it belongs to another job; check the "
         "address");
-  Relay early(job);
+  PlainRelay early(job);
   early.begin({kProtocolVersion, "a", 1, "hostB"});
   CHECK(early.end_text() ==
         "the store refuses the relay of host \"hostB\": it belongs to another attempt; start it "
         "anew");
-  Relay old(job);
+  PlainRelay old(job);
   old.begin({kProtocolVersion - 1, "a", 2, "hostB"});
   CHECK(old.end_text() ==
         "the store refuses the relay of host \"hostB\": it speaks another protocol; use the same "
@@ -325,7 +325,7 @@ TEST_CASE("uplink: a relay that breaks the rules ends alone, and is told which")
 TEST_CASE("uplink: the limit of its channels is told") {
   constexpr uint64_t kChannels = kMaxChannels + 1;
   Job job(static_cast<int32_t>(kChannels));
-  Relay relay(job);
+  PlainRelay relay(job);
   relay.begin();
   for (uint64_t i = 1; i <= kChannels; ++i) relay.open(job, i, static_cast<int32_t>(i) - 1);
   CHECK(relay.end_text() ==

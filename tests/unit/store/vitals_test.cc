@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kBegin = 1'000'000 * kMs;
 
-Member member(int32_t rank) { return {rank, "node" + std::to_string(rank), 100 + rank}; }
+Member living(int32_t rank) { return {rank, "node" + std::to_string(rank), 100 + rank}; }
 
 Activity inside(int64_t sequence, int64_t age_ms, std::vector<int32_t> members = {}) {
   Activity activity;
@@ -35,7 +35,7 @@ Activity behind(int64_t sequence, int64_t age_ms) {
 struct Watched {
   Vitals vitals;
   explicit Watched(int32_t ranks) {
-    for (int32_t rank = 0; rank < ranks; ++rank) vitals.begin(member(rank), kBegin);
+    for (int32_t rank = 0; rank < ranks; ++rank) vitals.begin(living(rank), kBegin);
   }
 };
 

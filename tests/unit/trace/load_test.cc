@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "../contains.h"
 #include "built.h"
 #include "cli/trace/report.h"
 #include "record/trace_file.h"
@@ -17,6 +18,7 @@ using dt::cli::trace::Loaded;
 using dt::record::Trace;
 using dt::record::write_trace;
 using dt::test::Built;
+using dt::test::contains;
 using nlohmann::json;
 
 namespace {
@@ -29,10 +31,6 @@ struct Folder {
   ~Folder() { std::filesystem::remove_all(path); }
   std::string path;
 };
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

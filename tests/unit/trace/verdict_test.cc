@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "../contains.h"
 #include "built.h"
 #include "cli/trace/report.h"
 
@@ -16,15 +17,12 @@ using dt::record::kSendKind;
 using dt::record::Trace;
 using dt::test::Built;
 using Ranks = std::vector<int32_t>;
+using dt::test::contains;
 
 namespace {
 
 constexpr uint8_t kBroadcast = 2;
 constexpr uint8_t kBarrier = 5;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Built well(int32_t rank, int32_t world_size = 3) {
   Built built(rank, world_size);

@@ -9,7 +9,7 @@ using namespace dt::test;
 
 namespace {
 
-std::vector<training::Param> floats(size_t count) {
+std::vector<training::Param> some_floats(size_t count) {
   return params_of(std::vector<std::pair<Dtype, int64_t>>(count, {Dtype::kF32, 500}));
 }
 
@@ -27,7 +27,7 @@ TEST_CASE("reducer on GPUs: a missing gradient breaks the communicator and is na
     for (const bool rebuild : {true, false}) {
       CAPTURE(backend);
       run_on_gpus({backend, 3}, [&](GpuRank& rank) {
-        Trainer trainer(&rank, floats(6), small_buckets(/*sum=*/true, rebuild));
+        Trainer trainer(&rank, some_floats(6), small_buckets(/*sum=*/true, rebuild));
         const cuda::Stream stream = rank.new_stream();
         if (!rebuild) trainer.step(0, {stream});
         rank.meet();  // the end of one rank's communicator would reach into the step of another
@@ -47,7 +47,7 @@ TEST_CASE("reducer on GPUs: a missing gradient breaks the communicator and is na
 
 TEST_CASE("reducer on GPUs: a rank that cannot launch its bucket tells the others why") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    Trainer trainer(&rank, floats(4), small_buckets());
+    Trainer trainer(&rank, some_floats(4), small_buckets());
     const cuda::Stream stream = rank.new_stream();
     if (rank.rank == 1) rank.cuda->fail("cudaMalloc", 0, 1);
     const Status status = failed_step(rank, trainer, stream);
@@ -59,12 +59,12 @@ TEST_CASE("reducer on GPUs: a rank that cannot launch its bucket tells the other
 TEST_CASE("reducer on GPUs: a rank without memory for its buckets ends creation on all") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     if (rank.rank == 1) rank.cuda->fail("cudaMalloc", 0, 1);
-    const auto made = training::Reducer::create(rank.comm, floats(4), small_buckets());
+    const auto made = training::Reducer::create(rank.comm, some_floats(4), small_buckets());
     rank.expect(!made.ok(), "not made");
     rank.expect(
         contains(made.status(), rank.rank == 1 ? "cudaMalloc" : "another rank has no memory"),
         made.status().message());
-    Trainer trainer(&rank, floats(4), small_buckets());  // the communicator is whole
+    Trainer trainer(&rank, some_floats(4), small_buckets());  // the communicator is whole
     trainer.step(0, {rank.new_stream()});
   });
 }
@@ -72,16 +72,16 @@ TEST_CASE("reducer on GPUs: a rank without memory for its buckets ends creation 
 TEST_CASE("reducer on GPUs: different models are told before any gradient moves") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     const auto made = training::Reducer::create(
-        rank.comm, floats(4 + static_cast<size_t>(rank.rank)), small_buckets());
+        rank.comm, some_floats(4 + static_cast<size_t>(rank.rank)), small_buckets());
     rank.expect(made.status().code() == Code::kMismatch, made.status().message());
-    Trainer trainer(&rank, floats(4), small_buckets());
+    Trainer trainer(&rank, some_floats(4), small_buckets());
     trainer.step(0, {rank.new_stream()});
   });
 }
 
 TEST_CASE("reducer on GPUs: destroyed inside a step, its memory stays while the GPU may use it") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    Trainer trainer(&rank, floats(6), small_buckets(/*sum=*/true, false));
+    Trainer trainer(&rank, some_floats(6), small_buckets(/*sum=*/true, false));
     const cuda::Stream stream = rank.new_stream();
     trainer.step(0, {stream});
     const int64_t live = rank.cuda->counters().live_allocations;
@@ -98,7 +98,7 @@ TEST_CASE("reducer on GPUs: destroyed inside a step, its memory stays while the 
     rank.meet();
     gate.open();
     rank.expect(rank.cuda->finish(stream), "the stream ends");
-    Trainer next(&rank, floats(6), small_buckets());
+    Trainer next(&rank, some_floats(6), small_buckets());
     next.step(0, {stream});
   });
 }
@@ -107,7 +107,7 @@ TEST_CASE("reducer on GPUs: destroyed between steps, it leaves nothing") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     const int64_t live = rank.cuda->counters().live_allocations;
     {
-      Trainer trainer(&rank, floats(6), small_buckets());
+      Trainer trainer(&rank, some_floats(6), small_buckets());
       const cuda::Stream stream = rank.new_stream();
       for (int64_t step = 0; step < 3; ++step) trainer.step(step, {stream});
     }
@@ -119,7 +119,7 @@ TEST_CASE("reducer on GPUs: a rank that dies inside a step is named to the other
   for (const char* backend : {"nccl", "staged"}) {
     CAPTURE(backend);
     run_on_gpus({backend, 3}, [](GpuRank& rank) {
-      Trainer trainer(&rank, floats(6), small_buckets(/*sum=*/true, false));
+      Trainer trainer(&rank, some_floats(6), small_buckets(/*sum=*/true, false));
       const cuda::Stream stream = rank.new_stream();
       trainer.step(0, {stream});
       rank.meet();
@@ -138,7 +138,7 @@ TEST_CASE("reducer on GPUs: a rank that dies inside a step is named to the other
 
 TEST_CASE("reducer on GPUs: a rank that stands still is a time-out at the deadline") {
   run_on_gpus({"nccl", 2, 500}, [](GpuRank& rank) {
-    Trainer trainer(&rank, floats(6), small_buckets(/*sum=*/true, false));
+    Trainer trainer(&rank, some_floats(6), small_buckets(/*sum=*/true, false));
     const cuda::Stream stream = rank.new_stream();
     trainer.step(0, {stream});
     rank.meet();  // the other rank has ended its step, too

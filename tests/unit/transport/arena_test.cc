@@ -15,6 +15,8 @@
 #include <functional>
 #include <thread>
 
+#include "../contains.h"
+
 using dt::Code;
 using dt::Deadline;
 using dt::Wait;
@@ -23,6 +25,7 @@ using dt::shm::HostArena;
 using dt::shm::kHugePageBytes;
 using dt::shm::kPageBytes;
 using dt::shm::Location;
+using dt::test::contains;
 
 namespace {
 
@@ -58,10 +61,6 @@ std::vector<ArenaPtr> make(int32_t size) {
   }
   for (std::thread& thread : threads) thread.join();
   return arenas;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string message(const Joined& joined) { return joined.status().message(); }

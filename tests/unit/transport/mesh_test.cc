@@ -15,21 +15,20 @@
 #include <thread>
 #include <vector>
 
+#include "../contains.h"
+
 using namespace dt;
 using dt::tcp::Handshake;
 using dt::tcp::Hello;
 using dt::tcp::Mesh;
 using dt::tcp::Socket;
+using dt::test::contains;
 
 namespace {
 
 constexpr uint64_t kSession = 77;
 constexpr int32_t kWorldSize = 4;
 const Wait kPatient{Deadline::after_ms(120'000)};  // for the whole program
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 net::Address loopback() {
   const auto found = net::resolve_now("127.0.0.1", 0, true);
