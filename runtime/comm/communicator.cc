@@ -199,7 +199,8 @@ Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t
   }
   auto split = options_.backend->split(color, key, name, deadline());
   if (slot != nullptr) options_.recorder->complete(slot, split.status().code());
-  DT_TRY_VALUE(auto part, std::move(split));
+  if (!split.ok()) return split.status();
+  backend::Backend::Split part = std::move(split).value();
   if (part.backend == nullptr) return std::shared_ptr<Communicator>();
   Options options;
   options.name = name;
