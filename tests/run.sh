@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [MESON_SETUP_OPTIONS]: installs what is missing, builds, and runs all tests. The last line
-# counts them: "N passed, N failed, N skipped". What was skipped is named, with the reason.
+# run.sh [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]: installs what is missing, builds, and runs all
+# tests. The last line counts them: "N passed, N failed, N skipped". What was skipped is named, with the reason.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
