@@ -36,11 +36,11 @@ end_session() {
 }
 
 add_row() { # name, wall seconds, processor seconds, MiB, result
-  table+=("$(printf '%-12s %7s %7s %7s  %s' "$@")")
+  table+=("$(printf '%-14s %7s %7s %7s  %s' "$@")")
 }
 
-# A stage counts as its last line says ("N passed, ..."), otherwise as one. Its log ends with the wall
-# and processor seconds and the memory of its largest process, where GNU time is installed.
+# A stage counts as its last line says ("N passed, ..."), otherwise as one. If GNU time is installed, the
+# table also has the stage's processor seconds and the memory of its largest process.
 stage() { # name, limit in minutes, command...
   local name=$1 minutes=$2 log=$logs/$1.log used=$logs/$1.used begin=$SECONDS status=0 last left process
   local timed=() user system kib seconds memory
@@ -90,7 +90,7 @@ stage() { # name, limit in minutes, command...
     memory=$((kib / 1024))
   fi
   add_row "$name" $((SECONDS - begin)) "$seconds" "$memory" "$last"
-  printf '%-12s %4d s  %s\n' "$name" $((SECONDS - begin)) "$last"
+  printf '%-14s %4d s  %s\n' "$name" $((SECONDS - begin)) "$last"
 }
 
 # Prints the table and the sums; the status of the whole run.
