@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""results.py BUILD_DIR: names what failed and what was skipped, with the reason, in the last run of
-`meson test`. The last line counts meson tests (a unit test program with all its cases is one):
+"""results.py BUILD_DIR: names the slowest tests, what failed and what was skipped, with the reason, in the last
+run of `meson test`. The last line counts meson tests (a unit test program with all its cases is one):
 "N passed, N failed, N skipped". Fails when a test failed, or when there was none."""
 
 import json
@@ -24,6 +24,9 @@ def main():
         results = []
     except ValueError as why:
         sys.exit(f"{log} is torn ({why}): two runs of meson test at once in one folder? Run the tests again")
+    slowest = sorted(results, key=lambda result: -result["duration"])[:10]
+    if len(results) > len(slowest):
+        print("slowest: " + ", ".join(f"{result['name']} {result['duration']:.0f} s" for result in slowest))
     passed = failed = skipped = 0
     for result in results:
         if result["result"] in ("OK", "EXPECTEDFAIL"):

@@ -53,4 +53,4 @@ def cut_off_member():
 
 if __name__ == "__main__":
     Agents.dt, Agents.program = sys.argv[1:3]
-    sys.exit(run_cases([cut_off_lead, cut_off_member], sys.argv[3:]))
+    sys.exit(run_cases([cut_off_lead, cut_off_member], 2))

@@ -56,4 +56,4 @@ CASES = [kill_a_rank_then_a_host, host_falls_silent]
 
 if __name__ == "__main__":
     Job.program = sys.argv[1]
-    sys.exit(run_cases(CASES, sys.argv[2:]))
+    sys.exit(run_cases(CASES, 1))

@@ -83,4 +83,4 @@ CASES = [node0_unplugged, node0_unplugged_with_restarts, node0_interface_down, n
 
 if __name__ == "__main__":
     Agents.dt, Agents.program = sys.argv[1:3]
-    sys.exit(run_cases(CASES, sys.argv[3:]))
+    sys.exit(run_cases(CASES, 2))
