@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # build_and_test.sh BUILD_DIR [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]
-# Configures only when there is no such build, or another one (compiler or options). The last line
+# Configures only if there is no such build, or one with another compiler or other options; without
+# MESON_SETUP_OPTIONS a build that exists is taken as it is. The last line
 # counts the tests: "N passed, N failed, N skipped"; the exit status says the same.
 set -euo pipefail
 
@@ -16,13 +17,19 @@ done
 [ $# -eq 0 ] || shift
 
 key="CC=${CC:-} CXX=${CXX:-} ${setup[*]}"
-if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/setup_options" 2>/dev/null)" != "$key" ]; then
+if [ ! -f "$build/build.ninja" ] ||
+  { [ ${#setup[@]} -gt 0 ] && [ "$(cat "$build/setup_options" 2>/dev/null)" != "$key" ]; }; then
   rm -rf "$build"
   meson setup "$build" "$root" "${setup[@]}"
   printf '%s\n' "$key" >"$build/setup_options"
 fi
+# With ccache, what another folder's clone has compiled counts too.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 rm -f "$build/meson-logs/testlog.json"
-# A test of the whole project installs everything. A choice of suites needs only what its tests name.
-[[ " $* " == *" --suite "* ]] || ninja --quiet -C "$build"
-meson test -C "$build" --print-errorlogs "$@" || true
+# A test of the whole project installs everything. A choice of tests or suites needs only what they name.
+case "${1:-}" in
+  '' | --no-suite) ninja --quiet -C "$build" ;;
+esac
+# Many tests wait more than they compute.
+meson test -C "$build" --print-errorlogs --num-processes $((3 * $(nproc))) "$@" || true
 "$root/tests/results.py" "$build"

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]: installs what is missing, builds, and runs all
-# tests. The last line counts them: "N passed, N failed, N skipped". What was skipped is named, with the reason.
+# tests. The last line counts them: "N passed, N failed, N skipped". A skipped test is named with its
+# reason.
+# run.sh --quick [COMMIT]: builds and runs only the tests that cover the files changed since COMMIT
+# (default: main, or HEAD on main itself); see quick.py.
+# run.sh --packages: only installs what is missing.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -9,5 +13,18 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   libuv1-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev doctest-dev libssl-dev \
   zlib1g-dev libopenblas-dev libcairo2-dev dataset-fashion-mnist iproute2 \
   swig patchelf python3-dev python3-venv python3-pip python3-numpy default-jdk-headless mono-mcs mono-runtime
-# Many sources at once build in half the time.
-exec "$root/tests/build_and_test.sh" "$root/build-tests" --unity on --unity-size 40 "$@" </dev/null
+build=$root/build-tests
+# Many sources per compilation, and line numbers as the only debug information, take a third of the time.
+setup=(--unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1)
+case "${1:-}" in
+  --packages) exit 0 ;;
+  --quick)
+    # A build that exists is taken as it was configured.
+    [ -f "$build/build.ninja" ] || meson setup "$build" "$root" "${setup[@]}" </dev/null
+    choice=$("$root/tests/quick.py" "$build" "${@:2}")
+    [ -n "$choice" ] || { echo "0 passed, 0 failed, 0 skipped"; exit 0; }
+    mapfile -t choice <<<"$choice"
+    exec "$root/tests/build_and_test.sh" "$build" -- "${choice[@]}" </dev/null
+    ;;
+esac
+exec "$root/tests/build_and_test.sh" "$build" "${setup[@]}" "$@" </dev/null

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""quick.py BUILD_DIR [COMMIT]: prints the tests that cover the files changed since COMMIT, one name per line,
+for `tests/run.sh --quick`. Files that are not committed count. COMMIT is by default the point where the branch
+left main; on main itself it is HEAD, or HEAD^ where nothing is changed.
+
+A changed source of a test selects the tests built from it. A changed file of the runtime selects the tests of
+its folder, and one short job of real ranks."""
+
+import fnmatch
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OF_ANY_RUNTIME_FILE = ("check_layers", "check_words", "job")
+# Patterns of paths, and the tests that they select. All rows that match count.
+ROWS = (
+    ("runtime/base/*", ("base", "transport", "store", "backend")),
+    ("runtime/config/*", ("config", "config_page", "launch")),
+    ("runtime/net/*", ("net", "store")),
+    ("runtime/launch/*", ("launch", "config_vectors")),
+    ("runtime/store/*", ("store", "equality")),
+    ("runtime/kernels/*", ("kernels", "backend")),
+    ("runtime/cuda/*", ("cuda", "fake", "reducer")),
+    ("runtime/transport/*", ("transport", "backend")),
+    ("runtime/collective/*", ("collective", "schedule", "backend", "order")),
+    ("runtime/backend/*", ("agreement", "backend", "order")),
+    ("runtime/backend/nccl/*", ("nccl", "nccl_namesake")),
+    ("runtime/comm/*", ("backend", "order")),
+    ("runtime/metrics/*", ("metrics",)),
+    ("runtime/record/*", ("record", "trace")),
+    ("runtime/training/*", ("training", "reducer", "batch_norm")),
+    ("runtime/job/*", ("job", "hosts", "death")),
+    ("runtime/capi/*", ("capi", "c_api", "symbols", "layout_complete")),
+    ("runtime/cli/*", ("cli", "command", "run_end")),
+    ("runtime/cli/trace/*", ("trace_command", "trace")),
+    ("runtime/cli/doctor/*", ("doctor",)),
+    ("runtime/cli/bench/*", ("bench_worker", "bench")),
+    ("include/dt/*", ("headers", "layout", "layout_complete", "symbols", "c_api", "check_headers", "check_bindings")),
+    ("bindings/python/*", ("python_*",)),
+    ("bindings/java/*", ("java*",)),
+    ("bindings/csharp/*", ("csharp_*",)),
+    ("bindings/*.[hi]", ("python_*", "java", "csharp_span_*")),
+    ("tests/bindings/python/*", ("python_*",)),
+    ("tests/bindings/java/*", ("java*",)),
+    ("tests/bindings/csharp/*", ("csharp_*",)),
+    ("tests/fake/*", ("fake", "nccl", "reducer", "backend")),
+    ("tests/multihost/*", ("multihost",)),
+    ("tests/tidy/*", ("tidy_test",)),
+    ("tests/vectors/*", ("launch", "training", "config_vectors")),
+    ("examples/fashion_mnist/*", ("example", "training_curves")),
+    ("examples/gpt/*", ("gpt", "gpt_kernels", "gpt_curves")),
+    ("*.py", ("check_words",)),
+    ("*.cc", ("check_format", "check_words", "check_layers")),
+    ("*.h", ("check_format", "check_words", "check_layers")),
+    ("*.md", ("check_words",)),
+)
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def changed_files(commit):
+    tracked = git("diff", "--name-only", commit, "--").split()
+    return sorted({*tracked, *git("ls-files", "--others", "--exclude-standard").split()})
+
+
+def default_commit():
+    known = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", "main"], capture_output=True)
+    if known.returncode == 0 and git("rev-parse", "main") != git("rev-parse", "HEAD"):
+        return git("merge-base", "main", "HEAD").strip()
+    return "HEAD" if changed_files("HEAD") else "HEAD^"
+
+
+def introspect(build, what):
+    done = subprocess.run(["meson", "introspect", str(build), f"--{what}"], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def sources_of(target):
+    """Of a target's files; one that meson made to compile many sources at once names them."""
+    for group in target.get("target_sources", ()):
+        yield from group.get("sources", ())
+        for path in group.get("generated_sources", ()):
+            if "-unity" in path:
+                for line in Path(path).read_text(encoding="utf-8").splitlines():
+                    if line.startswith("#include"):
+                        yield line.split("<" if "<" in line else '"')[1].rstrip('>"')
+
+
+def tests_of_sources(build, tests):
+    """{path below the root: names of tests} for the sources of what tests depend on, below tests/ and examples/."""
+    users = {}
+    for test in tests:
+        for target in test["depends"]:
+            users.setdefault(target, set()).add(test["name"])
+    found = {}
+    for target in introspect(build, "targets"):
+        for source in sources_of(target):
+            path = Path(source).resolve()
+            if path.is_relative_to(ROOT) and target["id"] in users:
+                found.setdefault(path.relative_to(ROOT).as_posix(), set()).update(users[target["id"]])
+    return {path: names for path, names in found.items() if path.startswith(("tests/", "examples/"))}
+
+
+def patterns_for(path):
+    chosen = set()
+    for pattern, names in ROWS:
+        if fnmatch.fnmatchcase(path, pattern):
+            chosen.update(names)
+    if path.startswith("runtime/"):
+        chosen.update(OF_ANY_RUNTIME_FILE)
+    return chosen
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit("quick.py BUILD_DIR [COMMIT]")
+    build = Path(sys.argv[1])
+    files = changed_files(sys.argv[2] if len(sys.argv) == 3 else default_commit())
+    tests = introspect(build, "tests")
+    by_source = tests_of_sources(build, tests)
+    wanted = set()
+    for path in files:
+        # A header of tests counts for the sources of its folder.
+        if path.startswith("tests/") and path.endswith(".h"):
+            for source, names in by_source.items():
+                if Path(source).parent == Path(path).parent:
+                    wanted.update(names)
+        wanted.update(by_source.get(path, ()))
+        wanted.update(patterns_for(path))
+    names = {test["name"] for test in tests}
+    for name in sorted(names):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted):
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
