@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # stages.sh: read by .ci/run and .ci/nightly. `stage` runs one command as a stage, `finish` prints the
 # table of all stages and the line "N passed, N failed, N skipped". DT_CI_STAGES="tests address" runs
-# only those stages.
+# only those stages. The reader may define wanted_stage NAME and stage_ended NAME WALL CPU MIB RESULT.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -41,13 +41,16 @@ add_row() { # name, wall seconds, processor seconds, MiB, result
   table+=("$(printf '%-14s %7s %7s %7s  %s' "$@")")
 }
 
+wanted_stage() { [ -z "${DT_CI_STAGES:-}" ] || [[ " $DT_CI_STAGES " == *" $1 "* ]]; }
+stage_ended() { :; }
+
 # A stage counts as its last line says ("N passed, ..."), otherwise as one. If GNU time is installed, the
 # table also has the stage's processor seconds and the memory of its largest process.
 stage() { # name, limit in minutes, command...
   local name=$1 minutes=$2 log=$logs/$1.log used=$logs/$1.used begin=$SECONDS status=0 last left process
   local timed=() user system kib seconds memory
   shift 2
-  [ -z "${DT_CI_STAGES:-}" ] || [[ " $DT_CI_STAGES " == *" $name "* ]] || return 0
+  wanted_stage "$name" || return 0
   rm -f "$used"
   [ ! -x /usr/bin/time ] || timed=(/usr/bin/time --quiet -f '%U %S %M' -o "$used")
   setsid "${timed[@]}" timeout -k 10 $((minutes * 60)) "$@" >"$log" 2>&1 &
@@ -92,6 +95,7 @@ stage() { # name, limit in minutes, command...
     memory=$((kib / 1024))
   fi
   add_row "$name" $((SECONDS - begin)) "$seconds" "$memory" "$last"
+  stage_ended "$name" $((SECONDS - begin)) "$seconds" "$memory" "$last"
   printf '%-14s %4d s  %s\n' "$name" $((SECONDS - begin)) "$last"
 }
 

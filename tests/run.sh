@@ -19,8 +19,9 @@ setup=(--unity on --unity-size 40 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1)
 case "${1:-}" in
   --packages) exit 0 ;;
   --quick)
-    # A build that exists is taken as it was configured.
-    [ -f "$build/build.ninja" ] || meson setup "$build" "$root" "${setup[@]}" </dev/null
+    # A build that exists is taken as it was configured; listing the tests only configures.
+    [ -f "$build/build.ninja" ] ||
+      "$root/tests/build_and_test.sh" "$build" "${setup[@]}" -- --list >/dev/null </dev/null || true
     choice=$("$root/tests/quick.py" "$build" "${@:2}")
     [ -n "$choice" ] || { echo "0 passed, 0 failed, 0 skipped"; exit 0; }
     mapfile -t choice <<<"$choice"
