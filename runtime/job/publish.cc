@@ -41,8 +41,11 @@ void Job::publish_metrics() {
     options.self = self;
     options.logger = logger_;
     auto started = metrics::FileWriter::start(std::move(options));
-    if (started.ok()) metrics_file_ = std::move(started).value();
-    if (!started.ok()) warn(started.status().message());
+    if (started.ok()) {
+      metrics_file_ = std::move(started).value();
+    } else {
+      warn(started.status().message());
+    }
   }
   if (port == 0) return;
   const int64_t own_port = port < 0 ? 0 : port + std::max(place_.local_rank, 0);

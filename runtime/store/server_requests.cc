@@ -341,10 +341,10 @@ void Server::Impl::handle_torch(uint64_t id) {
       Answers answers;
       Result<std::string> reply =
           torch_.handle(id, session->torch->dialect(), std::move(request), &answers);
-      if (reply.ok()) session->connection->write(std::move(reply).value());
-      deliver(answers);
-      if (reply.ok()) continue;
       broken = reply.status();
+      if (broken.ok()) session->connection->write(std::move(reply).value());
+      deliver(answers);
+      if (broken.ok()) continue;
     } else if (broken = session->torch->status(); broken.ok()) {
       return;
     }

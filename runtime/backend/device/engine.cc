@@ -94,7 +94,7 @@ Result<bool> DeviceThread::await(cuda::Event event, const Wait& wait) {
 }
 
 void DeviceThread::enlist(std::shared_ptr<DeviceChannel> channel, size_t count) {
-  mail_.with([&](Mail& mail) { mail.order.insert(mail.order.end(), count, std::move(channel)); });
+  mail_.with([&](Mail& mail) { mail.order.insert(mail.order.end(), count, channel); });
   has_mail_.store(true);
   bell_.ring();
 }

@@ -191,11 +191,12 @@ Machine survey(Deadline deadline) {
   machine.environment = process_environment();
   auto config = Config::load(machine.environment);
   machine.config_error = config.status();
-  if (config.ok()) machine.config = std::move(config).value();
+  const bool configured = config.ok();
+  if (configured) machine.config = std::move(config).value();
   auto place = launch::resolve_place(machine.config, machine.environment);
   machine.place_error = place.status();
   if (place.ok()) machine.place = std::move(place).value();
-  if (config.ok()) {
+  if (configured) {
     const bool may_come = machine.place && machine.place->exchange != launch::Exchange::kNone;
     auto found = launch::find_credentials(machine.config, machine.environment, may_come);
     machine.credentials_error = found.status();
@@ -207,7 +208,7 @@ Machine survey(Deadline deadline) {
   getrlimit(RLIMIT_NPROC, &machine.processes);
   const std::vector<net::Interface> interfaces = net::list_interfaces();
   machine.interfaces = describe(interfaces, machine.roots.sys);
-  if (config.ok()) look_at_network(interfaces, &machine);
+  if (configured) look_at_network(interfaces, &machine);
   if (machine.place && machine.place->world_size > 1) look_for_others(deadline, &machine);
   machine.cuda = open_library({"libcuda.so.1"}, "cuDriverGetVersion");
   machine.cuda_answers = cuda::ask();
