@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # stages.sh: read by .ci/run and .ci/nightly. `stage` runs one command as a stage, `finish` prints the
-# table of all stages and the line "N passed, N failed, N skipped". DT_CI_STAGES="tests address" runs
-# only those stages. The reader may define wanted_stage NAME and stage_ended NAME WALL CPU MIB RESULT.
+# table of all stages and the line "N passed, N failed, N skipped". DT_CI_STAGES="tests address" makes
+# .ci/run run only those stages. The reader may define wanted_stage NAME and stage_ended NAME WALL CPU MIB RESULT.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -102,7 +102,7 @@ stage() { # name, limit in minutes, command...
 # Prints the table and the sums; the status of the whole run.
 finish() {
   add_row all "$SECONDS" - - "$passed passed, $failed failed, $skipped skipped"
-  printf '\n%-12s %7s %7s %7s  %s\n' stage 'wall s' 'cpu s' 'MiB' 'result (MiB: the largest process)'
+  printf '\n%-14s %7s %7s %7s  %s\n' stage 'wall s' 'cpu s' 'MiB' 'result (MiB: the largest process)'
   printf '%s\n' "${table[@]}"
   [ ${#failures[@]} -eq 0 ] || echo "failed stages: ${failures[*]}; whole logs in ${logs#"$root/"}/"
   echo "$passed passed, $failed failed, $skipped skipped"
@@ -129,5 +129,5 @@ thread_stage() { # limit in minutes, meson test options...
   shift
   stage thread "$minutes" env CC=gcc CXX=g++ CURVE_STEPS=10 TSAN_OPTIONS="suppressions=$root/tests/tsan.supp" \
     "$build_and_test" build-thread "${sanitizer_options[@]}" -Db_sanitize=thread \
-    -- "$@" --no-suite sequential --timeout-multiplier 4
+    -- "$@" --no-suite threadless --timeout-multiplier 4
 }

@@ -26,9 +26,10 @@ fi
 # With ccache, what another folder's clone has compiled counts too.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 rm -f "$build/meson-logs/testlog.json"
-# A test of the whole project installs everything. A choice of tests or suites needs only what they name.
+# A test of the whole project installs everything. For a choice of tests or suites meson builds what they need.
 case "${1:-}" in
-  '' | --no-suite) ninja --quiet -C "$build" ;;
+  --suite | --list) ;;
+  '' | -*) ninja --quiet -C "$build" ;;
 esac
 # Many tests wait more than they compute.
 meson test -C "$build" --print-errorlogs --num-processes $((3 * $(nproc))) "$@" || true

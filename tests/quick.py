@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_ANY_RUNTIME_FILE = ("check_layers", "check_words", "job")
-# Patterns of paths, and the tests that they select. All rows that match count.
-ROWS = (
+FOR_ALL_RUNTIME_FILES = ("check_layers", "check_words", "job")
+# Patterns of paths, and the tests that they select; all that match count.
+TESTS_BY_PATH = (
     ("runtime/base/*", ("base", "transport", "store", "backend")),
     ("runtime/config/*", ("config", "config_page", "launch")),
     ("runtime/net/*", ("net", "store")),
@@ -35,6 +35,7 @@ ROWS = (
     ("runtime/job/*", ("job", "hosts", "death")),
     ("runtime/capi/*", ("capi", "c_api", "symbols", "layout_complete")),
     ("runtime/cli/*", ("cli", "command", "run_end")),
+    ("runtime/cli/run/*", ("run_output", "run_nodes")),
     ("runtime/cli/trace/*", ("trace_command", "trace")),
     ("runtime/cli/doctor/*", ("doctor",)),
     ("runtime/cli/bench/*", ("bench_worker", "bench")),
@@ -52,6 +53,7 @@ ROWS = (
     ("tests/vectors/*", ("launch", "training", "config_vectors")),
     ("examples/fashion_mnist/*", ("example", "training_curves")),
     ("examples/gpt/*", ("gpt", "gpt_kernels", "gpt_curves")),
+    ("docs/*", ("config_page",)),
     ("*.py", ("check_words",)),
     ("*.cc", ("check_format", "check_words", "check_layers")),
     ("*.h", ("check_format", "check_words", "check_layers")),
@@ -64,13 +66,18 @@ def git(*arguments):
 
 
 def changed_files(commit):
-    tracked = git("diff", "--name-only", commit, "--").split()
-    return sorted({*tracked, *git("ls-files", "--others", "--exclude-standard").split()})
+    tracked = git("diff", "-z", "--name-only", commit, "--").split("\0")
+    return sorted({*tracked, *git("ls-files", "-z", "--others", "--exclude-standard").split("\0")} - {""})
+
+
+def exists(commit):
+    found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"],
+                           capture_output=True, check=False)
+    return found.returncode == 0
 
 
 def default_commit():
-    known = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", "main"], capture_output=True)
-    if known.returncode == 0 and git("rev-parse", "main") != git("rev-parse", "HEAD"):
+    if exists("main") and git("rev-parse", "main") != git("rev-parse", "HEAD"):
         return git("merge-base", "main", "HEAD").strip()
     return "HEAD" if changed_files("HEAD") else "HEAD^"
 
@@ -98,6 +105,11 @@ def tests_of_sources(build, tests):
         for target in test["depends"]:
             users.setdefault(target, set()).add(test["name"])
     found = {}
+    for test in tests:  # those that are scripts
+        for word in test["cmd"]:
+            path = Path(word)
+            if path.is_absolute() and path.is_file() and path.resolve().is_relative_to(ROOT):
+                found.setdefault(path.resolve().relative_to(ROOT).as_posix(), set()).add(test["name"])
     for target in introspect(build, "targets"):
         for source in sources_of(target):
             path = Path(source).resolve()
@@ -108,11 +120,11 @@ def tests_of_sources(build, tests):
 
 def patterns_for(path):
     chosen = set()
-    for pattern, names in ROWS:
+    for pattern, names in TESTS_BY_PATH:
         if fnmatch.fnmatchcase(path, pattern):
             chosen.update(names)
     if path.startswith("runtime/"):
-        chosen.update(OF_ANY_RUNTIME_FILE)
+        chosen.update(FOR_ALL_RUNTIME_FILES)
     return chosen
 
 
@@ -120,22 +132,27 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit("quick.py BUILD_DIR [COMMIT]")
     build = Path(sys.argv[1])
-    files = changed_files(sys.argv[2] if len(sys.argv) == 3 else default_commit())
+    commit = sys.argv[2] if len(sys.argv) == 3 else default_commit()
+    if not exists(commit):
+        sys.exit(f"quick.py: {commit} is not a commit of this clone")
     tests = introspect(build, "tests")
     by_source = tests_of_sources(build, tests)
     wanted = set()
-    for path in files:
-        # A header of tests counts for the sources of its folder.
-        if path.startswith("tests/") and path.endswith(".h"):
+    for path in changed_files(commit):
+        covering = patterns_for(path) | by_source.get(path, set())
+        # What the tests of a folder share counts for all of them.
+        if path.startswith("tests/") and path not in by_source:
             for source, names in by_source.items():
                 if Path(source).parent == Path(path).parent:
-                    wanted.update(names)
-        wanted.update(by_source.get(path, ()))
-        wanted.update(patterns_for(path))
-    names = {test["name"] for test in tests}
-    for name in sorted(names):
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted):
-            print(name)
+                    covering |= names
+        if not covering:
+            print(f"quick.py: no test covers {path}", file=sys.stderr)
+        wanted |= covering
+    chosen = [test for test in tests if any(fnmatch.fnmatchcase(test["name"], pattern) for pattern in wanted)]
+    names = {test["name"] for test in chosen}
+    if chosen and not any(test["depends"] for test in chosen):
+        names.add("layout")  # meson builds everything where no test needs anything built; this needs one file
+    print("\n".join(sorted(names)))
 
 
 if __name__ == "__main__":

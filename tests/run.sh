@@ -4,7 +4,7 @@
 # tests. The last line counts them: "N passed, N failed, N skipped". A skipped test is named with its
 # reason.
 # run.sh --quick [COMMIT]: builds and runs only the tests that cover the files changed since COMMIT
-# (default: main, or HEAD on main itself); see quick.py.
+# (default: where the branch left main; on main HEAD, or HEAD^ if nothing is changed); see quick.py.
 # run.sh --packages: only installs what is missing.
 set -euo pipefail
 
@@ -20,8 +20,12 @@ case "${1:-}" in
   --packages) exit 0 ;;
   --quick)
     # A build that exists is taken as it was configured; listing the tests only configures.
-    [ -f "$build/build.ninja" ] ||
-      "$root/tests/build_and_test.sh" "$build" "${setup[@]}" -- --list >/dev/null </dev/null || true
+    if [ ! -f "$build/build.ninja" ]; then
+      log=$(mktemp "${TMPDIR:-/tmp}/dt-setup.XXXXXX")
+      trap 'rm -f "$log"' EXIT
+      "$root/tests/build_and_test.sh" "$build" "${setup[@]}" -- --list >"$log" 2>&1 </dev/null || true
+      [ -f "$build/build.ninja" ] || { cat "$log" >&2; exit 1; }
+    fi
     choice=$("$root/tests/quick.py" "$build" "${@:2}")
     [ -n "$choice" ] || { echo "0 passed, 0 failed, 0 skipped"; exit 0; }
     mapfile -t choice <<<"$choice"

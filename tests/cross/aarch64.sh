@@ -55,4 +55,4 @@ fi
 env -u CC -u CXX "$root/tests/build_and_test.sh" "$build/meson" --cross-file "$root/tests/cross/aarch64.txt" \
   --cross-file "$build/sysroot.txt" -Dcuda=disabled -Ddocs=disabled \
   -Doptimization=1 -Ddebug=false --unity on --unity-size 40 \
-  -- --suite unit --no-suite sequential --timeout-multiplier 10
+  -- --suite unit --no-suite slow_emulated --timeout-multiplier 10

@@ -41,18 +41,19 @@ def run_case(case):
     return True
 
 
-def run_case_apart(arguments, case):
+def run_case_in_own_process(arguments, case):
     """One case in a process of its own, which has namespaces of its own. Prints when it ends."""
+    print(f"begins  {case.__name__}", flush=True)
     done = subprocess.run([sys.executable, *arguments, case.__name__], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, end="", flush=True)
     return done.returncode == 0
 
 
-def run_cases(cases, count_of_arguments):
+def run_cases(cases, fixed_arguments):
     """The cases named after the arguments of the script, or all of them, several at a time because they mostly wait.
     Returns the exit code, which is 77 where namespaces cannot be made."""
-    arguments, names = sys.argv[:1 + count_of_arguments], sys.argv[1 + count_of_arguments:]
+    arguments, names = sys.argv[:1 + fixed_arguments], sys.argv[1 + fixed_arguments:]
     if os.geteuid() != 0:
         print("skipped: making network namespaces needs root")
         return 77
@@ -63,10 +64,13 @@ def run_cases(cases, count_of_arguments):
         print(f"skipped: no network namespaces here: {reason}")
         return 77
     wanted = [case for case in cases if not names or case.__name__ in names]
+    if not wanted:
+        print(f"there is no case {' or '.join(names)}")
+        return 1
     if len(wanted) == 1:
         return 0 if run_case(wanted[0]) else 1
     with ThreadPoolExecutor(CASES_AT_A_TIME) as pool:
-        passed = list(pool.map(lambda case: run_case_apart(arguments, case), wanted))
+        passed = list(pool.map(lambda case: run_case_in_own_process(arguments, case), wanted))
     failed = [case.__name__ for case, good in zip(wanted, passed) if not good]
     if failed:
         print(f"{len(failed)} failed: {', '.join(failed)}")
