@@ -16,6 +16,14 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 
+# Meson puts ccache in front of compilers that it chooses itself. What another folder's clone has compiled
+# counts too.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+if command -v ccache >/dev/null; then
+  for name in CC CXX; do
+    [[ ${!name:-ccache} == *ccache* ]] || export "$name=ccache ${!name}"
+  done
+fi
 key="CC=${CC:-} CXX=${CXX:-} ${setup[*]}"
 if [ ! -f "$build/build.ninja" ] ||
   { [ ${#setup[@]} -gt 0 ] && [ "$(cat "$build/setup_options" 2>/dev/null)" != "$key" ]; }; then
@@ -23,8 +31,6 @@ if [ ! -f "$build/build.ninja" ] ||
   meson setup "$build" "$root" "${setup[@]}"
   printf '%s\n' "$key" >"$build/setup_options"
 fi
-# With ccache, what another folder's clone has compiled counts too.
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 rm -f "$build/meson-logs/testlog.json"
 # A test of the whole project installs everything. For a choice of tests or suites meson builds what they need.
 case "${1:-}" in
