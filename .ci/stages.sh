@@ -121,6 +121,7 @@ address_stage() { # limit in minutes, meson test options...
   shift
   stage address "$minutes" env CC=clang CXX=clang++ CURVE_STEPS=10 \
     LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0" \
+    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
     "$build_and_test" build-address "${sanitizer_options[@]}" -Dwerror=true -Dfuzzers=true \
     -Db_lundef=false -Db_sanitize=address,undefined -- "$@" --timeout-multiplier 4
 }

@@ -3,6 +3,7 @@
 // instruction set.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ class Fenced {
   unsigned char* begin() { return storage_.data() + start_; }
   void fill(const Bytes& from) { std::memcpy(begin(), from.data(), static_cast<size_t>(bytes_)); }
   bool holds(const Bytes& expected) {
-    if (std::memcmp(begin(), expected.data(), static_cast<size_t>(bytes_)) != 0) return false;
+    if (!std::equal(expected.begin(), expected.end(), begin())) return false;
     for (int64_t i = 0; i < static_cast<int64_t>(storage_.size()); ++i) {
       const bool inside = i >= start_ && i < start_ + bytes_;
       if (!inside && storage_[static_cast<size_t>(i)] != kFence) return false;

@@ -74,8 +74,9 @@ TEST_CASE("host table: thousands of hosts that are numbered on cost as much as o
 }
 
 TEST_CASE("host table: hosts without order cost what differs in their names") {
-  const auto address = [](int i) {
-    return format("ip-10-%d-%d-%d", i * 7919 % 4, i * 104729 % 251, i * 1299709 % 241);
+  const auto address = [](int host) {
+    const auto i = static_cast<uint32_t>(host);
+    return format("ip-10-%u-%u-%u", i * 7919 % 4, i * 104729 % 251, i * 1299709 % 241);
   };
   const auto hosts = hosts_in_blocks(2000, 8, address);
   CHECK(cost_of(hosts, 16000) < 2000 * 18);
