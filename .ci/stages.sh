@@ -7,7 +7,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 export CI=true
-# With ccache, what another folder's clone has compiled counts too.
+# These let clones in different folders share the cache of ccache.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 # A container may set these two for other software; they would change what is compiled and linked.
 unset LIBRARY_PATH MAKEFLAGS

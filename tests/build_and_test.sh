@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # build_and_test.sh BUILD_DIR [MESON_SETUP_OPTIONS] [-- MESON_TEST_OPTIONS]
-# Configures only if there is no such build, or one with another compiler or other options; without
-# MESON_SETUP_OPTIONS a build that exists is taken as it is. The last line
-# counts the tests: "N passed, N failed, N skipped"; the exit status says the same.
+# Configures BUILD_DIR if it is missing, or was configured with another compiler or other options. Without
+# MESON_SETUP_OPTIONS an existing build is used unchanged. The last line counts the tests: "N passed, N failed,
+# N skipped"; the exit status says the same.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,8 +16,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 
-# Meson puts ccache in front of compilers that it chooses itself. What another folder's clone has compiled
-# counts too.
+# Meson uses ccache only for compilers that it chooses itself, so it is added to CC and CXX here. The two
+# settings let clones in different folders share the cache.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 if command -v ccache >/dev/null; then
   for name in CC CXX; do
@@ -32,11 +32,12 @@ if [ ! -f "$build/build.ninja" ] ||
   printf '%s\n' "$key" >"$build/setup_options"
 fi
 rm -f "$build/meson-logs/testlog.json"
-# A test of the whole project installs everything. For a choice of tests or suites meson builds what they need.
+# A run of all tests also tests the installation, so everything is built. For selected tests or suites meson
+# builds what they need.
 case "${1:-}" in
   --suite | --list) ;;
   '' | -*) ninja --quiet -C "$build" ;;
 esac
-# Many tests wait more than they compute.
+# Many tests wait more than they compute, so three run for each processor.
 meson test -C "$build" --print-errorlogs --num-processes $((3 * $(nproc))) "$@" || true
 "$root/tests/results.py" "$build"
