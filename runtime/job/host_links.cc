@@ -169,22 +169,4 @@ Result<std::shared_ptr<backend::Backend>> HostLinks::among(const store::Verdict&
   return backend::create_multihost(std::move(options));
 }
 
-Result<std::shared_ptr<backend::Backend>> HostLinks::world(const store::Verdict& verdict,
-                                                           std::shared_ptr<backend::Backend> local,
-                                                           backend::MultihostOptions options,
-                                                           Deadline deadline) {
-  std::vector<int32_t> ranks;
-  for (int32_t rank = 0; rank < verdict.world_size; ++rank) ranks.push_back(rank);
-  // A launcher may number local ranks as it likes; the schedule wants them in the order of ranks.
-  auto part = std::static_pointer_cast<backend::HostBackend>(std::move(local));
-  const bool ascending = std::is_sorted(
-      verdict.locals.begin(), verdict.locals.end(),
-      [](const store::LocalRecord& a, const store::LocalRecord& b) { return a.rank < b.rank; });
-  if (!ascending) {
-    DT_TRY_VALUE(auto ordered, part->split_as(true, 0, self_.rank, options.roster.name, deadline));
-    part = std::static_pointer_cast<backend::HostBackend>(ordered.backend);
-  }
-  return among(verdict, ranks, std::move(part), std::move(options));
-}
-
 }  // namespace dt::job

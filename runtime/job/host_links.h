@@ -57,11 +57,6 @@ class HostLinks {
                                                   const std::vector<int32_t>& ranks,
                                                   std::shared_ptr<backend::Backend> local,
                                                   backend::MultihostOptions options);
-  /// The communicator of all ranks. `local`: the ranks of this host by local rank, made as a part.
-  Result<std::shared_ptr<backend::Backend>> world(const store::Verdict& verdict,
-                                                  std::shared_ptr<backend::Backend> local,
-                                                  backend::MultihostOptions options,
-                                                  Deadline deadline);
 
  private:
   HostLinks(Self self, const Config& config, store::Reach reach, tcp::Socket listener)

@@ -217,10 +217,10 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   backend::HostEngine::Options options;
   options.leader_name = verdict.locals[0].socket_name;
   options.session = verdict.session;
-  options.local_rank = verdict.local_rank;
   options.local_size = verdict.local_size;
   for (const store::LocalRecord& local : verdict.locals) {
     options.world_ranks.push_back(local.rank);
+    if (local.rank == place_.rank) options.local_rank = static_cast<int32_t>(options.pids.size());
     options.pids.push_back(local.pid);
   }
   options.host = host_name_;
@@ -248,16 +248,13 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   comm::Communicator::Options comm;
   DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));
   comm.name = kWorldName;
-  comm.rank = verdict.local_rank;
-  for (const store::LocalRecord& local : verdict.locals) comm.world_ranks.push_back(local.rank);
+  comm.rank = place_.rank;
+  for (int32_t rank = 0; rank < verdict.world_size; ++rank) comm.world_ranks.push_back(rank);
   if (links_ != nullptr) {
     backend::MultihostOptions over_hosts = multihost_options(engine);
     over_hosts.roster.name = kWorldName;
-    DT_TRY_VALUE(comm.backend, links_->world(verdict, std::move(comm.backend),
-                                             std::move(over_hosts), wait.deadline));
-    comm.rank = place_.rank;
-    comm.world_ranks.clear();
-    for (int32_t rank = 0; rank < verdict.world_size; ++rank) comm.world_ranks.push_back(rank);
+    DT_TRY_VALUE(comm.backend, links_->among(verdict, comm.world_ranks, std::move(comm.backend),
+                                             std::move(over_hosts)));
   }
   DT_TRY_VALUE(comm.backend, on_devices(config, std::move(comm.backend), wait));
   comm.board = board_;

@@ -252,14 +252,9 @@ std::string JoinTable::verdict_for(int32_t rank, const std::vector<JoinRecord>& 
   verdict.local_rank = own.local_rank;
   const std::vector<int32_t>& ranks = common.hosts[static_cast<size_t>(own.node_rank)].ranks;
   verdict.local_size = static_cast<int32_t>(ranks.size());
-  verdict.locals.resize(ranks.size());
   for (const int32_t local : ranks) {
     const JoinRecord& record = records[static_cast<size_t>(local)];
-    LocalRecord& entry =
-        verdict.locals[static_cast<size_t>(places[static_cast<size_t>(local)].local_rank)];
-    entry.rank = local;
-    entry.pid = record.pid;
-    entry.socket_name = record.socket_name;
+    verdict.locals.push_back({local, record.pid, record.socket_name});
   }
   return encode_without_hosts(verdict);
 }

@@ -95,8 +95,9 @@ struct Verdict {
   int32_t local_size = 0;
   int32_t node_rank = 0;
   int32_t node_count = 0;
-  std::vector<HostEntry> hosts;     ///< by node rank
-  std::vector<LocalRecord> locals;  ///< ranks of the own host, itself included, by local rank
+  std::vector<HostEntry> hosts;  ///< by node rank
+  /// Ranks of the own host, itself included, ascending; its local ranks may have another order.
+  std::vector<LocalRecord> locals;
 };
 
 /// What a rank is doing, as it tells with each heartbeat: an operation of one communicator.

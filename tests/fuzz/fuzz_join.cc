@@ -35,8 +35,15 @@ void check_verdict(const Answer& answer, int32_t rank, int32_t world_size) {
   }
   require_join(placed.size() == static_cast<size_t>(world_size) && *placed.begin() == 0 &&
                *placed.rbegin() == world_size - 1);
-  const auto local = static_cast<size_t>(verdict.local_rank);
-  require_join(local < verdict.locals.size() && verdict.locals[local].rank == rank);
+  require_join(verdict.locals.size() == static_cast<size_t>(verdict.local_size));
+  int32_t before = -1;
+  bool here = false;
+  for (const LocalRecord& local : verdict.locals) {
+    require_join(local.rank > before);
+    before = local.rank;
+    here |= local.rank == rank;
+  }
+  require_join(here);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
+#include <random>
 
 #include "held_port.h"
 #include "thread_ranks.h"
@@ -27,6 +29,67 @@ std::function<Settings(int)> on_hosts(std::vector<int> hosts, bool downwards = f
     }
     return settings;
   };
+}
+
+/// The ranks of each host in an order made from `seed`: what a launcher may call their local ranks.
+std::function<Settings(int)> numbered(std::vector<int> hosts, unsigned seed) {
+  std::map<int, std::vector<int>> local_ranks;
+  for (const int host : hosts) {
+    auto& there = local_ranks[host];
+    there.push_back(static_cast<int>(there.size()));
+  }
+  std::mt19937 random(seed);
+  for (auto& [host, there] : local_ranks) std::shuffle(there.begin(), there.end(), random);
+  return [hosts = std::move(hosts), local_ranks = std::move(local_ranks)](int rank) -> Settings {
+    const int host = hosts[static_cast<size_t>(rank)];
+    const auto place = std::count(hosts.begin(), hosts.begin() + rank, host);
+    return {{"job.host_id", "host" + std::to_string(host)},
+            {"job.local_rank", std::to_string(local_ranks.at(host)[static_cast<size_t>(place)])}};
+  };
+}
+
+/// Every element of what an operation left is as `wanted` says.
+dt_status expect(const std::vector<int64_t>& found, const std::function<int64_t(int)>& wanted) {
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != wanted(static_cast<int>(i))) return DT_ERR_INTERNAL;
+  }
+  return DT_OK;
+}
+
+/// Every operation whose result tells one rank from another.
+dt_status in_order(dt_comm* comm) {
+  int32_t me = 0;
+  int32_t n = 0;
+  RANK_TRY(dt_comm_rank(comm, &me));
+  RANK_TRY(dt_comm_size(comm, &n));
+  const auto size = static_cast<size_t>(n);
+  std::vector<int64_t> mine(size);  // for rank i: 100 * me + i
+  for (int i = 0; i < n; ++i) mine[static_cast<size_t>(i)] = 100 * me + i;
+  std::vector<int64_t> all(size, -1);
+  RANK_TRY(dt_allgather(comm, mine.data(), all.data(), 1, DT_I64, nullptr, nullptr));
+  RANK_TRY(expect(all, [](int i) { return 100 * i; }));
+  RANK_TRY(dt_alltoall(comm, mine.data(), all.data(), 1, DT_I64, nullptr, nullptr));
+  RANK_TRY(expect(all, [&](int i) { return 100 * i + me; }));
+  std::vector<int64_t> one(1, -1);
+  RANK_TRY(dt_reduce_scatter(comm, mine.data(), one.data(), 1, DT_I64, DT_MAX, nullptr, nullptr));
+  RANK_TRY(expect(one, [&](int) { return 100 * (n - 1) + me; }));
+  for (int root = 0; root < n; ++root) {
+    one[0] = me;
+    RANK_TRY(dt_broadcast(comm, one.data(), 1, DT_I64, root, nullptr, nullptr));
+    RANK_TRY(expect(one, [&](int) { return root; }));
+    RANK_TRY(dt_scatter(comm, mine.data(), one.data(), 1, DT_I64, root, nullptr, nullptr));
+    RANK_TRY(expect(one, [&](int) { return 100 * root + me; }));
+    RANK_TRY(dt_gather(comm, mine.data(), all.data(), 1, DT_I64, root, nullptr, nullptr));
+    if (me == root) RANK_TRY(expect(all, [](int i) { return 100 * i; }));
+  }
+  // Around the ring; a rank that waits for one that is itself would wait for ever.
+  if (n == 1) return DT_OK;
+  dt_work* sent = nullptr;
+  RANK_TRY(dt_send(comm, &mine[0], 1, DT_I64, (me + 1) % n, nullptr, &sent));
+  RANK_TRY(dt_recv(comm, one.data(), 1, DT_I64, (me + n - 1) % n, nullptr, nullptr));
+  RANK_TRY(dt_work_wait(sent, -1, nullptr));
+  dt_work_destroy(sent);
+  return expect(one, [&](int) { return 100 * ((me + n - 1) % n); });
 }
 
 dt_status sum(dt_comm* comm, std::vector<double>& data) {
@@ -83,6 +146,30 @@ TEST_CASE("hosts: places and sums are right, however the launcher numbers the ra
             return DT_OK;
           },
           {}, on_hosts(hosts, downwards)));
+    }
+  }
+}
+
+TEST_CASE("hosts: operations follow the ranks, in whatever order a launcher numbers a host's") {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0}, {0, 0, 0, 0}, {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 2, 0, 1}}) {
+    for (const unsigned seed : {1, 2, 3}) {
+      CAPTURE(hosts.size());
+      CAPTURE(seed);
+      require_all_ok(run_ranks(
+          static_cast<int>(hosts.size()),
+          [&](const Rank& rank) -> dt_status {
+            int32_t me = -1;
+            RANK_TRY(dt_comm_rank(rank.world, &me));
+            if (me != rank.rank) return DT_ERR_INTERNAL;
+            RANK_TRY(in_order(rank.world));
+            dt_comm* turned = nullptr;
+            RANK_TRY(dt_comm_split(rank.world, rank.rank % 2, -rank.rank, &turned));
+            const dt_status status = in_order(turned);
+            dt_comm_destroy(turned);
+            return status;
+          },
+          {}, numbered(hosts, seed)));
     }
   }
 }

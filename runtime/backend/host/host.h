@@ -23,9 +23,9 @@ class HostEngine {
   struct Options {
     std::string leader_name;  ///< local rank 0's listener
     uint64_t session = 0;     ///< equal on all local ranks, different between jobs and attempts
-    int32_t local_rank = 0;
+    int32_t local_rank = 0;   ///< place among world_ranks; a launcher may number it otherwise
     int32_t local_size = 1;
-    std::vector<int32_t> world_ranks;  ///< [local_size], ascending by local rank
+    std::vector<int32_t> world_ranks;  ///< [local_size], ascending
     std::vector<int64_t> pids;         ///< [local_size]; empty: read from the arena
     std::string host;                  ///< name of this host, for messages
     /// How long a waiter polls before it sleeps. May differ between ranks.

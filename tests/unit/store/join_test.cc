@@ -136,6 +136,28 @@ TEST_CASE("place_ranks: hints win only when those of all ranks fit together") {
   CHECK(place_ranks(records)[1].node_rank == 1);
 }
 
+TEST_CASE("JoinTable: a host's ranks are told in their order, however the launcher numbers them") {
+  Table table(4);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    JoinRecord record = record_of(rank, 4);
+    record.host_id = "one";
+    record.local_rank = rank == 1 || rank == 2 ? 3 - rank : rank;
+    table.join(record);
+  }
+  REQUIRE(table.answers.size() == 4);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    Verdict verdict;
+    REQUIRE(decode(table.answers[rank].payload + *table.answers[rank].shared, &verdict));
+    CHECK(verdict.local_rank ==
+          (rank == 1 || rank == 2 ? 3 - static_cast<int32_t>(rank) : static_cast<int32_t>(rank)));
+    REQUIRE(verdict.locals.size() == 4);
+    for (int32_t each = 0; each < 4; ++each) {
+      CHECK(verdict.locals[static_cast<size_t>(each)].rank == each);
+      CHECK(verdict.locals[static_cast<size_t>(each)].pid == 12 + each);
+    }
+  }
+}
+
 TEST_CASE("JoinTable: differing configuration fails every rank with one text") {
   Table table(4);
   for (int32_t rank = 0; rank < 4; ++rank) {
