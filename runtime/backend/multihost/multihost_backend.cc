@@ -192,16 +192,15 @@ class MultihostBackend final : public Backend {
     const Wait wait{collective.deadline, &interrupt_};
     if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv) {
       const Roster& roster = options_.roster;
-      if (roster.topology.host[collective.root] != roster.host()) {
-        DT_TRY(options_.mesh->know({roster.world_ranks[collective.root]}, wait));
-      }
-    } else if (collective::moves_blocks(collective.kind)) {
-      DT_TRY(know_partners(collective, wait));
-    } else if (!knows_contacts_.load(std::memory_order_relaxed)) {
+      if (roster.topology.host[collective.root] == roster.host()) return {};
+      return options_.mesh->know({roster.world_ranks[collective.root]}, wait);
+    }
+    // Whatever they do next, the leaders of the hosts agree on it first.
+    if (!knows_contacts_.load(std::memory_order_relaxed)) {
       DT_TRY(options_.mesh->know(contacts_, wait));
       knows_contacts_.store(true, std::memory_order_relaxed);
     }
-    return {};
+    return collective::moves_blocks(collective.kind) ? know_partners(collective, wait) : Status();
   }
   Status enqueue(const Collective& collective, std::shared_ptr<Work> work) {
     if (loop()->post([conductor = conductor_, collective, work = std::move(work)]() mutable {

@@ -291,6 +291,54 @@ TEST_CASE("Blocks: every size of element, misaligned, in place, shared on some r
   });
 }
 
+TEST_CASE("Blocks: any kind, from any root, may be the first operation of a world or a part") {
+  const auto first = [](const Rank& rank, Kind kind, int32_t root) {
+    if (dt::collective::moves_blocks(kind)) {
+      Case one;
+      one.kind = kind;
+      one.unit = 3;
+      one.root = root;
+      one.layout = one.irregular() ? Layout::kUneven : Layout::kEqual;
+      check_blocks(rank, one);
+    } else if (kind == Kind::kBarrier) {
+      rank.expect_ok(rank.run(Collective()), "barrier");
+    } else {
+      check_collective(rank, kind, Dtype::kI32, ReduceOp::kSum, 100, root, Placement::kOrdinary);
+    }
+  };
+  std::vector<std::pair<Kind, bool>> kinds;  // and whether there is a root
+  for (const Kind kind : kBlockKinds) {
+    kinds.emplace_back(kind, kind == Kind::kGather || kind == Kind::kGatherv ||
+                                 kind == Kind::kScatter || kind == Kind::kScatterv);
+  }
+  for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
+                          Kind::kReduceScatter, Kind::kBarrier}) {
+    kinds.emplace_back(kind, kind == Kind::kReduce || kind == Kind::kBroadcast);
+  }
+  for (const std::vector<int32_t>& of_rank :
+       {std::vector<int32_t>{0, 1}, {0, 1, 2}, {0, 0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 1, 3, 4}}) {
+    const auto size = static_cast<int32_t>(of_rank.size());
+    for (const auto& [kind, rooted] : kinds) {
+      for (int32_t root = 0; root < (rooted ? size : 1); ++root) {
+        CAPTURE(dt::backend::kind_name(kind));
+        CAPTURE(root);
+        on_block_setups({blocks_over_hosts(of_rank)}, [&, kind = kind](Rank& rank) {
+          // The part is made first, so that the world's first operation is no help to it.
+          auto part = rank.backend->split(0, -rank.rank, "part", Deadline::after_ms(kBlocksMs));
+          rank.expect_ok(part.status(), "split");
+          if (!part.ok()) return;
+          Rank turned = rank;
+          turned.backend = part.value().backend;
+          turned.rank = rank.size - 1 - rank.rank;
+          first(turned, kind, root);
+        });
+        on_block_setups({blocks_over_hosts(of_rank)},
+                        [&, kind = kind](Rank& rank) { first(rank, kind, root); });
+      }
+    }
+  }
+}
+
 TEST_CASE("Blocks: larger than every ring and between other operations") {
   std::vector<Setup> setups = {blocks_setup("host", 2), blocks_setup("host", 4)};
   for (Setup& one : setups) one.host = {};
