@@ -35,6 +35,7 @@ Disagreement disagreement(const std::vector<CallOfRank>& calls) {
                    others > 0 ? format(" and %zu more", others).c_str() : "", each.call.c_str());
   }
   if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
+  if (found.culprit == calls.size()) found.culprit = 0;
   found.text = "ranks disagree: " + text +
                "; make all ranks issue the same operations in the same order, then re-create the "
                "communicator";

@@ -17,11 +17,11 @@ struct CallOfRank {
 
 struct Disagreement {
   std::string text;    ///< "ranks disagree: ...", and what to do
-  size_t culprit = 0;  ///< the first that differs from what most called
+  size_t culprit = 0;  ///< the first that differs from what most called; 0 if none does
 };
 
-/// Of calls that are not all the same: one rank for each distinct call, in the given order, so that
-/// it is short also among many ranks.
+/// Of one call or more, which should be the same: one rank for each distinct call, in the given
+/// order, so that it is short also among many ranks.
 Disagreement disagreement(const std::vector<CallOfRank>& calls);
 
 }  // namespace dt

@@ -48,6 +48,12 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
     if (point.size() >= kMaxMinds) return;
     mind = point.insert(point.end(), Mind{order.chain, 0, {}, {}});
   }
+  // A rank that contradicts itself disagrees with nobody: what it said first counts.
+  const bool elsewhere = std::any_of(point.begin(), point.end(), [&](const Mind& each) {
+    return each.chain != order.chain &&
+           std::find(each.ranks.begin(), each.ranks.end(), rank) != each.ranks.end();
+  });
+  if (elsewhere) return;
   if (mind->call.empty()) {
     mind->sequence = order.sequence;
     mind->call = order.call;

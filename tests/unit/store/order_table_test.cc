@@ -107,6 +107,21 @@ TEST_CASE("OrderTable: the same call after others is told apart") {
   CHECK(contains(verdicts[0].info.message, "barrier, after other operations than the others"));
 }
 
+TEST_CASE(
+    "OrderTable: a rank that contradicts itself disagrees with nobody; its first word counts") {
+  OrderTable table;
+  table.tell(member(1), orders(3, {call(7, 1), call(7, 2), call(7, 3)}), 10);
+  CHECK(table.verdicts(1'000, kPatienceNs).empty());
+  table.tell(member(0), orders(3, {call(7, 2, "broadcast")}), 2'000);
+  table.tell(member(1), orders(3, {call(7, 2, "broadcast")}), 2'000);
+  table.tell(member(2), orders(3, {call(7, 2, "broadcast")}), 2'000);
+  const auto verdicts = table.verdicts(3'000, kPatienceNs);
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].info.rank == 1);
+  CHECK(contains(verdicts[0].info.message, "rank 0 (node0, pid 100) and 1 more: broadcast, "));
+  CHECK(contains(verdicts[0].info.message, "rank 1 (node1, pid 101): barrier"));
+}
+
 TEST_CASE("OrderTable: communicators are apart, and neither they nor points fill the memory") {
   OrderTable table;
   table.tell(member(0), orders(2, {call(1, 1)}, "world/0.0"), 10);
