@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "capi/objects.h"
+#include "capi/operation.h"
 #include "training/batch_norm.h"
 
 namespace dt::capi {
@@ -53,8 +53,7 @@ extern "C" {
 dt_status dt_batch_moments(dt_comm* comm, const void* input, int64_t batch, int64_t channels,
                            int64_t spatial, dt_dtype dtype, double* out_mean, double* out_variance,
                            int64_t* out_count) {
-  return guard("dt_batch_moments", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_batch_moments", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
     DT_TRY(check_batch_shape(call, shape));
     if (batch > 0) DT_TRY(call.not_null(input, "input"));
@@ -78,29 +77,29 @@ dt_status dt_batch_gradient_sums(dt_comm* comm, const void* input, const void* g
                                  int64_t batch, int64_t channels, int64_t spatial, dt_dtype dtype,
                                  const double* mean, const double* variance, double epsilon,
                                  double* out_sum, double* out_product) {
-  return guard("dt_batch_gradient_sums", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
-    const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
-    DT_TRY(check_batch_shape(call, shape));
-    if (batch > 0) {
-      DT_TRY(call.not_null(input, "input"));
-      DT_TRY(call.not_null(gradient, "gradient"));
-    }
-    DT_TRY(call.not_null(mean, "mean"));
-    DT_TRY(call.not_null(variance, "variance"));
-    if (!std::isfinite(epsilon) || epsilon < 0) {
-      return call.invalid("epsilon is %g; it must be finite and >= 0", epsilon);
-    }
-    DT_TRY(call.not_null(out_sum, "out_sum"));
-    DT_TRY(call.not_null(out_product, "out_product"));
-    DT_TRY(check_on_host(call, *on));
-    const auto sums =
-        training::batch_gradient_sums(*on->comm, input, gradient, shape, {mean, variance, epsilon});
-    DT_TRY(on->job->seen(sums.status()));
-    std::copy(sums.value().sum.begin(), sums.value().sum.end(), out_sum);
-    std::copy(sums.value().product.begin(), sums.value().product.end(), out_product);
-    return {};
-  });
+  return on_comm(
+      "dt_batch_gradient_sums", comm, [&](const Call& call, const CommPtr& on) -> Status {
+        const training::BatchShape shape{batch, channels, spatial, static_cast<Dtype>(dtype)};
+        DT_TRY(check_batch_shape(call, shape));
+        if (batch > 0) {
+          DT_TRY(call.not_null(input, "input"));
+          DT_TRY(call.not_null(gradient, "gradient"));
+        }
+        DT_TRY(call.not_null(mean, "mean"));
+        DT_TRY(call.not_null(variance, "variance"));
+        if (!std::isfinite(epsilon) || epsilon < 0) {
+          return call.invalid("epsilon is %g; it must be finite and >= 0", epsilon);
+        }
+        DT_TRY(call.not_null(out_sum, "out_sum"));
+        DT_TRY(call.not_null(out_product, "out_product"));
+        DT_TRY(check_on_host(call, *on));
+        const auto sums = training::batch_gradient_sums(*on->comm, input, gradient, shape,
+                                                        {mean, variance, epsilon});
+        DT_TRY(on->job->seen(sums.status()));
+        std::copy(sums.value().sum.begin(), sums.value().sum.end(), out_sum);
+        std::copy(sums.value().product.begin(), sums.value().product.end(), out_product);
+        return {};
+      });
 }
 
 }  // extern "C"

@@ -9,10 +9,9 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-Status point_to_point(const Call& call, Kind kind, dt_comm* comm, const void* send, void* recv,
+Status point_to_point(const Call& call, Kind kind, const CommPtr& on, const void* send, void* recv,
                       int64_t count, dt_dtype dtype, int32_t peer, dt_stream stream,
                       dt_work** out_work) {
-  DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
   DT_TRY(check_elements(call, count, dtype, 1));
   DT_TRY(check_rank(call, "peer", peer, on->comm->size()));
   if (peer == on->comm->rank()) return call.invalid("peer %d is this rank itself", peer);
@@ -37,23 +36,19 @@ using namespace dt::capi;
 extern "C" {
 
 dt_status dt_group_begin(dt_comm* comm) {
-  return guard("dt_group_begin", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
-    return on->comm->begin_group();
-  });
+  return on_comm("dt_group_begin", comm,
+                 [](const Call&, const CommPtr& on) -> Status { return on->comm->begin_group(); });
 }
 
 dt_status dt_group_end(dt_comm* comm) {
-  return guard("dt_group_end", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_group_end", comm, [](const Call&, const CommPtr& on) -> Status {
     return on->job->seen(on->comm->end_group());
   });
 }
 
 dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                        dt_reduce_op op, dt_stream stream, dt_work** out_work) {
-  return guard("dt_allreduce", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_allreduce", comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(check_elements(call, count, dtype, 1));
     DT_TRY(check_op(call, op));
     DT_TRY(check_buffer(call, "send", send, count));
@@ -74,8 +69,7 @@ dt_status dt_allreduce(dt_comm* comm, const void* send, void* recv, int64_t coun
 
 dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                     dt_reduce_op op, int32_t root, dt_stream stream, dt_work** out_work) {
-  return guard("dt_reduce", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_reduce", comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(check_elements(call, count, dtype, 1));
     DT_TRY(check_op(call, op));
     DT_TRY(check_rank(call, "root", root, on->comm->size()));
@@ -101,8 +95,7 @@ dt_status dt_reduce(dt_comm* comm, const void* send, void* recv, int64_t count, 
 
 dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t root,
                        dt_stream stream, dt_work** out_work) {
-  return guard("dt_broadcast", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_broadcast", comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(check_elements(call, count, dtype, 1));
     DT_TRY(check_rank(call, "root", root, on->comm->size()));
     DT_TRY(check_buffer(call, "buffer", buffer, count));
@@ -120,8 +113,7 @@ dt_status dt_broadcast(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtyp
 
 dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                        dt_stream stream, dt_work** out_work) {
-  return guard("dt_allgather", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_allgather", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int64_t size = on->comm->size();
     DT_TRY(check_elements(call, count, dtype, size));
     DT_TRY(check_buffer(call, "send", send, count));
@@ -141,8 +133,7 @@ dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64_t coun
 
 dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
                             dt_dtype dtype, dt_reduce_op op, dt_stream stream, dt_work** out_work) {
-  return guard("dt_reduce_scatter", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_reduce_scatter", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int64_t size = on->comm->size();
     DT_TRY(check_elements(call, count, dtype, size));
     DT_TRY(check_op(call, op));
@@ -163,8 +154,7 @@ dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t
 }
 
 dt_status dt_barrier(dt_comm* comm, dt_stream stream, dt_work** out_work) {
-  return guard("dt_barrier", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_barrier", comm, [&](const Call& call, const CommPtr& on) -> Status {
     Collective collective;
     collective.kind = Kind::kBarrier;
     collective.stream = stream_of(stream);
@@ -174,24 +164,23 @@ dt_status dt_barrier(dt_comm* comm, dt_stream stream, dt_work** out_work) {
 
 dt_status dt_send(dt_comm* comm, const void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
                   dt_stream stream, dt_work** out_work) {
-  return guard("dt_send", [&](const Call& call) -> Status {
-    return point_to_point(call, Kind::kSend, comm, buffer, nullptr, count, dtype, peer, stream,
+  return on_comm("dt_send", comm, [&](const Call& call, const CommPtr& on) -> Status {
+    return point_to_point(call, Kind::kSend, on, buffer, nullptr, count, dtype, peer, stream,
                           out_work);
   });
 }
 
 dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
                   dt_stream stream, dt_work** out_work) {
-  return guard("dt_recv", [&](const Call& call) -> Status {
-    return point_to_point(call, Kind::kRecv, comm, nullptr, buffer, count, dtype, peer, stream,
+  return on_comm("dt_recv", comm, [&](const Call& call, const CommPtr& on) -> Status {
+    return point_to_point(call, Kind::kRecv, on, nullptr, buffer, count, dtype, peer, stream,
                           out_work);
   });
 }
 
 dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, const char* name,
                          dt_stream stream) {
-  return guard("dt_check_equal", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_check_equal", comm, [&](const Call& call, const CommPtr& on) -> Status {
     if (bytes < 0) return call.invalid("bytes is %lld", static_cast<long long>(bytes));
     if (bytes > 0) DT_TRY(call.not_null(data, "data"));
     return on->job->seen(training::check_equal(on->comm, data, bytes, name != nullptr ? name : "",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capi/call.h"
-#include "capi/objects.h"
+#include "capi/operation.h"
 
 using namespace dt;
 using namespace dt::capi;
@@ -20,8 +19,7 @@ dt_status dt_comm_world(dt_job* job, dt_comm** out_comm) {
 }
 
 dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out_comm) {
-  return guard("dt_comm_split", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto parent, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_comm_split", comm, [&](const Call& call, const CommPtr& parent) -> Status {
     DT_TRY(call.not_null(out_comm, "out_comm"));
     auto split = parent->comm->split(color, key);
     DT_TRY(parent->job->seen(split.status()));
@@ -38,8 +36,7 @@ dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out
 }
 
 dt_status dt_comm_shrink(dt_comm* comm, dt_comm** out_smaller) {
-  return guard("dt_comm_shrink", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto parent, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_comm_shrink", comm, [&](const Call& call, const CommPtr& parent) -> Status {
     DT_TRY(call.not_null(out_smaller, "out_smaller"));
     auto smaller = parent->job->shrink(parent->comm);
     DT_TRY(parent->job->seen(smaller.status()));

@@ -175,8 +175,7 @@ extern "C" {
 
 dt_status dt_alltoall(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                       dt_stream stream, dt_work** out_work) {
-  return guard("dt_alltoall", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_alltoall", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int64_t size = on->comm->size();
     DT_TRY(check_elements(call, count, dtype, size));
     DT_TRY(check_buffer(call, "send", send, count));
@@ -192,8 +191,7 @@ dt_status dt_alltoallv(dt_comm* comm, const void* send, const int64_t* send_coun
                        const int64_t* send_offsets, void* recv, const int64_t* recv_counts,
                        const int64_t* recv_offsets, dt_dtype dtype, dt_stream stream,
                        dt_work** out_work) {
-  return guard("dt_alltoallv", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_alltoallv", comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(check_elements(call, 0, dtype, 1));
     const int32_t size = on->comm->size();
     auto blocks = std::make_shared<Blocks>();
@@ -208,8 +206,7 @@ dt_status dt_alltoallv(dt_comm* comm, const void* send, const int64_t* send_coun
 
 dt_status dt_gather(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                     int32_t root, dt_stream stream, dt_work** out_work) {
-  return guard("dt_gather", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_gather", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int32_t size = on->comm->size();
     DT_TRY(check_elements(call, count, dtype, size));
     DT_TRY(check_rank(call, "root", root, size));
@@ -229,8 +226,7 @@ dt_status dt_gather(dt_comm* comm, const void* send, void* recv, int64_t count, 
 dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t send_count, void* recv,
                      const int64_t* counts, const int64_t* offsets, dt_dtype dtype, int32_t root,
                      dt_stream stream, dt_work** out_work) {
-  return guard("dt_gatherv", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_gatherv", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int32_t size = on->comm->size();
     DT_TRY(check_count(call, "send_count", send_count, dtype));
     DT_TRY(check_rank(call, "root", root, size));
@@ -254,8 +250,7 @@ dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t send_count, void* 
 
 dt_status dt_scatter(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,
                      int32_t root, dt_stream stream, dt_work** out_work) {
-  return guard("dt_scatter", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_scatter", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int32_t size = on->comm->size();
     DT_TRY(check_elements(call, count, dtype, size));
     DT_TRY(check_rank(call, "root", root, size));
@@ -275,8 +270,7 @@ dt_status dt_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
 dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* counts,
                       const int64_t* offsets, void* recv, int64_t recv_count, dt_dtype dtype,
                       int32_t root, dt_stream stream, dt_work** out_work) {
-  return guard("dt_scatterv", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_scatterv", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int32_t size = on->comm->size();
     DT_TRY(check_count(call, "recv_count", recv_count, dtype));
     DT_TRY(check_rank(call, "root", root, size));
@@ -301,8 +295,7 @@ dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* counts,
 dt_status dt_allgatherv(dt_comm* comm, const void* send, void* recv, const int64_t* counts,
                         const int64_t* offsets, dt_dtype dtype, dt_stream stream,
                         dt_work** out_work) {
-  return guard("dt_allgatherv", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_allgatherv", comm, [&](const Call& call, const CommPtr& on) -> Status {
     const int32_t size = on->comm->size();
     DT_TRY(check_elements(call, 0, dtype, 1));
     auto blocks = std::make_shared<Blocks>();

@@ -46,12 +46,16 @@ struct CommObject {
   Pool<WorkObject> works;
 };
 
+using CommPtr = std::shared_ptr<CommObject>;
+
 struct ReducerObject {
   static constexpr HandleKind kKind = HandleKind::kReducer;
   std::shared_ptr<job::Job> job;
   std::unique_ptr<training::Reducer> reducer;
   Turns turns;  ///< finish and rebuild have it alone
 };
+
+using ReducerPtr = std::shared_ptr<ReducerObject>;
 
 struct SamplerObject {
   static constexpr HandleKind kKind = HandleKind::kSampler;

@@ -4,6 +4,7 @@
 #include <dt/dt.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "capi/call.h"
 #include "capi/objects.h"
@@ -19,6 +20,27 @@ Status check_buffer(const Call& call, const char* argument, const void* buffer, 
 /// Regions of `a_bytes` and `b_bytes` may not overlap, unless b begins `allowed` bytes after a.
 Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
                      int64_t b_bytes, int64_t allowed);
+
+/// A call that other ranks may wait for. If it is refused, they are told why.
+template <class Object, class Handle, class F>
+dt_status on(const char* function, Handle* handle, const char* argument, F&& body) noexcept {
+  return guard(function, [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<Object>(handle, argument));
+    Status status = body(call, object);
+    if (status.code() == Code::kInvalidArgument) object->job->refused(status.message());
+    return status;
+  });
+}
+
+template <class F>
+dt_status on_comm(const char* function, dt_comm* comm, F&& body) noexcept {
+  return on<CommObject>(function, comm, "comm", std::forward<F>(body));
+}
+
+template <class F>
+dt_status on_reducer(const char* function, dt_reducer* reducer, F&& body) noexcept {
+  return on<ReducerObject>(function, reducer, "reducer", std::forward<F>(body));
+}
 
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,

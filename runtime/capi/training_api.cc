@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "capi/call.h"
-#include "capi/objects.h"
+#include "capi/operation.h"
 
 namespace dt::capi {
 namespace {
@@ -51,8 +50,7 @@ extern "C" {
 
 dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count,
                             const dt_reducer_options* options, dt_reducer** out_reducer) {
-  return guard("dt_reducer_create", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto on, call.get<CommObject>(comm, "comm"));
+  return on_comm("dt_reducer_create", comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(call.not_null(out_reducer, "out_reducer"));
     DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
@@ -79,91 +77,92 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
 }
 
 dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer) {
-  return guard("dt_reducer_grad", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
-    DT_TRY(call.not_null(out_pointer, "out_pointer"));
-    DT_TRY(check_index(call, *object, index));
-    *out_pointer = object->reducer->grad(index);
-    return {};
-  });
+  return on_reducer("dt_reducer_grad", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.shared(call));
+                      DT_TRY(call.not_null(out_pointer, "out_pointer"));
+                      DT_TRY(check_index(call, *object, index));
+                      *out_pointer = object->reducer->grad(index);
+                      return {};
+                    });
 }
 
 dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {
-  return guard("dt_reducer_ready", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
-    DT_TRY(check_index(call, *object, index));
-    return object->reducer->ready(index, grad, stream_of(stream));
-  });
+  return on_reducer("dt_reducer_ready", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.shared(call));
+                      DT_TRY(check_index(call, *object, index));
+                      return object->reducer->ready(index, grad, stream_of(stream));
+                    });
 }
 
 dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data, int64_t bytes) {
-  return guard("dt_reducer_watch", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    DT_TRY(check_index(call, *object, index));
-    if (bytes < 0) return call.invalid("bytes is %lld", static_cast<long long>(bytes));
-    object->reducer->watch(index, data, bytes);
-    return {};
-  });
+  return on_reducer("dt_reducer_watch", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(check_index(call, *object, index));
+                      if (bytes < 0)
+                        return call.invalid("bytes is %lld", static_cast<long long>(bytes));
+                      object->reducer->watch(index, data, bytes);
+                      return {};
+                    });
 }
 
 dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
-  return guard("dt_reducer_finish", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    return object->job->seen(object->reducer->finish(stream_of(stream)));
-  });
+  return on_reducer("dt_reducer_finish", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      return object->job->seen(object->reducer->finish(stream_of(stream)));
+                    });
 }
 
 dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed) {
-  return guard("dt_reducer_rebuild", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-    DT_TRY_VALUE(const bool changed, object->reducer->rebuild());
-    if (out_changed != nullptr) *out_changed = changed ? 1 : 0;
-    return {};
-  });
+  return on_reducer("dt_reducer_rebuild", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY_VALUE(const bool changed, object->reducer->rebuild());
+                      if (out_changed != nullptr) *out_changed = changed ? 1 : 0;
+                      return {};
+                    });
 }
 
 dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket) {
-  return guard("dt_reducer_bucket", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY_VALUE(const auto turn, object->turns.shared(call));
-    DT_TRY(call.not_null(out_bucket, "out_bucket"));
-    DT_TRY(check_index(call, *object, index));
-    *out_bucket = object->reducer->bucket_of(index);
-    return {};
-  });
+  return on_reducer("dt_reducer_bucket", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.shared(call));
+                      DT_TRY(call.not_null(out_bucket, "out_bucket"));
+                      DT_TRY(check_index(call, *object, index));
+                      *out_bucket = object->reducer->bucket_of(index);
+                      return {};
+                    });
 }
 
 dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_statistics) {
-  return guard("dt_reducer_stats", [&](const Call& call) -> Status {
-    DT_TRY_VALUE(const auto object, call.get<ReducerObject>(reducer, "reducer"));
-    DT_TRY(call.not_null(out_statistics, "out_statistics"));
-    DT_TRY(call.known_size(out_statistics->struct_size, sizeof(dt_reducer_statistics),
-                           "out_statistics", "dt_reducer_statistics_init"));
-    const training::Reducer::Statistics from = object->reducer->statistics();
-    dt_reducer_statistics filled;
-    dt_reducer_statistics_init(&filled);
-    filled.struct_size = out_statistics->struct_size;
-    filled.bucket_count = from.bucket_count;
-    filled.steps = from.steps;
-    filled.bytes = from.bytes;
-    filled.communication_ns = from.communication_ns;
-    filled.exposed_ns = from.exposed_ns;
-    filled.total_bytes = from.total_bytes;
-    filled.total_communication_ns = from.total_communication_ns;
-    filled.total_exposed_ns = from.total_exposed_ns;
-    filled.hidden_share = from.total_communication_ns == 0
-                              ? 1.0
-                              : 1.0 - static_cast<double>(from.total_exposed_ns) /
-                                          static_cast<double>(from.total_communication_ns);
-    filled.rebuilt = from.rebuilt ? 1 : 0;
-    memcpy(out_statistics, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
-    return {};
-  });
+  return on_reducer(
+      "dt_reducer_stats", reducer, [&](const Call& call, const ReducerPtr& object) -> Status {
+        DT_TRY(call.not_null(out_statistics, "out_statistics"));
+        DT_TRY(call.known_size(out_statistics->struct_size, sizeof(dt_reducer_statistics),
+                               "out_statistics", "dt_reducer_statistics_init"));
+        const training::Reducer::Statistics from = object->reducer->statistics();
+        dt_reducer_statistics filled;
+        dt_reducer_statistics_init(&filled);
+        filled.struct_size = out_statistics->struct_size;
+        filled.bucket_count = from.bucket_count;
+        filled.steps = from.steps;
+        filled.bytes = from.bytes;
+        filled.communication_ns = from.communication_ns;
+        filled.exposed_ns = from.exposed_ns;
+        filled.total_bytes = from.total_bytes;
+        filled.total_communication_ns = from.total_communication_ns;
+        filled.total_exposed_ns = from.total_exposed_ns;
+        filled.hidden_share = from.total_communication_ns == 0
+                                  ? 1.0
+                                  : 1.0 - static_cast<double>(from.total_exposed_ns) /
+                                              static_cast<double>(from.total_communication_ns);
+        filled.rebuilt = from.rebuilt ? 1 : 0;
+        memcpy(out_statistics, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+        return {};
+      });
 }
 
 void dt_reducer_destroy(dt_reducer* reducer) { destroy<ReducerObject>(reducer); }

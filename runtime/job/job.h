@@ -105,6 +105,10 @@ class Job {
     if (!status.ok()) tracer_->settle(Tracer::kSettleMs);
     return status;
   }
+  /// A call of this rank was refused, which others may wait for: they are told why.
+  void refused(const std::string& why) {
+    refused_.with([&](Refusal& refusal) { refusal = {why, true, 0}; });
+  }
   /// < 0: the configured time-out. Idempotent.
   Status finalize(int64_t timeout_ms);
 
@@ -236,6 +240,13 @@ class Job {
 
   const std::shared_ptr<Control> control_ = std::make_shared<Control>();
   std::unique_ptr<LocalStore> local_store_;  // world size 1
+  /// A call that was refused, until the rank begins or ends another operation.
+  struct Refusal {
+    std::string why;     ///< empty: none
+    bool fresh = false;  ///< the I/O thread has not seen it yet
+    uint64_t stamp = 0;  ///< of the pulse then
+  };
+
   std::unique_ptr<net::Loop> loop_;          // else, like the rest; or beside a store of PyTorch
   TorchMeeting torch_;
   std::unique_ptr<store::Server> server_;
@@ -250,6 +261,7 @@ class Job {
   Guarded<Meeting> meeting_;
   Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk
   std::unique_ptr<PeerWatch> peer_watch_;
+  Guarded<Refusal> refused_;
   std::unique_ptr<DeviceWatch> device_watch_;          // null without a device
   std::unique_ptr<metrics::FileWriter> metrics_file_;  // null unless asked for, like the next
   std::unique_ptr<metrics::Port> metrics_port_;

@@ -50,6 +50,11 @@ store::Activity Job::activity() {
   comm::Observer::Activity seen = observer_.look(monotonic_ns());
   store::Activity told;
   if (seen.communicator.empty()) return told;
+  told.refused = refused_.with([&](Refusal& refusal) {
+    if (std::exchange(refusal.fresh, false)) refusal.stamp = seen.pulse.stamp;
+    if (refusal.stamp != seen.pulse.stamp) refusal.why.clear();  // it has gone on since
+    return refusal.why;
+  });
   told.inside = seen.pulse.inside;
   told.stalled = told.inside && stall_warn_ms_ > 0 && seen.age_ms >= stall_warn_ms_;
   told.communicator = std::move(seen.communicator);

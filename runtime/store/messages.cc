@@ -209,6 +209,7 @@ std::string encode(const Activity& activity) {
   writer.text(cut(activity.operation, kMaxNameBytes)).i64(activity.sequence);
   writer.text(cut(activity.label, kMaxNameBytes)).i64(activity.age_ms);
   put_ranks(&writer, activity.members);
+  writer.text(cut(activity.refused, kMaxCallBytes));
   return writer.take();
 }
 
@@ -222,7 +223,9 @@ bool decode(std::string_view bytes, Activity* out) {
   out->label = reader.text(kMaxNameBytes);
   out->age_ms = reader.i64();
   int64_t budget = kMaxWorldSize;
-  return get_ranks(&reader, &budget, &out->members) && reader.done();
+  if (!get_ranks(&reader, &budget, &out->members)) return false;
+  out->refused = reader.text(kMaxCallBytes);
+  return reader.done();
 }
 
 std::string encode(const Busy& busy) {

@@ -110,6 +110,7 @@ struct Activity {
   std::string label;             ///< "bucket 3"; may be empty
   int64_t age_ms = 0;            ///< since it was entered, or left
   std::vector<int32_t> members;  ///< world ranks of the communicator, ascending; where stalled
+  std::string refused;           ///< why the last call was refused; empty: it was not
 };
 
 /// A rank that is away on purpose, or is back.

@@ -114,6 +114,7 @@ std::string Vitals::whereabouts(int32_t rank, int64_t now_ns) const {
   if (signs.told_ns == 0) return late;
   if (!late.empty()) late = ", and " + late;
   const Activity& activity = signs.activity;
+  if (!activity.refused.empty()) late += "; a call of it was refused: " + activity.refused;
   if (activity.communicator.empty()) return "has entered no operation yet" + late;
   const std::string age = seconds_text(activity.age_ms + (now_ns - signs.told_ns) / kNsPerMs);
   const std::string operation = operation_text(activity);

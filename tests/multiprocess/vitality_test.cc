@@ -77,6 +77,16 @@ TEST_CASE("a stall is told once, with who is inside and who is missing") {
   CHECK(starts_with(run.err, "[0] "));
 }
 
+TEST_CASE("a stall report says that a missing rank's call was refused, and why") {
+  Process run(dt_run({"-n", "2"}, {"refused", "3"}),
+              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=300"}));
+  CHECK(run.wait() == 0);
+  INFO(run.err);
+  CHECK(count_of(run.err, ": inside is rank 0; missing: rank 1 (") == 1);
+  CHECK(count_of(run.err,
+                 "; a call of it was refused: dt_allreduce: count is -1; it must be >= 0") == 1);
+}
+
 TEST_CASE("SIGTERM to dt run reaches ranks that heed it as an agreed stop") {
   Process run(dt_run({"-n", "3"}, {"stop"}));
   REQUIRE(run.wait_for_output("asked ", 3));

@@ -169,8 +169,14 @@ int main(int argc, char** argv) {
     printf("asked %d\n", rank);
     for (;;) pause();
   }
-  if (mode == "late") {  // rank 1 enters the barrier so many seconds after the others
+  // Rank 1 enters the barrier so many seconds after the others, or first makes a call that is none.
+  if (mode == "late" || mode == "refused") {
     int64_t bytes = 0;
+    if (rank == 1 && mode == "refused" &&
+        dt_allreduce(world, &bytes, &bytes, -1, DT_I64, DT_SUM, nullptr, nullptr) !=
+            DT_ERR_INVALID_ARGUMENT) {
+      return 1;
+    }
     if (rank == 1) (void)dt_store_get(job, "never", 1000 * atoi(argv[2]), nullptr, 0, &bytes);
     check(dt_barrier(world, nullptr, nullptr), rank);
   }

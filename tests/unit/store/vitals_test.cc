@@ -146,3 +146,13 @@ TEST_CASE("Vitals: whereabouts follow the time since the last word") {
         "is inside allreduce #7 \"bucket 3\" on comm \"world\" for 1.0 s");
   CHECK(watched.vitals.whereabouts(9, kBegin).empty());
 }
+
+TEST_CASE("Vitals: a rank whose call was refused says why") {
+  Watched watched(1);
+  Activity activity;
+  activity.refused = "dt_allreduce: count is -1; it must be >= 0";
+  watched.vitals.tell(0, activity, kBegin);
+  CHECK(watched.vitals.whereabouts(0, kBegin) ==
+        "has entered no operation yet; a call of it was refused: dt_allreduce: count is -1; it "
+        "must be >= 0");
+}
