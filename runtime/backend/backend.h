@@ -88,6 +88,14 @@ class Backend {
   /// Replaces an earlier one.
   virtual void excuse(int64_t /*until_ns*/) {}
 
+  /// Nothing that was submitted is under way.
+  virtual bool idle() const { return true; }
+  /// This rank begins nothing more on it, and what it had begun has ended; peers that still wait
+  /// for it fail. A host's ranks hear of it by HostEngine::say_goodbye().
+  virtual void leave() {}
+  /// This one did, as the control plane says. Any thread; never blocks.
+  virtual void peer_left(int32_t /*rank*/) {}
+
   /// Breaks the communicator: everything queued and every later call returns `status`. Wakes
   /// blocked calls. Never blocks. The first status stays.
   virtual void interrupt(Status status) = 0;

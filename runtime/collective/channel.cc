@@ -266,6 +266,10 @@ std::vector<int32_t> Channel::awaited() const {
   return missing;
 }
 
+Status Channel::left_behind(int32_t rank) const {
+  return collective::left_behind(group_, collective_->kind, sequence(), rank);
+}
+
 Status Channel::timed_out() const {
   return collective::timed_out(group_, collective_->kind, sequence(), awaited(),
                                moving_ ? "has not finished" : "has not arrived");

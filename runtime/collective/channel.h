@@ -27,6 +27,8 @@ class Channel {
   const Status& result() const { return result_; }
   /// Why the present operation ran out of time.
   Status timed_out() const;
+  /// Why the present operation cannot end: this rank has left the job.
+  Status left_behind(int32_t rank) const;
   /// Whom the present operation waits for.
   std::vector<int32_t> awaited() const;
   int64_t sequence() const { return static_cast<int64_t>(sequence_); }

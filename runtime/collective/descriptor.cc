@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/disagreement.h"
 #include "base/dtype.h"
 #include "collective/blocks.h"
 
@@ -166,6 +167,10 @@ Status timed_out(const Group& group, Kind kind, int64_t sequence,
       group, Code::kTimeout, kind, sequence, missing.empty() ? -1 : missing[0],
       format("timed out: %s: %s; look at what these ranks do, or raise collective.timeout_ms", verb,
              text.c_str()));
+}
+
+Status left_behind(const Group& group, Kind kind, int64_t sequence, int32_t rank) {
+  return failure(group, Code::kPeerLost, kind, sequence, rank, member_text(group, rank) + kHasLeft);
 }
 
 }  // namespace dt::collective

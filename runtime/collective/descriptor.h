@@ -53,6 +53,8 @@ Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
 /// `missing`: ranks of the communicator; `verb`: "has not arrived", "has not finished".
 Status timed_out(const Group& group, Kind kind, int64_t sequence,
                  const std::vector<int32_t>& missing, const char* verb);
+/// `rank` has left the job, and the operation still needs it.
+Status left_behind(const Group& group, Kind kind, int64_t sequence, int32_t rank);
 /// An ErrorInfo about `culprit` (a rank of the communicator, or -1).
 Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32_t culprit,
                std::string message);

@@ -249,6 +249,11 @@ Status Mailboxes::differs(const Collective& operation, const Transfer& transfer,
              side("receives", box.expected_signature, box.expected_count).c_str()));
 }
 
+Status Mailboxes::left_behind(const Collective& operation, const Transfer& transfer) const {
+  return collective::left_behind(group_, operation.kind, static_cast<int64_t>(transfer.number),
+                                 operation.root);
+}
+
 Status Mailboxes::timed_out(const Collective& operation, const Transfer& transfer) const {
   return collective::timed_out(group_, operation.kind, static_cast<int64_t>(transfer.number),
                                {operation.root},

@@ -64,6 +64,8 @@ class Mailboxes {
   /// kDone: see `out_result`.
   Step advance(const Collective& operation, Transfer& transfer, Status* out_result);
   Status timed_out(const Collective& operation, const Transfer& transfer) const;
+  /// Why it cannot end: the peer has left the job.
+  Status left_behind(const Collective& operation, const Transfer& transfer) const;
 
  private:
   struct Pair {

@@ -51,6 +51,17 @@ void FailureBoard::job_failed(const Status& status) {
   for (const auto& communicator : live) communicator->interrupt(status);
 }
 
+void FailureBoard::ranks_left(const std::vector<int32_t>& world_ranks) {
+  for (const auto& communicator : communicators()) {
+    const auto& members = communicator->world_ranks();
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      if (std::find(world_ranks.begin(), world_ranks.end(), members[rank]) != world_ranks.end()) {
+        communicator->backend().peer_left(static_cast<int32_t>(rank));
+      }
+    }
+  }
+}
+
 void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
   for (const auto& communicator : communicators()) {
     if (communicator->contains(world_rank)) communicator->excuse(max_ms);

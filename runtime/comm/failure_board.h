@@ -26,6 +26,8 @@ class FailureBoard {
   /// The whole job is over: abort, lost store, finalize. The first status stays.
   void job_failed(const Status& status);
 
+  /// These world ranks have finished well and will not be back.
+  void ranks_left(const std::vector<int32_t>& world_ranks);
   /// A rank is away on purpose for at most `max_ms`, or with 0 back: see Communicator::excuse().
   void rank_busy(int32_t world_rank, int64_t max_ms);
   /// Those that live.

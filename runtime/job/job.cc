@@ -12,6 +12,7 @@ namespace dt::job {
 namespace {
 
 constexpr int64_t kReportMs = 1000;    // telling the others of a failure
+constexpr int64_t kFinishMs = 1;       // between two looks whether operations have ended
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 // The I/O thread hears of a failure and tells nobody before the trace is written, or this is over:
@@ -219,8 +220,8 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   options.session = verdict.session;
   options.local_size = verdict.local_size;
   for (const store::LocalRecord& local : verdict.locals) {
-    options.world_ranks.push_back(local.rank);
     if (local.rank == place_.rank) options.local_rank = static_cast<int32_t>(options.pids.size());
+    options.world_ranks.push_back(local.rank);
     options.pids.push_back(local.pid);
   }
   options.host = host_name_;
@@ -511,6 +512,21 @@ Status Job::undrained() const {
                        place_.rank, host_name_.c_str()));
 }
 
+/// What this rank has begun ends before it leaves: afterwards nobody waits for it in vain, and who
+/// still does is told.
+void Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
+                            const Wait& wait) {
+  const auto busy = [&] {
+    return std::any_of(communicators.begin(), communicators.end(), [](const auto& each) {
+      return each->broken().ok() && !each->backend().idle();
+    });
+  };
+  while (busy() && !wait.interrupted() && !wait.deadline.passed()) {
+    for (const auto& each : communicators) (void)each->backend().help();
+    (void)Event().wait({Deadline::after_ms(kFinishMs), wait.interrupt});
+  }
+}
+
 Status Job::finalize(int64_t timeout_ms) {
   std::lock_guard lock(ending_);
   if (finalized_) return final_status_;
@@ -528,7 +544,13 @@ Status Job::finalize(int64_t timeout_ms) {
     return final_status_;
   }
   const bool failed = !final_status_.ok();
-  local_.with([](LocalPeers& local) { local.engine->say_goodbye(); });
+  const auto communicators = board_->communicators();
+  if (!failed) finish_operations(communicators, Wait{deadline, this->failed()});
+  local_.with([](LocalPeers& local) {
+    local.engine->say_goodbye();
+    for (const auto& engine : local.newer) engine->say_goodbye();
+  });
+  for (const auto& each : communicators) each->backend().leave();
   if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
   board_->job_failed(ended());
   end_metrics();

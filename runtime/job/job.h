@@ -175,6 +175,8 @@ class Job {
 
   /// Why operations on the device did not end in time.
   Status undrained() const;
+  static void finish_operations(
+      const std::vector<std::shared_ptr<comm::Communicator>>& communicators, const Wait& wait);
   static Status ended();
 
   const Config config_;
@@ -238,8 +240,6 @@ class Job {
     std::vector<int32_t> ranks;
   };
 
-  const std::shared_ptr<Control> control_ = std::make_shared<Control>();
-  std::unique_ptr<LocalStore> local_store_;  // world size 1
   /// A call that was refused, until the rank begins or ends another operation.
   struct Refusal {
     std::string why;     ///< empty: none
@@ -247,6 +247,8 @@ class Job {
     uint64_t stamp = 0;  ///< of the pulse then
   };
 
+  const std::shared_ptr<Control> control_ = std::make_shared<Control>();
+  std::unique_ptr<LocalStore> local_store_;  // world size 1
   std::unique_ptr<net::Loop> loop_;          // else, like the rest; or beside a store of PyTorch
   TorchMeeting torch_;
   std::unique_ptr<store::Server> server_;
@@ -259,9 +261,9 @@ class Job {
   std::shared_ptr<comm::Communicator> world_;
   std::mutex shrinking_;  ///< held during shrink()
   Guarded<Meeting> meeting_;
+  Guarded<Refusal> refused_;
   Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk
   std::unique_ptr<PeerWatch> peer_watch_;
-  Guarded<Refusal> refused_;
   std::unique_ptr<DeviceWatch> device_watch_;          // null without a device
   std::unique_ptr<metrics::FileWriter> metrics_file_;  // null unless asked for, like the next
   std::unique_ptr<metrics::Port> metrics_port_;

@@ -8,8 +8,8 @@ namespace {
 constexpr int64_t kDefaultGraceMs = 30 * 60 * 1000;
 constexpr int64_t kHeedMs = 5000;  // telling the store that this program ends when asked to
 
-/// What is new in the ledgers, for the store.
-std::vector<store::Orders> orders_of(backend::OrderBook& book) {
+/// What is new in the ledgers, for the store; or each ledger, whether it has news or not.
+std::vector<store::Orders> orders_of(backend::OrderBook& book, bool all) {
   std::vector<store::Orders> told;
   for (const auto& ledger : book.ledgers()) {
     store::Orders orders{ledger->communicator(), ledger->size(), {}};
@@ -18,7 +18,7 @@ std::vector<store::Orders> orders_of(backend::OrderBook& book) {
       orders.news.push_back(
           {entry.position, entry.chain, entry.sequence, whole ? entry.call() : ""});
     }
-    if (!orders.news.empty()) told.push_back(std::move(orders));
+    if (all || !orders.news.empty()) told.push_back(std::move(orders));
   }
   return told;
 }
@@ -37,11 +37,12 @@ void Job::begin_heartbeats() {
   store::Client::Observers observers;
   observers.activity = [this] { return activity(); };
   observers.busy = [this](const store::Busy& busy) { board_->rank_busy(busy.rank, busy.max_ms); };
+  observers.departed = [this](const std::vector<int32_t>& ranks) { board_->ranks_left(ranks); };
   observers.stop = [this] { stop_.store(true, std::memory_order_release); };
   observers.notice = [logger = logger_](const std::string& text) {
     logger->log(LogLevel::kWarning, "%s", text.c_str());
   };
-  observers.orders = [book = order_book_] { return orders_of(*book); };
+  observers.orders = [book = order_book_](bool all) { return orders_of(*book, all); };
   control_->client()->observe(std::move(observers));
 }
 
@@ -49,12 +50,12 @@ void Job::begin_heartbeats() {
 store::Activity Job::activity() {
   comm::Observer::Activity seen = observer_.look(monotonic_ns());
   store::Activity told;
-  if (seen.communicator.empty()) return told;
   told.refused = refused_.with([&](Refusal& refusal) {
     if (std::exchange(refusal.fresh, false)) refusal.stamp = seen.pulse.stamp;
     if (refusal.stamp != seen.pulse.stamp) refusal.why.clear();  // it has gone on since
     return refusal.why;
   });
+  if (seen.communicator.empty()) return told;
   told.inside = seen.pulse.inside;
   told.stalled = told.inside && stall_warn_ms_ > 0 && seen.age_ms >= stall_warn_ms_;
   told.communicator = std::move(seen.communicator);

@@ -124,11 +124,14 @@ class Client {
   void on_failure(std::function<void(const Failure&)> callback);
   /// For what is not a failure. All run on the loop's thread.
   struct Observers {
-    std::function<Activity()> activity;              ///< what this rank does at this moment
-    std::function<void(const Busy&)> busy;           ///< a rank is away on purpose, or back
+    std::function<Activity()> activity;     ///< what this rank does at this moment
+    std::function<void(const Busy&)> busy;  ///< a rank is away on purpose, or back
+    /// These ranks have left; not told where all leave together.
+    std::function<void(const std::vector<int32_t>&)> departed;
     std::function<void(const std::string&)> notice;  ///< for the log of this rank
     std::function<void()> stop;                      ///< whoever serves wants the ranks to stop
-    std::function<std::vector<Orders>()> orders;     ///< what it called since; may be null
+    /// What it called since; `all`: of each communicator, though it be nothing. May be null.
+    std::function<std::vector<Orders>(bool all)> orders;
   };
   /// Replaces earlier ones, which do not run after this returns. From then on signs of life are
   /// given and expected, where the server wants them. After join().

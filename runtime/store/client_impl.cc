@@ -127,7 +127,10 @@ void Client::Impl::begin(const std::shared_ptr<Call>& call, FrameType type,
     return;
   }
   call->id = ++last_id_;
-  if (is_goodbye) goodbye_id_ = call->id;
+  if (is_goodbye) {
+    goodbye_id_ = call->id;
+    tell_orders(true);  // so that the store knows what others wait for in vain
+  }
   link_->send(type, call->id, payload);
   if (!broken_.ok() && is_goodbye) {
     // Said, so that our end is no second death; but there is nothing left to agree on.
@@ -160,6 +163,13 @@ void Client::Impl::on_frame(Frame frame) {
       excused_until_ns_ = monotonic_ns() + busy.max_ms * kNsPerMs;
     }
     if (observers_.busy) observers_.busy(busy);
+    return;
+  }
+  if (frame.type == FrameType::kDeparted) {
+    Departed departed;
+    if (decode(frame.payload, &departed) && observers_.departed) {
+      observers_.departed(departed.ranks);
+    }
     return;
   }
   if (frame.type == FrameType::kStop) {
@@ -236,13 +246,19 @@ void Client::Impl::on_beat() {
   request.type = FrameType::kBeat;
   request.activity = observers_.activity();
   link_->send(FrameType::kBeat, 0, encode_request(request));
+  tell_orders(false);
+  beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
+  beat_timer_->start(welcome.heartbeat_ms);
+}
+
+void Client::Impl::tell_orders(bool all) {
+  if (!observers_.orders) return;
+  Request request;
   request.type = FrameType::kOrders;
-  for (Orders& each : observers_.orders ? observers_.orders() : std::vector<Orders>()) {
+  for (Orders& each : observers_.orders(all)) {
     request.orders = std::move(each);
     link_->send(FrameType::kOrders, 0, encode_request(request));
   }
-  beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
-  beat_timer_->start(welcome.heartbeat_ms);
 }
 
 void Client::Impl::on_silence(int64_t silence_ms) {

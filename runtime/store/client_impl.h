@@ -52,6 +52,7 @@ class Client::Impl : public std::enable_shared_from_this<Client::Impl> {
  private:
   void on_frame(Frame frame);
   void on_beat();
+  void tell_orders(bool all);
   void on_silence(int64_t silence_ms);
   void on_lost(const std::string& reason);
   void lose(const std::string& what, bool silent = false);

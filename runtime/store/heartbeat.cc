@@ -6,6 +6,11 @@
 #include "store/text.h"
 
 namespace dt::store {
+namespace {
+
+constexpr int64_t kDepartedMs = 200;  // from the first goodbye until the others are told
+
+}  // namespace
 
 /// Once the verdict is out.
 void Server::Impl::begin_watch(int64_t now_ns) {
@@ -37,6 +42,28 @@ void Server::Impl::compare_orders(uint64_t id, const Session& session, const Req
 void Server::Impl::tell_disagreements(int64_t now_ns) {
   for (const Failure& failure : orders_.verdicts(now_ns, 2 * options_.heartbeat_ms * kNsPerMs)) {
     push(failure, 0);
+  }
+}
+
+/// Ranks leave together as a rule, and then nobody is told: that would be the square of the ranks.
+void Server::Impl::note_departure(int32_t rank, int64_t now_ns) {
+  if (rank < 0) return;  // a tool
+  orders_.leave(rank);
+  departed_.push_back(rank);
+  if (tell_departed_ns_ == kNeverNs) tell_departed_ns_ = now_ns + kDepartedMs * kNsPerMs;
+  tell_disagreements(now_ns);
+}
+
+void Server::Impl::tell_departed(int64_t now_ns) {
+  if (tell_departed_ns_ > now_ns) return;
+  tell_departed_ns_ = kNeverNs;
+  Departed departed{std::exchange(departed_, {})};
+  std::sort(departed.ranks.begin(), departed.ranks.end());
+  const std::string frame = encode_frame(FrameType::kDeparted, 0, encode(departed));
+  for (const Member& member : joins_.members()) {
+    const auto found = sessions_.find(joins_.client_of(member.rank));
+    if (found != sessions_.end() && !found->second->refused)
+      found->second->connection->write(frame);
   }
 }
 

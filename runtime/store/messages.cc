@@ -242,6 +242,18 @@ bool decode(std::string_view bytes, Busy* out) {
   return reader.done() && out->max_ms >= 0 && out->max_ms <= INT64_MAX / 4'000'000;
 }
 
+std::string encode(const Departed& departed) {
+  Writer writer;
+  put_ranks(&writer, departed.ranks);
+  return writer.take();
+}
+
+bool decode(std::string_view bytes, Departed* out) {
+  Reader reader(bytes);
+  int64_t budget = kMaxWorldSize;
+  return get_ranks(&reader, &budget, &out->ranks) && reader.done();
+}
+
 std::string encode(const Orders& orders) {
   Writer writer;
   writer.text(cut(orders.communicator, kMaxNameBytes)).i32(orders.size);

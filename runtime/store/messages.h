@@ -120,6 +120,11 @@ struct Busy {
   int64_t max_ms = 0;  ///< at most so long from now on; 0: it is back
 };
 
+/// Ranks that have said goodbye.
+struct Departed {
+  std::vector<int32_t> ranks;
+};
+
 /// One collective of a communicator over devices.
 struct Order {
   int64_t position = 0;  ///< among those, from 1
@@ -179,6 +184,7 @@ std::string encode(const ErrorInfo& info);
 std::string encode(const Failure& failure);
 std::string encode(const Activity& activity);
 std::string encode(const Busy& busy);
+std::string encode(const Departed& departed);
 std::string encode(const Orders& orders);
 std::string encode(const Hello& hello);
 std::string encode(const Welcome& welcome);
@@ -191,6 +197,7 @@ bool decode(std::string_view bytes, ErrorInfo* out);
 bool decode(std::string_view bytes, Failure* out);
 bool decode(std::string_view bytes, Activity* out);
 bool decode(std::string_view bytes, Busy* out);
+bool decode(std::string_view bytes, Departed* out);
 bool decode(std::string_view bytes, Orders* out);
 bool decode(std::string_view bytes, Hello* out);
 bool decode(std::string_view bytes, Welcome* out);

@@ -30,9 +30,15 @@ OrderTable::Comm& OrderTable::comm_of(const Orders& orders, int64_t now_ns) {
 void OrderTable::tell(const Member& member, const Orders& orders, int64_t now_ns) {
   Comm& comm = comm_of(orders, now_ns);
   if (comm.over) return;
-  comm.members[member.rank] = member;
-  for (const Order& each : orders.news) add(&comm, member.rank, each, now_ns);
+  Teller& teller = comm.tellers[member.rank];
+  teller.member = member;
+  for (const Order& each : orders.news) {
+    teller.reached = std::max(teller.reached, each.position);
+    add(&comm, member.rank, each, now_ns);
+  }
 }
+
+void OrderTable::leave(int32_t rank) { gone_.insert(rank); }
 
 void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns) {
   // Nothing behind a difference tells more than the difference.
@@ -42,18 +48,18 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
     comm->points.erase(comm->points.begin());
   }
   Point& point = comm->points[order.position];
-  auto mind = std::find_if(point.begin(), point.end(),
-                           [&](const Mind& each) { return each.chain == order.chain; });
-  if (mind == point.end()) {
-    if (point.size() >= kMaxMinds) return;
-    mind = point.insert(point.end(), Mind{order.chain, 0, {}, {}});
-  }
   // A rank that contradicts itself disagrees with nobody: what it said first counts.
   const bool elsewhere = std::any_of(point.begin(), point.end(), [&](const Mind& each) {
     return each.chain != order.chain &&
            std::find(each.ranks.begin(), each.ranks.end(), rank) != each.ranks.end();
   });
   if (elsewhere) return;
+  auto mind = std::find_if(point.begin(), point.end(),
+                           [&](const Mind& each) { return each.chain == order.chain; });
+  if (mind == point.end()) {
+    if (point.size() >= kMaxMinds) return;
+    mind = point.insert(point.end(), Mind{order.chain, 0, {}, {}});
+  }
   if (mind->call.empty()) {
     mind->sequence = order.sequence;
     mind->call = order.call;
@@ -72,7 +78,14 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
 std::vector<Failure> OrderTable::verdicts(int64_t now_ns, int64_t patience_ns) {
   std::vector<Failure> found;
   for (auto& [name, comm] : comms_) {
-    if (comm.differs_at == 0 || comm.over) continue;
+    if (comm.over) continue;
+    if (auto failure = left_behind(name, comm); failure.has_value()) {
+      found.push_back(std::move(*failure));
+      comm.over = true;
+      comm.points.clear();
+      continue;
+    }
+    if (comm.differs_at == 0) continue;
     size_t came = 0;
     for (const Mind& mind : comm.points.at(comm.differs_at)) came += mind.ranks.size();
     const bool all = came >= static_cast<size_t>(std::max(comm.size, 1));
@@ -82,6 +95,38 @@ std::vector<Failure> OrderTable::verdicts(int64_t now_ns, int64_t patience_ns) {
     comm.points.clear();
   }
   return found;
+}
+
+/// "allreduce #812"
+std::string OrderTable::operation_text(const Mind& mind, int64_t position) {
+  if (mind.call.empty()) return format("collective %lld", static_cast<long long>(position));
+  return format("%s #%lld", mind.call.substr(0, mind.call.find(' ')).c_str(),
+                static_cast<long long>(mind.sequence));
+}
+
+/// A point that a rank which has left never came to: the others wait for it there.
+std::optional<Failure> OrderTable::left_behind(const std::string& name, const Comm& comm) const {
+  for (const int32_t rank : gone_) {
+    const auto teller = comm.tellers.find(rank);
+    if (teller == comm.tellers.end() || comm.points.empty()) continue;
+    const auto& [position, point] = *comm.points.rbegin();
+    if (position <= teller->second.reached) continue;
+    const Member& leaver = teller->second.member;
+    const Mind& mind = point[0];
+    Failure failure;
+    failure.scope = name;
+    ErrorInfo& info = failure.info;
+    info.code = Code::kPeerLost;
+    info.rank = rank;
+    info.host = leaver.host;
+    info.pid = leaver.pid;
+    info.operation = mind.call.substr(0, mind.call.find(' '));
+    info.sequence = mind.call.empty() ? -1 : mind.sequence;
+    info.message = format("%s on comm \"%s\": %s%s", operation_text(mind, position).c_str(),
+                          name.c_str(), leaver.text().c_str(), kHasLeft);
+    return failure;
+  }
+  return std::nullopt;
 }
 
 Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
@@ -95,7 +140,7 @@ Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
   std::vector<CallOfRank> calls;
   std::vector<const Member*> members;
   for (const auto& [rank, mind] : minds) {
-    const Member& member = comm.members.at(rank);
+    const Member& member = comm.tellers.at(rank).member;
     CallOfRank call;
     call.who = format("rank %d (%s, pid %lld)", rank, member.host.c_str(),
                       static_cast<long long>(member.pid));
@@ -117,11 +162,8 @@ Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
   info.pid = culprit.pid;
   info.operation = shown.call.substr(0, shown.call.find(' '));
   info.sequence = shown.call.empty() ? -1 : shown.sequence;
-  const std::string where =
-      shown.call.empty()
-          ? format("collective %lld", static_cast<long long>(comm.differs_at))
-          : format("%s #%lld", info.operation.c_str(), static_cast<long long>(shown.sequence));
-  info.message = format("%s on comm \"%s\": %s", where.c_str(), name.c_str(), found.text.c_str());
+  info.message = format("%s on comm \"%s\": %s", operation_text(shown, comm.differs_at).c_str(),
+                        name.c_str(), found.text.c_str());
   return failure;
 }
 

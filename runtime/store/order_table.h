@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,8 @@ namespace dt::store {
 class OrderTable {
  public:
   void tell(const Member& member, const Orders& orders, int64_t now_ns);
+  /// The rank has left, and told all that it called.
+  void leave(int32_t rank);
   /// Each disagreement once, when all ranks have come to it or `patience_ns` after it was found.
   std::vector<Failure> verdicts(int64_t now_ns, int64_t patience_ns);
 
@@ -31,10 +35,14 @@ class OrderTable {
     std::vector<int32_t> ranks;
   };
   using Point = std::vector<Mind>;
+  struct Teller {
+    Member member;
+    int64_t reached = 0;  // its last position
+  };
   struct Comm {
     int32_t size = 0;
     std::map<int64_t, Point> points;  // by position
-    std::map<int32_t, Member> members;
+    std::map<int32_t, Teller> tellers;
     int64_t heard_ns = 0;
     int64_t differs_at = 0;  // position of the first point with several minds; 0: none
     int64_t differs_since_ns = 0;
@@ -43,9 +51,12 @@ class OrderTable {
 
   Comm& comm_of(const Orders& orders, int64_t now_ns);
   static void add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns);
+  std::optional<Failure> left_behind(const std::string& name, const Comm& comm) const;
+  static std::string operation_text(const Mind& mind, int64_t position);
   static Failure failure_of(const std::string& name, const Comm& comm);
 
   std::map<std::string, Comm> comms_;
+  std::set<int32_t> gone_;
 };
 
 }  // namespace dt::store

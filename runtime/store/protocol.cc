@@ -30,7 +30,7 @@ bool known_type(uint8_t type) {
   return (type >= static_cast<uint8_t>(FrameType::kHello) &&
           type <= static_cast<uint8_t>(FrameType::kResume)) ||
          (type >= static_cast<uint8_t>(FrameType::kReply) &&
-          type <= static_cast<uint8_t>(FrameType::kStop));
+          type <= static_cast<uint8_t>(FrameType::kDeparted));
 }
 
 Status broken(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
@@ -262,6 +262,7 @@ const char* fields_of(FrameType type) {
     case FrameType::kDumpTrace:
     case FrameType::kNotice:
     case FrameType::kStop:
+    case FrameType::kDeparted:
     case FrameType::kUplink:
     case FrameType::kOpen:
     case FrameType::kData:

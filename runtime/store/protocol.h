@@ -19,7 +19,7 @@ namespace dt::store {
 
 inline constexpr uint32_t kMagic = 0x74537464;  // "dtSt": no TCPStore client starts with a 'd'
 inline constexpr uint8_t kFrameVersion = 1;
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 inline constexpr size_t kHeaderBytes = 20;
 
 inline constexpr size_t kMaxKeyBytes = 1 << 10;
@@ -70,6 +70,7 @@ enum class FrameType : uint8_t {
   kDumpTrace = 68,  ///< asks a rank to write its trace, pushed with an id: the directory
   kNotice = 70,     ///< a text for the log of rank 0, pushed
   kStop = 71,       ///< the ranks shall stop, pushed
+  kDeparted = 72,   ///< ranks that have said goodbye, pushed to those that have not
 };
 
 struct Frame {

@@ -430,6 +430,7 @@ void Server::Impl::on_timer() {
   if (dumping_.has_value() && dumping_->deadline_ns <= now_ns) end_dumping();
   drop_strangers(now_ns);
   look_for_silence(now_ns);
+  tell_departed(now_ns);
   arm_timer();
 }
 
@@ -437,7 +438,7 @@ void Server::Impl::arm_timer() {
   int64_t next =
       std::min({keyspace_.next_deadline_ns(), join_deadline_ns_, gatherings_.next_deadline_ns()});
   if (!strangers_.empty()) next = std::min(next, strangers_.front().first);
-  next = std::min(next, look_at_ns_);
+  next = std::min({next, look_at_ns_, tell_departed_ns_});
   if (dumping_.has_value()) next = std::min(next, dumping_->deadline_ns);
   for (const auto& [question, each] : questions_) next = std::min(next, each.deadline_ns);
   if (next == armed_for_ns_ || timer_ == nullptr) return;

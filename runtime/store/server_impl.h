@@ -138,6 +138,8 @@ class Server::Impl {
   void set_busy(Session* session, Request* request, int64_t now_ns);
   void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);
   void tell_disagreements(int64_t now_ns);
+  void note_departure(int32_t rank, int64_t now_ns);
+  void tell_departed(int64_t now_ns);
   void look_for_silence(int64_t now_ns);
   /// `doubt` follows what is said of it; empty: none.
   void declare_lost(int32_t rank, const std::string& doubt, int64_t now_ns);
@@ -185,6 +187,8 @@ class Server::Impl {
   Vitals vitals_;                        // of the members, where they give signs of life
   OrderTable orders_;                    // of the members, where they tell what they call
   int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
+  std::vector<int32_t> departed_;        // said goodbye, and the others have not been told
+  int64_t tell_departed_ns_ = kNeverNs;  // when they are
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
   bool aborted_ = false;
   std::atomic<int32_t> first_failed_rank_{-1};  // written on the loop's thread, once

@@ -175,7 +175,7 @@ Reading plain_reading(std::string_view words) {
     const auto header = number_at<Header>(words, 0);
     words.remove_prefix(sizeof header);
     if (header.magic != Header::kMagic || header.bytes < 0) return reading;
-    reading.left = header.what == Header::kLeft;
+    reading.left = header.is_last();
     reading.refused = !reading.left && header.bytes > kMessageMost;
     if (reading.left || reading.refused) return reading;
     const auto bytes = static_cast<size_t>(header.bytes);
@@ -192,7 +192,7 @@ class Receiver {
   void start(Socket socket, bool sends_too) {
     link_ = std::make_shared<Link>(
         io(), [this](const std::string&) { end(); },
-        [this] {
+        [this](bool) {
           found_.left = true;
           end();
         });

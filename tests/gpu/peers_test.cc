@@ -125,13 +125,13 @@ TEST_CASE("each collective is right on 1, 2 and 3 ranks") {
   }
 }
 
-TEST_CASE("a rank that is killed or stopped is named in time, and a new attempt works") {
+TEST_CASE("a rank that is killed, stopped or leaves is named in time; a new attempt works") {
   for (const Way& way : ways()) {
-    for (const char* signal : {"KILL", "STOP"}) {
+    for (const std::string end : {"KILL", "STOP", "LEAVE"}) {
       CAPTURE(std::string(way.name));
-      CAPTURE(std::string(signal));
+      CAPTURE(end);
       Job job(way, 2, {"--max-restarts", "1", "--grace-ms", "4000"},
-              {"lose", "1", signal, std::to_string(kLimitMs)});
+              {"lose", "1", end, std::to_string(kLimitMs)});
       const int code = job.process().wait();
       INFO(job.process().out);
       INFO(job.process().err);
@@ -141,12 +141,13 @@ TEST_CASE("a rank that is killed or stopped is named in time, and a new attempt 
       for (const std::string& line : lines_of(job.process().out)) {
         if (count_of(line, " saw DT_ERR_") == 0) continue;
         ++seen;
-        MESSAGE(std::string(way.name) << ", SIG" << std::string(signal) << ": " << line);
+        MESSAGE(std::string(way.name) << ", " << end << ": " << line);
         CHECK(count_of(line, "rank 0 saw ") == 1);
         const bool lost = count_of(line, "DT_ERR_PEER_LOST of rank 1 ") == 1;
         // One that only stands still keeps its connections, so the operation's time must be over.
         const bool late = count_of(line, "DT_ERR_TIMEOUT of rank 1 ") == 1;
-        CHECK((lost || (late && signal[0] == 'S')));
+        CHECK((lost || (late && end == "STOP")));
+        if (end == "LEAVE") CHECK(count_of(line, " has left the job with dt_finalize") == 1);
         CHECK(ms_of(line) >= 0);
         CHECK(ms_of(line) <= kLimitMs + kSlackMs);
       }

@@ -228,7 +228,8 @@ void operate(Session* session, float* memory, double since_us) {
   dt_work_destroy(work);
 }
 
-[[noreturn]] void lose(Session* session, int victim, int signal, int64_t limit_ms) {
+/// The victim ends by `signal`; without one it leaves with dt_finalize.
+int lose(Session* session, int victim, int signal, int64_t limit_ms) {
   auto* const memory = static_cast<float*>(session->memory(kCount * 4));
   double since_us = now_us();
   for (int i = 0; i < kOperationsBefore; ++i) operate(session, memory, since_us);
@@ -238,7 +239,13 @@ void operate(Session* session, float* memory, double since_us) {
   std::fflush(stdout);
   for (int i = 0;; ++i) {
     since_us = now_us();
-    if (i == kOperationsBefore && session->rank() == victim) raise(signal);
+    if (i == kOperationsBefore && session->rank() == victim) {
+      if (signal == 0) {
+        session->leave();
+        return 0;
+      }
+      raise(signal);
+    }
     operate(session, memory, since_us);
   }
 }
@@ -250,11 +257,12 @@ int main(int argument_count, char** arguments) {
   const std::string mode = argument_count > 2 ? arguments[2] : "";
   if ((device != "cuda" && device != "host") ||
       !((mode == "check" && argument_count == 3) || (mode == "lose" && argument_count == 6))) {
-    std::fprintf(stderr, "rank_program cuda|host check | lose VICTIM SIGNAL MS\n");
+    std::fprintf(stderr, "rank_program cuda|host check | lose VICTIM KILL|STOP|LEAVE MS\n");
     return 2;
   }
   const auto session = Session::join("rank_program", device == "cuda", kLimitS);
   if (mode == "check" || session->place().attempt > 0) return check(session.get());
-  const int signal = std::strcmp(arguments[4], "STOP") == 0 ? SIGSTOP : SIGKILL;
-  lose(session.get(), std::atoi(arguments[3]), signal, std::atoll(arguments[5]));
+  const std::string end = arguments[4];
+  const int signal = end == "LEAVE" ? 0 : end == "STOP" ? SIGSTOP : SIGKILL;
+  return lose(session.get(), std::atoi(arguments[3]), signal, std::atoll(arguments[5]));
 }

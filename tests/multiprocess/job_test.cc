@@ -389,6 +389,41 @@ TEST_CASE("job: an operation that one rank never enters times out and names it, 
   require_all_ok(outcomes);
 }
 
+TEST_CASE("job: who still needs a rank that has left is told so at once, and it leaves in peace") {
+  for (const bool over_hosts : {false, true}) {
+    for (const bool late : {false, true}) {
+      CAPTURE(over_hosts);
+      CAPTURE(late);
+      const auto hosts = [&](int rank) -> Settings {
+        return {{"job.host_id", over_hosts ? "host" + std::to_string(rank % 2) : "one"}};
+      };
+      const auto outcomes = run_ranks(
+          4,
+          [&](const Rank& rank) -> dt_status {
+            // What it has begun is there for the others, who come later.
+            int64_t value = rank.rank == 1 ? 7 : 0;
+            if (rank.rank != 1 && late) {
+              int64_t bytes = 0;
+              (void)dt_store_get(rank.job, "never", 100, nullptr, 0, &bytes);
+            }
+            RANK_TRY(dt_broadcast(rank.world, &value, 1, DT_I64, 1, nullptr, nullptr));
+            if (value != 7) return DT_ERR_INTERNAL;
+            if (rank.rank == 1) return DT_OK;
+            return dt_barrier(rank.world, nullptr, nullptr);
+          },
+          {}, hosts);
+      for (const size_t rank : {0, 2, 3}) {
+        INFO(outcomes[rank].message);
+        CHECK(outcomes[rank].status == DT_ERR_PEER_LOST);
+        CHECK(contains(outcomes[rank].message, "rank 1 ("));
+        CHECK(contains(outcomes[rank].message, ") has left the job with dt_finalize, and this"));
+      }
+      INFO(outcomes[1].message);
+      CHECK(outcomes[1].status == DT_OK);
+    }
+  }
+}
+
 TEST_CASE("job: dt_abort ends every rank's blocked call with the message and the culprit") {
   const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
     if (rank.rank == 2) return dt_abort(rank.job, "loss is NaN");

@@ -81,6 +81,9 @@ class DeviceBackend final : public Backend {
 
   const char* name() const override { return options_.backend_name; }
   Backend& on_host() override { return *options_.on_host; }
+  bool idle() const override { return options_.on_host->idle(); }
+  void leave() override { options_.on_host->leave(); }
+  void peer_left(int32_t rank) override { options_.on_host->peer_left(rank); }
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();
   }

@@ -195,7 +195,7 @@ HostEngine::HostEngine(const Options& options, std::shared_ptr<shm::HostArena> a
 
 HostEngine::~HostEngine() { progress_->stop(); }
 
-void HostEngine::say_goodbye() { arena_->own_header().left.store(1, std::memory_order_seq_cst); }
+void HostEngine::say_goodbye() { arena_->leave(); }
 
 Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
                                                    const HostWorldOptions& world,

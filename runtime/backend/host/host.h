@@ -60,7 +60,7 @@ class HostEngine {
 
   const Options& options() const { return options_; }
   const std::shared_ptr<shm::HostArena>& arena() const { return arena_; }
-  /// Tells the peers that this rank leaves on purpose (for their messages).
+  /// Tells the peers that this rank leaves on purpose: what they still need of it fails.
   void say_goodbye();
 
   class Progress;  ///< the progress thread's own state

@@ -161,7 +161,7 @@ Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<
   Patience patience = engine_->progress().patience();
   for (bool noted = false;;) {
     Status status;
-    const Step step = mailboxes_.advance(collective, transfer, &status);
+    const Step step = advance_transfer(collective, transfer, &status);
     if (!std::exchange(noted, true)) note_last(collective, static_cast<int64_t>(transfer.number));
     if (step == Step::kDone) return status.ok() ? status : break_with(std::move(status));
     if (interrupt_.fired()) return interrupt_.status();
@@ -185,7 +185,7 @@ Status HostBackend::run_here(const Collective& collective) {
   note_last(collective, channel_.sequence());
   Patience patience = engine_->progress().patience();
   for (;;) {
-    const Step step = channel_.advance();
+    const Step step = advance_channel();
     if (step == Step::kDone) break;
     if (interrupt_.fired()) return interrupt_.status();
     Deadline others = Deadline::never();
@@ -195,7 +195,7 @@ Status HostBackend::run_here(const Collective& collective) {
     }
     if (patience.linger()) continue;
     const uint32_t ticket = doorbell_.prepare();
-    const Step again = channel_.advance();
+    const Step again = advance_channel();
     if (again != Step::kBlocked || interrupt_.fired() || help_others(true, &others)) {
       doorbell_.cancel();
       if (again == Step::kDone) break;
@@ -348,13 +348,45 @@ Step HostBackend::advance_head(Operation& operation, bool* out_done) {
     channel_.start(operation.collective);
     note_last(operation.collective, channel_.sequence());
   }
-  const Step step = channel_.advance();
+  const Step step = advance_channel();
   if (step == Step::kDone) {
     if (breaks(channel_.result())) (void)break_with(channel_.result());
     *out_done = true;
   } else if (step == Step::kBlocked && excuse_.apply(operation.collective.deadline).passed()) {
     (void)break_with(channel_.timed_out());
   }
+  return step;
+}
+
+bool HostBackend::has_left(int32_t rank) const {
+  return rank != group_->rank() &&
+         engine_->arena()->has_left(group_->options().members[rank].local_rank);
+}
+
+/// A rank leaves when all of its own operations have ended, so whatever it had for the others is
+/// there when its mark is seen: what is blocked on it after another look is so for ever.
+Step HostBackend::advance_channel() {
+  Step step = channel_.advance();
+  if (step != Step::kBlocked || !engine_->arena()->anyone_left()) return step;
+  for (const int32_t rank : channel_.awaited()) {
+    if (!has_left(rank)) continue;
+    step = channel_.advance();
+    if (step != Step::kBlocked) return step;
+    const std::vector<int32_t> still = channel_.awaited();
+    if (std::find(still.begin(), still.end(), rank) == still.end()) return step;
+    (void)break_with(channel_.left_behind(rank));
+    return step;
+  }
+  return step;
+}
+
+Step HostBackend::advance_transfer(const Collective& collective, collective::Transfer& transfer,
+                                   Status* out_result) {
+  Step step = mailboxes_.advance(collective, transfer, out_result);
+  if (step != Step::kBlocked || !engine_->arena()->anyone_left()) return step;
+  if (!has_left(collective.root)) return step;
+  step = mailboxes_.advance(collective, transfer, out_result);
+  if (step == Step::kBlocked) (void)break_with(mailboxes_.left_behind(collective, transfer));
   return step;
 }
 
@@ -371,11 +403,12 @@ Step HostBackend::advance_transfers(Deadline* out_deadline) {
       continue;
     }
     Status status;
-    const Step step = mailboxes_.advance(collective, operation.transfer, &status);
+    const Step step = advance_transfer(collective, operation.transfer, &status);
     if (!std::exchange(operation.started, true)) {
       collective.mark.started();
       note_last(collective, static_cast<int64_t>(operation.transfer.number));
     }
+    if (step == Step::kBlocked && interrupt_.fired()) return Step::kProgressed;
     progressed |= step != Step::kBlocked;
     if (step == Step::kDone) {
       if (!status.ok()) {

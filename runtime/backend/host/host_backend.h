@@ -56,6 +56,7 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
 
   /// For the progress thread. True: somebody waits and advances, keep away.
   bool helped() const { return helpers_.load(std::memory_order_seq_cst) > 0; }
+  bool idle() const override { return !pending(); }
   bool pending() const { return queued_.load(std::memory_order_seq_cst) > 0; }
 
   struct Advance {
@@ -94,6 +95,12 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Status finish_helping(Work& work);
   Advance advance_queue();
   collective::Step advance_head(Operation& operation, bool* out_done);
+  /// channel_.advance(); but what waits for a rank that has left the job breaks the communicator.
+  collective::Step advance_channel();
+  /// The same for a send or receive.
+  collective::Step advance_transfer(const Collective& collective, collective::Transfer& transfer,
+                                    Status* out_result);
+  bool has_left(int32_t rank) const;
   /// The sends and receives at the head, together.
   collective::Step advance_transfers(Deadline* out_deadline);
   void take_inbox();

@@ -75,7 +75,7 @@ void Conductor::fail() {
 void Conductor::stop(std::shared_ptr<Event> ended) {
   ended_ = std::move(ended);
   if (!broken_) {
-    const bool all_told = take_leave();
+    const bool all_told = take_leave(false);
     if (present() != nullptr || !local_works_.empty()) {
       const Status status = destroyed();
       if (!all_told) tell(status);
@@ -337,7 +337,7 @@ tcp::Link& Conductor::link(int32_t peer) {
   const int32_t connections = mesh_.options().connections;
   const auto link = std::make_shared<tcp::Link>(
       loop_, [this, peer](const std::string& reason) { broke(peer, reason); },
-      [this, peer] { left(peer); }, static_cast<size_t>(connections));
+      [this, peer](bool finalized) { left(peer, finalized); }, static_cast<size_t>(connections));
   known = link;
   for (int32_t each = 0; each < connections; ++each) {
     mesh_.connect(roster_.name, roster_.world_ranks[peer], each,
@@ -349,10 +349,14 @@ tcp::Link& Conductor::link(int32_t peer) {
                     link->close();
                     const auto self = weak.lock();
                     if (self == nullptr) return;
-                    if (socket.status().code() == Code::kAborted) return self->left(peer);
+                    if (socket.status().code() == Code::kAborted) {
+                      return self->left(peer, socket.status().message() == tcp::kPeerFinalized);
+                    }
                     self->unreachable(peer, socket.status());
                   });
   }
+  // What it had to say before came with a connection that it made.
+  if (absent_.count(peer) != 0 && !link->is_open()) left(peer, true);
   return *link;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,12 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
+  /// This rank has left the job; nothing is under way. Tells the peers, those that ask later too.
+  void leave();
+
+  /// A peer has left: where it was to dial, it will not.
+  void peer_left(int32_t peer);
+
   /// For a caller that visits the loop: looks at the connections that something is awaited of.
   /// True: something moved.
   bool poll();
@@ -56,6 +63,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// Any thread. Returns when the eventfd counts every operation that is done by now: between the
   /// two lie a few instructions of the loop's thread.
   void await_count() const;
+  /// Any thread. Operations that have ended.
+  uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   /// Any thread.
   Pulse pulse() const { return pulse_.read(); }
   void excuse(int64_t until_ns) { excuse_.extend(until_ns); }
@@ -135,8 +144,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void step_done();
   void broke(int32_t peer, const std::string& reason);
   void unreachable(int32_t peer, const Status& status);
-  void left(int32_t peer);
-  bool take_leave();
+  /// `finalized`: the job, not only this communicator.
+  void left(int32_t peer, bool finalized);
+  bool take_leave(bool finalized);
   Status destroyed() const;
   void suspect(Status status);
 
@@ -208,6 +218,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out
   std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator
+  std::set<int32_t> absent_;                             ///< ranks that have left the job
 
   // The collective at work:
   OperationPtr active_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/multihost/conductor.h"
+#include "base/disagreement.h"
 
 namespace dt::backend {
 namespace {
@@ -77,10 +78,13 @@ void Conductor::unreachable(int32_t peer, const Status& status) {
 }
 
 /// Found where an operation needs the peer, so there is no need to wait for a cause.
-void Conductor::left(int32_t peer) {
+void Conductor::left(int32_t peer, bool finalized) {
   const Operation* operation = active_.get();
   for (const OperationPtr& each : transfers_) {
     if (operation == nullptr && each->collective.root == peer) operation = each.get();
+  }
+  if (finalized) {
+    return break_with(failure_of(operation, Code::kPeerLost, peer, peer_text(peer) + kHasLeft));
   }
   break_with(failure_of(
       operation, Code::kAborted, peer,
@@ -89,17 +93,27 @@ void Conductor::left(int32_t peer) {
              peer_text(peer).c_str())));
 }
 
+void Conductor::leave() {
+  if (!broken_) (void)take_leave(true);
+}
+
+void Conductor::peer_left(int32_t peer) {
+  absent_.insert(peer);
+  const auto known = links_.find(peer);
+  if (!broken_ && known != links_.end() && !known->second->is_open()) left(peer, true);
+}
+
 /// False: some peer could not be told on its link.
-bool Conductor::take_leave() {
+bool Conductor::take_leave(bool finalized) {
   tcp::Header last;
-  last.what = tcp::Header::kLeft;
+  last.what = finalized ? tcp::Header::kFinalized : tcp::Header::kLeft;
   bool all_told = true;
   for (const auto& [peer, link] : std::exchange(links_, {})) {
     std::vector<tcp::Socket> sockets = link->leave();
     all_told &= !sockets.empty();
     mesh_.part(std::move(sockets), last);
   }
-  mesh_.forget(roster_.name, tcp::Mesh::End::kDestroyed);
+  mesh_.forget(roster_.name, finalized ? tcp::Mesh::End::kFinalized : tcp::Mesh::End::kDestroyed);
   return all_told;
 }
 

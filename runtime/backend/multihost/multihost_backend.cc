@@ -148,6 +148,13 @@ class MultihostBackend final : public Backend {
     options_.local->excuse(until_ns);
     conductor_->excuse(until_ns);
   }
+  bool idle() const override { return conductor_->completed() == submitted_.load(); }
+  void leave() override {
+    loop()->run([&] { conductor_->leave(); });
+  }
+  void peer_left(int32_t rank) override {
+    loop()->post([conductor = conductor_, rank] { conductor->peer_left(rank); });
+  }
   void interrupt(Status status) override {
     interrupt_.fire(std::move(status));
     options_.local->interrupt(interrupt_.status());
@@ -203,11 +210,13 @@ class MultihostBackend final : public Backend {
     return collective::moves_blocks(collective.kind) ? know_partners(collective, wait) : Status();
   }
   Status enqueue(const Collective& collective, std::shared_ptr<Work> work) {
+    submitted_.fetch_add(1);
     if (loop()->post([conductor = conductor_, collective, work = std::move(work)]() mutable {
           conductor->enqueue(collective, std::move(work));
         })) {
       return {};
     }
+    submitted_.fetch_sub(1);
     return Status(Code::kInvalidState, "the thread dt-tcp has ended");
   }
   /// Waits as wait() does, and ends the visit.
@@ -286,6 +295,7 @@ class MultihostBackend final : public Backend {
   std::atomic<bool> knows_all_{false};
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> settled_{false};
+  std::atomic<uint64_t> submitted_{0};
   Interrupt interrupt_;  ///< fired: broken, for good
   const std::shared_ptr<Conductor> conductor_;
 };

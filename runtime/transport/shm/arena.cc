@@ -113,6 +113,14 @@ HostArena::HostArena(int fd, const Options& options) : fd_(fd), options_(options
   views_.with([&](Views& views) { views.by_rank.resize(options_.local_size); });
 }
 
+/// First the mark, then the count, then the bells: who is woken, or counts by chance, finds the
+/// mark.
+void HostArena::leave() {
+  if (own_header().left.exchange(1, std::memory_order_seq_cst) != 0) return;
+  headers_[0]->leavers.fetch_add(1, std::memory_order_seq_cst);
+  for (SectionHeader* const header : headers_) header->doorbell.ring();
+}
+
 Status HostArena::map_headers() {
   const int64_t own = options_.local_rank * kSectionBytes;
   if (fallocate(fd_, 0, own, kPageBytes) != 0) return shortage(kPageBytes, errno_text(errno));

@@ -127,6 +127,15 @@ class HostArena {
   SectionHeader& header(int32_t local_rank) const { return *headers_[local_rank]; }
   SectionHeader& own_header() const { return *headers_[options_.local_rank]; }
   Doorbell& doorbell() const { return own_header().doorbell; }
+  /// This rank begins nothing any more and owes nobody anything: all that it has for its peers lies
+  /// there already. Wakes them.
+  void leave();
+  /// Some rank has left; cheap enough to be asked whenever something is waited for.
+  bool anyone_left() const { return headers_[0]->leavers.load(std::memory_order_relaxed) != 0; }
+  /// What it wrote before is there then.
+  bool has_left(int32_t local_rank) const {
+    return headers_[local_rank]->left.load(std::memory_order_seq_cst) != 0;
+  }
   /// The NUMA node where a local rank lives; -1: not known.
   int32_t node(int32_t local_rank) const { return headers_[local_rank]->node; }
   /// More local ranks than processors that any of them may use.

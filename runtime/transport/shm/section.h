@@ -66,6 +66,8 @@ struct SectionHeader {
   std::atomic<int64_t> spread_ns{0};
   alignas(kLineBytes) LastOperation last;
   alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
+  /// Of local rank 0: how many ranks of the host did.
+  std::atomic<uint32_t> leavers;
   /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for
   /// the cause: 0 none, else world rank + 1; kStoreTells: no rank's end, as an abort or silence, of
   /// which the store tells all.

@@ -28,8 +28,10 @@ struct HelloFrame {
 struct AnswerFrame {
   static constexpr uint32_t kMagic = 0x576f'5444;
   uint32_t magic = kMagic;
-  uint32_t refusal_bytes = 0;  ///< 0: welcome; kLeft: the communicator was destroyed here
+  /// 0: welcome; kLeft: the communicator was destroyed here; kLeftJob: this rank has left the job.
+  uint32_t refusal_bytes = 0;
   static constexpr uint32_t kLeft = 0xffff'ffff;
+  static constexpr uint32_t kLeftJob = 0xffff'fffe;
 };
 
 template <class Frame>
@@ -168,6 +170,9 @@ void Handshake::on_answer() {
   if (answer.magic == AnswerFrame::kMagic && answer.refusal_bytes == AnswerFrame::kLeft) {
     return end_dial(Status(Code::kAborted, "it has destroyed the communicator"));
   }
+  if (answer.magic == AnswerFrame::kMagic && answer.refusal_bytes == AnswerFrame::kLeftJob) {
+    return end_dial(Status(Code::kAborted, kPeerFinalized));
+  }
   if (answer.magic != AnswerFrame::kMagic || answer.refusal_bytes > kMaxTextBytes) {
     return end_dial(Status(Code::kSystem, "something that is no rank of a job answers there"));
   }
@@ -194,7 +199,11 @@ void Handshake::on_hello() {
   const bool left = verdict.code() == Code::kAborted;
   const std::string refusal = left ? "" : verdict.message().substr(0, kMaxTextBytes);
   AnswerFrame answer;
-  answer.refusal_bytes = left ? AnswerFrame::kLeft : static_cast<uint32_t>(refusal.size());
+  answer.refusal_bytes = static_cast<uint32_t>(refusal.size());
+  if (left) {
+    answer.refusal_bytes =
+        verdict.message() == kPeerFinalized ? AnswerFrame::kLeftJob : AnswerFrame::kLeft;
+  }
   if (!put(to_bytes(answer) + refusal)) return;
   if (!verdict.ok()) return drop();
   const Accepted accepted = std::move(accepted_);

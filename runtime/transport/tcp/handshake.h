@@ -23,11 +23,14 @@ struct Hello {
 
 /// Of a communicator: longer ones are refused when they are made.
 inline constexpr size_t kMaxNameBytes = 1024;
+/// The message of ABORTED where the callee has left the job.
+inline constexpr char kPeerFinalized[] = "finalized";
 
 /// The greeting of one connection, on either side. Loop's thread only; held by a shared_ptr.
 class Handshake : public std::enable_shared_from_this<Handshake> {
  public:
-  /// Ok: welcome. ABORTED: the callee has destroyed the communicator. Else why `hello` is refused.
+  /// Ok: welcome. ABORTED: the callee has destroyed the communicator, or left the job
+  /// (kPeerFinalized). Else why `hello` is refused.
   using Judge = std::function<Status(const Hello& hello)>;
   using Dialled = std::function<void(Result<Socket>)>;
   using Accepted = std::function<void(const Hello&, Socket)>;

@@ -208,7 +208,7 @@ bool Link::write_lane(size_t lane) {
   if (would_block(errno)) return true;
   const std::string reason = errno_text(errno);
   if (find_left()) {
-    lose_to_leaver();
+    lose_to_leaver(header_);
   } else {
     lose(lane, reason);
   }
@@ -257,8 +257,8 @@ bool Link::read_header() {
     lose("bytes came that are no message of ours");
     return false;
   }
-  if (header_.what == Header::kLeft) {
-    lose_to_leaver();
+  if (header_.is_last()) {
+    lose_to_leaver(header_);
     return false;
   }
   const OnHeader on_header = std::move(incoming_.front().on_header);
@@ -306,8 +306,8 @@ bool Link::ended_by_peer() {
     return true;
   }
   // A part of a header, too, is left to whoever receives: looking again would find the same.
-  foreseen_ = got < static_cast<ssize_t>(sizeof next) || next.what != Header::kLeft;
-  if (!foreseen_) lose_to_leaver();
+  foreseen_ = got < static_cast<ssize_t>(sizeof next) || !next.is_last();
+  if (!foreseen_) lose_to_leaver(next);
   return !foreseen_;
 }
 
@@ -330,7 +330,7 @@ bool Link::find_left() {
     }
     if (in_header && header_bytes_ == sizeof header_) {
       if (header_.magic != Header::kMagic || header_.bytes < 0) return false;
-      if (header_.what == Header::kLeft) return true;
+      if (header_.is_last()) return true;
       lanes_[0].received = 0;
       skip = left_to_receive(0);
       in_header = false;
@@ -341,11 +341,12 @@ bool Link::find_left() {
   }
 }
 
-void Link::lose_to_leaver() {
+void Link::lose_to_leaver(const Header& last) {
   if (closed_) return;
   const auto keep = shared_from_this();
+  const bool finalized = last.what == Header::kFinalized;
   close();
-  on_left_();
+  on_left_(finalized);
 }
 
 void Link::lose(size_t lane, const std::string& reason) {

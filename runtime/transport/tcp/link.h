@@ -18,13 +18,17 @@ struct Header {
   static constexpr uint32_t kMagic = 0x314d'5444;  // "DTM1"; also tells the order of bytes
   /// The last message of a side that has destroyed its communicator; without bytes.
   static constexpr uint32_t kLeft = 0xffff'ffff;
+  /// The same of a side that has left the job.
+  static constexpr uint32_t kFinalized = 0xffff'fffe;
 
   uint32_t magic = kMagic;
-  uint32_t what = 0;       ///< of the owner, but for kLeft
+  uint32_t what = 0;       ///< of the owner, but for those two
   uint64_t sequence = 0;   ///< likewise
   uint64_t signature = 0;  ///< likewise
   int64_t count = 0;       ///< likewise
   int64_t bytes = 0;       ///< that follow
+
+  bool is_last() const { return what == kLeft || what == kFinalized; }
 };
 static_assert(sizeof(Header) == 40);
 
@@ -45,10 +49,10 @@ class Link : public std::enable_shared_from_this<Link> {
   using Done = std::function<void()>;
 
   /// One of the two runs, once: when the connection broke, with the reason, or when something was
-  /// to be sent to or received from a peer that has left.
+  /// to be sent to or received from a peer that has left; whether it has left the job.
   /// `connections`: the same number on both sides, at least 1.
   Link(net::Loop* loop, std::function<void(const std::string& reason)> on_lost,
-       std::function<void()> on_left, size_t connections = 1)
+       std::function<void(bool finalized)> on_left, size_t connections = 1)
       : loop_(loop),
         on_lost_(std::move(on_lost)),
         on_left_(std::move(on_left)),
@@ -132,11 +136,11 @@ class Link : public std::enable_shared_from_this<Link> {
   void lose(const std::string& reason);
   /// Because of one connection.
   void lose(size_t lane, const std::string& reason);
-  void lose_to_leaver();
+  void lose_to_leaver(const Header& last);
 
   net::Loop* const loop_;
   std::function<void(const std::string&)> on_lost_;
-  std::function<void()> on_left_;
+  std::function<void(bool)> on_left_;
   std::vector<Lane> lanes_;
   size_t opened_ = 0;
   bool closed_ = false;

@@ -168,6 +168,7 @@ Status Mesh::judge(const Hello& hello) const {
   const End* end = ended(hello.communicator);
   if (end == nullptr) return {};
   if (*end == End::kDestroyed) return Status(Code::kAborted, "destroyed");
+  if (*end == End::kFinalized) return Status(Code::kAborted, kPeerFinalized);
   return refuse(format("communicator \"%s\" has failed on %s; its own error says why",
                        hello.communicator.c_str(), own.c_str()));
 }

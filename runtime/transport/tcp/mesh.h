@@ -81,7 +81,7 @@ class Mesh {
   /// Loop's thread. The communicator is made here; its name may have been forgotten before.
   void expect(const std::string& communicator);
   /// Loop's thread. Drops what belongs to the communicator, and refuses what comes for it later.
-  enum class End : uint8_t { kBroken, kDestroyed };
+  enum class End : uint8_t { kBroken, kDestroyed, kFinalized };
   void forget(const std::string& communicator, End end);
   /// Loop's thread. Sends a last message over connections that nobody uses any more, over one
   /// after the other: the peer has it from the first, while the others still stand.

@@ -197,7 +197,7 @@ TEST_CASE("heartbeat: ranks that called different things are told, and so are th
     });
     Client::Observers observers = alive();
     const bool differs = rank == 1;
-    observers.orders = [differs, first = true]() mutable -> std::vector<Orders> {
+    observers.orders = [differs, first = true](bool) mutable -> std::vector<Orders> {
       if (!std::exchange(first, false)) return {};
       const Order same = {1, 77, 5, "barrier"};
       const Order next = differs ? Order{2, 2, 6, "allreduce f32 sum x 3"}

@@ -272,9 +272,11 @@ TEST_CASE("JoinTable: hello is refused with both sides; the same client may say 
   old.protocol = 9;
   const Status version = table.joins.admit(old, 7, &superseded);
   CHECK(version.code() == Code::kVersion);
-  CHECK(version.message() ==
-        "store at 127.0.0.1:4711 speaks protocol 4; rank 2 (hostA pid 14) speaks 9; use the same "
-        "release of dt everywhere");
+  CHECK(
+      version.message() ==
+      dt::format("store at 127.0.0.1:4711 speaks protocol %u; rank 2 (hostA pid 14) speaks 9; use "
+                 "the same release of dt everywhere",
+                 dt::store::kProtocolVersion));
   Hello negative = table.hello_of(-2);
   CHECK(table.joins.admit(negative, 8, &superseded).message().find("out of range") !=
         std::string::npos);

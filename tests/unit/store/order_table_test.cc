@@ -122,6 +122,37 @@ TEST_CASE(
   CHECK(contains(verdicts[0].info.message, "rank 1 (node1, pid 101): barrier"));
 }
 
+TEST_CASE("OrderTable: who waits for a rank that has left is told so at once") {
+  OrderTable table;
+  table.tell(member(0), orders(2, {call(1, 5), call(2, 6)}), 10);
+  table.tell(member(1), orders(2, {call(1, 5), call(2, 6)}), 10);
+  table.leave(1);
+  CHECK(table.verdicts(1'000'000, kPatienceNs).empty());
+  table.tell(member(0), orders(2, {call(3, 7, "allreduce f32 sum x 4")}), 2'000'000);
+  const auto verdicts = table.verdicts(2'000'000, kPatienceNs);
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].scope == "world");
+  const ErrorInfo& info = verdicts[0].info;
+  CHECK(info.code == Code::kPeerLost);
+  CHECK(info.rank == 1);
+  CHECK(info.operation == "allreduce");
+  CHECK(info.sequence == 13);
+  CHECK(
+      info.message ==
+      "allreduce #13 on comm \"world\": rank 1 (node1 pid 101) has left the job with dt_finalize, "
+      "and this operation needs it; let all ranks make the same operations before one of them "
+      "leaves");
+  table.tell(member(0), orders(2, {call(4, 8)}), 3'000'000);
+  CHECK(table.verdicts(3'000'000, kPatienceNs).empty());
+  // One that called nothing there says so as it leaves.
+  table.tell(member(1), orders(2, {}, "part"), 4'000'000);
+  table.tell(member(0), orders(2, {call(1, 5)}, "part"), 4'000'000);
+  const auto later = table.verdicts(4'000'000, kPatienceNs);
+  REQUIRE(later.size() == 1);
+  CHECK(later[0].scope == "part");
+  CHECK(contains(later[0].info.message, "rank 1 (node1 pid 101) has left the job"));
+}
+
 TEST_CASE("OrderTable: communicators are apart, and neither they nor points fill the memory") {
   OrderTable table;
   table.tell(member(0), orders(2, {call(1, 1)}, "world/0.0"), 10);

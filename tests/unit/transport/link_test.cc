@@ -57,7 +57,7 @@ struct Side {
           lost = reason;
           over.set();
         },
-        [this] {
+        [this](bool) {
           left = true;
           over.set();
         },
