@@ -91,7 +91,8 @@ class Backend {
   /// Nothing that was submitted is under way.
   virtual bool idle() const { return true; }
   /// This rank begins nothing more on it, and what it had begun has ended; peers that still wait
-  /// for it fail. A host's ranks hear of it by HostEngine::say_goodbye().
+  /// for it fail. A host's ranks hear of it by HostEngine::say_goodbye() and
+  /// HostEngine::peers_left().
   virtual void leave() {}
   /// This one did, as the control plane says. Any thread; never blocks.
   virtual void peer_left(int32_t /*rank*/) {}

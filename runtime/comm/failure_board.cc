@@ -52,14 +52,24 @@ void FailureBoard::job_failed(const Status& status) {
 }
 
 void FailureBoard::ranks_left(const std::vector<int32_t>& world_ranks) {
-  for (const auto& communicator : communicators()) {
-    const auto& members = communicator->world_ranks();
-    for (size_t rank = 0; rank < members.size(); ++rank) {
-      if (std::find(world_ranks.begin(), world_ranks.end(), members[rank]) != world_ranks.end()) {
-        communicator->backend().peer_left(static_cast<int32_t>(rank));
-      }
+  const auto live = state_.with([&](State& state) {
+    state.left.insert(state.left.end(), world_ranks.begin(), world_ranks.end());
+    return snapshot(state);
+  });
+  for (const auto& communicator : live) tell_left(*communicator, world_ranks);
+}
+
+void FailureBoard::tell_left(Communicator& communicator, const std::vector<int32_t>& world_ranks) {
+  const auto& members = communicator.world_ranks();
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (std::find(world_ranks.begin(), world_ranks.end(), members[rank]) != world_ranks.end()) {
+      communicator.backend().peer_left(static_cast<int32_t>(rank));
     }
   }
+}
+
+std::vector<int32_t> FailureBoard::left() const {
+  return state_.with([](const State& state) { return state.left; });
 }
 
 void FailureBoard::rank_busy(int32_t world_rank, int64_t max_ms) {
@@ -116,6 +126,7 @@ void FailureBoard::enlist(const std::shared_ptr<Communicator>& communicator) {
     return {};
   });
   if (!known.ok()) communicator->interrupt(known);
+  tell_left(*communicator, left());
 }
 
 }  // namespace dt::comm

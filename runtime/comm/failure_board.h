@@ -26,8 +26,10 @@ class FailureBoard {
   /// The whole job is over: abort, lost store, finalize. The first status stays.
   void job_failed(const Status& status);
 
-  /// These world ranks have finished well and will not be back.
+  /// These world ranks have left with dt_finalize; the store tells of failures before.
   void ranks_left(const std::vector<int32_t>& world_ranks);
+  /// All that have.
+  std::vector<int32_t> left() const;
   /// A rank is away on purpose for at most `max_ms`, or with 0 back: see Communicator::excuse().
   void rank_busy(int32_t world_rank, int64_t max_ms);
   /// Those that live.
@@ -53,9 +55,11 @@ class FailureBoard {
     std::vector<std::pair<std::string, Status>> failed;
     Status job;
     std::set<int32_t> forgiven;
+    std::vector<int32_t> left;
     std::vector<std::pair<int32_t, Status>> all;  // in order; rank -1: of the job
   };
 
+  static void tell_left(Communicator& communicator, const std::vector<int32_t>& world_ranks);
   /// Live communicators; forgets the others.
   std::vector<std::shared_ptr<Communicator>> snapshot(State& state);
 

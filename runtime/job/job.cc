@@ -488,6 +488,7 @@ Status Job::abort(const std::string& message) {
   if (local_store_ == nullptr) {
     const auto client = control_->client();
     if (client == nullptr) return ended();
+    aborted_.store(true);
     return client->abort(message, Wait{Deadline::after_ms(kReportMs), nullptr});
   }
   ErrorInfo info;
@@ -546,11 +547,19 @@ Status Job::finalize(int64_t timeout_ms) {
   const bool failed = !final_status_.ok();
   const auto communicators = board_->communicators();
   if (!failed) finish_operations(communicators, Wait{deadline, this->failed()});
-  local_.with([](LocalPeers& local) {
-    local.engine->say_goodbye();
-    for (const auto& engine : local.newer) engine->say_goodbye();
+  // What others still wait for ends because of its dt_abort then, of which the store tells them.
+  const bool aborted = aborted_.load();
+  local_.with([&](const LocalPeers& local) {
+    std::vector<std::shared_ptr<backend::HostEngine>> engines{local.engine};
+    engines.insert(engines.end(), local.newer.begin(), local.newer.end());
+    for (const auto& engine : engines) {
+      if (aborted) engine->arena()->quarantine();
+      engine->say_goodbye();
+    }
   });
-  for (const auto& each : communicators) each->backend().leave();
+  for (const auto& each : communicators) {
+    if (!aborted) each->backend().leave();
+  }
   if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
   board_->job_failed(ended());
   end_metrics();

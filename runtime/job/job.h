@@ -166,6 +166,7 @@ class Job {
   // On the I/O thread.
   store::Activity activity();
   void hear_of(const store::Failure& failure);
+  void hear_of_leavers(const std::vector<int32_t>& ranks);
   void peer_ended(int32_t local_rank);
   /// `silent`: the rank is lost, and its process may still be there.
   void fail(const Status& status, bool silent = false, bool store_gone = false);
@@ -197,6 +198,7 @@ class Job {
   const std::shared_ptr<backend::OrderBook> order_book_ = std::make_shared<backend::OrderBook>();
   std::atomic<bool> stop_{false};  // set by the I/O thread
   std::atomic<bool> heeds_stop_{false};
+  std::atomic<bool> aborted_{false};  // by this rank
   std::shared_ptr<Tracer> tracer_;
   Guarded<std::deque<Interrupt>> failed_{std::deque<Interrupt>(1)};  // the last one counts
 

@@ -128,7 +128,8 @@ Result<std::shared_ptr<comm::Communicator>> Job::shrink(
     options.recorder = tracer_->recorder();
     options.timeout_ms = collective_timeout_ms_;
     options.first_timeout_ms = first_timeout_ms();
-    local_.with([&](LocalPeers& local) { local.newer.push_back(std::move(smaller.engine)); });
+    local_.with([&](LocalPeers& local) { local.newer.push_back(smaller.engine); });
+    smaller.engine->peers_left(board_->left());  // those that it was not told of
     forgive(*client, comm->world_ranks(), smaller.ranks);
     auto communicator = comm::Communicator::create(std::move(options));
     if (comm == present_world()) {

@@ -37,13 +37,21 @@ void Job::begin_heartbeats() {
   store::Client::Observers observers;
   observers.activity = [this] { return activity(); };
   observers.busy = [this](const store::Busy& busy) { board_->rank_busy(busy.rank, busy.max_ms); };
-  observers.departed = [this](const std::vector<int32_t>& ranks) { board_->ranks_left(ranks); };
+  observers.departed = [this](const std::vector<int32_t>& ranks) { hear_of_leavers(ranks); };
   observers.stop = [this] { stop_.store(true, std::memory_order_release); };
   observers.notice = [logger = logger_](const std::string& text) {
     logger->log(LogLevel::kWarning, "%s", text.c_str());
   };
   observers.orders = [book = order_book_](bool all) { return orders_of(*book, all); };
   control_->client()->observe(std::move(observers));
+}
+
+/// The store tells of a failure before it tells that a rank has left because of it.
+void Job::hear_of_leavers(const std::vector<int32_t>& ranks) {
+  board_->ranks_left(ranks);
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  if (local.engine != nullptr) local.engine->peers_left(ranks);
+  for (const auto& engine : local.newer) engine->peers_left(ranks);
 }
 
 /// On the I/O thread.

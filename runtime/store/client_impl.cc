@@ -167,9 +167,7 @@ void Client::Impl::on_frame(Frame frame) {
   }
   if (frame.type == FrameType::kDeparted) {
     Departed departed;
-    if (decode(frame.payload, &departed) && observers_.departed) {
-      observers_.departed(departed.ranks);
-    }
+    if (decode(frame.payload, &departed)) on_departed(departed.ranks);
     return;
   }
   if (frame.type == FrameType::kStop) {
@@ -224,7 +222,16 @@ void Client::Impl::answer_dump(uint64_t id, const Result<std::string>& written) 
 
 // ---- failures ----
 
-void Client::Impl::set_observers(Observers observers) { observers_ = std::move(observers); }
+void Client::Impl::set_observers(Observers observers) {
+  observers_ = std::move(observers);
+  if (!unseen_departed_.empty()) on_departed(std::exchange(unseen_departed_, {}));
+}
+
+/// A rank may leave before this one has made the communicators that its observer speaks to.
+void Client::Impl::on_departed(const std::vector<int32_t>& ranks) {
+  if (observers_.departed) return observers_.departed(ranks);
+  unseen_departed_.insert(unseen_departed_.end(), ranks.begin(), ranks.end());
+}
 
 void Client::Impl::begin_beats() {
   if (lost_ || !observers_.activity || welcome.heartbeat_ms <= 0) return;

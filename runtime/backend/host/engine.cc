@@ -197,6 +197,14 @@ HostEngine::~HostEngine() { progress_->stop(); }
 
 void HostEngine::say_goodbye() { arena_->leave(); }
 
+void HostEngine::peers_left(const std::vector<int32_t>& world_ranks) {
+  for (const int32_t rank : world_ranks) {
+    const auto found = std::find(options_.world_ranks.begin(), options_.world_ranks.end(), rank);
+    if (found == options_.world_ranks.end()) continue;
+    arena_->peer_left(static_cast<int32_t>(found - options_.world_ranks.begin()));
+  }
+}
+
 Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
                                                    const HostWorldOptions& world,
                                                    const Wait& wait) {

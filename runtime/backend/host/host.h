@@ -60,8 +60,11 @@ class HostEngine {
 
   const Options& options() const { return options_; }
   const std::shared_ptr<shm::HostArena>& arena() const { return arena_; }
-  /// Tells the peers that this rank leaves on purpose: what they still need of it fails.
+  /// Tells the peers that this rank leaves on purpose. Unless something has failed here before,
+  /// what they still need of it fails at once.
   void say_goodbye();
+  /// These have left, as the store says: what still needs them fails. Any thread; never blocks.
+  void peers_left(const std::vector<int32_t>& world_ranks);
 
   class Progress;  ///< the progress thread's own state
   Progress& progress() const { return *progress_; }

@@ -108,7 +108,8 @@ Result<std::shared_ptr<HostArena>> HostArena::create(ArenaListener listener,
   return arena;
 }
 
-HostArena::HostArena(int fd, const Options& options) : fd_(fd), options_(options) {
+HostArena::HostArena(int fd, const Options& options)
+    : fd_(fd), options_(options), told_left_(static_cast<size_t>(options.local_size)) {
   blocks_.with([](Blocks& blocks) { blocks.space = Space(kPageBytes, kSectionBytes); });
   views_.with([&](Views& views) { views.by_rank.resize(options_.local_size); });
 }
@@ -116,9 +117,19 @@ HostArena::HostArena(int fd, const Options& options) : fd_(fd), options_(options
 /// First the mark, then the count, then the bells: who is woken, or counts by chance, finds the
 /// mark.
 void HostArena::leave() {
-  if (own_header().left.exchange(1, std::memory_order_seq_cst) != 0) return;
+  const bool in_peace = !quarantined_.load(std::memory_order_relaxed);
+  uint32_t here = 0;
+  const uint32_t left = in_peace ? SectionHeader::kLeftInPeace : SectionHeader::kLeft;
+  if (!own_header().left.compare_exchange_strong(here, left, std::memory_order_seq_cst)) return;
+  if (!in_peace) return;
   headers_[0]->leavers.fetch_add(1, std::memory_order_seq_cst);
   for (SectionHeader* const header : headers_) header->doorbell.ring();
+}
+
+void HostArena::peer_left(int32_t local_rank) {
+  told_left_[local_rank].store(true, std::memory_order_release);
+  told_of_leavers_.store(true, std::memory_order_seq_cst);
+  doorbell().ring();
 }
 
 Status HostArena::map_headers() {

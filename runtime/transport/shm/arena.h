@@ -128,13 +128,20 @@ class HostArena {
   SectionHeader& own_header() const { return *headers_[options_.local_rank]; }
   Doorbell& doorbell() const { return own_header().doorbell; }
   /// This rank begins nothing any more and owes nobody anything: all that it has for its peers lies
-  /// there already. Wakes them.
+  /// there already. Unless a communicator of this arena failed, wakes those that still wait.
   void leave();
+  /// That rank has left, as the store says, and the store has told of every failure before.
+  void peer_left(int32_t local_rank);
   /// Some rank has left; cheap enough to be asked whenever something is waited for.
-  bool anyone_left() const { return headers_[0]->leavers.load(std::memory_order_relaxed) != 0; }
-  /// What it wrote before is there then.
+  bool anyone_left() const {
+    return headers_[0]->leavers.load(std::memory_order_relaxed) != 0 ||
+           told_of_leavers_.load(std::memory_order_relaxed);
+  }
+  /// In peace, or the store says so. What it wrote before is there then.
   bool has_left(int32_t local_rank) const {
-    return headers_[local_rank]->left.load(std::memory_order_seq_cst) != 0;
+    return headers_[local_rank]->left.load(std::memory_order_seq_cst) ==
+               SectionHeader::kLeftInPeace ||
+           told_left_[local_rank].load(std::memory_order_acquire);
   }
   /// The NUMA node where a local rank lives; -1: not known.
   int32_t node(int32_t local_rank) const { return headers_[local_rank]->node; }
@@ -180,6 +187,8 @@ class HostArena {
   const int fd_;
   const Options options_;
   std::vector<SectionHeader*> headers_;
+  std::vector<std::atomic<bool>> told_left_;  ///< by local rank; set once the store has said so
+  std::atomic<bool> told_of_leavers_{false};  ///< any of those
   bool oversubscribed_ = false;
   std::atomic<bool> quarantined_{false};
   std::atomic<bool> unsettled_{false};  ///< the system refused, and does not get asked again

@@ -65,8 +65,13 @@ struct SectionHeader {
   /// Of local rank 0: when a rank of the host last went to another processor, CLOCK_MONOTONIC.
   std::atomic<int64_t> spread_ns{0};
   alignas(kLineBytes) LastOperation last;
-  alignas(kLineBytes) std::atomic<uint32_t> left;  ///< 1: the rank said goodbye
-  /// Of local rank 0: how many ranks of the host did.
+  /// Whether the rank has said goodbye. In peace: nothing had failed there, so its leaving is what
+  /// ends the operations that still need it. Otherwise they end because of that failure, of which
+  /// the store tells before it tells of the goodbye.
+  static constexpr uint32_t kLeft = 1;
+  static constexpr uint32_t kLeftInPeace = 2;
+  alignas(kLineBytes) std::atomic<uint32_t> left;
+  /// Of local rank 0: how many ranks of the host have left in peace.
   std::atomic<uint32_t> leavers;
   /// Whose failure this rank has heard of, so that its own end, which follows, is not mistaken for
   /// the cause: 0 none, else world rank + 1; kStoreTells: no rank's end, as an abort or silence, of
