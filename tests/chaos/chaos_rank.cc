@@ -6,6 +6,8 @@
 //   slow MS         be late once, inside the next step
 //   absent          stay out of the next operation until "go" comes
 //   wrong HOW       call the next operation with another count, op, dtype, kind, root, or skip it
+//   leave N HOW     call dt_finalize before operation N of the next step, or inside it: it is begun
+//                   and not waited for
 //   checkpoint      write into CHAOS_DISK; abort the job when that fails
 // chaos_rank SEED PACE_MS; ends with 0, with 9 after an error of dt, with 8 after a wrong value,
 // with 3 at the end of stdin.
@@ -22,6 +24,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,7 +118,7 @@ uint64_t mixed(uint64_t seed, uint64_t step, uint64_t index) {
 }
 
 /// What came of a call; kOk goes on.
-enum class Went { kOk, kFailed, kWrong };
+enum class Went { kOk, kFailed, kWrong, kLeave };
 
 class Rank {
  public:
@@ -122,8 +126,9 @@ class Rank {
 
   int run() {
     const std::vector<std::string> before = held();
-    const Went went = live();
+    Went went = live();
     if (went == Went::kFailed) tell_again();
+    if (went == Went::kLeave) went = leave();
     for (dt_work* work : works_) dt_work_destroy(work);
     if (memory_ != nullptr) dt_mem_free(world_, memory_);
     dt_comm_destroy(half_);
@@ -170,27 +175,51 @@ class Rank {
 
   /// The first two of a step are those that a wrong call spoils.
   Went one_step() {
-    Went went = allreduce<float>(DT_F32, 0, 1000);
-    if (went == Went::kOk && late_ms_ > 0) poll(nullptr, 0, std::exchange(late_ms_, 0));
-    if (went == Went::kOk) went = broadcast(1);
-    for (uint64_t i = 2; i < 6 && went == Went::kOk; ++i) {
-      static constexpr int64_t kCounts[] = {1, 7, 1000, 5003, 70'001};
-      const uint64_t choice = mixed(seed_, static_cast<uint64_t>(step_), i);
-      const int64_t count = kCounts[choice / 16 % 5];
-      switch (choice % 9) {
-        case 0: went = allreduce<double>(DT_F64, i, count); break;
-        case 1: went = allreduce<int64_t>(DT_I64, i, count); break;
-        case 2: went = allgather(count); break;
-        case 3: went = reduce_scatter(count); break;
-        case 4: went = reduce(i, count); break;
-        case 5: went = ring(count); break;
-        case 6: went = burst(); break;
-        case 7: went = among_half(count); break;
-        default:
-          went = good(dt_barrier(world_, nullptr, nullptr), "barrier") ? Went::kOk : Went::kFailed;
-      }
+    for (int i = 0; i < kOperations; ++i) {
+      const bool leaves = i == leaves_at_;
+      if (leaves && !leaves_inside_) return Went::kLeave;
+      waits_ = !leaves;
+      const Went went = operation(static_cast<uint64_t>(i));
+      if (went != Went::kOk) return went;
+      if (leaves) return Went::kLeave;
+      if (i == 0 && late_ms_ > 0) poll(nullptr, 0, std::exchange(late_ms_, 0));
     }
-    return went;
+    return Went::kOk;
+  }
+
+  Went operation(uint64_t index) {
+    static constexpr int64_t kCounts[] = {1, 7, 1000, 5003, 70'001};
+    const uint64_t choice = mixed(seed_, static_cast<uint64_t>(step_), index);
+    const int64_t count = kCounts[choice / 16 % 5];
+    if (index == 0) return allreduce<float>(DT_F32, index, 1000);
+    if (index == 1) return broadcast(index);
+    switch (choice % 9) {
+      case 0: return allreduce<double>(DT_F64, index, count);
+      case 1: return allreduce<int64_t>(DT_I64, index, count);
+      case 2: return allgather(count);
+      case 3: return reduce_scatter(count);
+      case 4: return reduce(index, count);
+      case 5: return ring(count);
+      case 6: return burst();
+      case 7: return among_half(count);
+      default:
+        return good(dt_barrier(world_, nullptr, nullptr), "barrier") ? Went::kOk : Went::kFailed;
+    }
+  }
+
+  /// The others go on without this rank. What it has begun must be right all the same.
+  Went leave() {
+    tell("fault", "");
+    const int64_t began = now_ns();
+    const dt_status status = dt_finalize(job_, -1);
+    const int64_t at = now_ns();
+    const std::string why = status == DT_OK ? "" : dt_last_error();
+    tell("left", ", \"returned\": " + std::to_string(at) +
+                     ", \"took_ms\": " + std::to_string((at - began) / 1'000'000) +
+                     ", \"status\": " + quoted(dt_status_name(status)) +
+                     ", \"why\": " + quoted(why));
+    if (!wait_works()) return Went::kFailed;
+    return check_begun_ ? check_begun_() : Went::kOk;
   }
 
   /// Small whole numbers, in which ranks, steps and neighbours differ.
@@ -212,6 +241,7 @@ class Rank {
     if (wrong == "kind") {
       return good(dt_barrier(world_, nullptr, nullptr), "barrier") ? Went::kOk : Went::kFailed;
     }
+    if (!waits_) return begin_allreduce(std::move(send), count, dtype);
     if (!good(dt_allreduce(world_, send.data(), recv.data(), count + (wrong == "count" ? 1 : 0),
                            wrong == "dtype" ? DT_I32 : dtype, wrong == "op" ? DT_MAX : DT_SUM,
                            nullptr, nullptr),
@@ -219,6 +249,22 @@ class Rank {
       return Went::kFailed;
     }
     return check("allreduce", recv.data(), count, [&](int64_t i) { return sum(i); });
+  }
+
+  template <typename T>
+  Went begin_allreduce(std::vector<T> send, int64_t count, dt_dtype dtype) {
+    const auto data = std::make_shared<std::vector<T>>(std::move(send));
+    check_begun_ = [this, data, count] {
+      return check("allreduce", data->data(), count, [&](int64_t i) { return sum(i); });
+    };
+    dt_work* work = nullptr;
+    if (!good(
+            dt_allreduce(world_, data->data(), data->data(), count, dtype, DT_SUM, nullptr, &work),
+            "allreduce")) {
+      return Went::kFailed;
+    }
+    works_.push_back(work);
+    return Went::kLeave;
   }
 
   Went broadcast(uint64_t index) {
@@ -294,6 +340,7 @@ class Rank {
       return Went::kFailed;
     }
     works_.push_back(work);
+    if (!waits_) return Went::kLeave;
     if (!good(dt_recv(world_, recv.data(), count, DT_I32, from, nullptr, nullptr), "recv") ||
         !wait_works()) {
       return Went::kFailed;
@@ -313,7 +360,14 @@ class Rank {
       }
       works_.push_back(work);
     }
-    if (!wait_works()) return Went::kFailed;
+    if (!waits_) {
+      check_begun_ = [this] { return check_burst(); };
+      return Went::kLeave;
+    }
+    return wait_works() ? check_burst() : Went::kFailed;
+  }
+
+  Went check_burst() {
     for (int part = 0; part < kBurst; ++part) {
       const Went went = check("allreduce", memory_ + part * kBurstCount, kBurstCount,
                               [&](int64_t i) { return sum(i) * (part + 1); });
@@ -329,6 +383,7 @@ class Rank {
     const dt_status status =
         dt_allreduce(half_, data.data(), data.data(), count, DT_I64, DT_SUM, nullptr, nullptr);
     half_timed_out_ = status == DT_ERR_TIMEOUT;
+    half_left_ = status == DT_ERR_PEER_LOST && strstr(dt_last_error(), "has left the job");
     if (!good(status, "allreduce of a half")) return Went::kFailed;
     return check("allreduce of a half", data.data(), count, [&](int64_t i) {
       int total = 0;
@@ -381,15 +436,16 @@ class Rank {
 
   /// A broken communicator says what broke it, again and at once. A time-out of a half breaks that
   /// half alone: ranks that wait for this one elsewhere are given the time to find that out, since
-  /// another call on the communicator of all ranks would only be a wrong one.
+  /// another call on the communicator of all ranks would only be a wrong one. So it would after a
+  /// half has failed because of a rank that has left.
   void tell_again() {
     if (world_ == nullptr) return;
     for (int ms = 0; half_timed_out_ && ms < kBreaksMs && dt_comm_check(world_) == DT_OK; ++ms) {
       poll(nullptr, 0, 1);
     }
     const int64_t began = now_ns();
-    const dt_status status = half_timed_out_ ? dt_barrier(half_, nullptr, nullptr)
-                                             : dt_barrier(world_, nullptr, nullptr);
+    const dt_status status =
+        dt_barrier(half_timed_out_ || half_left_ ? half_ : world_, nullptr, nullptr);
     dt_error_info info;
     dt_error_info_init(&info);
     if (status != DT_OK) dt_last_error_info(&info);
@@ -406,6 +462,10 @@ class Rank {
       if (line == "checkpoint") return checkpoint();
       if (line.rfind("slow ", 0) == 0) late_ms_ = atoi(line.c_str() + 5);
       if (line.rfind("wrong ", 0) == 0) wrong_ = line.substr(6);
+      if (line.rfind("leave ", 0) == 0) {
+        leaves_at_ = atoi(line.c_str() + 6);
+        leaves_inside_ = line.find("inside") != std::string::npos;
+      }
       if (line == "absent") {
         tell("fault", "");
         (void)read_line();  // until "go"
@@ -456,6 +516,7 @@ class Rank {
   size_t size() const { return static_cast<size_t>(size_); }
 
   static constexpr int kBreaksMs = 8000;  // above the limit of operations
+  static constexpr int kOperations = 6;   // of a step
   static constexpr int kBurst = 4;
   static constexpr int64_t kBurstCount = 3001;
 
@@ -472,6 +533,11 @@ class Rank {
   int64_t step_ = 0;
   std::string wrong_;
   int late_ms_ = 0;
+  int leaves_at_ = -1;  // before or inside this operation of a step
+  bool leaves_inside_ = false;
+  bool waits_ = true;                  // false: the present operation is begun only
+  std::function<Went()> check_begun_;  // of such a one
+  bool half_left_ = false;             // by one of its ranks
   bool half_timed_out_ = false;
 };
 

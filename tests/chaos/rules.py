@@ -8,6 +8,7 @@ from schedule import RELAYED
 
 SLACK_MS = 6000  # a busy machine; what is reached is printed, and far below
 HALF = "allreduce of a half"  # of every other rank
+LEFT = "has left the job with dt_finalize, and this operation needs it"
 KILLING = ("kill", "kill_host", "disk_trace", "kill_unheard")
 PAIRS = ("blackhole", "blackhole_one_way", "reset_data")
 # What tells a wrong call from the right one, which is allreduce f32 sum x 1000, then broadcast i32 x 777.
@@ -33,9 +34,15 @@ def first(events, name):
     return next((event for event in events if event["event"] == name), None)
 
 
+def has_left(schedule, outcome, rank):
+    """Whether it called dt_finalize. Of two that leave, one may need the other one before it comes to that."""
+    return (schedule.kind == "leave" and rank in schedule.faults[-1].ranks
+            and first(outcome.events[rank], "left") is not None)
+
+
 def survivors(schedule):
     """Those that must get the error, in time."""
-    gone = schedule.faults[-1].ranks if schedule.kind in KILLING + ("stop_long",) else []
+    gone = schedule.faults[-1].ranks if schedule.kind in KILLING + ("stop_long", "leave") else []
     return [rank for rank in range(len(schedule.placed)) if rank not in gone]
 
 
@@ -53,8 +60,10 @@ def judge(schedule, outcome):
     for rank in range(len(schedule.placed)):
         killed = schedule.kind in KILLING and rank in schedule.faults[-1].ranks
         events, code = outcome.events[rank], outcome.codes[rank]
+        # What one that leaves has begun may need another one that has left.
+        gone = has_left(schedule, outcome, rank) and first(events, "error") is None
         # Of several that are killed one after the other, the last may hear of the first before.
-        wanted = (-9,) if killed else (0,) if schedule.harmless else (9,)
+        wanted = (-9,) if killed else (0,) if schedule.harmless or gone else (9,)
         if code not in wanted + ((9,) if killed and schedule.kind == "kill_host" else ()):
             how = "hung and was killed" if code is None else f"ended with {code}"
             found.append(f"rank {rank} {how}, expected {wanted[0]}; stderr: {outcome.stderr[rank][-600:]!r}")
@@ -65,8 +74,10 @@ def judge(schedule, outcome):
         if schedule.harmless:
             if (error := first(events, "error")) is not None:
                 found.append(f"rank {rank} has an error and should have none: {error['status']}: {error['message']}")
-        elif not killed:
+        elif not killed and not gone:
             found += [f"rank {rank}: {text}" for text in judge_error(schedule, outcome, rank)]
+    if schedule.kind == "leave":
+        found += judge_leaving(schedule, outcome)
     ends = [first(events, "end") for events in outcome.events.values()]
     if schedule.harmless and None not in ends and len({end["steps"] for end in ends}) > 1:
         found.append(f"stopped in different steps: {[end['steps'] for end in ends]}")
@@ -80,10 +91,27 @@ def judge_end(schedule, end):
     pipes = [one.split()[1] for one in end["kept"] if one.split()[1].startswith("pipe:")]
     own = pipes[0] if len(pipes) == 2 and pipes[0] == pipes[1] else "none"
     found = [f"it still holds {one}" for one in end["kept"] if one.split()[1] != own]
-    if schedule.harmless and end["finalize"] != "DT_OK":
+    # Who needs a rank that has left ends as the others do; the job itself has not failed.
+    if (schedule.harmless or schedule.kind == "leave") and end["finalize"] != "DT_OK":
         found.append(f"dt_finalize: {end['finalize']}: {end['why']}")
     # On a full disk no half of a file stays.
     found += [f"the file {name} was left on the disk" for name in end["disk"] if not name.endswith(".dttrace")]
+    return found
+
+
+def judge_leaving(schedule, outcome):
+    """dt_finalize returns when the last one has ended its job, and not before."""
+    ranks = [rank for rank in schedule.faults[-1].ranks if has_left(schedule, outcome, rank)]
+    found = [] if ranks else ["no rank has left"]
+    errors = [first(outcome.events[rank], "error") for rank in range(len(schedule.placed)) if rank not in ranks]
+    last_ns = max((error["returned"] for error in errors if error is not None), default=outcome.fault_ns)
+    for rank in ranks:
+        left = first(outcome.events[rank], "left")
+        late_ms = (left["returned"] - last_ns) / 1e6
+        if late_ms > SLACK_MS:
+            found.append(f"rank {rank}: dt_finalize returned {late_ms:.0f} ms after the last error")
+        if late_ms < 0:
+            found.append(f"rank {rank}: dt_finalize returned while others were still there")
     return found
 
 
@@ -137,11 +165,14 @@ def told_elsewhere(schedule, outcome, error):
     """Whether the named rank did not come, or left, because the fault ended what it did on the other communicator.
 
     Where some ranks are in an operation of a half and others in one of all ranks, both are late at once. Who waits
-    for a rank that is held up in the other one can name that rank alone, whose own error is judged for itself."""
-    if schedule.kind not in PAIRS or error["rank"] not in outcome.events:
+    for a rank that is held up in the other one can name that rank alone, whose own error is judged for itself. A rank
+    that has left breaks what needs it, and a rank that has its error leaves as well."""
+    if schedule.kind not in PAIRS + ("leave",) or error["rank"] not in outcome.events:
         return False
     absent = error["status"] == "DT_ERR_TIMEOUT" and "has not arrived" in error["message"]
     gone = error["status"] == "DT_ERR_ABORTED" and "has destroyed this communicator" in error["message"]
+    if schedule.kind == "leave":
+        absent, gone = False, gone or error["status"] == "DT_ERR_PEER_LOST" and LEFT in error["message"]
     its = first(outcome.events[error["rank"]], "error")
     return (absent or gone) and its is not None and (its["call"] == HALF) != (error["call"] == HALF)
 
@@ -209,6 +240,8 @@ def expected(schedule, error, rank):
         if error["status"] == "DT_ERR_ABORTED":  # what the store says still arrives
             return ("DT_ERR_ABORTED",), set(fault.ranks), ("was declared lost",)
         return lost, {0}, ()
+    if kind == "leave":
+        return lost, set(fault.ranks) - {rank}, (LEFT,)
     if kind == "disk_checkpoint":
         return ("DT_ERR_ABORTED",), set(fault.ranks), ("No space left on device",)
     if kind == "absent":

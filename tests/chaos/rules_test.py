@@ -37,6 +37,10 @@ def lost(schedule, named, status="DT_ERR_PEER_LOST", text="", after_ms=5):
             "message": f"rank {named} (host{schedule.placed[named]} pid {100 + named}) {text}"}
 
 
+def left(after_ms=6):
+    return {"event": "left", "returned": 1_000_000_000 + after_ms * 1_000_000, "status": "DT_OK", "why": ""}
+
+
 class Schedules(unittest.TestCase):
     def test_a_seed_makes_the_same_schedule_every_time(self):
         for seed in range(200):
@@ -200,6 +204,62 @@ class Rules(unittest.TestCase):
             schedule, lambda rank: lost(schedule, other, "DT_ERR_MISMATCH", text))))
         self.assertIn("does not say 'allreduce f32 sum x 1001'", self.found(schedule, outcome_of(
             schedule, lambda rank: lost(schedule, wrong, "DT_ERR_MISMATCH", "ranks disagree"))))
+
+    def leaving(self, wanted):
+        schedule = seed_of("leave", wanted)
+        leavers = schedule.faults[-1].ranks
+        outcome = outcome_of(schedule, lambda rank: lost(schedule, leavers[0], text=rules.LEFT))
+        for rank in leavers:
+            outcome.events[rank], outcome.codes[rank] = [left(), end()], 0
+        return schedule, leavers, outcome
+
+    def test_who_needs_a_rank_that_has_left_names_it_and_all_end_well(self):
+        schedule, (leaver,), good = self.leaving(lambda one: len(one.placed) > 2 and len(one.faults[-1].ranks) == 1)
+        self.assertEqual(self.found(schedule, good), "")
+        self.assertEqual(rules.noticed_ms(schedule, good), 5)
+        other, third = [rank for rank in range(len(schedule.placed)) if rank != leaver][:2]
+        for events, text in (([end()], "it has no error"),
+                             ([lost(schedule, leaver, text="is gone"), end()], f"does not say {rules.LEFT!r}"),
+                             ([lost(schedule, leaver, "DT_ERR_TIMEOUT", rules.LEFT), end()], "DT_ERR_TIMEOUT instead"),
+                             ([lost(schedule, third, text=rules.LEFT), end()], f"it names rank {third}"),
+                             ([lost(schedule, leaver, text=rules.LEFT, after_ms=9000), end()],
+                              "9000 ms after the limit"),
+                             ([lost(schedule, leaver, text=rules.LEFT), end(finalize="DT_ERR_TIMEOUT")],
+                              "dt_finalize: DT_ERR_TIMEOUT")):
+            outcome = copy.deepcopy(good)
+            outcome.events[other] = events
+            self.assertIn(f"rank {other}: ", self.found(schedule, outcome))
+            self.assertIn(text, self.found(schedule, outcome))
+        for events, text in (([left(4), end()], "dt_finalize returned while others were still there"),
+                             ([left(7000), end()], "dt_finalize returned 6995 ms after the last error"),
+                             ([left(), end(finalize="DT_ERR_TIMEOUT")], "dt_finalize: DT_ERR_TIMEOUT"),
+                             ([left(), {"event": "wrong", "message": "element 3"}, end()], "element 3"),
+                             ([end()], "no rank has left")):
+            outcome = copy.deepcopy(good)
+            outcome.events[leaver] = events
+            self.assertIn(text, self.found(schedule, outcome))
+        good.codes[leaver] = 9
+        self.assertIn(f"rank {leaver} ended with 9, expected 0", self.found(schedule, good))
+
+    def test_of_two_that_leave_one_may_need_the_other(self):
+        schedule, (early, late), outcome = self.leaving(lambda one: len(one.faults[-1].ranks) == 2)
+        self.assertEqual(self.found(schedule, outcome), "")
+        # What it had begun; or what it did before it came to leave.
+        outcome.events[late], outcome.codes[late] = [left(), lost(schedule, early, text=rules.LEFT), end()], 9
+        self.assertEqual(self.found(schedule, outcome), "")
+        outcome.events[late] = [lost(schedule, early, text=rules.LEFT), end()]
+        self.assertEqual(self.found(schedule, outcome), "")
+        outcome.events[late] = [lost(schedule, late, text=rules.LEFT), end()]
+        self.assertIn(f"it names rank {late}, not one of [{early}]", self.found(schedule, outcome))
+
+    def test_who_leaves_with_its_error_on_one_communicator_may_be_named_on_the_other(self):
+        schedule, (leaver,), outcome = self.leaving(lambda one: len(one.placed) > 3 and one.faults[-1].ranks == [1])
+        for event in outcome.events[0][:2]:
+            event.update(lost(schedule, 3, text=rules.LEFT), event=event["event"])
+        self.assertIn("it names rank 3, not one of [1]", self.found(schedule, outcome))
+        for event in outcome.events[3][:2]:
+            event["call"] = rules.HALF
+        self.assertEqual(self.found(schedule, outcome), "")
 
 
 def run():

@@ -168,6 +168,9 @@ class Run:
             self.tell_relay(f"delay {fault.lasts_ms}")
         elif kind == "control_one_way":
             self.tell_relay(f"hold {fault.direction}")
+        elif kind == "leave":
+            for rank, (operation, inside) in zip(fault.ranks, fault.leaves):
+                self.tell(rank, f"leave {operation} {'inside' if inside else 'before'}")
         elif kind == "slow":
             self.tell(fault.ranks[0], f"slow {fault.lasts_ms}")
         else:
@@ -186,10 +189,9 @@ class Run:
         # An absent rank has told of its fault itself; so has a wrong one.
         self.pump(schedule.limit_ms() / 1000 + END_S,
                   lambda: all(self.said(rank, "error") or self.closed([rank]) for rank in everyone - apart))
-        for rank in fault.ranks:
-            told = first(self.outcome.events[rank], "fault")
-            if told is not None:
-                self.outcome.fault_ns = told["at"]
+        told = [first(self.outcome.events[rank], "fault") for rank in fault.ranks]
+        self.outcome.fault_ns = min((event["at"] for event in told if event is not None),
+                                    default=self.outcome.fault_ns)
         for rank in apart:
             if schedule.kind == "stop_long":
                 self.processes[rank].send_signal(signal.SIGCONT)

@@ -33,6 +33,7 @@ KINDS = {
     "wrong_dtype": (),
     "wrong_root": (),
     "kill_unheard": (),
+    "leave": (),
 }
 HARMLESS = ("stop_short", "link_flap", "delay", "slow")
 # Kinds in which a rank speaks to the store through a relay that can be told to misbehave.
@@ -40,6 +41,7 @@ RELAYED = ("reset_control", "delay", "control_one_way", "kill_unheard")
 # Kinds that are noticed by silence, or by an operation's own limit.
 BY_SILENCE = ("stop_long", "link_down", "blackhole", "blackhole_one_way", "control_one_way")
 BY_DEADLINE = ("absent",)
+OPERATIONS = 6  # of a step
 
 
 @dataclasses.dataclass
@@ -50,11 +52,14 @@ class Fault:
     hosts: list  # the host that is cut off; the two between which packets are lost, the receiver last
     lasts_ms: int = 0  # of what ends by itself
     direction: str = ""  # of what a relay keeps back: "to_store" or "from_store"
+    # Of ranks that leave: before which operation of a step, and whether they begin that one without waiting for it.
+    leaves: list = dataclasses.field(default_factory=list)
 
     def text(self):
         whom = f"rank {', '.join(map(str, self.ranks))}" if self.ranks else f"host {' -> '.join(map(str, self.hosts))}"
         lasting = f" for {self.lasts_ms} ms" if self.lasts_ms else ""
-        return f"{self.kind} of {whom}{' ' + self.direction if self.direction else ''}{lasting} after {self.after_ms} ms"
+        how = " " + self.direction if self.direction else f" {self.leaves}" if self.leaves else ""
+        return f"{self.kind} of {whom}{how}{lasting} after {self.after_ms} ms"
 
 
 @dataclasses.dataclass
@@ -138,6 +143,9 @@ def make_fault(draw, kind, placed, relayed):
         fault.lasts_ms = draw.randint(20, 400)
     elif kind == "control_one_way":
         fault.direction = draw.choice(("to_store", "from_store"))
+    elif kind == "leave":
+        fault.ranks = draw.sample(range(size), 2 if size > 2 and draw.random() < 0.3 else 1)
+        fault.leaves = [(draw.randrange(OPERATIONS), draw.random() < 0.4) for _ in fault.ranks]
     return fault
 
 
