@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import Launches, environment, error_of, expect, free_ports, good_places, need, places, run_cases
+from started import (Launches, downwards, environment, error_of, expect, free_ports, good_downwards, good_places, need,
+                     places, run_cases)
 from trained import can_train, check_training, training_command
 
 KIND = sys.argv[1]
@@ -71,6 +72,12 @@ def check_one_node(mpi):
     expect(all(place["master_addr"] == "127.0.0.2" for place in found), str(found))
     found = good_places(mpi.run([*carry, "-n", "3"], [PROGRAM], **variables), 3, KIND)
     expect(all(str(place["master_port"]) == variables["MASTER_PORT"] for place in found), str(found))
+
+
+def check_local_ranks(mpi):
+    """In another order than the ranks, as Open MPI 5 numbers them with --map-by numa."""
+    variable = "OMPI_COMM_WORLD_LOCAL_RANK" if OPENMPI else "MPI_LOCALRANKID"
+    good_downwards(mpi.run(["-n", "4"], downwards(PROGRAM, variable, 4)), 4, KIND)
 
 
 def check_layout(mpi, options, hosts):
@@ -167,6 +174,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, Launches() as launches:
         mpi = Mpi(launches, folder)
         cases = [("one node", lambda: check_one_node(mpi)),
+                 ("local ranks in another order", lambda: check_local_ranks(mpi)),
                  ("dt doctor", lambda: check_doctor(mpi)),
                  ("two families that disagree, an exported rank", lambda: check_disagreement(mpi)),
                  ("dt run in several processes", lambda: check_several_agents(mpi))]

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 from slurm_cluster import Cluster
-from started import Launches, error_of, expect, free_ports, good_places, places, run_cases
+from started import (Launches, downwards, error_of, expect, free_ports, good_downwards, good_places, places,
+                     run_cases)
 from trained import can_train, check_training, training_command
 
 DT, PROGRAM, TRAINER = (str(Path(argument).resolve()) for argument in sys.argv[1:4])
@@ -80,6 +81,11 @@ def check_user_address(cluster):
     result = cluster.run("srun", "-N2", "-n4", PROGRAM, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     found = good_places(result, 4, "slurm")
     expect(all(place["master_port"] == port for place in found), str(found))
+
+
+def check_local_ranks(cluster):
+    """A wrapper of the program numbers them in another order than the ranks."""
+    good_downwards(cluster.run("srun", "-N1", "-n2", *downwards(PROGRAM, "SLURM_LOCALID", 2)), 2, "slurm")
 
 
 def check_exchange(cluster, kind):
@@ -195,6 +201,7 @@ def main():
                  for name, options, expected in LAYOUTS]
         cases += [
             ("MASTER_ADDR and MASTER_PORT", lambda: check_user_address(cluster)),
+            ("local ranks in another order", lambda: check_local_ranks(cluster)),
             ("srun --mpi=pmi2", lambda: check_exchange(cluster, "pmi2")),
             ("srun --mpi=pmix", lambda: check_exchange(cluster, "pmix")),
             ("dt doctor --cluster", lambda: [check_doctor(cluster, kind) for kind in ("none", "pmi2", "pmix")]),

@@ -195,6 +195,17 @@ def good_places(result, world_size, launcher):
     return found
 
 
+def downwards(program, variable, ranks):
+    """The program on a host of so many ranks, with local ranks in the opposite order: `variable` is the launcher's."""
+    return ["sh", "-c", f'{variable}=$(({ranks - 1} - {variable})) exec "$0"', program]
+
+
+def good_downwards(result, ranks, launcher):
+    """The program has compared what it gathered; here only the local ranks are."""
+    found = good_places(result, ranks, launcher)
+    expect([place["local_rank"] for place in found] == list(reversed(range(ranks))), str(found))
+
+
 def error_of(result):
     """What a launch that must fail says."""
     code, out, err = result

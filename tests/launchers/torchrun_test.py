@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import TOKEN, Launches, environment, expect, free_ports, good_places, need, places, run_cases, skip
+from started import (TOKEN, Launches, downwards, environment, expect, free_ports, good_downwards, good_places, need,
+                     places, run_cases, skip)
 from trained import can_train, check_training, training_command
 
 PROGRAM, TRAINER = (str(Path(argument).resolve()) for argument in sys.argv[1:3])
@@ -45,6 +46,12 @@ def check_static(torchrun):
     expect(all(place["local_size"] == 3 and place["master_port"] != port for place in found), str(found))
 
 
+def check_local_ranks(torchrun):
+    """A wrapper of the program numbers them in another order than the ranks."""
+    options = static(free_ports(1)[0], "--nproc_per_node", "3")
+    good_downwards(torchrun.run(options, downwards(PROGRAM, "LOCAL_RANK", 3)), 3, "torchrun")
+
+
 def check_c10d(torchrun):
     options = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_ports(1)[0]}", "--rdzv_id", "check",
                "--nproc_per_node", "2"]
@@ -73,6 +80,7 @@ def main():
         torchrun = Torchrun(launches, folder)
         cases = [
             ("static", lambda: check_static(torchrun)),
+            ("local ranks in another order", lambda: check_local_ranks(torchrun)),
             ("c10d", lambda: check_c10d(torchrun)),
             ("two agents", lambda: check_two_agents(torchrun)),
         ]

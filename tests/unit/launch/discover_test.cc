@@ -100,7 +100,7 @@ TEST_CASE("discover: every recorded environment") {
   std::ifstream file(std::string(DT_TEST_VECTORS) + "/launch_vectors.json");
   REQUIRE(file.good());
   const json vectors = json::parse(file);
-  CHECK(vectors.size() == 115);
+  CHECK(vectors.size() == 121);
   for (const json& each : vectors) {
     const Environment environment = environment_of(each);
     CAPTURE(each.at("name").get<std::string>());
@@ -182,6 +182,23 @@ TEST_CASE("discover: dt run's variables win over the equal ones it sets for torc
   CHECK(place.job_id == "j");
   CHECK(place.attempt == 1);
   CHECK(place.warnings.empty());
+}
+
+TEST_CASE(
+    "discover: a local rank that does not follow the rank counts as it is, and tells no size") {
+  // RANK is not NODE_RANK * 4 + LOCAL_RANK, so nothing proves that nodes have four ranks.
+  const Environment placed = {
+      {"RANK", "5"},        {"WORLD_SIZE", "8"},  {"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"},
+      {"MASTER_ADDR", "m"}, {"MASTER_PORT", "5"}, {"LOCAL_RANK", "2"}};
+  Place place = place_of(placed);
+  CHECK(place.local_rank == 2);
+  CHECK(place.local_size == -1);
+  CHECK(place_of(with(placed, {{"LOCAL_RANK", "1"}})).local_size == 4);
+  place =
+      place_of(with(placed, {{"DT_RANK", "5"}, {"DT_WORLD_SIZE", "8"}, {"DT_LOCAL_RANK", "3"}}));
+  CHECK(place.rank == 5);
+  CHECK(place.local_rank == 3);
+  CHECK(place.master_addr == "m");
 }
 
 TEST_CASE("discover: own rank and size take their blanks from an equal launch only") {
