@@ -99,7 +99,8 @@ const Layout kLayouts[] = {{{0, 0}, "thread"},       {{0, 0}, "caller"}, {{0, 0,
 
 constexpr int64_t kCounts[] = {1, 3'000, 50'000};
 
-/// With threads that advance works and, on one host, without.
+/// With threads that advance works and, on one host, without. Local ranks have another order than
+/// ranks.
 void on_each_layout(const std::function<dt_status(const Rank&, int64_t count)>& body) {
   for (const Layout& layout : kLayouts) {
     const std::vector<int>& hosts = layout.hosts;
@@ -113,10 +114,7 @@ void on_each_layout(const std::function<dt_status(const Rank&, int64_t count)>& 
           return DT_OK;
         },
         {{"host.progress", layout.progress}},
-        [&](int rank) {
-          const int host = hosts[static_cast<size_t>(rank)];
-          return Settings{{"job.host_id", "host" + std::to_string(host)}};
-        }));
+        numbered(hosts, static_cast<unsigned>(hosts.size()))));
   }
 }
 

@@ -200,7 +200,7 @@ TEST_CASE("progress: callers advance the buckets of a reducer, and transfers in 
         dt_work_destroy(work);
         return done == 1 && in == a ? DT_OK : DT_ERR_INTERNAL;
       },
-      kByCaller));
+      kByCaller, numbered({0, 0}, 1)));
 }
 
 TEST_CASE("progress: what callers advance has no descriptor to sleep on") {

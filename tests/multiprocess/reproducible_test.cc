@@ -220,10 +220,13 @@ TEST_CASE("reproducible: on one host each run has the bits of a plain loop over 
     std::vector<Bytes> sums;
     for (size_t i = 0; i < problem.all.size(); ++i)
       sums.push_back(expected(problem.all[i], problem.inputs[i]));
-    // As shipped, and with many small segments.
-    for (const Settings& settings :
-         {Settings{}, Settings{{"host.slot_bytes", "4096"}, {"host.inline_bytes", "256"}}}) {
-      report(run_many(world_size, runs(), problem, settings, {},
+    // As shipped, and with many small segments where a launcher has numbered the local ranks.
+    const std::vector<int> one_host(static_cast<size_t>(world_size));
+    for (const bool small : {false, true}) {
+      CAPTURE(small);
+      const Settings settings = {{"host.slot_bytes", "4096"}, {"host.inline_bytes", "256"}};
+      report(run_many(world_size, runs(), problem, small ? settings : Settings{},
+                      small ? numbered(one_host, 1) : nullptr,
                       [&](int, size_t number, const unsigned char* result) {
                         const Bytes& sum = sums[number];
                         return memcmp(result, sum.data(), sum.size()) == 0;
@@ -241,11 +244,7 @@ TEST_CASE("reproducible: over several hosts each run and each rank has the same 
     // What a rank got in its first run of each case. A rank writes and reads its own only.
     std::vector<std::vector<Bytes>> firsts(hosts.size(), std::vector<Bytes>(problem.all.size()));
     const int count = std::max(runs() / 2, static_cast<int>(problem.all.size()));
-    const auto on_host = [&](int rank) {
-      const int host = hosts[static_cast<size_t>(rank)];
-      return Settings{{"job.host_id", "host" + std::to_string(host)}};
-    };
-    report(run_many(world_size, count, problem, {}, on_host,
+    report(run_many(world_size, count, problem, {}, numbered(hosts, 1),
                     [&](int rank, size_t number, const unsigned char* result) {
                       Bytes& first = firsts[static_cast<size_t>(rank)][number];
                       const size_t size = problem.inputs[number][0].size();

@@ -111,6 +111,32 @@ TEST_CASE("over several hosts: a rank, a host, and the rest of it") {
   check_end(&run, 2);
 }
 
+TEST_CASE("local ranks in another order than the ranks: those that are left keep their order") {
+  struct Case {
+    std::vector<std::string> environment;
+    int ranks;
+    std::vector<int> victims;
+  };
+  const Case cases[] = {{{"LOCAL_RANKS=0213"}, 4, {1}},
+                        {{"LOCAL_RANKS=3120"}, 4, {0, 3}},
+                        {{"HOSTS=000111", "LOCAL_RANKS=021210"}, 6, {1, 3}}};
+  for (const Case& each : cases) {
+    CAPTURE(each.environment.back());
+    Process::Options options;
+    options.environment = each.environment;
+    const int last = each.ranks - static_cast<int>(each.victims.size());
+    Process run(surviving(each.ranks, {"survive", std::to_string(last)}), options);
+    REQUIRE(run.wait_for_output("ready ", static_cast<size_t>(each.ranks)));
+    int left = each.ranks;
+    for (const int victim : each.victims) {
+      kill_rank(run, victim);
+      --left;
+      REQUIRE(run.wait_for_output("shrunk to " + std::to_string(left), static_cast<size_t>(left)));
+    }
+    check_end(&run, last);
+  }
+}
+
 TEST_CASE("a stopped rank that goes on after the shrink is told so, and disturbs nobody") {
   const std::string folder =
       std::filesystem::temp_directory_path() / ("dt-shrink-" + std::to_string(getpid()));

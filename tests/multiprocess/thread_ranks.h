@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 #include <dt/dt.h>
 
+#include <algorithm>
 #include <functional>
+#include <map>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -117,6 +120,28 @@ inline std::vector<Outcome> run_ranks(int world_size,
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
+}
+
+/// Rank r is on host hosts[r]. The local ranks of each host are in an order made from `seed`, as a
+/// launcher may number them; where a host has several ranks, it is another one than theirs.
+inline std::function<Settings(int)> numbered(std::vector<int> hosts, unsigned seed) {
+  std::map<int, std::vector<int>> local_ranks;
+  for (const int host : hosts) {
+    auto& there = local_ranks[host];
+    there.push_back(static_cast<int>(there.size()));
+  }
+  std::mt19937 random(seed);
+  for (auto& [host, there] : local_ranks) {
+    std::shuffle(there.begin(), there.end(), random);
+    if (std::is_sorted(there.begin(), there.end()))
+      std::rotate(there.begin(), there.end() - 1, there.end());
+  }
+  return [hosts = std::move(hosts), local_ranks = std::move(local_ranks)](int rank) -> Settings {
+    const int host = hosts[static_cast<size_t>(rank)];
+    const auto place = std::count(hosts.begin(), hosts.begin() + rank, host);
+    return {{"job.host_id", "host" + std::to_string(host)},
+            {"job.local_rank", std::to_string(local_ranks.at(host)[static_cast<size_t>(place)])}};
+  };
 }
 
 inline void require_all_ok(const std::vector<Outcome>& outcomes) {

@@ -4,8 +4,9 @@
 //   until FILE     checked sums until the file is there
 //   quit RANK      as survive 2, but that rank ends when it sees a failure
 //   absent RANK    that rank does not call dt_comm_shrink when it sees a failure
-// The digit of $HOSTS at the rank's place names the host that it pretends to be on.
-// What dt reports otherwise is printed, and ends it with code 9; a wrong value with 8.
+// The digit of $HOSTS at the rank's place names the host that it pretends to be on, that of
+// $LOCAL_RANKS its local rank. What dt reports otherwise is printed, and ends it with code 9; a
+// wrong value with 8.
 #include <dt/dt.h>
 #include <unistd.h>
 
@@ -56,11 +57,14 @@ struct Comm {
   explicit Comm(dt_comm* given) : comm(given) {
     check(dt_comm_rank(comm, &rank));
     check(dt_comm_size(comm, &size));
+    int32_t before = -1;
     for (int32_t each = 0; each < size; ++each) {
       int32_t world_rank = -1;
       check(dt_comm_world_rank(comm, each, &world_rank));
       ranks += world_rank;
       if (each == rank && world_rank != own_rank) wrong("world rank", 0, each);
+      if (world_rank <= before) wrong("order of world ranks", 0, each);
+      before = world_rank;
     }
     void* memory = nullptr;
     check(dt_mem_alloc(comm, kLarge * static_cast<int64_t>(sizeof(float)), &memory));
@@ -113,6 +117,30 @@ bool meet(const Comm& comm, int* step) {
   return true;
 }
 
+/// Blocks lie, and roots are found, in the order of the communicator's ranks.
+void follow_ranks(const Comm& comm) {
+  const auto size = static_cast<size_t>(comm.size);
+  std::vector<int32_t> mine(size, own_rank);
+  std::vector<int32_t> all(size, -1);
+  check(dt_allgather(comm.comm, mine.data(), all.data(), 1, DT_I32, nullptr, nullptr));
+  for (int32_t each = 0; each < comm.size; ++each) {
+    int32_t world_rank = -1;
+    check(dt_comm_world_rank(comm.comm, each, &world_rank));
+    if (all[static_cast<size_t>(each)] != world_rank) wrong("allgather", 0, each);
+    int32_t root = own_rank;
+    check(dt_broadcast(comm.comm, &root, 1, DT_I32, each, nullptr, nullptr));
+    if (root != world_rank) wrong("broadcast", 0, each);
+    mine[static_cast<size_t>(each)] = 100 * own_rank + each;
+  }
+  std::vector<int32_t> swapped(size, -1);
+  check(dt_alltoall(comm.comm, mine.data(), swapped.data(), 1, DT_I32, nullptr, nullptr));
+  for (size_t each = 0; each < size; ++each) {
+    if (swapped[each] != 100 * all[each] + comm.rank) {
+      wrong("alltoall", 0, static_cast<int64_t>(each));
+    }
+  }
+}
+
 /// What else a job can do goes on with the ranks that are left.
 void use_all(const Comm& comm) {
   dt_comm* world = nullptr;
@@ -132,6 +160,7 @@ void use_all(const Comm& comm) {
   int32_t agreed = -1;
   check(dt_agree(job, 1, &agreed));
   if (agreed != 1) wrong("dt_agree", 0, agreed);
+  follow_ranks(comm);
 
   dt_comm* half = nullptr;
   check(dt_comm_split(comm.comm, comm.rank % 2, 0, &half));
@@ -203,6 +232,10 @@ void renew(const Comm& comm) {
   dt_comm_destroy(again);
 }
 
+std::string own_digit(const std::string& of_ranks) {
+  return of_ranks.substr(static_cast<size_t>(atoi(getenv("DT_RANK"))), 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -211,8 +244,10 @@ int main(int argc, char** argv) {
   const int number = atoi(argv[2]);
   setvbuf(stdout, nullptr, _IOLBF, 0);
   if (const char* hosts = getenv("HOSTS")) {
-    const std::string host = "host" + std::string(hosts).substr(atoi(getenv("DT_RANK")), 1);
-    setenv("DT_HOST_ID", host.c_str(), 1);
+    setenv("DT_HOST_ID", ("host" + own_digit(hosts)).c_str(), 1);
+  }
+  if (const char* local_ranks = getenv("LOCAL_RANKS")) {
+    setenv("DT_LOCAL_RANK", own_digit(local_ranks).c_str(), 1);
   }
   dt_place place;
   dt_place_init(&place);
@@ -221,11 +256,12 @@ int main(int argc, char** argv) {
   own_rank = place.rank;
   dt_comm* world = nullptr;
   check(dt_comm_world(job, &world));
+  Comm comm(world);
+  follow_ranks(comm);
   check(dt_barrier(world, nullptr, nullptr));
   printf("ready %d\n", static_cast<int>(getpid()));
 
   const int last = mode == "survive" ? number : mode == "quit" ? 2 : -1;
-  Comm comm(world);
   Relics relics;
   std::vector<float> small(kSmall);
   std::vector<float> large(kLarge);
