@@ -44,6 +44,7 @@ static class Programs
         {
             Place place = job.Place;
             Suite.Equal("dt run", place.Launcher, "launcher");
+            FollowRanks(place, world);
             double[] buffer = new double[10000];
             for (int i = 0; i < buffer.Length; ++i) buffer[i] = place.Rank + i;
             world.Allreduce(buffer);
@@ -54,6 +55,26 @@ static class Programs
             job.FinalizeJob();
         }
         return 0;
+    }
+
+    /// Blocks lie, and roots are found, in the order of the ranks, whatever the local ranks are.
+    static void FollowRanks(Place place, Comm world)
+    {
+        int me = int.Parse(Environment.GetEnvironmentVariable("DT_RANK"));
+        Suite.Equal(me, world.Rank, "rank");
+        Suite.Equal(int.Parse(Environment.GetEnvironmentVariable("DT_LOCAL_RANK")), place.LocalRank, "local rank");
+        int[] mine = new int[world.Size], all = new int[world.Size];
+        for (int i = 0; i < mine.Length; ++i) mine[i] = 100 * me + i;
+        world.Allgather(new int[] { mine[0] }, all);
+        for (int i = 0; i < all.Length; ++i) Suite.Equal(100 * i, all[i], "allgather");
+        world.Alltoall(mine, all);
+        for (int i = 0; i < all.Length; ++i) Suite.Equal(100 * i + me, all[i], "alltoall");
+        for (int root = 0; root < world.Size; ++root)
+        {
+            int[] one = { me };
+            world.Broadcast(one, root);
+            Suite.Equal(root, one[0], "broadcast");
+        }
     }
 
     /// Rank 1 is killed while rank 0 waits for it.

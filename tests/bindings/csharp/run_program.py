@@ -21,6 +21,9 @@ def run(command):
 def collectives(options):
     for ranks in ("2", "3"):
         assert run([options.dt, "run", "-n", ranks] + options.command + ["collectives"]).returncode == 0
+    renumbered = 'case $DT_RANK in 1) DT_LOCAL_RANK=2 ;; 2) DT_LOCAL_RANK=1 ;; esac; exec "$@"'
+    command = [options.dt, "run", "-n", "4", "sh", "-c", renumbered, "sh"] + options.command + ["collectives"]
+    assert run(command).returncode == 0
 
 
 def peer_death(options):

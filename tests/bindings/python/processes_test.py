@@ -55,6 +55,26 @@ class Processes(unittest.TestCase):
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         self.assertEqual(run.stdout.count("3.0"), 2)
 
+    def test_local_ranks_in_another_order_than_the_ranks(self):
+        run = dt_run(4, "-c", textwrap.dedent("""
+            import array, os, dt
+            os.environ["DT_LOCAL_RANK"] = "0213"[int(os.environ["DT_RANK"])]
+            with dt.Job() as job:
+                comm, me = job.world(), job.rank
+                assert (comm.rank, job.place.local_rank) == (me, [0, 2, 1, 3][me]), job.place
+                mine, found = array.array("i", [100 * me + i for i in range(4)]), array.array("i", [-1] * 4)
+                comm.allgather(mine[:1], found)
+                assert list(found) == [0, 100, 200, 300], found
+                comm.alltoall(mine, found)
+                assert list(found) == [100 * i + me for i in range(4)], found
+                for root in range(4):
+                    found = array.array("i", [me])
+                    comm.broadcast(found, root)
+                    assert found[0] == root, found
+                print("good")
+            """))
+        self.assertEqual((run.returncode, run.stderr, run.stdout.count("good")), (0, "", 4))
+
     def test_a_killed_peer_is_named(self):
         ranks = self.start("""
             values = array.array("f", [1])

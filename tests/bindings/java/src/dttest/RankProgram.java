@@ -5,8 +5,9 @@ import io.dt.Comm;
 import io.dt.Job;
 import io.dt.ReduceOp;
 import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
 
-/** A rank that {@code dt run} starts. */
+/** A rank that {@code dt run} starts, whose local rank may have been changed. */
 public final class RankProgram {
   private RankProgram() {}
 
@@ -16,6 +17,7 @@ public final class RankProgram {
     try (Job job = Job.init(); Comm world = job.world()) {
       Check.equal(job.place().launcher(), "dt run");
       Check.equal(job.place().worldSize(), n);
+      followRanks(job, world, n);
       for (int count : new int[] {1, 1000, 1 << 20}) {
         FloatBuffer buffer = Ranks.pattern(world.rank(), count);
         world.allreduce(buffer, buffer, ReduceOp.SUM);
@@ -31,5 +33,24 @@ public final class RankProgram {
       job.leave();
     }
     System.out.println("rank ended well");
+  }
+
+  /** Blocks lie, and roots are found, in the order of the ranks. */
+  private static void followRanks(Job job, Comm world, int n) {
+    int me = Integer.parseInt(System.getenv("DT_RANK"));
+    Check.equal(world.rank(), me);
+    Check.equal(job.place().localRank(), Integer.parseInt(System.getenv("DT_LOCAL_RANK")));
+    IntBuffer mine = Ranks.bytes(4 * n).asIntBuffer();
+    IntBuffer all = Ranks.bytes(4 * n).asIntBuffer();
+    for (int i = 0; i < n; i++) mine.put(i, 100 * me + i);
+    world.allgather(mine.duplicate().limit(1), all);
+    for (int i = 0; i < n; i++) Check.equal(all.get(i), 100 * i);
+    world.alltoall(mine, all);
+    for (int i = 0; i < n; i++) Check.equal(all.get(i), 100 * i + me);
+    for (int root = 0; root < n; root++) {
+      IntBuffer one = Ranks.bytes(4).asIntBuffer().put(0, me);
+      world.broadcast(one, root);
+      Check.equal(one.get(0), root);
+    }
   }
 }
