@@ -20,8 +20,9 @@ class Job:
 
     program = ""
 
-    def __init__(self, network, hosts, mode, variables=None, of_host=None, family=4):
+    def __init__(self, network, hosts, mode, variables=None, of_host=None, family=4, local_ranks=None):
         self.network = network
+        self.local_ranks = local_ranks
         self.outputs = []
         self.processes = []
         for rank, host in enumerate(hosts):
@@ -30,6 +31,8 @@ class Job:
                                    DT_RENDEZVOUS_TIMEOUT_MS="30000", DT_COLLECTIVE_TIMEOUT_MS="30000")
             settings.update(variables or {})
             settings.update((of_host or {}).get(host, {}))
+            if local_ranks:
+                settings["DT_LOCAL_RANK"] = str(local_ranks[rank])
             output = tempfile.TemporaryFile(mode="w+")
             self.outputs.append(output)
             self.processes.append(subprocess.Popen(network.command(host, [Job.program, *mode]), env=settings,
@@ -91,6 +94,7 @@ class Job:
             expect(code == 0, f"rank {rank} ended with {code}: {self.text(rank)}")
             found = re.search(r"local (\d+) of (\d+) on node (\d+) of (\d+)", self.text(rank))
             expect(found is not None, self.text(rank))
+            expect(not self.local_ranks or int(found[1]) == self.local_ranks[rank], f"local rank: {self.text(rank)}")
             expect(int(found[2]) == hosts.count(hosts[rank]), f"local size: {self.text(rank)}")
             expect(int(found[4]) == len(set(hosts)), f"nodes: {self.text(rank)}")
 

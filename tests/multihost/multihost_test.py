@@ -43,6 +43,16 @@ def results_on_4():
     results(4)
 
 
+def local_ranks_in_another_order():
+    """Results follow the ranks where a launcher numbers a host's ranks in an order of its own."""
+    with Network(3) as network:
+        for hosts, local_ranks in (([0, 0, 0, 0], [0, 2, 1, 3]), ([0, 0, 0, 1, 1, 1], [2, 0, 1, 0, 2, 1]),
+                                   ([0, 1, 0, 1, 2, 0, 1], [2, 0, 1, 2, 0, 0, 1])):
+            for mode in (["check"], ["random", "1", "30"]):
+                with Job(network, hosts, mode, local_ranks=local_ranks) as job:
+                    job.expect_good(hosts)
+
+
 def results_over_ipv6():
     with Network(2) as network:
         hosts = [0, 0, 1]
@@ -398,7 +408,7 @@ def kill_on_another_host():
                               but=[2])
 
 
-CASES = [results_on_2, results_on_3, results_on_4, results_over_ipv6, bytes_on_the_wire, interface_by_route,
+CASES = [results_on_2, results_on_3, results_on_4, local_ranks_in_another_order, results_over_ipv6, bytes_on_the_wire, interface_by_route,
          one_host_listens_for_itself, interface_by_choice, master_by_name,
          master_that_listens_everywhere, port_range, blackhole_at_start,
          blackhole_beside_the_ring, blackhole_in_the_middle, blackhole_between_operations, late_ranks_at_a_gap,

@@ -36,6 +36,17 @@ def kill_a_rank_then_a_host():
             expect_survivors(job, [0, 1, 2], job.end(PATIENCE_S, but=[3, 4, 5]))
 
 
+def local_ranks_in_another_order():
+    """Those that are left keep the order of their ranks."""
+    with Network(2) as network:
+        with Job(network, [0, 0, 0, 1, 1, 1], ["survive", "4"], local_ranks=[2, 0, 1, 0, 2, 1]) as job:
+            job.wait_ready()
+            job.kill(1)
+            job.wait_for("shrunk to 5", but=[1])
+            job.kill(3)
+            expect_survivors(job, [0, 2, 4, 5], job.end(PATIENCE_S, but=[1, 3]))
+
+
 def host_falls_silent():
     """Those that are cut off from the store have nothing to agree with, and say so."""
     with Network(3) as network:
@@ -51,7 +62,7 @@ def host_falls_silent():
                 expect(codes[rank] == 9 and re.search(says, text), f"rank {rank} ended with {codes[rank]}: {text}")
 
 
-CASES = [kill_a_rank_then_a_host, host_falls_silent]
+CASES = [kill_a_rank_then_a_host, local_ranks_in_another_order, host_falls_silent]
 
 
 if __name__ == "__main__":
