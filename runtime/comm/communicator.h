@@ -61,6 +61,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status run_or_group(backend::Collective& collective);
   /// INVALID_STATE inside a group.
   Status begin_group();
+  /// A group is open. Any thread.
+  bool grouping() const { return grouping_.load(); }
   /// Waits for what run_or_group() submitted, on a device by its stream; the first error of it.
   Status end_group();
   /// INVALID_STATE inside a group: `what` needs answers of the other ranks.

@@ -11,8 +11,11 @@
 namespace dt::job {
 namespace {
 
-constexpr int64_t kReportMs = 1000;    // telling the others of a failure
-constexpr int64_t kFinishMs = 1;       // between two looks whether operations have ended
+constexpr int64_t kReportMs = 1000;      // telling the others of a failure
+constexpr int64_t kFinishMs = 1;         // between two looks whether operations have ended
+constexpr int64_t kCountMs = 500;        // between two looks who else waits for that
+constexpr int64_t kStandstillMs = 5000;  // of operations that nobody adds to any more
+constexpr const char* kFinishingKey = "dt.finishing";
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
 constexpr const char* kWorldName = "world";
 // The I/O thread hears of a failure and tells nobody before the trace is written, or this is over:
@@ -513,19 +516,55 @@ Status Job::undrained() const {
                        place_.rank, host_name_.c_str()));
 }
 
-/// What this rank has begun ends before it leaves: afterwards nobody waits for it in vain, and who
-/// still does is told.
-void Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
-                            const Wait& wait) {
-  const auto busy = [&] {
-    return std::any_of(communicators.begin(), communicators.end(), [](const auto& each) {
-      return each->broken().ok() && !each->backend().idle();
-    });
+/// What this rank has begun ends before it leaves, because others may need its part of it. An
+/// operation may wait for one that its peer never makes, as a receive without a send. So ranks that
+/// wait here for long count themselves at the store: once all that have not left are counted, none
+/// of them begins anything more, and what does not move any more is given up.
+Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
+                              const Wait& wait) {
+  // What stands in an open group was never begun.
+  const auto unfinished = [](const auto& each) {
+    return each->broken().ok() && !each->grouping() && !each->backend().idle();
   };
-  while (busy() && !wait.interrupted() && !wait.deadline.passed()) {
+  const auto steps = [&] {
+    uint64_t all = 0;
+    for (const auto& each : communicators) all += each->backend().pulse().stamp;
+    return all;
+  };
+  bool counted = false;
+  bool all_here = false;
+  uint64_t seen = steps();
+  Deadline count_at = Deadline::after_ms(kCountMs);
+  Deadline standstill = Deadline::never();
+  while (std::any_of(communicators.begin(), communicators.end(), unfinished)) {
+    if (wait.interrupted()) return {};
+    if (wait.deadline.passed()) {
+      const auto each = std::find_if(communicators.begin(), communicators.end(), unfinished);
+      if (each == communicators.end()) return {};
+      return Status(
+          Code::kTimeout,
+          format("dt_finalize on rank %d (%s): operations of this rank on comm \"%s\" have "
+                 "not ended; they are given up. Wait for them before, or give dt_finalize "
+                 "more time",
+                 place_.rank, host_name_.c_str(), (*each)->name().c_str()));
+    }
     for (const auto& each : communicators) (void)each->backend().help();
     (void)Event().wait({Deadline::after_ms(kFinishMs), wait.interrupt});
+    if (all_here) {
+      if (std::exchange(seen, steps()) != seen) standstill = Deadline::after_ms(kStandstillMs);
+      if (standstill.passed()) return {};
+    } else if (count_at.passed()) {
+      const auto waiting = control_->client()->add(
+          kFinishingKey, counted ? 0 : 1,
+          Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});
+      counted |= waiting.ok();
+      all_here = waiting.ok() &&
+                 waiting.value() + static_cast<int64_t>(board_->left().size()) >= place_.world_size;
+      count_at = Deadline::after_ms(kCountMs);
+      if (all_here) standstill = Deadline::after_ms(kStandstillMs);
+    }
   }
+  return {};
 }
 
 Status Job::finalize(int64_t timeout_ms) {
@@ -546,7 +585,7 @@ Status Job::finalize(int64_t timeout_ms) {
   }
   const bool failed = !final_status_.ok();
   const auto communicators = board_->communicators();
-  if (!failed) finish_operations(communicators, Wait{deadline, this->failed()});
+  if (!failed) final_status_ = finish_operations(communicators, Wait{deadline, this->failed()});
   // What others still wait for ends because of its dt_abort then, of which the store tells them.
   const bool aborted = aborted_.load();
   local_.with([&](const LocalPeers& local) {
@@ -560,7 +599,12 @@ Status Job::finalize(int64_t timeout_ms) {
   for (const auto& each : communicators) {
     if (!aborted) each->backend().leave();
   }
-  if (!failed) final_status_ = control_->client()->goodbye(Wait{deadline, nullptr});
+  if (!failed) {
+    const bool in_time = final_status_.ok();
+    Status left = control_->client()->goodbye(
+        Wait{in_time ? deadline : Deadline::after_ms(kReportMs), nullptr});
+    if (in_time) final_status_ = std::move(left);
+  }
   board_->job_failed(ended());
   end_metrics();
   peer_watch_ = nullptr;

@@ -176,8 +176,8 @@ class Job {
 
   /// Why operations on the device did not end in time.
   Status undrained() const;
-  static void finish_operations(
-      const std::vector<std::shared_ptr<comm::Communicator>>& communicators, const Wait& wait);
+  Status finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
+                           const Wait& wait);
   static Status ended();
 
   const Config config_;

@@ -638,6 +638,48 @@ TEST_CASE("job: dt_finalize waits for the works of its rank; the others get what
   }
 }
 
+TEST_CASE("job: receives that nobody sends for and open groups do not keep dt_finalize") {
+  for (const bool over_hosts : {false, true}) {
+    for (const bool in_group : {false, true}) {
+      CAPTURE(over_hosts);
+      CAPTURE(in_group);
+      require_all_ok(run_ranks(
+          2,
+          [&](const Rank& rank) -> dt_status {
+            int64_t value = 0;
+            dt_work* work = nullptr;
+            if (in_group) RANK_TRY(dt_group_begin(rank.world));
+            RANK_TRY(dt_recv(rank.world, &value, 1, DT_I64, 1 - rank.rank, nullptr, &work));
+            RANK_TRY(dt_finalize(rank.job, 20000));
+            dt_work_destroy(work);
+            return DT_OK;
+          },
+          {{"collective.timeout_ms", "60000"}},
+          [&](int rank) { return host_of(over_hosts, rank); }));
+    }
+  }
+}
+
+TEST_CASE("job: dt_finalize names the communicator whose operations did not end in its time") {
+  const auto outcomes = run_ranks(2, [&](const Rank& rank) -> dt_status {
+    int64_t value = 0;
+    if (rank.rank == 0) return dt_recv(rank.world, &value, 1, DT_I64, 1, nullptr, nullptr);
+    dt_work* work = nullptr;
+    RANK_TRY(dt_recv(rank.world, &value, 1, DT_I64, 0, nullptr, &work));
+    const dt_status status = dt_finalize(rank.job, 200);
+    dt_work_destroy(work);
+    return status;
+  });
+  INFO(outcomes[1].message);
+  CHECK(outcomes[1].status == DT_ERR_TIMEOUT);
+  CHECK(contains(outcomes[1].message, "dt_finalize on rank 1 ("));
+  CHECK(
+      contains(outcomes[1].message, "): operations of this rank on comm \"world\" have not ended"));
+  INFO(outcomes[0].message);
+  CHECK(outcomes[0].status == DT_ERR_PEER_LOST);
+  CHECK(names_leaver(outcomes[0].message, 1));
+}
+
 TEST_CASE("job: an abort is what the others hear of, though ranks leave because of it") {
   // Who hears of it first leaves at once, while others still wait for both.
   for (int round = 0; round < 10; ++round) {
