@@ -24,9 +24,9 @@ struct Disagreement {
 /// order, so that it is short also among many ranks.
 Disagreement disagreement(const std::vector<CallOfRank>& calls);
 
-/// Behind the name of a rank, where an operation waits for it.
+/// Behind the name of a rank, where an operation of another one needs it.
 inline constexpr char kHasLeft[] =
-    " has left the job with dt_finalize, and this operation needs it; let all ranks make the same "
-    "operations before one of them leaves";
+    " has left the job with dt_finalize, and this operation needs it; let every rank make its part "
+    "of each operation before it calls dt_finalize";
 
 }  // namespace dt

@@ -27,7 +27,11 @@ dt_status on(const char* function, Handle* handle, const char* argument, F&& bod
   return guard(function, [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<Object>(handle, argument));
     Status status = body(call, object);
-    if (status.code() == Code::kInvalidArgument) object->job->refused(status.message());
+    const Code code = status.code();
+    if (code == Code::kInvalidArgument || code == Code::kInvalidState ||
+        code == Code::kUnsupported) {
+      object->job->refused(status.message());
+    }
     return status;
   });
 }

@@ -8,12 +8,12 @@ namespace {
 constexpr int64_t kDefaultGraceMs = 30 * 60 * 1000;
 constexpr int64_t kHeedMs = 5000;  // telling the store that this program ends when asked to
 
-/// What is new in the ledgers, for the store; or each ledger, whether it has news or not.
+/// What is new in the ledgers, for the store; or how far each of them has come.
 std::vector<store::Orders> orders_of(backend::OrderBook& book, bool all) {
   std::vector<store::Orders> told;
   for (const auto& ledger : book.ledgers()) {
     store::Orders orders{ledger->communicator(), ledger->size(), {}};
-    for (const backend::Ledger::Entry& entry : ledger->take()) {
+    for (const backend::Ledger::Entry& entry : ledger->take(all)) {
       const bool whole = entry.sequence > 0;
       orders.news.push_back(
           {entry.position, entry.chain, entry.sequence, whole ? entry.call() : ""});
@@ -60,7 +60,8 @@ store::Activity Job::activity() {
   store::Activity told;
   told.refused = refused_.with([&](Refusal& refusal) {
     if (std::exchange(refusal.fresh, false)) refusal.stamp = seen.pulse.stamp;
-    if (refusal.stamp != seen.pulse.stamp) refusal.why.clear();  // it has gone on since
+    // It has gone on since.
+    if (seen.pulse.inside || refusal.stamp != seen.pulse.stamp) refusal.why.clear();
     return refusal.why;
   });
   if (seen.communicator.empty()) return told;

@@ -45,9 +45,10 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
   }
 }
 
-/// Ranks leave together as a rule, and then nobody is told: that would be the square of the ranks.
+/// Usually all ranks leave at about the same time, and to tell each of each would take the square
+/// of their number in messages: those that left within kDepartedMs are told together, to those that
+/// have not.
 void Server::Impl::note_departure(int32_t rank, int64_t now_ns) {
-  if (rank < 0) return;  // a tool
   orders_.leave(rank);
   departed_.push_back(rank);
   if (tell_departed_ns_ == kNeverNs) tell_departed_ns_ = now_ns + kDepartedMs * kNsPerMs;

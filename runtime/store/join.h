@@ -64,7 +64,8 @@ class JoinTable {
   Status admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded);
 
   void join(Ticket ticket, JoinRecord record, Patience patience, int64_t now_ns, Answers* answers);
-  void goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers);
+  /// True: a member has left by it.
+  bool goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers);
   /// The end of this connection is expected from now on (it aborted the job).
   void leave(uint64_t client, Answers* answers);
   /// The requester gave up waiting.

@@ -7,24 +7,25 @@
 // The second half of JoinTable: goodbye, death, deadlines.
 namespace dt::store {
 
-void JoinTable::goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers) {
+bool JoinTable::goodbye(Ticket ticket, Patience patience, int64_t now_ns, Answers* answers) {
   Slot* slot = slot_of(ticket.first);
   if (slot == nullptr || slot->stage == Stage::kConnected) {
     // A tool, or a rank that never joined: nobody counts on it.
     answers->push_back({ticket, {}, {}});
-    return;
+    return false;
   }
   if (slot->stage != Stage::kMember) {
     answers->push_back({ticket,
                         Status(Code::kInvalidState,
                                slot->member.text() + " is joining or has said goodbye already"),
                         {}});
-    return;
+    return false;
   }
   move(slot, Stage::kLeft);
   begin_waiting(slot, ticket.second, patience);
   finish_goodbyes(answers);
   expire(now_ns, answers);
+  return true;
 }
 
 void JoinTable::leave(uint64_t client, Answers* answers) {

@@ -36,9 +36,20 @@ void OrderTable::tell(const Member& member, const Orders& orders, int64_t now_ns
     teller.reached = std::max(teller.reached, each.position);
     add(&comm, member.rank, each, now_ns);
   }
+  if (gone_.count(member.rank) != 0) note_leaver(&comm, member.rank);
 }
 
-void OrderTable::leave(int32_t rank) { gone_.insert(rank); }
+void OrderTable::leave(int32_t rank) {
+  gone_.insert(rank);
+  for (auto& [name, comm] : comms_) note_leaver(&comm, rank);
+}
+
+void OrderTable::note_leaver(Comm* comm, int32_t rank) {
+  const auto teller = comm->tellers.find(rank);
+  if (teller == comm->tellers.end()) return;
+  int32_t& first = comm->left_first;
+  if (first < 0 || teller->second.reached < comm->tellers.at(first).reached) first = rank;
+}
 
 void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns) {
   // Nothing behind a difference tells more than the difference.
@@ -48,7 +59,7 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
     comm->points.erase(comm->points.begin());
   }
   Point& point = comm->points[order.position];
-  // A rank that contradicts itself disagrees with nobody: what it said first counts.
+  // Of a rank that tells two chains for one position the first counts: it must not be in two minds.
   const bool elsewhere = std::any_of(point.begin(), point.end(), [&](const Mind& each) {
     return each.chain != order.chain &&
            std::find(each.ranks.begin(), each.ranks.end(), rank) != each.ranks.end();
@@ -105,28 +116,25 @@ std::string OrderTable::operation_text(const Mind& mind, int64_t position) {
 }
 
 /// A point that a rank which has left never came to: the others wait for it there.
-std::optional<Failure> OrderTable::left_behind(const std::string& name, const Comm& comm) const {
-  for (const int32_t rank : gone_) {
-    const auto teller = comm.tellers.find(rank);
-    if (teller == comm.tellers.end() || comm.points.empty()) continue;
-    const auto& [position, point] = *comm.points.rbegin();
-    if (position <= teller->second.reached) continue;
-    const Member& leaver = teller->second.member;
-    const Mind& mind = point[0];
-    Failure failure;
-    failure.scope = name;
-    ErrorInfo& info = failure.info;
-    info.code = Code::kPeerLost;
-    info.rank = rank;
-    info.host = leaver.host;
-    info.pid = leaver.pid;
-    info.operation = mind.call.substr(0, mind.call.find(' '));
-    info.sequence = mind.call.empty() ? -1 : mind.sequence;
-    info.message = format("%s on comm \"%s\": %s%s", operation_text(mind, position).c_str(),
-                          name.c_str(), leaver.text().c_str(), kHasLeft);
-    return failure;
-  }
-  return std::nullopt;
+std::optional<Failure> OrderTable::left_behind(const std::string& name, const Comm& comm) {
+  if (comm.left_first < 0 || comm.points.empty()) return std::nullopt;
+  const Teller& teller = comm.tellers.at(comm.left_first);
+  const auto& [position, point] = *comm.points.rbegin();
+  if (position <= teller.reached) return std::nullopt;
+  const Member& leaver = teller.member;
+  const Mind& mind = point[0];
+  Failure failure;
+  failure.scope = name;
+  ErrorInfo& info = failure.info;
+  info.code = Code::kPeerLost;
+  info.rank = leaver.rank;
+  info.host = leaver.host;
+  info.pid = leaver.pid;
+  info.operation = mind.call.substr(0, mind.call.find(' '));
+  info.sequence = mind.call.empty() ? -1 : mind.sequence;
+  info.message = format("%s on comm \"%s\": %s%s", operation_text(mind, position).c_str(),
+                        name.c_str(), leaver.text().c_str(), kHasLeft);
+  return failure;
 }
 
 Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {

@@ -43,6 +43,8 @@ class OrderTable {
     int32_t size = 0;
     std::map<int64_t, Point> points;  // by position
     std::map<int32_t, Teller> tellers;
+    // Of the tellers that have left, the one that came least far; -1: none has.
+    int32_t left_first = -1;
     int64_t heard_ns = 0;
     int64_t differs_at = 0;  // position of the first point with several minds; 0: none
     int64_t differs_since_ns = 0;
@@ -51,7 +53,8 @@ class OrderTable {
 
   Comm& comm_of(const Orders& orders, int64_t now_ns);
   static void add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns);
-  std::optional<Failure> left_behind(const std::string& name, const Comm& comm) const;
+  static void note_leaver(Comm* comm, int32_t rank);
+  static std::optional<Failure> left_behind(const std::string& name, const Comm& comm);
   static std::string operation_text(const Mind& mind, int64_t position);
   static Failure failure_of(const std::string& name, const Comm& comm);
 

@@ -72,8 +72,9 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       break;
     case FrameType::kGoodbye:
       vitals_.end(session->member.rank);
-      joins_.goodbye(ticket, patience, now_ns, &answers);
-      note_departure(session->member.rank, now_ns);
+      if (joins_.goodbye(ticket, patience, now_ns, &answers)) {
+        note_departure(session->member.rank, now_ns);
+      }
       join_deadline_ns_ = joins_.next_deadline_ns();
       review_gatherings();
       break;

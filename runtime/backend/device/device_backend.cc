@@ -30,10 +30,10 @@ struct Outcome {
 
 class DeviceBackend final : public Backend {
  public:
-  /// `compares_on`: with Check::kStrict.
+  /// `compares_on`: with Check::kStrict. `beside`: every backend on the host that this one uses.
   DeviceBackend(DeviceOptions options, std::shared_ptr<Carrier> carrier,
-                std::shared_ptr<Backend> compares_on)
-      : options_(std::move(options)) {
+                std::shared_ptr<Backend> compares_on, std::vector<std::shared_ptr<Backend>> beside)
+      : options_(std::move(options)), beside_(std::move(beside)) {
     DeviceChannel::Options channel;
     if (options_.check != Check::kOff) {
       channel.ledger = std::make_shared<Ledger>(options_.name, options_.size);
@@ -82,8 +82,12 @@ class DeviceBackend final : public Backend {
   const char* name() const override { return options_.backend_name; }
   Backend& on_host() override { return *options_.on_host; }
   bool idle() const override { return options_.on_host->idle(); }
-  void leave() override { options_.on_host->leave(); }
-  void peer_left(int32_t rank) override { options_.on_host->peer_left(rank); }
+  void leave() override {
+    for (const auto& each : beside_) each->leave();
+  }
+  void peer_left(int32_t rank) override {
+    for (const auto& each : beside_) each->peer_left(rank);
+  }
   std::shared_ptr<cuda::Runtime> device() const override {
     return options_.engine->device_thread()->runtime_ptr();
   }
@@ -285,6 +289,7 @@ class DeviceBackend final : public Backend {
   }
 
   const DeviceOptions options_;
+  const std::vector<std::shared_ptr<Backend>> beside_;
   std::shared_ptr<Carrier> carrier_;  ///< its memory is the channel's thread's
   std::shared_ptr<DeviceChannel> channel_;
   const Pool<Work> works_;  ///< of run()
@@ -339,10 +344,12 @@ Status run_on_host(Backend& on_host, const Collective& collective, const Interru
 
 Result<std::shared_ptr<Backend>> create_device_backend(DeviceOptions options, const Wait& wait) {
   DeviceOptions::Seat seat{options.name, options.rank, options.size, options.on_host};
+  std::vector<std::shared_ptr<Backend>> beside{options.on_host};
   if (options.carries_on_host && options.size > 1) {
     DT_TRY_VALUE(auto own, options.on_host->split(0, options.rank, options.name + " on the host",
                                                   wait.deadline));
     seat.on_host = std::move(own.backend);
+    beside.push_back(seat.on_host);
   }
   if (options.carries_on_host || options.size == 1) options.check = Check::kOff;
   std::shared_ptr<Backend> compares_on;
@@ -350,11 +357,12 @@ Result<std::shared_ptr<Backend>> create_device_backend(DeviceOptions options, co
     DT_TRY_VALUE(auto own, options.on_host->split(0, options.rank, options.name + " compared",
                                                   wait.deadline));
     compares_on = std::move(own.backend);
+    beside.push_back(compares_on);
   }
   const Wait limit{wait.deadline.earlier(Deadline::after_ms(options.open_timeout_ms)),
                    wait.interrupt};
-  auto backend =
-      std::make_shared<DeviceBackend>(options, options.make_carrier(seat), std::move(compares_on));
+  auto backend = std::make_shared<DeviceBackend>(options, options.make_carrier(seat),
+                                                 std::move(compares_on), std::move(beside));
   DT_TRY(agree(options, backend->open(limit), limit));
   return std::shared_ptr<Backend>(std::move(backend));
 }

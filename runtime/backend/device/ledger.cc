@@ -40,9 +40,10 @@ Ledger::Entry Ledger::add(const collective::Collective& collective, int64_t sequ
   });
 }
 
-std::vector<Ledger::Entry> Ledger::take() {
-  return state_.with([](State& state) {
+std::vector<Ledger::Entry> Ledger::take(bool last) {
+  return state_.with([&](State& state) {
     std::vector<Entry> news;
+    if (last && state.told == state.last && state.last > 0) --state.told;
     const int64_t recent = std::max(state.told, state.last - kRecent);
     const int64_t oldest = std::max(state.told, state.last - kMarkEvery * (kMarks - 1));
     for (int64_t at = (oldest / kMarkEvery + 1) * kMarkEvery; at <= recent; at += kMarkEvery) {
@@ -59,20 +60,24 @@ std::vector<Ledger::Entry> Ledger::take() {
   });
 }
 
-void OrderBook::enlist(const std::shared_ptr<Ledger>& ledger) {
+void OrderBook::enlist(std::shared_ptr<Ledger> ledger) {
   ledgers_.with([&](auto& all) {
-    std::erase_if(all, [](const auto& each) { return each.expired(); });
-    all.push_back(ledger);
+    // Nobody makes a new owner of one that only the book holds, so that the count is right.
+    if (all.size() >= kEndedMax)
+      std::erase_if(all, [](const auto& each) { return each.use_count() == 1; });
+    all.push_back(std::move(ledger));
   });
 }
 
 std::vector<std::shared_ptr<Ledger>> OrderBook::ledgers() {
   return ledgers_.with([](auto& all) {
-    std::vector<std::shared_ptr<Ledger>> live;
-    for (const auto& each : all) {
-      if (auto ledger = each.lock()) live.push_back(std::move(ledger));
-    }
-    return live;
+    std::vector<std::shared_ptr<Ledger>> told;
+    std::erase_if(all, [&](const auto& each) {
+      const bool ended = each.use_count() == 1;
+      told.push_back(each);
+      return ended;
+    });
+    return told;
   });
 }
 

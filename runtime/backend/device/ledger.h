@@ -46,8 +46,9 @@ class Ledger {
   /// The next collective. Allocates nothing.
   Entry add(const collective::Collective& collective, int64_t sequence);
   /// What was added since the last call, in order: the last ones whole, of those before only some,
-  /// as position and chain, at positions that are the same on all ranks.
-  std::vector<Entry> take();
+  /// as position and chain, at positions that are the same on all ranks. `last`: if nothing was
+  /// added, the last collective once more, so that it is plain how far this rank came.
+  std::vector<Entry> take(bool last = false);
 
  private:
   static constexpr int64_t kRecent = 64;
@@ -70,14 +71,16 @@ class Ledger {
   Guarded<State> state_;
 };
 
-/// The ledgers of a job's communicators, weakly. Any thread.
+/// The ledgers of a job's communicators. Any thread.
 class OrderBook {
  public:
-  void enlist(const std::shared_ptr<Ledger>& ledger);
+  void enlist(std::shared_ptr<Ledger> ledger);
+  /// Those of communicators that have ended are given away for the last time.
   std::vector<std::shared_ptr<Ledger>> ledgers();
 
  private:
-  Guarded<std::vector<std::weak_ptr<Ledger>>> ledgers_;
+  static constexpr size_t kEndedMax = 1024;  // where nobody takes what they have
+  Guarded<std::vector<std::shared_ptr<Ledger>>> ledgers_;
 };
 
 }  // namespace dt::backend

@@ -363,8 +363,8 @@ bool HostBackend::has_left(int32_t rank) const {
          engine_->arena()->has_left(group_->options().members[rank].local_rank);
 }
 
-/// A rank leaves when all of its own operations have ended, so whatever it had for the others is
-/// there when its mark is seen: what is blocked on it after another look is so for ever.
+/// A rank sets its mark when its last operation has ended, so that everything it had for the others
+/// is there when the mark is seen. What still waits for that rank after another look never ends.
 Step HostBackend::advance_channel() {
   Step step = channel_.advance();
   if (step != Step::kBlocked || !engine_->arena()->anyone_left()) return step;

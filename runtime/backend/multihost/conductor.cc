@@ -51,6 +51,11 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   operation->collective = collective;
   operation->work = std::move(work);
   operation->called_ns = monotonic_ns();
+  if (left_) {
+    complete(*operation,
+             Status(Code::kInvalidState, "this rank has left the job with dt_finalize"));
+    return;
+  }
   soonest_ = soonest_.earlier(collective.deadline);
   queue_.push_back(std::move(operation));
   drive();
@@ -355,8 +360,7 @@ tcp::Link& Conductor::link(int32_t peer) {
                     self->unreachable(peer, socket.status());
                   });
   }
-  // What it had to say before came with a connection that it made.
-  if (absent_.count(peer) != 0 && !link->is_open()) left(peer, true);
+  if (will_not_dial(peer)) left(peer, true);
   return *link;
 }
 

@@ -42,10 +42,12 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   /// loop knows of; then sets `ended`.
   void stop(std::shared_ptr<Event> ended);
 
-  /// This rank has left the job; nothing is under way. Tells the peers, those that ask later too.
+  /// This rank leaves the job, and what it had begun has ended. Tells the peers, also those that
+  /// ask later. What is enqueued afterwards fails.
   void leave();
 
-  /// A peer has left: where it was to dial, it will not.
+  /// The peer has left the job: it opens no connection any more, and one that breaks broke because
+  /// of that.
   void peer_left(int32_t peer);
 
   /// For a caller that visits the loop: looks at the connections that something is awaited of.
@@ -148,7 +150,9 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void left(int32_t peer, bool finalized);
   bool take_leave(bool finalized);
   Status destroyed() const;
-  void suspect(Status status);
+  /// Because of a connection to `peer`.
+  void suspect(int32_t peer, Status status);
+  bool will_not_dial(int32_t peer) const;
 
   Status failure(Code code, int32_t culprit, const std::string& message) const {
     return failure_of(present(), code, culprit, message);
@@ -207,6 +211,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   bool broken_ = false;
   bool telling_ = false;  ///< the control plane does not have the failure yet: nobody may see it
   Status suspicion_;      ///< a link broke; the control plane may know why
+  int32_t suspect_ = -1;  ///< whose connection it is about
   std::shared_ptr<Event> ended_;
 
   std::deque<OperationPtr> queue_;  ///< not begun
@@ -218,7 +223,8 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out
   std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator
-  std::set<int32_t> absent_;                             ///< ranks that have left the job
+  std::set<int32_t> absent_;  ///< ranks of the communicator that have left the job
+  bool left_ = false;         ///< this rank has
 
   // The collective at work:
   OperationPtr active_;

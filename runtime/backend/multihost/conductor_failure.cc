@@ -66,15 +66,18 @@ std::string Conductor::peer_text(int32_t peer) const {
 
 void Conductor::broke(int32_t peer, const std::string& reason) {
   const tcp::Peer there = mesh_.peer(roster_.world_ranks[peer]);
-  suspect(failure(
-      Code::kPeerLost, peer,
-      format("the connection between %s and %s broke: %s; look at the network between the hosts "
-             "and at the log of that rank, then start the job again",
-             mesh_.own_text().c_str(), there.text().c_str(), reason.c_str())));
+  suspect(
+      peer,
+      failure(
+          Code::kPeerLost, peer,
+          format(
+              "the connection between %s and %s broke: %s; look at the network between the hosts "
+              "and at the log of that rank, then start the job again",
+              mesh_.own_text().c_str(), there.text().c_str(), reason.c_str())));
 }
 
 void Conductor::unreachable(int32_t peer, const Status& status) {
-  suspect(failure(Code::kPeerLost, peer, status.message()));
+  suspect(peer, failure(Code::kPeerLost, peer, status.message()));
 }
 
 /// Found where an operation needs the peer, so there is no need to wait for a cause.
@@ -95,12 +98,20 @@ void Conductor::left(int32_t peer, bool finalized) {
 
 void Conductor::leave() {
   if (!broken_) (void)take_leave(true);
+  left_ = true;
 }
 
 void Conductor::peer_left(int32_t peer) {
   absent_.insert(peer);
+  if (!broken_ && will_not_dial(peer)) left(peer, true);
+}
+
+/// The peer with the lower rank dials. Where that is this rank, the answer to its call says whether
+/// the peer has left; what the peer sent before may still lie in the connection.
+bool Conductor::will_not_dial(int32_t peer) const {
   const auto known = links_.find(peer);
-  if (!broken_ && known != links_.end() && !known->second->is_open()) left(peer, true);
+  return absent_.count(peer) != 0 && known != links_.end() && !known->second->is_open() &&
+         roster_.world_ranks[peer] < roster_.world_ranks[roster_.rank];
 }
 
 /// False: some peer could not be told on its link.
@@ -130,9 +141,10 @@ Status Conductor::destroyed() const {
   return Status(std::move(info));
 }
 
-void Conductor::suspect(Status status) {
+void Conductor::suspect(int32_t peer, Status status) {
   if (broken_ || !suspicion_.ok()) return;
   suspicion_ = std::move(status);
+  suspect_ = peer;
   grace_timer_->start(kCutGraceMs);
 }
 
@@ -182,6 +194,7 @@ std::string Conductor::doing(int32_t peer, const tcp::Link& link) const {
 /// where the way to that one is cut here too, that is the news.
 void Conductor::on_grace() {
   if (broken_) return;
+  if (absent_.count(suspect_) != 0) return left(suspect_, true);
   const bool overdue =
       present() != nullptr && excuse_.apply(present()->collective.deadline).passed();
   const bool cut = std::any_of(links_.begin(), links_.end(),

@@ -114,7 +114,7 @@ HostArena::HostArena(int fd, const Options& options)
   views_.with([&](Views& views) { views.by_rank.resize(options_.local_size); });
 }
 
-/// First the mark, then the count, then the bells: who is woken, or counts by chance, finds the
+/// Order: the mark, the count, the doorbells. A rank that finds the count or is woken finds the
 /// mark.
 void HostArena::leave() {
   const bool in_peace = !quarantined_.load(std::memory_order_relaxed);

@@ -134,8 +134,8 @@ class HostArena {
   void peer_left(int32_t local_rank);
   /// Some rank has left; cheap enough to be asked whenever something is waited for.
   bool anyone_left() const {
-    return headers_[0]->leavers.load(std::memory_order_relaxed) != 0 ||
-           told_of_leavers_.load(std::memory_order_relaxed);
+    return headers_[0]->leavers.load(std::memory_order_seq_cst) != 0 ||
+           told_of_leavers_.load(std::memory_order_seq_cst);
   }
   /// In peace, or the store says so. What it wrote before is there then.
   bool has_left(int32_t local_rank) const {

@@ -38,6 +38,11 @@ TEST_CASE("Ledger: tells each collective once, in order, as a message would") {
   CHECK(news[1].call() == "barrier");
   CHECK(news[0].chain != news[1].chain);
   CHECK(ledger.take().empty());
+  const auto last = ledger.take(true);
+  REQUIRE(last.size() == 1);
+  CHECK(last[0].position == 2);
+  CHECK(last[0].chain == news[1].chain);
+  CHECK(ledger.take().empty());
 }
 
 TEST_CASE("Ledger: any difference, and any other order, is another chain from there on") {
@@ -91,14 +96,18 @@ TEST_CASE("Ledger: ranks that take at other times have positions in common") {
   }
 }
 
-TEST_CASE("OrderBook: holds the ledgers that live") {
+TEST_CASE("OrderBook: gives away the ledger of a communicator that has ended once more") {
   OrderBook book;
   auto first = std::make_shared<Ledger>("world", 2);
   const auto second = std::make_shared<Ledger>("world/0.0", 2);
   book.enlist(first);
   book.enlist(second);
   CHECK(book.ledgers().size() == 2);
+  first->add(allreduce(10), 1);
   first = nullptr;
+  const auto told = book.ledgers();
+  REQUIRE(told.size() == 2);
+  CHECK(told[0]->take().size() == 1);
   REQUIRE(book.ledgers().size() == 1);
   CHECK(book.ledgers()[0] == second);
 }

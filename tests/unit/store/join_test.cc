@@ -72,8 +72,9 @@ struct Table {
         "lost its network",
         &answers);
   }
-  void goodbye(int32_t rank, int64_t timeout_ms = -1) {
-    joins.goodbye({client(rank), 2}, Patience::starting(now_ns, timeout_ms), now_ns, &answers);
+  bool goodbye(int32_t rank, int64_t timeout_ms = -1) {
+    return joins.goodbye({client(rank), 2}, Patience::starting(now_ns, timeout_ms), now_ns,
+                         &answers);
   }
 };
 
@@ -304,10 +305,17 @@ TEST_CASE("JoinTable: a join must fit its hello, come once, and come from a rank
 
 TEST_CASE("JoinTable: goodbye ends when all have left, and a death in it is reported") {
   Table table(3);
+  CHECK(table.hello(0).ok());
+  CHECK_FALSE(table.goodbye(0));  // nobody counts on it yet
   table.join_all();
-  table.goodbye(0);
-  table.goodbye(1);
+  CHECK(table.goodbye(0));
+  CHECK(table.goodbye(1));
   CHECK(table.answers.empty());
+  CHECK_FALSE(table.goodbye(1));
+  REQUIRE(table.answers.size() == 1);
+  CHECK(table.answers[0].status.message() ==
+        "rank 1 (hostA pid 13) is joining or has said goodbye already");
+  table.answers.clear();
   CHECK_FALSE(table.lose(1).has_value());  // its end was announced
   table.goodbye(2);
   REQUIRE(table.answers.size() == 2);  // ranks 0 and 2

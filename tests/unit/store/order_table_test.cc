@@ -140,8 +140,8 @@ TEST_CASE("OrderTable: who waits for a rank that has left is told so at once") {
   CHECK(
       info.message ==
       "allreduce #13 on comm \"world\": rank 1 (node1 pid 101) has left the job with dt_finalize, "
-      "and this operation needs it; let all ranks make the same operations before one of them "
-      "leaves");
+      "and this operation needs it; let every rank make its part of each operation before it calls "
+      "dt_finalize");
   table.tell(member(0), orders(2, {call(4, 8)}), 3'000'000);
   CHECK(table.verdicts(3'000'000, kPatienceNs).empty());
   // One that called nothing there says so as it leaves.
