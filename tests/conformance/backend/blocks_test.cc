@@ -293,7 +293,28 @@ TEST_CASE("Blocks: every size of element, misaligned, in place, shared on some r
 
 TEST_CASE("Blocks: any kind, from any root, may be the first operation of a world or a part") {
   const auto first = [](const Rank& rank, Kind kind, int32_t root) {
-    if (dt::collective::moves_blocks(kind)) {
+    if (kind == Kind::kSend) {  // to the next rank, and from the one before
+      int32_t out = rank.rank;
+      int32_t in = -1;
+      Collective send;
+      send.kind = kind;
+      send.send = &out;
+      send.count = 1;
+      send.dtype = Dtype::kI32;
+      send.root = (rank.rank + 1) % rank.size;
+      send.deadline = Deadline::after_ms(kBlocksMs);
+      Collective recv = send;
+      recv.kind = Kind::kRecv;
+      recv.send = nullptr;
+      recv.recv = &in;
+      recv.root = (rank.rank + rank.size - 1) % rank.size;
+      const auto sent = std::make_shared<Work>();
+      rank.expect_ok(rank.backend->submit(send, sent), "submit");
+      rank.expect_ok(rank.run(recv), "recv");
+      rank.expect(rank.backend->wait(*sent, {send.deadline}), "sent");
+      rank.expect_ok(sent->status(), "send");
+      rank.expect(in == recv.root, dt::format("got %d from %d", in, recv.root));
+    } else if (dt::collective::moves_blocks(kind)) {
       Case one;
       one.kind = kind;
       one.unit = 3;
@@ -312,17 +333,18 @@ TEST_CASE("Blocks: any kind, from any root, may be the first operation of a worl
                                  kind == Kind::kScatter || kind == Kind::kScatterv);
   }
   for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllgather,
-                          Kind::kReduceScatter, Kind::kBarrier}) {
+                          Kind::kReduceScatter, Kind::kBarrier, Kind::kSend}) {
     kinds.emplace_back(kind, kind == Kind::kReduce || kind == Kind::kBroadcast);
   }
   for (const std::vector<int32_t>& of_rank :
        {std::vector<int32_t>{0, 1}, {0, 1, 2}, {0, 0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 1, 3, 4}}) {
     const auto size = static_cast<int32_t>(of_rank.size());
-    for (const auto& [kind, rooted] : kinds) {
+    for (const auto& [each, rooted] : kinds) {
+      const Kind kind = each;
       for (int32_t root = 0; root < (rooted ? size : 1); ++root) {
         CAPTURE(dt::backend::kind_name(kind));
         CAPTURE(root);
-        on_block_setups({blocks_over_hosts(of_rank)}, [&, kind = kind](Rank& rank) {
+        on_block_setups({blocks_over_hosts(of_rank)}, [&](Rank& rank) {
           // The part is made first, so that the world's first operation is no help to it.
           auto part = rank.backend->split(0, -rank.rank, "part", Deadline::after_ms(kBlocksMs));
           rank.expect_ok(part.status(), "split");
@@ -332,8 +354,7 @@ TEST_CASE("Blocks: any kind, from any root, may be the first operation of a worl
           turned.rank = rank.size - 1 - rank.rank;
           first(turned, kind, root);
         });
-        on_block_setups({blocks_over_hosts(of_rank)},
-                        [&, kind = kind](Rank& rank) { first(rank, kind, root); });
+        on_block_setups({blocks_over_hosts(of_rank)}, [&](Rank& rank) { first(rank, kind, root); });
       }
     }
   }

@@ -175,6 +175,28 @@ TEST_CASE("device: an interrupt ends what is under way at once, and NCCL is abor
   }
 }
 
+TEST_CASE("device: what the host carries fails at once where a rank of another host has left") {
+  Setup setup = over("staged", 2);
+  setup.hosts = {0, 1};
+  for (const int32_t leaver : {0, 1}) {
+    require_none(run_ranks(setup, [&](Rank& rank) {
+      std::vector<float> data(kDeviceCount, 1);
+      rank.expect_ok(rank.run(sum(&data)), "first");
+      rank.expect(rank.backend->idle(), "idle");
+      rank.meet();
+      if (rank.rank == leaver) {
+        rank.backend->leave();
+        return rank.meet();
+      }
+      const Status status = rank.run(sum(&data, 60'000));
+      rank.expect(status.code() == Code::kPeerLost &&
+                      contains(status, " has left the job with dt_finalize, and this operation"),
+                  status.message());
+      rank.meet();
+    }));
+  }
+}
+
 TEST_CASE("device: who only polls hears of a hanging call when the device is looked after") {
   require_none(run_ranks(over_nccl(2), [&](Rank& rank) {
     std::vector<float> data(kDeviceCount, 1);
