@@ -530,14 +530,16 @@ DT_API dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out
 
 /**
  * Leaves the job together: returns when every rank has called it, so that nobody mistakes an end
- * for a death. What this rank has begun ends first. An operation of another rank that needs this
- * one afterwards fails at once with DT_ERR_PEER_LOST, "rank 1 (...) has left the job with
- * dt_finalize"; on GPUs within two of heartbeat.interval_ms. Later calls on the job and its
- * communicators return DT_ERR_INVALID_STATE. Idempotent.
+ * for a death. What this rank has begun ends first, unless the job failed, or all ranks are here
+ * and it does not move for five seconds. An operation of another rank that needs this one
+ * afterwards fails at once with DT_ERR_PEER_LOST, "rank 1 (...) has left the job with dt_finalize";
+ * over NCCL within two of heartbeat.interval_ms, and not at all where that or watchdog.check is
+ * off. Later calls on the job and its communicators return DT_ERR_INVALID_STATE. Idempotent.
  * @param job        the handle.
  * @param timeout_ms how long to wait for the others; < 0: job.finalize_timeout_ms.
- * @return DT_OK; DT_ERR_TIMEOUT naming who is still there; DT_ERR_PEER_LOST or DT_ERR_ABORTED when
- * the job failed. The job has ended in every case.
+ * @return DT_OK; DT_ERR_TIMEOUT naming who is still there, or the communicator on which operations
+ * of this rank did not end; DT_ERR_PEER_LOST or DT_ERR_ABORTED when the job failed. The job has
+ * ended in every case.
  * @thread any, once no other call on the job is in flight
  * @since ABI 0
  */

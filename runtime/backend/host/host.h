@@ -83,14 +83,15 @@ struct HostWorldOptions {
   /// The local ranks of a communicator that spans hosts: its backend names the operations and tells
   /// of failures, this one does neither.
   bool part = false;
-  /// Of a part, by local rank: the ranks in the larger communicator. Empty: the world ranks.
+  /// Of a part, by place on the host: the ranks in the larger communicator. Empty: the world ranks.
   std::vector<int32_t> whole_ranks;
   /// Called once, without locks, by whichever thread noticed that the communicator broke (never
   /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.
   std::function<void(const std::string& communicator, const Status&)> on_broken;
 };
 
-/// Collective over the local ranks; once per engine. Ranks of the communicator are local ranks.
+/// Collective over the ranks of the host; once per engine. The communicator numbers them as
+/// HostEngine::Options::world_ranks does.
 Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
                                                    const HostWorldOptions& options,
                                                    const Wait& wait);
