@@ -21,7 +21,8 @@ Status check_buffer(const Call& call, const char* argument, const void* buffer, 
 Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
                      int64_t b_bytes, int64_t allowed);
 
-/// A call that other ranks may wait for. If it is refused, they are told why.
+/// Runs a call that needs all ranks. If it is refused here, the reason goes into the stall reports
+/// of the ranks that wait for this one.
 template <class Object, class Handle, class F>
 dt_status on(const char* function, Handle* handle, const char* argument, F&& body) noexcept {
   return guard(function, [&](const Call& call) -> Status {

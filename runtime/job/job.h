@@ -105,7 +105,7 @@ class Job {
     if (!status.ok()) tracer_->settle(Tracer::kSettleMs);
     return status;
   }
-  /// A call of this rank was refused, which others may wait for: they are told why.
+  /// A call of this rank was refused. The stall reports of other ranks show the reason.
   void refused(const std::string& why) {
     refused_.with([&](Refusal& refusal) { refusal = {why, true, 0}; });
   }

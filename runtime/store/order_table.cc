@@ -59,7 +59,7 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
     comm->points.erase(comm->points.begin());
   }
   Point& point = comm->points[order.position];
-  // Of a rank that tells two chains for one position the first counts: it must not be in two minds.
+  // If a rank reports two chains for one position, the first counts: it must not be counted twice.
   const bool elsewhere = std::any_of(point.begin(), point.end(), [&](const Mind& each) {
     return each.chain != order.chain &&
            std::find(each.ranks.begin(), each.ranks.end(), rank) != each.ranks.end();

@@ -43,7 +43,7 @@ class OrderTable {
     int32_t size = 0;
     std::map<int64_t, Point> points;  // by position
     std::map<int32_t, Teller> tellers;
-    // Of the tellers that have left, the one that came least far; -1: none has.
+    // The rank that has left with the lowest position; -1: none has left.
     int32_t left_first = -1;
     int64_t heard_ns = 0;
     int64_t differs_at = 0;  // position of the first point with several minds; 0: none

@@ -469,7 +469,8 @@ TEST_CASE("job: an operation that one rank never enters times out and names it, 
   require_all_ok(outcomes);
 }
 
-TEST_CASE("job: who still needs a rank that has left is told so at once, and it leaves in peace") {
+TEST_CASE(
+    "job: an operation that needs a rank which has left fails at once; the leaver ends well") {
   for (const bool over_hosts : {false, true}) {
     for (const bool late : {false, true}) {
       CAPTURE(over_hosts);

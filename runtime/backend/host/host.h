@@ -83,7 +83,7 @@ struct HostWorldOptions {
   /// The local ranks of a communicator that spans hosts: its backend names the operations and tells
   /// of failures, this one does neither.
   bool part = false;
-  /// Of a part, by place on the host: the ranks in the larger communicator. Empty: the world ranks.
+  /// With `part`: each rank's number in the larger communicator. Empty: the world ranks.
   std::vector<int32_t> whole_ranks;
   /// Called once, without locks, by whichever thread noticed that the communicator broke (never
   /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.

@@ -122,7 +122,7 @@ TEST_CASE(
   CHECK(contains(verdicts[0].info.message, "rank 1 (node1, pid 101): barrier"));
 }
 
-TEST_CASE("OrderTable: who waits for a rank that has left is told so at once") {
+TEST_CASE("OrderTable: an operation that waits for a rank which has left fails at once") {
   OrderTable table;
   table.tell(member(0), orders(2, {call(1, 5), call(2, 6)}), 10);
   table.tell(member(1), orders(2, {call(1, 5), call(2, 6)}), 10);
