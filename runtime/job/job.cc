@@ -523,48 +523,52 @@ Status Job::undrained() const {
 Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
                               const Wait& wait) {
   // What stands in an open group was never begun.
-  const auto unfinished = [](const auto& each) {
-    return each->broken().ok() && !each->grouping() && !each->backend().idle();
+  const auto unfinished = [&] {
+    return std::find_if(communicators.begin(), communicators.end(), [](const auto& each) {
+      return each->broken().ok() && !each->grouping() && !each->backend().idle();
+    });
   };
   const auto steps = [&] {
     uint64_t all = 0;
     for (const auto& each : communicators) all += each->backend().pulse().stamp;
     return all;
   };
+  const auto count = [&](int64_t change) {
+    return control_->client()->add(
+        kFinishingKey, change,
+        Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});
+  };
   bool counted = false;
   bool all_here = false;
   uint64_t seen = steps();
   Deadline count_at = Deadline::after_ms(kCountMs);
   Deadline standstill = Deadline::never();
-  while (std::any_of(communicators.begin(), communicators.end(), unfinished)) {
-    if (wait.interrupted()) return {};
-    if (wait.deadline.passed()) {
-      const auto each = std::find_if(communicators.begin(), communicators.end(), unfinished);
-      if (each == communicators.end()) return {};
-      return Status(
-          Code::kTimeout,
-          format("dt_finalize on rank %d (%s): operations of this rank on comm \"%s\" have "
-                 "not ended; they are given up. Wait for them before, or give dt_finalize "
-                 "more time",
-                 place_.rank, host_name_.c_str(), (*each)->name().c_str()));
-    }
+  auto late = unfinished();
+  while (late != communicators.end() && !wait.interrupted() && !wait.deadline.passed() &&
+         !standstill.passed()) {
     for (const auto& each : communicators) (void)each->backend().help();
     (void)Event().wait({Deadline::after_ms(kFinishMs), wait.interrupt});
-    if (all_here) {
-      if (std::exchange(seen, steps()) != seen) standstill = Deadline::after_ms(kStandstillMs);
-      if (standstill.passed()) return {};
-    } else if (count_at.passed()) {
-      const auto waiting = control_->client()->add(
-          kFinishingKey, counted ? 0 : 1,
-          Wait{wait.deadline.earlier(Deadline::after_ms(kReportMs)), wait.interrupt});
+    if (all_here && std::exchange(seen, steps()) != seen) {
+      standstill = Deadline::after_ms(kStandstillMs);
+    } else if (!all_here && count_at.passed()) {
+      const auto waiting = count(counted ? 0 : 1);
       counted |= waiting.ok();
       all_here = waiting.ok() &&
                  waiting.value() + static_cast<int64_t>(board_->left().size()) >= place_.world_size;
       count_at = Deadline::after_ms(kCountMs);
       if (all_here) standstill = Deadline::after_ms(kStandstillMs);
     }
+    late = unfinished();
   }
-  return {};
+  // Before the goodbye: who has left is counted by that.
+  if (counted && !wait.interrupted()) (void)count(-1);
+  if (late == communicators.end() || wait.interrupted() || standstill.passed()) return {};
+  return Status(
+      Code::kTimeout,
+      format("dt_finalize on rank %d (%s): operations of this rank on comm \"%s\" have not "
+             "ended; they are given up. Wait for them before, or give dt_finalize more "
+             "time",
+             place_.rank, host_name_.c_str(), (*late)->name().c_str()));
 }
 
 Status Job::finalize(int64_t timeout_ms) {
