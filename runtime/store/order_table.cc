@@ -108,11 +108,24 @@ std::vector<Failure> OrderTable::verdicts(int64_t now_ns, int64_t patience_ns) {
   return found;
 }
 
-/// "allreduce #812"
-std::string OrderTable::operation_text(const Mind& mind, int64_t position) {
-  if (mind.call.empty()) return format("collective %lld", static_cast<long long>(position));
-  return format("%s #%lld", mind.call.substr(0, mind.call.find(' ')).c_str(),
-                static_cast<long long>(mind.sequence));
+/// `what` is said of the operation at `position`, which `mind` names; `culprit` is to blame.
+Failure OrderTable::failure_at(const std::string& name, int64_t position, const Mind& mind,
+                               Code code, const Member& culprit, const std::string& what) {
+  Failure failure;
+  failure.scope = name;
+  ErrorInfo& info = failure.info;
+  info.code = code;
+  info.rank = culprit.rank;
+  info.host = culprit.host;
+  info.pid = culprit.pid;
+  info.operation = mind.call.substr(0, mind.call.find(' '));
+  info.sequence = mind.call.empty() ? -1 : mind.sequence;
+  const std::string operation =
+      mind.call.empty()
+          ? format("collective %lld", static_cast<long long>(position))
+          : format("%s #%lld", info.operation.c_str(), static_cast<long long>(mind.sequence));
+  info.message = format("%s on comm \"%s\": %s", operation.c_str(), name.c_str(), what.c_str());
+  return failure;
 }
 
 /// A point that a rank which has left never came to: the others wait for it there.
@@ -122,19 +135,7 @@ std::optional<Failure> OrderTable::left_behind(const std::string& name, const Co
   const auto& [position, point] = *comm.points.rbegin();
   if (position <= teller.reached) return std::nullopt;
   const Member& leaver = teller.member;
-  const Mind& mind = point[0];
-  Failure failure;
-  failure.scope = name;
-  ErrorInfo& info = failure.info;
-  info.code = Code::kPeerLost;
-  info.rank = leaver.rank;
-  info.host = leaver.host;
-  info.pid = leaver.pid;
-  info.operation = mind.call.substr(0, mind.call.find(' '));
-  info.sequence = mind.call.empty() ? -1 : mind.sequence;
-  info.message = format("%s on comm \"%s\": %s%s", operation_text(mind, position).c_str(),
-                        name.c_str(), leaver.text().c_str(), kHasLeft);
-  return failure;
+  return failure_at(name, position, point[0], Code::kPeerLost, leaver, leaver.text() + kHasLeft);
 }
 
 Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
@@ -159,20 +160,8 @@ Failure OrderTable::failure_of(const std::string& name, const Comm& comm) {
     members.push_back(&member);
   }
   const Disagreement found = disagreement(calls);
-  const Member& culprit = *members[found.culprit];
-  const Mind& shown = *minds.begin()->second;
-  Failure failure;
-  failure.scope = name;
-  ErrorInfo& info = failure.info;
-  info.code = Code::kMismatch;
-  info.rank = culprit.rank;
-  info.host = culprit.host;
-  info.pid = culprit.pid;
-  info.operation = shown.call.substr(0, shown.call.find(' '));
-  info.sequence = shown.call.empty() ? -1 : shown.sequence;
-  info.message = format("%s on comm \"%s\": %s", operation_text(shown, comm.differs_at).c_str(),
-                        name.c_str(), found.text.c_str());
-  return failure;
+  return failure_at(name, comm.differs_at, *minds.begin()->second, Code::kMismatch,
+                    *members[found.culprit], found.text);
 }
 
 }  // namespace dt::store

@@ -55,7 +55,8 @@ class OrderTable {
   static void add(Comm* comm, int32_t rank, const Order& order, int64_t now_ns);
   static void note_leaver(Comm* comm, int32_t rank);
   static std::optional<Failure> left_behind(const std::string& name, const Comm& comm);
-  static std::string operation_text(const Mind& mind, int64_t position);
+  static Failure failure_at(const std::string& name, int64_t position, const Mind& mind, Code code,
+                            const Member& culprit, const std::string& what);
   static Failure failure_of(const std::string& name, const Comm& comm);
 
   std::map<std::string, Comm> comms_;
