@@ -8,7 +8,7 @@
 namespace dt::store {
 namespace {
 
-constexpr int64_t kDepartedMs = 200;  // from the first goodbye until the others are told
+constexpr int64_t kDepartedMs = 200;  // from the first goodbye to the news of it
 
 }  // namespace
 
@@ -45,9 +45,9 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
   }
 }
 
-/// Usually all ranks leave at about the same time, and to tell each of each would take the square
-/// of their number in messages: those that left within kDepartedMs are told together, to those that
-/// have not.
+/// Usually all ranks leave at about the same time. A message to each rank about each other one
+/// would be the square of their number, so the store waits kDepartedMs and then sends one message
+/// about all that have left to those that have not.
 void Server::Impl::note_departure(int32_t rank, int64_t now_ns) {
   orders_.leave(rank);
   departed_.push_back(rank);

@@ -66,14 +66,11 @@ std::string Conductor::peer_text(int32_t peer) const {
 
 void Conductor::broke(int32_t peer, const std::string& reason) {
   const tcp::Peer there = mesh_.peer(roster_.world_ranks[peer]);
-  suspect(
-      peer,
-      failure(
-          Code::kPeerLost, peer,
-          format(
-              "the connection between %s and %s broke: %s; look at the network between the hosts "
-              "and at the log of that rank, then start the job again",
-              mesh_.own_text().c_str(), there.text().c_str(), reason.c_str())));
+  const std::string text = format(
+      "the connection between %s and %s broke: %s; look at the network between the hosts "
+      "and at the log of that rank, then start the job again",
+      mesh_.own_text().c_str(), there.text().c_str(), reason.c_str());
+  suspect(peer, failure(Code::kPeerLost, peer, text));
 }
 
 void Conductor::unreachable(int32_t peer, const Status& status) {

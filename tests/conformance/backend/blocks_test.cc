@@ -345,7 +345,7 @@ TEST_CASE("Blocks: any kind, from any root, may be the first operation of a worl
         CAPTURE(dt::backend::kind_name(kind));
         CAPTURE(root);
         on_block_setups({blocks_over_hosts(of_rank)}, [&](Rank& rank) {
-          // The part is made first, so that the world's first operation is no help to it.
+          // No operation of the world comes before, which would make the connections.
           auto part = rank.backend->split(0, -rank.rank, "part", Deadline::after_ms(kBlocksMs));
           rank.expect_ok(part.status(), "split");
           if (!part.ok()) return;

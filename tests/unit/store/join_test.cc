@@ -137,7 +137,7 @@ TEST_CASE("place_ranks: hints win only when those of all ranks fit together") {
   CHECK(place_ranks(records)[1].node_rank == 1);
 }
 
-TEST_CASE("JoinTable: a host's ranks are told in their order, however the launcher numbers them") {
+TEST_CASE("JoinTable: the verdict lists the ranks of a host in ascending order") {
   Table table(4);
   for (int32_t rank = 0; rank < 4; ++rank) {
     JoinRecord record = record_of(rank, 4);
