@@ -18,7 +18,6 @@
 
 #include "base/fork.h"
 #include "transport/shm/handover.h"
-#include "transport/shm/memory_limit.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14

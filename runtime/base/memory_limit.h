@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace dt::shm {
+namespace dt {
 
 /// What this process can still take before the kernel would kill somebody for it.
 struct MemoryLimit {
@@ -16,4 +16,4 @@ struct MemoryLimit {
 /// tens of microseconds. Unreadable sources limit nothing.
 MemoryLimit memory_limit();
 
-}  // namespace dt::shm
+}  // namespace dt

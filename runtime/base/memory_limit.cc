@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/shm/memory_limit.h"
+#include "base/memory_limit.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace dt::shm {
+namespace dt {
 namespace {
 
 std::string read_text(const std::string& path) {
@@ -55,6 +55,24 @@ void limit_by_cgroup(MemoryLimit& limit, const std::string& folder, const char* 
   limit_by(limit, max - current + std::max<int64_t>(cache, 0), folder + max_file);
 }
 
+/// The process's cgroup, which stands behind `mark` in a line of `groups`, and those above it,
+/// which limit it too. In a container the folder of that name may not be mounted: then `root` is
+/// its own.
+void limit_by_cgroups(MemoryLimit& limit, const std::string& groups, const std::string& mark,
+                      const std::string& root, const char* max_file, const char* current_file,
+                      const char* cache_field) {
+  std::string path;
+  if (const size_t found = groups.find(mark); found != std::string::npos) {
+    const size_t begin = found + mark.size();
+    path = groups.substr(begin, groups.find('\n', begin) - begin);
+  }
+  while (path.size() > 1) {
+    limit_by_cgroup(limit, root + path, max_file, current_file, cache_field);
+    path.resize(path.rfind('/'));
+  }
+  limit_by_cgroup(limit, root, max_file, current_file, cache_field);
+}
+
 }  // namespace
 
 MemoryLimit memory_limit() {
@@ -67,23 +85,11 @@ MemoryLimit memory_limit() {
     limit_by(limit, (available + swap) * kKib, "MemAvailable of /proc/meminfo");
   }
   const std::string groups = read_text("/proc/self/cgroup");
-  const size_t v2 = groups.rfind("0::", 0) == 0 ? 0 : groups.find("\n0::");
-  std::string path;
-  if (v2 != std::string::npos) {
-    const size_t begin = groups.find("::", v2) + 2;
-    path = groups.substr(begin, groups.find('\n', begin) - begin);
-  }
-  // Every level above may limit too; in a container the path may name a folder that is not mounted.
-  while (!path.empty()) {
-    limit_by_cgroup(limit, "/sys/fs/cgroup" + (path == "/" ? std::string() : path), "/memory.max",
-                    "/memory.current", "inactive_file ");
-    const size_t slash = path.rfind('/');
-    if (slash == std::string::npos || path == "/") break;
-    path.resize(std::max<size_t>(slash, 1));
-  }
-  limit_by_cgroup(limit, "/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
-                  "/memory.usage_in_bytes", "total_inactive_file ");
+  limit_by_cgroups(limit, groups, "0::", "/sys/fs/cgroup", "/memory.max", "/memory.current",
+                   "inactive_file ");
+  limit_by_cgroups(limit, groups, ":memory:", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
+                   "/memory.usage_in_bytes", "total_inactive_file ");
   return limit;
 }
 
-}  // namespace dt::shm
+}  // namespace dt
