@@ -86,6 +86,8 @@ constexpr Key kKeys[] = {
      "Address the store listens on; empty: the one that peers use, loopback with one host."},
     {"store.max_connections", "DT_STORE_MAX_CONNECTIONS", Type::kInteger, "", 1, 1 << 20, "16384", "",
      kAny, false, "Clients that the store serves at once; more are refused."},
+    {"store.memory_mb", "DT_STORE_MEMORY_MB", Type::kInteger, "", 0, 1 << 20, "0", "", kAny, false,
+     "MiB that the store keeps for connections, and for keys; 0: a quarter of the memory, 64 to 4096."},
     {"store.torch_compat", "DT_STORE_TORCH_COMPAT", Type::kBool, "", 0, 0, "false", "", kAny, false,
      "The store answers clients of PyTorch's TCPStore too; dt run points MASTER_PORT at it."},
     {"store.torch_address", "DT_STORE_TORCH_ADDRESS", Type::kString, "", 0, 270, "", "", kAny, false,

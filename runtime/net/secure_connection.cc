@@ -3,9 +3,26 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
+#include <string_view>
 #include <utility>
 
 namespace dt::net {
+
+namespace {
+
+constexpr size_t kSealedBytes = 256 << 10;  // at a time
+
+/// Bytes that are to be encrypted, and shared ones behind them.
+struct Unsealed {
+  std::string bytes;
+  SharedBytes shared;
+
+  size_t own_bytes() const { return sizeof *this + bytes.capacity(); }
+  size_t size() const { return bytes.size() + shared.size(); }
+};
+
+}  // namespace
 
 struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::State> {
   State(const Security& security, Purpose purpose, Side side, SecureEvents given)
@@ -16,6 +33,13 @@ struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::
   SecureEvents events;
   std::unique_ptr<Connection> connection;
   std::function<bool(char)> passes;
+  /// What waits until the peer has taken what is in front of it: encrypted bytes are each
+  /// connection's own, so shared ones stay shared for as long as they can.
+  std::deque<Unsealed> unsealed;
+  size_t unsealed_bytes = 0;  // all of them
+  size_t unsealed_kept = 0;   // without shared bytes
+  size_t sealed = 0;          // of the first of them
+  bool ending = false;        // shutdown() waits for them
   bool open = false;
   bool passed = false;
   bool refused = false;
@@ -32,7 +56,9 @@ struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::
     };
     wire.on_drained = [weak] {
       const auto self = weak.lock();
-      if (self != nullptr && self->open && self->events.on_drained) self->events.on_drained();
+      if (self == nullptr || !self->open) return;
+      self->seal();
+      if (self->events.on_drained && !self->congested()) self->events.on_drained();
     };
     wire.on_close = [weak](int error) {
       if (const auto self = weak.lock(); self != nullptr && self->events.on_close) {
@@ -77,6 +103,59 @@ struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::
     const Status status = tls->open(data, bytes, &plain);
     if (!plain.empty() && events.on_bytes) events.on_bytes(plain.data(), plain.size());
     if (!status.ok() && connection != nullptr) broken();
+  }
+
+  bool congested() const {
+    return connection != nullptr && (connection->congested() || !unsealed.empty());
+  }
+
+  void write(std::string bytes, SharedBytes shared) {
+    if (tls == nullptr) return connection->write(std::move(bytes), std::move(shared));
+    if (ending) return;
+    Unsealed next{std::move(bytes), std::move(shared)};
+    unsealed_bytes += next.size();
+    unsealed_kept += next.own_bytes();
+    unsealed.push_back(std::move(next));
+    if (connection->kept_bytes() + unsealed_kept > Connection::kMaxQueuedBytes) {
+      forget_unsealed();
+      return connection->give_up(ENOBUFS);
+    }
+    seal();
+  }
+
+  /// As much as the peer takes. A connection that is congested will tell when it is drained.
+  void seal() {
+    while (!unsealed.empty() && !connection->congested()) {
+      const Unsealed& first = unsealed.front();
+      std::string wire;
+      size_t room = kSealedBytes;
+      size_t at = sealed;
+      for (std::string_view part : {std::string_view(first.bytes), first.shared.view()}) {
+        const size_t skipped = std::min(at, part.size());
+        at -= skipped;
+        part = part.substr(skipped, room);
+        room -= part.size();
+        if (!tls->seal(part, &wire).ok()) {
+          forget_unsealed();
+          return broken();
+        }
+      }
+      const size_t done = kSealedBytes - room;
+      sealed += done;
+      unsealed_bytes -= done;
+      if (sealed == first.size()) {
+        unsealed_kept -= first.own_bytes();
+        unsealed.pop_front();
+        sealed = 0;
+      }
+      connection->write(std::move(wire));
+    }
+    if (unsealed.empty() && std::exchange(ending, false)) connection->shutdown();
+  }
+
+  void forget_unsealed() {
+    unsealed.clear();
+    unsealed_bytes = unsealed_kept = sealed = 0;
   }
 
   /// What came or would go makes no sense any more.
@@ -134,17 +213,11 @@ bool SecureConnection::is_open() const { return state_->open; }
 
 bool SecureConnection::passed() const { return state_->passed; }
 
-void SecureConnection::write(std::string bytes) { write(std::move(bytes), nullptr); }
+void SecureConnection::write(std::string bytes) { write(std::move(bytes), {}); }
 
-void SecureConnection::write(std::string bytes, std::shared_ptr<const std::string> shared) {
-  State& state = *state_;
-  if (!state.open || state.connection == nullptr) return;
-  if (state.tls == nullptr) return state.connection->write(std::move(bytes), std::move(shared));
-  std::string wire;
-  Status status = state.tls->seal(bytes, &wire);
-  if (status.ok() && shared != nullptr) status = state.tls->seal(*shared, &wire);
-  if (!status.ok()) return state.broken();
-  state.connection->write(std::move(wire));
+void SecureConnection::write(std::string bytes, SharedBytes shared) {
+  if (!state_->open || state_->connection == nullptr) return;
+  state_->write(std::move(bytes), std::move(shared));
 }
 
 void SecureConnection::hold() {
@@ -160,15 +233,25 @@ void SecureConnection::pause(bool paused) {
 }
 
 void SecureConnection::shutdown() {
-  if (state_->connection != nullptr) state_->connection->shutdown();
+  if (state_->connection == nullptr) return;
+  state_->ending = !state_->unsealed.empty();
+  if (!state_->ending) state_->connection->shutdown();
 }
 
-bool SecureConnection::congested() const {
-  return state_->connection != nullptr && state_->connection->congested();
-}
+bool SecureConnection::congested() const { return state_->congested(); }
 
 size_t SecureConnection::queued_bytes() const {
-  return state_->connection == nullptr ? 0 : state_->connection->queued_bytes();
+  if (state_->connection == nullptr) return 0;
+  return state_->connection->queued_bytes() + state_->unsealed_bytes;
+}
+
+size_t SecureConnection::kept_bytes() const {
+  if (state_->connection == nullptr) return 0;
+  return state_->connection->kept_bytes() + state_->unsealed_kept;
+}
+
+void SecureConnection::limit_kernel_buffers(int bytes) {
+  if (state_->connection != nullptr) state_->connection->limit_kernel_buffers(bytes);
 }
 
 std::string SecureConnection::peer_host() const {

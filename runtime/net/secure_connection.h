@@ -47,13 +47,15 @@ class SecureConnection {
 
   // As of a Connection, once it is open; before, nothing is sent.
   void write(std::string bytes);
-  void write(std::string bytes, std::shared_ptr<const std::string> shared);
+  void write(std::string bytes, SharedBytes shared);
   void hold();
   void release();
   void pause(bool paused);
   void shutdown();
   bool congested() const;
   size_t queued_bytes() const;
+  size_t kept_bytes() const;
+  void limit_kernel_buffers(int bytes);
   std::string peer_host() const;
   /// After on_refused only.
   void write_plain(std::string bytes);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <string_view>
 
 #include "net/handle.h"
@@ -24,6 +25,17 @@ constexpr int kKeepaliveCount = 3;
 constexpr int kMaxBacklog = 4096;
 constexpr size_t kMaxHeldBytes = 64 << 10;  // pieces that are kept to go out as one
 
+/// Bytes that the kernel has not taken yet.
+struct WriteRequest {
+  uv_write_t request;
+  std::string bytes;
+  SharedBytes shared;
+  size_t left;  // of both, to be sent
+  std::shared_ptr<TcpHandle> handle;
+
+  size_t kept_bytes() const { return sizeof *this + bytes.capacity(); }
+};
+
 }  // namespace
 
 struct TcpHandle final : Handle {
@@ -33,8 +45,10 @@ struct TcpHandle final : Handle {
   uv_shutdown_t ending;
   ConnectionEvents events;
   Listener::OnAccept on_accept;
-  size_t queued_bytes = 0;  // with those that are held
-  std::string held;         // small pieces, while `holding`
+  size_t queued_bytes = 0;           // with those that are held
+  size_t kept_bytes = 0;             // of `writes`
+  std::string held;                  // small pieces, while `holding` or behind `writes`
+  std::deque<WriteRequest*> writes;  // in the order in which libuv ends them
   bool holding = false;
   int guarded_fd = -1;
   bool dialled = false;
@@ -105,15 +119,20 @@ struct TcpHandle final : Handle {
     owner_loop->post([self = keep(), error] { self->tell_close(error); });
   }
 
-  void wrote(size_t bytes, int error) {
-    queued_bytes -= bytes;
+  void send_held();
+
+  void wrote(const WriteRequest& write, int error) {
+    queued_bytes -= write.left;
     if (closing()) return;
+    writes.pop_front();
+    kept_bytes -= write.kept_bytes();
     if (error != 0) {
       // The reading side tells the reason, after what the peer said last, such as a refusal.
       writing_failed = true;
       read(true);
       return;
     }
+    if (writes.empty() && !holding) send_held();
     if (congested && queued_bytes < Connection::kHighWaterBytes / 2) {
       congested = false;
       read(!paused);
@@ -128,18 +147,24 @@ void TcpHandle::before_close() {
     uv_buf_t last = uv_buf_init(held.data(), static_cast<unsigned>(held.size()));
     uv_try_write(stream(), &last, 1);
   }
+  // The memory goes now: who drops a connection for its sake counts on that. libuv, which tells the
+  // end of each request in the loop's next turn, never reads the bytes of a closed handle.
+  for (WriteRequest* write : std::exchange(writes, {})) {
+    std::string().swap(write->bytes);
+    write->shared = {};
+  }
+  std::string().swap(held);
+  kept_bytes = 0;
   if (guarded_fd >= 0) release_fd_from_fork_guard(guarded_fd);
   guarded_fd = -1;
 }
 
 namespace {
 
-using SharedBytes = std::shared_ptr<const std::string>;
-
 /// What is left of a string and of a shared one behind it, once `taken` of their bytes are sent.
 struct Pieces {
   Pieces(const std::string& bytes, const SharedBytes& shared, size_t taken) {
-    const std::string_view parts[2] = {bytes, shared == nullptr ? std::string_view() : *shared};
+    const std::string_view parts[2] = {bytes, shared.view()};
     for (std::string_view part : parts) {
       const size_t skipped = std::min(taken, part.size());
       taken -= skipped;
@@ -155,18 +180,10 @@ struct Pieces {
   unsigned count = 0;
 };
 
-struct WriteRequest {
-  uv_write_t request;
-  std::string bytes;
-  SharedBytes shared;  // may be null
-  size_t left;         // of both, to be sent
-  std::shared_ptr<TcpHandle> handle;
-};
-
 /// `bytes` and `shared` count as queued already. What the kernel takes at once needs no request,
 /// after which libuv would tell the kernel anew what it waits for.
 void send(TcpHandle* handle, std::string bytes, SharedBytes shared) {
-  const size_t count = bytes.size() + (shared == nullptr ? 0 : shared->size());
+  const size_t count = bytes.size() + shared.size();
   Pieces all(bytes, shared, 0);
   const int sent = uv_try_write(handle->stream(), all.buffers, all.count);
   const size_t taken = sent > 0 ? static_cast<size_t>(sent) : 0;  // an error comes again below
@@ -175,18 +192,30 @@ void send(TcpHandle* handle, std::string bytes, SharedBytes shared) {
   auto* write =
       new WriteRequest{{}, std::move(bytes), std::move(shared), count - taken, handle->keep()};
   write->request.data = write;
+  handle->writes.push_back(write);
+  handle->kept_bytes += write->kept_bytes();
   Pieces rest(write->bytes, write->shared, taken);
   const int error = uv_write(
       &write->request, handle->stream(), rest.buffers, rest.count,
       [](uv_write_t* request, int status) {
         const std::unique_ptr<WriteRequest> done(static_cast<WriteRequest*>(request->data));
-        done->handle->wrote(done->left, status);
+        done->handle->wrote(*done, status);
       });
   if (error == 0) return;
   handle->queued_bytes -= write->left;
+  handle->kept_bytes -= write->kept_bytes();
+  handle->writes.pop_back();
   delete write;
   handle->fail_later(-error);
 }
+
+}  // namespace
+
+void TcpHandle::send_held() {
+  if (!held.empty()) send(this, std::exchange(held, {}), {});
+}
+
+namespace {
 
 int read_somaxconn() {
   char text[16] = {};
@@ -254,18 +283,20 @@ void Connection::open(ConnectionEvents events) {
   handle_->read(!handle_->paused);
 }
 
-void Connection::write(std::string bytes) { write(std::move(bytes), nullptr); }
+void Connection::write(std::string bytes) { write(std::move(bytes), {}); }
 
-void Connection::write(std::string bytes, std::shared_ptr<const std::string> shared) {
+void Connection::write(std::string bytes, SharedBytes shared) {
   TcpHandle& handle = *handle_;
-  const size_t count = bytes.size() + (shared == nullptr ? 0 : shared->size());
+  const size_t count = bytes.size() + shared.size();
   if (handle.closing() || handle.writing_failed || count == 0) return;
-  if (handle.queued_bytes + count > kMaxQueuedBytes) {
+  if (kept_bytes() + bytes.size() > kMaxQueuedBytes) {
     handle.fail_later(ENOBUFS);
     return;
   }
   handle.queued_bytes += count;
-  if (handle.holding && shared == nullptr && handle.held.size() + count <= kMaxHeldBytes) {
+  // Behind what is under way small pieces wait too: each request has a price of its own.
+  const bool holds = handle.holding || !handle.writes.empty();
+  if (holds && shared.size() == 0 && handle.held.size() + count <= kMaxHeldBytes) {
     handle.held += bytes;
   } else if (handle.held.empty()) {
     send(&handle, std::move(bytes), std::move(shared));
@@ -283,8 +314,7 @@ void Connection::hold() { handle_->holding = true; }
 
 void Connection::release() {
   handle_->holding = false;
-  if (handle_->closing() || handle_->held.empty()) return;
-  send(handle_.get(), std::exchange(handle_->held, {}), nullptr);
+  if (!handle_->closing() && handle_->writes.empty()) handle_->send_held();
 }
 
 void Connection::pause(bool paused) {
@@ -295,7 +325,7 @@ void Connection::pause(bool paused) {
 
 void Connection::shutdown() {
   if (handle_->closing()) return;
-  if (!handle_->held.empty()) send(handle_.get(), std::exchange(handle_->held, {}), nullptr);
+  handle_->send_held();
   // The callback needs nothing: an error also shows on the reading side.
   uv_shutdown(&handle_->ending, handle_->stream(), [](uv_shutdown_t*, int) {});
 }
@@ -330,6 +360,14 @@ std::string Connection::peer_host() const {
 }
 
 size_t Connection::queued_bytes() const { return handle_->queued_bytes; }
+
+size_t Connection::kept_bytes() const { return handle_->kept_bytes + handle_->held.capacity(); }
+
+void Connection::limit_kernel_buffers(int bytes) {
+  if (handle_->guarded_fd < 0) return;
+  setsockopt(handle_->guarded_fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  setsockopt(handle_->guarded_fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+}
 
 // ---- Listener ----
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "net/address.h"
@@ -14,6 +16,28 @@
 namespace dt::net {
 
 struct TcpHandle;
+
+/// Bytes that many connections are sent: kept once, and changed by nobody.
+class SharedBytes {
+ public:
+  SharedBytes() = default;
+  SharedBytes(std::shared_ptr<const std::string> text)  // NOLINT(google-explicit-constructor)
+      : text_(std::move(text)) {
+    if (text_ != nullptr) view_ = *text_;
+  }
+
+  std::string_view view() const { return view_; }
+  size_t size() const { return view_.size(); }
+  SharedBytes part(size_t at, size_t bytes) const {
+    SharedBytes part = *this;
+    part.view_ = view_.substr(at, bytes);
+    return part;
+  }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+  std::string_view view_;
+};
 
 /// What a connection tells its owner, on the loop's thread. After the Connection is destroyed or
 /// closed by its owner nothing is told any more. A callback may destroy the Connection.
@@ -34,7 +58,7 @@ class Connection {
   /// reading: a peer that does not take its answers gets no more questions answered. A dialled one
   /// reads on, so that two ends with much to say to each other both get through.
   static constexpr size_t kHighWaterBytes = 1 << 20;
-  /// Above this many the peer is given up: on_close(ENOBUFS).
+  /// Above this many, shared ones aside, the peer is given up: on_close(ENOBUFS).
   static constexpr size_t kMaxQueuedBytes = size_t{512} << 20;
 
   static Result<std::unique_ptr<Connection>> dial(Loop* loop, const Address& address,
@@ -47,8 +71,7 @@ class Connection {
   void open(ConnectionEvents events);
   /// Queues the bytes. Errors arrive through on_close, never during this call.
   void write(std::string bytes);
-  /// The same with bytes behind them that many connections are sent, which nobody changes.
-  void write(std::string bytes, std::shared_ptr<const std::string> shared);
+  void write(std::string bytes, SharedBytes shared);
   /// Until release(), small pieces are kept and go out as one: for the answers to questions that
   /// came together. What is kept goes out at the latest with the end of the connection.
   void hold();
@@ -61,7 +84,12 @@ class Connection {
   void give_up(int error);
   /// Drops the connection with a reset instead of an orderly end. No event follows.
   void reset();
+  /// Of the bytes that are not sent yet; shared ones count as any others.
   size_t queued_bytes() const;
+  /// The memory that its queue takes, without shared bytes.
+  size_t kept_bytes() const;
+  /// What the kernel may keep of it, either way; it counts against the memory of a cgroup.
+  void limit_kernel_buffers(int bytes);
   /// The numeric address of this end, without the port; empty when there is none.
   std::string local_host() const;
   /// The same of the other end.

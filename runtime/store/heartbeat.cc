@@ -21,9 +21,7 @@ void Server::Impl::begin_watch(int64_t now_ns) {
 
 void Server::Impl::beat(uint64_t id, Session* session, Request* request, int64_t now_ns) {
   // One that does not take our answers gets no more of them.
-  if (!session->connection->congested()) {
-    session->connection->write(encode_frame(FrameType::kBeat, 0, {}));
-  }
+  if (!session->connection->congested()) send(session, encode_frame(FrameType::kBeat, 0, {}));
   const int32_t rank = session->member.rank;
   if (joins_.client_of(rank) != id) return;
   tell_disagreements(now_ns);
@@ -63,8 +61,7 @@ void Server::Impl::tell_departed(int64_t now_ns) {
   const std::string frame = encode_frame(FrameType::kDeparted, 0, encode(departed));
   for (const Member& member : joins_.members()) {
     const auto found = sessions_.find(joins_.client_of(member.rank));
-    if (found != sessions_.end() && !found->second->refused)
-      found->second->connection->write(frame);
+    if (found != sessions_.end() && !found->second->refused) send(found->second.get(), frame);
   }
 }
 
@@ -72,10 +69,7 @@ void Server::Impl::set_busy(Session* session, Request* request, int64_t now_ns) 
   Busy& busy = request->busy;
   busy.rank = session->member.rank;
   vitals_.busy(busy, now_ns);
-  const std::string frame = encode_frame(FrameType::kBusy, 0, encode(busy));
-  for (const auto& [id, other] : sessions_) {
-    if (other->welcomed && !other->refused) other->connection->write(frame);
-  }
+  tell_members(encode_frame(FrameType::kBusy, 0, encode(busy)));
   // Behind the push, so that the rank itself knows when its call returns.
   reply(session, request->id, std::string());
 }
@@ -133,7 +127,7 @@ void Server::Impl::declare_lost(int32_t rank, const std::string& doubt, int64_t 
       "%s was declared lost: the store heard nothing of it for %s, so the other ranks go on "
       "without it; end this process, and start the job again or let them end",
       session->member.text().c_str(), silence.c_str());
-  session->connection->write(encode_frame(FrameType::kFailure, 0, encode(farewell)));
+  send(session, encode_frame(FrameType::kFailure, 0, encode(farewell)));
   session->refused = true;
   session->connection->shutdown();
 }
@@ -147,17 +141,14 @@ std::string Server::Impl::last_words(const Session& session) const {
 
 void Server::Impl::push_stop() {
   tell_news();
-  const std::string frame = encode_frame(FrameType::kStop, 0, {});
-  for (const auto& [id, session] : sessions_) {
-    if (session->welcomed && !session->refused) session->connection->write(frame);
-  }
+  tell_members(encode_frame(FrameType::kStop, 0, {}));
 }
 
 /// To the log of rank 0, or of the store where rank 0 is not there.
 void Server::Impl::notice(const std::string& text) {
   const auto first = sessions_.find(joins_.client_of(0));
   if (first != sessions_.end() && !first->second->refused) {
-    first->second->connection->write(encode_frame(FrameType::kNotice, 0, text));
+    send(first->second.get(), encode_frame(FrameType::kNotice, 0, text));
   } else if (options_.logger) {
     options_.logger->log(LogLevel::kWarning, "%s", text.c_str());
   }

@@ -8,6 +8,24 @@
 
 namespace dt::store {
 
+namespace {
+
+/// PyTorch's clients name keys of these only, see torch_service.h.
+Owner owner_of(const std::string& key) {
+  const bool guests = key.rfind("torch/", 0) == 0 || key.rfind("dt.torch", 0) == 0;
+  return guests ? Owner::kGuests : Owner::kMembers;
+}
+
+}  // namespace
+
+SharedText SharedTexts::keep(std::string text) {
+  *bytes_ += text.size();
+  return {new std::string(std::move(text)), [all = bytes_](const std::string* gone) {
+            *all -= gone->size();
+            delete gone;
+          }};
+}
+
 Patience Patience::starting(int64_t now_ns, int64_t timeout_ms) {
   Patience patience;
   patience.timeout_ms = timeout_ms;
@@ -19,25 +37,39 @@ Patience Patience::starting(int64_t now_ns, int64_t timeout_ms) {
 
 // ---- keys and values ----
 
-const std::string* Keyspace::find(const std::string& key) const {
+const SharedText& Keyspace::share(const std::string& key) const {
+  static const SharedText kAbsent;
   const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  return found == values_.end() ? kAbsent : found->second;
 }
 
-Status Keyspace::check_room(size_t added, size_t removed) const {
-  if (bytes_ - removed + added <= max_bytes_) return {};
-  return Status(Code::kOutOfMemory,
-                format("the store is full: %zu of %zu bytes are used and %zu more were asked for; "
-                       "delete keys that are no longer needed",
-                       bytes_, max_bytes_, added));
+Status Keyspace::check_room(Owner owner, size_t added, size_t removed) const {
+  const bool full = bytes_ - removed + added > max_bytes_;
+  const bool guests_full =
+      owner == Owner::kGuests && guest_bytes_ - removed + added > max_guest_bytes_;
+  if (!full && !guests_full) return {};
+  return Status(
+      Code::kOutOfMemory,
+      format("%s is full: %zu of %zu bytes are used and %zu more were asked for; delete keys that "
+             "are no longer needed, or raise store.memory_mb",
+             full ? "the store" : "the share of PyTorch's clients in the store",
+             full ? bytes_ : guest_bytes_, full ? max_bytes_ : max_guest_bytes_, added));
+}
+
+void Keyspace::charge(Owner owner, size_t added, size_t removed) {
+  bytes_ += added - removed;
+  if (owner == Owner::kGuests) guest_bytes_ += added - removed;
 }
 
 void Keyspace::put(const std::string& key, std::string value, Answers* released) {
   ++version_;
   const auto [position, inserted] = values_.try_emplace(key);
-  if (on_change_) on_change_(key, inserted ? nullptr : &position->second, &value);
-  bytes_ += value.size() + (inserted ? key.size() : 0) - position->second.size();
-  position->second = std::move(value);
+  if (on_change_) on_change_(key, position->second.get(), &value);
+  const Owner owner = owner_of(key);
+  const size_t before = inserted ? 0 : position->second->size();
+  charge(owner, value.size() + (inserted ? key.size() + kItemBytes : 0), before);
+  value_bytes_[static_cast<size_t>(owner)] += value.size() - before;
+  position->second = texts(owner).keep(std::move(value));
   const auto waiting = waiting_for_.find(key);
   if (waiting == waiting_for_.end()) return;
   const std::set<Ticket> tickets = std::move(waiting->second);
@@ -47,12 +79,12 @@ void Keyspace::put(const std::string& key, std::string value, Answers* released)
   }
 }
 
-void Keyspace::release(Waits::iterator wait, const std::string& key, const std::string& value,
+void Keyspace::release(Waits::iterator wait, const std::string& key, const SharedText& value,
                        Answers* released) {
   wait->second.missing.erase(key);
   if (!wait->second.missing.empty()) return;
   released->push_back(
-      {wait->first, {}, wait->second.kind == WaitKind::kValue ? value : std::string()});
+      {wait->first, {}, {}, wait->second.kind == WaitKind::kValue ? value : nullptr});
   remove(wait);
 }
 
@@ -66,18 +98,18 @@ void Keyspace::notice(const std::string& key, size_t count, Answers* released) {
   }
   for (const Ticket& ticket : chosen) waiting->second.erase(ticket);
   if (waiting->second.empty()) waiting_for_.erase(waiting);
-  for (const Ticket& ticket : chosen) release(waits_.find(ticket), key, {}, released);
+  for (const Ticket& ticket : chosen) release(waits_.find(ticket), key, nullptr, released);
 }
 
 Status Keyspace::reserve(size_t bytes) {
-  DT_TRY(check_room(bytes, 0));
-  bytes_ += bytes;
+  DT_TRY(check_room(Owner::kGuests, bytes, 0));
+  charge(Owner::kGuests, bytes, 0);
   return {};
 }
 
 Status Keyspace::set(const std::string& key, std::string value, Answers* released) {
   const std::string* old = find(key);
-  DT_TRY(check_room(value.size() + (old == nullptr ? key.size() : 0),
+  DT_TRY(check_room(owner_of(key), value.size() + (old == nullptr ? key.size() + kItemBytes : 0),
                     old == nullptr ? 0 : old->size()));
   put(key, std::move(value), released);
   return {};
@@ -85,9 +117,13 @@ Status Keyspace::set(const std::string& key, std::string value, Answers* release
 
 Status Keyspace::multi_set(const std::vector<std::string>& keys, std::vector<std::string> values,
                            Answers* released) {
-  size_t added = 0;  // overwriting may need less; the check must only never be too late
-  for (size_t i = 0; i < keys.size(); ++i) added += keys[i].size() + values[i].size();
-  DT_TRY(check_room(added, 0));
+  // Overwriting may need less; the check must only never be too late.
+  size_t added[2] = {};
+  for (size_t i = 0; i < keys.size(); ++i) {
+    added[static_cast<size_t>(owner_of(keys[i]))] += keys[i].size() + values[i].size() + kItemBytes;
+  }
+  DT_TRY(check_room(Owner::kMembers, added[0] + added[1], 0));
+  DT_TRY(check_room(Owner::kGuests, added[1], 0));
   for (size_t i = 0; i < keys.size(); ++i) put(keys[i], std::move(values[i]), released);
   return {};
 }
@@ -128,8 +164,11 @@ bool Keyspace::erase(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
   ++version_;
-  if (on_change_) on_change_(key, &found->second, nullptr);
-  bytes_ -= found->first.size() + found->second.size();
+  if (on_change_) on_change_(key, found->second.get(), nullptr);
+  const Owner owner = owner_of(key);
+  const size_t value_bytes = found->second->size();
+  charge(owner, 0, key.size() + kItemBytes + value_bytes);
+  value_bytes_[static_cast<size_t>(owner)] -= value_bytes;
   values_.erase(found);
   return true;
 }
@@ -154,7 +193,7 @@ size_t Keyspace::count(const std::string& prefix) const {
 
 // ---- waits ----
 
-Status Keyspace::admit(Ticket ticket, size_t bytes) const {
+Status Keyspace::admit(Ticket ticket, Owner owner, size_t bytes) const {
   if (waits_.count(ticket) != 0) {
     return Status(Code::kInvalidArgument, "the request's number is in use on this connection");
   }
@@ -164,7 +203,7 @@ Status Keyspace::admit(Ticket ticket, size_t bytes) const {
                   format("this connection has %zu calls waiting in the store, the limit",
                          kMaxWaitsPerClient));
   }
-  return check_room(bytes, 0);
+  return check_room(owner, bytes, 0);
 }
 
 void Keyspace::insert(Ticket ticket, PendingWait wait) {
@@ -172,7 +211,7 @@ void Keyspace::insert(Ticket ticket, PendingWait wait) {
   if (wait.patience.deadline_ns != kNeverNs) {
     deadlines_.insert({wait.patience.deadline_ns, ticket});
   }
-  bytes_ += wait.bytes;
+  charge(wait.owner, wait.bytes, 0);
   ++waits_of_client_[ticket.first];
   waits_.emplace(ticket, std::move(wait));
 }
@@ -181,7 +220,7 @@ Keyspace::PendingWait Keyspace::remove(Waits::iterator position) {
   const Ticket ticket = position->first;
   PendingWait wait = std::move(position->second);
   waits_.erase(position);
-  bytes_ -= wait.bytes;
+  charge(wait.owner, 0, wait.bytes);
   deadlines_.erase({wait.patience.deadline_ns, ticket});
   if (const auto count = waits_of_client_.find(ticket.first); --count->second == 0) {
     waits_of_client_.erase(count);
@@ -205,19 +244,20 @@ void Keyspace::wait(Ticket ticket, std::vector<std::string> keys, WaitKind kind,
   wait.key_count = keys.size();
   wait.kind = kind;
   wait.patience = patience;
-  const std::string* value = nullptr;
+  wait.owner = kind == WaitKind::kNoticed ? Owner::kGuests : Owner::kMembers;
+  wait.bytes = kItemBytes;
+  SharedText value;
   for (std::string& key : keys) {
-    value = find(key);
+    value = share(key);
     if (value != nullptr) continue;
-    wait.bytes += 2 * key.size();
+    wait.bytes += kItemBytes + 2 * key.size();
     wait.missing.insert(std::move(key));
   }
   if (wait.missing.empty()) {
-    const bool wants_value = kind == WaitKind::kValue && value != nullptr;
-    answers->push_back({ticket, {}, wants_value ? *value : std::string()});
+    answers->push_back({ticket, {}, {}, kind == WaitKind::kValue ? value : nullptr});
   } else if (patience.ended(now_ns)) {
     answers->push_back({ticket, timeout_status(wait), {}});
-  } else if (Status admitted = admit(ticket, wait.bytes); !admitted.ok()) {
+  } else if (Status admitted = admit(ticket, wait.owner, wait.bytes); !admitted.ok()) {
     answers->push_back({ticket, std::move(admitted), {}});
   } else {
     insert(ticket, std::move(wait));
@@ -239,7 +279,8 @@ void Keyspace::barrier(Ticket ticket, const std::string& who, const std::string&
          {}});
     return;
   }
-  if (Status admitted = admit(ticket, name.size()); !admitted.ok()) {
+  const size_t bytes = name.size() + who.size() + kItemBytes;
+  if (Status admitted = admit(ticket, Owner::kMembers, bytes); !admitted.ok()) {
     answers->push_back({ticket, std::move(admitted), {}});
     return;
   }
@@ -247,7 +288,7 @@ void Keyspace::barrier(Ticket ticket, const std::string& who, const std::string&
   wait.barrier = name;
   wait.who = who;
   wait.patience = patience;
-  wait.bytes = name.size();
+  wait.bytes = bytes;
   BarrierState& state = barriers_[name];
   state.count = count;
   state.arrived.push_back(ticket);

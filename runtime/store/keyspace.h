@@ -23,14 +23,30 @@ namespace dt::store {
 /// A request that waits for its answer: which connection, which request on it.
 using Ticket = std::pair<uint64_t, uint64_t>;
 
+/// Kept once, for all who are to be told it. Null: nothing.
+using SharedText = std::shared_ptr<const std::string>;
+
 struct Answer {
   Ticket ticket;
   Status status;
-  std::string payload;  ///< when the status is ok
-  /// Comes behind the payload: what many are told, kept once. Null: nothing.
-  std::shared_ptr<const std::string> shared = nullptr;
+  std::string payload;          ///< when the status is ok
+  SharedText shared = nullptr;  ///< comes behind the payload
 };
 using Answers = std::vector<Answer>;
+
+/// Makes shared texts and knows how many bytes of them somebody still needs. One thread.
+class SharedTexts {
+ public:
+  SharedText keep(std::string text);
+  size_t bytes() const { return *bytes_; }
+
+ private:
+  const std::shared_ptr<size_t> bytes_ = std::make_shared<size_t>(0);  // the texts may live longer
+};
+
+/// Who makes the store keep something. PyTorch's clients need no token, so they have a limit of
+/// their own, below that of all.
+enum class Owner { kMembers, kGuests };
 
 inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
@@ -61,13 +77,18 @@ class Keyspace {
  public:
   static constexpr size_t kMaxBytes = size_t{4} << 30;  ///< keys, values and waits together
   static constexpr size_t kMaxWaitsPerClient = 4096;
+  /// What a key, a wait or a key that is waited for takes beside its bytes.
+  static constexpr size_t kItemBytes = 256;
 
-  explicit Keyspace(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+  explicit Keyspace(size_t max_bytes = kMaxBytes, size_t max_guest_bytes = kMaxBytes)
+      : max_bytes_(max_bytes), max_guest_bytes_(max_guest_bytes) {}
 
   Status set(const std::string& key, std::string value, Answers* released);
   Status multi_set(const std::vector<std::string>& keys, std::vector<std::string> values,
                    Answers* released);
-  const std::string* find(const std::string& key) const;
+  const std::string* find(const std::string& key) const { return share(key).get(); }
+  /// Null: the key is not there.
+  const SharedText& share(const std::string& key) const;
   Result<int64_t> add(const std::string& key, int64_t delta, Answers* released);
   Result<CompareSet> compare_set(const std::string& key, const std::optional<std::string>& expected,
                                  const std::string& desired, Answers* released);
@@ -95,9 +116,15 @@ class Keyspace {
   int64_t next_deadline_ns() const;
   size_t pending() const { return waits_.size(); }
 
-  /// Charges bytes that somebody keeps beside the keys against the same limit.
+  /// Charges bytes that a guest makes somebody keep beside the keys against the same limits.
   Status reserve(size_t bytes);
-  void give_back(size_t bytes) { bytes_ -= bytes; }
+  void give_back(size_t bytes) { charge(Owner::kGuests, 0, bytes); }
+  /// For answers that many are told.
+  SharedTexts& texts(Owner owner) { return texts_[static_cast<size_t>(owner)]; }
+  /// Bytes of texts() that no key has: answers that are on their way, or values of before.
+  size_t loose_bytes(Owner owner) const {
+    return texts_[static_cast<size_t>(owner)].bytes() - value_bytes_[static_cast<size_t>(owner)];
+  }
   /// Hears of each change of a value, before it happens: null before a creation, or for a deletion.
   using OnChange = std::function<void(const std::string& key, const std::string* before,
                                       const std::string* after)>;
@@ -111,7 +138,8 @@ class Keyspace {
     std::string barrier;  // its name, when it is a barrier
     std::string who;
     Patience patience;
-    size_t bytes = 0;  // charged against max_bytes_
+    Owner owner = Owner::kMembers;
+    size_t bytes = 0;  // charged
   };
   struct BarrierState {
     int32_t count = 0;
@@ -119,21 +147,26 @@ class Keyspace {
   };
   using Waits = std::map<Ticket, PendingWait>;
 
-  Status admit(Ticket ticket, size_t bytes) const;
+  Status admit(Ticket ticket, Owner owner, size_t bytes) const;
   void put(const std::string& key, std::string value, Answers* released);
   /// One key less to wait for; the last one ends the wait.
-  void release(Waits::iterator wait, const std::string& key, const std::string& value,
+  void release(Waits::iterator wait, const std::string& key, const SharedText& value,
                Answers* released);
-  Status check_room(size_t added, size_t removed) const;
+  Status check_room(Owner owner, size_t added, size_t removed) const;
+  void charge(Owner owner, size_t added, size_t removed);
   void insert(Ticket ticket, PendingWait wait);
   /// Takes the wait out of every index.
   PendingWait remove(Waits::iterator position);
   Status timeout_status(const PendingWait& wait) const;
 
   const size_t max_bytes_;
+  const size_t max_guest_bytes_;
   size_t bytes_ = 0;
+  size_t guest_bytes_ = 0;  // of those
+  SharedTexts texts_[2];    // by owner; also of values
+  size_t value_bytes_[2] = {};
   uint64_t version_ = 0;
-  std::map<std::string, std::string> values_;  // ordered, for list()
+  std::map<std::string, SharedText> values_;  // ordered, for list()
   Waits waits_;
   std::unordered_map<std::string, std::set<Ticket>> waiting_for_;  // key -> who waits
   std::map<std::string, BarrierState> barriers_;

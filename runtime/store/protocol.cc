@@ -6,8 +6,9 @@
 namespace dt::store {
 namespace {
 
-constexpr size_t kCompactBytes = 1 << 20;  // read bytes are dropped from the buffer beyond this
-constexpr unsigned kVarintBits = 7;        // in each byte of a varint
+constexpr size_t kCompactBytes = 1 << 20;     // read bytes are dropped from the buffer beyond this
+constexpr size_t kKeptBufferBytes = 4 << 10;  // of an empty buffer
+constexpr unsigned kVarintBits = 7;           // in each byte of a varint
 constexpr uint8_t kVarintMore = 1 << kVarintBits;  // set where another byte follows
 
 template <class T>
@@ -58,12 +59,14 @@ std::string encode_frame(FrameType type, uint64_t id, std::string_view payload) 
 
 // ---- FrameParser ----
 
+void empty_buffer(std::string* buffer) {
+  if (buffer->capacity() > kKeptBufferBytes) std::string().swap(*buffer);
+  buffer->clear();
+}
+
 void FrameParser::feed(const char* data, size_t bytes) {
   if (!status_.ok()) return;
-  if (begin_ == buffer_.size()) {
-    buffer_.clear();
-    begin_ = 0;
-  } else if (begin_ > kCompactBytes) {
+  if (begin_ > kCompactBytes) {
     buffer_.erase(0, begin_);
     begin_ = 0;
   }
@@ -72,6 +75,10 @@ void FrameParser::feed(const char* data, size_t bytes) {
 
 bool FrameParser::next(Frame* out) {
   if (!status_.ok()) return false;
+  if (begin_ == buffer_.size()) {
+    empty_buffer(&buffer_);
+    begin_ = 0;
+  }
   const size_t available = buffer_.size() - begin_;
   const char* header = buffer_.data() + begin_;
   // The magic is checked as soon as its bytes are there: a foreign protocol may never send 20.

@@ -84,6 +84,9 @@ std::string encode_header(FrameType type, uint64_t id, size_t payload_bytes);
 /// Header and payload in one piece.
 std::string encode_frame(FrameType type, uint64_t id, std::string_view payload);
 
+/// Of a parser that has read all of it: what a large request took is given back.
+void empty_buffer(std::string* buffer);
+
 /// Cuts a byte stream into frames, however it is split. Holds at most one frame beyond what was
 /// fed last, and never reserves memory for bytes that have not come.
 class FrameParser {
@@ -92,6 +95,7 @@ class FrameParser {
 
   void set_max_payload(size_t bytes) { max_payload_bytes_ = bytes; }
   void feed(const char* data, size_t bytes);
+  size_t kept_bytes() const { return buffer_.capacity(); }
   /// True: `out` is the next frame. False: no whole frame is there, or the stream is broken.
   bool next(Frame* out);
   /// Not ok: the stream makes no sense; no further frame will come.

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <random>
 
@@ -19,6 +20,7 @@ constexpr int64_t kNamesTimeoutMs = 1'000;
 // and lose by it try again.
 constexpr size_t kMaxStrangers = 2048;
 constexpr size_t kMinStrangers = 16;
+constexpr int kGuestKernelBytes = 256 << 10;  // each way
 
 /// A quarter of this process's descriptors at most: the rest is for its own work.
 size_t stranger_limit() {
@@ -26,8 +28,6 @@ size_t stranger_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
   return std::clamp<size_t>(limit.rlim_cur / 4, kMinStrangers, kMaxStrangers);
 }
-
-bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
 
 uint64_t random_session() {
   std::random_device random;
@@ -42,7 +42,10 @@ uint64_t random_session() {
 Server::Impl::Impl(net::Loop* loop, ServerOptions options)
     : loop_(loop),
       options_(std::move(options)),
+      budget_(MemoryBudget::of(static_cast<size_t>(options_.memory_bytes))),
       max_strangers_(stranger_limit()),
+      keyspace_(budget_.keys, budget_.guest_keys),
+      torch_(&keyspace_, std::min(kMaxTorchRequestBytes, budget_.one_guest)),
       joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
               options_.join_timeout_ms}),
       gatherings_({options_.world_size, [this](int32_t rank) { return joins_.member(rank); },
@@ -122,6 +125,7 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
 Server::Impl::Session* Server::Impl::add_session(uint64_t id, std::string peer_host) {
   if (sessions_.size() - known_ >= max_strangers_) evict_strangers();
   auto session = std::make_unique<Session>();
+  session->id = id;
   session->peer_host = std::move(peer_host);
   strangers_.push_back({monotonic_ns() + options_.silence_ms * kNsPerMs, id});
   return sessions_.emplace(id, std::move(session)).first->second.get();
@@ -141,7 +145,7 @@ void Server::Impl::turned_away(uint64_t id, const Status& why, bool plain) {
   Session* session = found->second.get();
   session->refused = true;
   // A flood of them must not fill the log.
-  if (is_power_of_two(++turned_away_) && options_.logger) {
+  if (std::has_single_bit(++turned_away_) && options_.logger) {
     options_.logger->log(LogLevel::kWarning,
                          "store: refused a connection from %s (%llu so far): %s",
                          session->peer_host.c_str(), static_cast<unsigned long long>(turned_away_),
@@ -214,6 +218,7 @@ void Server::Impl::settle(Session* session, Peer peer) {
   if (peer == Peer::kDt) ++dt_sessions_;
   if (peer == Peer::kTorch) {
     session->torch = std::make_unique<TorchParser>();
+    session->connection->limit_kernel_buffers(kGuestKernelBytes);
     ++known_;
   }
   if (peer == Peer::kDt && session->one_too_many) {
@@ -261,7 +266,11 @@ void Server::Impl::proceed(uint64_t id) {
     handle_frames(id);
   }
   session = sessions_.find(id);
-  if (session != sessions_.end()) session->second->connection->release();
+  if (session != sessions_.end()) {
+    session->second->connection->release();
+    note(session->second.get());
+  }
+  keep_within_budget();
 }
 
 // One answer can be 300,000 times longer than its question, so questions wait in the parser while
@@ -275,6 +284,7 @@ void Server::Impl::handle_frames(uint64_t id) {
     Frame frame;
     if (session->parser.next(&frame)) {
       handle(id, session, frame);
+      keep_within_budget();
       continue;
     }
     if (!session->parser.status().ok()) refuse(session, session->parser.status());
@@ -285,7 +295,7 @@ void Server::Impl::handle_frames(uint64_t id) {
 
 void Server::Impl::refuse(Session* session, const Status& status) {
   session->refused = true;
-  session->connection->write(encode_frame(FrameType::kError, 0, encode(status.info())));
+  send(session, encode_frame(FrameType::kError, 0, encode(status.info())));
   session->connection->shutdown();
 }
 
@@ -301,10 +311,11 @@ void Server::Impl::drop(uint64_t id, int error) {
   const std::string relay = channel == nullptr ? "" : channel->lost_relay();
   session->connection = nullptr;  // what follows may end its uplink
   gone(*session);
-  if (session->welcomed && options_.logger) {
-    options_.logger->log(LogLevel::kDebug, "store: %s disconnected%s%s",
-                         session->member.text().c_str(), error == 0 ? "" : ": ",
-                         error == 0 ? "" : errno_text(error).c_str());
+  if (session->known() && options_.logger) {
+    const std::string who =
+        session->welcomed ? session->member.text() : "a PyTorch client on " + session->peer_host;
+    options_.logger->log(LogLevel::kDebug, "store: %s disconnected%s%s", who.c_str(),
+                         error == 0 ? "" : ": ", error == 0 ? "" : errno_text(error).c_str());
   }
   Answers answers;
   keyspace_.drop(id);
@@ -341,15 +352,16 @@ void Server::Impl::gone(const Session& session) {
   if (session.peer == Peer::kDt) --dt_sessions_;
   if (session.known()) --known_;
   if (session.relayed && session.welcomed) --relayed_;
+  noted_bytes_[static_cast<size_t>(session.owner())] -= session.noted_bytes;
 }
 
 // ---- answers ----
 
 void Server::Impl::reply(Session* session, uint64_t request, const Result<std::string>& result) {
   tell_news();
-  session->connection->write(
-      result.ok() ? encode_frame(FrameType::kReply, request, result.value())
-                  : encode_frame(FrameType::kError, request, encode(result.status().info())));
+  send(session, result.ok()
+                    ? encode_frame(FrameType::kReply, request, result.value())
+                    : encode_frame(FrameType::kError, request, encode(result.status().info())));
 }
 
 void Server::Impl::deliver(const Answers& answers) {
@@ -359,14 +371,13 @@ void Server::Impl::deliver(const Answers& answers) {
     if (found == sessions_.end()) continue;
     Session* session = found->second.get();
     if (session->peer == Peer::kTorch) {
-      session->connection->write(TorchService::reply_to_wait(answer));
+      send(session, TorchService::reply_to_wait(answer));
       continue;
     }
     if (answer.status.ok() && answer.shared != nullptr) {
       const size_t bytes = answer.payload.size() + answer.shared->size();
-      session->connection->write(
-          encode_header(FrameType::kReply, answer.ticket.second, bytes) + answer.payload,
-          answer.shared);
+      send(session, encode_header(FrameType::kReply, answer.ticket.second, bytes) + answer.payload,
+           answer.shared);
       continue;
     }
     reply(session, answer.ticket.second,
@@ -375,7 +386,7 @@ void Server::Impl::deliver(const Answers& answers) {
   }
   for (const Answer& event : torch_.take_events()) {
     const auto found = sessions_.find(event.ticket.first);
-    if (found != sessions_.end()) found->second->connection->write(event.payload);
+    if (found != sessions_.end()) send(found->second.get(), event.payload, event.shared);
   }
 }
 
@@ -383,11 +394,13 @@ void Server::Impl::push(const Failure& failure, uint64_t except) {
   tell_news();
   int32_t none = -1;
   if (failure.scope.empty()) first_failed_rank_.compare_exchange_strong(none, failure.info.rank);
-  const std::string frame = encode_frame(FrameType::kFailure, 0, encode(failure));
-  for (const auto& entry : sessions_) {
-    const Session& session = *entry.second;
-    if (entry.first == except || !session.welcomed || session.refused) continue;
-    session.connection->write(frame);
+  tell_members(encode_frame(FrameType::kFailure, 0, encode(failure)), except);
+}
+
+void Server::Impl::tell_members(std::string frame, uint64_t except) {
+  const SharedText shared = keyspace_.texts(Owner::kMembers).keep(std::move(frame));
+  for (const auto& [id, session] : sessions_) {
+    if (id != except && session->welcomed && !session->refused) send(session.get(), {}, shared);
   }
 }
 
@@ -404,14 +417,9 @@ void Server::Impl::tell_news() {
   if (news_.empty()) return;
   const std::vector<std::string> news = std::exchange(news_, {});
   news_timer_->stop();
-  std::shared_ptr<std::string> others;
-  for (size_t i = 1; i < news.size(); ++i) {
-    if (others == nullptr) others = std::make_shared<std::string>();
-    *others += news[i];
-  }
-  for (const auto& [id, session] : sessions_) {
-    if (session->welcomed && !session->refused) session->connection->write(news[0], others);
-  }
+  std::string frames;
+  for (const std::string& each : news) frames += each;
+  tell_members(std::move(frames));
 }
 
 // ---- time ----
@@ -431,6 +439,7 @@ void Server::Impl::on_timer() {
   drop_strangers(now_ns);
   look_for_silence(now_ns);
   tell_departed(now_ns);
+  keep_within_budget();
   arm_timer();
 }
 

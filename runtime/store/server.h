@@ -25,6 +25,7 @@ struct ServerOptions {
   int64_t pid = 0;
   size_t max_connections = 16384;
   int64_t join_timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1: none
+  int64_t memory_bytes = 0;      ///< see MemoryBudget; 0: by what this process may still take
   bool torch_compat = false;     ///< also answers PyTorch's clients, see torch_service.h
   /// A connection that says nothing is closed after this, and one that was refused and stays.
   int64_t silence_ms = 10'000;
@@ -35,6 +36,24 @@ struct ServerOptions {
   int64_t heartbeat_timeout_ms = 0;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true
   LoggerPtr logger;               ///< may be null
+};
+
+/// What the store keeps for others at most: `connections` for questions that are not complete and
+/// answers that are not taken, and `keys` for keys, values and waits. PyTorch's clients and those
+/// who have not said yet who they are need no token: they have the smaller shares, and go first.
+struct MemoryBudget {
+  static constexpr size_t kMinBytes = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = size_t{4} << 30;
+
+  /// `bytes` for connections and as much for keys; 0: a quarter of what this process may still
+  /// take, between the two limits above.
+  static MemoryBudget of(size_t bytes);
+
+  size_t connections = 0;
+  size_t guests = 0;     ///< of `connections`, for all without a token together
+  size_t one_guest = 0;  ///< for each of them
+  size_t keys = 0;
+  size_t guest_keys = 0;  ///< of `keys`, for those of PyTorch's clients
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.

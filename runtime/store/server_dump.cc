@@ -42,7 +42,7 @@ void Server::Impl::dump_traces(Ticket asker, const std::string& directory, Patie
   for (const auto& [client, place] : dumping.waiting) asked.push_back(client);
   for (const uint64_t client : asked) {
     const auto session = sessions_.find(client);
-    if (session != sessions_.end()) session->second->connection->write(frame);
+    if (session != sessions_.end()) send(session->second.get(), frame);
   }
   if (dumping_.has_value() && dumping_->waiting.empty()) end_dumping();
 }

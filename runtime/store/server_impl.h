@@ -60,6 +60,7 @@ class Server::Impl {
   /// when the other side has proved that it has the token.
   enum class Peer { kUnknown, kDt, kTorch };
   struct Session {
+    uint64_t id = 0;
     std::unique_ptr<Wire> connection;
     std::string peer_host;  // it may be gone when it is to be named
     Peer peer = Peer::kUnknown;
@@ -70,9 +71,11 @@ class Server::Impl {
     bool welcomed = false;
     bool refused = false;       // waits for the other side to hang up, so that it can read why
     bool one_too_many = false;  // told so as soon as its protocol is known
+    size_t noted_bytes = 0;     // what was kept for it when it was looked at last
 
     /// Not a stranger: it has said who it is.
     bool known() const { return welcomed || peer == Peer::kTorch; }
+    Owner owner() const { return welcomed ? Owner::kMembers : Owner::kGuests; }
   };
 
   /// Ranks that were asked whether they are there, and who wants to know.
@@ -124,6 +127,14 @@ class Server::Impl {
   void abort_job(uint64_t id, const Session& session, const Request& request);
   Result<std::string> answer_now(const Request& request, Answers* answers);
   void refuse(Session* session, const Status& status);
+  void send(Session* session, std::string bytes, net::SharedBytes shared = {});
+  void note(Session* session);
+  void note(Uplink* uplink);
+  void count_anew();
+  size_t kept_for(Owner owner) const;
+  void keep_within_budget();
+  /// `whose` memory it is that is at its `limit`.
+  void let_go(uint64_t id, const char* whose, size_t limit);
   void drop(uint64_t id, int error);
   void reply(Session* session, uint64_t request, const Result<std::string>& result);
   bool reply_again(Session* session, const Frame& frame);
@@ -131,6 +142,7 @@ class Server::Impl {
   void gone(const Session& session);
   void tell_if_empty();
   void push(const Failure& failure, uint64_t except);
+  void tell_members(std::string frame, uint64_t except = 0);
   void push_soon(const Failure& death);
   void tell_news();
   void begin_watch(int64_t now_ns);
@@ -150,6 +162,7 @@ class Server::Impl {
 
   net::Loop* const loop_;
   const ServerOptions options_;
+  const MemoryBudget budget_;
   net::Address bound_;
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<net::Timer> timer_;
@@ -173,7 +186,7 @@ class Server::Impl {
   struct {
     std::string question;
     uint64_t version = 0;
-    std::shared_ptr<const std::string> answer;  // null: none yet
+    SharedText answer;  // null: none yet
   } last_read_;
   std::map<uint64_t, Question> questions_;  // by the id of the kPing
   uint64_t last_question_ = 0;
@@ -181,7 +194,12 @@ class Server::Impl {
   uint64_t last_dumping_ = 0;
   size_t dt_sessions_ = 0;  // of Peer::kDt
   Keyspace keyspace_;
-  TorchService torch_{&keyspace_};
+  TorchService torch_;
+  /// What the connections make this process keep, by owner: the sum of noted_bytes. What was sent
+  /// since then makes it less; that is looked up when it seems to be too much.
+  size_t noted_bytes_[2] = {};
+  std::vector<uint64_t> overfull_;  // guests above their limit
+  uint64_t let_go_ = 0;             // connections, for the sake of memory
   JoinTable joins_;
   GatherTable gatherings_;
   Vitals vitals_;                        // of the members, where they give signs of life

@@ -21,8 +21,8 @@ bool Server::Impl::reply_again(Session* session, const Frame& frame) {
       last_read_.version != keyspace_.version() || last_read_.question != frame.payload) {
     return false;
   }
-  session->connection->write(encode_header(FrameType::kReply, frame.id, last_read_.answer->size()),
-                             last_read_.answer);
+  send(session, encode_header(FrameType::kReply, frame.id, last_read_.answer->size()),
+       last_read_.answer);
   return true;
 }
 
@@ -121,7 +121,7 @@ void Server::Impl::handle(uint64_t id, Session* session, const Frame& frame) {
       Result<std::string> answer = answer_now(request, &answers);
       if (answer.ok()) {
         last_read_ = {frame.payload, keyspace_.version(),
-                      std::make_shared<const std::string>(std::move(answer).value())};
+                      keyspace_.texts(Owner::kMembers).keep(std::move(answer).value())};
         reply_again(session, frame);
       } else {
         reply(session, request.id, answer);
@@ -177,6 +177,7 @@ void Server::Impl::hello(uint64_t id, Session* session, const Request& request) 
     drop_questions(*superseded);
   }
   session->member = request.hello.member;
+  noted_bytes_[static_cast<size_t>(session->owner())] -= std::exchange(session->noted_bytes, 0);
   session->welcomed = true;
   ++known_;
   if (session->relayed) ++relayed_;
@@ -204,7 +205,7 @@ void Server::Impl::ask_peer(Ticket asker, int64_t rank, Patience patience) {
   const auto session = sessions_.find(asked);
   questions_[++last_question_] = {asker, asked, patience.deadline_ns};
   if (session == sessions_.end()) return peer_answered(last_question_, false);
-  session->second->connection->write(encode_frame(FrameType::kPing, last_question_, {}));
+  send(session->second.get(), encode_frame(FrameType::kPing, last_question_, {}));
 }
 
 void Server::Impl::peer_answered(uint64_t question, bool answers) {
@@ -341,11 +342,14 @@ void Server::Impl::handle_torch(uint64_t id) {
     Status broken;
     if (session->torch->next(&request)) {
       Answers answers;
-      Result<std::string> reply =
+      Result<TorchAnswer> reply =
           torch_.handle(id, session->torch->dialect(), std::move(request), &answers);
       broken = reply.status();
-      if (broken.ok()) session->connection->write(std::move(reply).value());
+      if (broken.ok()) {
+        send(session, std::move(reply.value().bytes), std::move(reply.value().shared));
+      }
       deliver(answers);
+      keep_within_budget();
       if (broken.ok()) continue;
     } else if (broken = session->torch->status(); broken.ok()) {
       return;

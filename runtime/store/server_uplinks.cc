@@ -49,6 +49,7 @@ void Server::Impl::handle_uplink(uint64_t id) {
     // Each frame may end the uplink, or what it carries.
     const auto found = uplinks_.find(id);
     if (found == uplinks_.end()) return;
+    note(found->second.get());
     Uplink* uplink = found->second.get();
     Frame frame;
     Status broken;
@@ -142,6 +143,7 @@ void Server::Impl::flush_uplinks() {
       if (channel != uplink->channels.end()) drop(channel->second, ENOBUFS);
     }
     if (!uplink->touched) uplink->connection->release();
+    note(uplink);
   }
 }
 
@@ -151,6 +153,7 @@ std::unique_ptr<Uplink> Server::Impl::end_uplink(uint64_t id, int error) {
   if (found == uplinks_.end()) return nullptr;
   std::unique_ptr<Uplink> uplink = std::move(found->second);
   uplinks_.erase(found);
+  noted_bytes_[static_cast<size_t>(Owner::kMembers)] -= uplink->noted_bytes;
   uplink->ended = true;
   while (!uplink->channels.empty()) drop(uplink->channels.begin()->second, error);
   return uplink;

@@ -86,19 +86,25 @@ bool may_begin_torch(char first_byte) {
 
 void TorchParser::feed(const char* data, size_t bytes) {
   if (!status_.ok()) return;
-  if (begin_ == buffer_.size()) {
-    buffer_.clear();
-    begin_ = 0;
-  } else if (begin_ > buffer_.size() / 2) {
+  if (begin_ > buffer_.size() / 2) {
     buffer_.erase(0, begin_);
     begin_ = 0;
   }
   buffer_.append(data, bytes);
 }
 
+size_t TorchParser::kept_bytes() const {
+  return buffer_.capacity() + request_bytes_ + request_.texts.capacity() * sizeof(std::string);
+}
+
 bool TorchParser::next(TorchRequest* out) {
   while (status_.ok() && !complete_) {
-    if (!advance()) return false;
+    if (advance()) continue;
+    if (begin_ == buffer_.size()) {
+      empty_buffer(&buffer_);
+      begin_ = 0;
+    }
+    return false;
   }
   if (!status_.ok()) return false;
   *out = std::move(request_);

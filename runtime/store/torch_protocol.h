@@ -84,6 +84,8 @@ class TorchParser {
   void feed(const char* data, size_t bytes);
   /// True: `out` is the next request. False: no whole request is there, or the stream is broken.
   bool next(TorchRequest* out);
+  /// The memory that what has come of the next requests takes.
+  size_t kept_bytes() const;
   /// Not ok: the bytes make no sense or pass a limit; no further request will come.
   const Status& status() const { return status_; }
   /// As far as it is known; kOld before the first five bytes.

@@ -49,6 +49,12 @@ Result<int64_t> leading_number(const std::string& key, const std::string& text) 
   return number;
 }
 
+size_t watch_bytes(const std::string& key) { return 2 * (key.size() + Keyspace::kItemBytes); }
+
+size_t queued_bytes(const std::string& key, const std::string& value) {
+  return key.size() + value.size() + Keyspace::kItemBytes;
+}
+
 int64_t wrapped_sum(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
@@ -66,7 +72,8 @@ std::string torch_wire_key(std::string_view key) {
   return std::string(key.substr(std::string_view(kTorchPrefix).size() - 1));
 }
 
-TorchService::TorchService(Keyspace* keyspace) : keyspace_(keyspace) {
+TorchService::TorchService(Keyspace* keyspace, size_t max_answer_bytes)
+    : keyspace_(keyspace), max_answer_bytes_(max_answer_bytes) {
   keyspace_->set_on_change([this](const std::string& key, const std::string* before,
                                   const std::string* after) { changed(key, before, after); });
 }
@@ -81,7 +88,7 @@ bool TorchService::exists(const std::string& key) const {
   return keyspace_->find(key) != nullptr || queues_.count(key) != 0;
 }
 
-Result<std::string> TorchService::handle(uint64_t client, TorchDialect dialect,
+Result<TorchAnswer> TorchService::handle(uint64_t client, TorchDialect dialect,
                                          TorchRequest request, Answers* answers) {
   std::vector<std::string>& texts = request.texts;
   const bool pairs = request.op == TorchOp::kMultiSet;
@@ -90,15 +97,21 @@ Result<std::string> TorchService::handle(uint64_t client, TorchDialect dialect,
   for (size_t i = 0; i < texts.size(); ++i) {
     if (i == 0 || all_keys || (pairs && i % 2 == 0)) texts[i] = torch_key(texts[i]);
   }
-  switch (request.op) {
-    case TorchOp::kValidate: return std::string();
+  if (request.op == TorchOp::kGet || request.op == TorchOp::kMultiGet) {
+    return values(dialect, texts);
+  }
+  DT_TRY_VALUE(std::string bytes, answer(client, &request, answers));
+  return TorchAnswer{std::move(bytes)};
+}
+
+Result<std::string> TorchService::answer(uint64_t client, TorchRequest* request, Answers* answers) {
+  std::vector<std::string>& texts = request->texts;
+  switch (request->op) {
     case TorchOp::kSet:
       DT_TRY(keyspace_->set(texts[0], std::move(texts[1]), answers));
       return std::string();
-    case TorchOp::kCompareSet: return compare_set(&request, answers);
-    case TorchOp::kGet:
-    case TorchOp::kMultiGet: return values(dialect, texts);
-    case TorchOp::kAdd: return add(texts[0], request.number, answers);
+    case TorchOp::kCompareSet: return compare_set(request, answers);
+    case TorchOp::kAdd: return add(texts[0], request->number, answers);
     case TorchOp::kCheck: {
       char answer = kTorchReady;
       for (const std::string& key : texts) answer = exists(key) ? answer : kTorchNotReady;
@@ -110,9 +123,9 @@ Result<std::string> TorchService::handle(uint64_t client, TorchDialect dialect,
                                                keyspace_->count(kTorchBarePrefix)));
     case TorchOp::kErase: return number_bytes(keyspace_->erase(texts[0]) ? 1 : 0);
     case TorchOp::kAppend: DT_TRY(append(texts[0], texts[1], answers)); return std::string();
-    case TorchOp::kMultiSet: DT_TRY(multi_set(&request, answers)); return std::string();
+    case TorchOp::kMultiSet: DT_TRY(multi_set(request, answers)); return std::string();
     case TorchOp::kCancelWait: keyspace_->drop(client); return std::string(1, kTorchWaitCancelled);
-    case TorchOp::kPing: return number_bytes(request.number).substr(0, sizeof(uint32_t));
+    case TorchOp::kPing: return number_bytes(request->number).substr(0, sizeof(uint32_t));
     case TorchOp::kQueuePush:
       DT_TRY(push(texts[0], std::move(texts[1]), answers));
       return std::string();
@@ -123,11 +136,14 @@ Result<std::string> TorchService::handle(uint64_t client, TorchDialect dialect,
     }
     case TorchOp::kListKeys: return list();
     case TorchOp::kBarrier:
-      DT_TRY(barrier(client, texts[0], request.number, answers));
+      DT_TRY(barrier(client, texts[0], request->number, answers));
       return std::string();
     case TorchOp::kWatch: DT_TRY(watch(client, texts[0])); return std::string(1, kTorchWatching);
+    case TorchOp::kValidate:
+    case TorchOp::kGet:
+    case TorchOp::kMultiGet: break;
   }
-  return Status(Code::kInternal, "an operation without an answer");
+  return std::string();
 }
 
 void TorchService::drop(uint64_t client) {
@@ -136,6 +152,7 @@ void TorchService::drop(uint64_t client) {
   for (const std::string& key : watched->second) {
     const auto watchers = watchers_.find(key);
     watchers->second.erase(client);
+    keyspace_->give_back(watch_bytes(key));
     if (watchers->second.empty()) watchers_.erase(watchers);
   }
   watched_by_.erase(watched);
@@ -145,7 +162,7 @@ void TorchService::drop(uint64_t client) {
 
 // Clients wait for a key before they get it, so an absent one was deleted in between: older servers
 // then close the connection, newer ones answer nothing.
-Result<std::string> TorchService::values(TorchDialect dialect,
+Result<TorchAnswer> TorchService::values(TorchDialect dialect,
                                          const std::vector<std::string>& keys) {
   size_t total_bytes = 0;
   for (const std::string& key : keys) {
@@ -156,16 +173,21 @@ Result<std::string> TorchService::values(TorchDialect dialect,
     }
     total_bytes += sizeof(uint64_t) + (value == nullptr ? 0 : value->size());
   }
-  if (total_bytes > kMaxTorchRequestBytes) {
-    return over_limit("an answer", total_bytes, kMaxTorchRequestBytes);
+  TorchAnswer answer;
+  if (const SharedText only = keys.size() == 1 ? keyspace_->share(keys[0]) : nullptr) {
+    append_torch_number(&answer.bytes, only->size());
+    answer.shared = only;
+    return answer;
   }
-  std::string bytes;
-  bytes.reserve(total_bytes);
+  if (total_bytes > max_answer_bytes_) {
+    return over_limit("an answer", total_bytes, max_answer_bytes_);
+  }
+  answer.bytes.reserve(total_bytes);
   for (const std::string& key : keys) {
     const std::string* value = keyspace_->find(key);
-    append_torch_text(&bytes, value == nullptr ? std::string_view() : *value);
+    append_torch_text(&answer.bytes, value == nullptr ? std::string_view() : *value);
   }
-  return bytes;
+  return answer;
 }
 
 Result<std::string> TorchService::add(const std::string& key, int64_t delta, Answers* answers) {
@@ -214,8 +236,8 @@ Result<std::string> TorchService::list() const {
   append_torch_number(&bytes, keys.size());
   for (const std::string& key : keys) {
     append_torch_text(&bytes, torch_wire_key(key));
-    if (bytes.size() > kMaxTorchRequestBytes) {
-      return over_limit("an answer", bytes.size(), kMaxTorchRequestBytes);
+    if (bytes.size() > max_answer_bytes_) {
+      return over_limit("an answer", bytes.size(), max_answer_bytes_);
     }
   }
   return bytes;
@@ -224,7 +246,7 @@ Result<std::string> TorchService::list() const {
 // ---- queues ----
 
 Status TorchService::push(const std::string& key, std::string value, Answers* answers) {
-  DT_TRY(keyspace_->reserve(key.size() + value.size()));
+  DT_TRY(keyspace_->reserve(queued_bytes(key, value)));
   queues_[key].push_back(std::move(value));
   keyspace_->notice(key, 1, answers);
   return {};
@@ -235,7 +257,7 @@ std::string TorchService::pop(const std::string& key) {
   if (queue == queues_.end()) return number_bytes(0);
   std::string bytes = number_bytes(static_cast<int64_t>(queue->second.size()));
   append_torch_text(&bytes, queue->second.front());
-  keyspace_->give_back(key.size() + queue->second.front().size());
+  keyspace_->give_back(queued_bytes(key, queue->second.front()));
   queue->second.pop_front();
   if (queue->second.empty()) queues_.erase(queue);
   return bytes;
@@ -274,6 +296,8 @@ Status TorchService::watch(uint64_t client, const std::string& key) {
     return Status(Code::kInvalidArgument,
                   format("this connection watches %zu keys, the limit", kMaxWatchesPerClient));
   }
+  if (watched.count(key) != 0) return {};
+  DT_TRY(keyspace_->reserve(watch_bytes(key)));
   watched.insert(key);
   watchers_[key].insert(client);
   return {};
@@ -291,7 +315,8 @@ void TorchService::changed(const std::string& key, const std::string* before,
   append_torch_text(&event, torch_wire_key(key));
   append_torch_text(&event, before == nullptr ? std::string_view() : *before);
   append_torch_text(&event, after == nullptr ? std::string_view() : *after);
-  for (const uint64_t client : watchers->second) events_.push_back({{client, 0}, {}, event});
+  const SharedText shared = keyspace_->texts(Owner::kGuests).keep(std::move(event));
+  for (const uint64_t client : watchers->second) events_.push_back({{client, 0}, {}, {}, shared});
 }
 
 }  // namespace dt::store

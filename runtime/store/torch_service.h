@@ -29,18 +29,27 @@ std::string torch_key(std::string_view wire_key);
 /// The inverse.
 std::string torch_wire_key(std::string_view key);
 
+/// What goes out at once; `shared` behind `bytes`.
+struct TorchAnswer {
+  std::string bytes;
+  SharedText shared = nullptr;
+
+  std::string whole() const { return shared == nullptr ? bytes : bytes + *shared; }
+};
+
 /// Answers PyTorch's clients as its own servers do. Pure state on top of a Keyspace; one thread.
 /// Where those differ, like the server that the client's dialect belongs to; a compare_set always
 /// wakes who waits.
 class TorchService {
  public:
-  explicit TorchService(Keyspace* keyspace);
+  /// An answer of more than `max_answer_bytes` is an error.
+  explicit TorchService(Keyspace* keyspace, size_t max_answer_bytes = kMaxTorchRequestBytes);
   TorchService(const TorchService&) = delete;
   TorchService& operator=(const TorchService&) = delete;
 
   /// The reply. What waits is answered later through `answers`, see reply_to_wait(). An error: no
   /// reply, the connection is to be closed, as PyTorch's servers do it.
-  Result<std::string> handle(uint64_t client, TorchDialect dialect, TorchRequest request,
+  Result<TorchAnswer> handle(uint64_t client, TorchDialect dialect, TorchRequest request,
                              Answers* answers);
   /// The client is gone. Its waits are the Keyspace's to drop.
   void drop(uint64_t client);
@@ -50,7 +59,8 @@ class TorchService {
   Answers take_events();
 
  private:
-  Result<std::string> values(TorchDialect dialect, const std::vector<std::string>& keys);
+  Result<std::string> answer(uint64_t client, TorchRequest* request, Answers* answers);
+  Result<TorchAnswer> values(TorchDialect dialect, const std::vector<std::string>& keys);
   Result<std::string> add(const std::string& key, int64_t delta, Answers* answers);
   Result<std::string> compare_set(TorchRequest* request, Answers* answers);
   Status append(const std::string& key, const std::string& tail, Answers* answers);
@@ -65,6 +75,7 @@ class TorchService {
   void changed(const std::string& key, const std::string* before, const std::string* after);
 
   Keyspace* const keyspace_;
+  const size_t max_answer_bytes_;
   uint64_t last_wait_ = 0;
   std::unordered_map<std::string, std::deque<std::string>> queues_;  // none is empty
   std::unordered_map<std::string, std::set<uint64_t>> watchers_;     // key -> clients

@@ -6,7 +6,7 @@
 namespace dt::store {
 namespace {
 
-// Up to here bytes that many are sent are copied, so that those of a host go out as one piece.
+// Up to here bytes that many are sent are copied, so that small answers go out as one piece.
 constexpr size_t kCopiedSharedBytes = 4 << 10;
 
 }  // namespace
@@ -38,35 +38,40 @@ Channel::~Channel() {
   uplink_->channels.erase(number_);
 }
 
-void Channel::write(std::string bytes, std::shared_ptr<const std::string> shared) {
+void Wire::write(std::string bytes, net::SharedBytes shared) {
+  if (shared.size() <= kCopiedSharedBytes) {
+    bytes += shared.view();
+    shared = {};
+  }
+  if (own_ != nullptr) return own_->write(std::move(bytes), std::move(shared));
+  channel_->write(std::move(bytes), std::move(shared));
+}
+
+void Channel::write(std::string bytes, net::SharedBytes shared) {
   if (shut_ || uplink_->ended) return;
   if (!paused_) return send({std::move(bytes), std::move(shared)});
-  waiting_bytes_ += bytes.size() + (shared == nullptr ? 0 : shared->size());
+  waiting_bytes_ += sizeof(Piece) + bytes.capacity();
   waiting_.emplace_back(std::move(bytes), std::move(shared));
   if (waiting_bytes_ <= net::Connection::kMaxQueuedBytes) return;
   shut_ = true;
   waiting_.clear();
+  waiting_bytes_ = 0;
   uplink_->overflowed.push_back(number_);
   uplink_->touch();
 }
 
 void Channel::send(Piece piece) {
   auto& [bytes, shared] = piece;
-  const size_t total = bytes.size() + (shared == nullptr ? 0 : shared->size());
   uplink_->touch();
-  if (shared != nullptr && (total <= kCopiedSharedBytes || total > kMaxDataBytes)) {
-    bytes += *shared;
-    shared = nullptr;
-  }
-  if (total <= kMaxDataBytes) {
-    std::string head = encode_header(FrameType::kData, number_, total) + bytes;
-    uplink_->connection->write(std::move(head), std::move(shared));
-    return;
-  }
+  const size_t own = bytes.size();
+  const size_t total = own + shared.size();
   for (size_t at = 0; at < total; at += kMaxDataBytes) {
     const size_t length = std::min(kMaxDataBytes, total - at);
-    uplink_->connection->write(
-        encode_frame(FrameType::kData, number_, std::string_view(bytes).substr(at, length)));
+    std::string head = encode_header(FrameType::kData, number_, length);
+    const size_t from_own = at < own ? std::min(length, own - at) : 0;
+    head.append(bytes, std::min(at, own), from_own);
+    uplink_->connection->write(std::move(head),
+                               shared.part(std::max(at, own) - own, length - from_own));
   }
 }
 

@@ -48,6 +48,7 @@ struct Uplink {
   std::map<uint64_t, uint64_t> channels;  ///< open ones: their session
   uint64_t last_channel = 0;              ///< the highest number that was opened
   uint64_t next_turn = 0;                 ///< the channel to go on with once answers are taken
+  size_t noted_bytes = 0;                 ///< as of a session
   bool ended = false;                     ///< nothing is written any more
   bool touched = false;                   ///< something was, in this turn of the loop
   std::vector<uint64_t> overflowed;       ///< channels whose paused answers are too many
@@ -65,7 +66,9 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  void write(std::string bytes, std::shared_ptr<const std::string> shared);
+  void write(std::string bytes, net::SharedBytes shared);
+  /// What waits for the rank to read, without shared bytes.
+  size_t kept_bytes() const { return waiting_bytes_; }
   /// Says, behind what was written, that the channel ends.
   void shutdown();
   void pause() { paused_ = true; }
@@ -76,7 +79,7 @@ class Channel {
   std::string lost_relay() const { return uplink_->ended ? uplink_->host : std::string(); }
 
  private:
-  using Piece = std::pair<std::string, std::shared_ptr<const std::string>>;
+  using Piece = std::pair<std::string, net::SharedBytes>;
   void send(Piece piece);
   void send_close();
 
@@ -86,7 +89,7 @@ class Channel {
   bool shut_ = false;
   bool close_sent_ = false;
   std::deque<Piece> waiting_;  // while paused_
-  size_t waiting_bytes_ = 0;
+  size_t waiting_bytes_ = 0;   // without shared ones
 };
 
 /// What a session of the server speaks through: a connection of its own, or a channel.
@@ -102,10 +105,17 @@ class Wire {
 
   bool is_open() const { return own_ == nullptr || own_->is_open(); }
   bool passed() const { return own_ != nullptr && own_->passed(); }
-  void write(std::string bytes) { write(std::move(bytes), nullptr); }
-  void write(std::string bytes, std::shared_ptr<const std::string> shared) {
-    if (own_ != nullptr) return own_->write(std::move(bytes), std::move(shared));
-    channel_->write(std::move(bytes), std::move(shared));
+  void write(std::string bytes) { write(std::move(bytes), {}); }
+  void write(std::string bytes, net::SharedBytes shared);
+  /// The memory that waits to be sent, without shared bytes. Of a channel only what its uplink does
+  /// not have yet.
+  size_t kept_bytes() const {
+    return own_ != nullptr ? own_->kept_bytes() : channel_->kept_bytes();
+  }
+  /// All bytes that wait to be sent.
+  size_t queued_bytes() const { return own_ != nullptr ? own_->queued_bytes() : kept_bytes(); }
+  void limit_kernel_buffers(int bytes) {
+    if (own_ != nullptr) own_->limit_kernel_buffers(bytes);
   }
   /// An uplink holds what its channels write until the end of the turn, without being asked.
   void hold() {

@@ -67,6 +67,11 @@ class Raw {
     return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
+  /// What is taken at once of it. False: not all.
+  bool push(const std::string& bytes) const {
+    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           static_cast<ssize_t>(bytes.size());
+  }
   void end() const { shutdown(fd_, SHUT_WR); }
   /// At most `bytes`; fewer at the end of the stream or of the patience.
   std::string hear(size_t bytes) const {
@@ -203,6 +208,52 @@ class StopFile {
 
  private:
   std::string name_ = "/tmp/dt-intruder-XXXXXX";
+};
+
+/// A job of two ranks under dt run that goes on until it is told to stop.
+class RunningJob {
+ public:
+  explicit RunningJob(std::vector<std::string> environment, const std::string& memory_group = "")
+      : run_(in_group(dt_run({"-n", "2"}, {"until", stop_.name()}), memory_group),
+             options(std::move(environment))) {
+    REQUIRE(run_.wait_for_output("] store ", 2));
+    port_ = store_port(run_.out);
+    REQUIRE(port_ != 0);
+  }
+
+  uint16_t port() const { return port_; }
+  int64_t server_bytes() const { return resident_bytes(run_.pid()); }
+  void end_well() {
+    stop_.make();
+    const int code = run_.wait();
+    INFO(run_.out);
+    INFO(run_.err);
+    CHECK(code == 0);
+    CHECK(count_of(run_.out, "] good to the end\n") == 2);
+    CHECK(count_of(run_.err, kToken) == 0);
+    CHECK(count_of(run_.out, kToken) == 0);
+  }
+  const Process& process() const { return run_; }
+
+ private:
+  static Process::Options options(std::vector<std::string> environment) {
+    Process::Options options;
+    options.environment = std::move(environment);
+    options.environment.push_back("DT_TOKEN=" + std::string(kToken));
+    return options;
+  }
+  static std::vector<std::string> in_group(std::vector<std::string> command,
+                                           const std::string& group) {
+    if (group.empty()) return command;
+    const std::vector<std::string> enter = {
+        "/bin/sh", "-c", "echo $$ > " + group + "/cgroup.procs && exec \"$@\"", "sh"};
+    command.insert(command.begin(), enter.begin(), enter.end());
+    return command;
+  }
+
+  const StopFile stop_;
+  Process run_;
+  uint16_t port_ = 0;
 };
 
 }  // namespace dt::test::intruder

@@ -8,12 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "dt_run.h"
-
 using dt::net::Purpose;
 using dt::test::count_of;
-using dt::test::dt_run;
-using dt::test::Process;
 using namespace dt::test::intruder;
 
 namespace {
@@ -26,41 +22,6 @@ std::string hello_frame() {
   request.hello.protocol = dt::store::kProtocolVersion;
   return encode_frame(request.type, 1, encode_request(request));
 }
-
-/// A job of two ranks under dt run that goes on until it is told to stop.
-class RunningJob {
- public:
-  explicit RunningJob(const std::string& mode)
-      : run_(dt_run({"-n", "2"}, {"until", stop_.name()}), options(mode)) {
-    REQUIRE(run_.wait_for_output("] store ", 2));
-    port_ = store_port(run_.out);
-    REQUIRE(port_ != 0);
-  }
-
-  uint16_t port() const { return port_; }
-  int64_t server_bytes() const { return resident_bytes(run_.pid()); }
-  void end_well() {
-    stop_.make();
-    const int code = run_.wait();
-    INFO(run_.out);
-    INFO(run_.err);
-    CHECK(code == 0);
-    CHECK(count_of(run_.out, "] good to the end\n") == 2);
-    CHECK(count_of(run_.err, kToken) == 0);
-    CHECK(count_of(run_.out, kToken) == 0);
-  }
-  const Process& process() const { return run_; }
-
- private:
-  static Process::Options options(const std::string& mode) {
-    Process::Options options;
-    options.environment = {"DT_TOKEN=" + std::string(kToken), "DT_SECURITY_MODE=" + mode};
-    return options;
-  }
-  const StopFile stop_;
-  Process run_;
-  uint16_t port_ = 0;
-};
 
 void replay(uint16_t port, dt::net::SecurityMode mode) {
   std::string words;
@@ -95,7 +56,7 @@ TEST_CASE(
   for (const dt::net::SecurityMode mode :
        {dt::net::SecurityMode::kAuth, dt::net::SecurityMode::kEncrypt}) {
     CAPTURE(std::string(mode_name(mode)));
-    RunningJob job(mode_name(mode));
+    RunningJob job({"DT_SECURITY_MODE=" + std::string(mode_name(mode))});
     knock_without_the_token(job.port(), mode);
     const int64_t before = job.server_bytes();
     replay(job.port(), mode);

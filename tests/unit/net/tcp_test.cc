@@ -13,6 +13,7 @@
 
 #include "base/wait.h"
 #include "net/interfaces.h"
+#include "net/secure_connection.h"
 
 using dt::Deadline;
 using dt::Event;
@@ -319,6 +320,86 @@ TEST_CASE("Connection: what the kernel does not take at once follows, wherever t
     });
     close(fd);
   }
+}
+
+TEST_CASE("Connection: a queue counts its own memory, and gives it back at the end") {
+  const auto shared = std::make_shared<const std::string>(kLargeBytes, 's');
+  std::unique_ptr<Connection> served;
+  const auto accepted = std::make_shared<Event>();
+  Server server([&](std::unique_ptr<Connection> connection) {
+    served = std::move(connection);
+    served->open({});
+    accepted->set();
+  });
+  const int fd = plain_connect(server.address);
+  REQUIRE(accepted->wait({Deadline::after_ms(kStreamPatienceMs)}));
+  server.loop->run([&] {
+    served->write("head", shared);
+    CHECK(served->kept_bytes() < 1024);
+    served->write(std::string(kLargeBytes, 'o'));
+    CHECK(served->kept_bytes() >= kLargeBytes);
+    CHECK(served->kept_bytes() < kLargeBytes + 2048);
+    // Small pieces share one request.
+    for (int i = 0; i < 1000; ++i) served->write("piece");
+    CHECK(served->kept_bytes() < kLargeBytes + 20'000);
+    CHECK(shared.use_count() == 2);
+    served.reset();
+    CHECK(shared.use_count() == 1);  // at once, not when libuv has ended the request
+  });
+  close_with_reset(fd);
+}
+
+TEST_CASE("SecureConnection: shared bytes stay shared until the peer takes them") {
+  using namespace dt::net;
+  Security security;
+  security.mode = SecurityMode::kEncrypt;
+  security.token = Token::from_text(std::string(64, 'a')).value();
+  std::string large(kLargeBytes, '\0');
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 251);
+  const auto shared = std::make_shared<const std::string>(large);
+  std::unique_ptr<SecureConnection> served;
+  const auto written = std::make_shared<Event>();
+  const auto drained = std::make_shared<Event>();
+  Server server([&](std::unique_ptr<Connection> connection) {
+    SecureEvents events;
+    events.on_open = [&] {
+      served->write("head", shared);
+      served->write({}, shared);
+      served->write("tail");
+      CHECK(served->queued_bytes() > kLargeBytes);
+      CHECK(served->kept_bytes() < 2 * Connection::kHighWaterBytes);
+      CHECK(served->congested());
+      served->shutdown();
+      written->set();
+    };
+    events.on_drained = [&] {
+      CHECK_FALSE(served->congested());
+      drained->set();
+    };
+    served = SecureConnection::accept(std::move(connection), security, Purpose::kStore, {},
+                                      std::move(events));
+  });
+  std::string received;
+  const auto ended = std::make_shared<Event>();
+  std::unique_ptr<SecureConnection> dialled;
+  server.loop->run([&] {
+    SecureEvents events;
+    events.on_bytes = [&](const char* data, size_t bytes) { received.append(data, bytes); };
+    events.on_close = [&](int) { ended->set(); };
+    auto made = SecureConnection::dial(server.loop.get(), server.address, security, Purpose::kStore,
+                                       std::move(events));
+    dialled = std::move(made).value();
+  });
+  CHECK(written->wait({Deadline::after_ms(kStreamPatienceMs)}));
+  CHECK(drained->wait({Deadline::after_ms(kStreamPatienceMs)}));
+  CHECK(ended->wait({Deadline::after_ms(kStreamPatienceMs)}));
+  CHECK((received == "head" + large + large + "tail"));  // not printed
+  server.loop->run([&] {
+    CHECK(served->queued_bytes() == 0);
+    CHECK(served->kept_bytes() < 64);
+    served.reset();
+    dialled.reset();
+  });
 }
 
 TEST_CASE("Listener: says what is wrong with an address") {

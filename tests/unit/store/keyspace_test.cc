@@ -21,7 +21,7 @@ TEST_CASE("Keyspace: a set answers exactly the waits that it completes") {
   CHECK(keys.set("a", "1", &answers).ok());
   REQUIRE(answers.size() == 1);
   CHECK(answers[0].ticket == Ticket{1, 10});
-  CHECK(answers[0].payload == "1");
+  CHECK(*answers[0].shared == "1");
   CHECK(keys.erase("a"));  // it was there once: that is what the wait asked
   CHECK(keys.add("b", 1, &answers).value() == 1);
   REQUIRE(answers.size() == 2);
@@ -69,17 +69,18 @@ TEST_CASE("Keyspace: a barrier forgets whom it lost and counts anew") {
 }
 
 TEST_CASE("Keyspace: memory, waits per client and request numbers have limits") {
-  Keyspace keys(100);
+  constexpr size_t kMax = 1000;
+  Keyspace keys(kMax);
   Answers answers;
-  CHECK(keys.set("k", std::string(90, 'v'), &answers).ok());
+  CHECK(keys.set("k", std::string(600, 'v'), &answers).ok());
   const Status full = keys.set("other", std::string(90, 'v'), &answers);
   CHECK(full.code() == Code::kOutOfMemory);
   CHECK(full.message() ==
-        "the store is full: 91 of 100 bytes are used and 95 more were asked for; delete keys that "
-        "are no longer needed");
-  CHECK(keys.set("k", std::string(95, 'w'), &answers).ok());  // replacing counts the difference
+        "the store is full: 857 of 1000 bytes are used and 351 more were asked for; delete keys "
+        "that are no longer needed, or raise store.memory_mb");
+  CHECK(keys.set("k", std::string(743, 'w'), &answers).ok());  // replacing counts the difference
   CHECK(keys.multi_set({"k", "l"}, {"", "123456789"}, &answers).code() == Code::kOutOfMemory);
-  CHECK(keys.find("k")->size() == 95);  // all or nothing
+  CHECK(keys.find("k")->size() == 743);  // all or nothing
   CHECK(keys.erase("k"));
   keys.wait({1, 1}, {"x"}, WaitKind::kValue, {}, 0, &answers);
   keys.wait({1, 1}, {"y"}, WaitKind::kValue, {}, 0, &answers);
@@ -95,6 +96,47 @@ TEST_CASE("Keyspace: memory, waits per client and request numbers have limits") 
         "this connection has 4096 calls waiting in the store, the limit");
   wide.drop(1);
   CHECK(wide.pending() == 0);
+}
+
+TEST_CASE("Keyspace: guests fill their own share only") {
+  Keyspace keys(2000, 1000);
+  Answers answers;
+  CHECK(keys.set("torch/a", std::string(700, 'v'), &answers).ok());
+  CHECK(keys.set("torch/b", "", &answers).message() ==
+        "the share of PyTorch's clients in the store is full: 963 of 1000 bytes are used and 263 "
+        "more were asked for; delete keys that are no longer needed, or raise store.memory_mb");
+  CHECK(keys.reserve(38).code() == Code::kOutOfMemory);
+  keys.wait({1, 1}, {"torch/b"}, WaitKind::kNoticed, {}, 0, &answers);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].status.code() == Code::kOutOfMemory);
+  keys.wait({1, 2}, {"torch/b"}, WaitKind::kValue, {}, 0, &answers);  // a member
+  CHECK(answers.size() == 1);
+  CHECK(keys.multi_set({"a", "torch/b"}, {"", ""}, &answers).code() == Code::kOutOfMemory);
+  CHECK(keys.set("a", "", &answers).ok());
+  CHECK(keys.erase("torch/a"));
+  CHECK(keys.set("torch/b", "", &answers).ok());
+  CHECK(answers.size() == 2);
+}
+
+TEST_CASE("Keyspace: a value is kept once for all who are told it, and counted until then") {
+  Keyspace keys;
+  Answers answers;
+  keys.wait({1, 1}, {"k"}, WaitKind::kValue, {}, 0, &answers);
+  keys.wait({2, 1}, {"k"}, WaitKind::kValue, {}, 0, &answers);
+  CHECK(keys.set("k", "value", &answers).ok());
+  keys.wait({3, 1}, {"k"}, WaitKind::kValue, {}, 0, &answers);
+  REQUIRE(answers.size() == 3);
+  for (const Answer& answer : answers) CHECK(answer.shared.get() == keys.find("k"));
+  CHECK(keys.loose_bytes(Owner::kMembers) == 0);
+  CHECK(keys.set("k", "other", &answers).ok());
+  CHECK(*answers[0].shared == "value");
+  CHECK(keys.loose_bytes(Owner::kMembers) == 5);
+  CHECK(keys.loose_bytes(Owner::kGuests) == 0);
+  answers.clear();
+  CHECK(keys.loose_bytes(Owner::kMembers) == 0);
+  const SharedText last = keys.share("k");
+  CHECK(keys.erase("k"));
+  CHECK(keys.loose_bytes(Owner::kMembers) == 5);
 }
 
 TEST_CASE("Keyspace: add refuses what is no number and what does not fit") {

@@ -96,7 +96,7 @@ struct TorchServer {
       Answers answers;
       const auto reply = service.handle(id, session.parser.dialect(), request, &answers);
       if (!reply.ok()) return drop(id);
-      session.connection->write(reply.value());
+      session.connection->write(reply.value().whole());
       for (const Answer& answer : answers) {
         sessions[answer.ticket.first].connection->write(TorchService::reply_to_wait(answer));
       }

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mutex>
+
 #include "fixture.h"
 #include "net/address.h"
 #include "store/protocol.h"
@@ -207,6 +209,59 @@ TEST_CASE("torch server: a client that does not read its answers gets no further
     left -= piece.size();
   }
   CHECK(client.ask("06", 8) == bytes("0100000000000000"));
+}
+
+TEST_CASE(
+    "torch server: who makes it keep too much is let go, largest first, and the log says it") {
+  constexpr int64_t kBudget = 8 << 20;
+  constexpr size_t kValueBytes = 256 << 10;
+  std::mutex mutex;
+  std::vector<std::string> log;
+  Job job(1, [&](ServerOptions* options) {
+    options->torch_compat = true;
+    options->memory_bytes = kBudget;
+    options->host = "hostA";
+    options->logger = std::make_shared<Logger>(LogLevel::kWarning, [&](LogLevel, const char* text) {
+      const std::scoped_lock lock(mutex);
+      log.emplace_back(text);
+    });
+  });
+  const auto rank = job.connect(0);
+  PlainClient modest(job);
+  CHECK(modest.ask(kAddInit, 8) == bytes("0100000000000000"));
+  const std::string watch = encode_torch({TorchOp::kWatch, {"/w"}}, TorchDialect::kOld);
+  PlainClient watcher(job);
+  watcher.say(watch);
+  CHECK(watcher.hear(1).size() == 1);
+  // An event has the value of before and of after. One watcher may hold up to half of the budget.
+  for (int i = 0; i < 32; ++i) {
+    REQUIRE(rank->set("torch/w", std::string(kValueBytes, static_cast<char>('a' + i)), patiently())
+                .ok());
+  }
+  size_t heard = 0;
+  for (std::string piece; !(piece = watcher.hear(1 << 16)).empty();) heard += piece.size();
+  CHECK(heard < 32 * 2 * kValueBytes);
+  // Half a request of more than a quarter of it.
+  PlainClient half(job);
+  const std::string set =
+      encode_torch({TorchOp::kSet, {"/h", std::string(3 << 20, 'h')}}, TorchDialect::kOld);
+  (void)send(half.fd, set.data(), set.size() - 1, MSG_NOSIGNAL);
+  CHECK(half.ended());
+  CHECK(modest.ask(kAddInit, 8) == bytes("0200000000000000"));
+  CHECK(rank->ping(patiently()).ok());
+  const std::scoped_lock lock(mutex);
+  REQUIRE(log.size() == 2);
+  for (const std::string& line : log) {
+    CAPTURE(line);
+    CHECK(line.find("store: closed the connection of a client without the token on 127.0.0.1, for "
+                    "which ") == 0);
+    CHECK(line.find(" bytes of questions and answers; let it read its answers, or raise "
+                    "store.memory_mb") != std::string::npos);
+  }
+  CHECK(log[0].find("all connections without the token may make the store keep 4194304") !=
+        std::string::npos);
+  CHECK(log[1].find("a connection without the token may make the store keep 2097152") !=
+        std::string::npos);
 }
 
 TEST_CASE("torch server: at the limit of connections each is refused in its own way") {

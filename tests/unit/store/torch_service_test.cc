@@ -26,7 +26,7 @@ struct Talk {
     for (const Answer& answer : answers) {
       heard[answer.ticket.first] += TorchService::reply_to_wait(answer);
     }
-    for (const Answer& event : service.take_events()) heard[event.ticket.first] += event.payload;
+    for (const Answer& event : service.take_events()) heard[event.ticket.first] += *event.shared;
   }
   // False: the connection would be closed.
   bool say(uint64_t client, const std::string& stream) {
@@ -36,7 +36,7 @@ struct Talk {
     while (parser.next(&request)) {
       Answers answers;
       const auto reply = service.handle(client, parser.dialect(), request, &answers);
-      heard[client] += reply.ok() ? reply.value() : std::string();
+      heard[client] += reply.ok() ? reply.value().whole() : std::string();
       deliver(answers);
       if (!reply.ok()) return false;
     }
@@ -293,6 +293,7 @@ TEST_CASE("torch service: a client that asks for too much loses its connection, 
   CHECK_FALSE(full.handle(1, TorchDialect::kNew,
                           {TorchOp::kQueuePush, {"/q", std::string(100, 'x')}}, &answers)
                   .ok());
-  CHECK(full.handle(1, TorchDialect::kNew, {TorchOp::kQueueLength, {"/q"}}, &answers).value() ==
-        bytes("0000000000000000"));
+  CHECK(
+      full.handle(1, TorchDialect::kNew, {TorchOp::kQueueLength, {"/q"}}, &answers).value().bytes ==
+      bytes("0000000000000000"));
 }
