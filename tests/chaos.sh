@@ -10,5 +10,5 @@ build=${3:-$root/build-tests}
 [ -f "$build/build.ninja" ] || { echo "chaos.sh: $build is not built yet: run tests/run.sh first" >&2; exit 2; }
 ninja --quiet -C "$build" tests/chaos/chaos_rank
 # Schedules wait more than they compute.
-exec "$root/tests/chaos/chaos.py" "$build/tests/chaos/chaos_rank" --count "$1" --seed "${2:-1}" \
+exec "$root/tests/hermetic.sh" "$build/tests/home" "$root/tests/chaos/chaos.py" "$build/tests/chaos/chaos_rank" --count "$1" --seed "${2:-1}" \
   --jobs $((1 + $(nproc)))

@@ -16,4 +16,4 @@ libraries=$(dirname "$(find "$scratch/installed" -name libdt.so)")
 PATH=$(dirname "$(find "$scratch/installed" -path '*/bin/dt')"):$PATH
 export PATH LD_LIBRARY_PATH=$libraries PKG_CONFIG_PATH=$libraries/pkgconfig PKG_CONFIG_SYSROOT_DIR=$scratch/installed
 mkdir "$scratch/work"
-"$root/tests/check_readme.py" "$scratch/work" "$root/README.md" "$root/docs/bench.md"
+"$root/tests/hermetic.sh" "$scratch/home" "$root/tests/check_readme.py" "$scratch/work" "$root/README.md" "$root/docs/bench.md"

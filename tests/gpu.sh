@@ -123,7 +123,7 @@ run() {
     reason="not begun: $limit seconds are over"
   fi
   if [ -z "$reason" ]; then
-    timeout --kill-after=10 "${TIMEOUT_S:-600}" "$@" >"$log" 2>&1 </dev/null || status=$?
+    timeout --kill-after=10 "${TIMEOUT_S:-600}" "$root/tests/hermetic.sh" "$logs/home" "$@" >"$log" 2>&1 </dev/null || status=$?
     [ $status -ne 77 ] || reason=$(sed -n 's/^skipped: //p' "$log" | tail -n 1)
   fi
   if [ -n "$reason" ]; then
@@ -145,8 +145,9 @@ run() {
 
 # ---- Tests ----
 
-export DT_COMMAND=$build/runtime/cli/dt RANK_PROGRAM=$build/tests/gpu/gpu_rank_program
-dt=$DT_COMMAND
+export TEST_DT_COMMAND=$build/runtime/cli/dt RANK_PROGRAM=$build/tests/gpu/gpu_rank_program
+dt=$TEST_DT_COMMAND
+[ -z "${DT_NCCL_LIBRARY:-}" ] || export TEST_DT_NCCL_LIBRARY=$DT_NCCL_LIBRARY
 run unit_cuda test '' "$build/tests/unit/unit_cuda"
 run runtime test "$no_gpu" "$build/tests/gpu/gpu_runtime"
 run kernels test "$no_gpu" "$build/tests/gpu/gpu_kernels"
