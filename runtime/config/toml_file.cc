@@ -260,12 +260,9 @@ Result<FileContent> parse_toml(std::span<const Key> table, std::string_view text
     return Status(Code::kConfig, format("%s:%u:%u: not UTF-8; save the file as UTF-8 text",
                                         shown.c_str(), bad->line, bad->column));
   }
-  if (const auto bare = find_bare_non_ascii(text)) {
-    return Status(
-        Code::kConfig,
-        format("%s:%u:%u: not valid TOML: a character that is not ASCII may only stand in "
-               "a string or a comment",
-               shown.c_str(), bare->line, bare->column));
+  if (const auto fault = find_toml_fault(text)) {
+    return Status(Code::kConfig, format("%s:%u:%u: %s", shown.c_str(), fault->at.line,
+                                        fault->at.column, fault->why.c_str()));
   }
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/toml_scan.h"
 
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
 namespace dt::config {
 namespace {
+
+constexpr size_t kDeepest = 32;  // as of JSON in variables
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
@@ -12,16 +19,21 @@ class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 
-  std::optional<TextPosition> scan() {
+  std::optional<TomlFault> scan() {
     if (text_.substr(0, 3) == "\xef\xbb\xbf") at_ = 3;  // a byte order mark is allowed in front
     while (at_ < text_.size()) {
       const char c = text_[at_];
-      if (!is_ascii(c)) return position();
+      if (!is_ascii(c)) return bare_non_ascii();
       if (c == '#') {
         while (at_ < text_.size() && text_[at_] != '\n') ++at_;
       } else if (c == '"' || c == '\'') {
-        if (!string(c)) return position();
+        if (!string(c)) return bare_non_ascii();
       } else {
+        count(c);
+        if (depth_ > kDeepest) {
+          return fault(format(
+              "nested more than %zu levels deep; no key of dt has more than 3 levels", kDeepest));
+        }
         ++at_;
       }
     }
@@ -29,6 +41,26 @@ class Scanner {
   }
 
  private:
+  /// Follows how deep the text here is nested: each open bracket and each dot of an unfinished item
+  /// is one level. The dot of a number or of a date counts too, which is harmless.
+  void count(char c) {
+    if (c == '[' || c == '{') {
+      outer_.push_back(dots_);
+      dots_ = 0;
+      ++depth_;
+    } else if ((c == ']' || c == '}') && !outer_.empty()) {
+      depth_ -= dots_ + 1;
+      dots_ = outer_.back();
+      outer_.pop_back();
+    } else if (c == '.') {
+      ++dots_;
+      ++depth_;
+    } else if (c == ',' || (c == '\n' && outer_.empty())) {
+      depth_ -= dots_;
+      dots_ = 0;
+    }
+  }
+
   /// Passes the string that opens here. False: at_ is at a character that must not be there.
   bool string(char quote) {
     const char three[] = {quote, quote, quote};
@@ -67,6 +99,13 @@ class Scanner {
     return true;
   }
 
+  TomlFault bare_non_ascii() const {
+    return fault(
+        "not valid TOML: a character that is not ASCII may only stand in a string or a comment");
+  }
+
+  TomlFault fault(std::string why) const { return {position(), std::move(why)}; }
+
   TextPosition position() const {
     TextPosition found;
     for (const char c : text_.substr(0, at_)) {
@@ -82,12 +121,13 @@ class Scanner {
 
   const std::string_view text_;
   size_t at_ = 0;
+  size_t depth_ = 0;           ///< outer_.size() and the sum of all dots
+  size_t dots_ = 0;            ///< of the item at at_
+  std::vector<size_t> outer_;  ///< the dots in front of each open bracket
 };
 
 }  // namespace
 
-std::optional<TextPosition> find_bare_non_ascii(std::string_view text) {
-  return Scanner(text).scan();
-}
+std::optional<TomlFault> find_toml_fault(std::string_view text) { return Scanner(text).scan(); }
 
 }  // namespace dt::config

@@ -147,7 +147,36 @@ TEST_CASE("Config: malformed files") {
   }
   // An assertion of toml++ 3.3 ended the process here.
   CHECK(contains(tree.error_of("a = 1979-05-27T[07:32:00Z\n"), "dt.toml:1:16: not valid TOML: "));
-  CHECK(contains(tree.error_of("a = " + std::string(100000, '[')), "not valid TOML"));
+}
+
+TEST_CASE("Config: what is nested too deeply is refused before it is parsed") {
+  const TempTree tree;
+  const auto many = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  constexpr int kMany =
+      200'000;  // toml++ 3.3 overflows the stack for dotted names of so many parts
+  const std::string deep = "nested more than 32 levels deep; no key of dt has more than 3 levels";
+  CHECK(tree.error_of("a" + many(".a", kMany) + " = 1\n") == "dt.toml:1:66: " + deep);
+  CHECK(tree.error_of("[run]\n['a'" + many(" .\"a\"", kMany) + "]\n") == "dt.toml:2:161: " + deep);
+  CHECK(tree.error_of("[[a" + many(".a", kMany) + "]]\n") == "dt.toml:1:64: " + deep);
+  CHECK(tree.error_of("a = " + many("[", kMany)) == "dt.toml:1:37: " + deep);
+  CHECK(tree.error_of("a = " + many("{a=", kMany)) == "dt.toml:1:101: " + deep);
+  // toml++ counts no parts of names inside of tables.
+  CHECK(tree.error_of("a = " + many("{a.a.a.a.a.a.a.a=", 250)) == "dt.toml:1:73: " + deep);
+  CHECK(tree.error_of("a = [" + many("\n[# ]", 40)) == "dt.toml:33:1: " + deep);
+  CHECK(
+      contains(tree.error_of("a = [" + many("]", kMany) + " " + many(".", 32)), "not valid TOML"));
+  // Width is not depth, and dots in strings and comments are no levels.
+  const std::string wide = "schema = 2\na = [" + many("1.5, [{b.c = 2.5}],\n", 100) + "]\n" +
+                           many("# .....\n", 20) + "'" + many(".", 100) + "' = \"[[[[[\"\n" +
+                           many("[x.y]\n", 1) + "a" + many(".a", 31) + " = 1\n";
+  tree.write("cwd/dt.toml", wide);
+  const auto config = tree.load();
+  INFO(config.status().message());
+  CHECK(config.ok());
 }
 
 TEST_CASE("Config: files that cannot be read") {
