@@ -21,7 +21,8 @@
  *  5. Threads. Each function has a @thread line. Calls on one communicator are serialised inside,
  *     but their order must match on all ranks: issue them from one thread per communicator. Two
  *     threads in functions of a reducer or sampler that say "one at a time": the later one gets
- *     DT_ERR_INVALID_STATE.
+ *     DT_ERR_INVALID_STATE. pthread_cancel() of a thread inside a call takes effect after it;
+ *     dt_abort() ends a call that blocks. Threads of PTHREAD_CANCEL_ASYNCHRONOUS must not call dt.
  *  6. Time. timeout_ms < 0 waits as long as the operation's own limits allow, 0 only looks.
  *  7. Growth. A struct whose first field is struct_size may grow at its end; zero means "default".
  *     Fill it with its *_init() function. Structs without struct_size are frozen.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dt/dt.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -63,10 +64,24 @@ class Call {
   const char* const function_;
 };
 
+/// Puts off pthread_cancel() of the calling thread. A cancelled wait would unwind frames that hold
+/// locks and that are noexcept, which ends the process.
+class CancellationOff {
+ public:
+  CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~CancellationOff() { pthread_setcancelstate(before_, nullptr); }
+  CancellationOff(const CancellationOff&) = delete;
+  CancellationOff& operator=(const CancellationOff&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 /// Runs one call: the only place where exceptions end. Nothing of ours throws; the standard library
 /// throws bad_alloc.
 template <class F>
 dt_status guard(const char* function, F&& body) noexcept {
+  const CancellationOff cancellation_off;
   try {
     const Status status = std::forward<F>(body)(Call(function));
     return status.ok() ? DT_OK : record(status);
@@ -80,6 +95,7 @@ dt_status guard(const char* function, F&& body) noexcept {
 /// Closes a handle; the object goes when the last reference does.
 template <class T>
 void destroy(const void* handle) noexcept {
+  const CancellationOff cancellation_off;
   try {
     handle_table().close(handle, T::kKind);
   } catch (...) {  // a full free list: the slot is lost, nothing else
