@@ -17,18 +17,33 @@ constexpr int64_t kFirstReturnMs = 100;
 constexpr int64_t kLastReturnMs = 2'000;
 
 /// Where the processes of a job are restarted one by one, this one may come while the store still
-/// serves the attempt that is over: that of the next one follows at the same address.
+/// serves the attempt that is over: that of the next one follows at the same address. But dt run
+/// (`one_job`) starts new processes for the next one.
 Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
                                                          const store::ClientOptions& options,
-                                                         const Wait& wait) {
+                                                         bool one_job, const Wait& wait) {
+  Status refused;
   for (int64_t pause_ms = kFirstReturnMs;; pause_ms = std::min(2 * pause_ms, kLastReturnMs)) {
+    // The last try may have no time left for an answer.
+    if (!refused.ok() && wait.deadline.passed()) return refused;
     auto client = store::Client::connect(loop, options, wait);
-    if (client.ok() || client.status().info().operation != store::kAttemptOver) return client;
+    if (client.ok()) return client;
+    const std::string& operation = client.status().info().operation;
+    if (operation != store::kAttemptOver && operation != store::kRankOver) {
+      return refused.ok() || !wait.deadline.passed() ? client.status() : refused;
+    }
+    refused = client.status();
+    if (one_job && operation == store::kRankOver) {
+      ErrorInfo info = refused.info();
+      info.message +=
+          "; dt run makes one job for each attempt: keep that job until the process ends, or let "
+          "rank 0 serve the next one with dt_store_serve()";
+      return Status(std::move(info));
+    }
     if (wait.interrupted()) return wait.interrupt->status();
-    if (wait.deadline.passed()) return client;
     if (options.logger) {
       options.logger->log(LogLevel::kDebug, "%s; trying again until the next one begins",
-                          client.status().message().c_str());
+                          refused.message().c_str());
     }
     Event nothing;
     nothing.wait({Deadline::after_ms(pause_ms).earlier(wait.deadline), wait.interrupt});
@@ -176,7 +191,8 @@ Status Job::connect(const Config& config, const Wait& wait) {
         "store.relay is on, but no agent of dt run started this job, so each rank connects "
         "to the store itself");
   }
-  DT_TRY_VALUE(auto client, connect_patiently(loop_.get(), options, wait));
+  const bool one_job = place_.store_served && place_.launcher == "dt run";
+  DT_TRY_VALUE(auto client, connect_patiently(loop_.get(), options, one_job, wait));
   client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
   client->on_dump_request(
       [tracer = tracer_](const std::string& directory, store::Client::DumpAnswerer answer) {

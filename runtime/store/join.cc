@@ -31,9 +31,9 @@ Status refusal(const Member& member, std::string message) {
 
 namespace {
 
-Status attempt_over(const Member& member, std::string message) {
+Status over(const char* operation, const Member& member, std::string message) {
   ErrorInfo info = refusal(member, std::move(message)).info();
-  info.operation = kAttemptOver;
+  info.operation = operation;
   return Status(std::move(info));
 }
 
@@ -56,12 +56,12 @@ Status JoinTable::check_identity(const Hello& hello) const {
                          : hello.attempt < setup_.attempt ? "stale"
                                                           : "the store is stale";
     const bool is_old = !job_differs && hello.attempt > setup_.attempt;
-    return (is_old ? attempt_over : refusal)(
-        hello.member,
-        format("%s serves job %s attempt %d; this process belongs to job %s attempt %d "
-               "(%s)",
-               store.c_str(), store::quoted(setup_.job_id).c_str(), setup_.attempt,
-               store::quoted(hello.job_id).c_str(), hello.attempt, reason));
+    const std::string text = format(
+        "%s serves job %s attempt %d; this process belongs to job %s attempt %d "
+        "(%s)",
+        store.c_str(), store::quoted(setup_.job_id).c_str(), setup_.attempt,
+        store::quoted(hello.job_id).c_str(), hello.attempt, reason);
+    return is_old ? over(kAttemptOver, hello.member, text) : refusal(hello.member, text);
   }
   if (is_tool) return {};
   if (hello.world_size != setup_.world_size) {
@@ -88,8 +88,8 @@ Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint6
   if (const auto taken = slots_.find(member.rank); taken != slots_.end()) {
     const Slot& slot = taken->second;
     if (slot.stage == Stage::kDead || slot.stage == Stage::kLeft) {
-      return attempt_over(
-          member, format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
+      return over(kRankOver, member,
+                  format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
                          "attempt",
                          member.rank, process_text(slot.member).c_str(),
                          slot.stage == Stage::kDead ? "died in" : "left", setup_.attempt,

@@ -19,9 +19,10 @@ namespace dt::store {
 /// CONFIG for what `member` brought to the join.
 Status refusal(const Member& member, std::string message);
 
-/// The operation of a refusal by a store whose attempt is over, or older than the one refused: a
-/// newer store may follow at its address.
+/// The operation of a refusal by a store whose attempt is older than the one refused, or in which
+/// the rank has been already: a newer store may follow at its address.
 inline constexpr char kAttemptOver[] = "join of an attempt that is over";
+inline constexpr char kRankOver[] = "join of a rank that is over";
 
 /// Ok, or CONFIG with every key whose value is not the same in all records. By rank.
 Status compare_configs(const std::vector<JoinRecord>& records);

@@ -135,3 +135,27 @@ TEST_CASE("a clean job prints nothing of its own and leaves nothing behind") {
   CHECK(lines_of(run.out).size() == 4);
   CHECK(shared_memory_files().empty());
 }
+
+TEST_CASE("a second job in an attempt of dt run is refused at once, with what to do") {
+  for (const char* relay : {"false", "true"}) {
+    Process::Options options;
+    options.environment = {std::string("DT_STORE_RELAY=") + relay};
+    Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"again"}), options);
+    CHECK(run.wait() == 9);
+    CAPTURE(relay);
+    INFO(run.out);
+    INFO(run.err);
+    const auto pids = ready_pids(run.out);
+    REQUIRE(pids.size() == 2);
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string process = " pid " + std::to_string(pid_of_rank(run.out, rank)) + ")";
+      const std::string number = "rank " + std::to_string(rank);
+      CHECK(count_of(run.out, number + " saw DT_ERR_CONFIG of " + number) == 1);
+      CHECK(count_of(run.out, process + " has left attempt 0; (") == 1);
+      CHECK(count_of(run.out,
+                     process + " cannot take its place: start a new attempt; dt run makes one job "
+                               "for each attempt: keep that job until the process ends, or let "
+                               "rank 0 serve the next one with dt_store_serve()\n") == 1);
+    }
+  }
+}

@@ -183,5 +183,6 @@ int main(int argc, char** argv) {
   dt_comm_destroy(world);
   check(dt_finalize(job, -1), rank);
   dt_job_destroy(job);
+  if (mode == "again") check(dt_init(nullptr, &job), rank);
   return 0;
 }
