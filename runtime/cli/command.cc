@@ -29,6 +29,10 @@ std::optional<int> parse(CLI::App* app, int argument_count, char** arguments) {
   return std::nullopt;
 }
 
+std::string refuse_no_name(const std::string& text) {
+  return text.empty() ? "it is empty; give a name, or leave the option out" : "";
+}
+
 int fail(const char* name, const Status& status, int exit_code) {
   fprintf(stderr, "dt %s: %s\n", name, status.message().c_str());
   return exit_code;

@@ -26,6 +26,10 @@ struct Command {
 /// Parses; when the command is then over (--help, or a mistake, which is printed) the exit code.
 std::optional<int> parse(CLI::App* app, int argument_count, char** arguments);
 
+/// For check() of an option that names a file or folder: "" is most often a variable that the
+/// caller's shell does not know, and must not count as the option's absence.
+std::string refuse_no_name(const std::string& text);
+
 /// Prints "dt NAME: message" on stderr.
 int fail(const char* name, const Status& status, int exit_code = kExitFailure);
 

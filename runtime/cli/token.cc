@@ -31,7 +31,8 @@ int token_command(int argument_count, char** arguments) {
       "dt token");
   std::string file;
   bool force = false;
-  app.add_option("--file", file, "where to (~/.config/dt/token, which every job of yours uses)");
+  app.add_option("--file", file, "where to (~/.config/dt/token, which every job of yours uses)")
+      ->check(refuse_no_name);
   app.add_flag("--force", force, "replace the file where there is one");
   if (const auto over = parse(&app, argument_count, arguments)) return *over;
   const Status status = make_token(file, force);

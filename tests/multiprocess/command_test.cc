@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "dt_run.h"
 
@@ -66,6 +67,30 @@ TEST_CASE("dt trace names the attempts that there can be") {
           "dt trace report: --attempt: Value " + std::string(wrong) +
               " not in range 0 to 2147483647; see dt trace report --help\n");
   }
+}
+
+TEST_CASE("an empty file name is refused and is not the default") {
+  Process::Options options;
+  const dt::test::TempFolder home;
+  options.environment = {"HOME=" + home.path(), "XDG_CONFIG_HOME="};
+  const auto refused = [&](const std::string& name, const std::string& option, Strings command) {
+    command.insert(command.begin(), required_variable("DT_COMMAND"));
+    command.insert(command.end(), {option, ""});
+    Process process(command, options);
+    CHECK(process.wait() == 2);
+    CHECK(process.err == name + ": " + option +
+                             ": it is empty; give a name, or leave the option out; see " + name +
+                             " --help\n");
+  };
+  refused("dt token", "--file", {"token"});
+  CHECK(std::filesystem::is_empty(home.path()));
+  refused("dt run", "--log-dir", {"run"});
+  refused("dt trace dump", "--dir", {"trace", "dump", "nowhere:1"});
+  refused("dt trace timeline", "--output", {"trace", "timeline", "."});
+  for (const char* option : {"--json", "--csv", "--plot", "--save-expectation", "--expect"}) {
+    refused("dt bench", option, {"bench"});
+  }
+  refused("dt bench", "--tune-write", {"bench", "--tune"});
 }
 
 TEST_CASE("the token that dt run makes is in no command line") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,24 @@ inline std::string required_variable(const char* name) {
   if (value == nullptr) abort();  // set by meson.build
   return value;
 }
+
+/// A new folder, removed with what is in it.
+class TempFolder {
+ public:
+  TempFolder() : path_(std::filesystem::temp_directory_path() / "dt-test-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) abort();
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 /// "dt run OPTIONS run_program MODE..."
 inline std::vector<std::string> dt_run(const std::vector<std::string>& options,

@@ -290,20 +290,23 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       app.add_option("--memory", words.memory,
                      "shared: buffers from dt_mem_alloc(); private: ordinary ones (shared; with "
                      "--tune: both)");
-  app.add_option("--json", options.json, "also write all figures to FILE");
-  app.add_option("--csv", options.csv, "also write all figures to FILE");
+  app.add_option("--json", options.json, "also write all figures to FILE")->check(refuse_no_name);
+  app.add_option("--csv", options.csv, "also write all figures to FILE")->check(refuse_no_name);
   app.add_option("--compare", words.compare,
                  "also measure these: openmpi,mpich,gloo,torch; or all that are installed: all");
   app.add_option("--timeout", options.timeout_s, "seconds until a run is given up (600)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--plot", options.plot,
-                 "draw time and bandwidth over size into FILE, an SVG picture");
+                 "draw time and bandwidth over size into FILE, an SVG picture")
+      ->check(refuse_no_name);
   app.add_option("--wire", words.wire,
                  "Gbit/s between hosts, or an interface: drawn as a limit by --plot");
   app.add_option("--save-expectation", options.save_expectation,
-                 "write dt's medians to FILE, for --expect");
+                 "write dt's medians to FILE, for --expect")
+      ->check(refuse_no_name);
   app.add_option("--expect", options.expect,
-                 "exit with 1 when a row of this FILE takes longer than --expect-factor allows");
+                 "exit with 1 when a row of this FILE takes longer than --expect-factor allows")
+      ->check(refuse_no_name);
   app.add_option("--expect-factor", options.expect_factor, "times the expected median (1.5)")
       ->check(CLI::Range(1.0, 1e6));
   auto* tune = app.add_flag("--tune", options.tune,
@@ -315,7 +318,8 @@ ParsedOptions parse_options(int argument_count, char** arguments) {
       ->needs(tune)
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--tune-write", options.tune_write, "set what was found in FILE, a dt.toml")
-      ->needs(tune);
+      ->needs(tune)
+      ->check(refuse_no_name);
   auto* bind = app.add_option("--bind", words.bind,
                               "cores: each rank on cores of its own, while there are enough; none "
                               "(cores; cuda: none)");

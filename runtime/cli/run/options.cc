@@ -133,7 +133,8 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_option("--show", options.show,
                  "whose output to pass on: all, errors, or ranks such as 0 or 0,4-7");
   app.add_option("--log-dir", options.log_dir,
-                 "write DIR/rank-0000.out and .err, whole; with restarts DIR/attempt-0/...");
+                 "write DIR/rank-0000.out and .err, whole; with restarts DIR/attempt-0/...")
+      ->check(refuse_no_name);
   app.add_option("--grace-ms", options.grace_ms,
                  "from the first failure to SIGKILL (run.grace_ms: 15000)")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

@@ -147,7 +147,8 @@ int trace_command(int argument_count, char** arguments) {
   CLI::App* sub = add("dump", "let every rank of a job write its trace", dump_traces);
   sub->add_option("store", options.address,
                   "host:port of the job's store (DT_MASTER_ADDR and DT_MASTER_PORT)");
-  sub->add_option("--dir", options.directory, "on the ranks' hosts (their trace.dir)");
+  sub->add_option("--dir", options.directory, "on the ranks' hosts (their trace.dir)")
+      ->check(refuse_no_name);
   sub->add_option("--timeout-ms", options.timeout_ms, "how long to wait for the ranks (10000)")
       ->check(CLI::Range(int64_t{1}, kMaxTimeoutMs));
   sub = add("report", "say in a sentence what went wrong, then show the ranks", print_report);
@@ -162,7 +163,7 @@ int trace_command(int argument_count, char** arguments) {
   sub->add_option("directory", options.directory, "where the traces of all ranks are")->required();
   sub->add_option("--attempt", options.attempt, "of the job (the last one)")
       ->check(CLI::Range(0, INT32_MAX));
-  sub->add_option("-o,--output", options.output, "file (standard output)");
+  sub->add_option("-o,--output", options.output, "file (standard output)")->check(refuse_no_name);
   if (const auto over = parse(&app, argument_count, arguments)) return *over;
   const Status status = action(options);
   return status.ok() ? 0 : fail("trace", status);
