@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dt run`: what the ranks get, and what becomes of what they write.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@ using dt::test::dt_run;
 using dt::test::lines_of;
 using dt::test::Process;
 using dt::test::starts_with;
+using dt::test::TempFolder;
 using Strings = std::vector<std::string>;
 
 namespace {
@@ -130,21 +133,55 @@ TEST_CASE("--show passes on the ranks that it names") {
 }
 
 TEST_CASE("--log-dir has each rank's output as it was written") {
-  std::string folder = std::filesystem::temp_directory_path() / "dt-run-XXXXXX";
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
-  const std::filesystem::path logs = std::filesystem::path(folder) / "made" / "here";
+  const TempFolder folder;
+  const std::filesystem::path logs = std::filesystem::path(folder.path()) / "made" / "here";
   Process run(dt_run({"-n", "2", "--show", "0", "--log-dir", logs.string()}, {"bytes"}));
   CHECK(run.wait() == 0);
   const std::string whole("a\0b\xff\n10%\r20%\rfull\ndos\r\nlast", 27);
   CHECK(content_of(logs / "rank-0000.out") == whole);
   CHECK(content_of(logs / "rank-0001.out") == whole);
   CHECK(content_of(logs / "rank-0001.err").empty());
-  std::filesystem::remove_all(folder);
 
   Process refused(dt_run({"--log-dir", "/proc/none"}, {"both"}));
   CHECK(refused.wait() == 1);
   CHECK(starts_with(refused.err, "dt run: --log-dir: cannot create /proc/none: "));
   CHECK(refused.out.empty());
+}
+
+TEST_CASE("--log-dir empties regular files only, of one name") {
+  const TempFolder folder;
+  const std::filesystem::path logs = folder.path();
+  const std::filesystem::path log = logs / "rank-0000.out";
+  const std::filesystem::path other = logs / "notes";
+  const auto refused = [&](const std::string& why) {
+    Process run(dt_run({"--log-dir", logs.string()}, {"both"}));
+    CHECK(run.wait() == 1);
+    CHECK(run.err == "dt run: --log-dir: cannot write " + log.string() + ": " + why + "\n");
+    CHECK(run.out.empty());
+    std::filesystem::remove(log);
+  };
+  std::ofstream(other) << "worth keeping";
+  std::filesystem::create_symlink("notes", log);
+  refused("it is a symbolic link; remove it or name another folder");
+  std::filesystem::create_symlink("none", log);
+  refused("it is a symbolic link; remove it or name another folder");
+  CHECK_FALSE(std::filesystem::exists(logs / "none"));
+  std::filesystem::create_hard_link(other, log);
+  refused("it is one file under several names (hard links); remove it");
+  CHECK(content_of(other) == "worth keeping");
+
+  const std::string not_regular = "it is not a regular file; remove it or name another folder";
+  REQUIRE(mkfifo(log.c_str(), 0600) == 0);
+  refused(not_regular);
+  REQUIRE(mkfifo(log.c_str(), 0600) == 0);
+  const int reader = open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  refused(not_regular);
+  close(reader);
+
+  std::ofstream(log) << "a longer text of the run before";
+  Process again(dt_run({"--log-dir", logs.string()}, {"both"}));
+  CHECK(again.wait() == 0);
+  CHECK(content_of(log) == "to stdout\n");
 }
 
 TEST_CASE("output that cannot be written is told, and the job has not ended well") {

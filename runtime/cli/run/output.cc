@@ -24,6 +24,25 @@ bool same_terminal(int one, int other) {
          a.st_rdev == b.st_rdev;
 }
 
+/// Empties the file `path`, or makes it. The user names the folder only, so what others put there
+/// under the names of log files must neither block this process nor lead it to other files.
+/// Returns why it failed, or "".
+std::string open_log(const std::string& path, Fd* out) {
+  const char* const not_regular = "it is not a regular file; remove it or name another folder";
+  // O_NONBLOCK: opening a FIFO must not wait for its reader. It changes nothing for regular files.
+  out->reset(open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                  0666));
+  if (!out->is_open()) {
+    if (errno == ELOOP) return "it is a symbolic link; remove it or name another folder";
+    return errno == ENXIO ? not_regular : errno_text(errno);  // a FIFO without a reader, a socket
+  }
+  struct stat facts {};
+  if (fstat(out->get(), &facts) != 0) return errno_text(errno);
+  if (!S_ISREG(facts.st_mode)) return not_regular;
+  if (facts.st_nlink > 1) return "it is one file under several names (hard links); remove it";
+  return ftruncate(out->get(), 0) == 0 ? "" : errno_text(errno);
+}
+
 bool color_allowed() {
   const char* no_color = getenv("NO_COLOR");  // https://no-color.org: set and not empty
   return no_color == nullptr || no_color[0] == '\0';
@@ -59,9 +78,9 @@ Status Output::open_logs(const std::string& folder) {
       const std::string path = folder + format("/rank-%04d.", options_.first_rank + rank) +
                                (stream == Stream::kStdout ? "out" : "err");
       Fd& log = source(rank, stream).log;
-      log.reset(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (!log.is_open()) {
-        return Status(Code::kSystem, "--log-dir: cannot write " + path + ": " + errno_text(errno));
+      const std::string why = open_log(path, &log);
+      if (!why.empty()) {
+        return Status(Code::kSystem, "--log-dir: cannot write " + path + ": " + why);
       }
     }
   }
