@@ -179,11 +179,13 @@ class Leader {
         strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(i));
       }
     }
-    return polled[0].revents != 0 ? accept_all() : Status();
+    return polled[0].revents != 0 ? accept_some() : Status();
   }
 
-  Status accept_all() {
-    for (;;) {
+  /// Any user of this machine can connect: a crowd must neither keep this thread from looking at
+  /// its deadline nor fill the log.
+  Status accept_some() {
+    for (size_t i = 0; i < kStrangersMax; ++i) {
       Socket peer(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (peer.fd() < 0) {
         // The connection stays in the backlog, so that waiting on would spin until the deadline.
@@ -193,13 +195,19 @@ class Leader {
       }
       std::string who = "unknown process";
       if (!same_user(peer.fd(), &who)) {
-        note(format("refused a connection from %s: it belongs to another user", who.c_str()));
+        if (!std::exchange(told_of_others_, true)) {
+          note(
+              format("refused a connection from %s: it belongs to another user; more of the kind "
+                     "are refused without another word",
+                     who.c_str()));
+        }
         continue;
       }
       const size_t most = kStrangersMax + static_cast<size_t>(terms_.local_size);
       if (strangers_.size() >= most) strangers_.erase(strangers_.begin());
       strangers_.push_back(std::move(peer));
     }
+    return {};
   }
 
   /// True: no stranger any more.
@@ -285,6 +293,7 @@ class Leader {
   std::vector<Socket> strangers_;
   std::vector<Rank> ranks_;  ///< [0] stays empty
   int32_t ready_ = 0;
+  bool told_of_others_ = false;
 };
 
 Result<Socket> connect_to_leader(const std::string& name, const HandoverTerms& terms,

@@ -15,6 +15,7 @@
 #include <functional>
 #include <thread>
 
+#include "../as_other_user.h"
 #include "../contains.h"
 
 using dt::Code;
@@ -25,6 +26,7 @@ using dt::shm::HostArena;
 using dt::shm::kHugePageBytes;
 using dt::shm::kPageBytes;
 using dt::shm::Location;
+using dt::test::as_other_user;
 using dt::test::contains;
 
 namespace {
@@ -268,6 +270,45 @@ TEST_CASE("Arena: strangers, foreign sessions and doubles are refused, the other
     CHECK_MESSAGE(first.ok(), message(first));
     CHECK_MESSAGE(third.ok(), message(third));
   }
+}
+
+TEST_CASE("Arena: connections of another user are refused, and the log has one line of them all") {
+  auto leader = ArenaListener::create().value();
+  const std::string name = leader.name();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  constexpr int kOthers = 100;  // more than the leader accepts in one go, fewer than wait for it
+  int connected = 0;
+  const bool tried = as_other_user([&] {
+    for (int i = 0; i < kOthers; ++i) {
+      const int other = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      connected += connect(other, reinterpret_cast<sockaddr*>(&address), length) == 0 ? 1 : 0;
+      close(other);
+    }
+  });
+  if (!tried) {
+    MESSAGE("not root: another user is not tested");
+    return;
+  }
+  REQUIRE(connected == kOthers);
+  std::vector<std::string> log;
+  HostArena::Options leading = options(0, 2);
+  leading.logger = std::make_shared<dt::Logger>(
+      dt::LogLevel::kWarning, [&](dt::LogLevel, const char* text) { log.push_back(text); });
+  Joined second = dt::Status(Code::kInternal, "");
+  std::thread joins([&] { second = join(ArenaListener::create().value(), name, options(1, 2)); });
+  const Joined first = join(std::move(leader), name, leading);
+  joins.join();
+  CHECK_MESSAGE(first.ok(), message(first));
+  CHECK_MESSAGE(second.ok(), message(second));
+  REQUIRE(log.size() == 1);
+  CHECK_MESSAGE(contains(log[0], "refused a connection from pid"), log[0]);
+  CHECK_MESSAGE(contains(log[0],
+                         "of user 65534: it belongs to another user; more of the kind are refused "
+                         "without another word"),
+                log[0]);
 }
 
 TEST_CASE("Arena: nobody listens, a bad rank, an interrupt") {
