@@ -49,7 +49,13 @@ class ConfigLoader {
     const std::string user = user_directory();
     if (!user.empty()) {
       const std::string path = user + "/dt/dt.toml";
-      DT_TRY(apply({SourceKind::kUserFile, path, path, {}, {false, true}}));
+      if (config::is_out_of_reach(path)) {  // HOME is often another user's: sudo, containers
+        config_.warn(path +
+                     ", and a token next to it, are not looked for: this user may not "
+                     "search their folder; set HOME or XDG_CONFIG_HOME to one of its own");
+      } else {
+        DT_TRY(apply({SourceKind::kUserFile, path, path, {}, {false, true}}));
+      }
     }
     // A file that was asked for by name is trusted; one that merely lies here is not.
     const std::string named =
@@ -62,11 +68,14 @@ class ConfigLoader {
                     {false, true},
                     options_.file.empty() ? "DT_CONFIG" : ""});
     }
-    return apply({SourceKind::kProjectFile,
-                  resolve(options_.cwd, "dt.toml"),
-                  "dt.toml",
-                  {false, true},
-                  {false, false}});
+    const std::string path = resolve(options_.cwd, "dt.toml");
+    if (config::is_out_of_reach(path)) {
+      config_.warn(
+          "dt.toml is not looked for in the working directory, which this user may not "
+          "search");
+      return {};
+    }
+    return apply({SourceKind::kProjectFile, path, "dt.toml", {false, true}, {false, false}});
   }
 
   /// The folder that holds dt/dt.toml: XDG_CONFIG_HOME, which must be absolute to count, else

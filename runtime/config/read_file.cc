@@ -56,6 +56,11 @@ Status check_trust(const struct stat& facts, const std::string& shown) {
 
 }  // namespace
 
+bool is_out_of_reach(const std::string& path) {
+  struct stat facts {};
+  return lstat(path.c_str(), &facts) != 0 && errno == EACCES;
+}
+
 Result<std::optional<std::string>> read_file(const std::string& path, const std::string& shown,
                                              FilePolicy policy) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.

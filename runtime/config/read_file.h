@@ -19,4 +19,7 @@ struct FilePolicy {
 Result<std::optional<std::string>> read_file(const std::string& path, const std::string& shown,
                                              FilePolicy policy);
 
+/// This user may not search a folder on the way to `path`, so it is not known whether it exists.
+bool is_out_of_reach(const std::string& path);
+
 }  // namespace dt::config

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "config/read_file.h"
+
 namespace dt::launch {
 namespace {
 
@@ -176,7 +178,8 @@ Result<Credentials> find_credentials(const Config& config, const Environment& en
     auto token = net::Token::from_text(own);
     if (!token.ok()) return token.status().within("DT_TOKEN");
     found.take(std::move(token).value(), "environment DT_TOKEN");
-  } else if (const std::string path = home_token_path(environment); !path.empty()) {
+  } else if (const std::string path = home_token_path(environment);
+             !path.empty() && !config::is_out_of_reach(path)) {  // Config has warned of it
     DT_TRY_VALUE(auto token, read_token_file(path));
     if (token) {
       found.take(*std::move(token), "the file " + path);

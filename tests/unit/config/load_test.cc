@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "../as_other_user.h"
 #include "../contains.h"
 #include "temp_tree.h"
 
 using dt::Config;
 using dt::SourceKind;
+using dt::test::as_other_user;
 using dt::test::contains;
 
 namespace {
@@ -195,6 +197,45 @@ TEST_CASE("Config: files that cannot be read") {
   std::filesystem::remove(tree.path("cwd/dt.toml"));
   std::filesystem::create_directory(tree.path("cwd/dt.toml"));
   CHECK(tree.error() == "dt.toml: is a directory; expected a file");
+}
+
+TEST_CASE("Config: folders that this user may not search are passed over with a warning") {
+  const TempTree tree;
+  tree.write("home/.config/dt/dt.toml", "run.show_lines = 1\n");
+  tree.write("cwd/dt.toml", "run.show_lines = 2\n");
+  tree.write("etc/dt.toml", "run.show_lines = 3\n");
+  const auto allow = [&](const char* name, mode_t mode) {
+    REQUIRE(chmod(tree.path(name).c_str(), mode) == 0);
+  };
+  const std::string user = tree.path("home/.config/dt/dt.toml");
+  const std::string named = tree.path("cwd/dt.toml");
+  const std::string system = tree.path("etc/dt.toml");
+  allow("", 0755);
+  allow("home/.config/dt", 0700);
+  allow("cwd", 0700);
+  const bool tried = as_other_user([&] {
+    const auto config = tree.load();
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    CHECK(config.value().integer("run.show_lines") == 3);
+    CHECK(
+        config.value().warnings() ==
+        std::vector<std::string>{
+            user + ", and a token next to it, are not looked for: this user may not search "
+                   "their folder; set HOME or XDG_CONFIG_HOME to one of its own",
+            "dt.toml is not looked for in the working directory, which this user may not search"});
+    CHECK(tree.error({{"DT_CONFIG", named}}) ==
+          "DT_CONFIG: " + named + ": cannot be read: Permission denied");
+  });
+  if (!tried) {
+    MESSAGE("not root: another user is not tested");
+    return;
+  }
+  // What is there and cannot be read may hold what matters, and so may the administrator's file.
+  allow("home/.config/dt", 0755);
+  allow("home/.config/dt/dt.toml", 0600);
+  as_other_user([&] { CHECK(tree.error() == user + ": cannot be read: Permission denied"); });
+  allow("etc", 0700);
+  as_other_user([&] { CHECK(tree.error() == system + ": cannot be read: Permission denied"); });
 }
 
 TEST_CASE("Config: ./dt.toml must be ours") {

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <string>
 
+#include "../as_other_user.h"
+
 using namespace dt;
 using launch::Credentials;
 
@@ -126,6 +128,18 @@ TEST_CASE("credentials: a file that others can use is refused, and what is in it
   CHECK(find({{"DT_TOKEN", "abc"}}).status().message() ==
         "DT_TOKEN: the token has 3 digits, too few to keep anybody out: a token is 64 hexadecimal "
         "digits (256 bits); make one with dt token");
+}
+
+TEST_CASE("credentials: no token is looked for in a folder that this user may not search") {
+  const Folder folder;
+  folder.put(".config/dt/token", kA, 0600);
+  REQUIRE(chmod(folder.path.c_str(), 0700) == 0);
+  const bool tried = test::as_other_user([&] {
+    const auto found = find({{"HOME", folder.path}});
+    REQUIRE_MESSAGE(found.ok(), found.status().message());
+    CHECK_FALSE(found.value().has_token());
+  });
+  if (!tried) MESSAGE("not root: another user is not tested");
 }
 
 TEST_CASE("credentials: ./dt.toml cannot say how connections are guarded") {
