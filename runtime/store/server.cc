@@ -390,10 +390,13 @@ void Server::Impl::deliver(const Answers& answers) {
   }
 }
 
+void Server::Impl::note_first(const Failure& failure) {
+  if (first_failure_.load().rank < 0) first_failure_.store({failure.info.rank, failure.silent});
+}
+
 void Server::Impl::push(const Failure& failure, uint64_t except) {
   tell_news();
-  int32_t none = -1;
-  if (failure.scope.empty()) first_failed_rank_.compare_exchange_strong(none, failure.info.rank);
+  if (failure.scope.empty()) note_first(failure);
   tell_members(encode_frame(FrameType::kFailure, 0, encode(failure)), except);
 }
 
@@ -407,8 +410,7 @@ void Server::Impl::tell_members(std::string frame, uint64_t except) {
 /// Where many end at once, each of the others is told of all of them in one piece, and those that
 /// are about to end as well are told nothing: one by one it would be the square of the ranks.
 void Server::Impl::push_soon(const Failure& death) {
-  int32_t none = -1;
-  first_failed_rank_.compare_exchange_strong(none, death.info.rank);
+  note_first(death);
   if (news_.empty() && news_timer_ != nullptr) news_timer_->start(0);
   news_.push_back(encode_frame(FrameType::kFailure, 0, encode(death)));
 }
@@ -496,7 +498,7 @@ uint16_t Server::port() const { return impl_->bound().port(); }
 
 std::string Server::bound_address() const { return impl_->bound().host(); }
 
-int32_t Server::first_failed_rank() const { return impl_->first_failed_rank(); }
+FirstFailure Server::first_failure() const { return impl_->first_failure(); }
 
 bool Server::heeds_stop() const { return impl_->heeds_stop(); }
 

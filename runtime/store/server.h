@@ -56,6 +56,11 @@ struct MemoryBudget {
   size_t guest_keys = 0;  ///< of `keys`, for those of PyTorch's clients
 };
 
+struct FirstFailure {
+  int32_t rank = -1;    ///< -1: there is none
+  bool silent = false;  ///< it may live, but gave no sign of that for too long
+};
+
 /// Serves keys, values, the join and the liveness of one attempt of one job.
 /// All state lives on the loop's thread; these functions may be called on any other.
 class Server {
@@ -69,9 +74,9 @@ class Server {
   uint16_t port() const;
   /// The numeric address it listens on, without the port.
   std::string bound_address() const;
-  /// The rank whose death or abort came first, as its connection told; -1 while there is none. A
-  /// launcher finds ends of processes in no particular order: this is the order of the causes.
-  int32_t first_failed_rank() const;
+  /// The rank whose death or abort came first, as its connection or its silence told. A launcher
+  /// finds ends of processes in no particular order: this is the order of the causes.
+  FirstFailure first_failure() const;
   /// A rank has said that it ends when it is asked to stop.
   bool heeds_stop() const;
   /// Asks all ranks to stop. Does not wait.

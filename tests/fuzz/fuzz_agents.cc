@@ -46,6 +46,8 @@ void check_ends(std::string_view bytes) {
   facts.first_told = static_cast<int8_t>(byte(3));
   facts.first_recorded = static_cast<int8_t>(byte(4));
   facts.stopped_first = byte(5) % 2 == 1;
+  facts.told_silent = byte(5) % 4 > 1;
+  facts.others_go_on = byte(5) % 8 > 3;
   if (byte(5) > 250) facts.lost_node = "node 1 is gone";
   const size_t cut = byte(6) | size_t{byte(7)} << 8;
   bytes.remove_prefix(kFactBytes);

@@ -135,7 +135,7 @@ void await_wake(const dt::cli::Fleet& fleet) {
 dt::cli::Outcome outcome_of(dt::cli::Fleet& node0, int attempt) {
   dt::cli::NodeEnds ends;
   ends.host = "host0";
-  REQUIRE(node0.settle(attempt, ends, [] { return -1; }).ok());
+  REQUIRE(node0.settle(attempt, ends, [] { return dt::store::FirstFailure{}; }).ok());
   for (;;) {
     await_wake(node0);
     (void)node0.take_news();

@@ -31,9 +31,10 @@ void kill_rank(const Process& run, int rank, int signal = SIGKILL) {
 }
 
 void check_end(Process* run, int left) {
-  (void)run->wait();
+  const int exit_code = run->wait();
   INFO(run->out);
   INFO(run->err);
+  CHECK(exit_code == 0);
   CHECK(count_of(run->out, "good with " + std::to_string(left)) == static_cast<size_t>(left));
   CHECK(count_of(run->out, " is wrong") == 0);
   CHECK(count_of(run->out, " saw ") == 0);

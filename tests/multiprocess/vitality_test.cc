@@ -23,6 +23,9 @@ Process::Options with(std::vector<std::string> environment) {
   return options;
 }
 
+constexpr char kTakenForLost[] =
+    "; before, it gave no sign of life, and the others took it for lost\n";
+
 /// The numbers behind every "stopped at ".
 std::vector<int> stops(const std::string& output) {
   static constexpr char kMark[] = "stopped at ";
@@ -44,14 +47,29 @@ TEST_CASE("a stopped rank is named to the others when the heartbeat limit is ove
   REQUIRE(kill(stopped, SIGSTOP) == 0);
   CHECK(run.wait_for_output(" saw DT_ERR_PEER_LOST ", 2));
   REQUIRE(kill(stopped, SIGKILL) == 0);
-  CHECK(run.wait() != 0);
+  CHECK(run.wait() == 1);
   INFO(run.out);
   INFO(run.err);
+  CHECK(count_of(run.err, "\nrank 1 (host ") == 1);
+  CHECK(count_of(run.err, kTakenForLost) == 1);
   CHECK(count_of(run.out, "DT_ERR_PEER_LOST of rank 1 host named pid " + std::to_string(stopped)) ==
         2);
   CHECK(count_of(run.out, " has given no sign of life for 6.") == 2);
   CHECK(count_of(run.out, "; last heard: ") == 2);
   CHECK(count_of(run.out, " is gone") == 0);
+}
+
+TEST_CASE("the last words name the rank that was stopped, though it is the last to end") {
+  Process run(dt_run({"-n", "3"}, {"reduce"}),
+              with({"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=6000"}));
+  REQUIRE(run.wait_for_output("ready ", 3));
+  const pid_t stopped = pid_of_rank(run.out, 1);
+  REQUIRE(kill(stopped, SIGSTOP) == 0);
+  CHECK(run.wait() == 1);
+  INFO(run.err);
+  CHECK(count_of(run.err, " pid " + std::to_string(stopped) + ") killed by SIGTERM after ") == 1);
+  CHECK(count_of(run.err, kTakenForLost) == 1);
+  CHECK(count_of(run.err, "\n2 ranks ended because of it: ranks 0, 2 ") == 1);
 }
 
 TEST_CASE("a rank that is stopped and goes on before the limit does no harm") {

@@ -56,7 +56,7 @@ Result<ServedStore> serve_store(const Agent& agent) {
 /// that they start no ranks.
 Status publish_failure(Agent* agent) {
   const JobPlace& place = agent->plan.place;
-  agent->plan.first_failed_rank = [] { return -1; };
+  agent->plan.first_failure = [] { return store::FirstFailure(); };
   agent->fleet->tell_failure(place.attempt, -1);
   Endpoints nowhere;
   nowhere.attempt = place.attempt;
@@ -74,9 +74,7 @@ Status cannot_go_on(Agent* agent, const Status& why) {
 Status serve_attempt(Agent* agent, ServedStore* served) {
   JobPlace& place = agent->plan.place;
   DT_TRY_VALUE(*served, serve_store(*agent));
-  agent->plan.first_failed_rank = [server = served->server.get()] {
-    return server->first_failed_rank();
-  };
+  agent->plan.first_failure = [server = served->server.get()] { return server->first_failure(); };
   agent->plan.ask_to_stop = [server = served->server.get()] {
     if (!server->heeds_stop()) return false;
     server->request_stop();
@@ -241,6 +239,7 @@ FleetOptions fleet_options(const Agent& agent) {
   options.security = agent.credentials.security;
   options.settle_timeout_ms = agent.plan.grace_ms + kSettleMs;
   options.heartbeat_ms = agent.config.integer("heartbeat.interval_ms");
+  options.others_go_on = !agent.options.end_on_failure;
   options.heartbeat_timeout_ms = agent.config.integer("heartbeat.timeout_ms");
   options.logger = std::make_shared<Logger>();
   return options;

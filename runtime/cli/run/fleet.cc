@@ -262,7 +262,7 @@ std::string Fleet::silent_text(int node) const {
       store::seconds_text(options_.settle_timeout_ms).c_str());
 }
 
-Status Fleet::settle(int attempt, NodeEnds mine, std::function<int()> first_told) {
+Status Fleet::settle(int attempt, NodeEnds mine, FirstTold first_told) {
   DT_TRY_VALUE(settling_,
                start_thread("asks the other nodes how they ended",
                             [this, attempt, mine = std::move(mine), told = std::move(first_told)] {
@@ -277,7 +277,7 @@ std::optional<Outcome> Fleet::outcome() {
   return state_.with([](State& state) { return std::exchange(state.outcome, std::nullopt); });
 }
 
-Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
+Outcome Fleet::agree(int attempt, const NodeEnds& mine, const FirstTold& first_told) {
   const bool lost0 =
       state_.with([](const State& state) { return state.disowned || state.lost.count(0) != 0; });
   const Status told =
@@ -309,7 +309,7 @@ Outcome Fleet::agree(int attempt, const NodeEnds& mine, const std::function<int(
   return decide({mine}, facts);
 }
 
-Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told) {
+Outcome Fleet::gather(int attempt, const NodeEnds& mine, const FirstTold& first_told) {
   std::map<int, NodeEnds> told;
   told[0] = mine;
   collect(attempt, &told);
@@ -319,7 +319,8 @@ Outcome Fleet::gather(int attempt, const NodeEnds& mine, const std::function<int
   facts.elastic = options_.elastic;
   const std::set<int> lost = state_.with([](const State& state) { return state.lost; });
   facts.max_restarts = lost.empty() ? max_restarts_ : 0;
-  facts.first_told = first_told();
+  facts.others_go_on = options_.others_go_on;
+  facts.note_told(first_told());
   const auto first = keys_->multi_get({attempt_key(attempt, "first")}, within(kAnswerMs));
   if (first.ok() && first.value()[0]) {
     facts.stopped_first = *first.value()[0] == kStopped;

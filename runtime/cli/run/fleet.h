@@ -44,6 +44,7 @@ struct FleetOptions {
   int64_t heartbeat_ms = 0;          ///< signs of life between the agents; node 0's counts; 0: none
   int64_t heartbeat_timeout_ms = 0;  ///< after such a silence a node counts as lost; likewise
 
+  bool others_go_on = false;  ///< after the failure of a rank; node 0's counts
   // Of agents that may go on with another attempt when a node is lost.
   bool elastic = false;
   bool allow_minority = false;
@@ -128,7 +129,7 @@ class Fleet {
   bool lost_in_silence() const;
   /// All ranks of this node have ended: agrees with the other nodes, in the background.
   /// `first_told` as in OutcomeFacts, asked on node 0 only. SYSTEM: there is no thread for it.
-  Status settle(int attempt, NodeEnds mine, std::function<int()> first_told);
+  Status settle(int attempt, NodeEnds mine, FirstTold first_told);
   /// What all nodes say, once they do.
   std::optional<Outcome> outcome();
 
@@ -170,8 +171,8 @@ class Fleet {
   void wake();
   void expect_end(State& state) const;
   void note_lost(State& state, const store::Failure& failure) const;
-  Outcome agree(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
-  Outcome gather(int attempt, const NodeEnds& mine, const std::function<int()>& first_told);
+  Outcome agree(int attempt, const NodeEnds& mine, const FirstTold& first_told);
+  Outcome gather(int attempt, const NodeEnds& mine, const FirstTold& first_told);
   void collect(int attempt, std::map<int, NodeEnds>* told);
   std::string lost_text(int node) const;
   std::string own_text() const;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/command.h"
 #include "cli/run/processes.h"
 #include "store/protocol.h"
 
@@ -58,6 +59,7 @@ int first_failure(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts)
     if (first < 0 && node.first >= 0) first = node.first_rank + node.first;
   }
   if (first < 0) return -1;
+  if (facts.told_silent && node_of(nodes, facts.first_told) != nullptr) return facts.first_told;
   const auto killed = [&](int rank) {
     const Candidate* candidate = candidate_of(nodes, rank);
     return candidate != nullptr && candidate->killed;
@@ -82,6 +84,22 @@ std::vector<RankEnd> all_ends(const std::vector<NodeEnds>& nodes) {
     std::copy(node.ends.begin(), node.ends.end(), all.begin() + node.first_rank);
   }
   return all;
+}
+
+/// A rank ended well, and after all those that failed. The clocks of hosts differ, so times count
+/// from the start of the ranks of a node.
+bool ended_well_without_them(const std::vector<NodeEnds>& nodes) {
+  int64_t good_ns = -1;
+  int64_t failed_ns = -1;
+  for (const NodeEnds& node : nodes) {
+    int64_t start_ns = INT64_MAX;
+    for (const RankEnd& end : node.ends) start_ns = std::min(start_ns, end.started_ns);
+    for (const RankEnd& end : node.ends) {
+      int64_t& last_ns = end.failed() ? failed_ns : good_ns;
+      if (end.has_ended()) last_ns = std::max(last_ns, end.ended_ns - start_ns);
+    }
+  }
+  return good_ns > failed_ns;
 }
 
 Outcome of_lost_node(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
@@ -141,7 +159,18 @@ Outcome of_failure(const std::vector<NodeEnds>& nodes, int rank, const OutcomeFa
   outcome.headline += first_failure_line(rank, end, node.host);
   if (end.killed_by(SIGKILL)) outcome.headline += node.oom_text;
   if (const Candidate* candidate = candidate_of(nodes, rank)) outcome.tail = candidate->tail;
+  if (facts.told_silent && rank == facts.first_told) {
+    // How it ended in the end says nothing: dt ends the ranks that are left, also stopped ones.
+    outcome.exit_code = kExitFailure;
+    outcome.headline += "; before, it gave no sign of life, and the others took it for lost";
+  }
   outcome.followers = followers_line(all_ends(nodes), rank);
+  if (facts.others_go_on && ended_well_without_them(nodes)) {
+    outcome.exit_code = 0;
+    outcome.headline += "; the others went on and ended well";
+    const std::string also = outcome_list(all_ends(nodes), rank);
+    outcome.followers = also.empty() ? "" : "before that also failed: " + also;
+  }
   return outcome;
 }
 

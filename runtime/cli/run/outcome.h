@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "base/status.h"
 #include "cli/run/report.h"
+#include "store/server.h"
 
 namespace dt::cli {
 
@@ -60,22 +62,33 @@ struct Outcome {
 std::string encode(const Outcome& outcome);
 bool decode(std::string_view bytes, Outcome* out);
 
+/// What the job's store saw fail first.
+using FirstTold = std::function<store::FirstFailure()>;
+
 /// What is known beside the nodes' own words.
 struct OutcomeFacts {
   int node_count = 1;
   int attempt = 0;
   int max_restarts = 0;
   int first_told = -1;         ///< the rank that the job's store saw fail first, -1 none
+  bool told_silent = false;    ///< it lived, but gave the store no sign of that
   int first_recorded = -1;     ///< the rank whose agent was the first to report, -1 none
   bool stopped_first = false;  ///< a signal to an agent was reported before any failure
   bool regroup_first = false;  ///< likewise that the attempt shall end for more nodes
+  bool others_go_on = false;   ///< no rank is ended because another one failed
   bool elastic = false;        ///< the loss of a node is followed by another attempt
   std::string lost_node;       ///< "node 1 (host n1 pid 12) ...": its agent is gone; empty none
+
+  void note_told(const store::FirstFailure& told) {
+    first_told = told.rank;
+    told_silent = told.silent;
+  }
 };
 
 /// Which failure was the cause. Pure. Ranks that end within a moment are found in no particular
-/// order, so: nobody gets a SIGKILL because a peer died, that is a cause; then the store knows
-/// whose connection ended first; then the first report counts.
+/// order, so: the others fail because of a silent rank and before it ends, that is a cause; nobody
+/// gets a SIGKILL because a peer died, that is a cause, too; then the store knows whose connection
+/// ended first; then the first report counts.
 Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts);
 
 }  // namespace dt::cli

@@ -368,7 +368,7 @@ Status Rounds::meet(const Roster& roster) {
   SupervisorPlan& plan = agent_->plan;
   plan.place.attempt = roster.attempt;
   plan.ask_to_stop = nullptr;
-  plan.first_failed_rank = [] { return -1; };
+  plan.first_failure = [] { return store::FirstFailure(); };
   if (fleet()->node_rank() != 0) return {};
   const int nodes = plan.place.node_count;
   DT_TRY(cannot_start(agent_, raise_open_files(plan.open_files, plan.place.local_size,

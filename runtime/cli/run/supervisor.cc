@@ -204,7 +204,7 @@ void Supervisor::settle() {
   if (plan_.fleet != nullptr) {
     phase_ = Phase::kSettling;
     const Status settling =
-        plan_.fleet->settle(plan_.place.attempt, node_ends(), plan_.first_failed_rank);
+        plan_.fleet->settle(plan_.place.attempt, node_ends(), plan_.first_failure);
     if (settling.ok()) return;
     OutcomeFacts alone;
     alone.node_count = plan_.place.node_count;
@@ -215,7 +215,8 @@ void Supervisor::settle() {
   OutcomeFacts facts;
   facts.attempt = plan_.place.attempt;
   facts.max_restarts = plan_.place.max_restarts;
-  if (plan_.first_failed_rank) facts.first_told = plan_.first_failed_rank();
+  facts.others_go_on = !plan_.end_on_failure;
+  if (plan_.first_failure) facts.note_told(plan_.first_failure());
   report(decide({node_ends()}, facts));
 }
 

@@ -43,8 +43,8 @@ struct SupervisorPlan {
   /// is kept from them for `heed_ms`, so that they save their state and end in the same step.
   std::function<bool()> ask_to_stop;
   int64_t heed_ms = 0;
-  /// The rank that the job's store saw fail first, -1 none. Any time, any thread.
-  std::function<int32_t()> first_failed_rank;
+  /// What the job's store saw fail first. Any time, any thread.
+  FirstTold first_failure;
   Fleet* fleet = nullptr;  ///< the other nodes; null with one node
   /// A signal that came before this attempt: no rank is started, the others are told.
   int stop_signal = 0;

@@ -222,7 +222,8 @@ TEST_CASE("without a thread for it the agreement is an error, not the end of the
   REQUIRE(pthread_getattr_default_np(&huge) == 0);
   REQUIRE(pthread_attr_setstacksize(&huge, size_t{1} << 50) == 0);  // no address space has it
   REQUIRE(pthread_setattr_default_np(&huge) == 0);
-  const Status status = pair[0].settle(0, ends_of(pair[0], 0), [] { return -1; });
+  const Status status =
+      pair[0].settle(0, ends_of(pair[0], 0), [] { return dt::store::FirstFailure{}; });
   CHECK(pthread_setattr_default_np(&usual) == 0);
   CHECK(status.code() == dt::Code::kSystem);
   CHECK(status.message() ==
@@ -239,7 +240,8 @@ TEST_CASE("all agents get one outcome, from what every node told") {
   failed.first = 1;
   failed.candidates = {{1, false, {"it was me"}}};
   REQUIRE(pair[1].settle(0, failed, {}).ok());
-  REQUIRE(pair[0].settle(0, ends_of(pair[0], SIGTERM), [] { return -1; }).ok());
+  REQUIRE(
+      pair[0].settle(0, ends_of(pair[0], SIGTERM), [] { return dt::store::FirstFailure{}; }).ok());
   for (int node = 0; node < 2; ++node) {
     const Outcome outcome = await_outcome(pair[node]);
     CHECK(outcome.rank == 3);
@@ -258,7 +260,10 @@ TEST_CASE("a node that is gone is named, and nobody waits for it") {
     pair.fleets[victim].reset();
     await_wake(pair[witness]);
     CHECK(pair[witness].take_news().lost);
-    REQUIRE(pair[witness].settle(0, ends_of(pair[witness], SIGTERM), [] { return -1; }).ok());
+    REQUIRE(
+        pair[witness]
+            .settle(0, ends_of(pair[witness], SIGTERM), [] { return dt::store::FirstFailure{}; })
+            .ok());
     const Outcome outcome = await_outcome(pair[witness]);
     CHECK(outcome.exit_code == 1);
     CHECK(outcome.headline ==

@@ -108,6 +108,53 @@ TEST_CASE("a SIGKILL from outside is a cause, whoever reported first") {
         "rank 3 (host n1 pid 111) killed by SIGKILL after 1.0 s; the OOM killer was here");
 }
 
+TEST_CASE("a rank that was silent is the cause, however late it ends and in whatever way") {
+  NodeEnds a = node_of(0, exited(9), exited(9));
+  NodeEnds b = node_of(1, exited(9), SIGTERM);
+  b.ends[1].ended_ns = 1 + 3 * kSecondNs;  // too late to be a candidate
+  add_candidate(&a, 0);
+  add_candidate(&b, 0);
+  OutcomeFacts facts = two_nodes();
+  facts.first_recorded = 0;
+  facts.first_told = 3;
+  CHECK(decide({a, b}, facts).rank == 0);
+  facts.told_silent = true;
+  const Outcome outcome = decide({a, b}, facts);
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.headline ==
+        "rank 3 (host n1 pid 111) killed by SIGTERM after 3.0 s; before, it gave no sign of life, "
+        "and the others took it for lost");
+  CHECK(outcome.followers == "3 ranks ended because of it: ranks 0-2 exited with code 9");
+  b.ends[1].wait_status = 0;  // it went on, and ended well
+  CHECK(decide({a, b}, facts).exit_code == 1);
+  facts.first_told = 99;
+  CHECK(decide({a, b}, facts).rank == 0);
+  CHECK(decide({node_of(0, 0, 0), node_of(1, 0, 0)}, facts).exit_code == 0);
+}
+
+TEST_CASE("where others go on, the job ends well if a rank ends well after all that failed") {
+  NodeEnds a = node_of(0, 0, SIGKILL);
+  NodeEnds b = node_of(1, exited(9), 0);
+  for (RankEnd& end : b.ends) {  // another clock
+    end.started_ns += 100 * kSecondNs;
+    end.ended_ns += 100 * kSecondNs;
+  }
+  b.ends[1].ended_ns += kSecondNs;
+  add_candidate(&a, 1, true);
+  add_candidate(&b, 0);
+  OutcomeFacts facts = two_nodes();
+  CHECK(decide({a, b}, facts).exit_code == 128 + SIGKILL);
+  facts.others_go_on = true;
+  const Outcome outcome = decide({a, b}, facts);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.rank == 1);
+  CHECK(outcome.headline ==
+        "rank 1 (host n0 pid 11) killed by SIGKILL after 1.0 s; the others went on and ended well");
+  CHECK(outcome.followers == "before that also failed: rank 2 exited with code 9");
+  a.ends[1].ended_ns += kSecondNs;  // with the last good one: nobody went on without it
+  CHECK(decide({a, b}, facts).exit_code == 128 + SIGKILL);
+}
+
 TEST_CASE("without a record the first node that saw a failure of its own counts") {
   NodeEnds a = node_of(0, SIGTERM, SIGTERM);
   NodeEnds b = node_of(1, exited(4), SIGTERM);

@@ -78,7 +78,7 @@ TEST_CASE("death: of those that end at once each is told once, and before any an
   for (size_t rank = 0; rank < kRanks; ++rank) CHECK(told[rank] == (rank < 2 ? 0 : 1));
   leaving.join();
   CHECK(said.code() == Code::kPeerLost);
-  CHECK(job.server->first_failed_rank() >= 2);
+  CHECK(job.server->first_failure().rank >= 2);
 }
 
 TEST_CASE("death: seen by a rank of the same host, it comes before the ends that follow from it") {
@@ -104,7 +104,7 @@ TEST_CASE("death: seen by a rank of the same host, it comes before the ends that
           "look at its log, then abort and re-create the communicator");
     CHECK(clients[rank]->ping(patiently()).message() == failure.info.message);
   }
-  CHECK(job.server->first_failed_rank() == 2);
+  CHECK(job.server->first_failure().rank == 2);
 }
 
 TEST_CASE("death: what a rank of another host reports is passed on as it is, and kills nobody") {

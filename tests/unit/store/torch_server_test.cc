@@ -124,7 +124,7 @@ TEST_CASE("torch server: a client is no rank, and its end no death") {
   REQUIRE(ranks[0]->set("torch/a", "", patiently()).ok());
   REQUIRE(ranks[1]->ping(patiently()).ok());
   CHECK(failures.count() == 0);
-  CHECK(job.server->first_failed_rank() == -1);
+  CHECK(job.server->first_failure().rank == -1);
   on_threads(
       2, [&](int32_t rank) { CHECK(ranks[static_cast<size_t>(rank)]->goodbye(patiently()).ok()); });
 }
