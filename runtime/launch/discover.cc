@@ -374,20 +374,6 @@ Result<Facts> discover_facts(Variables& variables) {
   return facts;
 }
 
-std::optional<Facts> launch_around(Variables& variables) {
-  for (const Family& family : kFamilies) {
-    if (family.group == Group::kStep || family.group == Group::kNode) continue;
-    Result<Facts> read = family.read(variables);
-    if (!read.ok() || !read.value().complete()) continue;
-    Facts facts = std::move(read).value();
-    // By hand they describe ranks, and are about to be overwritten.
-    if (facts.launcher == "env") continue;
-    if (facts.value(Field::kWorldSize, 1) == 1) return std::nullopt;
-    return facts;
-  }
-  return std::nullopt;
-}
-
 Place make_place(const Facts& facts, const Variables& variables) {
   Place place;
   place.rank = facts.value(Field::kRank, 0);

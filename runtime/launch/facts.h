@@ -148,9 +148,6 @@ std::span<const Family> families();
 /// result has rank and world size, and, unless it is alone, an address and a port or an exchange.
 Result<Facts> discover_facts(Variables& variables);
 Place make_place(const Facts& facts, const Variables& variables);
-/// For a program that starts ranks itself: the launcher that started it as one of several processes
-/// (the innermost one; variables set by hand, steps of Slurm and cluster managers aside).
-std::optional<Facts> launch_around(Variables& variables);
 /// Nobody says where rank 0 is; `address` when only the port is missing.
 Status no_rendezvous(const std::string& launcher, const std::string& size,
                      const std::string& address);

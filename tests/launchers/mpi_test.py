@@ -127,12 +127,26 @@ def check_disagreement(mpi):
 
 
 def check_several_agents(mpi):
-    """dt run does not take its nodes from an MPI."""
+    """dt run takes its nodes from an MPI that starts one process on each, and is refused in several of one node."""
     text = error_of(mpi.run(["-n", "2"], [DT, "run", "-n", "2", PROGRAM]))
     expect(f"this is one of 2 dt run that {KIND} has started (" in text and "start PROG without dt run" in text, text)
     code, out, err = mpi.run(["-n", "2"], [DT, "run", "--nnodes", "1", "-n", "2", "--no-prefix", PROGRAM])
     expect(code == 0 and [place["rank"] for place in places(out)] == [0, 0, 1, 1], f"{code}: {out}{err}")
     good_places(mpi.run(["-n", "1"], [DT, "run", "-n", "2", "--no-prefix", PROGRAM]), 2, "dt run")
+
+
+def check_agent_per_host(mpi):
+    """As an MPI job of Azure ML starts one process per node: its address, or none."""
+    share = ["-x", "DT_RENDEZVOUS_TIMEOUT_MS", "-x", "DT_CONFIG"] if OPENMPI else []
+    hosts = ["--host", "nodea:1,nodeb:1", "-n", "2"] if OPENMPI else ["-hosts", "nodea:1,nodeb:1", "-n", "2"]
+    command = [DT, "run", "-n", "2", "--no-prefix", PROGRAM]
+    node, port = {"AZ_BATCH_MASTER_NODE": "127.0.0.1:6000"}, {"MASTER_PORT": str(free_ports(1)[0])}
+    names = ["-x", "AZ_BATCH_MASTER_NODE", "-x", "MASTER_PORT"] if OPENMPI else []
+    found = good_places(mpi.run([*hosts, *share, *names], command, hosts=True, **node, **port), 4, "dt run")
+    expect("".join(place["host"][-1] for place in found) == "aabb", str(found))
+    text = error_of(mpi.run([*hosts, *share], command, hosts=True))
+    variable = "OMPI_COMM_WORLD_SIZE" if OPENMPI else "PMI_SIZE"
+    expect(f"2 nodes ({variable}=2), but nobody says where they meet; give --rendezvous HOST:PORT" in text, text)
 
 
 def compiled(mpi, name):
@@ -182,6 +196,7 @@ def main():
             for name, openmpi, hydra, hosts in LAYOUTS:
                 options = openmpi if OPENMPI else hydra
                 cases.append(("two hosts, " + name, lambda options=options, hosts=hosts: check_layout(mpi, options, hosts)))
+            cases.append(("dt run on each of two hosts", lambda: check_agent_per_host(mpi)))
         else:
             print("two hosts: not run, needs root")
         if can_train(TRAINER):

@@ -244,7 +244,8 @@ TEST_CASE("a wrong number of ranks, option or command is refused") {
     Process run({dt, "run", "-n", count, "true"});
     CHECK(run.wait() == 2);
     CHECK(run.err == std::string("dt run: -n ") + count +
-                         ": the number of ranks on one machine is 1 to 4096; see dt run --help\n");
+                         ": the number of ranks on one machine is 1 to 4096, or gpu, or auto; see "
+                         "dt run --help\n");
   }
   Process option({dt, "run", "--no-such-option", "true"});
   CHECK(option.wait() == 2);

@@ -229,7 +229,7 @@ Status cannot_start(Agent* agent, const Status& status, int code) {
 FleetOptions fleet_options(const Agent& agent) {
   FleetOptions options;
   options.node = agent.node;
-  options.local_size = agent.options.nproc;
+  options.local_size = agent.local_size;
   options.max_restarts = agent.options.max_restarts;
   options.host_name = agent.plan.host;
   options.pid = getpid();

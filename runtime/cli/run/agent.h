@@ -31,6 +31,7 @@ struct Agent {
       : options(given), config(std::move(settings)), node(std::move(place)) {}
 
   const RunOptions& options;
+  int local_size = 1;  // ranks of this node
   const Config config;
   const NodePlace node;
   SupervisorPlan plan;

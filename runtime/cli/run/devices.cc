@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "cli/run/fleet.h"
+
 namespace dt::cli {
 namespace {
 
@@ -44,6 +46,22 @@ int count_gpus(const std::string& dev_root, const char* visible) {
     begin = end + 1;
   }
   return present == 0 ? 0 : count;
+}
+
+Result<int> count_ranks(const std::string& text, int gpus, int processors) {
+  if (text == "gpu" && gpus == 0) {
+    return Status(Code::kConfig,
+                  "-n gpu: this node has no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES); give a "
+                  "number, or -n auto for one rank per processor; dt doctor says what is missing");
+  }
+  const int count = text == "gpu" || (text == "auto" && gpus > 0) ? gpus
+                    : text == "auto"                              ? processors
+                    : is_number(text)                             ? atoi(text.c_str())
+                                                                  : 0;
+  if (count >= 1 && count <= kMaxLocalRanks) return count;
+  return Status(Code::kInvalidArgument,
+                format("-n %s: the number of ranks on one machine is 1 to %d, or gpu, or auto",
+                       text.c_str(), kMaxLocalRanks));
 }
 
 Status check_gpus(int local_size, int gpus, const Config& config) {

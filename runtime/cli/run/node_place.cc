@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "launch/facts.h"
+#include "launch/nodes.h"
 #include "launch/slurm.h"
 #include "net/address.h"
 #include "net/host_port.h"
@@ -52,19 +53,36 @@ Status check_tasks(const Facts& step) {
              name_of(step).c_str(), tasks, nodes, nodes == 1 ? "node" : "nodes"));
 }
 
-/// Nobody says how many nodes there are: then this must be the only agent.
-Status check_only_one(Variables& variables) {
-  const std::optional<Facts> around = launch::launch_around(variables);
-  if (!around) return {};
-  const launch::NumberFact& rank = *around->at(Field::kRank);
-  const launch::NumberFact& size = *around->at(Field::kWorldSize);
+/// Several processes on a node: each would make a job of its own.
+Status refuse_processes(const Facts& starter) {
+  const launch::NumberFact& rank = *starter.at(Field::kRank);
+  const launch::NumberFact& size = *starter.at(Field::kWorldSize);
   return bad(format(
       "this is one of %d dt run that %s has started (%s %s), and each would make a job of its own; "
       "start PROG without dt run there; or start dt run once per node, with --nnodes, "
       "--rendezvous HOST:PORT and --node-rank \"$%s\"; or give --nnodes 1 for a job of its own in "
       "each process",
-      size.value, around->launcher.c_str(), rank.text().c_str(), size.text().c_str(),
+      size.value, starter.launcher.c_str(), rank.text().c_str(), size.text().c_str(),
       rank.variable.c_str()));
+}
+
+/// The platform that started one dt run per node, if any; with --nnodes as far as it agrees.
+Result<std::optional<Facts>> read_platform(const NodeOptions& options, Variables& variables) {
+  Result<std::optional<Facts>> starter = launch::find_starter(variables);
+  if (options.node_count) {
+    const bool agrees = starter.ok() && starter.value() && starter.value()->at(Field::kNodeRank) &&
+                        starter.value()->at(Field::kNodeCount)->value == *options.node_count;
+    return agrees ? std::move(starter) : std::optional<Facts>();
+  }
+  if (!starter.ok()) {
+    return bad(starter.status().message() +
+               "; give --nnodes, --node-rank and --rendezvous HOST:PORT (--nnodes 1: a job of its "
+               "own on each node)");
+  }
+  if (starter.value() && !starter.value()->at(Field::kNodeRank)) {
+    return refuse_processes(*starter.value());
+  }
+  return starter;
 }
 
 Status take_slurm_address(Variables& variables, Facts step, NodePlace* place) {
@@ -77,14 +95,15 @@ Status take_slurm_address(Variables& variables, Facts step, NodePlace* place) {
   return {};
 }
 
-Status find_rank(const NodeOptions& options, Variables& variables, const std::optional<Facts>& step,
-                 NodePlace* place) {
+/// `starter`: the Slurm step, or the platform.
+Status find_rank(const NodeOptions& options, Variables& variables,
+                 const std::optional<Facts>& starter, NodePlace* place) {
   std::string who = "--node-rank";
   std::optional<int64_t> rank;
   if (options.node_rank) rank = *options.node_rank;
-  if (!rank && step) {
-    rank = step->at(Field::kNodeRank)->value;
-    who = "SLURM_NODEID";
+  if (!rank && starter) {
+    rank = starter->at(Field::kNodeRank)->value;
+    who = starter->at(Field::kNodeRank)->variable;
   }
   for (const char* name : {"JOB_COMPLETION_INDEX", "NODE_RANK"}) {
     if (rank) break;
@@ -146,22 +165,35 @@ Status find_min_nodes(const NodeOptions& options, NodePlace* place) {
                     place->min_nodes, place->node_count, place->node_count));
 }
 
+Status no_meeting(const NodePlace& place, const std::optional<Facts>& platform) {
+  std::string text = format("--nnodes %d, but nobody says where the nodes meet", place.node_count);
+  if (platform) {
+    text = format("%d nodes (%s), but nobody says where they meet", place.node_count,
+                  platform->at(Field::kNodeCount)->text().c_str());
+  }
+  text +=
+      "; give --rendezvous HOST:PORT, the host of node 0 and a free port there, the same on all "
+      "nodes, or set MASTER_ADDR and MASTER_PORT";
+  if (platform && platform->launcher == "openmpi") {
+    text += " (mpirun of Open MPI: -x MASTER_ADDR -x MASTER_PORT)";
+  }
+  return bad(text);
+}
+
 Status find_address(const NodeOptions& options, Variables& variables,
-                    const std::optional<Facts>& step, NodePlace* place) {
+                    const std::optional<Facts>& step, const std::optional<Facts>& platform,
+                    NodePlace* place) {
   if (!options.rendezvous.empty()) return read_addresses(options.rendezvous, place);
-  Facts user;
-  DT_TRY(launch::read_user_rendezvous(variables, user));
-  if (user.master_addr && user.at(Field::kMasterPort)) {
-    place->host = user.master_addr->value;
-    place->port = static_cast<uint16_t>(user.at(Field::kMasterPort)->value);
+  Facts found;
+  DT_TRY(launch::read_user_rendezvous(variables, found));
+  if (platform) found.fill_rendezvous(*platform);
+  if (found.master_addr && found.at(Field::kMasterPort)) {
+    place->host = found.master_addr->value;
+    place->port = static_cast<uint16_t>(found.at(Field::kMasterPort)->value);
     return {};
   }
   if (step) return take_slurm_address(variables, *step, place);
-  return bad(
-      format("--nnodes %d, but nobody says where the nodes meet; give --rendezvous HOST:PORT, "
-             "the host of node 0 and a free port there, the same on all nodes, or set "
-             "MASTER_ADDR and MASTER_PORT",
-             place->node_count));
+  return no_meeting(*place, platform);
 }
 
 }  // namespace
@@ -173,8 +205,12 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
   const bool alone = options.node_count && *options.node_count == 1;
   Variables variables(environment);
   std::optional<Facts> step;
+  std::optional<Facts> platform;
   if (!alone) {
     DT_TRY_VALUE(step, read_step(variables));
+    if (!step) {
+      DT_TRY_VALUE(platform, read_platform(options, variables));
+    }
   }
   if (step) {
     DT_TRY(check_tasks(*step));
@@ -187,11 +223,12 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
     if (place.job_id.empty()) place.job_id = "slurm-" + step->job_id->value;
   } else if (options.node_count) {
     place.node_count = *options.node_count;
+  } else if (platform) {
+    place.node_count = platform->at(Field::kNodeCount)->value;
+    place.source = platform->at(Field::kNodeCount)->text();
   } else if (options.node_rank || !options.rendezvous.empty()) {
     return bad(format("%s without --nnodes; give --nnodes N, the number of nodes",
                       options.node_rank ? "--node-rank" : "--rendezvous"));
-  } else {
-    DT_TRY(check_only_one(variables));
   }
   if (place.node_count < 1 || place.node_count > kMaxNodes) {
     return bad(format("--nnodes %d: the number of nodes is 1 to %d", place.node_count, kMaxNodes));
@@ -203,8 +240,8 @@ Result<NodePlace> find_node(const NodeOptions& options, const Environment& envir
     if (options.node_rank.value_or(0) == 0) return place;
     return bad(format("--node-rank %d is out of range: with one node it is 0", *options.node_rank));
   }
-  DT_TRY(find_rank(options, variables, step, &place));
-  DT_TRY(find_address(options, variables, step, &place));
+  DT_TRY(find_rank(options, variables, step ? step : platform, &place));
+  DT_TRY(find_address(options, variables, step, platform, &place));
   DT_TRY(find_min_nodes(options, &place));
   return place;
 }

@@ -37,11 +37,11 @@ struct NodePlace {
   bool elastic() const { return min_nodes > 0; }
 };
 
-/// From the options, then from a Slurm step of one task per node; the node rank also from
-/// JOB_COMPLETION_INDEX (Kubernetes Indexed Job) or NODE_RANK, the address also from MASTER_ADDR
-/// and MASTER_PORT. Pure. INVALID_ARGUMENT says what is missing or contradicts, or that another
-/// launcher starts several such agents while nobody names their number; CONFIG says which variable
-/// is malformed.
+/// From the options, then from a Slurm step of one task per node, then from a platform that starts
+/// one process per node (launch/nodes.h); the node rank also from JOB_COMPLETION_INDEX (Kubernetes
+/// Indexed Job) or NODE_RANK, the address first from MASTER_ADDR and MASTER_PORT. Pure.
+/// INVALID_ARGUMENT says what is missing or contradicts, or that another launcher starts several
+/// such agents on a node; CONFIG says which variable is malformed.
 Result<NodePlace> find_node(const NodeOptions& options, const Environment& environment);
 
 }  // namespace dt::cli

@@ -34,8 +34,9 @@ constexpr char kFooter[] =
     "\n"
     "Several nodes: start dt run once on each, with the same --nnodes and --rendezvous and each "
     "with\n"
-    "its own --node-rank; under srun --ntasks-per-node=1 all three are known. Ranks count node by\n"
-    "node. The first failure, a signal, or the loss of a node ends all nodes, which all report "
+    "its own --node-rank; under srun --ntasks-per-node=1, and where a platform starts one process\n"
+    "per node, all three are known. Ranks count node by node. The first failure, a signal, or the "
+    "loss of a node ends all nodes, which all report "
     "it.\n"
     "With --min-nodes the loss of a node, and a node that comes, only end the attempt: the next "
     "one\n"
@@ -99,20 +100,24 @@ ParsedRun parse_run(int argument_count, char** arguments) {
       "dt run");
   bool no_prefix = false;
   bool always_prefix = false;
-  std::string nproc = "1";
   app.footer(kFooter);
   app.prefix_command();
-  app.add_option("-n,--nproc", nproc, "how many ranks to start on this node (1)");
+  app.add_option("-n,--nproc", options.nproc,
+                 "how many ranks to start on this node; gpu: one per GPU, auto: or per processor "
+                 "where there is none (1)");
   app.add_option("--nnodes", options.node.node_count,
-                 "how many nodes; dt run is started once on each (1, or the Slurm step's)")
+                 "how many nodes; dt run is started once on each (1, or what Slurm's step or the "
+                 "platform says)")
       ->check(refuse_empty);
   app.add_option("--node-rank", options.node.node_rank,
-                 "which of them this is (SLURM_NODEID, JOB_COMPLETION_INDEX, NODE_RANK)")
+                 "which of them this is (by Slurm's step or the platform, JOB_COMPLETION_INDEX, "
+                 "NODE_RANK)")
       ->check(refuse_empty);
-  app.add_option("--rendezvous", options.node.rendezvous,
-                 "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by the Slurm step); "
-                 "HOST:PORT,HOST:PORT of node 0, node 1, ...: the next one serves when the one "
-                 "before is lost");
+  app.add_option(
+      "--rendezvous", options.node.rendezvous,
+      "HOST:PORT of node 0 (MASTER_ADDR and MASTER_PORT, or by Slurm's step or the platform); "
+      "HOST:PORT,HOST:PORT of node 0, node 1, ...: the next one serves when the one "
+      "before is lost");
   app.add_option("--min-nodes", options.node.min_nodes,
                  "go on with so many of the nodes when others are lost or do not come, and with "
                  "those that come later (all of them)")
@@ -151,7 +156,6 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   parsed.exit_code = parse(&app, argument_count, arguments);
   if (parsed.exit_code) return parsed;
 
-  options.nproc = to_number(nproc);
   options.bind = bind == "cores" ? Bind::kCores : bind == "numa" ? Bind::kNuma : Bind::kNone;
   options.end_on_failure = on_failure == "end";
   if (!options.end_on_failure && options.max_restarts > 0) {
@@ -166,11 +170,6 @@ ParsedRun parse_run(int argument_count, char** arguments) {
     options.command.erase(options.command.begin());
   } else if (!options.command.empty() && options.command.front()[0] == '-') {
     parsed.exit_code = usage_error("unknown option " + options.command.front());
-    return parsed;
-  }
-  if (options.nproc < 1 || options.nproc > kMaxLocalRanks) {
-    parsed.exit_code = usage_error(format("-n %s: the number of ranks on one machine is 1 to %d",
-                                          nproc.c_str(), kMaxLocalRanks));
     return parsed;
   }
   if (const auto shown = parse_show(options.show, store::kMaxWorldSize); !shown.ok()) {

@@ -14,7 +14,7 @@ namespace dt::cli {
 
 /// The words after `dt run`.
 struct RunOptions {
-  int nproc = 1;
+  std::string nproc = "1";     ///< for count_ranks
   std::optional<bool> prefix;  ///< absent: run.prefix decides, and one rank has none
   std::string show = "all";    ///< for parse_show
   std::string log_dir;

@@ -27,8 +27,8 @@ void settle_options(Agent* agent) {
   if (options.grace_ms || config.given("run.grace_ms")) plan.stop_grace_ms = plan.grace_ms;
   plan.end_on_failure = options.end_on_failure;
   plan.heed_ms = config.integer("run.stop_grace_ms");
-  plan.place.local_size = options.nproc;
-  plan.place.world_size = options.nproc;
+  plan.place.local_size = agent->local_size;
+  plan.place.world_size = agent->local_size;
   plan.place.max_restarts = options.max_restarts;
   plan.place.agent_pid = getpid();
   agent->output.tail_lines =
@@ -37,7 +37,7 @@ void settle_options(Agent* agent) {
 
 /// What the ranks of this node run on.
 Status settle_processors(Agent* agent) {
-  const int ranks = agent->options.nproc;
+  const int ranks = agent->local_size;
   DT_TRY(check_gpus(ranks, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")), agent->config));
   if (agent->options.bind != Bind::kNone) {
     agent->binding =
@@ -165,17 +165,22 @@ int run_parsed(const RunOptions& options) {
   if (const Status fits = check_elastic(options, node.value()); !fits.ok()) {
     return usage_error(fits);
   }
-  if (node.value().node_count == 1) {
-    const auto shown = parse_show(options.show, options.nproc);
+  const Result<int> ranks = count_ranks(
+      options.nproc, count_gpus("/dev", getenv("CUDA_VISIBLE_DEVICES")), usable_cores());
+  if (ranks.status().code() == Code::kInvalidArgument) return usage_error(ranks.status());
+  if (node.value().node_count == 1 && ranks.ok()) {
+    const auto shown = parse_show(options.show, ranks.value());
     if (!shown.ok()) return usage_error(shown.status());
   }
   Result<Config> config = Config::load(process_environment());
   const Status config_error = config.status();
   Agent agent(options, config.ok() ? std::move(config).value() : Config(), node.value());
+  if (ranks.ok()) agent.local_size = ranks.value();
   const Result<std::string> program = find_program(options.command.front());
   if (program.ok()) agent.plan.program = program.value();
   for (const auto& [error, code] :
-       {std::pair(program.status(), kExitNotFound), std::pair(config_error, kExitFailure)}) {
+       {std::pair(program.status(), kExitNotFound), std::pair(config_error, kExitFailure),
+        std::pair(ranks.status(), kExitFailure)}) {
     const Status alone = cannot_start(&agent, error, code);
     if (!alone.ok()) return fail("run", alone, code);
   }

@@ -8,6 +8,7 @@
 using dt::Config;
 using dt::cli::check_gpus;
 using dt::cli::count_gpus;
+using dt::cli::count_ranks;
 using dt::test::PretendedTree;
 
 TEST_CASE("devices are the numbered files, of which CUDA_VISIBLE_DEVICES names some") {
@@ -24,6 +25,23 @@ TEST_CASE("devices are the numbered files, of which CUDA_VISIBLE_DEVICES names s
   CHECK(count_gpus(dev.root(), "-1") == 0);
   CHECK(count_gpus(dev.root(), "0,7,1") == 1);  // the driver stops at what is not there
   CHECK(count_gpus(dev.root(), "GPU-5ebe9f43,MIG-12") == 2);
+}
+
+TEST_CASE("-n gpu is one rank per device, -n auto one per processor where there is none") {
+  CHECK(count_ranks("4", 0, 16).value() == 4);
+  CHECK(count_ranks("gpu", 2, 16).value() == 2);
+  CHECK(count_ranks("auto", 2, 16).value() == 2);
+  CHECK(count_ranks("auto", 0, 16).value() == 16);
+  CHECK(count_ranks("gpu", 0, 16).status().code() == dt::Code::kConfig);
+  CHECK(count_ranks("gpu", 0, 16).status().message() ==
+        "-n gpu: this node has no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES); give a number, or -n "
+        "auto for one rank per processor; dt doctor says what is missing");
+  for (const char* text : {"0", "-1", "4x", "", "gpus", "100000"}) {
+    const auto count = count_ranks(text, 2, 16);
+    CHECK(count.status().code() == dt::Code::kInvalidArgument);
+    CHECK(count.status().message().find(std::string("-n ") + text +
+                                        ": the number of ranks on one machine is 1 to ") == 0);
+  }
 }
 
 TEST_CASE("more ranks than devices is an error that counts both, for nccl") {

@@ -152,6 +152,198 @@ TEST_CASE("several agents of one launcher are refused, unless their number is kn
   CHECK(find_node({}, pmi2).value().node_rank == 1);
 }
 
+TEST_CASE("a platform that starts one process per node says which node this is") {
+  const std::string tf = R"({"cluster": {"chief": ["c0:2222"], "worker": ["w0:2222", "w1:2222"]},
+                            "task": {"type": "worker", "index": 0}})";
+  const std::string vertex =
+      R"({"cluster": {"workerpool0": ["p0:2222"], "workerpool1": ["p1:2222"]},
+                                "task": {"type": "workerpool1", "index": 0}})";
+  const Environment azure_mpi = {{"AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"},
+                                 {"AZUREML_NODE_COUNT", "2"},
+                                 {"OMPI_COMM_WORLD_RANK", "1"},
+                                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+  const Environment azure_torch = {{"AZUREML_NODE_COUNT", "2"},
+                                   {"NODE_RANK", "1"},
+                                   {"MASTER_ADDR", "10.0.0.4"},
+                                   {"MASTER_PORT", "6105"}};
+  const struct {
+    const char* name;
+    Environment environment;
+    int rank;
+    int count;
+    const char* host;
+    int port;
+    const char* source;
+  } rows[] = {
+      {"Azure ML, PyTorch per node", azure_torch, 1, 2, "10.0.0.4", 6105, "AZUREML_NODE_COUNT=2"},
+      {"the same with its RANK and WORLD_SIZE",
+       with(with(with(azure_torch, "RANK", "1"), "WORLD_SIZE", "2"), "LOCAL_RANK", "0"), 1, 2,
+       "10.0.0.4", 6105, "AZUREML_NODE_COUNT=2"},
+      {"Azure ML, MPI per node", azure_mpi, 1, 2, "10.0.0.4", 6105, "OMPI_COMM_WORLD_SIZE=2"},
+      {"the same after hi-ml",
+       with(with(with(azure_mpi, "NODE_RANK", "1"), "MASTER_ADDR", "10.0.0.4"), "MASTER_PORT",
+            "6000"),
+       1, 2, "10.0.0.4", 6000, "OMPI_COMM_WORLD_SIZE=2"},
+      {"Azure ML, Intel MPI per node",
+       {{"AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"},
+        {"PMI_RANK", "1"},
+        {"PMI_SIZE", "2"},
+        {"MPI_LOCALRANKID", "0"},
+        {"MPI_LOCALNRANKS", "1"}},
+       1,
+       2,
+       "10.0.0.4",
+       6105,
+       "PMI_SIZE=2"},
+      {"mpirun --map-by ppr:1:node in a Slurm job",
+       {{"SLURM_JOB_ID", "3490098"},
+        {"SLURM_JOB_NODELIST", "gpu[08-09]"},
+        {"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
+       1,
+       2,
+       "gpu08",
+       10098,
+       "OMPI_COMM_WORLD_SIZE=2"},
+      {"TF_CONFIG", {{"TF_CONFIG", tf}}, 1, 3, "c0", 2222, "TF_CONFIG cluster=3"},
+      {"Vertex AI", {{"CLUSTER_SPEC", vertex}}, 1, 2, "p0", 2222, "CLUSTER_SPEC cluster=2"},
+      {"SageMaker",
+       {{"SM_HOSTS", R"(["algo-1", "algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}},
+       1,
+       2,
+       "algo-1",
+       29500,
+       "SM_HOSTS=2"},
+      {"AWS Batch, a child",
+       {{"AWS_BATCH_JOB_NODE_INDEX", "2"},
+        {"AWS_BATCH_JOB_NUM_NODES", "4"},
+        {"AWS_BATCH_JOB_MAIN_NODE_INDEX", "0"},
+        {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "10.0.1.8"}},
+       2,
+       4,
+       "10.0.1.8",
+       29500,
+       "AWS_BATCH_JOB_NUM_NODES=4"},
+      {"Kubeflow's PyTorchJob, nprocPerNode 4",
+       {{"RANK", "1"},
+        {"WORLD_SIZE", "8"},
+        {"PET_NNODES", "2"},
+        {"PET_NODE_RANK", "1"},
+        {"PET_NPROC_PER_NODE", "4"},
+        {"MASTER_ADDR", "job-master-0"},
+        {"MASTER_PORT", "23456"}},
+       1,
+       2,
+       "job-master-0",
+       23456,
+       "PET_NNODES=2"},
+      {"Kubeflow's Trainer",
+       {{"PET_NNODES", "2"},
+        {"PET_NODE_RANK", "0"},
+        {"PET_MASTER_ADDR", "job-node-0"},
+        {"PET_MASTER_PORT", "29400"}},
+       0,
+       2,
+       "job-node-0",
+       29400,
+       "PET_NNODES=2"},
+      {"an Indexed Job with the size in its template",
+       {{"JOB_COMPLETION_INDEX", "3"},
+        {"WORLD_SIZE", "4"},
+        {"MASTER_ADDR", "train-0.train"},
+        {"MASTER_PORT", "29500"}},
+       3,
+       4,
+       "train-0.train",
+       29500,
+       "WORLD_SIZE=4"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.name);
+    const auto place = find_node({}, row.environment);
+    REQUIRE_MESSAGE(place.ok(), place.status().message());
+    CHECK(place.value().node_rank == row.rank);
+    CHECK(place.value().node_count == row.count);
+    CHECK(place.value().host == row.host);
+    CHECK(place.value().port == row.port);
+    CHECK(place.value().source == row.source);
+    // Given ones win.
+    const auto given = find_node(options(9, 7, "mine:1"), row.environment);
+    REQUIRE(given.ok());
+    CHECK(given.value().node_count == 9);
+    CHECK(given.value().node_rank == 7);
+    CHECK(given.value().host == "mine");
+    CHECK(find_node(options(1, {}, ""), row.environment).value().node_count == 1);
+    const auto elsewhere = find_node({{}, {}, "mine:1", ""}, row.environment);
+    REQUIRE(elsewhere.ok());
+    CHECK(elsewhere.value().node_rank == row.rank);
+    CHECK(elsewhere.value().host == "mine");
+  }
+  // One node of such a platform is one node.
+  for (const Environment& one :
+       {Environment{{"AZUREML_NODE_COUNT", "1"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "10.0.0.4"}},
+        Environment{{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}},
+        Environment{{"SM_HOSTS", R"(["algo-1"])"}, {"SM_CURRENT_HOST", "algo-1"}}}) {
+    const auto place = find_node({}, one);
+    REQUIRE_MESSAGE(place.ok(), place.status().message());
+    CHECK(place.value().node_count == 1);
+  }
+}
+
+TEST_CASE("several nodes of which too little is known are refused") {
+  const std::string ways =
+      "; give --nnodes, --node-rank and --rendezvous HOST:PORT (--nnodes 1: a job of its own on "
+      "each node)";
+  const struct {
+    Environment environment;
+    std::string error;
+  } rows[] = {
+      {{{"NODE_RANK", "1"}, {"MASTER_ADDR", "10.0.0.4"}, {"MASTER_PORT", "6105"}},
+       "NODE_RANK=1 and MASTER_ADDR are set, so this is one of several nodes, but nobody says of "
+       "how many" +
+           ways},
+      {{{"AZUREML_NODE_COUNT", "2"}},
+       "AZUREML_NODE_COUNT=2, but nobody says which of the nodes this is" + ways},
+      {{{"PET_NNODES", "1:4"}, {"PET_NODE_RANK", "1"}},
+       "PET_NNODES=\"1:4\" is not the number of nodes" + ways},
+      {{{"RANK", "5"},
+        {"WORLD_SIZE", "8"},
+        {"LOCAL_RANK", "1"},
+        {"NODE_RANK", "1"},
+        {"AZUREML_NODE_COUNT", "2"},
+        {"MASTER_ADDR", "10.0.0.4"},
+        {"MASTER_PORT", "6105"}},
+       "this is one of 8 dt run that env has started (RANK=5 WORLD_SIZE=8), and each would make a "
+       "job of its own; start PROG without dt run there; or start dt run once per node, with "
+       "--nnodes, --rendezvous HOST:PORT and --node-rank \"$RANK\"; or give --nnodes 1 for a job "
+       "of its own in each process"},
+      {{{"TF_CONFIG", R"({"cluster": {"worker": {"1": "w1:2222"}},
+                         "task": {"type": "worker", "index": 1}})"}},
+       "TF_CONFIG names some tasks of worker only" + ways},
+      {{{"JOB_COMPLETION_INDEX", "2"}, {"MASTER_ADDR", "train-0"}, {"MASTER_PORT", "29500"}},
+       "JOB_COMPLETION_INDEX=2 is set, but WORLD_SIZE is not" + ways},
+      {{{"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
+       "2 nodes (OMPI_COMM_WORLD_SIZE=2), but nobody says where they meet; give --rendezvous "
+       "HOST:PORT, the host of node 0 and a free port there, the same on all nodes, or set "
+       "MASTER_ADDR and MASTER_PORT (mpirun of Open MPI: -x MASTER_ADDR -x MASTER_PORT)"},
+  };
+  for (const auto& row : rows) {
+    CHECK(error_of({}, row.environment) == row.error);
+    CHECK(find_node(options(1, {}, ""), row.environment).ok());
+    CHECK(find_node(options(2, 1, "h:1"), row.environment).value().node_rank == 1);
+  }
+  CHECK(error_of({}, {{"TF_CONFIG", R"({"cluster": {"worker": ["w0:1"], "ps": ["p0:1"]},
+                                       "task": {"type": "ps", "index": 0}})"}})
+            .find("not_a_worker: TF_CONFIG task.type=\"ps\" takes no rank in dt") == 0);
+}
+
 TEST_CASE("a pod knows its index") {
   const Environment pod = {{"JOB_COMPLETION_INDEX", "2"}};
   const auto place = find_node(options(4, {}, "trainer-0.trainer:29400"), pod);
