@@ -159,3 +159,11 @@ TEST_CASE("a second job in an attempt of dt run is refused at once, with what to
     }
   }
 }
+
+TEST_CASE("a second job under dt run works with a store that rank 0 serves") {
+  Process run(dt_run({"-n", "3"}, {"next"}));
+  CHECK(run.wait() == 0);
+  INFO(run.out);
+  INFO(run.err);
+  CHECK(count_of(run.out, "next 6\n") == 3);
+}

@@ -121,6 +121,46 @@ void reduce_until(dt_comm* world, int rank, int world_size, const char* stop) {
   }
 }
 
+/// Ends the job of the launcher and joins one whose store rank 0 serves.
+void join_next(dt_job* job, const dt_place& place) {
+  const int rank = place.rank;
+  dt_store_server* server = nullptr;
+  if (rank == 0) {
+    dt_config* config = nullptr;
+    int32_t port = 0;
+    check(dt_config_create(nullptr, &config), rank);
+    check(dt_config_set(config, "job.id", "next"), rank);
+    check(dt_config_set(config, "job.world_size", std::to_string(place.world_size).c_str()), rank);
+    check(dt_config_set(config, "job.master_port", "0"), rank);
+    check(dt_store_serve(config, &server), rank);
+    check(dt_store_server_port(server, &port), rank);
+    const std::string text = std::to_string(port);
+    check(dt_store_set(job, "port", text.data(), static_cast<int64_t>(text.size()), -1), rank);
+    dt_config_destroy(config);
+  }
+  char port[16] = "";
+  int64_t bytes = 0;
+  check(dt_store_get(job, "port", -1, port, sizeof port - 1, &bytes), rank);
+  check(dt_finalize(job, -1), rank);
+  dt_job_destroy(job);
+
+  dt_config* config = nullptr;
+  dt_comm* world = nullptr;
+  check(dt_config_create(nullptr, &config), rank);
+  check(dt_config_set(config, "job.id", "next"), rank);
+  check(dt_config_set(config, "job.master_port", port), rank);
+  check(dt_init(config, &job), rank);
+  dt_config_destroy(config);
+  check(dt_comm_world(job, &world), rank);
+  int64_t sum = rank + 1;
+  check(dt_allreduce(world, &sum, &sum, 1, DT_I64, DT_SUM, nullptr, nullptr), rank);
+  printf("next %lld\n", static_cast<long long>(sum));
+  dt_comm_destroy(world);
+  check(dt_finalize(job, -1), rank);
+  dt_job_destroy(job);
+  dt_store_server_destroy(server);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -181,6 +221,10 @@ int main(int argc, char** argv) {
     check(dt_barrier(world, nullptr, nullptr), rank);
   }
   dt_comm_destroy(world);
+  if (mode == "next") {
+    join_next(job, place);
+    return 0;
+  }
   check(dt_finalize(job, -1), rank);
   dt_job_destroy(job);
   if (mode == "again") check(dt_init(nullptr, &job), rank);
