@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/wait.h"
+#include "net/interfaces.h"
 #include "store/text.h"
 
 namespace dt::store {
@@ -63,6 +64,7 @@ void Link::attempt() {
     }
     addresses_ = std::move(found).value();
     next_address_ = 0;
+    only_local_ = true;
     dial_next();
   });
 }
@@ -82,11 +84,22 @@ void Link::dial_next() {
   } else if (next_address_ < addresses_.size()) {
     dial_next();
   } else {
-    fail_try(dialled.status().message());
+    end_try(dialled.status().message());
+  }
+}
+
+/// No address is left. What only this host keeps from connecting, as its limit of open files, will
+/// do so the next time, too.
+void Link::end_try(std::string reason) {
+  if (only_local_) {
+    finish(Status(Code::kSystem, "the store at " + hello_.dialled + ": " + reason));
+  } else {
+    fail_try(std::move(reason));
   }
 }
 
 void Link::opened() {
+  only_local_ = false;
   Request request;
   request.type = FrameType::kHello;
   request.hello = hello_;
@@ -171,10 +184,15 @@ void Link::closed(int error) {
   if (ready_) {
     events_.on_lost(error == 0 ? "closed the connection"
                                : "lost the connection (" + errno_text(error) + ")");
-  } else if (next_address_ < addresses_.size()) {
+    return;
+  }
+  const bool is_down = error == ENETUNREACH && net::is_loopback(addresses_[next_address_ - 1]);
+  only_local_ = only_local_ && is_down;
+  if (next_address_ < addresses_.size()) {
     dial_next();
   } else {
-    fail_try(connection_problem(error));
+    end_try(is_down ? "the loopback interface of this host is down; run: ip link set lo up"
+                    : connection_problem(error));
   }
 }
 

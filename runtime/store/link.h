@@ -52,6 +52,7 @@ class Link {
   void refused(const Status& why);
   void closed(int error);
   void handle_greeting(const Frame& frame);
+  void end_try(std::string reason);
   void fail_try(std::string reason);
   void finish(Status status);
 
@@ -69,6 +70,7 @@ class Link {
   Welcome welcome_;
   std::vector<net::Address> addresses_;
   size_t next_address_ = 0;
+  bool only_local_ = true;  // what has failed in this try never left this host
   int tries_ = 0;
   int64_t delay_ms_;
   int64_t heard_ns_ = 0;

@@ -69,6 +69,34 @@ TEST_CASE("dt trace names the attempts that there can be") {
   }
 }
 
+TEST_CASE("what only this host keeps from connecting is told at once") {
+  const std::string dt = required_variable("DT_COMMAND");
+  const Strings ping{dt, "store", "ping", "--store", "127.0.0.1:1", "--timeout-ms", "60000"};
+  // One more file than before, until the one that is missing is the connection.
+  std::string said;
+  for (int files = 4; files < 64 && count_of(said, "cannot connect to") == 0; ++files) {
+    Process limited({"/bin/sh", "-c", "ulimit -n " + std::to_string(files) + "; exec \"$@\"", "sh",
+                     ping[0], ping[1], ping[2], ping[3], ping[4], ping[5], ping[6]});
+    CHECK(limited.wait() != 0);
+    said = limited.err;
+  }
+  CHECK(said ==
+        "dt store: the store at 127.0.0.1:1: cannot connect to 127.0.0.1:1: Too many open files; "
+        "check ulimit -n\n");
+
+  if (Process({"unshare", "-n", "true"}).wait() != 0) {
+    MESSAGE("no network namespaces: a loopback interface that is down is not tested");
+    return;
+  }
+  Strings apart{"unshare", "-n"};
+  apart.insert(apart.end(), ping.begin(), ping.end());
+  Process down(apart);
+  CHECK(down.wait() == 1);
+  CHECK(down.err ==
+        "dt store: the store at 127.0.0.1:1: the loopback interface of this host is down; run: ip "
+        "link set lo up\n");
+}
+
 TEST_CASE("an empty file name is refused and is not the default") {
   Process::Options options;
   const dt::test::TempFolder home;
