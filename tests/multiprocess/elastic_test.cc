@@ -319,6 +319,30 @@ TEST_CASE("of two agents with one node rank the second is refused") {
   end_well({&zero, &kept, &two});
 }
 
+TEST_CASE(
+    "an agent that is lost before the first attempt is waited for as heartbeat.timeout_ms says") {
+  ElasticJob job(3, 1, {"--min-nodes", "3"});
+  job.environment.push_back("DT_HEARTBEAT_TIMEOUT_MS=3000");
+  Process& zero = job.start(0);
+  Process& one = job.start(1);
+  bool waits = false;
+  for (int turn = 0; turn < 1000 && !waits; ++turn) {
+    Process list(
+        {required_variable("DT_COMMAND"), "store", "list", "--store", job.address(0), "waiting/"});
+    waits = list.wait() == 0 && count_of(list.out, "waiting/") == 2;
+  }
+  REQUIRE(waits);
+  one.send(SIGSTOP);
+  Process& two = job.start(2);
+  CHECK(zero.wait_for_error("attempt 0 has not begun: 1 of 3 nodes did not come to "));
+  CHECK(zero.wait_for_error(", or raise rendezvous.timeout_ms\n"));
+  CAPTURE(zero.err);
+  CHECK(count_of(zero.err, " within 6.0 s: missing node 1; ") == 1);
+  for (Process* agent : {&zero, &two}) agent->send(SIGTERM);
+  for (Process* agent : {&zero, &two}) CHECK(agent->wait() == 128 + SIGTERM);
+  one.send(SIGKILL);
+}
+
 TEST_CASE("a rank that comes while its attempt ends waits for the next one") {
   // As pods that are restarted one by one: nobody counts the attempts.
   const HeldPort port;

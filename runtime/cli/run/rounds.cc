@@ -24,8 +24,10 @@ constexpr int64_t kProbeMs = 2'000;     // how often it looks for another lead
 constexpr int64_t kFirstVisitMs = 500;  // for one address; doubles
 constexpr int64_t kLastVisitMs = 4'000;
 constexpr int64_t kTakeoverMs = 5'000;  // by each agent that should lead before this one
-constexpr int64_t kMeetMs = 20'000;     // all are there, and a moment ago they answered
-constexpr int64_t kPlaceMs = 2'000;     // for the lobby that was found
+// All are there, and a moment ago they answered: twice heartbeat.timeout_ms within these bounds.
+constexpr int64_t kMeetMinMs = 2'000;
+constexpr int64_t kMeetMaxMs = 20'000;
+constexpr int64_t kPlaceMs = 2'000;  // for the lobby that was found
 constexpr int64_t kRemindMs = 15'000;
 // Until the ranks of a node that was cut off are dead: kFenceMs of ending.cc and some more.
 constexpr int64_t kFencedMs = 2'000;
@@ -343,7 +345,9 @@ Status Rounds::meet(const Roster& roster) {
   options.job_id = roster.job_id;
   options.max_restarts = roster.max_restarts;
   options.restarts = roster.restarts;
-  options.timeout_ms = kMeetMs;
+  options.timeout_ms = options.heartbeat_timeout_ms == 0
+                           ? kMeetMaxMs
+                           : std::clamp(2 * options.heartbeat_timeout_ms, kMeetMinMs, kMeetMaxMs);
   options.elastic = true;
   options.allow_minority = rules().allow_minority;
   options.node.host = roster.host;
@@ -361,8 +365,9 @@ Status Rounds::meet(const Roster& roster) {
     };
   }
   self_.last = roster;  // agreed: no other attempt of this number or an earlier one
-  auto met = stoppable(
-      kMeetMs, [&](const Wait& wait) { return Fleet::meet(agent_->loop.get(), options, wait); });
+  auto met = stoppable(options.timeout_ms, [&](const Wait& wait) {
+    return Fleet::meet(agent_->loop.get(), options, wait);
+  });
   DT_TRY(met.status());
   take_fleet(agent_, std::move(met).value());
   SupervisorPlan& plan = agent_->plan;
