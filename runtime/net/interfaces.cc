@@ -174,6 +174,14 @@ Result<Address> route_source(const Address& to) {
   return source;
 }
 
+std::string loopback_host() {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const auto address = literal_address(host, 0);
+    if (address.ok() && route_source(address.value()).ok()) return host;
+  }
+  return "127.0.0.1";
+}
+
 Result<Address> default_route_source() {
   // Addresses that belong to nobody (RFC 5737, RFC 3849).
   Status status;

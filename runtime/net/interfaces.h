@@ -35,6 +35,8 @@ bool same_host_address(const Address& a, const Address& b);
 
 /// The address of this host from which packets to `to` leave, by its routes. Sends nothing.
 Result<Address> route_source(const Address& to);
+/// Where processes of this host reach each other: 127.0.0.1, or ::1 where only that has a route.
+std::string loopback_host();
 /// The same for the default route: from where packets to anywhere leave.
 Result<Address> default_route_source();
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "net/address.h"
+#include "net/interfaces.h"
 #include "store/relay.h"
 #include "store/text.h"
 
@@ -66,7 +67,7 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
     if (const auto impl = weak.lock()) impl->on_lost(reason);
   };
   const bool relayed = options.relay_port != 0;
-  link_ = std::make_unique<Link>(loop_, relayed ? kRelayHost : options.host,
+  link_ = std::make_unique<Link>(loop_, relayed ? net::loopback_host() : options.host,
                                  relayed ? options.relay_port : options.port, std::move(hello),
                                  options.security, options.logger, std::move(events));
   link_->start();

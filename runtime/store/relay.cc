@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "net/interfaces.h"
 #include "net/refusal.h"
 #include "net/secure_connection.h"
 #include "store/text.h"
@@ -271,7 +272,7 @@ void Relay::Impl::pause_locals(bool paused) {
 // ---- the ranks ----
 
 Status Relay::Impl::listen() {
-  DT_TRY_VALUE(const net::Address loopback, net::literal_address(kRelayHost, 0));
+  DT_TRY_VALUE(const net::Address loopback, net::literal_address(net::loopback_host(), 0));
   DT_TRY_VALUE(listener_,
                net::Listener::open(loop_, loopback, [this](std::unique_ptr<net::Connection> rank) {
                  accept(std::move(rank));

@@ -13,8 +13,6 @@
 
 namespace dt::store {
 
-inline constexpr char kRelayHost[] = "127.0.0.1";  ///< where it listens
-
 struct RelayOptions {
   std::string host;  ///< literal or name of the store's host
   uint16_t port = 0;
@@ -42,7 +40,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// At kRelayHost.
+  /// At net::loopback_host().
   uint16_t port() const;
   /// The numeric address at which it found the store.
   const std::string& store_address() const;

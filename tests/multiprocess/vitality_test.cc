@@ -14,6 +14,7 @@ using dt::test::Process;
 using dt::test::ready_pids;
 using dt::test::starts_with;
 using dt::test::Watch;
+using Strings = std::vector<std::string>;
 
 namespace {
 
@@ -82,6 +83,33 @@ TEST_CASE("a rank that is stopped and goes on before the limit does no harm") {
   REQUIRE(kill(stopped, SIGCONT) == 0);
   CHECK(run.wait() == 0);
   CHECK(stops(run.out).size() == 2);
+}
+
+TEST_CASE("ranks of one host meet at ::1 where there is no 127.0.0.1") {
+  const Strings apart{
+      "unshare",
+      "-n",
+      "/bin/sh",
+      "-c",
+      "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip addr show to ::1 | "
+      "grep -q ::1 && exec \"$@\"",
+      "sh"};
+  Strings probe = apart;
+  probe.push_back("true");
+  if (Process(probe).wait() != 0) {
+    MESSAGE("no network namespaces with IPv6: not tested");
+    return;
+  }
+  for (const char* relay : {"false", "true"}) {
+    Strings command = apart;
+    for (const std::string& each : dt_run({"-n", "2"}, {"stop"})) command.push_back(each);
+    Process run(command, with({std::string("DT_STORE_RELAY=") + relay}));
+    CHECK(run.wait_for_output("asked ", 2));
+    run.send(SIGTERM);
+    CHECK(run.wait() == 0);
+    INFO(run.err);
+    CHECK(stops(run.out).size() == 2);
+  }
 }
 
 TEST_CASE("a stall is told once, with who is inside and who is missing") {

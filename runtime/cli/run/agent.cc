@@ -42,6 +42,7 @@ Result<ServedStore> serve_store(const Agent& agent) {
   options.world_size = place.world_size;
   options.host = agent.plan.host;
   options.pid = place.agent_pid;
+  options.bind_address = place.store_host;
   if (Fleet* const fleet = agent.fleet.get(); fleet != nullptr) {
     options.bind_address = fleet->bind_address();
     options.on_heed = [fleet, attempt = place.attempt] { fleet->tell_heed(attempt); };

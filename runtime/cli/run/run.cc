@@ -14,6 +14,7 @@
 #include "cli/run/devices.h"
 #include "cli/run/rounds.h"
 #include "job/host_identity.h"
+#include "net/interfaces.h"
 
 namespace dt::cli {
 namespace {
@@ -31,6 +32,7 @@ void settle_options(Agent* agent) {
   plan.place.world_size = agent->local_size;
   plan.place.max_restarts = options.max_restarts;
   plan.place.agent_pid = getpid();
+  plan.place.store_host = plan.place.master_host = net::loopback_host();
   agent->output.tail_lines =
       options.show_lines.value_or(static_cast<int>(config.integer("run.show_lines")));
 }
