@@ -84,11 +84,11 @@ TEST_CASE("what only this host keeps from connecting is told at once") {
         "dt store: the store at 127.0.0.1:1: cannot connect to 127.0.0.1:1: Too many open files; "
         "check ulimit -n\n");
 
-  if (Process({"unshare", "-n", "true"}).wait() != 0) {
+  if (Process({"/usr/bin/env", "unshare", "-n", "true"}).wait() != 0) {
     MESSAGE("no network namespaces: a loopback interface that is down is not tested");
     return;
   }
-  Strings apart{"unshare", "-n"};
+  Strings apart{"/usr/bin/env", "unshare", "-n"};
   apart.insert(apart.end(), ping.begin(), ping.end());
   Process down(apart);
   CHECK(down.wait() == 1);

@@ -87,6 +87,7 @@ TEST_CASE("a rank that is stopped and goes on before the limit does no harm") {
 
 TEST_CASE("ranks of one host meet at ::1 where there is no 127.0.0.1") {
   const Strings apart{
+      "/usr/bin/env",
       "unshare",
       "-n",
       "/bin/sh",
