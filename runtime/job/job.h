@@ -123,7 +123,10 @@ class Job {
   Status start_together(const Config& config);
   Status settle_store(const Config& config, const Wait& wait);
   Status serve_store(const Config& config, const std::string& bind_address);
+  bool may_meet_torch() const;
   Status serve_store_for_all(const Config& config);
+  Result<std::shared_ptr<store::Client>> connect_or_meet(store::ClientOptions options,
+                                                         const Wait& wait);
   void warn_of_dialect(const std::string& bind_address) const;
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "job/job.h"
 #include "job/store_options.h"
@@ -15,6 +16,10 @@ namespace {
 
 constexpr int64_t kFirstReturnMs = 100;
 constexpr int64_t kLastReturnMs = 2'000;
+constexpr int64_t kFirstGreetingMs = 2'000;
+constexpr int64_t kLastGreetingMs = 10'000;
+constexpr int64_t kTorchAnswerMs = 5'000;  // of a store of PyTorch that is there
+constexpr int64_t kTorchKeyMs = 10'000;    // rank 0 comes there in the same moment
 
 /// Where the processes of a job are restarted one by one, this one may come while the store still
 /// serves the attempt that is over: that of the next one follows at the same address. But dt run
@@ -61,7 +66,16 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
   if (!torch_.finds_store()) {
     if (place_.exchange != launch::Exchange::kNone) return exchange_address(config, wait);
     place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
-    return serves ? serve_store_for_all(config) : Status();
+    if (!serves) return {};
+    const Status served = serve_store_for_all(config);
+    if (served.ok() || served.message().find(errno_text(EADDRINUSE)) == std::string::npos ||
+        !may_meet_torch()) {
+      return served;
+    }
+    const Wait answer{wait.deadline.earlier(Deadline::after_ms(kTorchAnswerMs)), wait.interrupt};
+    auto met = TorchMeeting::join_at_master(loop_.get(), place_, logger_, answer);
+    if (!met.ok()) return wait.interrupted() ? wait.interrupt->status() : served;
+    torch_ = std::move(met).value();
   }
   if (!serves) {
     DT_TRY_VALUE(const net::HostPort found, torch_.find(wait));
@@ -75,6 +89,12 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
   DT_TRY(serve_store(config, serving.bind_address));
   place_.master_port = server_->port();
   return torch_.publish(serving.host, place_.master_port, wait);
+}
+
+/// Whether PyTorch may hold the port where rank 0 is to serve: the user or a launcher names it.
+bool Job::may_meet_torch() const {
+  return !torch_.finds_store() && !place_.store_served && !place_.port_taken &&
+         place_.exchange == launch::Exchange::kNone;
 }
 
 /// At the address that all ranks were given, as far as other hosts can come there.
@@ -169,6 +189,47 @@ void Job::warn_of_dialect(const std::string& bind_address) const {
                bind_address.empty() ? "all interfaces" : bind_address.c_str());
 }
 
+/// Another rank than 0: its store is at the address, or the store of PyTorch that rank 0 found
+/// there, too.
+Result<std::shared_ptr<store::Client>> Job::connect_or_meet(store::ClientOptions options,
+                                                            const Wait& wait) {
+  if (place_.rank == 0 || !may_meet_torch()) {
+    const bool one_job = place_.store_served && place_.launcher == "dt run";
+    return connect_patiently(loop_.get(), options, one_job, wait);
+  }
+  Status stranger;
+  for (options.greeting_ms = kFirstGreetingMs;;
+       options.greeting_ms = std::min(2 * options.greeting_ms, kLastGreetingMs)) {
+    auto client = connect_patiently(loop_.get(), options, false, wait);
+    if (!client.ok() && client.status().code() == Code::kTimeout && !stranger.ok()) break;
+    if (client.ok() || client.status().code() != Code::kUnsupported) return client;
+    stranger = client.status();
+    const Wait answer{wait.deadline.earlier(Deadline::after_ms(kTorchAnswerMs)), wait.interrupt};
+    auto met = TorchMeeting::join_at_master(loop_.get(), place_, logger_, answer);
+    if (met.ok()) {
+      const Wait soon{wait.deadline.earlier(Deadline::after_ms(kTorchKeyMs)), wait.interrupt};
+      const Result<net::HostPort> found = met.value().find(soon);
+      if (found.ok()) {
+        torch_ = std::move(met).value();
+        options.host = place_.master_addr = found.value().host;
+        options.port = static_cast<uint16_t>(place_.master_port = found.value().port);
+        options.greeting_ms = 0;
+        return connect_patiently(loop_.get(), options, false, wait);
+      }
+      stranger = found.status();
+    }
+    if (wait.interrupted()) return wait.interrupt->status();
+    if (wait.deadline.passed()) break;
+    Event nothing;
+    nothing.wait({Deadline::after_ms(kFirstReturnMs).earlier(wait.deadline), wait.interrupt});
+  }
+  return Status(Code::kTimeout,
+                stranger.message() +
+                    "; MASTER_ADDR and MASTER_PORT must name the "
+                    "host of rank 0 and a port there that is free, or where PyTorch's store of "
+                    "this job listens");
+}
+
 Status Job::connect(const Config& config, const Wait& wait) {
   store::ClientOptions options;
   options.host = place_.master_addr;
@@ -191,8 +252,7 @@ Status Job::connect(const Config& config, const Wait& wait) {
         "store.relay is on, but no agent of dt run started this job, so each rank connects "
         "to the store itself");
   }
-  const bool one_job = place_.store_served && place_.launcher == "dt run";
-  DT_TRY_VALUE(auto client, connect_patiently(loop_.get(), options, one_job, wait));
+  DT_TRY_VALUE(auto client, connect_or_meet(std::move(options), wait));
   client->on_failure([this](const store::Failure& failure) { hear_of(failure); });
   client->on_dump_request(
       [tracer = tracer_](const std::string& directory, store::Client::DumpAnswerer answer) {

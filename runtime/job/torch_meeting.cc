@@ -32,23 +32,38 @@ Result<TorchMeeting> TorchMeeting::join(net::Loop* loop, const Config& config,
   } else {
     return meeting;
   }
-  auto client = store::TorchClient::connect(loop, options, wait);
-  if (!client.ok()) {
+  if (const Status met = meeting.connect(loop, options, place, wait); !met.ok()) {
     // What is no store of PyTorch is none for every rank; what does not answer may be for others.
-    if (!by_agent || client.status().code() != Code::kUnsupported) return client.status();
+    if (!by_agent || met.code() != Code::kUnsupported) return met;
     logger->log(LogLevel::kWarning,
                 "%s; the ranks meet at port %d of %s instead, which is made of the port, the "
                 "address and the job's name",
-                client.status().message().c_str(), launch::store_port(place),
-                place.master_addr.c_str());
-    return meeting;
+                met.message().c_str(), launch::store_port(place), place.master_addr.c_str());
   }
-  meeting.client_ = std::move(client).value();
-  meeting.key_ =
-      store::kTorchPrefix + format("dt/%s/%d/store", place.job_id.c_str(), place.attempt);
-  meeting.master_addr_ = place.master_addr;
-  meeting.may_span_hosts_ = place.may_span_hosts();
   return meeting;
+}
+
+Result<TorchMeeting> TorchMeeting::join_at_master(net::Loop* loop, const launch::Place& place,
+                                                  const LoggerPtr& logger, const Wait& wait) {
+  TorchMeeting meeting;
+  meeting.finds_store_ = true;
+  store::TorchClientOptions options;
+  options.host = place.master_addr;
+  options.port = static_cast<uint16_t>(place.master_port);
+  options.logger = logger;
+  DT_TRY(meeting.connect(loop, options, place, wait));
+  logger->log(LogLevel::kInfo, "%s holds the port of MASTER_PORT: the ranks of dt meet there",
+              meeting.client_->text().c_str());
+  return meeting;
+}
+
+Status TorchMeeting::connect(net::Loop* loop, store::TorchClientOptions options,
+                             const launch::Place& place, const Wait& wait) {
+  DT_TRY_VALUE(client_, store::TorchClient::connect(loop, std::move(options), wait));
+  key_ = store::kTorchPrefix + format("dt/%s/%d/store", place.job_id.c_str(), place.attempt);
+  master_addr_ = place.master_addr;
+  may_span_hosts_ = place.may_span_hosts();
+  return {};
 }
 
 // The address from which rank 0 reaches the agent is one that the hosts of the job reach, unless

@@ -27,6 +27,11 @@ class TorchMeeting {
                                    const launch::Place& place, const LoggerPtr& logger,
                                    const Wait& wait);
 
+  /// Joins the store of PyTorch that listens where dt's own was to be: a rank of PyTorch in the
+  /// same process serves it there. UNSUPPORTED or TIMEOUT: none does.
+  static Result<TorchMeeting> join_at_master(net::Loop* loop, const launch::Place& place,
+                                             const LoggerPtr& logger, const Wait& wait);
+
   const std::shared_ptr<store::TorchClient>& client() const { return client_; }
   /// The ranks find dt's own store through it: the launcher serves none.
   bool finds_store() const { return client_ != nullptr && finds_store_; }
@@ -43,6 +48,9 @@ class TorchMeeting {
   void withdraw(const Wait& wait) const;
 
  private:
+  Status connect(net::Loop* loop, store::TorchClientOptions options, const launch::Place& place,
+                 const Wait& wait);
+
   std::shared_ptr<store::TorchClient> client_;
   bool finds_store_ = false;
   std::string key_;

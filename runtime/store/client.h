@@ -32,6 +32,9 @@ struct ClientOptions {
   LoggerPtr logger;           ///< may be null
   uint16_t relay_port = 0;    ///< of this host's Relay; 0: the store is dialled itself
   std::string store_address;  ///< with a relay: where that found the store
+  /// Not 0: what listens there and does not greet as a store of dt within so long is refused with
+  /// UNSUPPORTED, instead of being tried until the deadline.
+  int64_t greeting_ms = 0;
 };
 
 struct Swap {

@@ -69,7 +69,8 @@ void Client::Impl::start(std::shared_ptr<Call> ready) {
   const bool relayed = options.relay_port != 0;
   link_ = std::make_unique<Link>(loop_, relayed ? net::loopback_host() : options.host,
                                  relayed ? options.relay_port : options.port, std::move(hello),
-                                 options.security, options.logger, std::move(events));
+                                 options.security, options.logger, std::move(events),
+                                 options.greeting_ms);
   link_->start();
 }
 

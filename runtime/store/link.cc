@@ -20,7 +20,7 @@ constexpr uint64_t kHelloId = 1;
 }  // namespace
 
 Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
-           LoggerPtr logger, LinkEvents events)
+           LoggerPtr logger, LinkEvents events, int64_t greeting_ms)
     : loop_(loop),
       host_(std::move(host)),
       port_(port),
@@ -28,8 +28,9 @@ Link::Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::S
       security_(std::move(security)),
       logger_(std::move(logger)),
       events_(std::move(events)),
+      greeting_ms_(greeting_ms),
       retry_timer_(loop, [this] { attempt(); }),
-      try_timer_(loop, [this] { fail_try(connection_problem(ETIMEDOUT)); }),
+      try_timer_(loop, [this] { fail_greeting(connection_problem(ETIMEDOUT)); }),
       delay_ms_(kFirstDelayMs),
       random_(static_cast<uint32_t>(hello_.nonce | 1)) {}
 
@@ -53,7 +54,7 @@ std::string Link::progress() const {
 void Link::attempt() {
   if (stopped_) return;
   ++tries_;
-  try_timer_.start(kTryMs);
+  try_timer_.start(greeting_ms_ > 0 ? std::min(greeting_ms_, kTryMs) : kTryMs);
   // Resolved anew each time: the name of a pod appears, and changes, while we wait.
   const std::weak_ptr<char> alive = alive_;
   net::resolve(loop_, host_, port_, [this, alive](Result<std::vector<net::Address>> found) {
@@ -120,6 +121,13 @@ void Link::fail_try(std::string reason) {
   delay_ms_ = std::min(2 * delay_ms_, kMaxDelayMs);
 }
 
+/// What was reached, or keeps silent, may be no store of dt.
+void Link::fail_greeting(std::string reason) {
+  if (greeting_ms_ == 0) return fail_try(std::move(reason));
+  finish(Status(Code::kUnsupported, format("what listens at %s does not greet as a store of dt: %s",
+                                           hello_.dialled.c_str(), reason.c_str())));
+}
+
 void Link::handle_greeting(const Frame& frame) {
   if (frame.type == FrameType::kReply && frame.id == kHelloId && decode(frame.payload, &welcome_)) {
     finish({});
@@ -127,7 +135,7 @@ void Link::handle_greeting(const Frame& frame) {
   }
   ErrorInfo info;
   if (frame.type != FrameType::kError || !decode(frame.payload, &info)) {
-    fail_try(
+    fail_greeting(
         "the answer to the hello makes no sense: what listens there is no store of this "
         "version");
   } else if (is_final_refusal(info.code)) {
@@ -166,7 +174,7 @@ void Link::received(const char* data, size_t bytes) {
   } else if (broken.code() == Code::kVersion) {
     finish(broken.within("store at " + hello_.dialled));
   } else {
-    fail_try(broken.message());
+    fail_greeting(broken.message());
   }
 }
 
@@ -175,7 +183,7 @@ void Link::refused(const Status& why) {
   if (is_final_refusal(why.code())) {
     finish(why.within("the store at " + hello_.dialled));
   } else {
-    fail_try(why.message());
+    fail_greeting(why.message());
   }
 }
 
@@ -190,6 +198,8 @@ void Link::closed(int error) {
   only_local_ = only_local_ && is_down;
   if (next_address_ < addresses_.size()) {
     dial_next();
+  } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
+    fail_greeting(connection_problem(error));
   } else {
     end_try(is_down ? "the loopback interface of this host is down; run: ip link set lo up"
                     : connection_problem(error));

@@ -30,7 +30,7 @@ struct LinkEvents {
 class Link {
  public:
   Link(net::Loop* loop, std::string host, uint16_t port, Hello hello, net::Security security,
-       LoggerPtr logger, LinkEvents events);
+       LoggerPtr logger, LinkEvents events, int64_t greeting_ms = 0);
 
   void start() { attempt(); }
   /// Closes the connection; no event follows.
@@ -54,6 +54,7 @@ class Link {
   void handle_greeting(const Frame& frame);
   void end_try(std::string reason);
   void fail_try(std::string reason);
+  void fail_greeting(std::string reason);
   void finish(Status status);
 
   net::Loop* const loop_;
@@ -63,6 +64,7 @@ class Link {
   const net::Security security_;
   const LoggerPtr logger_;
   const LinkEvents events_;
+  const int64_t greeting_ms_;  // 0: a stranger may make way for the store
   std::unique_ptr<net::SecureConnection> connection_;
   net::Timer retry_timer_;
   net::Timer try_timer_;  // limits one try

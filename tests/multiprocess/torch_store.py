@@ -249,23 +249,61 @@ def agent_starts_both(dt, torch_rank):
         all_ranks.finish(*said(2, 2))
 
 
+def torch_holds_port(dt, torch_rank):
+    """PyTorch's store listens on MASTER_PORT, as where torch.distributed came first: the ranks of dt meet there."""
+    del dt
+    for launcher in ({}, {"LOCAL_WORLD_SIZE": 3}, {"DT_TOKEN": "5a" * 32}):
+        with TorchServer() as address, Processes() as all_ranks:
+            host, port = address.rsplit(":", 1)
+            all_ranks.start(python_rank(address, 0, 1, 3))
+            for rank in (1, 2, 0):
+                all_ranks.start([torch_rank, "1"], RANK=rank, WORLD_SIZE=3, LOCAL_RANK=rank, MASTER_ADDR=host,
+                                MASTER_PORT=port, DT_LOG_LEVEL="info", **launcher)
+            text = all_ranks.finish(*said(1, 3))
+            if text.count(" holds the port of MASTER_PORT: the ranks of dt meet there") != 3:
+                sys.exit("nobody says where the ranks meet\n" + text)
+
+
+def stranger_holds_port(dt, torch_rank):
+    """What holds MASTER_PORT speaks neither protocol: rank 0 says so at once, the others when their time is over."""
+    del dt
+    with socket.socket() as stranger, Processes() as all_ranks:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        threading.Thread(target=answer_all, args=(stranger,), daemon=True).start()
+        for rank in range(2):
+            all_ranks.start([torch_rank, "0"], RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                            DT_RENDEZVOUS_TIMEOUT_MS=4000)
+        for process, _ in all_ranks.running:
+            if process.wait(LIMIT_S) == 0:
+                sys.exit("a rank took a stranger for a store")
+        text = "".join((output.seek(0), output.read())[1] for _, output in all_ranks.running)
+        for part in (f"cannot serve the store on 127.0.0.1 port {port}: ", "Address already in use",
+                     f"what listens at 127.0.0.1:{port} does not greet as a store of dt: ",
+                     "; MASTER_ADDR and MASTER_PORT must name the host of rank 0"):
+            if part not in text:
+                sys.exit(f"nobody says {part!r}\n{text}")
+        stranger.shutdown(socket.SHUT_RDWR)
+
+
+def answer_all(stranger):
+    while True:
+        try:
+            connection, _ = stranger.accept()
+        except OSError:
+            return
+        connection.sendall(b"SSH-2.0-what else\r\n")
+        connection.close()
+
+
 def stranger_serves(dt, torch_rank):
     """What holds the agent's port is no store that is known: the ranks meet at the derived port, and say so."""
     del dt
     with socket.socket() as stranger, Processes() as all_ranks:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
-
-        def answer():
-            while True:
-                try:
-                    connection, _ = stranger.accept()
-                except OSError:
-                    return
-                connection.sendall(b"SSH-2.0-what else\r\n")
-                connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
+        threading.Thread(target=answer_all, args=(stranger,), daemon=True).start()
         for rank in range(2):
             all_ranks.start([torch_rank, "0"], RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2,
                             MASTER_ADDR="127.0.0.1", MASTER_PORT=stranger.getsockname()[1],
@@ -285,7 +323,8 @@ def main():
     except ImportError:
         print("no PyTorch for /usr/bin/python3: apt-get install python3-torch")
         sys.exit(77)
-    for case in (dt_serves, gloo_on_dt, torch_serves, agent_serves, agent_starts_both, stranger_serves):
+    for case in (dt_serves, gloo_on_dt, torch_serves, agent_serves, agent_starts_both, stranger_serves, torch_holds_port,
+                 stranger_holds_port):
         print(case.__doc__, flush=True)
         case(*sys.argv[1:])
 

@@ -157,6 +157,22 @@ TEST_CASE("torch client: finds the dialect and makes each call in it") {
   }
 }
 
+TEST_CASE("torch client: a client of dt can be told not to wait where PyTorch serves") {
+  for (const Kind kind : {Kind::k113, Kind::k21, Kind::kLegacy, Kind::kLibuv, Kind::kHttp}) {
+    CAPTURE(static_cast<int>(kind));
+    TorchServer server(kind);
+    const auto loop = std::move(net::Loop::start()).value();
+    ClientOptions options;
+    options.host = "127.0.0.1";
+    options.port = server.port();
+    options.greeting_ms = kind == Kind::kLibuv ? 50 : 60'000;  // that one says nothing
+    const Status status = Client::connect(loop.get(), options, patiently()).status();
+    CHECK(status.code() == Code::kUnsupported);
+    CHECK(status.message().find("what listens at " + server.address() +
+                                " does not greet as a store of dt: ") == 0);
+  }
+}
+
 TEST_CASE("torch client: a wait that ends early leaves later answers in step") {
   for (const Kind kind : {Kind::k113, Kind::kLegacy}) {
     Pair pair(kind);
