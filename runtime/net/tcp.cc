@@ -25,6 +25,8 @@ constexpr int kKeepaliveCount = 3;
 constexpr int kMaxBacklog = 4096;
 constexpr size_t kMaxHeldBytes = 64 << 10;  // pieces that are kept to go out as one
 
+}  // namespace
+
 /// Bytes that the kernel has not taken yet.
 struct WriteRequest {
   uv_write_t request;
@@ -35,8 +37,6 @@ struct WriteRequest {
 
   size_t kept_bytes() const { return sizeof *this + bytes.capacity(); }
 };
-
-}  // namespace
 
 struct TcpHandle final : Handle {
   Loop* owner_loop = nullptr;
