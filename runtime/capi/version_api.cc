@@ -23,7 +23,9 @@ const char* dt_build_info(void) {
       "\n"
       "build type: " DT_BUILD_TYPE
       "\n"
-      "backends: self, host\n"
+      "backends: self, host, multihost" +
+      (cuda.empty() ? "" : ", nccl") +
+      "\n"
       "cuda: " +
       (cuda.empty() ? "not built" : cuda) +
       "\n"

@@ -18,8 +18,10 @@ constexpr NumberRow kMoreRows[] = {
     {Field::kLocalSize, "LOCAL_WORLD_SIZE", 1, INT32_MAX, kNoUnset},
     {Field::kLocalSize, "LOCAL_SIZE", 1, INT32_MAX, kNoUnset},  // DeepSpeed
     {Field::kNodeRank, "GROUP_RANK", 0, INT32_MAX - 1, kNoUnset},
-    {Field::kNodeRank, "NODE_RANK", 0, INT32_MAX - 1, kNoUnset},  // Azure ML, Ray Train
+    {Field::kNodeRank, "NODE_RANK", 0, INT32_MAX - 1, kNoUnset},   // Azure ML, Ray Train
+    {Field::kNodeRank, "CROSS_RANK", 0, INT32_MAX - 1, kNoUnset},  // DeepSpeed
     {Field::kNodeCount, "GROUP_WORLD_SIZE", 1, INT32_MAX, kNoUnset},
+    {Field::kNodeCount, "CROSS_SIZE", 1, INT32_MAX, kNoUnset},
     {Field::kNodeCount, "AZUREML_NODE_COUNT", 1, INT32_MAX, kNoUnset},
     {Field::kAttempt, "TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX, kNoUnset},
 };
@@ -52,10 +54,11 @@ Status read_kubeflow(Variables& variables, Facts& facts) {
       facts.at(Field::kRank)->value == *pod.value()) {
     return launch_error(
         "conflict",
-        format("%s counts processes but %s counts pods, and PET_NPROC_PER_NODE=%d processes of "
-               "this pod were not started; start the program by torchrun",
-               facts.at(Field::kWorldSize)->text().c_str(), facts.at(Field::kRank)->text().c_str(),
-               *processes.value()));
+        format(
+            "%s counts processes but %s counts pods, and PET_NPROC_PER_NODE=%d processes of "
+            "this pod (PET_NODE_RANK=%d) were not started; start the program by torchrun or dt run",
+            facts.at(Field::kWorldSize)->text().c_str(), facts.at(Field::kRank)->text().c_str(),
+            *processes.value(), *pod.value()));
   }
   if (*pods.value() != facts.at(Field::kWorldSize)->value) return {};
   facts.at(Field::kNodeCount) = NumberFact{*pods.value(), "PET_NNODES"};

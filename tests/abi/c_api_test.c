@@ -111,6 +111,11 @@ void test_status(void) {
   EXPECT(dt_abi_version() == DT_ABI_VERSION);
   EXPECT(strcmp(dt_version(), DT_VERSION) == 0);
   EXPECT(strstr(dt_build_info(), "compiler: ") != NULL);
+  // NCCL is loaded at run time, where CUDA is built in.
+  const char* const backends = strstr(dt_build_info(), "cuda: not built") != NULL
+                                   ? "backends: self, host, multihost\n"
+                                   : "backends: self, host, multihost, nccl\n";
+  EXPECT(strstr(dt_build_info(), backends) != NULL);
 }
 
 static void count_messages(void* user_data, dt_log_level level, const char* message) {

@@ -38,12 +38,7 @@ by_pkg_config() {
   pc_dir=$(dirname "$(find "$1" -name dt.pc)")
   lib_dir=$(dirname "$pc_dir")
   mkdir "$scratch/make-$2"
-  if grep -q pcfiledir "$pc_dir/dt.pc"; then
-    sysroot=
-  else
-    sysroot=$1 # the prefix in dt.pc is the final one, below DESTDIR
-  fi
-  env PKG_CONFIG_LIBDIR="$pc_dir" PKG_CONFIG_SYSROOT_DIR="$sysroot" \
+  env PKG_CONFIG_LIBDIR="$pc_dir" \
     make -s -C "$here/consumer" OUT="$scratch/make-$2"
   run "$scratch/make-$2" "$lib_dir"
   say "pkg-config, $2 tree: good"

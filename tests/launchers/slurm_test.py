@@ -133,6 +133,16 @@ def check_agents(cluster):
     """dt run once per node: it starts the ranks, and finds the other agents by the step."""
     result = cluster.run("srun", "-N2", "--ntasks-per-node=1", DT, "run", "-n", "2", "--no-prefix", PROGRAM)
     good_places(result, 4, "dt run")
+    # In a script for several tasks per node srun inherits their number; the error names the line that works.
+    advised = 'srun -n "$SLURM_NNODES" --ntasks-per-node=1 dt run -n '
+    agent = f"{DT} run -n 2 --no-prefix {PROGRAM}"
+    for line in (f"srun --ntasks-per-node=1 {agent} || true",
+                 advised.replace("dt run -n ", f"{DT} run -n 2 --no-prefix {PROGRAM}")):
+        result = cluster.batch("#!/bin/sh\n" + line + "\n", "-N2", "--ntasks-per-node=2")
+        if line.endswith("|| true"):
+            expect("has 4 tasks on 2 nodes" in result[1] and advised in result[1], str(result))
+        else:
+            good_places(result, 4, "dt run")
 
 
 def check_taken_port(cluster):

@@ -48,7 +48,9 @@ Status check_tasks(const Facts& step) {
   if (tasks <= nodes) return {};
   return bad(
       format("%s has %d tasks on %d %s, but dt run is started once per node and starts the "
-             "ranks itself; use srun --ntasks-per-node=1 dt run -n RANKS_PER_NODE, or dt run "
+             "ranks itself; use srun -n \"$SLURM_NNODES\" --ntasks-per-node=1 dt run -n "
+             "RANKS_PER_NODE (-n, "
+             "because srun inherits the number of tasks of a batch script), or dt run "
              "--nnodes 1 for a job of its own in each task",
              name_of(step).c_str(), tasks, nodes, nodes == 1 ? "node" : "nodes"));
 }

@@ -84,10 +84,12 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT of the user win over the step's own addre
 }
 
 TEST_CASE("several tasks per node are refused with the way out") {
-  CHECK(error_of({}, with(slurm_step(), "SLURM_STEP_NUM_TASKS", "8")) ==
-        "Slurm step 3490098.2 has 8 tasks on 2 nodes, but dt run is started once per node and "
-        "starts the ranks itself; use srun --ntasks-per-node=1 dt run -n RANKS_PER_NODE, or dt run "
-        "--nnodes 1 for a job of its own in each task");
+  CHECK(
+      error_of({}, with(slurm_step(), "SLURM_STEP_NUM_TASKS", "8")) ==
+      "Slurm step 3490098.2 has 8 tasks on 2 nodes, but dt run is started once per node and "
+      "starts the ranks itself; use srun -n \"$SLURM_NNODES\" --ntasks-per-node=1 dt run -n "
+      "RANKS_PER_NODE (-n, because srun inherits the number of tasks of a batch script), or dt run "
+      "--nnodes 1 for a job of its own in each task");
   NodeOptions alone;
   alone.node_count = 1;
   const auto place = find_node(alone, with(slurm_step(), "SLURM_STEP_NUM_TASKS", "8"));

@@ -293,6 +293,20 @@ TEST_CASE("discover: an empty variable counts as not set, with a warning") {
   CHECK(contains(error_of(with(kTorchrun, {{"WORLD_SIZE", ""}})), "partial: RANK=3 is set"));
 }
 
+TEST_CASE("discover: DeepSpeed's launcher says the node as CROSS_RANK of CROSS_SIZE") {
+  const Place place = place_of({{"RANK", "5"},
+                                {"WORLD_SIZE", "6"},
+                                {"LOCAL_RANK", "1"},
+                                {"LOCAL_SIZE", "2"},
+                                {"CROSS_RANK", "2"},
+                                {"CROSS_SIZE", "3"},
+                                {"MASTER_ADDR", "m"},
+                                {"MASTER_PORT", "29500"}});
+  CHECK(place.local_size == 2);
+  CHECK(place.node_rank == 2);
+  CHECK(place.node_count == 3);
+}
+
 TEST_CASE("discover: a pod of several processes needs torchrun inside") {
   CHECK(error_of({{"RANK", "1"},
                   {"WORLD_SIZE", "8"},
@@ -302,7 +316,8 @@ TEST_CASE("discover: a pod of several processes needs torchrun inside") {
                   {"PET_NNODES", "2"},
                   {"PET_NPROC_PER_NODE", "4"}}) ==
         "conflict: WORLD_SIZE=8 counts processes but RANK=1 counts pods, and PET_NPROC_PER_NODE=4 "
-        "processes of this pod were not started; start the program by torchrun");
+        "processes of this pod (PET_NODE_RANK=1) were not started; start the program by torchrun "
+        "or dt run");
 }
 
 TEST_CASE("resolve_place: discovered values show in the config with their variable") {
