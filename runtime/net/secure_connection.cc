@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kSealedBytes = 256 << 10;  // at a time
 
+}  // namespace
+
 /// Bytes that are to be encrypted, and shared ones behind them.
 struct Unsealed {
   std::string bytes;
@@ -21,8 +23,6 @@ struct Unsealed {
   size_t own_bytes() const { return sizeof *this + bytes.capacity(); }
   size_t size() const { return bytes.size() + shared.size(); }
 };
-
-}  // namespace
 
 struct SecureConnection::State : std::enable_shared_from_this<SecureConnection::State> {
   State(const Security& security, Purpose purpose, Side side, SecureEvents given)
