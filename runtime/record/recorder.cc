@@ -45,6 +45,7 @@ Recorder::Recorder(size_t entries, std::shared_ptr<Meter> meter)
     : began_(clock_.now()),
       mask_(entries - 1),
       slots_(new Slot[entries]()),
+      patience_(2 * entries),
       meter_(std::move(meter)) {}
 
 std::shared_ptr<Track> Recorder::open(CommunicatorRecord record) {
@@ -67,9 +68,13 @@ Slot* Recorder::begin(Track& track, const Call& call) {
   const int64_t position = track.next_position(call.kind, call.root);
   uint64_t ticket = next_.load(std::memory_order_relaxed);
   Slot* slot = nullptr;
+  const size_t most = 2 * capacity();
+  const size_t patience = patience_.load(std::memory_order_relaxed);
   for (size_t tries = 0;; ++tries, ++ticket) {
-    if (tries > 2 * mask_ + 1) {
+    if (tries == patience) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
+      patience_.store(std::min(kLeastPatience, most), std::memory_order_relaxed);
+      next_.store(ticket, std::memory_order_relaxed);  // the next one looks further on
       return nullptr;
     }
     slot = &slots_[ticket & mask_];
@@ -83,6 +88,7 @@ Slot* Recorder::begin(Track& track, const Call& call) {
     }
   }
   next_.store(ticket + 1, std::memory_order_relaxed);
+  if (patience < most) patience_.store(std::min(2 * patience, most), std::memory_order_relaxed);
   const bool labelled = call.label != nullptr && !call.label->empty();
   const int64_t now = clock_.ticks();
   slot->what.store(packed(track, call, labelled), kRelease);

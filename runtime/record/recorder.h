@@ -103,7 +103,7 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   /// of those it let go of, the last kEndedKept stay.
   std::shared_ptr<Track> open(CommunicatorRecord record);
 
-  /// Null: every slot holds an operation under way, and this one is counted only.
+  /// Null: no slot was found that does not hold an operation under way; this one is counted only.
   Slot* begin(Track& track, const Call& call);
   void started(Slot* slot) const {
     if (slot != nullptr) slot->started.store(clock_.ticks(), std::memory_order_release);
@@ -133,6 +133,7 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   static constexpr uint64_t kWriting = 1;
   static constexpr uint64_t kOpen = 2;
   static constexpr size_t kEndedKept = 256;
+  static constexpr size_t kLeastPatience = 8;
 
   struct Tracks {
     std::vector<std::shared_ptr<Track>> known;
@@ -162,6 +163,10 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   const std::unique_ptr<Slot[]> slots_;
   const std::shared_ptr<Meter> meter_;  // null: nothing is counted
   alignas(64) std::atomic<uint64_t> next_{1};
+  /// How many slots begin() looks at. Where all hold operations under way the look at each would
+  /// cost more than many an operation, so after it found none the next ones look at few, and at
+  /// twice as many with each that they find. Any thread; a hint as well.
+  std::atomic<size_t> patience_;
   std::atomic<int64_t> dropped_{0};
   Guarded<Tracks> tracks_;
 };

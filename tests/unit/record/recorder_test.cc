@@ -142,6 +142,24 @@ TEST_CASE("operations under way are never overwritten; with no room the next is 
   CHECK(recorder->begin(*track, call_of(8)) == oldest);
 }
 
+TEST_CASE("where all are under way few are looked at, and room is found again all the same") {
+  constexpr size_t kEntries = 1024;
+  const auto recorder = Recorder::create(kEntries);
+  const auto track = recorder->open(world_of(2));
+  std::vector<Slot*> open;
+  for (size_t i = 0; i < kEntries; ++i) open.push_back(recorder->begin(*track, call_of(1)));
+  for (int i = 0; i < 1000; ++i) REQUIRE(recorder->begin(*track, call_of(2)) == nullptr);
+  // One of them ends, anywhere: at eight a time all have been looked at after 128 calls.
+  recorder->complete(open[500], Code::kOk);
+  Slot* found = nullptr;
+  for (size_t i = 0; i < kEntries / 8 && found == nullptr; ++i) {
+    found = recorder->begin(*track, call_of(3));
+  }
+  CHECK(found == open[500]);
+  for (Slot* each : open) recorder->complete(each, Code::kOk);
+  for (size_t i = 0; i < kEntries; ++i) REQUIRE(recorder->begin(*track, call_of(4)) != nullptr);
+}
+
 TEST_CASE("sends and receives are counted by peer and direction, apart from collectives") {
   const auto recorder = Recorder::create(64);
   const auto track = recorder->open(world_of(3));
