@@ -57,7 +57,7 @@ extern "C" {
  * | --- | --- |
  * | fix the call | INVALID_ARGUMENT, INVALID_STATE, UNSUPPORTED, VERSION |
  * | fix the machine | CONFIG, OUT_OF_MEMORY, SYSTEM, CUDA, NCCL |
- * | re-create the communicator | TIMEOUT, PEER_LOST, MISMATCH, ABORTED |
+ * | go on with dt_comm_shrink(), or start again | TIMEOUT, PEER_LOST, MISMATCH, ABORTED |
  * | report a bug | INTERNAL |
  *
  * After an error of the third group from an operation its communicator is broken for good: later
@@ -355,7 +355,7 @@ DT_API dt_status dt_rank_info(dt_job* job, dt_place* out_place);
 
 /**
  * Fails the job on every rank with DT_ERR_ABORTED and this message, naming this rank. Blocked calls
- * of all ranks return. Returns at once.
+ * of all ranks return. Returns at once. Of several calls the first one's message counts.
  * @param job     the handle.
  * @param message why; may be NULL.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.

@@ -37,8 +37,8 @@ Disagreement disagreement(const std::vector<CallOfRank>& calls) {
   if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
   if (found.culprit == calls.size()) found.culprit = 0;
   found.text = "ranks disagree: " + text +
-               "; make all ranks issue the same operations in the same order, then re-create the "
-               "communicator";
+               "; make all ranks issue the same operations in the same order, then go on with "
+               "dt_comm_shrink";
   return found;
 }
 

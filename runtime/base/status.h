@@ -23,7 +23,7 @@ enum class Code : int32_t {
   kSystem = 13,
   kCuda = 14,
   kNccl = 15,
-  // re-create the communicator
+  // go on with dt_comm_shrink
   kTimeout = 21,
   kPeerLost = 22,
   kMismatch = 23,

@@ -85,7 +85,7 @@ Difference difference(Dtype dtype, int32_t size,
   }
   result.text = format(
       "ranks disagree about counts of %s: %s; make both sides name the same count, "
-      "then re-create the communicator",
+      "then go on with dt_comm_shrink",
       dtype_name(dtype), text.c_str());
   return result;
 }

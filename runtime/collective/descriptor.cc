@@ -119,8 +119,8 @@ Status mismatch(const Group& group, Kind kind, int64_t sequence,
   if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
   return failure(group, Code::kMismatch, kind, sequence, culprit,
                  "ranks disagree: " + text +
-                     "; make all ranks issue the same operations in the same order, then re-create "
-                     "the communicator");
+                     "; make all ranks issue the same operations in the same order, then go on "
+                     "with dt_comm_shrink");
 }
 
 Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,

@@ -243,7 +243,7 @@ Status Mailboxes::differs(const Collective& operation, const Transfer& transfer,
       group_, Code::kMismatch, operation.kind, static_cast<int64_t>(transfer.number),
       operation.root,
       format("the two sides disagree: %s %s, %s %s; make both sides name the same count and type, "
-             "then re-create the communicator",
+             "then go on with dt_comm_shrink",
              member_text(group_, sender).c_str(), side("sends", box.signature, box.count).c_str(),
              member_text(group_, receiver).c_str(),
              side("receives", box.expected_signature, box.expected_count).c_str()));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/job.h"
 
+#include <dt/version.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,7 +110,24 @@ Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink,
   job->control_->trace(job->tracer_);
   DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
   job->publish_metrics();
+  job->tell_start();
   return job;
+}
+
+void Job::tell_start() const {
+  std::string store = "no store";
+  if (place_.world_size > 1) {
+    store = format("store %s:%d, security %s", place_.master_addr.c_str(), place_.master_port,
+                   net::mode_name(credentials_.security.mode));
+  }
+  const std::string& launcher = place_.launcher;
+  logger_->log(LogLevel::kDebug,
+               "dt %s: rank %d of %d (%s pid %d), local rank %d of %d, node %d of %d; backend %s; "
+               "%s; started by %s",
+               DT_VERSION, place_.rank, place_.world_size, host_name_.c_str(), int{getpid()},
+               place_.local_rank, place_.local_size, place_.node_rank, place_.node_count,
+               world_->backend().name(), store.c_str(),
+               launcher.empty() ? "no launcher" : launcher.c_str());
 }
 
 Status Job::start_alone(const Config& config) {
@@ -355,11 +374,10 @@ Status Job::lost(const store::LocalRecord& record) const {
   info.host = host_name_;
   info.pid = record.pid;
   info.message = format(
-      "rank %d (%s pid %lld) is gone: it ended, was killed, or dropped the job without "
-      "dt_finalize%s; "
-      "look at its log, then start the job again",
-      record.rank, host_name_.c_str(), static_cast<long long>(record.pid),
-      last_operation(record.rank).c_str());
+      "rank %d (%s pid %lld) is gone: it ended, was killed, or dropped the job without dt_finalize",
+      record.rank, host_name_.c_str(), static_cast<long long>(record.pid));
+  add_last_operation(record.rank, &info);
+  info.message += "; look at its log, then start the job again";
   return Status(std::move(info));
 }
 
@@ -412,15 +430,18 @@ void Job::peer_ended(int32_t local_rank) {
   const Status status = lost(*culprit);
   const auto client = control_->client();
   if (client == nullptr) return fail(status);
-  client->report_failure_soon({}, status.info(), [this, status, client] {
+  ErrorInfo seen = status.info();
+  seen.operation.clear();  // a report without one is of a death, and the store has its own words
+  seen.sequence = -1;
+  client->report_failure_soon({}, seen, [this, status, client] {
     fail(status);
     if (!board_->forgiven(status.info().rank) && loop_->on_thread()) client->know(status.info());
   });
 }
 
-std::string Job::last_operation(int32_t world_rank) const {
+void Job::add_last_operation(int32_t world_rank, ErrorInfo* info) const {
   const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
-  if (local.engine == nullptr) return {};
+  if (local.engine == nullptr) return;
   // In a smaller communicator, if it has entered one there.
   std::vector<std::shared_ptr<backend::HostEngine>> engines{local.engine};
   engines.insert(engines.end(), local.newer.begin(), local.newer.end());
@@ -433,12 +454,16 @@ std::string Job::last_operation(int32_t world_rank) const {
     const int64_t kind = last.kind.load(std::memory_order_relaxed);
     const bool none = kind < 0 || kind >= backend::kKindCount;
     if (none && age > 0) continue;
-    if (none) return "; it had entered no operation yet";
-    return format("; the last operation it entered was %s #%lld",
-                  backend::kind_name(static_cast<backend::Kind>(kind)),
-                  static_cast<long long>(last.sequence.load(std::memory_order_relaxed)));
+    if (none) {
+      info->message += "; it had entered no operation yet";
+      return;
+    }
+    info->operation = backend::kind_name(static_cast<backend::Kind>(kind));
+    info->sequence = last.sequence.load(std::memory_order_relaxed);
+    info->message += format("; the last operation it entered was %s #%lld", info->operation.c_str(),
+                            static_cast<long long>(info->sequence));
+    return;
   }
-  return {};
 }
 
 void Job::Control::report(const std::string& communicator, const Status& status) {
@@ -492,7 +517,9 @@ Status Job::abort(const std::string& message) {
     const auto client = control_->client();
     if (client == nullptr) return ended();
     aborted_.store(true);
-    return client->abort(message, Wait{Deadline::after_ms(kReportMs), nullptr});
+    // Ranks often fail together: where another was faster, the job has failed all the same.
+    const Status told = client->abort(message, Wait{Deadline::after_ms(kReportMs), nullptr});
+    return told.code() == Code::kAborted ? Status() : told;
   }
   ErrorInfo info;
   info.code = Code::kAborted;

@@ -175,7 +175,8 @@ class Job {
   void fail(const Status& status, bool silent = false, bool store_gone = false);
   Status lost(const store::LocalRecord& record) const;
   /// Which operation a local rank entered last, for messages.
-  std::string last_operation(int32_t world_rank) const;
+  void tell_start() const;
+  void add_last_operation(int32_t world_rank, ErrorInfo* info) const;
 
   /// Why operations on the device did not end in time.
   Status undrained() const;

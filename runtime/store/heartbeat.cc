@@ -103,15 +103,15 @@ void Server::Impl::declare_lost(int32_t rank, const std::string& doubt, int64_t 
   const std::string silence = seconds_text(vitals_.silence_ms(rank, now_ns));
   if (found == sessions_.end()) return vitals_.end(rank);
   Session* session = found->second.get();
-  const std::string words = last_words(*session);
+  Ending ending;
+  ending.what = format(
+      "has given no sign of life for %s: its process is stopped, or its host or network is down",
+      silence.c_str());
+  add_last_words(*session, &ending);
+  ending.what += doubt;
   vitals_.end(rank);
   Answers answers;
-  std::optional<Failure> death = joins_.lost(
-      id,
-      format("has given no sign of life for %s: its process is stopped, or its host or network is "
-             "down%s%s",
-             silence.c_str(), words.c_str(), doubt.c_str()),
-      &answers);
+  std::optional<Failure> death = joins_.lost(id, ending, &answers);
   join_deadline_ns_ = joins_.next_deadline_ns();
   if (death.has_value()) death->silent = true;
   if (death.has_value() && !aborted_) push(*death, id);
@@ -132,11 +132,15 @@ void Server::Impl::declare_lost(int32_t rank, const std::string& doubt, int64_t 
   session->connection->shutdown();
 }
 
-/// For the text about a death; empty where nothing is known.
-std::string Server::Impl::last_words(const Session& session) const {
-  if (!session.welcomed || session.member.rank < 0) return {};
+/// What the rank said of itself, as far as anything is known.
+void Server::Impl::add_last_words(const Session& session, Ending* ending) const {
+  if (!session.welcomed || session.member.rank < 0) return;
   const std::string where = vitals_.whereabouts(session.member.rank, monotonic_ns());
-  return where.empty() ? "" : "; last heard: " + where;
+  if (!where.empty()) ending->what += "; last heard: " + where;
+  const Activity* const activity = vitals_.last_told(session.member.rank);
+  if (activity == nullptr || activity->communicator.empty()) return;
+  ending->operation = activity->operation;
+  ending->sequence = activity->sequence;
 }
 
 void Server::Impl::push_stop() {

@@ -24,6 +24,13 @@ Status refusal(const Member& member, std::string message);
 inline constexpr char kAttemptOver[] = "join of an attempt that is over";
 inline constexpr char kRankOver[] = "join of a rank that is over";
 
+/// How a rank came to be lost.
+struct Ending {
+  std::string what;       ///< follows its name: "closed its connection ..."
+  std::string operation;  ///< the last one that it told of; empty: none
+  int64_t sequence = -1;
+};
+
 /// Ok, or CONFIG with every key whose value is not the same in all records. By rank.
 Status compare_configs(const std::vector<JoinRecord>& records);
 
@@ -73,7 +80,7 @@ class JoinTable {
   void cancel(Ticket ticket);
   /// The connection is gone, or silent for too long. A Failure when that is a death after the
   /// verdict, for all to know: "rank 3 (hostB pid 4242) " and `what`.
-  std::optional<Failure> lost(uint64_t client, const std::string& what, Answers* answers);
+  std::optional<Failure> lost(uint64_t client, const Ending& ending, Answers* answers);
 
   /// `by` go on without `gone`, whose deaths are no matter at their goodbyes.
   void forgive(const std::vector<int32_t>& by, const std::vector<int32_t>& gone);

@@ -64,7 +64,7 @@ void JoinTable::cancel(Ticket ticket) {
   if (slot->stage == Stage::kJoining) move(slot, Stage::kConnected);
 }
 
-std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& what, Answers* answers) {
+std::optional<Failure> JoinTable::lost(uint64_t client, const Ending& ending, Answers* answers) {
   const auto found = rank_of_client_.find(client);
   if (found == rank_of_client_.end()) return std::nullopt;
   const int32_t rank = found->second;
@@ -85,8 +85,11 @@ std::optional<Failure> JoinTable::lost(uint64_t client, const std::string& what,
   move(&slot, Stage::kDead);
   Failure failure;
   failure.info.code = Code::kPeerLost;
-  failure.info.message = format("%s %s; look at its log, then abort and re-create the communicator",
-                                slot.member.text().c_str(), what.c_str());
+  failure.info.message =
+      format("%s %s; look at its log, then go on with dt_comm_shrink or start the job again",
+             slot.member.text().c_str(), ending.what.c_str());
+  failure.info.operation = ending.operation;
+  failure.info.sequence = ending.sequence;
   failure.info.rank = rank;
   failure.info.host = slot.member.host;
   failure.info.pid = slot.member.pid;

@@ -321,8 +321,10 @@ void Server::Impl::drop(uint64_t id, int error) {
   keyspace_.drop(id);
   torch_.drop(id);
   drop_questions(id);
-  std::string ended = error == 0 ? "closed its connection to the store"
-                                 : "lost its connection to the store (" + errno_text(error) + ")";
+  Ending ending;
+  std::string& ended = ending.what;
+  ended = error == 0 ? "closed its connection to the store"
+                     : "lost its connection to the store (" + errno_text(error) + ")";
   ended += " without a goodbye: the process ended, was killed, or lost its network";
   if (!relay.empty()) {
     ended = "was lost with the relay of its host " + quoted(relay) +
@@ -330,7 +332,8 @@ void Server::Impl::drop(uint64_t id, int error) {
                         : ", which lost its connection to the store (" + errno_text(error) + ")") +
             ": the host failed, or the relay's process ended, was killed, or lost its network";
   }
-  const std::optional<Failure> death = joins_.lost(id, ended + last_words(*session), &answers);
+  add_last_words(*session, &ending);
+  const std::optional<Failure> death = joins_.lost(id, ending, &answers);
   vitals_.end(session->member.rank);
   join_deadline_ns_ = joins_.next_deadline_ns();
   // The push comes before the answers: a goodbye that a death completes reports that death.

@@ -56,9 +56,9 @@ struct MemoryBudget {
   size_t guest_keys = 0;  ///< of `keys`, for those of PyTorch's clients
 };
 
-struct FirstFailure {
-  int32_t rank = -1;    ///< -1: there is none
-  bool silent = false;  ///< it may live, but gave no sign of that for too long
+struct alignas(8) FirstFailure {  // so that it is one word
+  int32_t rank = -1;              ///< -1: there is none
+  bool silent = false;            ///< it may live, but gave no sign of that for too long
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.

@@ -156,7 +156,7 @@ class Server::Impl {
   void look_for_silence(int64_t now_ns);
   /// `doubt` follows what is said of it; empty: none.
   void declare_lost(int32_t rank, const std::string& doubt, int64_t now_ns);
-  std::string last_words(const Session& session) const;
+  void add_last_words(const Session& session, Ending* ending) const;
   void notice(const std::string& text);
   void on_timer();
   void arm_timer();

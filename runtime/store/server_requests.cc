@@ -144,12 +144,11 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
   const uint64_t dead = joins_.client_of(info.rank);
   const auto found = sessions_.find(dead);
   if (dead == id || found == sessions_.end()) return;  // it was seen here
-  const std::string words = last_words(*found->second);
-  const std::optional<Failure> death =
-      joins_.lost(dead,
-                  format("ended or was killed, as %s saw on that host%s",
-                         reporter.member.text().c_str(), words.c_str()),
-                  answers);
+  Ending ending;
+  ending.what =
+      format("ended or was killed, as %s saw on that host", reporter.member.text().c_str());
+  add_last_words(*found->second, &ending);
+  const std::optional<Failure> death = joins_.lost(dead, ending, answers);
   if (!death.has_value()) return;
   vitals_.end(info.rank);
   join_deadline_ns_ = joins_.next_deadline_ns();

@@ -95,6 +95,11 @@ int64_t Vitals::silence_ms(int32_t rank, int64_t now_ns) const {
   return found == signs_.end() ? 0 : (now_ns - found->second.heard_ns) / kNsPerMs;
 }
 
+const Activity* Vitals::last_told(int32_t rank) const {
+  const auto found = signs_.find(rank);
+  return found == signs_.end() || found->second.told_ns == 0 ? nullptr : &found->second.activity;
+}
+
 std::string Vitals::whereabouts(int32_t rank, int64_t now_ns) const {
   const auto found = signs_.find(rank);
   if (found == signs_.end()) return {};

@@ -206,7 +206,7 @@ Status Reducer::missing_on_device() const {
   info.operation = backend::kind_name(Kind::kAllreduce);
   info.message = format(
       "reducer on comm \"%s\": rank %d (pid %lld): %s; every rank must call dt_reducer_ready "
-      "for every parameter in each step; re-create the communicator",
+      "for every parameter in each step; go on with dt_comm_shrink",
       comm_->name().c_str(), info.rank, static_cast<long long>(info.pid), text.c_str());
   return Status(std::move(info));
 }

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <mutex>
 
 #include "thread_ranks.h"
 
@@ -405,6 +407,77 @@ TEST_CASE("job: dt_abort ends every rank's blocked call with the message and the
   }
 }
 
+TEST_CASE("job: ranks that abort at the same time all succeed in it") {
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    std::array<dt_status, 3> aborted = {};
+    const auto outcomes = run_ranks(3, [&](const Rank& rank) -> dt_status {
+      (void)dt_barrier(rank.world, nullptr, nullptr);  // another rank may be faster than its end
+      aborted[static_cast<size_t>(rank.rank)] = dt_abort(rank.job, "all of us");
+      return dt_barrier(rank.world, nullptr, nullptr);
+    });
+    for (size_t r = 0; r < aborted.size(); ++r) {
+      CAPTURE(r);
+      CHECK(aborted[r] == DT_OK);
+      CHECK(outcomes[r].status == DT_ERR_ABORTED);
+    }
+  }
+}
+
+TEST_CASE(
+    "job: after a disagreement the ranks go on in the communicator that dt_comm_shrink makes") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    int32_t value = 1;
+    int64_t wide = 1;
+    const bool odd = rank.rank == 1;
+    const dt_status status =
+        odd ? dt_allreduce(rank.world, &wide, &wide, 1, DT_I64, DT_SUM, nullptr, nullptr)
+            : dt_allreduce(rank.world, &value, &value, 1, DT_I32, DT_SUM, nullptr, nullptr);
+    const std::string message = dt_last_error();
+    if (status != DT_ERR_MISMATCH) return DT_ERR_INTERNAL;
+    if (!contains(message, "in the same order, then go on with dt_comm_shrink")) {
+      return DT_ERR_INTERNAL;
+    }
+    dt_comm* next = nullptr;
+    RANK_TRY(dt_comm_shrink(rank.world, &next));
+    value = rank.rank;
+    const dt_status again = dt_allreduce(next, &value, &value, 1, DT_I32, DT_SUM, nullptr, nullptr);
+    dt_comm_destroy(next);
+    RANK_TRY(again);
+    return value == 3 ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("job: log.level = debug says where a rank is and what it works with") {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  struct Sink {
+    std::mutex* mutex;
+    std::vector<std::string>* lines;
+    static void take(void* self, dt_log_level, const char* message) {
+      auto* sink = static_cast<Sink*>(self);
+      const std::scoped_lock lock(*sink->mutex);
+      sink->lines->emplace_back(message);
+    }
+  } sink{&mutex, &lines};
+  ServedStore store(1);
+  dt_config* const config = rank_config(0, 1, store.port(), {{"log.level", "debug"}});
+  REQUIRE(dt_config_set_log_sink(config, Sink::take, &sink) == DT_OK);
+  dt_job* job = nullptr;
+  REQUIRE(dt_init(config, &job) == DT_OK);
+  dt_config_destroy(config);
+  dt_finalize(job, 20000);
+  dt_job_destroy(job);
+  const std::scoped_lock lock(mutex);
+  REQUIRE(!lines.empty());
+  const std::string& line = lines.back();
+  CAPTURE(line);
+  for (const std::string part : {std::string("dt ") + dt_version() + ": rank 0 of 1 (",
+                                 std::string("local rank 0 of 1, node 0 of 1; backend self")}) {
+    CHECK(contains(line, part));
+  }
+}
+
 TEST_CASE("job: a rank that goes without finalize is a death with its name") {
   ServedStore store(2);
   Outcome survivor;
@@ -444,6 +517,9 @@ TEST_CASE("job: a rank that goes without finalize is a death with its name") {
   CHECK(info.rank == 1);
   CHECK(info.pid > 0);
   CHECK(info.host[0] != '\0');
+  CHECK(std::string(info.operation) == "barrier");  // the last one that it entered
+  CHECK(info.sequence == 1);
+  CHECK(contains(survivor.message, "the last operation it entered was barrier #1"));
 }
 
 TEST_CASE("job: missing ranks are named at the deadline") {

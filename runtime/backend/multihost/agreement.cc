@@ -74,8 +74,8 @@ Status disagreement(const Roster& roster, collective::Kind kind, int64_t sequenc
   return roster.failure(Code::kMismatch, kind, sequence, culprit != nullptr ? culprit->rank : -1,
                         culprit != nullptr ? culprit->pid : 0,
                         "ranks disagree: " + text +
-                            "; make all ranks issue the same operations in the same order, then "
-                            "re-create the communicator");
+                            "; make all ranks issue the same operations in the same order, then go "
+                            "on with dt_comm_shrink");
 }
 
 }  // namespace

@@ -318,7 +318,7 @@ bool Conductor::expect(int32_t peer, const tcp::Header& found, What what, int64_
     break_with(failure(
         Code::kMismatch, peer,
         format("ranks disagree: %s: %s, %s: %s; make all ranks issue the same operations in the "
-               "same order, then re-create the communicator",
+               "same order, then go on with dt_comm_shrink",
                peer_text(peer).c_str(),
                collective::describe(found.signature, found.count, "").c_str(),
                roster_.member_text(roster_.rank, own_statement_.pid).c_str(),

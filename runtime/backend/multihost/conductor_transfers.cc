@@ -45,7 +45,7 @@ void Conductor::start_transfer(const OperationPtr& operation) {
         break_with(roster_.failure(
             Code::kMismatch, Kind::kRecv, -1, peer, mesh_.peer(roster_.world_ranks[peer]).pid,
             format("the two sides disagree: %s: %s, %s: %s; make both issue matching operations "
-                   "in the same order, then re-create the communicator",
+                   "in the same order, then go on with dt_comm_shrink",
                    peer_text(peer).c_str(),
                    collective::describe(found.signature & ~collective::flag::kAll, found.count, "")
                        .c_str(),

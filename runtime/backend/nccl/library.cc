@@ -108,7 +108,8 @@ const char* next_step(Answer answer) {
              "settings (dt doctor --cluster)";
     case Answer::kRemoteError:
     case Answer::kTimeout:
-      return "a peer is gone or the network to it is broken: abort and re-create the communicator";
+      return "a peer is gone or the network to it is broken: go on with dt_comm_shrink, or start "
+             "the job again";
     default: return "nccl.debug = \"WARN\" makes NCCL tell more";
   }
 }

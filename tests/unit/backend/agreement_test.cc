@@ -87,7 +87,7 @@ TEST_CASE("Agreement: the verdict names both sides, the minority as the culprit"
       status.message() ==
       "allreduce #7 on comm \"world\", rank 1 (host0): ranks disagree: rank 0 (host0, pid 10) and "
       "2 more: allreduce f32 sum x 5, rank 3 (host1, pid 13): allreduce f32 sum x 9; make all "
-      "ranks issue the same operations in the same order, then re-create the communicator");
+      "ranks issue the same operations in the same order, then go on with dt_comm_shrink");
   CHECK(status.info().rank == 3);
   CHECK(status.info().pid == 13);
   CHECK(status.info().host == "host1");

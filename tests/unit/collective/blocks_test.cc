@@ -193,7 +193,7 @@ TEST_CASE("Blocks: a message names the pairs that differ, the first few with bot
   CHECK(found.text ==
         "ranks disagree about counts of f32: rank 0 sends 2 to rank 2, which expects 3; rank 1 "
         "sends 12 to rank 2, which expects 13; rank 3 sends 32 to rank 2, which expects 33; make "
-        "both sides name the same count, then re-create the communicator");
+        "both sides name the same count, then go on with dt_comm_shrink");
   const auto all = difference(
       Dtype::kI8, 3, [](int32_t, int32_t) { return int64_t{1}; },
       [](int32_t, int32_t) { return int64_t{2}; }, [](int32_t) { return std::string("r"); });

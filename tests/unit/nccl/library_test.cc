@@ -114,7 +114,7 @@ TEST_CASE("an answer becomes an error with NCCL's words and what to do") {
   const auto bare = Library::open(DT_FAKE_NCCL_BARE).value();
   CHECK(bare->error("ncclSend", Answer::kRemoteError).message() ==
         "ncclSend: remote process exited or there was a network error; a peer is gone or the "
-        "network to it is broken: abort and re-create the communicator");
+        "network to it is broken: go on with dt_comm_shrink, or start the job again");
   CHECK(bare->error("ncclCommInitRankConfig", Answer::kInvalidUsage)
             .message()
             .find("dt doctor --cluster") != std::string::npos);

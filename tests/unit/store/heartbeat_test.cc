@@ -212,7 +212,7 @@ TEST_CASE("heartbeat: ranks that called different things are told, and so are th
     CHECK(text ==
           "broadcast #6 on comm \"world/0.1\": ranks disagree: rank 0 (hostA, pid 10) and 1 more: "
           "broadcast f32 x 3 root 0, rank 1 (hostA, pid 11): allreduce f32 sum x 3; make all ranks "
-          "issue the same operations in the same order, then re-create the communicator");
+          "issue the same operations in the same order, then go on with dt_comm_shrink");
   }
 }
 

@@ -68,8 +68,9 @@ struct Table {
   std::optional<Failure> lose(int32_t rank) {
     return joins.lost(
         client(rank),
-        "closed its connection to the store without a goodbye: the process ended, was killed, or "
-        "lost its network",
+        {"closed its connection to the store without a goodbye: the process ended, was killed, or "
+         "lost its network",
+         "allreduce", 7},
         &answers);
   }
   bool goodbye(int32_t rank, int64_t timeout_ms = -1) {
@@ -328,8 +329,10 @@ TEST_CASE("JoinTable: goodbye ends when all have left, and a death in it is repo
   REQUIRE(death.has_value());
   CHECK(death->info.message ==
         "rank 1 (hostA pid 13) closed its connection to the store without a goodbye: the process "
-        "ended, was killed, or lost its network; look at its log, then abort and re-create the "
-        "communicator");
+        "ended, was killed, or lost its network; look at its log, then go on with dt_comm_shrink "
+        "or start the job again");
+  CHECK(death->info.operation == "allreduce");
+  CHECK(death->info.sequence == 7);
   CHECK(dying.answers.empty());
   dying.goodbye(2);
   REQUIRE(dying.answers.size() == 2);

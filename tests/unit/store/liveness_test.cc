@@ -15,8 +15,8 @@ namespace {
 
 const char kDeathOfRank2[] =
     "rank 2 (hostB pid 12) closed its connection to the store without a goodbye: the process "
-    "ended, was killed, or lost its network; look at its log, then abort and re-create the "
-    "communicator";
+    "ended, was killed, or lost its network; look at its log, then go on with dt_comm_shrink or "
+    "start the job again";
 
 }  // namespace
 
@@ -101,7 +101,7 @@ TEST_CASE("death: seen by a rank of the same host, it comes before the ends that
     CHECK(failure.info.pid == 12);
     CHECK(failure.info.message ==
           "rank 2 (hostB pid 12) ended or was killed, as rank 3 (hostB pid 13) saw on that host; "
-          "look at its log, then abort and re-create the communicator");
+          "look at its log, then go on with dt_comm_shrink or start the job again");
     CHECK(clients[rank]->ping(patiently()).message() == failure.info.message);
   }
   CHECK(job.server->first_failure().rank == 2);

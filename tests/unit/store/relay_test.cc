@@ -142,8 +142,8 @@ TEST_CASE("relay: a rank behind it that ends is named, and no other") {
   clients[2].reset();
   CHECK(far.wait_first().info.message ==
         "rank 2 (hostB pid 12) closed its connection to the store without a goodbye: the process "
-        "ended, was killed, or lost its network; look at its log, then abort and re-create the "
-        "communicator");
+        "ended, was killed, or lost its network; look at its log, then go on with dt_comm_shrink "
+        "or start the job again");
   CHECK(near.wait_first().info.message == far.wait_first().info.message);
   clients[3]->forgive({2});
   CHECK(clients[3]->ping(patiently()).ok());
@@ -171,7 +171,8 @@ TEST_CASE("relay: its end is the end of its ranks, and both sides say so") {
       format(
           "rank %d (hostB pid %d) was lost with the relay of its host \"hostB\", which closed its "
           "connection to the store: the host failed, or the relay's process ended, was killed, or "
-          "lost its network; look at its log, then abort and re-create the communicator",
+          "lost its network; look at its log, then go on with dt_comm_shrink or start the job "
+          "again",
           death.rank, 10 + death.rank));
   CHECK(death.rank >= 2);
 }

@@ -199,7 +199,7 @@ TEST_CASE("uplink: the end of a channel is the end of its rank only") {
   CHECK(death.info.message ==
         "rank 1 (hostB pid 11) lost its connection to the store (Connection reset by peer) "
         "without a goodbye: the process ended, was killed, or lost its network; "
-        "look at its log, then abort and re-create the communicator");
+        "look at its log, then go on with dt_comm_shrink or start the job again");
   relay.ask(2, set_of("k", "v"), 9);
   Frame frame = relay.hear(2);
   while (frame.type != FrameType::kReply) frame = relay.hear(2);
@@ -229,7 +229,8 @@ TEST_CASE("uplink: its end is the end of all ranks of the host, and says so") {
   CHECK(death.info.message ==
         "rank 1 (hostB pid 11) was lost with the relay of its host \"hostB\", which closed "
         "its connection to the store: the host failed, or the relay's process ended, was killed, "
-        "or lost its network; look at its log, then abort and re-create the communicator");
+        "or lost its network; look at its log, then go on with dt_comm_shrink or start the job "
+        "again");
 }
 
 TEST_CASE("uplink: a rank that does not read keeps nobody waiting, and gets all of it later") {
