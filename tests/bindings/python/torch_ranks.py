@@ -3,8 +3,10 @@
 
 As a program: torch_ranks.py check | bench, started on 2 ranks by `dt run`."""
 
+import copy
 import gc
 import os
+import pickle
 import statistics
 import sys
 import time
@@ -94,6 +96,8 @@ def check(comm):
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
     check_equality(comm)
+    check_sync_batch_norm(comm)
+    check_compiled(comm)
 
     frozen = make_model(1)
     for parameter in frozen[0].parameters():
@@ -204,6 +208,82 @@ def check_equality(comm):
             assert part in str(error) and "rank 1 (" in str(error), error
         else:
             raise AssertionError("modules that differ were taken for equal")
+
+
+def check_sync_batch_norm(comm):
+    """Two ranks with parts of a batch train as one rank does with the whole of it."""
+    for shape, dtype, momentum in (((8, 6), torch.float32, 0.1), ((8, 6, 4), torch.float64, None),
+                                   ((8, 6, 3, 2), torch.bfloat16, 0.3)):
+        def layers(kind):
+            torch.manual_seed(5)
+            norm = kind(6, momentum=momentum)
+            torch.nn.init.uniform_(norm.weight)
+            return torch.nn.Sequential(norm).to(dtype if dtype != torch.bfloat16 else torch.float32)
+
+        alone = layers({2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)])
+        inner = layers(torch.nn.SyncBatchNorm)
+        seen = []
+        hook = inner[0].register_forward_hook(lambda *_: seen.append(1))
+        wrapped = dt.torch.DistributedDataParallel(inner, comm)
+        assert type(inner[0]) is dt.torch.SyncBatchNorm
+        close = 2e-2 if dtype == torch.bfloat16 else 1e-5
+        for cut in (3, 8):  # rank 1 has the rest: 5 samples, then none
+            whole = (3 * torch.randn(shape, generator=torch.Generator().manual_seed(cut)) + 10).to(dtype)
+            mine = (whole[:cut] if comm.rank == 0 else whole[cut:]).detach().requires_grad_()
+            whole = whole.to(next(alone.parameters()).dtype).requires_grad_()
+            for model, given in ((alone, whole), (wrapped, mine)):
+                model.zero_grad()
+                output = model(given)
+                (output.to(torch.float64) * torch.linspace(-1, 1, 6).view([1, 6] + [1] * (len(shape) - 2))
+                 * output).sum().backward()
+            part = slice(0, cut) if comm.rank == 0 else slice(cut, None)
+            for a, b in ((mine.grad, whole.grad[part]), (inner[0].weight.grad * 2, alone[0].weight.grad),
+                         (inner[0].bias.grad * 2, alone[0].bias.grad),
+                         (inner[0].running_mean, alone[0].running_mean),
+                         (inner[0].running_var, alone[0].running_var)):
+                assert torch.allclose(a.to(b.dtype), b, atol=close * 10, rtol=close), (dtype, cut, a, b)
+            assert inner[0].num_batches_tracked == alone[0].num_batches_tracked
+        assert len(seen) == 2, "a hook of the layer is gone"
+        hook.remove()
+        inner.eval()
+        inner(mine)  # alone: the other rank does not call
+        inner.train()
+        for twin in (copy.deepcopy(inner[0]), pickle.loads(pickle.dumps(inner[0]))):
+            assert type(twin) is torch.nn.SyncBatchNorm
+            assert torch.equal(twin.running_var, inner[0].running_var)
+        wrapped = dt.torch.DistributedDataParallel(inner, comm)  # before the other one is forgotten
+        assert type(inner[0]) is dt.torch.SyncBatchNorm
+        wrapped.close()
+        assert type(inner[0]) is torch.nn.SyncBatchNorm
+
+    class Derived(torch.nn.SyncBatchNorm):
+        pass
+
+    grouped = torch.nn.SyncBatchNorm(6)
+    grouped.process_group = "a group"
+    for layer, part in ((Derived(6), "0 is a Derived"), (grouped, "0 is a torch.nn.SyncBatchNorm with a")):
+        try:
+            dt.torch.DistributedDataParallel(torch.nn.Sequential(layer), comm)
+        except dt.InvalidArgumentError as error:
+            assert part in str(error), error
+        else:
+            raise AssertionError("a layer over other ranks was taken")
+
+
+def check_compiled(comm):
+    """torch.compile() of a wrapped module computes and averages the same, with PyTorch's own hooks or ours."""
+    if not hasattr(torch, "compile"):
+        return
+    for make in (make_model, lambda seed: torch.nn.SyncBatchNorm.convert_sync_batchnorm(make_model(seed))):
+        plain, compiled = (dt.torch.DistributedDataParallel(make(2), comm) for _ in range(2))
+        models = Trained(plain), Trained(torch.compile(compiled, backend="aot_eager"))
+        generator = torch.Generator().manual_seed(comm.rank)
+        for _ in range(3):
+            inputs, labels = batch_of(generator)
+            a, b = (each.step(inputs, labels) for each in models)
+            assert abs(a - b) < 1e-5, (a, b)
+        assert compiled.statistics().steps == 3
+        assert any(torch._dynamo.utils.counters["stats"].values()), "nothing was compiled"
 
 
 def bench(comm):
