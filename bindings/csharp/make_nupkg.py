@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
-and libdtcs, libdt, libuv and OpenSSL, which find each other by $ORIGIN. The same inputs give the same
+and libdtcs, libdt and OpenSSL, which find each other by $ORIGIN. The same inputs give the same
 bytes."""
 
 import argparse
@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 NATIVE = "runtimes/linux-x64/native/"
-LONE_FILES = ("libcrypto.so.3", "libdt.so.0", "libssl.so.3", "libuv.so.1")  # their endings have no content type
+LONE_FILES = ("libcrypto.so.3", "libdt.so.0", "libssl.so.3")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
          "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBUV LIBDT LIBDTJAVA SOURCE_ROOT GENERATED...:
+# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA SOURCE_ROOT GENERATED...:
 # makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
 set -euo pipefail
 
-out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6 libuv=$7
-libdt=$8 libdtjava=$9 root=${10}
-shift 10
+out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6
+libdt=$7 libdtjava=$8 root=$9
+shift 9
 date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time zone
 
 work=$(mktemp -d)
@@ -18,7 +18,7 @@ find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
 "$JAVAC" -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
 
 # They find each other in their own folder, before any that LD_LIBRARY_PATH names.
-for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libuv=libuv.so.1" "$libdt=libdt.so.0" \
+for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0" \
   "$libdtjava=libdtjava.so"; do
   to="$work/classes/native/linux-x64/${pair##*=}"
   cp -L "${pair%=*}" "$to"

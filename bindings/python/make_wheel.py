@@ -4,7 +4,7 @@
 
 make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --sources FILES...
 
-Beside the package's sources and its module it has libdt, libuv and OpenSSL, which find each other by
+Beside the package's sources and its module it has libdt and OpenSSL, which find each other by
 $ORIGIN. The same input gives the same bytes."""
 
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 
 LICENCE = "Apache-2.0"
-CARRIED = ("libcrypto.so.3", "libssl.so.3", "libuv.so.1")
+CARRIED = ("libcrypto.so.3", "libssl.so.3")
 # What the tags promise beside glibc: the newest names of versions in libstdc++.
 NEWEST = {"34": {"GLIBCXX_3.4": 29, "CXXABI_1.3": 13}}
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have

@@ -35,7 +35,7 @@ namespace Dt
                     throw;
                 }
                 ErrorParts parts = new ErrorParts(Status.System, "dt: libdtcs.so cannot be loaded: " +
-                    error.Message + "; libdtcs.so, libdt.so.0, libuv.so.1, libssl.so.3 and libcrypto.so.3 " +
+                    error.Message + "; libdtcs.so, libdt.so.0, libssl.so.3 and libcrypto.so.3 " +
                     "for linux-x64 belong beside Dt.dll or into runtimes/linux-x64/native");
                 parts.Inner = error;
                 throw DtException.Make(parts);

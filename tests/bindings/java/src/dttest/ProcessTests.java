@@ -39,7 +39,7 @@ import java.util.concurrent.TimeUnit;
 final class ProcessTests {
   private static final String[] ENDS = {"return", "exit", "exit in a handler"};
   private static final List<String> NATIVES =
-      List.of("libcrypto.so.3", "libssl.so.3", "libuv.so.1", "libdt.so.0", "libdtjava.so");
+      List.of("libcrypto.so.3", "libssl.so.3", "libdt.so.0", "libdtjava.so");
 
   private ProcessTests() {}
 

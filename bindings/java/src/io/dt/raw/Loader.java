@@ -17,7 +17,7 @@ import java.util.Set;
 public final class Loader {
   /** What each needs comes before it. */
   private static final String[] LIBRARIES = {
-    "libcrypto.so.3", "libssl.so.3", "libuv.so.1", "libdt.so.0", "libdtjava.so"
+    "libcrypto.so.3", "libssl.so.3", "libdt.so.0", "libdtjava.so"
   };
   private static final String PROPERTY = "dt.library.path";
   private static boolean loaded;
