@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 
 #include "job/store_options.h"
 #include "store/messages.h"
@@ -156,6 +158,46 @@ Status open_relay(Agent* agent, Signals* signals, SharedWay* way) {
   return {};
 }
 
+/// Of --log-dir in this attempt; empty: none.
+std::string log_folder(const Agent& agent) {
+  const JobPlace& place = agent.plan.place;
+  std::string folder = agent.options.log_dir;
+  if (!folder.empty() && (place.max_restarts > 0 || agent.node.elastic())) {
+    folder += format("/attempt-%d", place.attempt);
+  }
+  return folder;
+}
+
+/// Where the ranks of an attempt write why they failed: beside their logs, else a folder for as
+/// long as the attempt lasts. Without one they do not write it.
+class ErrorFolder {
+ public:
+  explicit ErrorFolder(Agent* agent) : place_(agent->plan.place) {
+    const std::string logs = log_folder(*agent);
+    std::error_code ignored;
+    if (logs.empty()) {
+      std::string own = std::filesystem::temp_directory_path(ignored) / "dt-run-XXXXXX";
+      if (mkdtemp(own.data()) != nullptr) place_.error_folder = own_ = own;
+      return;
+    }
+    place_.error_folder = std::filesystem::absolute(logs, ignored);
+    for (int rank = 0; rank < place_.local_size; ++rank) {  // of an earlier run
+      std::filesystem::remove(error_file(place_, rank), ignored);
+    }
+  }
+  ~ErrorFolder() {
+    place_.error_folder.clear();
+    std::error_code ignored;
+    if (!own_.empty()) std::filesystem::remove_all(own_, ignored);
+  }
+  ErrorFolder(const ErrorFolder&) = delete;
+  ErrorFolder& operator=(const ErrorFolder&) = delete;
+
+ private:
+  JobPlace& place_;
+  std::string own_;
+};
+
 /// With restarts each attempt has a folder of its own. `plain` is what the terminal gets when the
 /// options cannot be followed.
 Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
@@ -172,10 +214,7 @@ Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
   DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, most));
   options.shown.assign(shown.begin() + place.first_rank,
                        shown.begin() + place.first_rank + place.local_size);
-  options.log_dir = agent->options.log_dir;
-  if (!options.log_dir.empty() && (place.max_restarts > 0 || agent->node.elastic())) {
-    options.log_dir += format("/attempt-%d", place.attempt);
-  }
+  options.log_dir = log_folder(*agent);
   return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
 }
 
@@ -275,6 +314,7 @@ Result<AttemptEnd> run_attempt(Agent* agent, Signals* signals, Guardian* guardia
   agent->binding.note.clear();  // once
   if (!agent->nccl_note.empty()) output->message("dt run: warning: " + agent->nccl_note);
   agent->nccl_note.clear();
+  const ErrorFolder errors(agent);
   if (agent->options.verbose) say_what_is_set_up(agent->plan, output.get());
   Supervisor supervisor(agent->plan, *signals, *guardian, *output);
   AttemptEnd end;

@@ -45,8 +45,12 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"GROUP_RANK", node},
       {"GROUP_WORLD_SIZE", nodes},
       {"NODE_RANK", node},
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", rank},
+      {"ROLE_WORLD_SIZE", world_size},
       {"MASTER_ADDR", place.master_host},
       {"MASTER_PORT", std::to_string(place.master_port)},
+      {"TORCHELASTIC_RUN_ID", place.job_id},
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
       // Tells PyTorch's rank 0 whether to be a client of that store instead of binding the port.
@@ -56,6 +60,9 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
     set.emplace_back("DT_JOB_STORE_RELAY_PORT", std::to_string(place.relay_port));
     set.emplace_back("DT_JOB_STORE_RELAY_ADDRESS", place.relay_address);
   }
+  if (!place.error_folder.empty()) {
+    set.emplace_back("TORCHELASTIC_ERROR_FILE", error_file(place, local_rank));
+  }
   if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   set.insert(set.end(), place.variables.begin(), place.variables.end());
   std::vector<std::string> environment;
@@ -64,7 +71,7 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
     const bool replaced =
         std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
     // Of a job around this one.
-    const bool foreign = name == "TORCHELASTIC_RUN_ID" || name == "DT_JOB_STORE_RELAY_PORT" ||
+    const bool foreign = name == "TORCHELASTIC_ERROR_FILE" || name == "DT_JOB_STORE_RELAY_PORT" ||
                          name == "DT_JOB_STORE_RELAY_ADDRESS";
     if (!replaced && !foreign) environment.push_back(variable);
   }
@@ -73,6 +80,10 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
     environment.push_back("OMP_NUM_THREADS=" + std::to_string(place.omp_num_threads));
   }
   return environment;
+}
+
+std::string error_file(const JobPlace& place, int local_rank) {
+  return place.error_folder + format("/rank-%04d.error.json", place.first_rank + local_rank);
 }
 
 std::vector<std::string> current_environment() {

@@ -28,6 +28,7 @@ struct JobPlace {
   int relay_port = 0;         ///< of this node's relay to the store; 0: none
   std::string relay_address;  ///< where it found the store
   std::string token;          ///< what the ranks prove to each other; empty: none is used
+  std::string error_folder;   ///< where ranks may say why they fail; empty: nowhere
   bool torch_store = false;   ///< the store answers PyTorch's clients; then both ports are one
   int64_t agent_pid = 0;
   bool terminal = false;    ///< the agent's stdout is one
@@ -39,6 +40,9 @@ struct JobPlace {
 /// The environment of one rank: `inherited` ("NAME=value") with dt's and torch's variables set.
 std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
                                           const std::vector<std::string>& inherited);
+
+/// TORCHELASTIC_ERROR_FILE of a rank: where PyTorch's @record, and dt, write why it failed.
+std::string error_file(const JobPlace& place, int local_rank);
 
 /// This process's environment.
 std::vector<std::string> current_environment();

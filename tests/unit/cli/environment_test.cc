@@ -24,23 +24,42 @@ long count(const Strings& environment, const std::string& beginning, bool whole 
 }  // namespace
 
 TEST_CASE("what torchrun around dt run has set does not reach the ranks") {
-  const Strings inherited = {"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_RUN_ID=outer",
-                             "RANK=7", "MASTER_PORT=1", "HOME=/root"};
+  const Strings inherited = {"TORCHELASTIC_USE_AGENT_STORE=True",
+                             "TORCHELASTIC_RUN_ID=outer",
+                             "RANK=7",
+                             "MASTER_PORT=1",
+                             "HOME=/root",
+                             "ROLE_RANK=7",
+                             "TORCHELASTIC_ERROR_FILE=/outer",
+                             "TORCHELASTIC_MAX_RESTARTS=9"};
   JobPlace place;
   place.world_size = place.local_size = 2;
   place.master_port = 4711;
+  place.max_restarts = 2;
+  place.job_id = "0123";
   Strings environment = rank_environment(place, 1, inherited);
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=False") == 1);
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=", false) == 1);
-  CHECK(count(environment, "TORCHELASTIC_RUN_ID=", false) == 0);
+  CHECK(count(environment, "TORCHELASTIC_RUN_ID=0123") == 1);
+  CHECK(count(environment, "TORCHELASTIC_RUN_ID=", false) == 1);
+  CHECK(count(environment, "TORCHELASTIC_MAX_RESTARTS=2") == 1);
+  CHECK(count(environment, "TORCHELASTIC_MAX_RESTARTS=", false) == 1);
+  CHECK(count(environment, "TORCHELASTIC_ERROR_FILE=", false) == 0);
+  CHECK(count(environment, "ROLE_NAME=default") == 1);
+  CHECK(count(environment, "ROLE_RANK=1") == 1);
+  CHECK(count(environment, "ROLE_RANK=", false) == 1);
+  CHECK(count(environment, "ROLE_WORLD_SIZE=2") == 1);
   CHECK(count(environment, "RANK=1") == 1);
   CHECK(count(environment, "RANK=", false) == 1);
   CHECK(count(environment, "MASTER_PORT=4711") == 1);
   CHECK(count(environment, "HOME=/root") == 1);
   place.torch_store = true;
+  place.error_folder = "/logs";
+  place.first_rank = 4;
   environment = rank_environment(place, 0, {});
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=True") == 1);
   CHECK(count(environment, "TORCHELASTIC_USE_AGENT_STORE=", false) == 1);
+  CHECK(count(environment, "TORCHELASTIC_ERROR_FILE=/logs/rank-0004.error.json") == 1);
 }
 
 TEST_CASE("further variables replace what is inherited") {
