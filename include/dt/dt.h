@@ -1146,8 +1146,9 @@ DT_API dt_status dt_mem_free(dt_comm* comm, void* pointer);
  * under torchrun up to 2.5, so "torch//worker/attempt_0/x" is its "x".
  * In a store that PyTorch serves: a value has at most 8 MiB; dt_store_multi_set() sets one key
  * after the other; dt_store_compare_set() takes an empty value for an absent key and counts a value
- * that is the desired one already as set; dt_store_list() is DT_ERR_UNSUPPORTED; keys of both kinds
- * in one dt_store_multi_get() or dt_store_multi_set() are DT_ERR_INVALID_ARGUMENT.
+ * that is the desired one already as set; dt_store_list() of "torch/..." is DT_ERR_UNSUPPORTED
+ * where PyTorch is too old to tell its keys, and an empty prefix lists dt's own alone; keys of both
+ * kinds in one dt_store_multi_get() or dt_store_multi_set() are DT_ERR_INVALID_ARGUMENT.
  */
 
 /**

@@ -51,9 +51,7 @@ class RoutedStore {
     return is_torch(key) ? torch_.erase(key, watched(wait)) : own_.erase(key, wait);
   }
   Result<std::vector<std::string>> list(const std::string& prefix, const Wait& wait) {
-    if (!is_torch(prefix)) return own_.list(prefix, wait);
-    return Status(Code::kUnsupported, "list \"" + prefix + "\": " + torch_.text() +
-                                          " does not tell its keys; agree on their names");
+    return is_torch(prefix) ? torch_.list(prefix, watched(wait)) : own_.list(prefix, wait);
   }
   Result<std::vector<std::optional<std::string>>> multi_get(const std::vector<std::string>& keys,
                                                             const Wait& wait) {

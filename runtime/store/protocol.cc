@@ -223,6 +223,10 @@ Status check_key(std::string_view key) {
   return {};
 }
 
+bool out_of_reach(std::string_view key) {
+  return key.size() > kMaxKeyBytes || key.find('\0') != std::string_view::npos;
+}
+
 Status check_value(std::string_view value) {
   if (value.size() <= kMaxValueBytes) return {};
   return broken(

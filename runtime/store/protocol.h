@@ -184,6 +184,8 @@ std::string encode_request(const Request& request);
 
 /// INVALID_ARGUMENT for an empty or too long key.
 Status check_key(std::string_view key);
+/// PyTorch's clients may choose keys that no call of dt can name.
+bool out_of_reach(std::string_view key);
 Status check_value(std::string_view value);
 
 }  // namespace dt::store

@@ -45,7 +45,7 @@ Server::Impl::Impl(net::Loop* loop, ServerOptions options)
       budget_(MemoryBudget::of(static_cast<size_t>(options_.memory_bytes))),
       max_strangers_(stranger_limit()),
       keyspace_(budget_.keys, budget_.guest_keys),
-      torch_(&keyspace_, std::min(kMaxTorchRequestBytes, budget_.one_guest)),
+      torch_(&keyspace_, std::min(net::Connection::kMaxQueuedBytes / 2, budget_.one_guest)),
       joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
               options_.join_timeout_ms}),
       gatherings_({options_.world_size, [this](int32_t rank) { return joins_.member(rank); },

@@ -7,15 +7,6 @@
 
 namespace dt::store {
 
-namespace {
-
-/// PyTorch's clients may choose keys that no call of dt can name.
-bool out_of_reach(const std::string& key) {
-  return key.size() > kMaxKeyBytes || key.find('\0') != std::string::npos;
-}
-
-}  // namespace
-
 bool Server::Impl::reply_again(Session* session, const Frame& frame) {
   if (!session->welcomed || frame.type != FrameType::kMultiGet || last_read_.answer == nullptr ||
       last_read_.version != keyspace_.version() || last_read_.question != frame.payload) {
@@ -345,7 +336,9 @@ void Server::Impl::handle_torch(uint64_t id) {
           torch_.handle(id, session->torch->dialect(), std::move(request), &answers);
       broken = reply.status();
       if (broken.ok()) {
-        send(session, std::move(reply.value().bytes), std::move(reply.value().shared));
+        for (TorchAnswer::Piece& piece : reply.value().pieces) {
+          send(session, std::move(piece.bytes), std::move(piece.shared));
+        }
       }
       deliver(answers);
       keep_within_budget();

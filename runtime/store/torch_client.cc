@@ -32,6 +32,18 @@ std::string key_list(const std::vector<std::string>& keys) {
   return keys.size() == 1 ? "key " + store::quoted(keys[0]) : format("%zu keys", keys.size());
 }
 
+/// As a call of dt names those keys that begin with the prefix.
+std::vector<std::string> named(const std::vector<std::string>& wire_keys,
+                               const std::string& prefix) {
+  std::vector<std::string> keys;
+  for (const std::string& each : wire_keys) {
+    std::string key = torch_key(each);
+    if (key.rfind(prefix, 0) == 0 && !out_of_reach(key)) keys.push_back(std::move(key));
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
 }  // namespace
 
 // Written on the loop's thread: `is_open` before `begun`, `status` and `reply` before `done`.
@@ -413,6 +425,20 @@ Result<bool> TorchClient::erase(const std::string& key, const Wait& wait) {
   DT_TRY_VALUE(const TorchReply reply,
                ask({{TorchOp::kErase, {wire(key)}}}, "n", "delete " + store::quoted(key), wait));
   return reply.numbers[0] > 0;
+}
+
+Result<std::vector<std::string>> TorchClient::list(const std::string& prefix, const Wait& wait) {
+  const std::string what = "list " + store::quoted(prefix);
+  if (torch_dialect_has(impl_->dialect, TorchOp::kListKeys)) {
+    const Result<TorchReply> reply = ask({{TorchOp::kListKeys, {}}}, "l", what, wait);
+    if (reply.ok()) return named(reply.value().texts, prefix);
+    // A store that lacks the operation hangs up, but lives.
+    const bool hung_up = reply.status().code() == Code::kSystem;
+    if (!hung_up || !ask({{TorchOp::kCountKeys, {}}}, "n", what, wait).ok()) return reply.status();
+  }
+  return Status(Code::kUnsupported, what + ": " + impl_->text +
+                                        " does not tell its keys, as newer releases do; agree on "
+                                        "their names");
 }
 
 Result<std::vector<std::optional<std::string>>> TorchClient::multi_get(

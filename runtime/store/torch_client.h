@@ -60,6 +60,8 @@ class TorchClient {
   /// Never blocks for a key: nullopt where there is none.
   Result<std::vector<std::optional<std::string>>> multi_get(const std::vector<std::string>& keys,
                                                             const Wait& wait);
+  /// Keys that begin with the prefix, in byte order. UNSUPPORTED: that store cannot list its keys.
+  Result<std::vector<std::string>> list(const std::string& prefix, const Wait& wait);
   /// One after the other.
   Status multi_set(const std::vector<std::pair<std::string, std::string>>& pairs, const Wait& wait);
 

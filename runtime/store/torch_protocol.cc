@@ -290,7 +290,7 @@ std::string encode_torch(const TorchRequest& request, TorchDialect dialect) {
 size_t TorchReply::feed(const char* data, size_t bytes) {
   size_t taken = 0;
   while (!done() && status_.ok()) {
-    const char kind = shape_[at_];
+    const char kind = items_.has_value() ? 's' : shape_[at_];
     const size_t wanted = length_.has_value() ? static_cast<size_t>(*length_)
                           : kind == 'b'       ? 1
                           : kind == 'u'       ? sizeof(uint32_t)
@@ -302,7 +302,18 @@ size_t TorchReply::feed(const char* data, size_t bytes) {
     if (length_.has_value()) {
       texts.push_back(std::move(partial_));
       length_.reset();
+      if (items_.has_value() && --*items_ > 0) {
+        partial_.clear();
+        continue;
+      }
+      items_.reset();
       ++at_;
+    } else if (kind == 'l') {
+      items_ = read_number<uint64_t>(partial_.data());
+      if (*items_ == 0) {
+        items_.reset();
+        ++at_;
+      }
     } else if (kind == 's') {
       length_ = read_number<uint64_t>(partial_.data());
       if (*length_ > kMaxTorchRequestBytes) {

@@ -132,7 +132,7 @@ void append_torch_text(std::string* bytes, std::string_view text);
 /// Collects one reply. Never reserves memory for bytes that have not come.
 class TorchReply {
  public:
-  /// The shape is a word of: b a byte, n an i64, u a u32, s a string.
+  /// The shape is a word of: b a byte, n an i64, u a u32, s a string, l an i64 and so many strings.
   explicit TorchReply(std::string shape) : shape_(std::move(shape)) {}
 
   /// Takes what it needs; returns how much that was. Less than `bytes` only once it is done.
@@ -147,6 +147,7 @@ class TorchReply {
  private:
   const std::string shape_;
   size_t at_ = 0;
+  std::optional<uint64_t> items_;  // of a list that are to come
   std::optional<uint64_t> length_;
   std::string partial_;
   Status status_;

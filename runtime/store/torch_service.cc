@@ -13,6 +13,8 @@ namespace dt::store {
 namespace {
 
 constexpr size_t kMaxWatchesPerClient = 64;
+constexpr size_t kCopiedBytes = 1 << 20;  // an answer up to here goes out in one piece
+constexpr size_t kSharedBytes = 256;      // from here on a value of a larger one is not copied
 constexpr size_t kAllWaits = std::numeric_limits<size_t>::max();
 
 std::string number_bytes(int64_t number) {
@@ -72,6 +74,15 @@ std::string torch_wire_key(std::string_view key) {
   return std::string(key.substr(std::string_view(kTorchPrefix).size() - 1));
 }
 
+std::string TorchAnswer::whole() const {
+  std::string all;
+  for (const Piece& piece : pieces) {
+    all += piece.bytes;
+    if (piece.shared != nullptr) all += *piece.shared;
+  }
+  return all;
+}
+
 TorchService::TorchService(Keyspace* keyspace, size_t max_answer_bytes)
     : keyspace_(keyspace), max_answer_bytes_(max_answer_bytes) {
   keyspace_->set_on_change([this](const std::string& key, const std::string* before,
@@ -101,7 +112,9 @@ Result<TorchAnswer> TorchService::handle(uint64_t client, TorchDialect dialect,
     return values(dialect, texts);
   }
   DT_TRY_VALUE(std::string bytes, answer(client, &request, answers));
-  return TorchAnswer{std::move(bytes)};
+  TorchAnswer whole;
+  if (!bytes.empty()) whole.pieces.push_back({std::move(bytes)});
+  return whole;
 }
 
 Result<std::string> TorchService::answer(uint64_t client, TorchRequest* request, Answers* answers) {
@@ -173,20 +186,30 @@ Result<TorchAnswer> TorchService::values(TorchDialect dialect,
     }
     total_bytes += sizeof(uint64_t) + (value == nullptr ? 0 : value->size());
   }
-  TorchAnswer answer;
-  if (const SharedText only = keys.size() == 1 ? keyspace_->share(keys[0]) : nullptr) {
-    append_torch_number(&answer.bytes, only->size());
-    answer.shared = only;
-    return answer;
-  }
-  if (total_bytes > max_answer_bytes_) {
-    return over_limit("an answer", total_bytes, max_answer_bytes_);
-  }
-  answer.bytes.reserve(total_bytes);
+  const bool shares = total_bytes > kCopiedBytes || keys.size() == 1;
+  const auto is_shared = [&](const SharedText& value) {
+    return shares && value != nullptr && value->size() >= kSharedBytes;
+  };
+  size_t copied_bytes = 0;
   for (const std::string& key : keys) {
-    const std::string* value = keyspace_->find(key);
-    append_torch_text(&answer.bytes, value == nullptr ? std::string_view() : *value);
+    const SharedText& value = keyspace_->share(key);
+    copied_bytes += sizeof(uint64_t) + (value == nullptr || is_shared(value) ? 0 : value->size());
   }
+  if (copied_bytes > max_answer_bytes_) {
+    return over_limit("an answer", copied_bytes, max_answer_bytes_);
+  }
+  TorchAnswer answer;
+  std::string bytes;
+  for (const std::string& key : keys) {
+    const SharedText& value = keyspace_->share(key);
+    if (is_shared(value)) {
+      append_torch_number(&bytes, value->size());
+      answer.pieces.push_back({std::exchange(bytes, {}), value});
+    } else {
+      append_torch_text(&bytes, value == nullptr ? std::string_view() : *value);
+    }
+  }
+  if (!bytes.empty()) answer.pieces.push_back({std::move(bytes)});
   return answer;
 }
 

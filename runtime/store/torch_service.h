@@ -29,12 +29,15 @@ std::string torch_key(std::string_view wire_key);
 /// The inverse.
 std::string torch_wire_key(std::string_view key);
 
-/// What goes out at once; `shared` behind `bytes`.
+/// What goes out at once.
 struct TorchAnswer {
-  std::string bytes;
-  SharedText shared = nullptr;
+  struct Piece {
+    std::string bytes;
+    SharedText shared = nullptr;  ///< behind them
+  };
+  std::vector<Piece> pieces;
 
-  std::string whole() const { return shared == nullptr ? bytes : bytes + *shared; }
+  std::string whole() const;
 };
 
 /// Answers PyTorch's clients as its own servers do. Pure state on top of a Keyspace; one thread.
@@ -42,7 +45,8 @@ struct TorchAnswer {
 /// wakes who waits.
 class TorchService {
  public:
-  /// An answer of more than `max_answer_bytes` is an error.
+  /// An answer that takes more than `max_answer_bytes`, values that it shares with the keys aside,
+  /// is an error.
   explicit TorchService(Keyspace* keyspace, size_t max_answer_bytes = kMaxTorchRequestBytes);
   TorchService(const TorchService&) = delete;
   TorchService& operator=(const TorchService&) = delete;

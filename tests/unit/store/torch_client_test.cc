@@ -93,6 +93,7 @@ struct TorchServer {
     session.parser.feed(data, bytes);
     TorchRequest request;
     while (sessions.count(id) != 0 && session.parser.next(&request)) {
+      if (kind == Kind::kLegacy && request.op == TorchOp::kListKeys) return drop(id);
       Answers answers;
       const auto reply = service.handle(id, session.parser.dialect(), request, &answers);
       if (!reply.ok()) return drop(id);
@@ -150,6 +151,22 @@ TEST_CASE("torch client: finds the dialect and makes each call in it") {
     CHECK(client.compare_set("torch/s", "x", "z", patiently()).value().swapped);
     CHECK(client.erase("torch/a", patiently()).value());
     CHECK_FALSE(client.erase("torch/a", patiently()).value());
+    pair.server.loop->run([&] {
+      Answers none;
+      REQUIRE(pair.server.keys.set(std::string("torch/n\0x", 9), "", &none).ok());
+    });
+    const auto listed = client.list("torch/", patiently());
+    if (kind == Kind::kLibuv) {
+      CHECK(listed.value() == std::vector<std::string>{"torch/b", "torch/c", "torch/n", "torch/s"});
+      CHECK(client.list("torch/c", patiently()).value() == std::vector<std::string>{"torch/c"});
+      CHECK(client.list("torch/x", patiently()).value().empty());
+    } else {
+      CHECK(listed.status().code() == Code::kUnsupported);
+      CHECK(listed.status().message() ==
+            "list \"torch/\": PyTorch's store at " + pair.server.address() +
+                " does not tell its keys, as newer releases do; agree on "
+                "their names");
+    }
     // Counted once, as one client.
     std::string counter;
     pair.server.loop->run([&] { counter = *pair.server.keys.find("dt.torch/init/"); });

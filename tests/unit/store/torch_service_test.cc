@@ -109,6 +109,28 @@ TEST_CASE("torch service: a wait is answered by the last of its keys, not evalua
   CHECK(talk.hear(3) == bytes("00"));
 }
 
+TEST_CASE("torch service: an answer may be larger than any request, and copies no large value") {
+  Talk talk;
+  const std::string large(40 << 20, 'a');
+  const std::string other(kMaxTorchRequestBytes / 2, 'b');
+  Answers none;
+  REQUIRE(talk.keys.set("torch/a", large, &none).ok());
+  REQUIRE(talk.keys.set("torch/b", other, &none).ok());
+  REQUIRE(talk.keys.set("torch/c", "c", &none).ok());
+  const auto answer = talk.service.handle(
+      1, TorchDialect::kNew, {TorchOp::kMultiGet, {"/c", "/a", "/x", "/b", "/c"}}, &none);
+  REQUIRE(answer.ok());
+  REQUIRE(answer.value().pieces.size() == 3);
+  CHECK(answer.value().pieces[0].shared == talk.keys.share("torch/a"));
+  CHECK(answer.value().pieces[1].shared == talk.keys.share("torch/b"));
+  std::string expected;
+  for (const std::string* text : std::initializer_list<const std::string*>{
+           talk.keys.find("torch/c"), &large, nullptr, &other, talk.keys.find("torch/c")}) {
+    append_torch_text(&expected, text == nullptr ? std::string() : *text);
+  }
+  CHECK(answer.value().whole() == expected);
+}
+
 TEST_CASE("torch service: add reads the beginning of a text, and wraps") {
   Talk talk;
   REQUIRE(talk.say(1, encode_torch({TorchOp::kSet, {"/n", " 12abc"}}, TorchDialect::kOld)));
@@ -293,7 +315,7 @@ TEST_CASE("torch service: a client that asks for too much loses its connection, 
   CHECK_FALSE(full.handle(1, TorchDialect::kNew,
                           {TorchOp::kQueuePush, {"/q", std::string(100, 'x')}}, &answers)
                   .ok());
-  CHECK(
-      full.handle(1, TorchDialect::kNew, {TorchOp::kQueueLength, {"/q"}}, &answers).value().bytes ==
-      bytes("0000000000000000"));
+  CHECK(full.handle(1, TorchDialect::kNew, {TorchOp::kQueueLength, {"/q"}}, &answers)
+            .value()
+            .whole() == bytes("0000000000000000"));
 }
