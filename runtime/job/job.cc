@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "backend/self/self.h"
 #include "job/host_identity.h"
@@ -89,29 +90,38 @@ Job::~Job() {
 
 Result<std::shared_ptr<Job>> Job::start(const Config& config, Logger::Sink sink, Devices devices) {
   std::shared_ptr<Job> job(new Job(config, std::move(sink), std::move(devices)));
+  const Status begun = job->begin(config);
+  if (begun.ok()) return job;
+  launch::ErrorFile(process_environment(), job->place_.rank).write(begun, time(nullptr));
+  return begun;
+}
+
+Status Job::begin(const Config& config) {
   Config merged = config;
-  DT_TRY_VALUE(job->place_, launch::resolve_place(merged, process_environment()));
+  const Environment variables = process_environment();
+  DT_TRY_VALUE(place_, launch::resolve_place(merged, variables));
   for (const std::string& warning : merged.warnings()) {
-    job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
+    logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
-  for (const std::string& warning : job->place_.warnings) {
-    job->logger_->log(LogLevel::kWarning, "%s", warning.c_str());
+  for (const std::string& warning : place_.warnings) {
+    logger_->log(LogLevel::kWarning, "%s", warning.c_str());
   }
-  DT_TRY(job->settle_progress(merged));
-  DT_TRY(job->settle_numa(merged));
+  DT_TRY(settle_progress(merged));
+  DT_TRY(settle_numa(merged));
   record::Identity identity;
-  identity.job_id = job->place_.job_id;
-  identity.attempt = job->place_.attempt;
-  identity.rank = job->place_.rank;
-  identity.world_size = job->place_.world_size;
-  identity.host = job->host_name_;
+  identity.job_id = place_.job_id;
+  identity.attempt = place_.attempt;
+  identity.rank = place_.rank;
+  identity.world_size = place_.world_size;
+  identity.host = host_name_;
   identity.pid = getpid();
-  job->tracer_ = Tracer::create(merged, std::move(identity), job->logger_);
-  job->control_->trace(job->tracer_);
-  DT_TRY(job->place_.world_size == 1 ? job->start_alone(merged) : job->start_together(merged));
-  job->publish_metrics();
-  job->tell_start();
-  return job;
+  tracer_ = Tracer::create(merged, std::move(identity), launch::ErrorFile(variables, place_.rank),
+                           logger_);
+  control_->trace(tracer_);
+  DT_TRY(place_.world_size == 1 ? start_alone(merged) : start_together(merged));
+  publish_metrics();
+  tell_start();
+  return {};
 }
 
 void Job::tell_start() const {

@@ -115,6 +115,7 @@ class Job {
  private:
   Job(const Config& config, Logger::Sink sink, Devices devices);
 
+  Status begin(const Config& config);
   Status start_alone(const Config& config);
   /// Over the GPUs of the ranks of `on_host`, where the config asks for that.
   Result<std::shared_ptr<backend::Backend>> on_devices(const Config& config,

@@ -24,14 +24,17 @@ int64_t realtime_ns() {
 }  // namespace
 
 std::shared_ptr<Tracer> Tracer::create(const Config& config, record::Identity identity,
-                                       LoggerPtr logger) {
-  return std::shared_ptr<Tracer>(new Tracer(config, std::move(identity), std::move(logger)));
+                                       launch::ErrorFile errors, LoggerPtr logger) {
+  return std::shared_ptr<Tracer>(
+      new Tracer(config, std::move(identity), std::move(errors), std::move(logger)));
 }
 
-Tracer::Tracer(const Config& config, record::Identity identity, LoggerPtr logger)
+Tracer::Tracer(const Config& config, record::Identity identity, launch::ErrorFile errors,
+               LoggerPtr logger)
     : meter_(std::make_shared<record::Meter>(identity.world_size)),
       recorder_(record::Recorder::create(config.integer("record.entries"), meter_)),
       directory_(config.text("trace.dir")),
+      errors_(std::move(errors)),
       logger_(std::move(logger)) {
   state_.with([&](State& state) { state.identity = std::move(identity); });
 }
@@ -79,12 +82,12 @@ void Tracer::dump_soon(const std::string& directory,
                        std::function<void(const Result<std::string>&)> done) {
   const std::string& where = directory.empty() ? directory_ : directory;
   Status status = check_directory(where);
-  if (status.ok()) status = enqueue({where, take(record::Reason::kAsked), done});
+  if (status.ok()) status = enqueue({where, take(record::Reason::kAsked), done, {}});
   if (!status.ok()) done(status);
 }
 
 void Tracer::failed(const std::string& communicator, const Status& status) {
-  if (recorder_ == nullptr || status.ok()) return;
+  if (status.ok()) return;
   const bool first = state_.with([&](State& state) {
     if (state.failure.code != Code::kOk) return false;
     state.failure = status.info();
@@ -92,8 +95,12 @@ void Tracer::failed(const std::string& communicator, const Status& status) {
     state.failure_realtime_ns = realtime_ns();
     return true;
   });
-  if (!first || directory_.empty()) return;
-  const Status begun = enqueue({directory_, take(record::Reason::kFailed), nullptr});
+  const bool traces = recorder_ != nullptr && !directory_.empty();
+  if (!first || (!traces && !errors_.named())) return;
+  Task task;
+  if (traces) task = {directory_, take(record::Reason::kFailed), nullptr, {}};
+  task.failure = status;
+  const Status begun = enqueue(std::move(task));
   if (!begun.ok()) logger_->log(LogLevel::kWarning, "no trace: %s", begun.message().c_str());
 }
 
@@ -139,6 +146,8 @@ void Tracer::write_tasks() {
       return false;
     });
     if (!found) break;
+    errors_.write(task.failure, realtime_ns() / 1'000'000'000);
+    if (task.directory.empty()) continue;
     const Result<std::string> written = record::write_trace(task.directory, task.trace);
     if (!written.ok()) {
       logger_->log(LogLevel::kWarning, "%s", written.status().message().c_str());

@@ -13,13 +13,15 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/config.h"
+#include "launch/error_file.h"
 #include "record/recorder.h"
 #include "record/trace.h"
 
 namespace dt::job {
 
 /// The counters and the flight recorder of a job's rank, and how its contents come into files: at
-/// the first failure where trace.dir is set, when dt_trace_dump() or `dt trace dump` asks.
+/// the first failure where trace.dir is set, when dt_trace_dump() or `dt trace dump` asks. At the
+/// first failure also what torchrun reads of it.
 ///
 /// Files are written by the thread that asks for one, or, where that must not wait for a file
 /// system, by a thread that lives as long as there is something to write. It holds this object and
@@ -29,7 +31,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
   static constexpr int64_t kSettleMs = 2000;
 
   static std::shared_ptr<Tracer> create(const Config& config, record::Identity identity,
-                                        LoggerPtr logger);
+                                        launch::ErrorFile errors, LoggerPtr logger);
 
   /// Null: record.entries is 0.
   const std::shared_ptr<record::Recorder>& recorder() const { return recorder_; }
@@ -53,6 +55,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     std::string directory;
     record::Trace trace;
     std::function<void(const Result<std::string>&)> done;  // may be null
+    Status failure;                                        // for torchrun; ok: none
   };
   struct State {
     record::Identity identity;
@@ -62,7 +65,8 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     std::deque<Task> tasks;
   };
 
-  Tracer(const Config& config, record::Identity identity, LoggerPtr logger);
+  Tracer(const Config& config, record::Identity identity, launch::ErrorFile errors,
+         LoggerPtr logger);
   Status check_directory(const std::string& directory) const;
   record::Trace take(record::Reason reason) const;
   Status enqueue(Task task);
@@ -71,6 +75,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
   const std::shared_ptr<record::Meter> meter_;
   const std::shared_ptr<record::Recorder> recorder_;
   const std::string directory_;
+  const launch::ErrorFile errors_;
   const LoggerPtr logger_;
   Guarded<State> state_;
   std::atomic<bool> writing_{false};  // a thread is at work; true while there are tasks

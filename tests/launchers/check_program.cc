@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What launchers start: joins the job, checks collectives against closed forms, and prints one line
 // of JSON with its place. Wrong results and failed calls go to stderr, and it exits with 1.
+// check_program RANK: that rank kills itself instead, while the others wait for it.
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,7 +46,7 @@ void check_collectives(dt_comm* comm, int32_t rank, int32_t world_size) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   dt_job* job = nullptr;
   dt_comm* comm = nullptr;
   dt_place place;
@@ -53,6 +55,10 @@ int main() {
   check(dt_rank_info(job, &place), "dt_rank_info");
   check(dt_comm_world(job, &comm), "dt_comm_world");
   check_collectives(comm, place.rank, place.world_size);
+  if (argc > 1) {
+    if (place.rank == atoi(argv[1])) raise(SIGKILL);
+    check(dt_barrier(comm, nullptr, nullptr), "dt_barrier");
+  }
   check(dt_finalize(job, -1), "dt_finalize");
   dt_comm_destroy(comm);
   dt_job_destroy(job);

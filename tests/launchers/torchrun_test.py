@@ -67,6 +67,17 @@ def check_two_agents(torchrun):
     expect(code == 0 and [place["rank"] for place in places(out)] == [0, 1, 2, 3], f"{code}\n{out}{err}")
 
 
+def check_blame(torchrun):
+    """torchrun names the rank that was killed as the root cause, with what dt says of it, and not the first one
+    that failed because of it."""
+    _, _, err = torchrun.run(static(free_ports(1)[0], "--nproc_per_node", "3"), [PROGRAM, "1"])
+    cause = err.partition("Root Cause (first observed failure):")[2].partition("====")[0]
+    expect(re.search(r"rank +: 1 \(local_rank: 1\)", cause) and re.search(r"exitcode +: -9", cause), err)
+    expect("PEER_LOST" in cause and "rank 1 (" in cause, err)
+    others = err.partition("Failures:")[2].partition("Root Cause")[0]
+    expect(others.count("PEER_LOST") == 2 == others.count("rank 1 ("), err)
+
+
 def check_trainer(torchrun):
     command = training_command(TRAINER)
     check_training(torchrun.run(static(free_ports(1)[0], "--nproc_per_node", "2"), command), 2)
@@ -83,6 +94,7 @@ def main():
             ("local ranks in another order", lambda: check_local_ranks(torchrun)),
             ("c10d", lambda: check_c10d(torchrun)),
             ("two agents", lambda: check_two_agents(torchrun)),
+            ("who is blamed", lambda: check_blame(torchrun)),
         ]
         if can_train(TRAINER):
             cases.append(("the trainer", lambda: check_trainer(torchrun)))
