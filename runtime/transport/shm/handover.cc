@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/fork.h"
+#include "base/local_socket.h"
 
 namespace dt::shm {
 namespace {
@@ -41,29 +41,7 @@ struct Reply {
   char text[496] = {};  // why refused
 };
 
-/// A file descriptor that is closed, also in forked children: a copy there would hide our end.
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) { guard_fd_from_fork(fd); }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    release_fd_from_fork_guard(fd_);
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-  /// The caller's from now on, and guarded no longer.
-  int release() {
-    release_fd_from_fork_guard(fd_);
-    return std::exchange(fd_, -1);
-  }
-
- private:
-  int fd_;
-};
+using Socket = LocalSocket;
 
 std::string where(const HandoverTerms& terms) {
   return format("handing over the memory of this host, local rank %d of %d", terms.local_rank,
@@ -76,14 +54,6 @@ Status system_error(const HandoverTerms& terms, const char* call, int error) {
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EINTR; }
-
-bool same_user(int fd, std::string* out_who) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
-  *out_who = format("pid %d of user %u", peer.pid, peer.uid);
-  return peer.uid == geteuid();
-}
 
 /// One message of exactly sizeof(T), nobody waits. Returns what recv returns.
 template <class T>

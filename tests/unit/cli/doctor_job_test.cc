@@ -127,8 +127,7 @@ TEST_CASE("an address that comes through the launcher is not looked for") {
                 "keep the launcher's variables, or set MASTER_ADDR and MASTER_PORT on all ranks");
   machine.environment["PMI_FD"] = "7";
   check_finding(look_at_rendezvous(machine), Grade::kGood,
-                "by PMI-1: rank 0's address comes through the launcher, the port is the kernel's "
-                "choice");
+                "by PMI-1: rank 0 tells the others its address, the port is the kernel's choice");
   check_finding(look_at_interface(machine), Grade::kGood,
                 "by the route to rank 0, whose address comes by PMI-1; there are lo 127.0.0.1 "
                 "(loopback), eth0 10.0.0.5, docker0 172.17.0.1 (bridge)");
@@ -141,7 +140,11 @@ TEST_CASE("an address that comes through the launcher is not looked for") {
   machine.place->exchange = dt::launch::Exchange::kPmix;
   machine.environment["PMIX_NAMESPACE"] = "a";
   CHECK(look_at_rendezvous(machine).text ==
-        "by PMIx: rank 0's address comes through the launcher, the port is the kernel's choice");
+        "by PMIx: rank 0 tells the others its address, the port is the kernel's choice");
+  machine.place->node_count = 1;
+  CHECK(look_at_rendezvous(machine).text ==
+        "by a socket that PMIX_NAMESPACE names: rank 0 tells the others its address, the port is "
+        "the kernel's choice");
 }
 
 TEST_CASE("under torchrun the ranks meet in its agent's store") {

@@ -195,6 +195,91 @@ TEST_CASE("exchange: without the launcher's variables the error says what to set
   }
 }
 
+namespace {
+
+Place on_one_host(int32_t rank, int32_t world_size) {
+  Place place;
+  place.rank = rank;
+  place.world_size = place.local_size = world_size;
+  place.exchange = dt::launch::Exchange::kPmix;
+  return place;
+}
+
+/// Of this process alone, so that tests beside it do not meet.
+Environment named(const std::string& name) {
+  return {{"PMIX_NAMESPACE", name + "-" + std::to_string(getpid())}};
+}
+
+}  // namespace
+
+TEST_CASE("exchange: the ranks of one host meet without a server or a library of PMIx") {
+  constexpr int32_t kRanks = 5;
+  const Environment job = named("prterun-host-4711@1");
+  for (const uint16_t port : {4711, 4712}) {  // two jobs, one after the other
+    std::vector<std::string> got(kRanks);
+    std::vector<std::thread> ranks;
+    for (int32_t rank = kRanks - 1; rank >= 0; --rank) {
+      ranks.emplace_back([&, rank] {
+        const StoreAddress mine = rank == 0 ? StoreAddress{"127.0.0.1", port, {}} : StoreAddress();
+        const auto store = exchange_address(on_one_host(rank, kRanks), job, mine, later());
+        got[static_cast<size_t>(rank)] =
+            store.ok() ? store.value().host + " " + std::to_string(store.value().port)
+                       : store.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const std::string& each : got) CHECK(each == "127.0.0.1 " + std::to_string(port));
+  }
+}
+
+TEST_CASE("exchange: on one host the error names the ranks that are missing") {
+  const Environment job = named("missing");
+  const StoreAddress mine{"127.0.0.1", 4711, {}};
+  const dt::Status first = exchange_address(on_one_host(0, 4), job, mine, soon()).status();
+  CHECK(first.code() == Code::kTimeout);
+  CHECK(first.message() ==
+        "rendezvous: these ranks of this host did not come in time: 1, 2, 3; look at what they "
+        "printed, or raise rendezvous.timeout_ms");
+  const dt::Status alone = exchange_address(on_one_host(1, 4), job, {}, soon()).status();
+  CHECK(alone.code() == Code::kTimeout);
+  CHECK(contains(alone.message(), "rendezvous: rank 0 did not answer at the socket \"@dt.launch."));
+  CHECK(contains(alone.message(), "look at what rank 0 printed"));
+  dt::Interrupt interrupt;
+  interrupt.fire(dt::Status(Code::kAborted, "x"));
+  const Wait interrupted{later().deadline, &interrupt};
+  for (const int32_t rank : {0, 1}) {
+    CHECK(exchange_address(on_one_host(rank, 4), job, mine, interrupted).status().code() ==
+          Code::kAborted);
+  }
+}
+
+TEST_CASE("exchange: a second process that says it is rank 0 of the host is refused") {
+  const Environment job = named("twice");
+  dt::Interrupt end;
+  std::thread rank_0([&] {
+    (void)exchange_address(on_one_host(0, 3), job, {"127.0.0.1", 1, {}},
+                           Wait{later().deadline, &end});
+  });
+  // Rank 1 has its answer: rank 0 listens, and waits for rank 2.
+  CHECK(exchange_address(on_one_host(1, 3), job, {}, later()).ok());
+  const dt::Status second =
+      exchange_address(on_one_host(0, 3), job, {"127.0.0.1", 2, {}}, later()).status();
+  CHECK(second.code() == Code::kSystem);
+  CHECK(contains(second.message(), "rendezvous: the ranks of this host meet at the socket \"@dt."));
+  CHECK(contains(second.message(), ": bind: Address already in use"));
+  end.fire(dt::Status(Code::kAborted, "x"));
+  rank_0.join();
+}
+
+TEST_CASE("pmix: the library of the Open MPI that started the process goes before the system's") {
+  CHECK(dt::launch::pmix_libraries({}) == std::vector<std::string>{"libpmix.so.2"});
+  CHECK(dt::launch::pmix_libraries(
+            {{"PMIX_PREFIX", "/opt/ompi"}, {"OMPI_LIBDIR_LOC", "/hpcx/lib"}}) ==
+        std::vector<std::string>{"/opt/ompi/lib/libpmix.so.2", "/opt/ompi/lib64/libpmix.so.2",
+                                 "/opt/ompi/lib/openmpi/libpmix.so.2", "/hpcx/lib/libpmix.so.2",
+                                 "/hpcx/lib/openmpi/libpmix.so.2", "libpmix.so.2"});
+}
+
 TEST_CASE("run_aside: a call without an end is left behind at the deadline") {
   const auto answer = std::make_shared<dt::Event>();
   const auto late = dt::launch::run_aside(

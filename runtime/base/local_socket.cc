@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/local_socket.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+namespace dt {
+
+LocalSocket::~LocalSocket() {
+  release_fd_from_fork_guard(fd_);
+  if (fd_ >= 0) close(fd_);
+}
+
+bool same_user(int fd, std::string* out_who) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  *out_who = format("pid %d of user %u", peer.pid, peer.uid);
+  return peer.uid == geteuid();
+}
+
+}  // namespace dt
