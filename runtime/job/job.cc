@@ -166,7 +166,8 @@ Status Job::start_alone(const Config& config) {
 
 Status Job::start_together(const Config& config) {
   const Wait wait{Deadline::after_ms(rendezvous_timeout_ms_), failed()};
-  const bool may_come = place_.exchange != launch::Exchange::kNone;
+  const bool may_come = place_.exchange != launch::Exchange::kNone ||
+                        place_.token_exchange != launch::Exchange::kNone;
   DT_TRY_VALUE(credentials_, launch::find_credentials(config, process_environment(), may_come));
   DT_TRY_VALUE(loop_, net::Loop::start());
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());

@@ -131,6 +131,7 @@ class Job {
   void warn_of_dialect(const std::string& bind_address) const;
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
+  Status exchange_token(const Wait& wait);
   Status connect(const Config& config, const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const store::Reach& reach, const Wait& wait);

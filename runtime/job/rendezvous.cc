@@ -66,6 +66,7 @@ Status Job::settle_store(const Config& config, const Wait& wait) {
   if (!torch_.finds_store()) {
     if (place_.exchange != launch::Exchange::kNone) return exchange_address(config, wait);
     place_.master_port = launch::store_port(place_);  // another where a foreign agent holds it
+    DT_TRY(exchange_token(wait));
     if (!serves) return {};
     const Status served = serve_store_for_all(config);
     if (served.ok() || served.message().find(errno_text(EADDRINUSE)) == std::string::npos ||
@@ -174,6 +175,16 @@ Status Job::exchange_address(const Config& config, const Wait& wait) {
   if (store.token && credentials_.takes_token()) {
     credentials_.take(*store.token, "rank 0, by the launcher's service");
   }
+  return {};
+}
+
+/// Where an address is given but no token. Without one rank 0 says that it listens on loopback
+/// only.
+Status Job::exchange_token(const Wait& wait) {
+  const Status carried = launch::exchange_token(place_, process_environment(), &credentials_, wait);
+  if (carried.code() != Code::kConfig) return carried;
+  logger_->log(LogLevel::kWarning, "the launcher carries no token to the ranks of this job: %s",
+               carried.message().c_str());
   return {};
 }
 

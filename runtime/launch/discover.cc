@@ -209,6 +209,7 @@ Status check_rendezvous(Facts& facts) {
   const bool exchange = facts.exchange != Exchange::kNone && (facts.exchange_reachable || one_node);
   if (facts.by_convention && facts.exchange_reachable) facts.at(Field::kMasterPort).reset();
   if (facts.master_addr && facts.at(Field::kMasterPort)) {
+    if (facts.exchange_reachable && !one_node) facts.token_exchange = facts.exchange;
     facts.exchange = Exchange::kNone;
     return {};
   }
@@ -390,6 +391,7 @@ Place make_place(const Facts& facts, const Variables& variables) {
   place.job_id = facts.job_id ? facts.job_id->value : std::string();
   place.attempt = facts.value(Field::kAttempt, 0);
   place.exchange = facts.exchange;
+  place.token_exchange = facts.token_exchange;
   place.launcher = facts.launcher;
   place.warnings = variables.warnings();
   return place;

@@ -37,6 +37,8 @@ struct Place {
   std::string job_id;         ///< empty unknown
   int32_t attempt = 0;        ///< how often the job was started before
   Exchange exchange = Exchange::kNone;  ///< how the ranks learn the missing address or port
+  /// Where both are known and other hosts take part: what could carry a token to them.
+  Exchange token_exchange = Exchange::kNone;
   std::string launcher;  ///< "dt run", "config", "env", "single" or the name of a family
   std::vector<std::string> warnings;  ///< each "name_of_the_warning: text"
 

@@ -8,10 +8,12 @@
 #include "launch/pmi.h"
 #include "launch/pmix.h"
 #include "net/address.h"
+#include "net/interfaces.h"
 
 namespace dt::launch {
 namespace {
 
+constexpr const char* kByService = "rank 0, by the launcher's service";
 constexpr char kBeforeToken = '#';  // in no address
 
 /// Whether MPI was initialized in this process: then MPI is the one client of PMI, and our goodbye
@@ -70,6 +72,36 @@ Result<StoreAddress> exchange_address(const Place& place, const Environment& env
                         "start all ranks from the same files");
   }
   return StoreAddress{std::move(parsed.host), parsed.port, std::move(token)};
+}
+
+bool exchanges_token(const Place& place, const Credentials& credentials) {
+  return place.token_exchange != Exchange::kNone && !place.store_served &&
+         !credentials.has_token() && credentials.takes_token() &&
+         !net::means_loopback(place.master_addr);
+}
+
+Status exchange_token(const Place& place, const Environment& environment, Credentials* credentials,
+                      const Wait& wait) {
+  if (!exchanges_token(place, *credentials)) return {};
+  StoreAddress mine{place.master_addr, static_cast<uint16_t>(place.master_port), {}};
+  if (place.rank == 0) {
+    DT_TRY_VALUE(net::Token token, net::Token::random());
+    mine.token = std::move(token);
+  }
+  Place by = place;
+  by.exchange = place.token_exchange;
+  // Named for this program: it lacks a token, as it did before.
+  if (by.exchange == Exchange::kPmi && mpi_holds_pmi()) return {};
+  const Result<StoreAddress> got = exchange_address(by, environment, mine, wait);
+  if (!got.ok() && got.status().code() == Code::kTimeout) {
+    return Status(Code::kTimeout,
+                  got.status().message() +
+                      "; this rank has no token and waits for one that rank 0 makes: if other "
+                      "ranks have one, give it to all (DT_TOKEN_FILE, ~/.config/dt/token)");
+  }
+  DT_TRY(got.status());
+  if (got.value().token) credentials->take(*got.value().token, kByService);
+  return {};
 }
 
 }  // namespace dt::launch

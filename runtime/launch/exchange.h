@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "config/environment.h"
+#include "launch/credentials.h"
 #include "launch/discover.h"
 #include "net/security.h"
 
@@ -28,6 +29,15 @@ struct StoreAddress {
 /// and MASTER_PORT instead. Errors: CONFIG no_rendezvous (the service cannot be reached), TIMEOUT.
 Result<StoreAddress> exchange_address(const Place& place, const Environment& environment,
                                       const StoreAddress& mine, const Wait& wait);
+
+/// Where the ranks know the address but this one has no token, and others come from other hosts:
+/// rank 0 makes one, and place.token_exchange carries it to the others, into `credentials`. All
+/// ranks of the launch call it; it does nothing where a token is there or nobody needs one. Errors
+/// as of exchange_address(): the service says why it carries nothing.
+Status exchange_token(const Place& place, const Environment& environment, Credentials* credentials,
+                      const Wait& wait);
+/// Whether that would be done.
+bool exchanges_token(const Place& place, const Credentials& credentials);
 
 /// The numeric address on which rank 0 serves the others: that of `interface`, the value of
 /// network.interface, if there is one; else what place.master_addr or the launcher's name for this

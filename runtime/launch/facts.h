@@ -53,6 +53,7 @@ struct Facts {
   std::string intention;
   Exchange exchange = Exchange::kNone;
   bool exchange_reachable = false;  ///< its descriptor or server is named by the variables
+  Exchange token_exchange = Exchange::kNone;  ///< check_rendezvous() leaves it where none is needed
   /// Address and port follow from names and numbers of the job: an exchange is better.
   bool by_convention = false;
   bool address_by_convention = false;  ///< the address alone, whoever says the port

@@ -7,6 +7,7 @@ Two hosts are pretended by a replacement of ssh that gives each command a host n
 
 import glob
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -66,6 +67,16 @@ def given_address():
     return variables, ["-x", "MASTER_ADDR", "-x", "MASTER_PORT"] if OPENMPI else []
 
 
+def own_address():
+    """Of this host, not loopback; None without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
 def check_one_node(mpi):
     variables, carry = given_address()
     found = good_places(mpi.run(["-n", "4"], [PROGRAM]), 4, KIND)
@@ -92,6 +103,19 @@ def check_layout(mpi, options, hosts):
         expect([place["node_rank"] for place in found] == ["ab".index(host) for host in hosts], str(found))
         if address:
             expect(all(str(place["master_port"]) == variables["MASTER_PORT"] for place in found), str(found))
+
+
+def check_token(mpi):
+    """Two hosts, with an address that is not loopback and without a token: rank 0 makes one, and the launcher carries it."""
+    own = own_address()
+    share = ["-x", "DT_RENDEZVOUS_TIMEOUT_MS", "-x", "DT_CONFIG"] if OPENMPI else []
+    hosts = ["--host", "nodea:1,nodeb:1", "-n", "2"] if OPENMPI else ["-hosts", "nodea:1,nodeb:1", "-n", "2"]
+    variables, carry = given_address()
+    variables["MASTER_ADDR"] = own
+    variables["XDG_CONFIG_HOME"] = mpi.folder  # no token of the user's
+    carry += ["-x", "XDG_CONFIG_HOME"] if OPENMPI else []
+    found = good_places(mpi.run([*hosts, *share, *carry], [PROGRAM], hosts=True, **variables), 2, KIND)
+    expect(all(place["master_addr"] == own for place in found), str(found))
 
 
 def check_trainer(mpi):
@@ -206,6 +230,8 @@ def main():
             for name, openmpi, hydra, hosts in LAYOUTS:
                 options = openmpi if OPENMPI else hydra
                 cases.append(("two hosts, " + name, lambda options=options, hosts=hosts: check_layout(mpi, options, hosts)))
+            if own_address() is not None:
+                cases.append(("two hosts, an address without a token", lambda: check_token(mpi)))
             cases.append(("dt run on each of two hosts", lambda: check_agent_per_host(mpi)))
         else:
             print("two hosts: not run, needs root")

@@ -86,7 +86,8 @@ Status meet(const Machine& machine, const std::string& host, const Wait& wait, T
   const launch::Place& place = *machine.place;
   DT_TRY_VALUE(together->credentials,
                launch::find_credentials(machine.config, machine.environment,
-                                        place.exchange != launch::Exchange::kNone));
+                                        place.exchange != launch::Exchange::kNone ||
+                                            place.token_exchange != launch::Exchange::kNone));
   DT_TRY_VALUE(together->loop, net::Loop::start("dt-doctor"));
   DT_TRY_VALUE(together->torch, job::TorchMeeting::join(together->loop.get(), machine.config, place,
                                                         std::make_shared<Logger>(), wait));
@@ -94,6 +95,7 @@ Status meet(const Machine& machine, const std::string& host, const Wait& wait, T
   if (place.exchange != launch::Exchange::kNone) {
     return meet_by_exchange(machine, host, wait, together);
   }
+  DT_TRY(launch::exchange_token(place, machine.environment, &together->credentials, wait));
   together->store = {place.master_addr, static_cast<uint16_t>(launch::store_port(place)), {}};
   return machine.serves_store ? serve(machine, host, place.master_addr, together) : Status();
 }

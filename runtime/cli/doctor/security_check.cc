@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What would guard the connections of a job here, and where its token comes from. Never the token.
 #include "cli/doctor/checks.h"
+#include "launch/exchange.h"
 #include "net/security.h"
 
 namespace dt::cli::doctor {
@@ -23,8 +24,9 @@ bool meets_on_loopback(const Machine& machine) {
 }
 
 bool launcher_carries_token(const Machine& machine) {
-  return machine.place && machine.place->exchange != launch::Exchange::kNone &&
-         machine.config.text("store.torch_address").empty();
+  if (!machine.place || !machine.config.text("store.torch_address").empty()) return false;
+  return machine.place->exchange != launch::Exchange::kNone ||
+         launch::exchanges_token(*machine.place, machine.credentials);
 }
 
 Finding without_guard(const Machine& machine) {

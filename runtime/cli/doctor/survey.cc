@@ -197,7 +197,9 @@ Machine survey(Deadline deadline) {
   machine.place_error = place.status();
   if (place.ok()) machine.place = std::move(place).value();
   if (configured) {
-    const bool may_come = machine.place && machine.place->exchange != launch::Exchange::kNone;
+    const bool may_come =
+        machine.place && (machine.place->exchange != launch::Exchange::kNone ||
+                          machine.place->token_exchange != launch::Exchange::kNone);
     auto found = launch::find_credentials(machine.config, machine.environment, may_come);
     machine.credentials_error = found.status();
     if (found.ok()) machine.credentials = std::move(found).value();

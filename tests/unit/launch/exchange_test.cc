@@ -271,6 +271,63 @@ TEST_CASE("exchange: a second process that says it is rank 0 of the host is refu
   rank_0.join();
 }
 
+TEST_CASE("exchange_token: where the address is known, PMI carries the token that is missing") {
+  const std::string token(64, 'a');
+  std::vector<std::string> answers = kHydra;
+  answers.erase(answers.begin() + 3);  // rank 1 puts nothing
+  answers[4] = "cmd=get_result rc=0 msg=success value=node0:29500#" + token + "\n";
+  Service hydra(answers);
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.master_addr = "node0";
+  place.master_port = 29500;
+  place.token_exchange = dt::launch::Exchange::kPmi;
+  const Environment environment = {{"PMI_FD", std::to_string(hydra.fd())}};
+  const auto carried = [&](const Place& at, dt::launch::Credentials* credentials) {
+    return exchange_token(at, environment, credentials, later());
+  };
+  // Where it is not needed nobody is asked.
+  dt::launch::Credentials open;
+  open.wanted = "none";
+  CHECK(carried(place, &open).ok());
+  Place other = place;
+  other.master_addr = "127.0.0.1";
+  dt::launch::Credentials credentials;
+  CHECK(carried(other, &credentials).ok());
+  other = place;
+  other.store_served = true;
+  CHECK(carried(other, &credentials).ok());
+  CHECK_FALSE(credentials.has_token());
+
+  CHECK(carried(place, &credentials).ok());
+  REQUIRE(credentials.has_token());
+  CHECK(credentials.security.token->text() == token);
+  CHECK(credentials.security.mode == dt::net::SecurityMode::kAuth);
+  CHECK(credentials.source == "rank 0, by the launcher's service");
+  CHECK(carried(place, &credentials).ok());  // it has one: the service has closed
+}
+
+TEST_CASE("exchange_token: the error of a rank without a token names it") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.master_addr = "node0";
+  place.master_port = 29500;
+  place.token_exchange = dt::launch::Exchange::kPmi;
+  dt::launch::Credentials credentials;
+  const dt::Status late =
+      exchange_token(place, {{"PMI_FD", std::to_string(ends[0])}}, &credentials, soon());
+  CHECK(late.code() == Code::kTimeout);
+  CHECK(contains(late.message(),
+                 "rendezvous.timeout_ms; this rank has no token and waits for one that rank 0 "
+                 "makes: if other ranks have one, give it to all (DT_TOKEN_FILE, "));
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST_CASE("pmix: the library of the Open MPI that started the process goes before the system's") {
   CHECK(dt::launch::pmix_libraries({}) == std::vector<std::string>{"libpmix.so.2"});
   CHECK(dt::launch::pmix_libraries(
