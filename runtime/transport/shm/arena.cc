@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/fork.h"
+#include "base/memory_limit.h"
 #include "transport/shm/handover.h"
 
 #ifndef MADV_POPULATE_WRITE
