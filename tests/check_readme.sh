@@ -14,6 +14,6 @@ ninja --quiet -C "$build"
 DESTDIR=$scratch/installed meson install -C "$build" --no-rebuild --quiet
 libraries=$(dirname "$(find "$scratch/installed" -name libdt.so)")
 PATH=$(dirname "$(find "$scratch/installed" -path '*/bin/dt')"):$PATH
-export PATH LD_LIBRARY_PATH=$libraries PKG_CONFIG_PATH=$libraries/pkgconfig
+export PATH PKG_CONFIG_PATH=$libraries/pkgconfig
 mkdir "$scratch/work"
 "$root/tests/hermetic.sh" "$scratch/home" "$root/tests/check_readme.py" "$scratch/work" "$root/README.md" "$root/docs/bench.md"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # check_consumers.sh BUILD_DIR: installs into a scratch DESTDIR and builds the programs in consumer/
-# against it by pkg-config and by CMake, in the tree as installed and after it was moved.
+# against it by pkg-config and by CMake, in the tree as installed and after it was moved. The programs find
+# libdt by themselves.
 set -eu
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,20 +28,19 @@ includes=$(dirname "$(find "$scratch/staged" -path '*/dt/dt.h')")
 ! grep -n '#include.*uv' "$includes"/* || die "a public header includes libuv"
 ! grep -niE 'uv' "$(find "$scratch/staged" -name dt.pc)" || die "dt.pc names libuv"
 
-run() { # folder of the programs, folder of libdt
+run() { # folder of the programs
   for program in consumer_c consumer_cpp; do
-    (cd "$1" && env -u DT_CONFIG LD_LIBRARY_PATH="$2" "./$program") || die "$1/$program failed"
+    (cd "$1" && env -u DT_CONFIG -u LD_LIBRARY_PATH "./$program") || die "$1/$program failed"
   done
 }
 
 # $1: root of the tree, $2: a name for it
 by_pkg_config() {
   pc_dir=$(dirname "$(find "$1" -name dt.pc)")
-  lib_dir=$(dirname "$pc_dir")
   mkdir "$scratch/make-$2"
   env PKG_CONFIG_LIBDIR="$pc_dir" \
     make -s -C "$here/consumer" OUT="$scratch/make-$2"
-  run "$scratch/make-$2" "$lib_dir"
+  run "$scratch/make-$2"
   say "pkg-config, $2 tree: good"
 }
 
@@ -52,7 +52,10 @@ by_cmake() {
     { cat "$scratch/cmake.log"; die "cmake could not configure against the $2 tree"; }
   cmake --build "$scratch/cmake-$2" >"$scratch/cmake.log" 2>&1 ||
     { cat "$scratch/cmake.log"; die "cmake could not build against the $2 tree"; }
-  run "$scratch/cmake-$2" "$(dirname "$(find "$1" -name 'libdt.so.*' | head -n 1)")"
+  run "$scratch/cmake-$2"
+  cmake --install "$scratch/cmake-$2" --prefix "$scratch/installed-$2" >"$scratch/cmake.log" 2>&1 ||
+    { cat "$scratch/cmake.log"; die "cmake could not install what it built against the $2 tree"; }
+  run "$scratch/installed-$2/bin"
   say "CMake, $2 tree: good"
 }
 
