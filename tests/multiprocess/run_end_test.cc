@@ -238,6 +238,16 @@ TEST_CASE("a program that cannot run is one clear error before anything starts")
   CHECK(starts_with(data.err, "dt run: program /etc/passwd is not executable; "));
 }
 
+TEST_CASE("a program that a rank's shell does not find is explained once") {
+  Process run(
+      {dt::test::required_variable("DT_COMMAND"), "run", "-n", "3", "sh", "-c", "no-such-program"});
+  CHECK(run.wait() == 127);
+  CHECK(count_of(run.err, "exited with code 127 after ") == 1);
+  CHECK(count_of(run.err,
+                 "; 127 means that a program, or a shared library that it needs, was not "
+                 "found\n") == 1);
+}
+
 TEST_CASE("a wrong number of ranks, option or command is refused") {
   const std::string dt = dt::test::required_variable("DT_COMMAND");
   for (const char* count : {"0", "-1", "100000", "two", "99999999999999999999"}) {

@@ -159,6 +159,7 @@ Outcome of_failure(const std::vector<NodeEnds>& nodes, int rank, const OutcomeFa
   outcome.headline += first_failure_line(rank, end, node.host);
   if (end.killed_by(SIGKILL)) outcome.headline += node.oom_text;
   if (const Candidate* candidate = candidate_of(nodes, rank)) outcome.tail = candidate->tail;
+  outcome.headline += why_not_run(end, outcome.tail);
   if (facts.told_silent && rank == facts.first_told) {
     // How it ended in the end says nothing: dt ends the ranks that are left, also stopped ones.
     outcome.exit_code = kExitFailure;

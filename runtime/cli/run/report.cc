@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "cli/command.h"
 #include "cli/run/processes.h"
 
 namespace dt::cli {
@@ -23,6 +24,16 @@ std::string ranges(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return text;
+}
+
+// "libdt.so.0" of "./hello: error while loading shared libraries: libdt.so.0: cannot open shared
+// object file: No such file or directory", and of what dlopen() and Python say; otherwise empty.
+std::string missing_library(const std::string& line) {
+  const size_t end = line.find(": cannot open shared object file");
+  if (end == std::string::npos) return {};
+  const std::string name = line.substr(0, end);
+  const size_t colon = name.rfind(": ");
+  return colon == std::string::npos ? name : name.substr(colon + 2);
 }
 
 }  // namespace
@@ -43,6 +54,22 @@ std::string RankEnd::how() const {
 std::string first_failure_line(int rank, const RankEnd& end, const std::string& host) {
   return format("rank %d (host %s pid %d) %s after %.1f s", rank, host.c_str(), end.pid,
                 end.how().c_str(), static_cast<double>(end.ended_ns - end.started_ns) / 1e9);
+}
+
+std::string why_not_run(const RankEnd& end, const std::vector<std::string>& last_lines) {
+  if (!end.failed() || WIFSIGNALED(end.wait_status)) return {};
+  const bool not_found = end.exit_code() == kExitNotFound;
+  for (size_t i = last_lines.size(); i > 0; --i) {
+    const std::string library = missing_library(last_lines[i - 1]);
+    if (!library.empty()) {
+      return "; the loader did not find " + library +
+             ": link the program with -Wl,-rpath,FOLDER (pkg-config --libs dt does for libdt), or "
+             "add its folder to LD_LIBRARY_PATH";
+    }
+    if (!not_found) break;  // only a last line is the reason; one before may be a mere warning
+  }
+  if (!not_found) return {};
+  return "; 127 means that a program, or a shared library that it needs, was not found";
 }
 
 std::string outcome_list(const std::vector<RankEnd>& ends, int except) {

@@ -28,6 +28,10 @@ struct RankEnd {
 /// "rank 3 (host n1 pid 811) killed by SIGKILL after 41.2 s".
 std::string first_failure_line(int rank, const RankEnd& end, const std::string& host);
 
+/// What is behind exit code 127 and a shared library that was not found, by the rank's last lines,
+/// and what to do: "; ..." for the end of the line above, or empty.
+std::string why_not_run(const RankEnd& end, const std::vector<std::string>& last_lines);
+
 /// "7 ranks ended because of it: 0-2, 4-6 exited with code 1; 7 killed by SIGTERM": all that failed
 /// but `first`; empty when none did.
 std::string followers_line(const std::vector<RankEnd>& ends, int first);

@@ -77,6 +77,38 @@ TEST_CASE("the failure that was recorded first is the cause, with its last lines
         "3 ranks ended because of it: ranks 0-1 exited with code 1; rank 2 killed by SIGTERM");
 }
 
+TEST_CASE("a program or shared library that was not found is explained") {
+  const std::string loader =
+      "./hello: error while loading shared libraries: libdt.so.0: cannot open shared object file: "
+      "No such file or directory";
+  const std::string remedy =
+      ": link the program with -Wl,-rpath,FOLDER (pkg-config --libs dt does for libdt), or add its "
+      "folder to LD_LIBRARY_PATH";
+  const std::string code_127 =
+      "; 127 means that a program, or a shared library that it needs, was not found";
+  const auto reason = [](int wait_status, Strings tail) {
+    NodeEnds node = node_of(0, wait_status, wait_status);
+    add_candidate(&node, 0);
+    node.candidates[0].tail = std::move(tail);
+    const std::string line = decide({node}, {}).headline;
+    return line.substr(line.find(" after 1.0 s") + 12);
+  };
+  CHECK(reason(exited(127), {loader}) == "; the loader did not find libdt.so.0" + remedy);
+  CHECK(reason(exited(127), {loader, "from stdout"}) ==
+        "; the loader did not find libdt.so.0" + remedy);
+  CHECK(
+      reason(exited(1), {"Traceback", "ImportError: libx.so.3: cannot open shared object file"}) ==
+      "; the loader did not find libx.so.3" + remedy);
+  CHECK(reason(exited(1), {"a b.so: cannot open shared object file"}) ==
+        "; the loader did not find a b.so" + remedy);
+  CHECK(reason(exited(127), {"sh: 1: trian: not found"}) == code_127);
+  CHECK(reason(exited(127), {}) == code_127);
+  CHECK(reason(exited(1), {"warning: libcuda.so.1: cannot open shared object file", "no data"}) ==
+        "");
+  CHECK(reason(exited(1), {}) == "");
+  CHECK(reason(SIGKILL, {loader}) == "");
+}
+
 TEST_CASE("the job's store knows better than the order of the reports") {
   NodeEnds a = node_of(0, exited(1), 0);
   NodeEnds b = node_of(1, exited(1), 0);
