@@ -106,8 +106,8 @@ figure() {
       cut -d';' -f1 ;;
     gpt_step*) awk '/ parameters, .* on / { ++runs } { for (i = 2; i <= NF; ++i) {
         if ($i == "tokens/s") speed[runs] = $(i - 1)
-        if ($i == "hidden") hidden = $(i + 1) } }
-      END { printf "%s tokens/s, %s without exchange; %s %% hidden\n", speed[1], speed[2], hidden }' "$log" ;;
+        if ($i == "waited") waited = $(i + 1) } }
+      END { printf "%s tokens/s, %s without exchange; waited %s %%\n", speed[1], speed[2], waited }' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
     peers) grep -c 'MESSAGE: .* saw DT_ERR_' "$log" | sed 's/$/ losses named;/' | tr '\n' ' '
       grep -m 1 '^not run: ' "$log" || echo ;;

@@ -4,7 +4,7 @@
 //
 //   $ fashion_mnist
 //   $ dt run -n 4 fashion_mnist
-//   epoch 1/3  loss 0.462  acc 83.5 %  test 88.45 %  21930 images/s  comm hidden 97 %  0:03
+//   epoch 1/3  loss 0.462  acc 83.5 %  test 88.45 %  21930 images/s  waited 3 %  0:03
 //   ...
 //   parameters equal on all 4 ranks (hash 8a6f0c5d9be1f327)
 //

@@ -63,6 +63,11 @@ void Progress::pause() {
   running_ = false;
 }
 
+std::string Progress::waited(const ProgressState& state) const {
+  if (state.waited_seconds < 0) return {};
+  return format("  waited %.0f %%", 100 * state.waited_seconds / std::max(trained_seconds(), 1e-9));
+}
+
 void Progress::draw(const std::string& line, bool end) {
   if (live_) std::fputs("\r", stdout);
   std::fputs(line.c_str(), stdout);
@@ -83,7 +88,7 @@ void Progress::step(const ProgressState& state) {
       static_cast<long long>(state.epochs), static_cast<long long>(100 * state.step / state.steps),
       state.loss, 100 * state.accuracy);
   line += format("  %.0f img/s", static_cast<double>(images_per_step_) / seconds_per_step);
-  if (state.hidden_share >= 0) line += format("  hidden %.0f %%", 100 * state.hidden_share);
+  line += waited(state);
   line += "  eta " + format_seconds(seconds_per_step * static_cast<double>(state.remaining_steps));
   draw(line, false);
 }
@@ -100,7 +105,7 @@ void Progress::epoch_end(const ProgressState& state) {
   line += format("  loss %.3f  acc %.1f %%", state.loss, 100 * state.accuracy);
   if (state.test_accuracy >= 0) line += format("  test %.2f %%", 100 * state.test_accuracy);
   line += format("  %.0f images/s", static_cast<double>(steps_ * images_per_step_) / seconds);
-  if (state.hidden_share >= 0) line += format("  comm hidden %.0f %%", 100 * state.hidden_share);
+  line += waited(state);
   draw(line + "  " + format_seconds(seconds), true);
 }
 

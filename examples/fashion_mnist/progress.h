@@ -16,8 +16,8 @@ struct ProgressState {
   int64_t remaining_steps = 0;  // until the program ends
   double loss = 0;              // mean of the recent steps
   double accuracy = 0;
-  double hidden_share = -1;   // of communication; < 0: none happened
-  double test_accuracy = -1;  // < 0: not evaluated
+  double waited_seconds = -1;  // for averaged gradients, since the program started; < 0: alone
+  double test_accuracy = -1;   // < 0: not evaluated
 };
 
 /// One live line on a terminal; one line per epoch in a file. Only rank 0 has one that is enabled.
@@ -38,6 +38,8 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   double trained_seconds() const;
+  /// The share of the training time in which this rank waited for gradients.
+  std::string waited(const ProgressState& state) const;
   void draw(const std::string& line, bool end);
 
   const bool enabled_;

@@ -268,11 +268,6 @@ void Trainer::write_curves() {
   require(draw_curves(options_.curves, subtitle, state_.history, state_.evaluations));
 }
 
-double Trainer::hidden_share() const {
-  if (!reducer_ || world_size_ == 1) return -1;
-  return reducer_->stats().hidden_share;
-}
-
 ProgressState Trainer::progress_state(int64_t window) const {
   ProgressState shown;
   shown.epoch = state_.epoch;
@@ -287,7 +282,9 @@ ProgressState Trainer::progress_state(int64_t window) const {
     shown.loss += static_cast<double>(state_.history[i].loss) / static_cast<double>(count);
     shown.accuracy += static_cast<double>(state_.history[i].accuracy) / static_cast<double>(count);
   }
-  shown.hidden_share = hidden_share();
+  if (reducer_ && world_size_ > 1) {
+    shown.waited_seconds = static_cast<double>(reducer_->stats().total_exposed_ns) / 1e9;
+  }
   return shown;
 }
 

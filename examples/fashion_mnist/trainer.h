@@ -53,7 +53,6 @@ class Trainer {
   void check_equal();
 
   bool is_over() const;
-  double hidden_share() const;
   ProgressState progress_state(int64_t window) const;
 
   const Options options_;

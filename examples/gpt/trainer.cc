@@ -145,8 +145,10 @@ void Trainer::print_interval() {
       std::snprintf(line, sizeof line, "step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s",
                     step_, options_.steps, losses_.back(), static_cast<double>(tokens) / seconds);
   if (place_.world_size > 1 && !options_.apart) {
-    std::snprintf(line + used, sizeof line - static_cast<size_t>(used), "  comm hidden %.0f %%",
-                  100 * reducer_->stats().hidden_share);
+    const int64_t waited_ns = reducer_->stats().total_exposed_ns;
+    std::snprintf(line + used, sizeof line - static_cast<size_t>(used), "  waited %.0f %%",
+                  static_cast<double>(waited_ns - interval_waited_ns_) / 1e7 / seconds);
+    interval_waited_ns_ = waited_ns;
   }
   say(line);
   interval_begin_ = now;

@@ -61,6 +61,7 @@ class Trainer {
   std::unique_ptr<std::FILE, CloseFile> loss_log_;
   std::chrono::steady_clock::time_point interval_begin_;
   int64_t interval_step_ = 0;
+  int64_t interval_waited_ns_ = 0;  // for averaged gradients, before the interval
 };
 
 }  // namespace gpt
