@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_readme.py SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
+"""check_readme.py [--install SOURCES] SCRATCH_DIR PAGE...: runs what the README and other pages show, in SCRATCH_DIR.
 
 A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
   <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
   <!-- run, exact -->    numbers count
+  <!-- install -->       with --install the block is run first, in SOURCES; what it exports holds for the others
 A ```text block behind a run block is its output, compared loosely: the order of lines, blanks, process
 numbers and other numbers do not count, and a line "..." stands for any others."""
 
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^>]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
 TIME_LIMIT_S = 240
+INSTALL_LIMIT_S = 1200
 
 
 def blocks(text):
@@ -48,24 +51,42 @@ def compare(expected, output, exact):
     return missing, surplus
 
 
-def run(body, folder, wanted_status):
+def run(body, folder, wanted_status, limit_s=TIME_LIMIT_S):
     """The output, and a complaint or None."""
     try:
         result = subprocess.run(["bash", "-e", "-c", body], cwd=folder, stdin=subprocess.DEVNULL, check=False,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S)
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return "", f"did not end within {TIME_LIMIT_S} s"
+        return "", f"did not end within {limit_s} s"
     output = result.stdout.decode(errors="replace")
     if result.returncode != wanted_status:
         return output, f"ended with {result.returncode}, not {wanted_status}"
     return output, None
 
 
+def install(body, sources, folder):
+    """Runs the block and takes over its environment; complains and ends if it fails."""
+    exported = (folder / "environment").resolve()
+    output, complaint = run(f"{body}\nenv -0 >'{exported}'", sources, 0, INSTALL_LIMIT_S)
+    if complaint:
+        sys.exit(f"not as shown: {body.strip()}\n  it {complaint}\n  its output:\n{output}")
+    print(f"as shown: {body.strip()}")
+    for line in exported.read_text().split("\0"):
+        name, _, value = line.partition("=")
+        if name:
+            os.environ[name] = value
+
+
 def main():
-    folder, pages = Path(sys.argv[1]), [Path(word) for word in sys.argv[2:]]
+    words = sys.argv[1:]
+    sources = words[1] if words[0] == "--install" else None
+    folder, *pages = [Path(word) for word in (words if sources is None else words[2:])]
     found = [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
     failed = ran = 0
     for i, (mark, _, body) in enumerate(found):
+        if mark == "install" and sources is not None:
+            install(body, sources, folder)
+            ran += 1
         if mark.startswith("file "):
             (folder / mark[5:]).write_text(body, encoding="utf-8")
         if not re.match(r"run\b", mark):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# chroot.sh [quickstart|tests]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
-# that the two commands need nothing else. Root only. What is tested is the last commit.
+# chroot.sh [quickstart|install|tests]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
+# that the two commands and README's Install section need nothing else. Root only. What is tested is the
+# last commit.
 # DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
 set -euo pipefail
 
@@ -9,9 +10,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 die() { echo "chroot.sh: $*" >&2; exit 1; }
 [ "$(id -u)" -eq 0 ] || die "only root can make a chroot"
 command -v debootstrap >/dev/null || die "debootstrap is not here: apt-get install debootstrap"
-[ $# -gt 0 ] || set -- quickstart tests
+[ $# -gt 0 ] || set -- quickstart install tests
 for part in "$@"; do
-  [[ $part =~ ^(quickstart|tests)$ ]] || die "unknown part $part: quickstart or tests"
+  [[ $part =~ ^(quickstart|install|tests)$ ]] || die "unknown part $part: quickstart, install or tests"
 done
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
@@ -62,6 +63,10 @@ for part in "$@"; do
   if [ "$part" = quickstart ]; then
     inside "quickstart, bare system" examples/quickstart.sh
     inside "quickstart, again" examples/quickstart.sh
+  elif [ "$part" = install ]; then
+    # procps has the pgrep that README shows; the rest is for the check itself.
+    inside "README" "tests/packages.sh procps python3 && mkdir /root/work &&
+      tests/check_readme.py --install . /root/work README.md"
   else
     inside "tests" tests/run.sh
     inside "tests, again" tests/run.sh
