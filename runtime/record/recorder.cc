@@ -45,8 +45,8 @@ Recorder::Recorder(size_t entries, std::shared_ptr<Meter> meter)
     : began_(clock_.now()),
       mask_(entries - 1),
       slots_(new Slot[entries]()),
-      patience_(2 * entries),
-      meter_(std::move(meter)) {}
+      meter_(std::move(meter)),
+      patience_(2 * entries) {}
 
 std::shared_ptr<Track> Recorder::open(CommunicatorRecord record) {
   const uint8_t size_class =

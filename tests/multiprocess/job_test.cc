@@ -472,8 +472,8 @@ TEST_CASE("job: log.level = debug says where a rank is and what it works with") 
   REQUIRE(!lines.empty());
   const std::string& line = lines.back();
   CAPTURE(line);
-  for (const std::string part : {std::string("dt ") + dt_version() + ": rank 0 of 1 (",
-                                 std::string("local rank 0 of 1, node 0 of 1; backend self")}) {
+  for (const std::string& part : {std::string("dt ") + dt_version() + ": rank 0 of 1 (",
+                                  std::string("local rank 0 of 1, node 0 of 1; backend self")}) {
     CHECK(contains(line, part));
   }
 }

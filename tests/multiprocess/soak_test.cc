@@ -163,7 +163,7 @@ Operation draw_operation(Random& random) {
   operation.dtype = static_cast<dt_dtype>(draw(random, DT_F64 + 1));
   operation.op = static_cast<dt_reduce_op>(draw(random, DT_MAX + 1));
   operation.count = kCounts[draw(random, std::size(kCounts))];
-  operation.salt = random();
+  operation.salt = static_cast<uint32_t>(random());
   operation.in_place = draw(random, 3) == 0;
   operation.waits = draw(random, 3) != 0;
   return operation;
@@ -214,7 +214,7 @@ class Walker {
 
   /// `random` gives the same on all ranks.
   dt_status walk(Random& random, int steps) {
-    Random own(random() + static_cast<uint32_t>(rank_.rank));
+    Random own(static_cast<uint32_t>(random()) + static_cast<uint32_t>(rank_.rank));
     members_.resize(static_cast<size_t>(rank_.world_size));
     for (int rank = 0; rank < rank_.world_size; ++rank) members_[size_t(rank)] = rank;
     comms_ = {{rank_.world, members_}};
@@ -248,7 +248,7 @@ class Walker {
   };
 
   dt_status split(Random& random) {
-    const Part part{1 + static_cast<int>(draw(random, 3)), random()};
+    const Part part{1 + static_cast<int>(draw(random, 3)), static_cast<uint32_t>(random())};
     dt_comm* comm = nullptr;
     RANK_TRY(dt_comm_split(rank_.world, part.color_of(rank_.rank), part.key_of(rank_.rank), &comm));
     parts_.push_back(comm);
