@@ -2,7 +2,6 @@
 #include "job/job.h"
 
 #include <dt/version.h>
-
 #include <unistd.h>
 
 #include <algorithm>

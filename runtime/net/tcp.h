@@ -84,7 +84,7 @@ class Connection {
   void give_up(int error);
   /// Drops the connection with a reset instead of an orderly end. No event follows.
   void reset();
-  /// Of the bytes that are not sent yet; shared ones count as any others.
+  /// How many bytes are not sent yet, with the shared ones.
   size_t queued_bytes() const;
   /// The memory that its queue takes, without shared bytes.
   size_t kept_bytes() const;

@@ -119,7 +119,7 @@ class Keyspace {
   /// Charges bytes that a guest makes somebody keep beside the keys against the same limits.
   Status reserve(size_t bytes);
   void give_back(size_t bytes) { charge(Owner::kGuests, 0, bytes); }
-  /// For answers that many are told.
+  /// Makes texts that are kept once, such as an answer to many.
   SharedTexts& texts(Owner owner) { return texts_[static_cast<size_t>(owner)]; }
   /// Bytes of texts() that no key has: answers that are on their way, or values of before.
   size_t loose_bytes(Owner owner) const {

@@ -84,7 +84,7 @@ std::string encode_header(FrameType type, uint64_t id, size_t payload_bytes);
 /// Header and payload in one piece.
 std::string encode_frame(FrameType type, uint64_t id, std::string_view payload);
 
-/// Of a parser that has read all of it: what a large request took is given back.
+/// Empties the buffer of a parser, and gives back the memory that a large request took.
 void empty_buffer(std::string* buffer);
 
 /// Cuts a byte stream into frames, however it is split. Holds at most one frame beyond what was

@@ -107,8 +107,8 @@ class Wire {
   bool passed() const { return own_ != nullptr && own_->passed(); }
   void write(std::string bytes) { write(std::move(bytes), {}); }
   void write(std::string bytes, net::SharedBytes shared);
-  /// The memory that waits to be sent, without shared bytes. Of a channel only what its uplink does
-  /// not have yet.
+  /// The memory of what waits to be sent, without shared bytes. A channel counts only what its
+  /// uplink does not have yet.
   size_t kept_bytes() const {
     return own_ != nullptr ? own_->kept_bytes() : channel_->kept_bytes();
   }

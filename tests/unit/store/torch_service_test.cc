@@ -301,8 +301,9 @@ TEST_CASE("torch service: a client that asks for too much loses its connection, 
   REQUIRE(talk.say(1, new_client(TorchOp::kSet, {"/large", std::string(kMaxValueBytes, 'x')})));
   CHECK(talk.say(1, new_client(TorchOp::kMultiGet, {"/large", "/large", "/large"})));
   CHECK(talk.hear(1).size() == 3 * (kMaxValueBytes + 8));
-  CHECK_FALSE(
-      talk.say(1, new_client(TorchOp::kMultiGet, {"/large", "/large", "/large", "/large"})));
+  // Values that are sent without a copy may be more than one request may have.
+  CHECK(talk.say(1, new_client(TorchOp::kMultiGet, {"/large", "/large", "/large", "/large"})));
+  CHECK(talk.hear(1).size() == 4 * (kMaxValueBytes + 8));
   CHECK_FALSE(talk.say(1, new_client(TorchOp::kAppend, {"/large", "y"})));
   CHECK(talk.keys.find("torch/large")->size() == kMaxValueBytes);
   for (size_t i = 0; i < Keyspace::kMaxWaitsPerClient; ++i) {
