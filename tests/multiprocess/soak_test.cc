@@ -54,10 +54,11 @@ void put(std::byte* to, dt_dtype dtype, double value) {
     case DT_I64: return put_as<int64_t>(to, value);
     case DT_U64: return put_as<uint64_t>(to, value);
     case DT_F16: {
+      if (value == 0) return put_as<uint16_t>(to, 0);
       int exponent = 0;
       const double fraction = std::frexp(value, &exponent);  // in [0.5, 1)
       const auto mantissa = static_cast<uint16_t>((2 * fraction - 1) * 1024);
-      return put_as<uint16_t>(to, value == 0 ? 0 : ((exponent + 14) << 10) + mantissa);
+      return put_as<uint16_t>(to, ((exponent + 14) << 10) + mantissa);
     }
     case DT_BF16: {
       std::array<std::byte, 4> whole;
