@@ -25,11 +25,14 @@ if command -v ccache >/dev/null; then
   done
 fi
 key="CC=${CC:-} CXX=${CXX:-} ${setup[*]}"
-if [ ! -f "$build/build.ninja" ] ||
+# Meson takes the project's defaults only into a new folder.
+defaults=$(sed -n '/default_options/,/]/p' "$root/meson.build")
+if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/default_options" 2>/dev/null)" != "$defaults" ] ||
   { [ ${#setup[@]} -gt 0 ] && [ "$(cat "$build/setup_options" 2>/dev/null)" != "$key" ]; }; then
   rm -rf "$build"
   meson setup "$build" "$root" "${setup[@]}"
   printf '%s\n' "$key" >"$build/setup_options"
+  printf '%s\n' "$defaults" >"$build/default_options"
 fi
 rm -f "$build/meson-logs/testlog.json"
 # A run of all tests also tests the installation, so everything is built. For selected tests or suites meson
