@@ -8,11 +8,22 @@ import json
 import sys
 from pathlib import Path
 
+# Of a failed test's output; a log that shows only its end still has these.
+MOST_LINES = 8
+MOST_CHARACTERS = 1500
+
 
 def reason_of(result):
     """A test that skips itself says why in its last line."""
     lines = (result.get("stdout", "") + result.get("stderr", "")).strip().split("\n")
     return lines[-1].strip() or "no reason was given"
+
+
+def failure_of(result):
+    """The lines of a failed test that speak of a failure, else its last ones; the whole is in meson's log."""
+    lines = (result.get("stdout", "") + result.get("stderr", "")).strip().split("\n")
+    telling = [line for line in lines if "FAIL" in line or "ERROR" in line]
+    return [line[:MOST_CHARACTERS] for line in (telling[:MOST_LINES] or lines[-MOST_LINES:])]
 
 
 def main():
@@ -37,6 +48,8 @@ def main():
         else:
             failed += 1
             print(f"failed: {result['name']}: {result['result']} after {result['duration']:.1f} s")
+            for line in failure_of(result):
+                print(f"    {line}")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 

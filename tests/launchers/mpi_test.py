@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import (Launches, downwards, environment, error_of, expect, free_ports, good_downwards, good_places, need,
+from free_ports import free_ports
+from started import (Launches, downwards, environment, error_of, expect, good_downwards, good_places, need,
                      places, run_cases)
 from trained import can_train, check_training, training_command
 

@@ -11,7 +11,8 @@ import select
 import socket
 from pathlib import Path
 
-from started import LAUNCH_LIMIT_S, TOKEN, Failure, environment, expect, free_ports, need, skip
+from free_ports import free_ports
+from started import LAUNCH_LIMIT_S, TOKEN, Failure, environment, expect, need, skip
 
 TRIES = 3  # somebody may take a port between its choice and its use
 CONFIGURATION = """

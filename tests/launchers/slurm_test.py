@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 from slurm_cluster import Cluster
-from started import (Launches, downwards, error_of, expect, free_ports, good_downwards, good_places, places,
+from free_ports import free_ports
+from started import (Launches, downwards, error_of, expect, good_downwards, good_places, places,
                      run_cases)
 from trained import can_train, check_training, training_command
 

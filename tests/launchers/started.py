@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -163,19 +162,6 @@ def drain(stream, log):
                 file.write(line)
 
     threading.Thread(target=copy, daemon=True).start()
-
-
-def free_ports(count):
-    """Ports that nobody listens on. They are free until somebody else takes them, so who loses one
-    tries again with others."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def places(out):

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from started import (TOKEN, Launches, downwards, environment, expect, free_ports, good_downwards, good_places, need,
+from free_ports import free_ports
+from started import (TOKEN, Launches, downwards, environment, expect, good_downwards, good_places, need,
                      places, run_cases, skip)
 from trained import can_train, check_training, training_command
 

@@ -52,6 +52,10 @@ class Job:
         self.outputs[rank].seek(0)
         return self.outputs[rank].read()
 
+    def all_text(self):
+        """What the ranks said, for the message of a failure: its cause may be another rank's."""
+        return " | ".join(f"rank {rank}: {self.text(rank).strip()}" for rank in range(len(self.processes)))
+
     def wait_ready(self):
         """Every rank has printed `ready`."""
         self.wait_for("ready")
@@ -91,7 +95,7 @@ class Job:
     def expect_good(self, hosts):
         codes = self.end(120)
         for rank, code in codes.items():
-            expect(code == 0, f"rank {rank} ended with {code}: {self.text(rank)}")
+            expect(code == 0, f"the ranks ended with {codes}: {self.all_text()}")
             found = re.search(r"local (\d+) of (\d+) on node (\d+) of (\d+)", self.text(rank))
             expect(found is not None, self.text(rank))
             expect(not self.local_ranks or int(found[1]) == self.local_ranks[rank], f"local rank: {self.text(rank)}")
@@ -104,7 +108,7 @@ class Job:
         codes = self.end(deadline_s + SLACK_S, but)
         for rank, code in codes.items():
             text = self.text(rank)
-            expect(code == 9, f"rank {rank} ended with {code}: {text}")
+            expect(code == 9, f"the ranks ended with {codes}: {self.all_text()}")
             expect(re.search(pattern, text), f"rank {rank} does not say {pattern!r}: {text}")
             expect(status is None or re.search(f"saw DT_ERR_({status}) ", text), f"not {status}: {text}")
         first = self.text(min(codes)).splitlines()[-1]

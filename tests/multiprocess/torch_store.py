@@ -11,6 +11,8 @@ import tempfile
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "launchers"))
+from free_ports import free_ports  # noqa: E402
 PYTHON = "/usr/bin/python3"  # the one that Debian's python3-torch belongs to
 LIMIT_S = 100
 FORK = multiprocessing.get_context("fork")  # of this process, which loads PyTorch once for all
@@ -216,9 +218,7 @@ def torch_serves(dt, torch_rank):
 
 
 def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()
+    return "127.0.0.1", free_ports(1)[0]
 
 
 def torchrun(processes, folder, *command, address=None):

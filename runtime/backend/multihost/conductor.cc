@@ -31,6 +31,7 @@ Conductor::Conductor(const MultihostOptions& options, Interrupt* interrupt)
       options_(&options),
       interrupt_(interrupt),
       pid_(getpid()),
+      local_works_(2 * static_cast<size_t>(roster_.local_size()) + 1),
       said_(static_cast<size_t>(roster_.local_size())),
       heard_(static_cast<size_t>(roster_.topology.host_count())),
       incoming_(static_cast<size_t>(roster_.topology.host_count())),
@@ -81,7 +82,7 @@ void Conductor::stop(std::shared_ptr<Event> ended) {
   ended_ = std::move(ended);
   if (!broken_) {
     const bool all_told = take_leave(false);
-    if (present() != nullptr || !local_works_.empty()) {
+    if (present() != nullptr || local_count_ > 0) {
       const Status status = destroyed();
       if (!all_told) tell(status);
       interrupt_->fire(status);
@@ -111,8 +112,8 @@ void Conductor::drive() {
 
 /// While this waits for something, somebody must look at the loop.
 void Conductor::note_busy() {
-  const bool busy = active_ != nullptr || !transfers_.empty() || !queue_.empty() ||
-                    !local_works_.empty() || telling_;
+  const bool busy =
+      active_ != nullptr || !transfers_.empty() || !queue_.empty() || local_count_ > 0 || telling_;
   if (std::exchange(busy_, busy) != busy) mesh_.count_busy(busy ? 1 : -1);
 }
 
@@ -253,7 +254,7 @@ void Conductor::run_locally(Collective collective) {
   if (const Status status = local_.submit(collective, work); !status.ok()) {
     return break_with(status);
   }
-  local_works_.push_back({std::move(work), nullptr});
+  put_local(local_works_.size() - 1, {std::move(work), {}});
   ++pending_;
 }
 
@@ -261,33 +262,39 @@ void Conductor::on_local_event() {
   const auto keep = shared_from_this();
   eventfd_t completions = 0;
   (void)eventfd_read(local_fd_, &completions);
-  for (size_t i = 0; i < local_works_.size();) {
-    if (!local_works_[i].work->done()) {
-      ++i;
-      continue;
-    }
-    const LocalWork ended = std::move(local_works_[i]);
-    local_works_.erase(local_works_.begin() + static_cast<ptrdiff_t>(i));
-    const Status status = ended.work->status();
-    if (ended.transfer == nullptr) --pending_;
-    if (broken_) continue;
-    if (!status.ok()) {
-      // The local backend names its own operation; the user knows the one that this is a step of.
-      ErrorInfo info = status.info();
-      if (ended.transfer == nullptr && active_ != nullptr) {
-        const Status whole =
-            failure(info.code, -1, "among the ranks of this host: " + info.message);
-        info.message = whole.message();
-        info.operation = whole.info().operation;
-        info.sequence = whole.info().sequence;
-      }
-      break_with(Status(std::move(info)));
-    } else if (ended.transfer != nullptr) {
-      transfers_.erase(ended.transfer->at);
-      complete(*ended.transfer, Status());
+  for (std::deque<LocalWork>& queue : local_works_) {
+    while (!queue.empty() && queue.front().work->done()) {
+      const LocalWork ended = std::move(queue.front());
+      queue.pop_front();
+      --local_count_;
+      end_local(ended);
     }
   }
   drive();
+}
+
+void Conductor::end_local(const LocalWork& ended) {
+  const Status status = ended.work->status();
+  if (!ended.transfer) --pending_;
+  if (broken_) return;
+  if (status.ok()) {
+    if (ended.transfer) end_transfer(*ended.transfer);
+    return;
+  }
+  // The local backend names its own operation; the user knows the one that this is a step of.
+  ErrorInfo info = status.info();
+  if (!ended.transfer && active_ != nullptr) {
+    const Status whole = failure(info.code, -1, "among the ranks of this host: " + info.message);
+    info.message = whole.message();
+    info.operation = whole.info().operation;
+    info.sequence = whole.info().sequence;
+  }
+  break_with(Status(std::move(info)));
+}
+
+void Conductor::put_local(size_t queue, LocalWork work) {
+  local_works_[queue].push_back(std::move(work));
+  ++local_count_;
 }
 
 void Conductor::step_done() {

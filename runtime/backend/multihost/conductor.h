@@ -4,7 +4,6 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -81,7 +80,6 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   struct Operation {
     Collective collective;
     std::shared_ptr<Work> work;
-    std::list<std::shared_ptr<Operation>>::iterator at;  ///< of a transfer that is under way
     int64_t called_ns = 0;  ///< by the monotonic clock, when the loop heard of it
     bool begun = false;
     bool is_transfer() const {
@@ -89,10 +87,16 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
     }
   };
   using OperationPtr = std::shared_ptr<Operation>;
+  struct EndsBefore {
+    bool operator()(const OperationPtr& a, const OperationPtr& b) const {
+      return a->collective.deadline.before(b->collective.deadline);
+    }
+  };
+  using Transfers = std::multiset<OperationPtr, EndsBefore>;
   /// An operation of the local backend: a step of a collective, or a send or receive.
   struct LocalWork {
     std::shared_ptr<Work> work;
-    OperationPtr transfer;  ///< null: a step
+    std::optional<Transfers::iterator> transfer;  ///< none: a step
   };
   /// What the leaders of two hosts exchange, and what a leader tells its host.
   struct Verdict {
@@ -134,7 +138,10 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
 
   void run_locally(Collective collective);
   void on_local_event();
-  void finish_transfer(const OperationPtr& operation, const Status& status);
+  void finish_transfer(Transfers::iterator transfer);
+  void end_transfer(Transfers::iterator transfer);
+  void put_local(size_t queue, LocalWork work);
+  void end_local(const LocalWork& ended);
   void complete(Operation& operation, const Status& status);
   void note_begin(Operation& operation, int64_t number);
 
@@ -177,7 +184,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   void on_grace();
 
   char* address(const collective::Piece& piece) const;
-  /// What is under way; of several transfers the one whose deadline comes first. Cost: linear.
+  /// What is under way; of several transfers the one whose deadline comes first.
   const Operation* present() const;
   /// Of what has not begun, the one whose deadline comes first. Cost: linear.
   const Operation* queued() const;
@@ -215,11 +222,13 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::shared_ptr<Event> ended_;
 
   std::deque<OperationPtr> queue_;  ///< not begun
-  /// Sends and receives under way: those that follow each other progress together.
-  std::list<OperationPtr> transfers_;
+  /// Sends and receives under way, which progress together: by deadline, then as they were called.
+  Transfers transfers_;
   /// Of queue_, active_ and transfers_, and of some that have ended.
   Deadline soonest_ = Deadline::never();
-  std::deque<LocalWork> local_works_;
+  /// Each queue ends in order: for each rank of this host sends and receives, then the steps.
+  std::vector<std::deque<LocalWork>> local_works_;
+  size_t local_count_ = 0;  ///< in all of them
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out
   std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator

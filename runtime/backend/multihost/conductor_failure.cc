@@ -28,12 +28,7 @@ constexpr int64_t kTellMs = 2000;
 
 const Conductor::Operation* Conductor::present() const {
   if (active_ != nullptr) return active_.get();
-  const Operation* urgent = nullptr;
-  for (const OperationPtr& each : transfers_) {
-    const Deadline deadline = each->collective.deadline;
-    if (urgent == nullptr || deadline.before(urgent->collective.deadline)) urgent = each.get();
-  }
-  return urgent;
+  return transfers_.empty() ? nullptr : transfers_.begin()->get();
 }
 
 const Conductor::Operation* Conductor::queued() const {
@@ -244,7 +239,7 @@ std::string Conductor::obstacle() const {
 
 Status Conductor::timed_out_in_queue(const Operation& operation) const {
   const OperationPtr first =
-      active_ == nullptr && !transfers_.empty() ? transfers_.front() : nullptr;
+      active_ == nullptr && !transfers_.empty() ? *transfers_.begin() : nullptr;
   return failure_of(&operation, Code::kTimeout, first != nullptr ? first->collective.root : -1,
                     "timed out before it began: it waited behind " + obstacle() +
                         "; look at why that does not end, or give it a deadline");
@@ -288,7 +283,7 @@ void Conductor::drain() {
     timer_->stop();
     if (telling_) timer_->start(kTellMs);
   }
-  if (!local_works_.empty() || telling_) return;
+  if (local_count_ > 0 || telling_) return;
   const Status status = interrupt_->status();
   if (const OperationPtr operation = std::exchange(active_, nullptr)) complete(*operation, status);
   for (const OperationPtr& each : std::exchange(transfers_, {})) complete(*each, status);
@@ -325,7 +320,7 @@ void Conductor::on_timer() {
   const bool cut_off = any_link(Blame::kCutOff);
   const bool on_network = cut_off || any_link(Blame::kWaits);
   int64_t patience_ms = 0;
-  if (!on_network && !local_works_.empty()) {
+  if (!on_network && local_count_ > 0) {
     patience_ms = kBackstopMs + skew_ms_;
   } else if (active_ != nullptr && !cut_off) {
     const bool arriving = phase_ != Phase::kMove;

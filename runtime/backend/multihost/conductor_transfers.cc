@@ -8,7 +8,7 @@
 namespace dt::backend {
 
 void Conductor::start_transfer(const OperationPtr& operation) {
-  operation->at = transfers_.insert(transfers_.end(), operation);
+  const auto at = transfers_.insert(operation);
   Collective collective = operation->collective;
   std::exchange(collective.mark, {}).started();
   const int32_t peer = collective.root;
@@ -20,7 +20,8 @@ void Conductor::start_transfer(const OperationPtr& operation) {
     if (const Status status = local_.submit(collective, work); !status.ok()) {
       return break_with(status);
     }
-    local_works_.push_back({std::move(work), operation});
+    const auto local = static_cast<size_t>(collective.root);
+    put_local(2 * local + (collective.kind == Kind::kSend ? 0 : 1), {std::move(work), at});
     return;
   }
   const int64_t bytes = collective.count * dtype_bytes(collective.dtype);
@@ -30,8 +31,7 @@ void Conductor::start_transfer(const OperationPtr& operation) {
     header.signature = collective::signature_of(collective);
     header.count = collective.count;
     header.bytes = bytes;
-    link(peer).send(header, collective.send,
-                    [this, operation] { finish_transfer(operation, Status()); });
+    link(peer).send(header, collective.send, [this, at] { finish_transfer(at); });
     return;
   }
   link(peer).receive(
@@ -54,14 +54,19 @@ void Conductor::start_transfer(const OperationPtr& operation) {
                        .c_str())));
         return nullptr;
       },
-      [this, operation] { finish_transfer(operation, Status()); });
+      [this, at] { finish_transfer(at); });
 }
 
-void Conductor::finish_transfer(const OperationPtr& operation, const Status& status) {
+void Conductor::finish_transfer(Transfers::iterator transfer) {
   if (broken_) return;  // drain() completes it
-  transfers_.erase(operation->at);
-  complete(*operation, status);
+  end_transfer(transfer);
   drive();
+}
+
+void Conductor::end_transfer(Transfers::iterator transfer) {
+  const OperationPtr operation = *transfer;
+  transfers_.erase(transfer);
+  complete(*operation, Status());
 }
 
 }  // namespace dt::backend

@@ -280,7 +280,11 @@ class MultihostBackend final : public Backend {
     const int64_t now = monotonic_ns();
     if (options_.meter == nullptr || work.done()) return now;
     if (now - since_ns < kCountWaitMs * 1'000'000) return since_ns;
-    loop()->post([conductor = conductor_, ns = now - since_ns] { conductor->count_wait(ns); });
+    // One task for what many waiters count before the loop's thread comes to it: it may be behind.
+    if (uncounted_ns_.fetch_add(now - since_ns) == 0) {
+      loop()->post(
+          [this, conductor = conductor_] { conductor->count_wait(uncounted_ns_.exchange(0)); });
+    }
     return now;
   }
   template <class T>
@@ -296,7 +300,8 @@ class MultihostBackend final : public Backend {
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> settled_{false};
   std::atomic<uint64_t> submitted_{0};
-  Interrupt interrupt_;  ///< fired: broken, for good
+  std::atomic<int64_t> uncounted_ns_{0};  ///< of waits; not zero: a task is posted that takes it
+  Interrupt interrupt_;                   ///< fired: broken, for good
   const std::shared_ptr<Conductor> conductor_;
 };
 

@@ -46,8 +46,9 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
                                            const net::Security& security, Judge judge,
                                            Accepted accepted, std::function<void()> dropped,
                                            int64_t silence_ms = kSilenceMs);
-  /// A stranger that connects and says nothing is dropped after this.
-  static constexpr int64_t kSilenceMs = 10'000;
+  /// A stranger that connects and says nothing is dropped after this. Long, because a rank whose
+  /// machine is busy would lose the job by it; the mesh bounds how many there are.
+  static constexpr int64_t kSilenceMs = 60'000;
   /// No callback runs afterwards.
   void close();
   bool connected() const { return connected_; }
