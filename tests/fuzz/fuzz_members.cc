@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -239,7 +240,10 @@ class Wire {
         check(frame);
       }
       char buffer[16384];
-      const ssize_t got = recv(fd_, buffer, sizeof buffer, 0);
+      ssize_t got = 0;
+      do {
+        got = recv(fd_, buffer, sizeof buffer, 0);
+      } while (got < 0 && errno == EINTR);  // libFuzzer's alarm, every six seconds
       require_members(got > 0,
                       "the witness is answered in time");  // it hangs, or turned the witness away
       parser_.feed(buffer, static_cast<size_t>(got));
