@@ -6,11 +6,11 @@
 // A real server over real sockets; a witness, whose ping follows each step, keeps the steps in
 // order. Properties: no crash; the witness is answered all the time, and rightly; what members are
 // told can be read.
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -240,10 +240,7 @@ class Wire {
         check(frame);
       }
       char buffer[16384];
-      ssize_t got = 0;
-      do {
-        got = recv(fd_, buffer, sizeof buffer, 0);
-      } while (got < 0 && errno == EINTR);  // libFuzzer's alarm, every six seconds
+      const ssize_t got = recv(fd_, buffer, sizeof buffer, 0);
       require_members(got > 0,
                       "the witness is answered in time");  // it hangs, or turned the witness away
       parser_.feed(buffer, static_cast<size_t>(got));
@@ -378,9 +375,18 @@ class Play {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  Script script(std::string_view(reinterpret_cast<const char*>(data), bytes));
-  Play play;
-  for (size_t steps = 0; steps < kStepsMost && !script.over(); ++steps) play.step(&script);
-  play.end();
+  // libFuzzer's alarm, which comes every few seconds, would interrupt a connect() or recv(). It is
+  // told afterwards, and every wait has a limit.
+  sigset_t alarm, before;
+  sigemptyset(&alarm);
+  sigaddset(&alarm, SIGALRM);
+  pthread_sigmask(SIG_BLOCK, &alarm, &before);
+  {
+    Script script(std::string_view(reinterpret_cast<const char*>(data), bytes));
+    Play play;
+    for (size_t steps = 0; steps < kStepsMost && !script.over(); ++steps) play.step(&script);
+    play.end();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return 0;
 }
