@@ -34,7 +34,7 @@ std::string number(int32_t value, int32_t unknown) {
 
 // Name and JSON value; null means "unknown", so that the keys never vary.
 std::vector<std::pair<std::string, std::string>> fields_of(const launch::Place& place) {
-  return {{"rank", std::to_string(place.rank)},
+  return {{"rank", number(place.rank, -1)},
           {"world_size", std::to_string(place.world_size)},
           {"local_rank", number(place.local_rank, -1)},
           {"local_size", number(place.local_size, -1)},
@@ -70,7 +70,9 @@ std::string token_text(const Config& config) {
 }
 
 void print_table(const launch::Place& place, const Config& config) {
-  printf("rank %d of %d (launcher: %s)\ntoken: %s\n\n%s", place.rank, place.world_size,
+  const std::string rank =
+      place.rank < 0 ? "known when all processes have come," : std::to_string(place.rank);
+  printf("rank %s of %d (launcher: %s)\ntoken: %s\n\n%s", rank.c_str(), place.world_size,
          place.launcher.c_str(), token_text(config).c_str(), config.dump_text().c_str());
 }
 

@@ -172,6 +172,7 @@ Status Job::start_together(const Config& config) {
   DT_TRY_VALUE(auto listener, shm::ArenaListener::create());
   DT_TRY(settle_store(config, wait));
   DT_TRY(launch::check_credentials(credentials_));
+  if (place_.settles_ranks) DT_TRY(settle_rank(wait));
   DT_TRY(connect(config, wait));
   const HostLinks::Self self{place_.rank, host_name_, network_identity(), credentials_.security,
                              progress_processors_};
@@ -183,7 +184,7 @@ Status Job::start_together(const Config& config) {
   const store::Verdict& verdict = verdict_;
   if (torch_.finds_store() && place_.rank == 0) torch_.withdraw(wait);
   place_.attempt = verdict.attempt;
-  tracer_->joined(verdict.attempt, verdict.session);
+  tracer_->joined(place_.rank, verdict.attempt, verdict.session);
   place_.local_rank = verdict.local_rank;
   place_.local_size = verdict.local_size;
   place_.node_rank = verdict.node_rank;

@@ -132,6 +132,8 @@ class Job {
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status exchange_token(const Wait& wait);
+  Status settle_rank(const Wait& wait);
+  store::ClientOptions client_options() const;
   Status connect(const Config& config, const Wait& wait);
   Result<store::Verdict> join(const Config& config, const shm::ArenaListener& listener,
                               const store::Reach& reach, const Wait& wait);

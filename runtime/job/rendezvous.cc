@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "job/job.h"
+#include "job/settle_rank.h"
 #include "job/store_options.h"
 #include "launch/exchange.h"
 #include "net/interfaces.h"
@@ -241,7 +242,18 @@ Result<std::shared_ptr<store::Client>> Job::connect_or_meet(store::ClientOptions
                     "this job listens");
 }
 
-Status Job::connect(const Config& config, const Wait& wait) {
+/// Over a connection of its own, because one that joins has a rank from the beginning.
+Status Job::settle_rank(const Wait& wait) {
+  store::ClientOptions options = client_options();
+  options.rank = -1;
+  DT_TRY_VALUE(const auto client, connect_or_meet(std::move(options), wait));
+  const NodeProcess self{place_.node_rank, place_.local_rank, place_.world_size, host_name_,
+                         getpid()};
+  DT_TRY_VALUE(place_.rank, job::settle_rank(*client, self, wait));
+  return {};
+}
+
+store::ClientOptions Job::client_options() const {
   store::ClientOptions options;
   options.host = place_.master_addr;
   options.port = static_cast<uint16_t>(place_.master_port);
@@ -253,6 +265,11 @@ Status Job::connect(const Config& config, const Wait& wait) {
   options.pid = getpid();
   options.security = credentials_.security;
   options.logger = logger_;
+  return options;
+}
+
+Status Job::connect(const Config& config, const Wait& wait) {
+  store::ClientOptions options = client_options();
   if (place_.store_served) {
     options.relay_port = static_cast<uint16_t>(config.integer("job.store_relay_port"));
     options.store_address = config.text("job.store_relay_address");

@@ -39,8 +39,9 @@ Tracer::Tracer(const Config& config, record::Identity identity, launch::ErrorFil
   state_.with([&](State& state) { state.identity = std::move(identity); });
 }
 
-void Tracer::joined(int32_t attempt, uint64_t session) {
+void Tracer::joined(int32_t rank, int32_t attempt, uint64_t session) {
   state_.with([&](State& state) {
+    state.identity.rank = rank;
     state.identity.attempt = attempt;
     state.identity.session = session;
   });

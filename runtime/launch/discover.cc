@@ -295,6 +295,7 @@ Result<Facts> combine(const std::vector<Reading>& readings, size_t chosen, const
     }
   }
   facts.launcher = launcher;
+  facts.settles_ranks = first.facts.settles_ranks;
   return facts;
 }
 
@@ -391,6 +392,7 @@ Place make_place(const Facts& facts, const Variables& variables) {
   place.job_id = facts.job_id ? facts.job_id->value : std::string();
   place.attempt = facts.value(Field::kAttempt, 0);
   place.exchange = facts.exchange;
+  place.settles_ranks = facts.settles_ranks;
   place.token_exchange = facts.token_exchange;
   place.launcher = facts.launcher;
   place.warnings = variables.warnings();

@@ -23,7 +23,7 @@ const char* exchange_name(Exchange exchange);
 
 /// Where this process stands in its job, as far as its launcher says.
 struct Place {
-  int32_t rank = 0;
+  int32_t rank = 0;  ///< -1 unknown: settles_ranks
   int32_t world_size = 1;
   int32_t local_rank = -1;  ///< -1 unknown: the join settles it
   int32_t local_size = -1;  ///< likewise
@@ -35,7 +35,10 @@ struct Place {
   bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
   bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
   std::string job_id;         ///< empty unknown
-  int32_t attempt = 0;        ///< how often the job was started before
+  /// Node rank and local rank are known, and the processes of lower nodes are not: all processes
+  /// tell each other where they are, and the ranks follow.
+  bool settles_ranks = false;
+  int32_t attempt = 0;                  ///< how often the job was started before
   Exchange exchange = Exchange::kNone;  ///< how the ranks learn the missing address or port
   /// Where both are known and other hosts take part: what could carry a token to them.
   Exchange token_exchange = Exchange::kNone;

@@ -59,6 +59,8 @@ struct Facts {
   bool address_by_convention = false;  ///< the address alone, whoever says the port
   /// A launcher that cannot have been set up by hand: whatever is around it has started it.
   bool nested = false;
+  /// The ranks follow once all processes have come; that of a node from 1 on is -1 here.
+  bool settles_ranks = false;
   /// It knows rank and size only: an equal family that knows more names the launcher.
   bool bare = false;
   /// Why no address follows from these variables, with its kind in front; empty: for no reason.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A child of Lightning's own launcher: LOCAL_RANK, NODE_RANK, WORLD_SIZE and MASTER_*, the rank
-// left to Lightning. It follows where the nodes are known, or on the first node.
+// left to Lightning. It follows where the nodes are known; else all processes say where they are
+// when they meet, and those of the first node know theirs before.
 #include "launch/facts.h"
 
 namespace dt::launch {
@@ -27,15 +28,16 @@ Result<Facts> read_lightning(Variables& variables) {
   const auto& node = read.at(Field::kNodeRank);
   const auto& nodes = read.at(Field::kNodeCount);
   if (!size || !local || !node) return facts;
-  int64_t first = 0;
-  if (node->value > 0) {
-    if (!nodes || size->value % nodes->value != 0) return facts;
-    first = int64_t{node->value} * (size->value / nodes->value);
+  int64_t rank = local->value;
+  if (nodes) {
+    if (size->value % nodes->value != 0) return facts;
+    rank += int64_t{node->value} * (size->value / nodes->value);
   }
-  if (first + local->value >= size->value) return facts;
+  if (rank >= size->value) return facts;
   read.launcher = facts.launcher;
-  read.at(Field::kRank) =
-      NumberFact{static_cast<int32_t>(first + local->value), "NODE_RANK and LOCAL_RANK"};
+  read.settles_ranks = !nodes && size->value > 1;
+  if (read.settles_ranks && node->value > 0) rank = -1;
+  read.at(Field::kRank) = NumberFact{static_cast<int32_t>(rank), "NODE_RANK and LOCAL_RANK"};
   return read;
 }
 

@@ -41,7 +41,7 @@ Status write_back(const Facts& facts, Config& config) {
   const std::string who = facts.launcher + ": ";
   for (const NumberKey& each : kNumberKeys) {
     const auto& fact = facts.at(each.field);
-    if (!fact) continue;
+    if (!fact || fact->value < 0) continue;
     DT_TRY(config.set_discovered(each.key, std::to_string(fact->value), who + fact->variable));
   }
   if (facts.master_addr) {

@@ -419,7 +419,17 @@ TEST_CASE("lightning: the rank of a child, where it follows") {
   CHECK(first.launcher == "lightning");
   CHECK(first.rank == 1);
   CHECK(found_place(plus(child, {{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}})).rank == 5);
-  CHECK(contains(refusal_of(plus(child, {{"NODE_RANK", "1"}})),
+  CHECK_FALSE(
+      found_place(plus(child, {{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}})).settles_ranks);
+  CHECK(first.settles_ranks);  // the other nodes need to hear of this process
+  const Place later = found_place(plus(child, {{"NODE_RANK", "1"}}));
+  CHECK(later.settles_ranks);
+  CHECK(later.rank == -1);
+  CHECK(later.node_rank == 1);
+  CHECK(later.local_rank == 1);
+  CHECK(later.world_size == 8);
+  CHECK_FALSE(found_place(plus(child, {{"NODE_RANK", "1"}, {"RANK", "3"}})).settles_ranks);
+  CHECK(contains(refusal_of(plus(child, {{"NODE_RANK", "1"}, {"LOCAL_RANK", "8"}})),
                  "partial: WORLD_SIZE=8 is set, but RANK is not; "));
 }
 
