@@ -441,8 +441,8 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
 
 /** Weights as doubles in native order, as many as samples, or none. */
 inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, int64_t seed,
-                              bool sequential, bool drop_last, int64_t block, int64_t window,
-                              const char* DATA, int64_t BYTES, int64_t draws) {
+                              bool sequential, bool drop_last, bool whole_batches, int64_t block,
+                              int64_t window, const char* DATA, int64_t BYTES, int64_t draws) {
   std::vector<double> weights(static_cast<std::size_t>(BYTES) / sizeof(double));
   if (!weights.empty()) memcpy(weights.data(), DATA, weights.size() * sizeof(double));
   dt_sampler_options options;
@@ -453,6 +453,7 @@ inline int64_t sampler_create(int32_t world_size, int32_t rank, int64_t size, in
   options.seed = seed;
   options.sequential = sequential ? 1 : 0;
   options.drop_last = drop_last ? 1 : 0;
+  options.whole_batches = whole_batches ? 1 : 0;
   options.block = block;
   options.window = window;
   options.weights = weights.empty() ? nullptr : weights.data();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check_readme.sh [BUILD_DIR]: installs the build into a scratch folder, and runs there what the README
-# and docs/bench.md show, as a reader would who has installed dt. See check_readme.py for the marks.
+# check_readme.sh [BUILD_DIR]: installs the build into a scratch folder, and runs there what the README,
+# docs/trainer.md and docs/bench.md show, as a reader would who has installed dt. See check_readme.py for the marks.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,4 +16,6 @@ libraries=$(dirname "$(find "$scratch/installed" -name libdt.so)")
 PATH=$(dirname "$(find "$scratch/installed" -path '*/bin/dt')"):$PATH
 export PATH PKG_CONFIG_PATH=$libraries/pkgconfig
 mkdir "$scratch/work"
-"$root/tests/hermetic.sh" "$scratch/home" "$root/tests/check_readme.py" "$scratch/work" "$root/README.md" "$root/docs/bench.md"
+cp "$root/examples/trainer/trainer.c" "$scratch/work"
+"$root/tests/hermetic.sh" "$scratch/home" "$root/tests/check_readme.py" "$scratch/work" "$root/README.md" \
+  "$root/docs/trainer.md" "$root/docs/bench.md"

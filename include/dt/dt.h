@@ -1540,7 +1540,7 @@ typedef struct dt_sampler_options {
   int64_t size;          /**< samples of the data set, >= 0 */
   int64_t seed;          /**< equal on all ranks; taken modulo 2^64 */
   int32_t drop_last;     /**< 1: drop the tail instead of repeating samples from the front */
-  int32_t reserved;      /**< zero */
+  int32_t whole_batches; /**< 1: dt_sampler_next() gives `count` samples or, at the end, none */
   int64_t block;         /**< > 0: shuffle blocks of so many consecutive samples, and the samples
                               within each window; 1: one shuffle of all samples */
   int64_t window;        /**< with block: samples of the order that mix; 0: those of 16 blocks */
@@ -1619,7 +1619,8 @@ DT_API dt_status dt_sampler_indices(dt_sampler* sampler, int64_t first, int64_t 
  * @param count       how many, >= 1.
  * @param out_indices room for [count] indices into the data set.
  * @param out_count   how many there were, fewer than `count` only at the end; 0: the epoch has
- * ended.
+ *                    ended. With whole_batches the samples of a last, shorter batch are left out:
+ *                    length / count times `count`, then 0, on all ranks alike.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE when the end was told before, and
  *         dt_sampler_set_epoch() not called since; DT_ERR_OUT_OF_MEMORY.
  * @thread one at a time
@@ -1647,7 +1648,7 @@ DT_API dt_status dt_sampler_save(dt_sampler* sampler, int64_t taken, dt_sampler_
  * but for the tail, which is filled up from the epoch's front or dropped as ever. With the same
  * world size every rank gets what it would have got.
  * @param sampler the handle; created with the options of the one that was saved, but for
- * world_size, rank and drop_last.
+ * world_size, rank, drop_last and whole_batches.
  * @param state   borrowed during the call; the same on all ranks.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT, also for a state of another order.
  * @thread one at a time

@@ -1047,6 +1047,7 @@ struct SamplerOptions {
   int64_t seed = 0;
   bool sequential = false;
   bool drop_last = false;
+  bool whole_batches = false;
   int64_t block = 0;
   int64_t window = 0;
   const double* weights = nullptr; /**< [size], borrowed while the sampler is made */
@@ -1073,6 +1074,7 @@ class Sampler {
     c_options.seed = options.seed;
     c_options.sequential = options.sequential ? 1 : 0;
     c_options.drop_last = options.drop_last ? 1 : 0;
+    c_options.whole_batches = options.whole_batches ? 1 : 0;
     c_options.block = options.block;
     c_options.window = options.window;
     c_options.weights = options.weights;
@@ -1101,7 +1103,8 @@ class Sampler {
   void indices(int64_t first, int64_t count, int64_t* out) const {
     detail::check(dt_sampler_indices(get_handle(), first, count, out));
   }
-  /** The next batch, shorter only at the end; empty: the epoch has ended. */
+  /** The next batch, shorter only at the end (with whole_batches never); empty: the epoch has
+   * ended. */
   std::vector<int64_t> next(int64_t count) {
     count = std::min(count, length() + 1);  // what dt refuses or cannot give needs no memory
     std::vector<int64_t> out(count > 0 ? static_cast<std::size_t>(count) : 1);

@@ -112,8 +112,10 @@ Status read_options(const Call& call, const T* given, const char* argument, cons
   DT_TRY(call.known_size(given->struct_size, sizeof(uint32_t), argument, init));
   const size_t size = given->struct_size;
   memcpy(out, given, std::min(size, sizeof *out));
-  if (out->reserved != 0) {
-    return call.invalid("%s->reserved is not 0; begin with %s()", argument, init);
+  if constexpr (requires { out->reserved; }) {
+    if (out->reserved != 0) {
+      return call.invalid("%s->reserved is not 0; begin with %s()", argument, init);
+    }
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t i = sizeof *out; i < size; ++i) {

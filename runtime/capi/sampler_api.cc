@@ -79,8 +79,8 @@ Status check_state(const Call& call, const training::Sampler& sampler,
   if (state.order != sampler.order_digest()) {
     return call.invalid(
         "state->order is %lld, the sampler's is %lld: another seed or another order; create it "
-        "with the options that the state was saved with (world_size, rank and drop_last may "
-        "differ)",
+        "with the options that the state was saved with (world_size, rank, drop_last and "
+        "whole_batches may differ)",
         static_cast<long long>(state.order), static_cast<long long>(sampler.order_digest()));
   }
   if (state.epoch < 0) {
@@ -118,6 +118,7 @@ dt_status dt_sampler_create(const dt_sampler_options* options, dt_sampler** out_
     chosen.shuffle = read.sequential == 0;
     chosen.seed = static_cast<uint64_t>(read.seed);
     chosen.drop_last = read.drop_last != 0;
+    chosen.whole_batches = read.whole_batches != 0;
     chosen.block = read.block;
     chosen.window = read.window;
     if (read.weights != nullptr) {
@@ -179,7 +180,7 @@ dt_status dt_sampler_next(dt_sampler* sampler, int64_t count, int64_t* out_indic
       return Status(Code::kInvalidState,
                     format("dt_sampler_next: rank %d has taken its %lld samples of epoch %lld, and "
                            "was told of the end; go on with dt_sampler_set_epoch()",
-                           from.options().rank, static_cast<long long>(from.length()),
+                           from.options().rank, static_cast<long long>(from.taken()),
                            static_cast<long long>(from.epoch())));
     }
     *out_count = from.next(count, out_indices);

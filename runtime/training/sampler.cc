@@ -113,7 +113,8 @@ void Sampler::copy_indices(int64_t first, int64_t count, int64_t* out) {
 }
 
 int64_t Sampler::next(int64_t count, int64_t* out) {
-  const int64_t taking = std::min(count, length() - taken_);
+  const int64_t left = length() - taken_;
+  const int64_t taking = left < count && options_.whole_batches ? 0 : std::min(count, left);
   copy_indices(taken_, taking, out);
   taken_ += taking;
   ended_ = taking == 0;

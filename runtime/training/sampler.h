@@ -32,8 +32,9 @@ class Sampler {
     bool shuffle = true;
     uint64_t seed = 0;
     bool drop_last = false;
-    int64_t block = 0;   ///< > 0: a BlockOrder in place of torch's
-    int64_t window = 0;  ///< of it; 0: kWindowBlocks blocks
+    bool whole_batches = false;  ///< next() gives all or none
+    int64_t block = 0;           ///< > 0: a BlockOrder in place of torch's
+    int64_t window = 0;          ///< of it; 0: kWindowBlocks blocks
     std::shared_ptr<const Weights> weights;
     int64_t draws = 0;  ///< positions of the order, with weights
   };
@@ -61,7 +62,8 @@ class Sampler {
   void resume(int64_t epoch, int64_t consumed);
   /// Copies positions [first, first + count) of this rank's order. The range was checked.
   void copy_indices(int64_t first, int64_t count, int64_t* out);
-  /// Copies the next ones, fewer than `count` only at the end. 0: the epoch has ended.
+  /// Copies the next ones, fewer than `count` only at the end, or none there with whole_batches. 0:
+  /// the epoch has ended.
   int64_t next(int64_t count, int64_t* out);
 
  private:

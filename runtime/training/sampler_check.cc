@@ -24,6 +24,7 @@ struct Deal {
   int64_t seed;
   int64_t sequential;
   int64_t drop_last;
+  int64_t whole_batches;
   int64_t block;
   int64_t window;
   int64_t draws;
@@ -34,15 +35,15 @@ struct Deal {
   int64_t pid;
   char host[64];
 };
-static_assert(sizeof(Deal) == 168);
+static_assert(sizeof(Deal) == 176);
 
 constexpr Deal::Field kEqualFields[] = {
     {"size", &Deal::size},           {"world_size", &Deal::world_size},
     {"seed", &Deal::seed},           {"sequential", &Deal::sequential},
-    {"drop_last", &Deal::drop_last}, {"block", &Deal::block},
-    {"window", &Deal::window},       {"draws", &Deal::draws},
-    {"weights", &Deal::weights},     {"epoch", &Deal::epoch},
-    {"consumed", &Deal::consumed},
+    {"drop_last", &Deal::drop_last}, {"whole_batches", &Deal::whole_batches},
+    {"block", &Deal::block},         {"window", &Deal::window},
+    {"draws", &Deal::draws},         {"weights", &Deal::weights},
+    {"epoch", &Deal::epoch},         {"consumed", &Deal::consumed},
 };
 
 Deal deal_of(const Sampler& sampler) {
@@ -54,6 +55,7 @@ Deal deal_of(const Sampler& sampler) {
   deal.seed = static_cast<int64_t>(options.seed);
   deal.sequential = options.shuffle ? 0 : 1;
   deal.drop_last = options.drop_last ? 1 : 0;
+  deal.whole_batches = options.whole_batches ? 1 : 0;
   deal.block = options.block;
   deal.window = options.window;
   deal.draws = options.draws;

@@ -285,6 +285,18 @@ static void check_sampler_state(const fixture* f) {
   OK(dt_sampler_length(sampler, &length));
   EXPECT(length == 5);
   dt_sampler_destroy(sampler);
+
+  options.whole_batches = 1;
+  sampler = NULL;
+  OK(dt_sampler_create(&options, &sampler));
+  OK(dt_sampler_next(sampler, 4, indices, &count));
+  EXPECT(count == 4);
+  OK(dt_sampler_next(sampler, 4, indices, &count));
+  EXPECT(count == 0);
+  FAILS(DT_ERR_INVALID_STATE, dt_sampler_next(sampler, 1, indices, &count));
+  EXPECT(strstr(dt_last_error(), "rank 1 has taken its 4 samples of epoch 0, and was told") !=
+         NULL);
+  dt_sampler_destroy(sampler);
 }
 
 /* Blocks that stay whole; draws of the one sample that has a weight; options of an older program.

@@ -107,7 +107,7 @@ DT_FIELD(dt_sampler_options, sequential, 12, 4);
 DT_FIELD(dt_sampler_options, size, 16, 8);
 DT_FIELD(dt_sampler_options, seed, 24, 8);
 DT_FIELD(dt_sampler_options, drop_last, 32, 4);
-DT_FIELD(dt_sampler_options, reserved, 36, 4);
+DT_FIELD(dt_sampler_options, whole_batches, 36, 4);
 DT_FIELD(dt_sampler_options, block, 40, 8);
 DT_FIELD(dt_sampler_options, window, 48, 8);
 DT_FIELD(dt_sampler_options, weights, 56, 8);

@@ -193,6 +193,9 @@ TEST_CASE("sampler_check: the first difference is named with both sides, on all 
       {"tail",
        [](dt_sampler_options* o) { o->drop_last = 1; },
        {"has drop_last = 0", "has drop_last = 1"}},
+      {"batches",
+       [](dt_sampler_options* o) { o->whole_batches = 1; },
+       {"has whole_batches = 0", "has whole_batches = 1"}},
       {"blocks", [](dt_sampler_options* o) { o->block = 8; }, {"has block = 0", "has block = 8"}},
       {"weights",
        [](dt_sampler_options* o) {

@@ -40,37 +40,38 @@ namespace Dt
 
         /// <summary>Deals a data set of so many samples out to the ranks. The seed is equal on all
         /// ranks; sequential: not shuffled; dropLast: the tail is left out instead of repeating
-        /// samples from the front.</summary>
+        /// samples from the front; wholeBatches: <see cref="Next"/> leaves out a last batch that would
+        /// be shorter.</summary>
         public Sampler(int worldSize, int rank, long size, long seed = 0, bool sequential = false,
-            bool dropLast = false)
-            : this(worldSize, rank, size, seed, sequential, dropLast, 0, 0, new byte[0], 0) { }
+            bool dropLast = false, bool wholeBatches = false)
+            : this(worldSize, rank, size, seed, sequential, dropLast, wholeBatches, 0, 0, new byte[0], 0) { }
 
         Sampler(int worldSize, int rank, long size, long seed, bool sequential, bool dropLast,
-            long block, long window, byte[] weights, long draws)
+            bool wholeBatches, long block, long window, byte[] weights, long draws)
         {
             Loader.Ensure();
             handle = new SamplerHandle(Raw.Native.sampler_create(worldSize, rank, size, seed, sequential,
-                dropLast, block, window, weights, weights.Length, draws));
+                dropLast, wholeBatches, block, window, weights, weights.Length, draws));
         }
 
         /// <summary>Shuffles blocks of so many consecutive samples (1: one shuffle of all samples), and
         /// the samples within each window (0: those of 16 blocks): without memory, for any number of
         /// samples.</summary>
         public static Sampler Blocks(int worldSize, int rank, long size, long block, long window = 0,
-            long seed = 0, bool dropLast = false)
+            long seed = 0, bool dropLast = false, bool wholeBatches = false)
         {
             if (block < 1)
             {
                 throw DtException.InvalidArgument("sampler_create: block is " + block +
                     "; it must be at least 1");
             }
-            return new Sampler(worldSize, rank, size, seed, false, dropLast, block, window, new byte[0], 0);
+            return new Sampler(worldSize, rank, size, seed, false, dropLast, wholeBatches, block, window, new byte[0], 0);
         }
 
         /// <summary>Draws samples with replacement, each as often as its weight asks. The draws are
         /// those of an epoch, over all ranks; 0: as many as samples.</summary>
         public static Sampler Weighted(int worldSize, int rank, double[] weights, long draws = 0,
-            long seed = 0, bool dropLast = false)
+            long seed = 0, bool dropLast = false, bool wholeBatches = false)
         {
             if (weights == null || weights.Length == 0 || weights.Length > int.MaxValue / sizeof(double))
             {
@@ -80,7 +81,7 @@ namespace Dt
             }
             byte[] packed = new byte[weights.Length * sizeof(double)];
             Buffer.BlockCopy(weights, 0, packed, 0, packed.Length);
-            return new Sampler(worldSize, rank, weights.Length, seed, false, dropLast, 0, 0, packed, draws);
+            return new Sampler(worldSize, rank, weights.Length, seed, false, dropLast, wholeBatches, 0, 0, packed, draws);
         }
 
         /// <summary>Chooses the epoch's order, and goes to its front. The epoch that is chosen already
@@ -121,7 +122,7 @@ namespace Dt
             return Indices(0, Length);
         }
 
-        /// <summary>This rank's next sample indices: a batch. Fewer than asked for only at the end; none:
+        /// <summary>This rank's next sample indices: a batch. Fewer than asked for only at the end, never with wholeBatches; none:
         /// the epoch has ended. After that it throws until <see cref="SetEpoch"/>.</summary>
         public long[] Next(int count)
         {

@@ -31,6 +31,7 @@ class Sampler:
     seed: equal on all ranks, taken modulo 2**64
     shuffle: False: in order
     drop_last: leave the tail out, instead of repeating samples from the front
+    whole_batches: next() and batches() leave out a last batch that would be shorter
     block: > 0: shuffle blocks of so many consecutive samples, and the samples within each window, without
         memory for any number of them; 1: one shuffle of all
     window: with block: samples of the order that mix; 0: those of 16 blocks
@@ -41,14 +42,14 @@ class Sampler:
     """
 
     def __init__(self, size: int, world_size: int = 1, rank: int = 0, *, seed: int = 0,
-                 shuffle: bool = True, drop_last: bool = False, block: int = 0, window: int = 0,
+                 shuffle: bool = True, drop_last: bool = False, whole_batches: bool = False, block: int = 0, window: int = 0,
                  weights: Any = None, draws: int = 0) -> None:
         wrapped = (operator.index(seed) + 2**63) % 2**64 - 2**63
         packed = b"" if weights is None else _doubles(weights)
         if weights is not None and len(packed) != operator.index(size):
             raise invalid(f"Sampler: {len(packed)} weights for {size} samples; give one for each sample")
         number = _raw.sampler_create(world_size, rank, size, wrapped, not shuffle, bool(drop_last),
-                                     block, window, packed, draws)
+                                     bool(whole_batches), block, window, packed, draws)
         self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
         self._handle: int = number
         self._lock = threading.RLock()  # dt's sampler may be used by one thread at a time
@@ -74,7 +75,7 @@ class Sampler:
             return array.array("q", _raw.sampler_indices(self._handle, first, count))
 
     def next(self, count: int) -> "array.array[int]":
-        """This rank's next indices, fewer than `count` only at the end; none: the epoch has ended. After
+        """This rank's next indices, fewer than `count` only at the end, or with whole_batches never; none: the epoch has ended. After
         that it raises InvalidStateError until set_epoch()."""
         with self._lock:
             return array.array("q", _raw.sampler_next(self._handle, count))

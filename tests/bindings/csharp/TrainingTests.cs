@@ -457,6 +457,12 @@ static class TrainingTests
             Suite.Throws<DtInvalidArgumentException>(() => sampler.Next(1 << 28), "at most 134217728");
             Suite.Equal(34, sampler.Next(1 << 27).Length, "all at once");
         }
+        using (Sampler whole = new Sampler(3, 1, 100, 4, wholeBatches: true))
+        {
+            int count = 0;
+            foreach (long[] batch in whole.Batches(8)) count += batch.Length == 8 ? 1 : 100;
+            Suite.Equal(4, count, "whole batches");
+        }
     }
 
     static void SamplerResumed()

@@ -154,6 +154,8 @@ class Progress(unittest.TestCase):
             batches = list(sampler.batches(8))
             self.assertEqual([len(batch) for batch in batches], [8, 8, 8, 8, 2])
             self.assertEqual([index for batch in batches for index in batch], list(sampler))
+        whole = dt.Sampler(100, 3, 1, seed=4, whole_batches=True)
+        self.assertEqual([len(batch) for batch in whole.batches(8)], [8, 8, 8, 8])
         with self.assertRaisesRegex(dt.InvalidStateError, "rank 1 has taken its 34 samples of epoch 1.*set_epoch"):
             sampler.next(1)
         with self.assertRaisesRegex(dt.InvalidArgumentError, "count is 0; it must be >= 1"):

@@ -186,6 +186,33 @@ TEST_CASE("Sampler: set_epoch goes on in the epoch that is chosen, unless all of
   CHECK(sampler.length() == 100);
 }
 
+TEST_CASE("Sampler: with whole_batches a batch is whole or there is none, as many on each rank") {
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    for (Sampler::Options options : every_order(100, 3, rank)) {
+      options.whole_batches = true;
+      Sampler sampler(options);
+      const int64_t length = sampler.length();
+      for (const int64_t count : {int64_t{1}, int64_t{8}, length, length + 1}) {
+        sampler.set_epoch(sampler.epoch() + 1);
+        const std::vector<int64_t> all = dealt(sampler);
+        std::vector<int64_t> batch(static_cast<size_t>(count)), joined;
+        while (sampler.next(count, batch.data()) == count) {
+          joined.insert(joined.end(), batch.begin(), batch.end());
+        }
+        CHECK(sampler.ended());
+        CHECK(sampler.taken() == length / count * count);
+        CHECK(joined == std::vector<int64_t>(all.begin(), all.begin() + sampler.taken()));
+        // A checkpoint from here has no batch left, and the next epoch is whole.
+        Sampler after(options);
+        after.resume(sampler.epoch(), sampler.consumed(sampler.taken()));
+        CHECK(after.next(count, batch.data()) == 0);
+        after.set_epoch(sampler.epoch());
+        CHECK(after.length() == length);
+      }
+    }
+  }
+}
+
 TEST_CASE("Sampler: a resumed rank gets what it would have got, padding with it") {
   for (const bool drop_last : {false, true}) {
     for (int64_t taken = 0; taken <= 34; ++taken) {

@@ -28,7 +28,7 @@ public final class Sampler extends Handle {
    * @param seed equal on all ranks
    */
   public Sampler(Comm comm, long size, long seed) {
-    this(comm.size(), comm.rank(), size, seed, true, false);
+    this(comm.size(), comm.rank(), size, seed, true, false, false);
   }
 
   /**
@@ -40,26 +40,29 @@ public final class Sampler extends Handle {
    * @param seed equal on all ranks; taken as 64 bits without a sign
    * @param shuffle false: in the order of the data set
    * @param dropLast true: drop the tail instead of repeating samples from the front
+   * @param wholeBatches true: {@link #next} leaves out a last batch that would be shorter
    */
   public Sampler(
-      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast) {
-    this(worldSize, rank, size, seed, shuffle, dropLast, 0, 0, new byte[0], 0);
+      int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast,
+      boolean wholeBatches) {
+    this(worldSize, rank, size, seed, shuffle, dropLast, wholeBatches, 0, 0, new byte[0], 0);
   }
 
   private Sampler(
       int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast,
-      long block, long window, byte[] weights, long draws) {
+      boolean wholeBatches, long block, long window, byte[] weights, long draws) {
     super(
-        create(worldSize, rank, size, seed, shuffle, dropLast, block, window, weights, draws),
+        create(worldSize, rank, size, seed, shuffle, dropLast, wholeBatches, block, window, weights,
+            draws),
         Raw::sampler_destroy);
   }
 
   private static long create(
       int worldSize, int rank, long size, long seed, boolean shuffle, boolean dropLast,
-      long block, long window, byte[] weights, long draws) {
+      boolean wholeBatches, long block, long window, byte[] weights, long draws) {
     Loader.load();
     return Raw.sampler_create(
-        worldSize, rank, size, seed, !shuffle, dropLast, block, window, weights, draws);
+        worldSize, rank, size, seed, !shuffle, dropLast, wholeBatches, block, window, weights, draws);
   }
 
   /**
@@ -73,16 +76,18 @@ public final class Sampler extends Handle {
    * @param window samples of the order that mix; 0: those of 16 blocks
    * @param seed equal on all ranks; taken as 64 bits without a sign
    * @param dropLast true: drop the tail instead of repeating samples from the front
+   * @param wholeBatches true: {@link #next} leaves out a last batch that would be shorter
    * @return a new sampler
    */
   public static Sampler blocks(
-      int worldSize, int rank, long size, long block, long window, long seed, boolean dropLast) {
+      int worldSize, int rank, long size, long block, long window, long seed, boolean dropLast,
+      boolean wholeBatches) {
     if (block < 1) {
       throw DtException.invalidArgument(
           "dt_sampler_create: block is " + block + "; it must be at least 1");
     }
     return new Sampler(
-        worldSize, rank, size, seed, true, dropLast, block, window, new byte[0], 0);
+        worldSize, rank, size, seed, true, dropLast, wholeBatches, block, window, new byte[0], 0);
   }
 
   /**
@@ -94,10 +99,12 @@ public final class Sampler extends Handle {
    * @param draws of an epoch, over all ranks; 0: as many as samples
    * @param seed equal on all ranks; taken as 64 bits without a sign
    * @param dropLast true: drop the tail instead of repeating draws from the front
+   * @param wholeBatches true: {@link #next} leaves out a last batch that would be shorter
    * @return a new sampler
    */
   public static Sampler weighted(
-      int worldSize, int rank, double[] weights, long draws, long seed, boolean dropLast) {
+      int worldSize, int rank, double[] weights, long draws, long seed, boolean dropLast,
+      boolean wholeBatches) {
     if (weights == null || weights.length == 0 || weights.length > Integer.MAX_VALUE / 8) {
       throw DtException.invalidArgument(
           "dt_sampler_create: weights has "
@@ -107,7 +114,7 @@ public final class Sampler extends Handle {
     byte[] packed = new byte[8 * weights.length];
     Packing.read(packed).asDoubleBuffer().put(weights);
     return new Sampler(
-        worldSize, rank, weights.length, seed, true, dropLast, 0, 0, packed, draws);
+        worldSize, rank, weights.length, seed, true, dropLast, wholeBatches, 0, 0, packed, draws);
   }
 
   /**
@@ -186,8 +193,8 @@ public final class Sampler extends Handle {
    * This rank's next sample indices: a batch.
    *
    * @param count how many, from 1 to 2^27
-   * @return fewer than {@code count} only at the end; none: the epoch has ended. After that it throws
-   *     an {@link InvalidStateException} until {@link #setEpoch}
+   * @return fewer than {@code count} only at the end, never with wholeBatches; none: the epoch has ended.
+   *     After that it throws an {@link InvalidStateException} until {@link #setEpoch}
    */
   public long[] next(int count) {
     if (count > LARGEST_BATCH) {
@@ -208,7 +215,7 @@ public final class Sampler extends Handle {
   /**
    * What {@link #next} gives until the epoch's end.
    *
-   * @param size of a batch, but for the last one
+   * @param size of a batch, but for the last one without wholeBatches
    * @return to be gone through once per epoch; each iterator takes from this sampler
    */
   public Iterable<long[]> batches(int size) {

@@ -124,7 +124,7 @@ final class SafetyTests {
     }
     thrown(ConfigException.class, () -> new Config(java.nio.file.Path.of("/no/such.toml")),
         "/no/such.toml");
-    thrown(InvalidArgumentException.class, () -> new Sampler(2, 2, 10, 0, true, false), "rank");
+    thrown(InvalidArgumentException.class, () -> new Sampler(2, 2, 10, 0, true, false, false), "rank");
   }
 
   private static void text() throws Exception {

@@ -36,31 +36,31 @@ final class SamplerTests {
 
   private static void orders() throws Exception {
     // What tests/bindings/python/sampler_test.py works out.
-    try (Sampler blocks = Sampler.blocks(1, 0, 10, 3, 4, 5, false);
-        Sampler drawn = Sampler.weighted(1, 0, new double[] {0, 1, 2, 3}, 8, 5, false);
-        Sampler many = Sampler.blocks(8, 7, 1_000_000_000_000L, 1, 0, 5, true)) {
+    try (Sampler blocks = Sampler.blocks(1, 0, 10, 3, 4, 5, false, false);
+        Sampler drawn = Sampler.weighted(1, 0, new double[] {0, 1, 2, 3}, 8, 5, false, false);
+        Sampler many = Sampler.blocks(8, 7, 1_000_000_000_000L, 1, 0, 5, true, false)) {
       that(Arrays.equals(blocks.indices(), new long[] {2, 1, 0, 6, 7, 8, 4, 3, 5, 9}), "blocks");
       that(Arrays.equals(drawn.indices(), new long[] {3, 3, 3, 2, 1, 2, 2, 2}), "weights");
       equal(many.length(), 125_000_000_000L);
       equal(many.next(100).length, 100);
     }
     thrown(
-        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 0, 0, 0, false),
+        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 0, 0, 0, false, false),
         "block is 0; it must be at least 1");
     thrown(
-        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 1, -1, 0, false),
+        InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 1, -1, 0, false, false),
         "options->window is -1");
     thrown(
-        InvalidArgumentException.class, () -> Sampler.weighted(1, 0, null, 0, 0, false),
+        InvalidArgumentException.class, () -> Sampler.weighted(1, 0, null, 0, 0, false, false),
         "weights has no elements; give one for each sample");
     thrown(
         InvalidArgumentException.class,
-        () -> Sampler.weighted(1, 0, new double[] {1, Double.NaN}, 0, 0, false),
+        () -> Sampler.weighted(1, 0, new double[] {1, Double.NaN}, 0, 0, false, false),
         "options->weights[1] is nan; weights are finite and >= 0");
   }
 
   private static void batches() throws Exception {
-    try (Sampler sampler = new Sampler(3, 1, 100, 4, true, false)) {
+    try (Sampler sampler = new Sampler(3, 1, 100, 4, true, false, false)) {
       for (int epoch = 0; epoch < 2; epoch++) {
         sampler.setEpoch(epoch);
         long[] all = sampler.indices();
@@ -83,12 +83,17 @@ final class SamplerTests {
       that(!whole.hasNext(), "the end");
       thrown(NoSuchElementException.class, whole::next);
     }
+    try (Sampler sampler = new Sampler(3, 1, 100, 4, true, false, true)) {
+      int count = 0;
+      for (long[] batch : sampler.batches(8)) count += batch.length == 8 ? 1 : 100;
+      equal(count, 4);
+    }
   }
 
   private static void resumed() throws Exception {
     SamplerState state;
     long[] order;
-    try (Sampler sampler = new Sampler(1, 0, 100, 4, true, false)) {
+    try (Sampler sampler = new Sampler(1, 0, 100, 4, true, false, false)) {
       sampler.setEpoch(7);
       order = sampler.indices();
       sampler.next(20);
@@ -100,7 +105,7 @@ final class SamplerTests {
       thrown(InvalidArgumentException.class, () -> sampler.resume(null), "state is null");
     }
     for (int rank = 0; rank < 3; rank++) {
-      try (Sampler sampler = new Sampler(3, rank, 100, 4, true, false)) {
+      try (Sampler sampler = new Sampler(3, rank, 100, 4, true, false, false)) {
         sampler.resume(new SamplerState(7, 20, state.size(), state.order()));
         sampler.setEpoch(7);
         equal(sampler.length(), 27L);
@@ -110,7 +115,7 @@ final class SamplerTests {
       }
     }
     SamplerState saved = state;
-    try (Sampler other = new Sampler(1, 0, 100, 5, true, false)) {
+    try (Sampler other = new Sampler(1, 0, 100, 5, true, false, false)) {
       thrown(
           InvalidArgumentException.class, () -> other.resume(saved),
           "another seed or another order; create it with the options");
@@ -119,7 +124,7 @@ final class SamplerTests {
 
   private static void many() throws Exception {
     int size = 3_000_000;
-    try (Sampler sampler = new Sampler(1, 0, size, 0, false, false)) {
+    try (Sampler sampler = new Sampler(1, 0, size, 0, false, false, false)) {
       long[] indices = sampler.indices();
       equal(indices.length, size);
       for (int i = 0; i < size; i++) that(indices[i] == i, "in order: " + i);
@@ -147,7 +152,7 @@ final class SamplerTests {
     try (Sampler sampler =
         new Sampler(
             (int) number(entry, "world"), (int) number(entry, "rank"), number(entry, "n"),
-            number(entry, "seed"), flag(entry, "shuffle"), flag(entry, "drop_last"))) {
+            number(entry, "seed"), flag(entry, "shuffle"), flag(entry, "drop_last"), false)) {
       sampler.setEpoch(number(entry, "epoch"));
       equal(sampler.length(), number(entry, "num_samples"));
       long[] indices = sampler.indices();
