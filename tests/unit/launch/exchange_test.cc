@@ -76,6 +76,17 @@ const std::vector<std::string> kHydra = {
     "cmd=get_result rc=0 msg=success value=10.0.0.4:4711\n",
     "cmd=finalize_ack\n"};
 
+/// Rank 1 of 2 on another host than rank 0, which PMI can carry a token to.
+Place place_without_token() {
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.master_addr = "node0";
+  place.master_port = 29500;
+  place.token_exchange = dt::launch::Exchange::kPmi;
+  return place;
+}
+
 }  // namespace
 
 TEST_CASE("pmi: rank 0 puts, all get") {
@@ -205,7 +216,7 @@ Place on_one_host(int32_t rank, int32_t world_size) {
   return place;
 }
 
-/// Of this process alone, so that tests beside it do not meet.
+/// A namespace that only this process uses: tests that run at the same time must not meet in it.
 Environment named(const std::string& name) {
   return {{"PMIX_NAMESPACE", name + "-" + std::to_string(getpid())}};
 }
@@ -277,12 +288,7 @@ TEST_CASE("exchange_token: where the address is known, PMI carries the token tha
   answers.erase(answers.begin() + 3);  // rank 1 puts nothing
   answers[4] = "cmd=get_result rc=0 msg=success value=node0:29500#" + token + "\n";
   Service hydra(answers);
-  Place place;
-  place.rank = 1;
-  place.world_size = 2;
-  place.master_addr = "node0";
-  place.master_port = 29500;
-  place.token_exchange = dt::launch::Exchange::kPmi;
+  const Place place = place_without_token();
   const Environment environment = {{"PMI_FD", std::to_string(hydra.fd())}};
   const auto carried = [&](const Place& at, dt::launch::Credentials* credentials) {
     return exchange_token(at, environment, credentials, later());
@@ -311,12 +317,7 @@ TEST_CASE("exchange_token: where the address is known, PMI carries the token tha
 TEST_CASE("exchange_token: the error of a rank without a token names it") {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  Place place;
-  place.rank = 1;
-  place.world_size = 2;
-  place.master_addr = "node0";
-  place.master_port = 29500;
-  place.token_exchange = dt::launch::Exchange::kPmi;
+  const Place place = place_without_token();
   dt::launch::Credentials credentials;
   const dt::Status late =
       exchange_token(place, {{"PMI_FD", std::to_string(ends[0])}}, &credentials, soon());
