@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-# Of a failed test's output; a log that shows only its end still has these.
+# How much of a failed test's output is repeated at the end, which is what CI systems keep of a long log.
 MOST_LINES = 8
 MOST_CHARACTERS = 1500
 
@@ -20,7 +20,7 @@ def reason_of(result):
 
 
 def failure_of(result):
-    """The lines of a failed test that speak of a failure, else its last ones; the whole is in meson's log."""
+    """The lines of a failed test's output that name a failure, otherwise its last lines. Meson's log has all."""
     lines = (result.get("stdout", "") + result.get("stderr", "")).strip().split("\n")
     telling = [line for line in lines if "FAIL" in line or "ERROR" in line]
     return [line[:MOST_CHARACTERS] for line in (telling[:MOST_LINES] or lines[-MOST_LINES:])]

@@ -375,8 +375,8 @@ class Play {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  // libFuzzer's alarm, which comes every few seconds, would interrupt a connect() or recv(). It is
-  // told afterwards, and every wait has a limit.
+  // libFuzzer's SIGALRM, which comes every few seconds, would interrupt connect() and recv(). It is
+  // delivered after the input, and every wait in it has a limit.
   sigset_t alarm, before;
   sigemptyset(&alarm);
   sigaddset(&alarm, SIGALRM);

@@ -9,8 +9,8 @@ RANGE = 12000
 
 
 def free_ports(count):
-    """Ports that nobody listens on, below those that the kernel hands out itself: a connection of a test beside this
-    one does not take them before the program listens there."""
+    """Ports on which nothing listens. They are below the range from which the kernel assigns ports, so that no
+    connection of another test takes one before the program listens on it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         lowest = int(file.read().split()[0])
     free = []

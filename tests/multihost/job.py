@@ -53,7 +53,7 @@ class Job:
         return self.outputs[rank].read()
 
     def all_text(self):
-        """What the ranks said, for the message of a failure: its cause may be another rank's."""
+        """The output of all ranks, for failure messages: the cause may be another rank's error."""
         return " | ".join(f"rank {rank}: {self.text(rank).strip()}" for rank in range(len(self.processes)))
 
     def wait_ready(self):

@@ -69,7 +69,7 @@ TEST_CASE("dt trace names the attempts that there can be") {
   }
 }
 
-TEST_CASE("what only this host keeps from connecting is told at once") {
+TEST_CASE("missing descriptors or a missing network of this host are reported at once") {
   const std::string dt = required_variable("DT_COMMAND");
   const Strings ping{dt, "store", "ping", "--store", "127.0.0.1:1", "--timeout-ms", "60000"};
   // One more file than before, until the one that is missing is the connection.

@@ -222,13 +222,14 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
   std::shared_ptr<Event> ended_;
 
   std::deque<OperationPtr> queue_;  ///< not begun
-  /// Sends and receives under way, which progress together: by deadline, then as they were called.
+  /// Sends and receives under way, which progress together. Sorted by deadline, then by call.
   Transfers transfers_;
   /// Of queue_, active_ and transfers_, and of some that have ended.
   Deadline soonest_ = Deadline::never();
-  /// Each queue ends in order: for each rank of this host sends and receives, then the steps.
+  /// Works that the local backend completes in order: the sends to each rank of this host, the
+  /// receives from it (2 * local rank, + 1), and last the steps of collectives.
   std::vector<std::deque<LocalWork>> local_works_;
-  size_t local_count_ = 0;  ///< in all of them
+  size_t local_count_ = 0;  ///< works in all queues
   std::map<std::pair<int32_t, bool>, int64_t>
       messages_;                                         ///< begun, by peer and whether they go out
   std::map<int32_t, std::shared_ptr<tcp::Link>> links_;  ///< by rank of the communicator

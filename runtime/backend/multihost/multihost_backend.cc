@@ -280,7 +280,8 @@ class MultihostBackend final : public Backend {
     const int64_t now = monotonic_ns();
     if (options_.meter == nullptr || work.done()) return now;
     if (now - since_ns < kCountWaitMs * 1'000'000) return since_ns;
-    // One task for what many waiters count before the loop's thread comes to it: it may be behind.
+    // At most one task is posted at a time, because the loop's thread may be behind. `this`
+    // outlives the task: the destructor runs its own task behind all that were posted.
     if (uncounted_ns_.fetch_add(now - since_ns) == 0) {
       loop()->post(
           [this, conductor = conductor_] { conductor->count_wait(uncounted_ns_.exchange(0)); });
@@ -300,7 +301,7 @@ class MultihostBackend final : public Backend {
   std::atomic<int> completion_fd_{-1};
   std::atomic<bool> settled_{false};
   std::atomic<uint64_t> submitted_{0};
-  std::atomic<int64_t> uncounted_ns_{0};  ///< of waits; not zero: a task is posted that takes it
+  std::atomic<int64_t> uncounted_ns_{0};  ///< waited; not zero while a task is posted that takes it
   Interrupt interrupt_;                   ///< fired: broken, for good
   const std::shared_ptr<Conductor> conductor_;
 };

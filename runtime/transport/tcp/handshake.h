@@ -46,8 +46,8 @@ class Handshake : public std::enable_shared_from_this<Handshake> {
                                            const net::Security& security, Judge judge,
                                            Accepted accepted, std::function<void()> dropped,
                                            int64_t silence_ms = kSilenceMs);
-  /// A stranger that connects and says nothing is dropped after this. Long, because a rank whose
-  /// machine is busy would lose the job by it; the mesh bounds how many there are.
+  /// A connection that does not greet within this time is dropped. The time is long because a rank
+  /// on a busy machine may be slow to greet; the mesh limits the number of such connections.
   static constexpr int64_t kSilenceMs = 60'000;
   /// No callback runs afterwards.
   void close();
