@@ -70,8 +70,7 @@ std::string token_text(const Config& config) {
 }
 
 void print_table(const launch::Place& place, const Config& config) {
-  const std::string rank =
-      place.rank < 0 ? "known when all processes have come," : std::to_string(place.rank);
+  const std::string rank = place.rank < 0 ? "(known after the join)" : std::to_string(place.rank);
   printf("rank %s of %d (launcher: %s)\ntoken: %s\n\n%s", rank.c_str(), place.world_size,
          place.launcher.c_str(), token_text(config).c_str(), config.dump_text().c_str());
 }

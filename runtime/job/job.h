@@ -132,6 +132,7 @@ class Job {
   Status cannot_serve(const Config& config, const Status& why) const;
   Status exchange_address(const Config& config, const Wait& wait);
   Status exchange_token(const Wait& wait);
+  /// Sets the rank of a process whose launcher names only its node and its place there.
   Status settle_rank(const Wait& wait);
   store::ClientOptions client_options() const;
   Status connect(const Config& config, const Wait& wait);
@@ -178,8 +179,9 @@ class Job {
   /// `silent`: the rank is lost, and its process may still be there.
   void fail(const Status& status, bool silent = false, bool store_gone = false);
   Status lost(const store::LocalRecord& record) const;
-  /// Which operation a local rank entered last, for messages.
+  /// Logs version, place, backend and store at level debug.
   void tell_start() const;
+  /// Adds to `info` which operation a local rank entered last.
   void add_last_operation(int32_t world_rank, ErrorInfo* info) const;
 
   /// Why operations on the device did not end in time.

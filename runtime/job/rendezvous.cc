@@ -242,7 +242,7 @@ Result<std::shared_ptr<store::Client>> Job::connect_or_meet(store::ClientOptions
                     "this job listens");
 }
 
-/// Over a connection of its own, because one that joins has a rank from the beginning.
+/// Uses a connection of its own, because a connection that joins states its rank in the greeting.
 Status Job::settle_rank(const Wait& wait) {
   store::ClientOptions options = client_options();
   options.rank = -1;

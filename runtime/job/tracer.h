@@ -36,7 +36,7 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
   /// Null: record.entries is 0.
   const std::shared_ptr<record::Recorder>& recorder() const { return recorder_; }
   const std::shared_ptr<record::Meter>& meter() const { return meter_; }
-  /// What the join told, and the rank with which this process came to it.
+  /// Sets what the join returned, and this process's rank.
   void joined(int32_t rank, int32_t attempt, uint64_t session);
 
   /// Writes the file now; the path. `directory` empty: trace.dir.

@@ -35,8 +35,8 @@ struct Place {
   bool port_taken = false;    ///< the launcher listens on master_port: rank 0 must not bind it
   bool store_served = false;  ///< that listener is a store of dt: rank 0 connects to it
   std::string job_id;         ///< empty unknown
-  /// Node rank and local rank are known, and the processes of lower nodes are not: all processes
-  /// tell each other where they are, and the ranks follow.
+  /// Node rank and local rank are known, but not how many processes lower nodes have. The processes
+  /// exchange their places in the store, and each computes its rank from them.
   bool settles_ranks = false;
   int32_t attempt = 0;                  ///< how often the job was started before
   Exchange exchange = Exchange::kNone;  ///< how the ranks learn the missing address or port

@@ -59,7 +59,8 @@ struct Facts {
   bool address_by_convention = false;  ///< the address alone, whoever says the port
   /// A launcher that cannot have been set up by hand: whatever is around it has started it.
   bool nested = false;
-  /// The ranks follow once all processes have come; that of a node from 1 on is -1 here.
+  /// Ranks are known only when all processes have met. On node 1 and later nodes Field::kRank is
+  /// -1.
   bool settles_ranks = false;
   /// It knows rank and size only: an equal family that knows more names the launcher.
   bool bare = false;

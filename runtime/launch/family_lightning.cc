@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A child of Lightning's own launcher: LOCAL_RANK, NODE_RANK, WORLD_SIZE and MASTER_*, the rank
-// left to Lightning. It follows where the nodes are known; else all processes say where they are
-// when they meet, and those of the first node know theirs before.
+// left to Lightning. The rank follows if the number of nodes is known, and on the first node.
+// Otherwise the processes exchange their places when they meet.
 #include "launch/facts.h"
 
 namespace dt::launch {

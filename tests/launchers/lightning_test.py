@@ -46,7 +46,7 @@ def check_config(launches):
     code, out, err = launches.run([DT, "config", "--json"], environment(variables))
     expect(code == 0 and '"rank": null, "world_size": 4, "local_rank": 1' in out, f"{code}: {out}{err}")
     code, out, err = launches.run([DT, "config"], environment(variables))
-    expect(out.startswith("rank known when all processes have come, of 4 (launcher: lightning)"), out + err)
+    expect(out.startswith("rank (known after the join) of 4 (launcher: lightning)"), out + err)
 
 
 def main():
