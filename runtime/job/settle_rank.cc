@@ -18,6 +18,7 @@ constexpr const char* kPlacePrefix = "dt.places/";
 constexpr const char* kCountKey = "dt.places";
 constexpr const char* kResultKey = "dt.node_sizes";
 constexpr char kNoRanks = '!';
+constexpr size_t kNamedMax = 8;
 constexpr int64_t kNamingMs = 1000;  // for looking who is missing, while rank 0 still serves
 
 using Places = std::set<std::pair<int32_t, int32_t>>;  // node rank, local rank
@@ -63,8 +64,9 @@ std::string result_of(const Places& places) {
   return text;
 }
 
-/// Where all nodes have as many processes as the largest one that is seen.
-std::vector<std::string> missing_of(const Places& places, int32_t world_size) {
+/// The missing places, as if all nodes had as many processes as the largest node that was seen.
+/// Names kNamedMax of them, because a process with a wrong NODE_RANK may make them billions.
+std::string missing_text(const Places& places, int32_t world_size) {
   int32_t nodes = 1;
   int32_t per_node = 1;
   for (const auto& [node, local] : places) {
@@ -75,10 +77,12 @@ std::vector<std::string> missing_of(const Places& places, int32_t world_size) {
   std::vector<std::string> missing;
   for (int32_t node = 0; node < nodes; ++node) {
     for (int32_t local = 0; local < per_node; ++local) {
-      if (places.count({node, local}) == 0) missing.push_back(place_text(node, local));
+      if (places.count({node, local}) != 0) continue;
+      if (missing.size() == kNamedMax) return store::item_list(missing) + " and others";
+      missing.push_back(place_text(node, local));
     }
   }
-  return missing;
+  return store::item_list(missing);
 }
 
 Status too_late(store::Client& client, const NodeProcess& self, const Wait& wait) {
@@ -86,8 +90,8 @@ Status too_late(store::Client& client, const NodeProcess& self, const Wait& wait
   std::string text =
       format("%zu of %d processes have come, and the rank of this one (%s) follows from all",
              places.size(), self.world_size, place_text(self.node_rank, self.local_rank).c_str());
-  const std::vector<std::string> missing = missing_of(places, self.world_size);
-  if (!missing.empty()) text += "; missing: " + store::item_list(missing);
+  const std::string missing = missing_text(places, self.world_size);
+  if (!missing.empty()) text += "; missing: " + missing;
   return Status(Code::kTimeout, "rendezvous: " + text +
                                     "; look at what they printed, or raise rendezvous.timeout_ms");
 }

@@ -72,6 +72,17 @@ TEST_CASE("settle_rank: node 0 waits for nobody, and the others name who is miss
         "look at what they printed, or raise rendezvous.timeout_ms");
 }
 
+TEST_CASE("settle_rank: a process with a wrong node rank costs the others no memory") {
+  StoreJob job(4);
+  auto client = job.connect(-1);
+  REQUIRE(client->set("dt.places/2147483646.2147483646", "x", patiently()).ok());
+  auto other = job.connect(-1);
+  const Status late = settle_rank(*other, process(1, 0, 4), briefly(200)).status();
+  CHECK(late.code() == Code::kTimeout);
+  CHECK(contains(late.message(), "missing: node 0 local rank 0, node 0 local rank 1, "));
+  CHECK(contains(late.message(), " and others; "));
+}
+
 TEST_CASE("settle_rank: two processes of one place, a gap, and too many are refused") {
   StoreJob job(4);
   auto client = job.connect(-1);
