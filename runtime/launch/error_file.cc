@@ -55,7 +55,7 @@ void put(const std::string& path, const std::string& text, bool replace) {
 ErrorFile::ErrorFile(const Environment& variables, int32_t rank)
     : path_(variable(variables, "TORCHELASTIC_ERROR_FILE")), rank_(rank) {
   const int32_t local_rank = number(variable(variables, "LOCAL_RANK"));
-  if (local_rank < 0 || number(variable(variables, "RANK")) != rank) return;
+  if (rank < 0 || local_rank < 0 || number(variable(variables, "RANK")) != rank) return;
   if (!std::string_view(path_).ends_with(file_name(local_rank))) return;
   local_rank_ = local_rank;
   local_size_ = number(variable(variables, "LOCAL_WORLD_SIZE"));

@@ -18,7 +18,7 @@ namespace dt::launch {
 class ErrorFile {
  public:
   ErrorFile() = default;
-  /// `rank` of the job. Without the variable nothing is ever written.
+  /// `rank` of the job, or -1 while it is not known. Without the variable nothing is ever written.
   ErrorFile(const Environment& variables, int32_t rank);
 
   bool named() const { return !path_.empty(); }

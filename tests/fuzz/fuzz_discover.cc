@@ -39,7 +39,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const dt::launch::Place& place = found.value();
-  const bool good = place.rank >= 0 && place.world_size >= 1 && place.rank < place.world_size &&
+  // The rank of a process on node 1 or a later one follows when all have met, and only then.
+  const bool met_later = place.settles_ranks && place.node_rank > 0;
+  const bool good = (met_later ? place.rank == -1 && place.local_rank >= 0 : place.rank >= 0) &&
+                    place.world_size >= 1 && place.rank < place.world_size &&
                     in_range(place.local_rank, place.local_size) &&
                     in_range(place.node_rank, place.node_count) &&
                     place.local_size <= place.world_size && place.node_count <= place.world_size;
