@@ -259,6 +259,7 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   }
   options.host = host_name_;
   options.spin_us = config.integer("host.spin_us");
+  options.spin_adapts = config.boolean("host.spin_adapts");
   options.inline_bytes = config.integer("host.inline_bytes");
   options.slot_bytes = config.integer("host.slot_bytes");
   options.ring_bytes = config.integer("host.ring_bytes");

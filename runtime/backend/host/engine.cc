@@ -115,7 +115,7 @@ void HostEngine::Progress::stop() {
 
 void HostEngine::Progress::loop() {
   // Where this thread runs is the matter of host.progress_cpus.
-  Patience waiting(arena_->oversubscribed(), spin_ns_, nullptr);
+  SpinPolicy waiting = spin_policy(thread_contention_, nullptr);
   Round round;
   for (bool sleepy = false;;) {
     // Which doorbell to sleep on follows from the round before; the round after prepare() is what
@@ -135,7 +135,7 @@ void HostEngine::Progress::loop() {
       bell.cancel();
     }
     if (sleepy || round.progressed) waiting.renew();
-    sleepy = !sleepy && !round.progressed && (!round.pending || !waiting.linger());
+    sleepy = !sleepy && !round.progressed && (!round.pending || !waiting.spin());
   }
 }
 

@@ -30,6 +30,8 @@ class HostEngine {
     std::string host;                  ///< name of this host, for messages
     /// How long a waiter polls before it sleeps. May differ between ranks.
     int64_t spin_us = 50;
+    /// Waiters do not poll while other busy threads take the processors. May differ between ranks.
+    bool spin_adapts = true;
     /// No progress thread: operations advance inside calls of dt only. May differ between ranks.
     bool by_caller = false;
     NumaHome home;                    ///< of this rank

@@ -158,7 +158,7 @@ Status HostBackend::finish_helping(Work& work) {
 /// still: only who has the turn takes from the inbox.
 Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<Work>* out_work) {
   collective::Transfer transfer;
-  Patience patience = engine_->progress().patience();
+  SpinPolicy spin_policy = engine_->progress().spin_policy();
   for (bool noted = false;;) {
     Status status;
     const Step step = advance_transfer(collective, transfer, &status);
@@ -167,8 +167,8 @@ Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<
     if (interrupt_.fired()) return interrupt_.status();
     Deadline others = Deadline::never();
     const bool moved = step == Step::kProgressed || help_others(false, &others);
-    if (moved) patience.renew();
-    if (pending() || (!moved && !patience.linger())) break;
+    if (moved) spin_policy.renew();
+    if (pending() || (!moved && !spin_policy.spin())) break;
   }
   helpers_.fetch_add(1, std::memory_order_seq_cst);
   *out_work = std::make_shared<Work>();
@@ -183,23 +183,23 @@ Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<
 Status HostBackend::run_here(const Collective& collective) {
   channel_.start(collective);
   note_last(collective, channel_.sequence());
-  Patience patience = engine_->progress().patience();
+  SpinPolicy spin_policy = engine_->progress().spin_policy();
   for (;;) {
     const Step step = advance_channel();
     if (step == Step::kDone) break;
     if (interrupt_.fired()) return interrupt_.status();
     Deadline others = Deadline::never();
     if (step == Step::kProgressed || help_others(false, &others)) {
-      patience.renew();
+      spin_policy.renew();
       continue;
     }
-    if (patience.linger()) continue;
+    if (spin_policy.spin()) continue;
     const uint32_t ticket = doorbell_.prepare();
     const Step again = advance_channel();
     if (again != Step::kBlocked || interrupt_.fired() || help_others(true, &others)) {
       doorbell_.cancel();
       if (again == Step::kDone) break;
-      patience.renew();
+      spin_policy.renew();
       continue;
     }
     const Deadline deadline = excuse_.apply(collective.deadline);
@@ -207,8 +207,8 @@ Status HostBackend::run_here(const Collective& collective) {
       doorbell_.cancel();
       return break_with(channel_.timed_out());
     }
-    sleep(ticket, deadline.earlier(others), patience.since_ns(), channel_.awaited());
-    patience.renew();
+    sleep(ticket, deadline.earlier(others), spin_policy.since_ns(), channel_.awaited());
+    spin_policy.renew();
   }
   Status status = channel_.result();
   return breaks(status) ? break_with(std::move(status)) : status;
@@ -218,7 +218,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
   if (work.done()) return true;
   const bool only_looks = wait.deadline.passed();
   helpers_.fetch_add(1, std::memory_order_seq_cst);
-  Patience patience = engine_->progress().patience();
+  SpinPolicy spin_policy = engine_->progress().spin_policy();
   bool sleepy = false;
   for (;;) {
     const uint32_t ticket = sleepy ? doorbell_.prepare() : 0;
@@ -237,7 +237,7 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
       if (wait.interrupt != nullptr) {
         deadline = deadline.earlier(Deadline::after_ms(kInterruptPollMs));
       }
-      sleep(ticket, deadline, patience.since_ns(), advance.awaited);
+      sleep(ticket, deadline, spin_policy.since_ns(), advance.awaited);
     } else if (sleepy) {
       doorbell_.cancel();
     }
@@ -245,8 +245,8 @@ bool HostBackend::wait(Work& work, const Wait& wait) {
       leave_help();
       return done;
     }
-    if (sleepy || awake) patience.renew();
-    sleepy = !sleepy && !awake && !patience.linger();
+    if (sleepy || awake) spin_policy.renew();
+    sleepy = !sleepy && !awake && !spin_policy.spin();
   }
 }
 

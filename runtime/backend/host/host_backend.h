@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/host/host.h"
-#include "backend/host/patience.h"
+#include "backend/host/spin_policy.h"
 #include "backend/host/turn.h"
 #include "base/fifo.h"
 #include "base/guarded.h"

@@ -8,8 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "backend/host/contention.h"
 #include "backend/host/host.h"
-#include "backend/host/patience.h"
+#include "backend/host/spin_policy.h"
 #include "base/guarded.h"
 #include "base/wait.h"
 
@@ -32,15 +33,14 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
   Progress(std::shared_ptr<shm::HostArena> arena, const Options& options)
       : arena_(std::move(arena)),
         spin_ns_(options.spin_us * 1000),
+        spin_adapts_(options.spin_adapts),
         by_caller_(options.by_caller),
         processors_(options.processors) {
     if (options.spread) spread_.emplace(arena_);
   }
 
   /// Of a caller's thread.
-  Patience patience() {
-    return {arena_->oversubscribed(), spin_ns_, spread_.has_value() ? &*spread_ : nullptr};
-  }
+  SpinPolicy spin_policy() { return spin_policy(contention_, spread_ ? &*spread_ : nullptr); }
   /// A caller's thread goes to sleep.
   void rest() {
     if (spread_.has_value()) spread_->sleep();
@@ -73,6 +73,9 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
     bool joinable = false;
   };
 
+  SpinPolicy spin_policy(Contention& contention, Spread* spread) {
+    return {arena_->oversubscribed(), spin_ns_, spin_adapts_ ? &contention : nullptr, spread};
+  }
   static void* enter(void* self);
   Status start(State& state);
   void loop();
@@ -80,9 +83,12 @@ class HostEngine::Progress : public std::enable_shared_from_this<HostEngine::Pro
 
   const std::shared_ptr<shm::HostArena> arena_;
   const int64_t spin_ns_;
+  const bool spin_adapts_;
   const bool by_caller_;
   const std::vector<int32_t> processors_;
   std::optional<Spread> spread_;
+  Contention contention_;           ///< seen by callers' threads
+  Contention thread_contention_;    ///< by the progress thread, which may have other processors
   std::atomic<int32_t> queued_{0};  ///< by caller only
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/host/patience.h"
+#include "backend/host/spin_policy.h"
 #include "base/numa.h"
 
 using dt::Deadline;
-using dt::backend::Patience;
+using dt::backend::SpinPolicy;
 using dt::backend::Spread;
 using dt::shm::ArenaListener;
 using dt::shm::HostArena;
@@ -84,14 +84,14 @@ TEST_CASE("Spread: who polls beside another rank leaves, and may run where it mi
   CHECK(arenas.first->own_header().processor.load() == -1);
 }
 
-TEST_CASE("Spread: patience tells where its rank runs, crowded or not") {
+TEST_CASE("Spread: a spinning thread says where its rank runs, oversubscribed or not") {
   const auto arenas = two_ranks();
   for (const bool oversubscribed : {false, true}) {
     CAPTURE(oversubscribed);
     Spread spread(arenas.first);
     arenas.first->own_header().processor.store(-1);
-    Patience patience(oversubscribed, /*spin_ns=*/1'000'000'000, &spread);
-    for (int i = 0; i < 200; ++i) (void)patience.linger();
+    SpinPolicy policy(oversubscribed, /*spin_ns=*/1'000'000'000, /*contention=*/nullptr, &spread);
+    for (int i = 0; i < 200; ++i) (void)policy.spin();
     CHECK(arenas.first->own_header().processor.load() >= 0);
   }
 }

@@ -295,9 +295,11 @@ TEST_CASE("node 0 says whom it waits for, and that its own name does not resolve
   const Port port;
   const auto loop = dt::net::Loop::start().value();
   dt::Guarded<std::vector<std::string>> said;
+  Interrupt reminded;
   Interrupt tried_again;
   const auto sink = [&](dt::LogLevel, const char* text) {
     said.with([&](std::vector<std::string>& lines) { lines.emplace_back(text); });
+    reminded.fire(Status(dt::Code::kAborted, "reminded"));
     if (std::string(text).find("; trying again for ") != std::string::npos) {
       tried_again.fire(Status(dt::Code::kAborted, "enough"));
     }
@@ -305,7 +307,8 @@ TEST_CASE("node 0 says whom it waits for, and that its own name does not resolve
   FleetOptions options = options_of(0, 3, port.number);
   options.remind_ms = 1;
   options.logger = std::make_shared<dt::Logger>(dt::LogLevel::kWarning, sink);
-  CHECK_FALSE(Fleet::meet(loop.get(), options, {Deadline::after_ms(200), nullptr}).ok());
+  const auto alone = Fleet::meet(loop.get(), options, {Deadline::after_ms(kTestMs), &reminded});
+  CHECK(alone.status().message() == "reminded");
   const auto first = [&] {
     return said.with([](std::vector<std::string>& lines) {
       const std::string line = lines.empty() ? "" : lines.front();
