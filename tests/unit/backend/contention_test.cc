@@ -66,15 +66,17 @@ TEST_CASE("SpinPolicy: sleeps at once under contention, with spin_us 0, and not 
   for (const bool oversubscribed : {false, true}) {
     CAPTURE(oversubscribed);
     Contention contention;
-    SpinPolicy quiet(oversubscribed, /*spin_ns=*/1'000'000'000, &contention, nullptr);
-    CHECK(quiet.spin());
     SpinPolicy none(oversubscribed, /*spin_ns=*/0, &contention, nullptr);
     CHECK_FALSE(none.spin());
     yield_long(contention, monotonic_ns() + 3'600'000 * kMs);
     SpinPolicy adapting(oversubscribed, /*spin_ns=*/1'000'000'000, &contention, nullptr);
     CHECK_FALSE(adapting.spin());
     CHECK(adapting.since_ns() > 0);
-    SpinPolicy fixed(oversubscribed, /*spin_ns=*/1'000'000'000, nullptr, nullptr);
-    CHECK(fixed.spin());
   }
+  Contention contention;
+  SpinPolicy quiet(/*oversubscribed=*/false, /*spin_ns=*/1'000'000'000, &contention, nullptr);
+  CHECK(quiet.spin());  // one pause, no yield yet
+  yield_long(contention, monotonic_ns() + 3'600'000 * kMs);
+  SpinPolicy fixed(/*oversubscribed=*/false, /*spin_ns=*/1'000'000'000, nullptr, nullptr);
+  CHECK(fixed.spin());
 }
