@@ -342,6 +342,80 @@ inline int64_t allgatherv_async(int64_t comm, int64_t send, int64_t recv, const 
   });
 }
 #ifndef SWIG
+inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t peer, int64_t send,
+                                int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
+                                const char* name) {
+  dt_collective one;
+  dt_collective_init(&one);
+  one.kind = static_cast<dt_kind>(kind);
+  one.dtype = static_cast<dt_dtype>(dtype);
+  one.op = static_cast<dt_reduce_op>(op);
+  one.peer = peer;
+  one.send = memory(send);
+  one.recv = memory(recv);
+  one.count = count;
+  one.stream = memory(stream);
+  one.timeout_ms = timeout_ms;
+  one.name = name;
+  return one;
+}
+/** As dt_collective_launch(), of a kind with tables. */
+inline dt_status launch_with_tables(int64_t comm, dt_collective& one, const char* data,
+                                    int64_t bytes, dt_work** out) {
+  const std::size_t lists = one.kind == DT_KIND_ALLTOALLV ? 2 : bytes == 0 ? 0 : 1;
+  const Tables tables(comm, data, bytes, lists);
+  const bool sends = one.kind == DT_KIND_ALLTOALLV || one.kind == DT_KIND_SCATTERV;
+  if (sends) {
+    one.send_counts = tables.counts();
+    one.send_offsets = tables.offsets();
+  }
+  if (one.kind != DT_KIND_SCATTERV) {
+    one.recv_counts = tables.counts(sends ? 1 : 0);
+    one.recv_offsets = tables.offsets(sends ? 1 : 0);
+  }
+  return dt_collective_launch(handle<dt_comm>(comm), &one, out);
+}
+#endif
+
+/** dt_collective_launch() of a kind without tables. NAME may be null. */
+inline void launch(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
+                   int64_t send, int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
+                   const char* NAME) {
+  const dt_collective one =
+      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+  detail::check(dt_collective_launch(handle<dt_comm>(comm), &one, nullptr));
+}
+/** The same without waiting; gives a work. */
+inline int64_t launch_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
+                            int64_t send, int64_t recv, int64_t count, int64_t stream,
+                            int64_t timeout_ms, const char* NAME) {
+  const dt_collective one =
+      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+  return issued(
+      [&](dt_work** out) { return dt_collective_launch(handle<dt_comm>(comm), &one, out); });
+}
+/**
+ * dt_collective_launch() of a kind with tables: int64_t in native order, one list of `size` counts
+ * (alltoallv two, what is sent before what is received), then nothing more or as many lists of
+ * offsets. No bytes: this rank is not the root.
+ */
+inline void launch_blocks(int64_t comm, int32_t kind, int32_t dtype, int32_t peer, int64_t send,
+                          int64_t recv, int64_t count, const char* DATA, int64_t BYTES,
+                          int64_t stream, int64_t timeout_ms, const char* NAME) {
+  dt_collective one =
+      collective(kind, dtype, DT_SUM, peer, send, recv, count, stream, timeout_ms, NAME);
+  detail::check(launch_with_tables(comm, one, DATA, BYTES, nullptr));
+}
+/** The same without waiting; gives a work. */
+inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, int32_t peer,
+                                   int64_t send, int64_t recv, int64_t count, const char* DATA,
+                                   int64_t BYTES, int64_t stream, int64_t timeout_ms,
+                                   const char* NAME) {
+  dt_collective one =
+      collective(kind, dtype, DT_SUM, peer, send, recv, count, stream, timeout_ms, NAME);
+  return issued([&](dt_work** out) { return launch_with_tables(comm, one, DATA, BYTES, out); });
+}
+#ifndef SWIG
 #undef DT_TYPES
 #undef DT_REDUCTION
 #endif

@@ -120,6 +120,7 @@ static void dt_throw(JNIEnv* env, const dt::Error& error) {
 %enddef
 DT_OPTIONAL_TEXT(PATH)
 DT_OPTIONAL_TEXT(MESSAGE)
+DT_OPTIONAL_TEXT(NAME)
 
 // ---- Bytes ----
 

@@ -72,7 +72,7 @@ NATIVE(end_of_python)
   }
 }
 %typemap(freearg) (const char* PATH) ""
-%apply (const char* PATH) { (const char* MESSAGE) };
+%apply (const char* PATH) { (const char* MESSAGE), (const char* NAME) };
 %typemap(out) std::string {
   $result = dt::python::from_text($1);
 }

@@ -208,6 +208,26 @@ typedef enum dt_reduce_op {
   DT_REDUCE_OP_FORCE32 = 0x7fffffff
 } dt_reduce_op;
 
+/** Operations of a communicator. */
+typedef enum dt_kind {
+  DT_KIND_ALLREDUCE = 0,
+  DT_KIND_REDUCE = 1,
+  DT_KIND_BROADCAST = 2,
+  DT_KIND_ALLGATHER = 3,
+  DT_KIND_REDUCE_SCATTER = 4,
+  DT_KIND_BARRIER = 5,
+  DT_KIND_SEND = 6,
+  DT_KIND_RECV = 7,
+  DT_KIND_ALLTOALL = 8,
+  DT_KIND_ALLTOALLV = 9,
+  DT_KIND_GATHER = 10,
+  DT_KIND_GATHERV = 11,
+  DT_KIND_SCATTER = 12,
+  DT_KIND_SCATTERV = 13,
+  DT_KIND_ALLGATHERV = 14,
+  DT_KIND_FORCE32 = 0x7fffffff
+} dt_kind;
+
 /** Severity of a log message. */
 typedef enum dt_log_level {
   DT_LOG_ERROR = 0,
@@ -437,26 +457,6 @@ DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
  * @since ABI 0
  */
 DT_API dt_status dt_trace_dump(dt_job* job, const char* directory);
-
-/** Operations, as dt_stats counts them. */
-typedef enum dt_kind {
-  DT_KIND_ALLREDUCE = 0,
-  DT_KIND_REDUCE = 1,
-  DT_KIND_BROADCAST = 2,
-  DT_KIND_ALLGATHER = 3,
-  DT_KIND_REDUCE_SCATTER = 4,
-  DT_KIND_BARRIER = 5,
-  DT_KIND_SEND = 6,
-  DT_KIND_RECV = 7,
-  DT_KIND_ALLTOALL = 8,
-  DT_KIND_ALLTOALLV = 9,
-  DT_KIND_GATHER = 10,
-  DT_KIND_GATHERV = 11,
-  DT_KIND_SCATTER = 12,
-  DT_KIND_SCATTERV = 13,
-  DT_KIND_ALLGATHERV = 14,
-  DT_KIND_FORCE32 = 0x7fffffff
-} dt_kind;
 
 /** What this rank did in operations of one kind, on all communicators. */
 typedef struct dt_kind_stats {
@@ -712,6 +712,74 @@ DT_API dt_status dt_group_begin(dt_comm* comm);
 DT_API dt_status dt_group_end(dt_comm* comm);
 
 /**
+ * One operation of a communicator as data; dt_collective_launch() runs it. The named functions
+ * below (dt_allreduce(), ...) fill it in. size: ranks of the communicator; rank: the caller's.
+ *
+ * | kind | send | recv | tables | peer | in place |
+ * | --- | --- | --- | --- | --- | --- |
+ * | allreduce | count | count | | | recv = send |
+ * | reduce | count | count, root | | root | recv = send |
+ * | broadcast | count, root | count, not root | | root | recv = send |
+ * | allgather | count | size * count | | | send = recv + rank * count |
+ * | reduce_scatter | size * count | count | | | recv = send + rank * count |
+ * | alltoall | size * count | size * count | | | no |
+ * | alltoallv | send table | recv table | send, recv | | no |
+ * | gather | count | size * count, root | | root | send = recv + rank * count |
+ * | gatherv | count | recv table, root | recv, root | root | send = recv + recv_offsets[rank] |
+ * | scatter | size * count, root | count | | root | recv = send + rank * count |
+ * | scatterv | send table, root | count | send, root | root | recv = send + send_offsets[rank] |
+ * | allgatherv | recv_counts[rank] | recv table | recv | | send = recv + recv_offsets[rank] |
+ * | barrier | | | | | |
+ * | send | count | | | the receiver | |
+ * | recv | | count | | the sender | |
+ *
+ * "root" after a size: other ranks may leave it NULL, and dt does not look at it there. A table is
+ * counts [size] and offsets [size], in elements, by rank; offsets NULL: the blocks lie one behind
+ * the other, in rank order. Tables are read before the call returns; buffers are borrowed until the
+ * operation is done.
+ */
+typedef struct dt_collective {
+  uint32_t struct_size;       /**< set by the *_init() function */
+  dt_kind kind;               /**< which operation */
+  dt_dtype dtype;             /**< of the elements; ignored by a barrier */
+  dt_reduce_op op;            /**< of allreduce, reduce and reduce_scatter; otherwise ignored */
+  int32_t peer;               /**< rank in the communicator; see the table; otherwise ignored */
+  int32_t reserved;           /**< zero */
+  int64_t count;              /**< elements, >= 0; see the table; otherwise ignored */
+  int64_t timeout_ms;         /**< limit of this operation; 0: the communicator's; < 0: none */
+  const char* name;           /**< in messages and traces, equal on all ranks; copied; NULL: none */
+  const void* send;           /**< see the table */
+  void* recv;                 /**< see the table */
+  const int64_t* send_counts; /**< elements for each rank; NULL where the kind has none */
+  const int64_t* send_offsets; /**< where they begin in `send`; NULL: one behind the other */
+  const int64_t* recv_counts;  /**< elements from each rank; NULL where the kind has none */
+  const int64_t* recv_offsets; /**< where they go in `recv`; NULL: one behind the other */
+  dt_stream stream;            /**< CUDA stream that produces `send`; ignored over host memory */
+} dt_collective;
+
+/** Sets struct_size and zeroes the rest. @param collective may not be NULL. @thread any */
+static inline void dt_collective_init(dt_collective* collective) {
+  memset(collective, 0, sizeof *collective);
+  collective->struct_size = (uint32_t)sizeof *collective;
+}
+
+/**
+ * Runs one operation. All ranks of the communicator launch the same operations in the same order;
+ * ranks whose kind, dtype, op, count or root differ all get DT_ERR_MISMATCH with both sides, before
+ * data moves. `timeout_ms` may differ.
+ * @param comm       the communicator.
+ * @param collective initialised by dt_collective_init(); read before the call returns.
+ * @param out_work   NULL: the call returns when the result is there (on a GPU: when the operation
+ *                   is enqueued). Otherwise it returns at once with one handle; dt_work_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT: no effect, the message names the field; any communicator
+ *         error, see dt_status.
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_collective_launch(dt_comm* comm, const dt_collective* collective,
+                                      dt_work** out_work);
+
+/**
  * Sums (or averages, multiplies, ...) `count` elements over all ranks; every rank ends with the
  * same bits.
  *
@@ -873,23 +941,23 @@ DT_API dt_status dt_gather(dt_comm* comm, const void* send, void* recv, int64_t 
 /**
  * As dt_gather(), with a count for each rank. Where root expects another count from a rank than
  * that one sends, all ranks get DT_ERR_MISMATCH with both.
- * @param comm       the communicator.
- * @param send       [send_count] elements; on root it may be recv + offsets[root].
- * @param send_count elements of this rank, >= 0.
- * @param recv       room for all on root; ignored elsewhere, like counts and offsets.
- * @param counts     [size] on root: elements of each rank; read before the call returns.
- * @param offsets    [size] on root: where they go in `recv`, in elements; no two overlap; NULL: one
- *                   behind the other, in rank order.
- * @param dtype      of the elements.
- * @param root       rank in the communicator.
- * @param stream     as in dt_allreduce().
- * @param out_work   as in dt_allreduce().
+ * @param comm         the communicator.
+ * @param send         [count] elements; on root it may be recv + recv_offsets[root].
+ * @param count        elements of this rank, >= 0.
+ * @param recv         room for all on root; ignored elsewhere, like recv_counts and recv_offsets.
+ * @param recv_counts  [size] on root: elements of each rank; read before the call returns.
+ * @param recv_offsets [size] on root: where they go in `recv`, in elements; no two overlap; NULL:
+ *                     one behind the other, in rank order.
+ * @param dtype        of the elements.
+ * @param root         rank in the communicator.
+ * @param stream       as in dt_allreduce().
+ * @param out_work     as in dt_allreduce().
  * @return as dt_allreduce().
  * @thread any; serialised per communicator
  * @since ABI 0
  */
-DT_API dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t send_count, void* recv,
-                            const int64_t* counts, const int64_t* offsets, dt_dtype dtype,
+DT_API dt_status dt_gatherv(dt_comm* comm, const void* send, int64_t count, void* recv,
+                            const int64_t* recv_counts, const int64_t* recv_offsets, dt_dtype dtype,
                             int32_t root, dt_stream stream, dt_work** out_work);
 
 /**
@@ -913,44 +981,46 @@ DT_API dt_status dt_scatter(dt_comm* comm, const void* send, void* recv, int64_t
 /**
  * As dt_scatter(), with a count for each rank. Where a rank expects another count than root has for
  * it, all ranks get DT_ERR_MISMATCH with both.
- * @param comm       the communicator.
- * @param send       the elements for all on root; ignored elsewhere, like counts and offsets.
- * @param counts     [size] on root: elements for each rank; read before the call returns.
- * @param offsets    [size] on root: where they begin in `send`, in elements; NULL: one behind the
- *                   other, in rank order.
- * @param recv       [recv_count] elements; on root it may be send + offsets[root].
- * @param recv_count elements for this rank, >= 0.
- * @param dtype      of the elements.
- * @param root       rank in the communicator.
- * @param stream     as in dt_allreduce().
- * @param out_work   as in dt_allreduce().
+ * @param comm         the communicator.
+ * @param send         the elements for all on root; ignored elsewhere, like send_counts and
+ *                     send_offsets.
+ * @param send_counts  [size] on root: elements for each rank; read before the call returns.
+ * @param send_offsets [size] on root: where they begin in `send`, in elements; NULL: one behind the
+ *                     other, in rank order.
+ * @param recv         [count] elements; on root it may be send + send_offsets[root].
+ * @param count        elements for this rank, >= 0.
+ * @param dtype        of the elements.
+ * @param root         rank in the communicator.
+ * @param stream       as in dt_allreduce().
+ * @param out_work     as in dt_allreduce().
  * @return as dt_allreduce().
  * @thread any; serialised per communicator
  * @since ABI 0
  */
-DT_API dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* counts,
-                             const int64_t* offsets, void* recv, int64_t recv_count, dt_dtype dtype,
+DT_API dt_status dt_scatterv(dt_comm* comm, const void* send, const int64_t* send_counts,
+                             const int64_t* send_offsets, void* recv, int64_t count, dt_dtype dtype,
                              int32_t root, dt_stream stream, dt_work** out_work);
 
 /**
  * As dt_allgather(), with a count for each rank. All ranks name the same counts, or all get
  * DT_ERR_MISMATCH with a rank and its count on both sides.
- * @param comm     the communicator.
- * @param send     [counts[rank]] elements; may be recv + offsets[rank].
- * @param recv     room for everybody's.
- * @param counts   [size] elements of each rank, >= 0; read before the call returns, like offsets.
- * @param offsets  [size] where they go in `recv`, in elements; no two overlap; NULL: one behind the
- *                 other, in rank order. May differ between ranks.
- * @param dtype    of the elements.
- * @param stream   as in dt_allreduce().
- * @param out_work as in dt_allreduce().
+ * @param comm         the communicator.
+ * @param send         [recv_counts[rank]] elements; may be recv + recv_offsets[rank].
+ * @param recv         room for everybody's.
+ * @param recv_counts  [size] elements of each rank, >= 0; read before the call returns, like
+ *                     recv_offsets.
+ * @param recv_offsets [size] where they go in `recv`, in elements; no two overlap; NULL: one behind
+ *                     the other, in rank order. May differ between ranks.
+ * @param dtype        of the elements.
+ * @param stream       as in dt_allreduce().
+ * @param out_work     as in dt_allreduce().
  * @return as dt_allreduce().
  * @thread any; serialised per communicator
  * @since ABI 0
  */
-DT_API dt_status dt_allgatherv(dt_comm* comm, const void* send, void* recv, const int64_t* counts,
-                               const int64_t* offsets, dt_dtype dtype, dt_stream stream,
-                               dt_work** out_work);
+DT_API dt_status dt_allgatherv(dt_comm* comm, const void* send, void* recv,
+                               const int64_t* recv_counts, const int64_t* recv_offsets,
+                               dt_dtype dtype, dt_stream stream, dt_work** out_work);
 
 /**
  * Returns, or completes, when every rank has called it.

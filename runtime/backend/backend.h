@@ -17,8 +17,6 @@ namespace dt::backend {
 
 using collective::Collective;
 using collective::Kind;
-using collective::kind_name;
-using collective::kKindCount;
 
 /// Implements collectives for one communicator. All ranks of the communicator issue the same
 /// operations in the same order; operations complete in issue order, except that adjacent sends and

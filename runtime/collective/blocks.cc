@@ -21,13 +21,6 @@ uint64_t word_of_block(int32_t from, int32_t to, int64_t count) {
 
 }  // namespace
 
-bool moves_blocks(Kind kind) { return kind >= Kind::kAlltoall && kind <= Kind::kAllgatherv; }
-
-bool is_irregular(Kind kind) {
-  return kind == Kind::kAlltoallv || kind == Kind::kGatherv || kind == Kind::kScatterv ||
-         kind == Kind::kAllgatherv;
-}
-
 Extent outgoing(const Collective& collective, int32_t rank, int32_t size, int32_t to) {
   const int64_t count = collective.count;
   switch (collective.kind) {

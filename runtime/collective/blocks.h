@@ -26,15 +26,6 @@ struct Blocks {
   std::vector<Extent> incoming;  ///< of `recv`
 };
 
-/// alltoall, gather, scatter, and all with counts of their own: each element ends as it was, on
-/// one or all ranks. What rank i sends to j is a *block*.
-bool moves_blocks(Kind kind);
-/// Of these, the ones with Collective::blocks; Collective::count then is what the larger of the
-/// caller's two buffers holds, and differs between ranks.
-bool is_irregular(Kind kind);
-/// Every rank gets the same block of a rank.
-inline bool is_multicast(Kind kind) { return kind == Kind::kAllgatherv; }
-
 /// The block that `rank`, which calls it, sends to rank `to` of `size`.
 Extent outgoing(const Collective& collective, int32_t rank, int32_t size, int32_t to);
 /// The place of the block that it gets from rank `from`.

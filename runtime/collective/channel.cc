@@ -221,8 +221,8 @@ Status Channel::disagreement() const {
   if (!differ && distributor_.unbalanced(*collective_, sequence_)) {
     return distributor_.mismatch(*collective_, sequence_);
   }
-  return differ ? mismatch(group_, collective_->kind, sequence(), announced)
-                : nothing_to_give(group_, collective_->kind, sequence(), announced);
+  return differ ? mismatch(group_, *collective_, sequence(), announced)
+                : nothing_to_give(group_, *collective_, sequence(), announced);
 }
 
 const char* Channel::inline_data(int32_t rank) const {
@@ -267,11 +267,11 @@ std::vector<int32_t> Channel::awaited() const {
 }
 
 Status Channel::left_behind(int32_t rank) const {
-  return collective::left_behind(group_, collective_->kind, sequence(), rank);
+  return collective::left_behind(group_, *collective_, sequence(), rank);
 }
 
 Status Channel::timed_out() const {
-  return collective::timed_out(group_, collective_->kind, sequence(), awaited(),
+  return collective::timed_out(group_, *collective_, sequence(), awaited(),
                                moving_ ? "has not finished" : "has not arrived");
 }
 

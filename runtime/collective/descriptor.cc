@@ -12,19 +12,11 @@ namespace dt::collective {
 namespace {
 
 constexpr size_t kListedMax = 8;  // entries of a list in a message
-
-bool reduces(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
-}
+constexpr size_t kLabelMax = 64;  // bytes of an operation's name in a message
 
 int32_t shown_rank(const Group& group, int32_t rank) {
   const int32_t whole = group.options().members[rank].whole_rank;
   return whole >= 0 ? whole : rank;
-}
-
-bool has_root(Kind kind) {
-  return kind == Kind::kReduce || kind == Kind::kBroadcast || kind == Kind::kGather ||
-         kind == Kind::kGatherv || kind == Kind::kScatter || kind == Kind::kScatterv;
 }
 
 }  // namespace
@@ -57,13 +49,13 @@ std::string describe(uint64_t signature, int64_t count, const std::string& name)
     if (!is_irregular(kind)) text += format(" x %lld", static_cast<long long>(count));
     if (has_root(kind)) text += format(" root %d", static_cast<int>(signature >> 32));
   }
-  if (!name.empty()) text += " \"" + name + "\"";
-  return text;
+  return text + label_text(name);
 }
 
-std::string operation_text(const Group& group, Kind kind, int64_t sequence) {
-  return format("%s #%lld on comm \"%s\"", kind_name(kind), static_cast<long long>(sequence),
-                group.options().name.c_str());
+std::string label_text(const std::string& name) {
+  if (name.empty()) return {};
+  return name.size() <= kLabelMax ? " \"" + name + "\""
+                                  : " \"" + name.substr(0, kLabelMax) + "...\"";
 }
 
 std::string member_text(const Group& group, int32_t rank) {
@@ -75,13 +67,15 @@ std::string member_text(const Group& group, int32_t rank) {
   return text + format("pid %lld)", static_cast<long long>(member.pid));
 }
 
-Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32_t culprit,
-               std::string message) {
+Status failure(const Group& group, Code code, const Collective& collective, int64_t sequence,
+               int32_t culprit, const std::string& message) {
   ErrorInfo info;
   info.code = code;
-  info.message = operation_text(group, kind, sequence) + ", rank " +
-                 std::to_string(shown_rank(group, group.rank())) + ": " + std::move(message);
-  info.operation = kind_name(kind);
+  info.operation = kind_name(collective.kind);
+  info.message =
+      format("%s%s #%lld on comm \"%s\", rank %d: %s", info.operation.c_str(),
+             label_text(collective.name).c_str(), static_cast<long long>(sequence),
+             group.options().name.c_str(), shown_rank(group, group.rank()), message.c_str());
   info.sequence = sequence;
   if (culprit >= 0) {
     info.rank = group.options().members[culprit].world_rank;
@@ -91,7 +85,7 @@ Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32
   return Status(std::move(info));
 }
 
-Status mismatch(const Group& group, Kind kind, int64_t sequence,
+Status mismatch(const Group& group, const Collective& collective, int64_t sequence,
                 const std::vector<Announced>& announced) {
   using Key = std::pair<uint64_t, int64_t>;
   const auto key = [](const Announced& one) { return Key(one.signature & ~flag::kAll, one.count); };
@@ -117,13 +111,13 @@ Status mismatch(const Group& group, Kind kind, int64_t sequence,
                    describe(one.signature, one.count, one.name).c_str());
   }
   if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
-  return failure(group, Code::kMismatch, kind, sequence, culprit,
+  return failure(group, Code::kMismatch, collective, sequence, culprit,
                  "ranks disagree: " + text +
                      "; make all ranks issue the same operations in the same order, then go on "
                      "with dt_comm_shrink");
 }
 
-Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
+Status nothing_to_give(const Group& group, const Collective& collective, int64_t sequence,
                        const std::vector<Announced>& announced) {
   std::string text;
   int32_t culprit = -1;
@@ -139,10 +133,10 @@ Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
                    announced[rank].withheld.c_str());
   }
   if (total > listed) text += format("; and %zu more ranks", total - listed);
-  return failure(group, Code::kInvalidState, kind, sequence, culprit, text);
+  return failure(group, Code::kInvalidState, collective, sequence, culprit, text);
 }
 
-Status timed_out(const Group& group, Kind kind, int64_t sequence,
+Status timed_out(const Group& group, const Collective& collective, int64_t sequence,
                  const std::vector<int32_t>& missing, const char* verb) {
   std::string text;
   for (size_t i = 0; i < missing.size(); ++i) {
@@ -164,13 +158,15 @@ Status timed_out(const Group& group, Kind kind, int64_t sequence,
     }
   }
   return failure(
-      group, Code::kTimeout, kind, sequence, missing.empty() ? -1 : missing[0],
+      group, Code::kTimeout, collective, sequence, missing.empty() ? -1 : missing[0],
       format("timed out: %s: %s; look at what these ranks do, or raise collective.timeout_ms", verb,
              text.c_str()));
 }
 
-Status left_behind(const Group& group, Kind kind, int64_t sequence, int32_t rank) {
-  return failure(group, Code::kPeerLost, kind, sequence, rank, member_text(group, rank) + kHasLeft);
+Status left_behind(const Group& group, const Collective& collective, int64_t sequence,
+                   int32_t rank) {
+  return failure(group, Code::kPeerLost, collective, sequence, rank,
+                 member_text(group, rank) + kHasLeft);
 }
 
 }  // namespace dt::collective

@@ -33,8 +33,8 @@ int64_t contribution(const Collective& collective, int32_t members);
 /// `allreduce f32 sum x 1000, "bucket 3"`.
 std::string describe(uint64_t signature, int64_t count, const std::string& name);
 
-/// `allreduce #812 on comm "world"`.
-std::string operation_text(const Group& group, Kind kind, int64_t sequence);
+/// ` "bucket 3"`, cut if long; empty without a name.
+std::string label_text(const std::string& name);
 /// `rank 3 (node7, pid 4711)`; the rank is the member's rank in the communicator, the world rank
 /// stands behind where it differs.
 std::string member_text(const Group& group, int32_t rank);
@@ -46,17 +46,19 @@ struct Announced {
   std::string name;
   std::string withheld;
 };
-Status mismatch(const Group& group, Kind kind, int64_t sequence,
+Status mismatch(const Group& group, const Collective& collective, int64_t sequence,
                 const std::vector<Announced>& announced);
-Status nothing_to_give(const Group& group, Kind kind, int64_t sequence,
+Status nothing_to_give(const Group& group, const Collective& collective, int64_t sequence,
                        const std::vector<Announced>& announced);
 /// `missing`: ranks of the communicator; `verb`: "has not arrived", "has not finished".
-Status timed_out(const Group& group, Kind kind, int64_t sequence,
+Status timed_out(const Group& group, const Collective& collective, int64_t sequence,
                  const std::vector<int32_t>& missing, const char* verb);
 /// `rank` has left the job, and the operation still needs it.
-Status left_behind(const Group& group, Kind kind, int64_t sequence, int32_t rank);
-/// An ErrorInfo about `culprit` (a rank of the communicator, or -1).
-Status failure(const Group& group, Code code, Kind kind, int64_t sequence, int32_t culprit,
-               std::string message);
+Status left_behind(const Group& group, const Collective& collective, int64_t sequence,
+                   int32_t rank);
+/// An ErrorInfo about `culprit` (a rank of the communicator, or -1), whose message begins with
+/// `allreduce "bucket 3" #812 on comm "world", rank 2: `.
+Status failure(const Group& group, Code code, const Collective& collective, int64_t sequence,
+               int32_t culprit, const std::string& message);
 
 }  // namespace dt::collective

@@ -168,8 +168,8 @@ Status Distributor::mismatch(const Collective& collective, uint64_t sequence) co
       [&](int32_t rank, int32_t peer) { return group_.lanes(rank, sequence)[peer].count; },
       [&](int32_t rank, int32_t peer) { return group_.lanes(rank, sequence)[peer].expected; },
       [&](int32_t rank) { return member_text(group_, rank); });
-  return failure(group_, Code::kMismatch, collective.kind, static_cast<int64_t>(sequence),
-                 found.first, found.text);
+  return failure(group_, Code::kMismatch, collective, static_cast<int64_t>(sequence), found.first,
+                 found.text);
 }
 
 Status Distributor::add_source(const Collective& collective, uint64_t sequence, uint64_t signature,

@@ -240,8 +240,7 @@ Status Mailboxes::differs(const Collective& operation, const Transfer& transfer,
   const int32_t sender = sends ? group_.rank() : operation.root;
   const int32_t receiver = sends ? operation.root : group_.rank();
   return failure(
-      group_, Code::kMismatch, operation.kind, static_cast<int64_t>(transfer.number),
-      operation.root,
+      group_, Code::kMismatch, operation, static_cast<int64_t>(transfer.number), operation.root,
       format("the two sides disagree: %s %s, %s %s; make both sides name the same count and type, "
              "then go on with dt_comm_shrink",
              member_text(group_, sender).c_str(), side("sends", box.signature, box.count).c_str(),
@@ -250,12 +249,12 @@ Status Mailboxes::differs(const Collective& operation, const Transfer& transfer,
 }
 
 Status Mailboxes::left_behind(const Collective& operation, const Transfer& transfer) const {
-  return collective::left_behind(group_, operation.kind, static_cast<int64_t>(transfer.number),
+  return collective::left_behind(group_, operation, static_cast<int64_t>(transfer.number),
                                  operation.root);
 }
 
 Status Mailboxes::timed_out(const Collective& operation, const Transfer& transfer) const {
-  return collective::timed_out(group_, operation.kind, static_cast<int64_t>(transfer.number),
+  return collective::timed_out(group_, operation, static_cast<int64_t>(transfer.number),
                                {operation.root},
                                operation.kind == Kind::kSend ? "has not received" : "has not sent");
 }

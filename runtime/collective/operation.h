@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/kinds.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "cuda/runtime.h"
@@ -15,25 +16,7 @@
 
 namespace dt::collective {
 
-enum class Kind : int32_t {
-  kAllreduce = 0,
-  kReduce = 1,
-  kBroadcast = 2,
-  kAllgather = 3,
-  kReduceScatter = 4,
-  kBarrier = 5,
-  kSend = 6,
-  kRecv = 7,
-  kAlltoall = 8,
-  kAlltoallv = 9,
-  kGather = 10,
-  kGatherv = 11,
-  kScatter = 12,
-  kScatterv = 13,
-  kAllgatherv = 14,
-};
-inline constexpr int kKindCount = 15;
-const char* kind_name(Kind kind);
+using dt::Kind;
 
 /// What an operation on a device does beside itself, in the order of the communicator's stream.
 /// With it the operation knows no stream of the caller, who has refused those that record a graph.
@@ -70,7 +53,8 @@ struct Collective {
   /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
   cuda::Stream stream = nullptr;
   std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none
-  Deadline deadline = Deadline::never();
+  int64_t timeout_ms = 0;                 ///< the caller's; 0: as its communicator says; < 0: none
+  Deadline deadline = Deadline::never();  ///< set by the communicator
   record::Mark mark;  ///< of the flight recorder; set by the communicator, none: not recorded
   std::string name;   ///< label for messages ("bucket 3"), may be empty
   /// Set: this rank takes part but has nothing to give, and why ("no gradient for #3 fc.bias").
@@ -78,7 +62,7 @@ struct Collective {
   /// all withholding ranks, moves no data, and leaves the communicator usable.
   std::shared_ptr<const std::string> withheld;
 
-  bool is_transfer() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+  bool is_transfer() const { return dt::is_transfer(kind); }
 };
 
 }  // namespace dt::collective

@@ -8,8 +8,7 @@ namespace dt::collective {
 
 Way choose_way(Kind kind, Dtype dtype, int32_t hosts, int64_t bytes) {
   if (hosts <= 2) return Way::kDirect;
-  const bool sums = kind != Kind::kBroadcast && kind != Kind::kAllgather;
-  const bool rounds_each_hop = sums && (dtype == Dtype::kF16 || dtype == Dtype::kBf16);
+  const bool rounds_each_hop = reduces(kind) && (dtype == Dtype::kF16 || dtype == Dtype::kBf16);
   if (kind == Kind::kBroadcast || kind == Kind::kReduce) {
     return bytes < Schedule::kChainFromBytes || rounds_each_hop ? Way::kDirect : Way::kRing;
   }

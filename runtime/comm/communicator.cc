@@ -5,17 +5,6 @@
 
 namespace dt::comm {
 
-namespace {
-
-bool has_root(backend::Kind kind) {
-  using backend::Kind;
-  return kind == Kind::kReduce || kind == Kind::kBroadcast || kind == Kind::kSend ||
-         kind == Kind::kRecv || kind == Kind::kGather || kind == Kind::kGatherv ||
-         kind == Kind::kScatter || kind == Kind::kScatterv;
-}
-
-}  // namespace
-
 Communicator::Communicator(Options options)
     : options_(std::move(options)),
       timeout_ms_(options_.timeout_ms),
@@ -47,7 +36,7 @@ record::Slot* Communicator::begin_record(record::Track* track,
   call.kind = static_cast<uint8_t>(collective.kind);
   call.dtype = static_cast<uint8_t>(collective.dtype);
   call.op = static_cast<uint8_t>(collective.op);
-  call.root = has_root(collective.kind) ? collective.root : -1;
+  call.root = traits(collective.kind).peer == PeerRole::kNone ? -1 : collective.root;
   call.count = collective.count;
   call.label = &collective.name;
   call.queued = queued;
@@ -82,6 +71,12 @@ Deadline Communicator::deadline() const {
       .later_ns(grace_until_ns_.load(std::memory_order_relaxed));
 }
 
+Deadline Communicator::deadline_of(const backend::Collective& collective) const {
+  if (collective.timeout_ms == 0) return deadline();
+  return collective.timeout_ms < 0 ? Deadline::never()
+                                   : Deadline::roughly_after_ms(collective.timeout_ms);
+}
+
 void Communicator::excuse(int64_t max_ms) {
   const int64_t timeout_ms = timeout_ms_.load(std::memory_order_relaxed);
   options_.backend->excuse(monotonic_ns() + (max_ms + timeout_ms) * 1'000'000);
@@ -93,19 +88,19 @@ Status Communicator::run(backend::Collective& collective) {
     DT_TRY(submit(collective, work));
     return options_.backend->wait_stream(*work, collective.stream);
   }
-  collective.deadline = deadline();
+  collective.deadline = deadline_of(collective);
   return run_recorded(*options_.backend, track_.get(), collective);
 }
 
 Status Communicator::run_on_host(backend::Collective& collective) {
   backend::Backend& backend = *options_.backend;
   if (backend.device() == nullptr) return run(collective);
-  collective.deadline = deadline();
+  collective.deadline = deadline_of(collective);
   return run_recorded(backend.on_host(), host_track_.get(), collective);
 }
 
 Status Communicator::submit(backend::Collective& collective, std::shared_ptr<backend::Work> work) {
-  collective.deadline = deadline();
+  collective.deadline = deadline_of(collective);
   record::Slot* const slot = begin_record(track_.get(), collective, true);
   collective.mark = {options_.recorder.get(), slot};
   if (slot != nullptr) work->record(options_.recorder, slot);

@@ -105,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   explicit Communicator(Options options);
+  Deadline deadline_of(const backend::Collective& collective) const;
   /// In the flight recorder; null: not there.
   record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
                              bool queued);

@@ -464,13 +464,13 @@ void Job::add_last_operation(int32_t world_rank, ErrorInfo* info) const {
     const auto local_rank = static_cast<int32_t>(found - ranks.begin());
     const shm::LastOperation& last = engines[age]->arena()->header(local_rank).last;
     const int64_t kind = last.kind.load(std::memory_order_relaxed);
-    const bool none = kind < 0 || kind >= backend::kKindCount;
+    const bool none = kind < 0 || kind >= kKindCount;
     if (none && age > 0) continue;
     if (none) {
       info->message += "; it had entered no operation yet";
       return;
     }
-    info->operation = backend::kind_name(static_cast<backend::Kind>(kind));
+    info->operation = kind_name(static_cast<backend::Kind>(kind));
     info->sequence = last.sequence.load(std::memory_order_relaxed);
     info->message += format("; the last operation it entered was %s #%lld", info->operation.c_str(),
                             static_cast<long long>(info->sequence));

@@ -68,7 +68,7 @@ store::Activity Job::activity() {
   told.inside = seen.pulse.inside;
   told.stalled = told.inside && stall_warn_ms_ > 0 && seen.age_ms >= stall_warn_ms_;
   told.communicator = std::move(seen.communicator);
-  told.operation = backend::kind_name(seen.pulse.kind);
+  told.operation = kind_name(seen.pulse.kind);
   told.sequence = seen.pulse.sequence;
   told.label = std::move(seen.pulse.label);
   told.age_ms = seen.age_ms;

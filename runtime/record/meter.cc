@@ -3,22 +3,9 @@
 
 #include <algorithm>
 
+#include "base/kinds.h"
+
 namespace dt::record {
-namespace {
-
-// The numbers of collective::Kind, which lies above; tests/unit/record holds the two together.
-constexpr size_t kAllreduce = 0;
-constexpr size_t kAllgather = 3;
-constexpr size_t kReduceScatter = 4;
-constexpr size_t kAlltoall = 8;
-constexpr size_t kAlltoallv = 9;
-constexpr size_t kGather = 10;
-constexpr size_t kGatherv = 11;
-constexpr size_t kScatter = 12;
-constexpr size_t kScatterv = 13;
-constexpr size_t kAllgatherv = 14;
-
-}  // namespace
 
 double bus_bandwidth(const Totals::Kind& kind) {
   return kind.busy_ns == 0
@@ -41,20 +28,19 @@ Meter::Meter(int32_t world_size)
   std::fill(std::begin(unknown.bus), std::end(unknown.bus), 1.0);
 }
 
-/// PERFORMANCE.md of nccl-tests: what each rank must at least send, or receive, per byte.
 Meter::Factors Meter::factors_of(int32_t size) {
   Factors factors;
   std::fill(std::begin(factors.parts), std::end(factors.parts), 1);
   std::fill(std::begin(factors.bus), std::end(factors.bus), 1.0);
   const double rest = static_cast<double>(size - 1) / size;
-  factors.bus[kAllreduce] = 2 * rest;
-  for (const size_t kind : {kAllgather, kReduceScatter, kAlltoall, kGather, kScatter}) {
-    factors.parts[kind] = size;
-    factors.bus[kind] = rest;
-  }
-  // `count` is that of the larger buffer already.
-  for (const size_t kind : {kAlltoallv, kGatherv, kScatterv, kAllgatherv}) {
-    factors.bus[kind] = rest;
+  for (const KindTraits& kind : kKindTraits) {
+    const auto index = static_cast<size_t>(kind.kind);
+    // With tables `count` is that of the larger buffer already.
+    const bool per_rank =
+        kind.send.holds == Holds::kCountPerRank || kind.recv.holds == Holds::kCountPerRank;
+    if (per_rank) factors.parts[index] = size;
+    if (kind.bus == BusFactor::kOthers) factors.bus[index] = rest;
+    if (kind.bus == BusFactor::kTwiceOthers) factors.bus[index] = 2 * rest;
   }
   return factors;
 }

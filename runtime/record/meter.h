@@ -17,7 +17,7 @@ namespace dt::record {
 
 /// What a rank did so far. Nothing in it ever becomes less.
 struct Totals {
-  static constexpr size_t kKinds = 16;  ///< room for collective::Kind; beyond, nothing is counted
+  static constexpr size_t kKinds = 16;  ///< room for dt::Kind; beyond, nothing is counted
 
   struct Kind {
     int64_t operations = 0;  ///< that have ended, failures among them

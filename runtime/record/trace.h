@@ -5,16 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "base/kinds.h"
 #include "base/status.h"
 
 namespace dt::record {
 
-/// An operation's kind is the number of its collective::Kind, or this: a split of the communicator.
+/// An operation's kind is the number of its dt::Kind, or this: a split of the communicator.
 inline constexpr uint8_t kSplitKind = 64;
-inline constexpr uint8_t kSendKind = 6;
-inline constexpr uint8_t kRecvKind = 7;
+inline constexpr auto kSendKind = static_cast<uint8_t>(Kind::kSend);
+inline constexpr auto kRecvKind = static_cast<uint8_t>(Kind::kRecv);
 
-constexpr bool is_transfer(uint8_t kind) { return kind == kSendKind || kind == kRecvKind; }
+constexpr bool is_transfer(uint8_t kind) { return dt::is_transfer(static_cast<Kind>(kind)); }
 
 enum class State : uint8_t {
   kQueued = 0,   ///< the program has called it

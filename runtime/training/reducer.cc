@@ -203,7 +203,7 @@ Status Reducer::missing_on_device() const {
   info.code = Code::kInvalidState;
   info.rank = comm_->world_rank(comm_->rank());
   info.pid = getpid();
-  info.operation = backend::kind_name(Kind::kAllreduce);
+  info.operation = kind_name(Kind::kAllreduce);
   info.message = format(
       "reducer on comm \"%s\": rank %d (pid %lld): %s; every rank must call dt_reducer_ready "
       "for every parameter in each step; go on with dt_comm_shrink",

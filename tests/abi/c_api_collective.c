@@ -74,11 +74,11 @@ static void check_table_refusals(const fixture* f) {
   REFUSES("recv_counts[0] is -1",
           dt_alltoallv(c, a, &five, NULL, b, &below, NULL, DT_F32, NULL, &work));
   REFUSES("2^63", dt_alltoallv(c, a, &five, &huge, b, &five, NULL, DT_F32, NULL, &work));
-  REFUSES("offsets[0]", dt_gatherv(c, a, N, b, &five, &below, DT_F32, 0, NULL, &work));
-  REFUSES("offsets[0]", dt_scatterv(c, a, &five, &below, b, N, DT_F32, 0, NULL, &work));
-  REFUSES("offsets[0]", dt_allgatherv(c, a, b, &five, &below, DT_F32, NULL, &work));
-  REFUSES("send_count is -1", dt_gatherv(c, a, -1, b, &five, NULL, DT_F32, 0, NULL, &work));
-  REFUSES("recv_count is -1", dt_scatterv(c, a, &five, NULL, b, -1, DT_F32, 0, NULL, &work));
+  REFUSES("recv_offsets[0]", dt_gatherv(c, a, N, b, &five, &below, DT_F32, 0, NULL, &work));
+  REFUSES("send_offsets[0]", dt_scatterv(c, a, &five, &below, b, N, DT_F32, 0, NULL, &work));
+  REFUSES("recv_offsets[0]", dt_allgatherv(c, a, b, &five, &below, DT_F32, NULL, &work));
+  REFUSES("count is -1", dt_gatherv(c, a, -1, b, &five, NULL, DT_F32, 0, NULL, &work));
+  REFUSES("count is -1", dt_scatterv(c, a, &five, NULL, b, -1, DT_F32, 0, NULL, &work));
   REFUSES("sends 5 elements to itself and expects 4",
           dt_alltoallv(c, a, &five, NULL, b, &four, NULL, DT_F32, NULL, &work));
   REFUSES("sends 5 elements to itself and expects 4",
@@ -187,6 +187,75 @@ static void check_blocks(const fixture* f, const float* send) {
   OK(dt_scatter(f->comm, NULL, NULL, 0, DT_F32, 0, NULL, NULL));
 }
 
+static dt_collective described(dt_kind kind, const void* send, void* recv) {
+  dt_collective one;
+  dt_collective_init(&one);
+  one.kind = kind;
+  one.dtype = DT_F32;
+  one.send = send;
+  one.recv = recv;
+  one.count = N;
+  return one;
+}
+
+/* The descriptor itself; what it shares with the named functions is tested there. */
+static void check_launch(const fixture* f) {
+  float send[N];
+  float recv[N] = {0};
+  const int64_t five = N;
+  dt_work* work = NULL;
+  fill(send);
+  dt_collective one = described(DT_KIND_ALLREDUCE, send, recv);
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_collective_launch(h, &one, &work));
+  REFUSES("collective", dt_collective_launch(f->comm, NULL, &work));
+  one.struct_size = 0;
+  REFUSES("dt_collective_init", dt_collective_launch(f->comm, &one, &work));
+  one.struct_size = (uint32_t)sizeof one;
+  one.reserved = 1;
+  REFUSES("reserved", dt_collective_launch(f->comm, &one, &work));
+  one.reserved = 0;
+  for (int i = 0; i < 3; ++i) {
+    static const int kinds[] = {-1, 15, 0x7fffffff};
+    one.kind = (dt_kind)kinds[i];
+    REFUSES("no dt_kind", dt_collective_launch(f->comm, &one, &work));
+  }
+  /* A table that the kind does not read. */
+  one.kind = DT_KIND_ALLTOALL;
+  one.send_counts = &five;
+  REFUSES("send_counts is not NULL, but alltoall has no such table",
+          dt_collective_launch(f->comm, &one, &work));
+  one = described(DT_KIND_SCATTERV, send, recv);
+  one.send_counts = &five;
+  one.recv_offsets = &five;
+  REFUSES("recv_offsets is not NULL, but scatterv has no such table",
+          dt_collective_launch(f->comm, &one, &work));
+  EXPECT(work == NULL);
+
+  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_ALLGATHERV; ++kind) {
+    if (kind == DT_KIND_SEND || kind == DT_KIND_RECV) continue;
+    memset(recv, 0, sizeof recv);
+    one = described((dt_kind)kind, send, recv);
+    one.name = "five";
+    one.timeout_ms = 60000;
+    if (kind == DT_KIND_ALLTOALLV || kind == DT_KIND_SCATTERV) one.send_counts = &five;
+    if (kind == DT_KIND_ALLTOALLV || kind == DT_KIND_GATHERV || kind == DT_KIND_ALLGATHERV)
+      one.recv_counts = &five;
+    OK(dt_collective_launch(f->comm, &one, kind % 2 == 0 ? &work : NULL));
+    EXPECT((work != NULL) == (kind % 2 == 0));
+    if (work != NULL) {
+      int32_t done = 0;
+      OK(dt_work_wait(work, -1, &done));
+      EXPECT(done == 1);
+      dt_work_destroy(work);
+      work = NULL;
+    }
+    /* The root of a broadcast keeps its result in `send`. */
+    EXPECT(kind == DT_KIND_BARRIER || kind == DT_KIND_BROADCAST || filled(recv));
+  }
+  one = described(DT_KIND_SEND, send, NULL);
+  REFUSES("peer 0 is this rank itself", dt_collective_launch(f->comm, &one, &work));
+}
+
 void test_collectives(const fixture* f) {
   check_refusals(f);
   static const dt_reduce_op ops[] = {DT_SUM, DT_AVG, DT_PROD, DT_MIN, DT_MAX};
@@ -217,6 +286,7 @@ void test_collectives(const fixture* f) {
   OK(dt_broadcast(f->comm, all, N, DT_F32, 0, NULL, NULL));
   EXPECT(filled(all));
   check_blocks(f, send);
+  check_launch(f);
   OK(dt_barrier(f->comm, NULL, NULL));
   float grouped[N] = {0};
   dt_comm* none = NULL;

@@ -32,6 +32,24 @@ DT_FIELD(dt_error_info, host, 32, 256);
 DT_FIELD(dt_error_info, operation, 288, 64);
 DT_FIELD(dt_error_info, message, 352, 2048);
 
+DT_SIZE(dt_collective, 104);
+DT_FIELD(dt_collective, struct_size, 0, 4);
+DT_FIELD(dt_collective, kind, 4, 4);
+DT_FIELD(dt_collective, dtype, 8, 4);
+DT_FIELD(dt_collective, op, 12, 4);
+DT_FIELD(dt_collective, peer, 16, 4);
+DT_FIELD(dt_collective, reserved, 20, 4);
+DT_FIELD(dt_collective, count, 24, 8);
+DT_FIELD(dt_collective, timeout_ms, 32, 8);
+DT_FIELD(dt_collective, name, 40, 8);
+DT_FIELD(dt_collective, send, 48, 8);
+DT_FIELD(dt_collective, recv, 56, 8);
+DT_FIELD(dt_collective, send_counts, 64, 8);
+DT_FIELD(dt_collective, send_offsets, 72, 8);
+DT_FIELD(dt_collective, recv_counts, 80, 8);
+DT_FIELD(dt_collective, recv_offsets, 88, 8);
+DT_FIELD(dt_collective, stream, 96, 8);
+
 DT_SIZE(dt_place, 852);
 DT_FIELD(dt_place, struct_size, 0, 4);
 DT_FIELD(dt_place, rank, 4, 4);

@@ -229,7 +229,7 @@ TEST_CASE("job: blocks that overlap where they are received are refused, with bo
                          "recv_offsets[2] is 4 with 2 elements, recv_offsets[0] is 5 with 2; give "
                          "offsets that keep them apart");
     const char* const both =
-        "overlap in recv: offsets[2] is 4 with 2 elements, offsets[0] is 5 with 2";
+        "overlap in recv: recv_offsets[2] is 4 with 2 elements, recv_offsets[0] is 5 with 2";
     right = right &&
             refused(dt_allgatherv(rank.world, from, recv.data(), counts.data(), overlapping.data(),
                                   DT_I32, nullptr, nullptr),

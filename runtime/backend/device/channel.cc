@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/descriptor.h"
+
 namespace dt::backend {
 namespace {
 
@@ -67,7 +69,7 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
           Code::kInvalidArgument,
           format("%s on comm \"%s\": the stream records a CUDA graph, and dt cannot be part "
                  "of one; end the capture before, or give another stream",
-                 collective::kind_name(collective.kind), options_.name.c_str()));
+                 kind_name(collective.kind), options_.name.c_str()));
     }
   }
   auto operation = operations_.make();
@@ -571,11 +573,10 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
                               const std::string& message) const {
   ErrorInfo info;
   info.code = code;
-  info.operation = collective::kind_name(operation.collective.kind);
+  info.operation = kind_name(operation.collective.kind);
   info.sequence = operation.sequence;
-  const std::string& label = operation.collective.name;
   info.message = format("%s%s #%lld on comm \"%s\", %s: %s", info.operation.c_str(),
-                        label.empty() ? "" : (" \"" + label + "\"").c_str(),
+                        collective::label_text(operation.collective.name).c_str(),
                         static_cast<long long>(operation.sequence), options_.name.c_str(),
                         options_.self.c_str(), message.c_str());
   return Status(std::move(info));

@@ -26,7 +26,7 @@ std::string get_text(const char (&source)[N]) {
 }
 
 bool irregular(const Said& said) {
-  return collective::is_irregular(static_cast<collective::Kind>(said.signature & 0xff));
+  return is_irregular(static_cast<collective::Kind>(said.signature & 0xff));
 }
 
 using Call = std::pair<uint64_t, int64_t>;
@@ -89,14 +89,14 @@ std::string Roster::member_text(int32_t of_rank, int64_t pid) const {
 }
 
 Status Roster::failure(Code code, collective::Kind kind, int64_t sequence, int32_t culprit,
-                       int64_t pid, const std::string& message) const {
+                       int64_t pid, const std::string& message, const std::string& label) const {
   ErrorInfo info;
   info.code = code;
-  info.message = collective::kind_name(kind);
+  info.message = kind_name(kind) + collective::label_text(label);
   if (sequence >= 0) info.message += format(" #%lld", static_cast<long long>(sequence));
   info.message += format(" on comm \"%s\", rank %d (%s): %s", name.c_str(), rank,
                          host_name(rank).c_str(), message.c_str());
-  info.operation = collective::kind_name(kind);
+  info.operation = kind_name(kind);
   info.sequence = sequence;
   if (culprit >= 0) {
     info.rank = world_ranks[culprit];
@@ -119,7 +119,7 @@ uint64_t balance_of(const std::vector<Statement>& statements) {
 Said said_of(const collective::Collective& collective, int32_t rank, int32_t size) {
   Said said{collective::signature_of(collective), collective.count};
   if (collective.kind == collective::Kind::kBarrier) said.count = 0;
-  if (collective::is_irregular(collective.kind)) {
+  if (is_irregular(collective.kind)) {
     said.count = static_cast<int64_t>(collective::balance(collective, rank, size));
   }
   if (collective.withheld) said.signature |= flag::kWithheld;

@@ -82,9 +82,7 @@ class Conductor : public std::enable_shared_from_this<Conductor> {
     std::shared_ptr<Work> work;
     int64_t called_ns = 0;  ///< by the monotonic clock, when the loop heard of it
     bool begun = false;
-    bool is_transfer() const {
-      return collective.kind == Kind::kSend || collective.kind == Kind::kRecv;
-    }
+    bool is_transfer() const { return collective.is_transfer(); }
   };
   using OperationPtr = std::shared_ptr<Operation>;
   struct EndsBefore {

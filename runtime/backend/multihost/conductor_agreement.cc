@@ -40,7 +40,7 @@ void Conductor::state() {
   });
   rides_ = alike && rides(active_->collective);
   if (alike) {
-    if (collective::is_irregular(active_->collective.kind)) add_balances();
+    if (is_irregular(active_->collective.kind)) add_balances();
     statements_.assign(1, own_statement_);
     statements_[0].rank = roster_.leader(roster_.host());
     statements_[0].more = roster_.local_size() - 1;
@@ -130,8 +130,7 @@ void Conductor::judge() {
       good &= host == roster_.host() || payload_at_[host] >= 0;
     }
     good &= !active_->collective.withheld;
-    const bool unbalanced =
-        good && collective::is_irregular(active_->collective.kind) && balance_of(all) != 0;
+    const bool unbalanced = good && is_irregular(active_->collective.kind) && balance_of(all) != 0;
     for (Statement& statement : all) {
       if (good || statement.pid != 0) continue;
       for (int32_t host = 0; host < roster_.topology.host_count(); ++host) {
@@ -196,7 +195,7 @@ void Conductor::begin_move(const Collective& collective) {
   stages_.clear();
   stage_ = 0;
   sums_due_ = nullptr;
-  if (collective::moves_blocks(collective.kind)) {
+  if (moves_blocks(collective.kind)) {
     stages_ = collective::block_stages(collective, roster_.topology, roster_.rank);
     return;
   }

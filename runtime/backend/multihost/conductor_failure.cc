@@ -52,7 +52,8 @@ Status Conductor::failure_of(const Operation* operation, Code code, int32_t culp
   const Kind kind = operation != nullptr ? operation->collective.kind : Kind::kBarrier;
   const int64_t pid = culprit >= 0 ? mesh_.peer(roster_.world_ranks[culprit]).pid : 0;
   const bool numbered = operation != nullptr && operation == active_.get();
-  return roster_.failure(code, kind, numbered ? sequence_ : -1, culprit, pid, message);
+  return roster_.failure(code, kind, numbered ? sequence_ : -1, culprit, pid, message,
+                         operation != nullptr ? operation->collective.name : std::string());
 }
 
 std::string Conductor::peer_text(int32_t peer) const {

@@ -176,9 +176,7 @@ class MultihostBackend final : public Backend {
   /// Whom this rank exchanges blocks with: all, or the root.
   Status know_partners(const Collective& collective, const Wait& wait) {
     const Roster& roster = options_.roster;
-    const bool rooted = collective.kind == Kind::kGather || collective.kind == Kind::kGatherv ||
-                        collective.kind == Kind::kScatter || collective.kind == Kind::kScatterv;
-    if (rooted && collective.root != roster.rank) {
+    if (has_root(collective.kind) && collective.root != roster.rank) {
       if (roster.topology.host[collective.root] == roster.host()) return {};
       return options_.mesh->know({roster.world_ranks[collective.root]}, wait);
     }
@@ -197,7 +195,7 @@ class MultihostBackend final : public Backend {
     DT_TRY(interrupt_.status());
     DT_TRY(loop()->check_not_forked());
     const Wait wait{collective.deadline, &interrupt_};
-    if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv) {
+    if (collective.is_transfer()) {
       const Roster& roster = options_.roster;
       if (roster.topology.host[collective.root] == roster.host()) return {};
       return options_.mesh->know({roster.world_ranks[collective.root]}, wait);
@@ -207,7 +205,7 @@ class MultihostBackend final : public Backend {
       DT_TRY(options_.mesh->know(contacts_, wait));
       knows_contacts_.store(true, std::memory_order_relaxed);
     }
-    return collective::moves_blocks(collective.kind) ? know_partners(collective, wait) : Status();
+    return moves_blocks(collective.kind) ? know_partners(collective, wait) : Status();
   }
   Status enqueue(const Collective& collective, std::shared_ptr<Work> work) {
     submitted_.fetch_add(1);

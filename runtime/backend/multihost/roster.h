@@ -31,10 +31,10 @@ struct Roster {
   /// `rank 3 (node7, pid 4711)`; the world rank stands behind where it differs, the pid where
   /// known.
   std::string member_text(int32_t of_rank, int64_t pid) const;
-  /// `allreduce #812 on comm "world", rank 3 (node7): ` in front of `message`. `culprit`: a rank of
-  /// the communicator, or -1.
+  /// `allreduce "bucket 3" #812 on comm "world", rank 3 (node7): ` in front of `message`.
+  /// `culprit`: a rank of the communicator, or -1. `label`: the operation's name, if it has one.
   Status failure(Code code, collective::Kind kind, int64_t sequence, int32_t culprit, int64_t pid,
-                 const std::string& message) const;
+                 const std::string& message, const std::string& label = {}) const;
 };
 
 }  // namespace dt::backend

@@ -323,24 +323,23 @@ Status NcclCarrier::begin(std::span<const Collective* const> operations) {
   in_progress_ = false;
   if (options_.size == 1) {
     for (const Collective* each : operations) {
-      DT_TRY(collective::moves_blocks(each->kind) ? copy_own_block(*each) : enqueue_alone(*each));
+      DT_TRY(moves_blocks(each->kind) ? copy_own_block(*each) : enqueue_alone(*each));
     }
     return {};
   }
   for (const Collective* each : operations) {
     DT_TRY(scale_before(*each));
-    if (collective::moves_blocks(each->kind)) DT_TRY(copy_own_block(*each));
+    if (moves_blocks(each->kind)) DT_TRY(copy_own_block(*each));
   }
   const char* call = "";
-  if (operations.size() == 1 && !collective::moves_blocks(operations[0]->kind)) {
+  if (operations.size() == 1 && !moves_blocks(operations[0]->kind)) {
     const nccl::Answer answer = enqueue(*operations[0], &call);
     return called(call, answer);
   }
   DT_TRY(called("ncclGroupStart", nccl().group_start()));
   nccl::Answer answer = nccl::Answer::kSuccess;
   for (const Collective* each : operations) {
-    answer =
-        collective::moves_blocks(each->kind) ? enqueue_blocks(*each, &call) : enqueue(*each, &call);
+    answer = moves_blocks(each->kind) ? enqueue_blocks(*each, &call) : enqueue(*each, &call);
     if (answer != nccl::Answer::kSuccess && answer != nccl::Answer::kInProgress) break;
   }
   const nccl::Answer ended = nccl().group_end();
@@ -361,8 +360,8 @@ Status NcclCarrier::progress(std::vector<const Collective*>* ended) {
 
 /// One rank: its own part is the result.
 Status NcclCarrier::enqueue_alone(const Collective& collective) {
-  if (collective.kind == Kind::kSend || collective.kind == Kind::kRecv ||
-      collective.send == collective.recv || collective.count == 0 || collective.recv == nullptr) {
+  if (collective.is_transfer() || collective.send == collective.recv || collective.count == 0 ||
+      collective.recv == nullptr) {
     return {};
   }
   return device_->runtime().copy(collective.recv, collective.send, bytes_of(collective),
@@ -470,10 +469,9 @@ Status NcclCarrier::scale_before(const Collective& collective) {
 }
 
 Status NcclCarrier::divide_after(const Collective& collective) {
-  const bool reduces = collective.kind == Kind::kAllreduce ||
-                       collective.kind == Kind::kReduceScatter ||
-                       (collective.kind == Kind::kReduce && collective.root == options_.rank);
-  if (!reduces || collective.op != ReduceOp::kAvg || collective.count == 0 ||
+  const bool has_sum = reduces(collective.kind) && (!traits(collective.kind).recv.root_only ||
+                                                    collective.root == options_.rank);
+  if (!has_sum || collective.op != ReduceOp::kAvg || collective.count == 0 ||
       scales_before(collective)) {
     return {};
   }

@@ -63,7 +63,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
   }
 
   Status run(const Collective& collective) override {
-    if (collective.kind != Kind::kSend && collective.kind != Kind::kRecv) {
+    if (!collective.is_transfer()) {
       DT_TRY(broken());
       return transfer(collective);
     }
@@ -177,7 +177,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
                       &collective.send, 1, collective.count);
       return {};
     }
-    if (collective::moves_blocks(collective.kind)) {
+    if (moves_blocks(collective.kind)) {
       const collective::Extent from = collective::outgoing(collective, 0, 1, 0);
       const collective::Extent to = collective::incoming(collective, 0, 1, 0);
       const int64_t element = dtype_bytes(collective.dtype);
@@ -191,10 +191,6 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     // The reduction of one contribution is the contribution, the mean of one value the value.
     if (collective.kind != Kind::kBarrier) copy(collective.send, collective.recv, collective);
     return {};
-  }
-
-  static bool reduces(Kind kind) {
-    return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
   }
 
   static void copy(const void* from, void* to, const Collective& collective) {

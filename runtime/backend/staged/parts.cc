@@ -19,52 +19,41 @@ Extent cut(Extent whole, int64_t begin, int64_t count) {
 
 }  // namespace
 
-int64_t Parts::sent(const Collective& collective) const {
-  switch (collective.kind) {
-    case Kind::kReduceScatter:
-    case Kind::kAlltoall:
-    case Kind::kAlltoallv:
-    case Kind::kGatherv: return size_;
-    case Kind::kScatter:
-    case Kind::kScatterv: return collective.root == rank_ ? size_ : 0;
-    case Kind::kRecv:
-    case Kind::kBarrier: return 0;
-    case Kind::kBroadcast: return collective.root == rank_ ? 1 : 0;
-    default: return 1;
+int64_t Parts::of(const Collective& collective, const KindBuffer& buffer) const {
+  if (buffer.root_only && collective.root != rank_) return 0;
+  switch (buffer.holds) {
+    case Holds::kNothing: return 0;
+    case Holds::kOwnEntry: return 1;
+    case Holds::kCount: return is_irregular(collective.kind) ? size_ : 1;
+    case Holds::kCountPerRank:
+    case Holds::kTable: return size_;
   }
+  return 0;
+}
+
+int64_t Parts::sent(const Collective& collective) const {
+  return of(collective, traits(collective.kind).send);
 }
 
 int64_t Parts::received(const Collective& collective) const {
-  switch (collective.kind) {
-    case Kind::kAllgather:
-    case Kind::kAllgatherv:
-    case Kind::kAlltoall:
-    case Kind::kAlltoallv:
-    case Kind::kScatterv: return size_;
-    case Kind::kGather:
-    case Kind::kGatherv: return collective.root == rank_ ? size_ : 0;
-    case Kind::kSend:
-    case Kind::kBarrier: return 0;
-    case Kind::kReduce: return collective.root == rank_ ? 1 : 0;
-    default: return 1;
-  }
+  return of(collective, traits(collective.kind).recv);
 }
 
 int64_t Parts::most(const Collective& collective) const {
-  if (collective::moves_blocks(collective.kind)) return size_;
+  if (moves_blocks(collective.kind)) return size_;
   return std::max<int64_t>({sent(collective), received(collective), 1});
 }
 
 Extent Parts::sent_at(const Collective& collective, int64_t part, int64_t begin,
                       int64_t count) const {
-  if (!collective::is_irregular(collective.kind)) return {part * collective.count + begin, count};
+  if (!is_irregular(collective.kind)) return {part * collective.count + begin, count};
   return cut(collective::outgoing(collective, rank_, size_, static_cast<int32_t>(part)), begin,
              count);
 }
 
 Extent Parts::received_at(const Collective& collective, int64_t part, int64_t begin,
                           int64_t count) const {
-  if (!collective::is_irregular(collective.kind)) return {part * collective.count + begin, count};
+  if (!is_irregular(collective.kind)) return {part * collective.count + begin, count};
   return cut(collective::incoming(collective, rank_, size_, static_cast<int32_t>(part)), begin,
              count);
 }
@@ -72,7 +61,7 @@ Extent Parts::received_at(const Collective& collective, int64_t part, int64_t be
 std::shared_ptr<const Blocks> Parts::chunk_of(const Collective& collective, int64_t begin,
                                               int64_t count) const {
   auto blocks = std::make_shared<Blocks>();
-  const bool multicast = collective::is_multicast(collective.kind);
+  const bool multicast = is_multicast(collective.kind);
   int64_t sent = 0;
   int64_t received = 0;
   for (int32_t part = 0; part < size_; ++part) {
@@ -109,7 +98,7 @@ Result<int64_t> Parts::longest(const Collective& collective,
       [](int32_t rank) { return format("rank %d", rank); });
   ErrorInfo info;
   info.code = Code::kMismatch;
-  info.operation = collective::kind_name(collective.kind);
+  info.operation = kind_name(collective.kind);
   info.message = format("%s, rank %d: %s", info.operation.c_str(), rank_, found.text.c_str());
   return Status(std::move(info));
 }

@@ -38,6 +38,8 @@ class Parts {
                           const std::vector<int64_t>& tables) const;
 
  private:
+  int64_t of(const collective::Collective& collective, const KindBuffer& buffer) const;
+
   const int32_t rank_;
   const int32_t size_;
 };

@@ -303,7 +303,7 @@ void StagedCarrier::begin_flow(const Collective* collective) {
   flow_.collective = collective;
   flow_.step =
       std::max<int64_t>(1, kChunkBytes / parts_.most(*collective) / dtype_bytes(collective->dtype));
-  flow_.compared = !collective::is_irregular(collective->kind);
+  flow_.compared = !is_irregular(collective->kind);
   if (flow_.compared && collective->kind != Kind::kBarrier) flow_.count = collective->count;
 }
 
@@ -389,7 +389,7 @@ Status StagedCarrier::give_to_host() {
   on_host.send = given;
   on_host.recv = on_host.kind == Kind::kBroadcast ? given : given + kChunkBytes;
   on_host.count = flow_.count == 0 ? 0 : chunk_at(flow_.at).count;
-  if (collective::is_irregular(on_host.kind)) {
+  if (is_irregular(on_host.kind)) {
     on_host.blocks = parts_.chunk_of(*flow_.collective, flow_.at, on_host.count);
   }
   flow_.work = std::make_shared<Work>();
@@ -399,7 +399,7 @@ Status StagedCarrier::give_to_host() {
 Status StagedCarrier::copy_in(const Collective& collective, Chunk chunk, Half* half) {
   cuda::Runtime& runtime = device_->runtime();
   const int64_t element = dtype_bytes(collective.dtype);
-  const bool multicast = collective::is_multicast(collective.kind);
+  const bool multicast = is_multicast(collective.kind);
   char* to = static_cast<char*>(half->memory);
   for (int64_t part = 0; part < (multicast ? 1 : parts_.sent(collective)); ++part) {
     const auto from = parts_.sent_at(collective, part, chunk.begin, chunk.count);

@@ -2,14 +2,13 @@
 #include "cli/trace/words.h"
 
 #include "base/dtype.h"
-#include "collective/blocks.h"
-#include "collective/operation.h"
+#include "base/kinds.h"
 
 namespace dt::cli::trace {
 
 std::string kind_text(uint8_t kind) {
   if (kind == record::kSplitKind) return "split";
-  return collective::kind_name(static_cast<collective::Kind>(kind));
+  return kind_name(static_cast<Kind>(kind));
 }
 
 std::string operation_text(const record::Trace& trace, const record::Entry& entry) {
@@ -23,18 +22,17 @@ std::string operation_text(const record::Trace& trace, const record::Entry& entr
 }
 
 std::string signature_text(const record::Entry& entry) {
-  using collective::Kind;
   std::string text = kind_text(entry.kind);
   const auto kind = static_cast<Kind>(entry.kind);
   if (entry.kind == record::kSplitKind || kind == Kind::kBarrier) return text;
   // Counts of these may differ between ranks.
-  if (collective::is_irregular(kind)) {
+  if (is_irregular(kind)) {
     text += format(" of %s", dtype_name(static_cast<Dtype>(entry.dtype)));
   } else {
     text += format(" of %lld x %s", static_cast<long long>(entry.count),
                    dtype_name(static_cast<Dtype>(entry.dtype)));
   }
-  if (kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter) {
+  if (reduces(kind)) {
     text += format(", %s", reduce_op_name(static_cast<ReduceOp>(entry.op)));
   }
   if (entry.root >= 0 && !record::is_transfer(entry.kind)) text += format(", root %d", entry.root);

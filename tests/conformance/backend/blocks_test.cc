@@ -74,7 +74,7 @@ struct Case {
   bool misaligned = false;
   bool in_place = false;  ///< where the kind has it
 
-  bool irregular() const { return dt::collective::is_irregular(kind); }
+  bool irregular() const { return dt::is_irregular(kind); }
   /// Elements that rank `from` sends to rank `to` of `size`.
   int64_t count(int32_t from, int32_t to, int32_t size) const {
     const bool gathers = kind == Kind::kGather || kind == Kind::kGatherv;
@@ -86,9 +86,9 @@ struct Case {
     return (from * 7 + to * 3) % 5 * unit / 2;
   }
   std::string text(int32_t size) const {
-    return dt::format("%s %s x %lld root %d layout %d%s%s%s%s of %d ranks",
-                      dt::backend::kind_name(kind), dtype_name(dtype), static_cast<long long>(unit),
-                      root, static_cast<int>(layout), send_shared ? " send shared" : "",
+    return dt::format("%s %s x %lld root %d layout %d%s%s%s%s of %d ranks", dt::kind_name(kind),
+                      dtype_name(dtype), static_cast<long long>(unit), root,
+                      static_cast<int>(layout), send_shared ? " send shared" : "",
                       recv_shared ? " recv shared" : "", misaligned ? " misaligned" : "",
                       in_place ? " in place" : "", size);
   }
@@ -314,7 +314,7 @@ TEST_CASE("Blocks: any kind, from any root, may be the first operation of a worl
       rank.expect(rank.backend->wait(*sent, {send.deadline}), "sent");
       rank.expect_ok(sent->status(), "send");
       rank.expect(in == recv.root, dt::format("got %d from %d", in, recv.root));
-    } else if (dt::collective::moves_blocks(kind)) {
+    } else if (dt::moves_blocks(kind)) {
       Case one;
       one.kind = kind;
       one.unit = 3;
@@ -342,7 +342,7 @@ TEST_CASE("Blocks: any kind, from any root, may be the first operation of a worl
     for (const auto& [each, rooted] : kinds) {
       const Kind kind = each;
       for (int32_t root = 0; root < (rooted ? size : 1); ++root) {
-        CAPTURE(dt::backend::kind_name(kind));
+        CAPTURE(dt::kind_name(kind));
         CAPTURE(root);
         on_block_setups({blocks_over_hosts(of_rank)}, [&](Rank& rank) {
           // No operation of the world comes before, which would make the connections.
@@ -484,7 +484,7 @@ TEST_CASE("Blocks: a rank with nothing to give fails the operation everywhere, n
                       blocks->incoming.assign(size, {0, 0});
                       Collective collective;
                       collective.kind = kind;
-                      if (dt::collective::is_irregular(kind)) collective.blocks = blocks;
+                      if (dt::is_irregular(kind)) collective.blocks = blocks;
                       collective.dtype = Dtype::kI32;
                       collective.send = send.data();
                       collective.recv = recv.data();

@@ -250,10 +250,9 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
   collective.recv = recv;
   collective.count = count;
   collective.deadline = Deadline::after_ms(kOperationMs);
-  const std::string what =
-      dt::format("%s %s %s x %lld root %d placement %d of %d ranks", dt::backend::kind_name(kind),
-                 dtype_name(dtype), reduce_op_name(op), static_cast<long long>(count), root,
-                 static_cast<int>(placement), size);
+  const std::string what = dt::format(
+      "%s %s %s x %lld root %d placement %d of %d ranks", dt::kind_name(kind), dtype_name(dtype),
+      reduce_op_name(op), static_cast<long long>(count), root, static_cast<int>(placement), size);
   const Status status = rank.run(collective);
   if (!status.ok()) return rank.expect_ok(status, what);
   if (kind == Kind::kReduce && rank.rank != root) return;

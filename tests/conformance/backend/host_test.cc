@@ -53,7 +53,7 @@ TEST_CASE("Host: ranks that disagree all get MISMATCH with both sides, and the c
                       contains(text, dt::format("allreduce f32 sum x %d \"bucket 3\"",
                                                 static_cast<int>(count + 1))),
                   "both sides: " + text);
-      rank.expect(contains(text, "allreduce #1 on comm \"world\"") &&
+      rank.expect(contains(text, "allreduce \"bucket 3\" #1 on comm \"world\"") &&
                       contains(text, "rank 2 (world rank 102, thishost, pid "),
                   "where: " + text);
       rank.expect(status.info().rank == 102 && status.info().pid == getpid() &&

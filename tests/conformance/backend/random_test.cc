@@ -202,7 +202,7 @@ class Player {
 
   std::string what(const Operation& operation) const {
     return dt::format("turn %u, %s x %lld", operation.turn.number,
-                      dt::backend::kind_name(operation.turn.kind),
+                      dt::kind_name(operation.turn.kind),
                       static_cast<long long>(operation.turn.count));
   }
   dt::Deadline soon() { return dt::Deadline::after_ms(static_cast<int64_t>(random_() % 2)); }

@@ -59,7 +59,7 @@ TEST_CASE("bytes and bus bytes are those of nccl-tests, for each kind and number
     const uint8_t size_class = meter.size_class(size);
     CHECK(size_class != 0);
     CHECK(meter.size_class(size) == size_class);
-    for (int kind = 0; kind < dt::collective::kKindCount; ++kind) {
+    for (int kind = 0; kind < dt::kKindCount; ++kind) {
       meter.count(ended(static_cast<Kind>(kind), size_class, 2400));
     }
     const Totals totals = meter.read();

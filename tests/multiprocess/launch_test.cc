@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations described by a dt_collective: what the named functions cannot say.
+#include <string>
+#include <vector>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+dt_collective sum_of(int64_t* value, const char* name, int64_t timeout_ms) {
+  dt_collective one;
+  dt_collective_init(&one);
+  one.kind = DT_KIND_ALLREDUCE;
+  one.dtype = DT_I64;
+  one.send = value;
+  one.recv = value;
+  one.count = 1;
+  one.name = name;
+  one.timeout_ms = timeout_ms;
+  return one;
+}
+
+}  // namespace
+
+TEST_CASE("launch: an operation's own limit ends it, and its name is in the message") {
+  const auto outcomes = run_ranks(3, [](const Rank& rank) -> dt_status {
+    if (rank.rank == 1) return dt_store_barrier(rank.job, "after", 3, 20000);
+    int64_t value = 1;
+    const dt_collective one = sum_of(&value, "loss of step 7", rank.rank == 0 ? 200 : 0);
+    const dt_status status = dt_collective_launch(rank.world, &one, nullptr);
+    const std::string message = dt_last_error();
+    RANK_TRY(dt_store_barrier(rank.job, "after", 3, 20000));
+    if (status != DT_ERR_TIMEOUT) return DT_ERR_INTERNAL;
+    return contains(message, "allreduce \"loss of step 7\" #") && contains(message, "rank 1")
+               ? DT_OK
+               : DT_ERR_INTERNAL;
+  });
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("launch: a negative limit is none, whatever the communicator's is") {
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_comm* other = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, 0, 0, &other));
+    RANK_TRY(dt_comm_set_timeout(rank.world, 100));
+    RANK_TRY(dt_comm_set_timeout(other, 100));
+    int64_t patient = 1;
+    int64_t abandoned = 1;
+    const dt_collective one = sum_of(&patient, nullptr, -1);
+    if (rank.rank == 1) {
+      RANK_TRY(dt_store_barrier(rank.job, "abandoned", 2, 20000));
+      RANK_TRY(dt_collective_launch(rank.world, &one, nullptr));
+    } else {
+      dt_work* work = nullptr;
+      RANK_TRY(dt_collective_launch(rank.world, &one, &work));
+      const dt_status status =
+          dt_allreduce(other, &abandoned, &abandoned, 1, DT_I64, DT_SUM, nullptr, nullptr);
+      RANK_TRY(dt_store_barrier(rank.job, "abandoned", 2, 20000));
+      int32_t done = 0;
+      RANK_TRY(dt_work_wait(work, 20000, &done));
+      dt_work_destroy(work);
+      if (status != DT_ERR_TIMEOUT || done != 1) return DT_ERR_INTERNAL;
+    }
+    dt_comm_destroy(other);
+    return patient == 2 ? DT_OK : DT_ERR_INTERNAL;
+  });
+  require_all_ok(outcomes);
+}
+
+TEST_CASE("launch: a long name is cut in messages") {
+  const std::string name(1000, 'n');
+  const auto outcomes = run_ranks(2, [&](const Rank& rank) -> dt_status {
+    std::vector<int64_t> values(2);
+    dt_collective one = sum_of(values.data(), name.c_str(), 0);
+    one.count = 1 + rank.rank;
+    return dt_collective_launch(rank.world, &one, nullptr);
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    CHECK(contains(outcome.message, "\"" + std::string(64, 'n') + "...\""));
+    CHECK_FALSE(contains(outcome.message, std::string(65, 'n')));
+    CHECK(contains(outcome.message, "x 2"));
+  }
+}
