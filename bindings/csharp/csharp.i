@@ -113,17 +113,23 @@ static void dt_throw_own(dt_status status, const char* message) {
   if ($input != nullptr) text = $input;
   $1 = &text;
 %}
-%typemap(ctype) const char* PATH, const char* MESSAGE, const char* NAME "const char*"
-%typemap(imtype) const char* PATH, const char* MESSAGE, const char* NAME "byte[]"
-%typemap(cstype) const char* PATH, const char* MESSAGE, const char* NAME "string"
-%typemap(csin) const char* PATH, const char* MESSAGE, const char* NAME "global::Dt.Text.TerminatedOrNull($csinput)"
-%typemap(in) const char* PATH, const char* MESSAGE, const char* NAME "$1 = const_cast<char*>($input);"
-%typemap(ctype) const char* DATA "const char*"
-%typemap(imtype) const char* DATA "byte[]"
-%typemap(cstype) const char* DATA "byte[]"
-%typemap(csin) const char* DATA "$csinput"
-%typemap(in) const char* DATA "$1 = const_cast<char*>($input);"
+%typemap(ctype) const char* PATH, const char* MESSAGE "const char*"
+%typemap(imtype) const char* PATH, const char* MESSAGE "byte[]"
+%typemap(cstype) const char* PATH, const char* MESSAGE "string"
+%typemap(csin) const char* PATH, const char* MESSAGE "global::Dt.Text.TerminatedOrNull($csinput)"
+%typemap(in) const char* PATH, const char* MESSAGE "$1 = const_cast<char*>($input);"
+// A name is terminated once, where the caller gives it, and not in each call.
+%typemap(ctype) const char* DATA, const char* NAME "const char*"
+%typemap(imtype) const char* DATA, const char* NAME "byte[]"
+%typemap(cstype) const char* DATA, const char* NAME "byte[]"
+%typemap(csin) const char* DATA, const char* NAME "$csinput"
+%typemap(in) const char* DATA, const char* NAME "$1 = const_cast<char*>($input);"
 %typemap(freearg) const char* PATH, const char* MESSAGE, const char* NAME, const char* DATA ""
+
+// A handle is given as its object, which throws where it was disposed of, and which the call keeps.
+%typemap(cstype) int64_t config, int64_t job, int64_t comm, int64_t reducer, int64_t sampler, int64_t server "global::Dt.DtObject"
+%typemap(csin, post="      global::System.GC.KeepAlive($csinput);")
+  int64_t config, int64_t job, int64_t comm, int64_t reducer, int64_t sampler, int64_t server "global::Dt.DtObject.NumberOf($csinput)"
 
 // The copy is made inside what %exception guards not, so it must not throw.
 %typemap(ctype) std::string, dt::raw::Bytes "void*"

@@ -123,8 +123,8 @@ unsafe sealed class Trainer {
     void CheckEqual(Comm world, long step) {
         world.CheckEqual(new[] { step }, "step " + step);
         for (int p = 0; p < 8; ++p) {
-            world.CheckEqual((IntPtr)values[p], counts[p] * sizeof(float), names[p]);
-            world.CheckEqual((IntPtr)momenta[p], counts[p] * sizeof(float), "optimizer state of " + names[p]);
+            world.CheckEqual(new Tensor((IntPtr)values[p], counts[p], Dtype.F32), names[p]);
+            world.CheckEqual(new Tensor((IntPtr)momenta[p], counts[p], Dtype.F32), "optimizer state of " + names[p]);
         }
     }
 
@@ -140,7 +140,7 @@ unsafe sealed class Trainer {
         using (Comm world = job.World()) {
             try {
                 Train(job, world, options);
-                job.FinalizeJob();
+                job.Leave();
             } catch (Exception error) when (!(error is DtException)) {
                 job.Abort(error.Message);  // the others end with this, too
                 throw;
@@ -170,7 +170,7 @@ unsafe sealed class Trainer {
                 if (step % perEpoch == 0) sampler.SetEpoch(step / perEpoch);
                 for (int p = 0; p < 8 && step < 2; ++p) own.gradients[p] = (float*)reducer.Gradient(p);
                 double[] totals = own.Forward(sampler.Indices(step % perEpoch * images, images));
-                using (Work totalsDone = world.AllreduceAsync(totals)) {
+                using (Work totalsDone = world.AllReduceAsync(totals)) {
                     own.Backward(reducer);
                     reducer.Finish();
                     own.Update(rate, step, total);

@@ -18,12 +18,21 @@ def camel(name):
     return name.split("_")[0] + pascal("_".join(name.split("_")[1:]))
 
 
+# Words that dt.h writes as one. What has a v at its end takes Blocks in C#, under the name without it.
+PARTED = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+
+
+def dotnet(name):
+    plain = name[:-1] if name.endswith("v") and name != "recv" else name
+    return pascal(PARTED.get(plain, plain))
+
+
 # {where its sources lie: the form that waits and the other one, of the collective `name`}
 FORMS = {
     "raw_comm.h": lambda name: (rf"\bvoid {name}\(", rf"\bint64_t {name}_async\("),
     "python/dt": lambda name: (rf"\n    def {name}\(self", rf"\n    def {name}_async\(self"),
     "java/src/io/dt": lambda name: (rf"public void {camel(name)}\(", rf"public Work {camel(name)}Async\("),
-    "csharp/src": lambda name: (rf"public void {pascal(name)}[<(]", rf"public Work {pascal(name)}Async[<(]"),
+    "csharp/src": lambda name: (rf"public void {dotnet(name)}[<(]", rf"public Work {dotnet(name)}Async[<(]"),
 }
 
 
@@ -38,7 +47,7 @@ def missing_forms(where, text, names):
             for name in names for form in FORMS[where](name) if not re.search(form, text)]
 
 
-def listed(where, text):
+def listed(where, text, kinds):
     """The kinds of operations in the order of a binding's list, as dt.h calls them."""
     if where == "python/dt":
         found = re.search(r"_KINDS = \(([^)]*)\)", text)
@@ -48,13 +57,16 @@ def listed(where, text):
         return []
     body = re.sub(r"/\*.*?\*/|//[^\n]*", "", found.group(1), flags=re.S)
     names = [part.split("=")[0].strip() for part in body.split(",")]
+    if where == "csharp/src":
+        known = {dotnet(name) + "V" * name.endswith("v") if name != "recv" else "Recv": name for name in kinds}
+        return [known.get(name, name) for name in names]
     return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names]
 
 
 def wrong_kinds(where, text, kinds):
     if where == "raw_comm.h":
         return []
-    found = listed(where, text)
+    found = listed(where, text, kinds)
     return [] if found == kinds else [f"bindings/{where}: the kinds of operations are {found}, of dt.h {kinds}"]
 
 
@@ -79,7 +91,7 @@ def main():
         complaints += missing_forms(where, text, names) + wrong_kinds(where, text, kinds)
     complaints += unfinished_loop("raw.h", text_of(BINDINGS / "raw.h"), r"kind <= DT_KIND_(\w+);", kinds[-1].upper())
     complaints += unfinished_loop("csharp/src", text_of(BINDINGS / "csharp/src"),
-                                  r"kind <= OperationKind\.(\w+);", pascal(kinds[-1]))
+                                  r"kind <= OperationKind\.(\w+);", dotnet(kinds[-1]) + "V" * kinds[-1].endswith("v"))
     for line in complaints:
         print(line)
     return 1 if complaints else 0

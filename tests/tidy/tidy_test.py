@@ -34,8 +34,8 @@ class Bindings(unittest.TestCase):
         missing = check_bindings.missing_forms
         both = "public void allToAll(\npublic Work allToAllAsync("
         self.assertEqual(missing("java/src/io/dt", both, ["all_to_all"]), [])
-        self.assertEqual(missing("csharp/src", "public void AllToAll<T>(\n", ["all_to_all"]),
-                         ["bindings/csharp/src: all_to_all: nothing matches 'public Work AllToAllAsync[<(]'"])
+        self.assertEqual(missing("csharp/src", "public void AllToAll<T>(\n", ["alltoallv"]),
+                         ["bindings/csharp/src: alltoallv: nothing matches 'public Work AllToAllAsync[<(]'"])
         self.assertEqual(len(missing("python/dt", "\n    def sender(self)\n", ["send"])), 2)
 
     def test_kinds_are_those_of_the_header(self):
@@ -44,8 +44,8 @@ class Bindings(unittest.TestCase):
         self.assertEqual(wrong("python/dt", '_KINDS = ("send",\n  "all_to_all")', kinds), [])
         java = "public enum OperationKind {\n  /** A, b. */\n  SEND,\n  ALL_TO_ALL\n}"
         self.assertEqual(wrong("java/src/io/dt", java, kinds), [])
-        csharp = "public enum OperationKind\n{ Send = 0, // a, b\nAllToAll = 1 }"
-        self.assertEqual(wrong("csharp/src", csharp, kinds), [])
+        csharp = "public enum OperationKind\n{ Recv = 0, // a, b\nAllToAllV = 1 }"
+        self.assertEqual(wrong("csharp/src", csharp, ["recv", "alltoallv"]), [])
         self.assertEqual(len(wrong("csharp/src", "public enum OperationKind { AllToAll = 0, Send = 1 }", kinds)), 1)
         self.assertEqual(len(wrong("python/dt", "", kinds)), 1)
 

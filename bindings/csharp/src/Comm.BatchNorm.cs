@@ -7,17 +7,17 @@ namespace Dt
     public sealed class BatchMoments
     {
         /// <summary>One for each channel.</summary>
-        public double[] Mean { get; private set; }
+        public double[] Mean { get; }
         /// <summary>One for each channel, without Bessel's correction.</summary>
-        public double[] Variance { get; private set; }
+        public double[] Variance { get; }
         /// <summary>Elements of each channel.</summary>
-        public long Count { get; private set; }
+        public long Count { get; }
 
         /// <summary>As they were made.</summary>
         public BatchMoments(double[] mean, double[] variance, long count)
         {
-            if (mean == null) throw new ArgumentNullException("mean");
-            if (variance == null) throw new ArgumentNullException("variance");
+            if (mean == null || variance == null)
+                throw DtException.InvalidArgument("BatchMoments: mean or variance is null; give one for each channel");
             if (mean.Length != variance.Length)
                 throw DtException.InvalidArgument("BatchMoments: " + mean.Length + " means, but " +
                     variance.Length + " variances; give one of each for each channel");
@@ -31,9 +31,9 @@ namespace Dt
     public sealed class BatchGradientSums
     {
         /// <summary>Of each channel's gradient.</summary>
-        public double[] Sum { get; private set; }
+        public double[] Sum { get; }
         /// <summary>Of each channel's gradient times the normalised input.</summary>
-        public double[] Product { get; private set; }
+        public double[] Product { get; }
 
         internal BatchGradientSums(double[] sum, double[] product)
         {
@@ -49,17 +49,14 @@ namespace Dt
         /// <summary>Mean and variance of each channel over the batches of all ranks, the same bits on
         /// all: the forward half of batch normalisation. Collective; a rank may have no samples. Of
         /// floats or doubles.</summary>
-        public BatchMoments BatchMoments<T>(T[] input, int channels, long spatial = 1) where T : struct
+        public BatchMoments BatchMoments(Tensor input, int channels, long spatial = 1)
         {
-            const string Name = "batch_moments";
-            Dtype type = Elements.Of<T>(Name, null);
-            long batch = Batch(Name, Elements.Length(Name, "input", input), channels, spatial);
-            Pin pin = Pin.Of(input);
+            long batch = Batch("BatchMoments", input, channels, spatial);
+            Pin pin = input.Pin();
             try
             {
-                byte[] packed = Raw.Native.batch_moments(Number, pin.Address, batch, channels, spatial,
-                    (int)type);
-                GC.KeepAlive(this);
+                byte[] packed = Raw.Native.batch_moments(this, input.AddressIn(pin), batch, channels, spatial,
+                    (int)input.Dtype);
                 return new BatchMoments(Doubles(packed, 8, channels),
                     Doubles(packed, 8 + 8 * channels, channels), BitConverter.ToInt64(packed, 0));
             }
@@ -72,45 +69,41 @@ namespace Dt
         /// <summary>Sums over all ranks that the gradient of the input needs: the backward half. The
         /// moments are those of the input, and the gradient that of the loss by the normalised input
         /// after weight and bias. Collective.</summary>
-        public BatchGradientSums BatchGradientSums<T>(T[] input, T[] gradient, BatchMoments moments,
-            long spatial = 1, double epsilon = 1e-5) where T : struct
+        public BatchGradientSums BatchGradientSums(Tensor input, Tensor gradient, BatchMoments moments,
+            long spatial = 1, double epsilon = 1e-5)
         {
-            const string Name = "batch_gradient_sums";
-            if (moments == null) throw new ArgumentNullException("moments");
-            Dtype type = Elements.Of<T>(Name, null);
-            long count = Elements.Length(Name, "input", input);
-            long other = Elements.Length(Name, "gradient", gradient);
-            if (count != other)
-                throw DtException.InvalidArgument(Name + ": input has " + count +
-                    " elements, but gradient " + other + "; give arrays of one length");
+            const string Name = "BatchGradientSums";
+            if (moments == null)
+                throw DtException.InvalidArgument(Name + ": moments is null; give what BatchMoments gave");
+            if (input.Count != gradient.Count || input.Dtype != gradient.Dtype)
+                throw DtException.InvalidArgument(Name + ": input has " + input.Count + " elements of " + input.Dtype +
+                    ", but gradient " + gradient.Count + " of " + gradient.Dtype + "; give two that are alike");
             int channels = moments.Mean.Length;
-            long batch = Batch(Name, count, channels, spatial);
+            long batch = Batch(Name, input, channels, spatial);
             byte[] known = new byte[16 * channels];
             Buffer.BlockCopy(moments.Mean, 0, known, 0, 8 * channels);
             Buffer.BlockCopy(moments.Variance, 0, known, 8 * channels, 8 * channels);
-            Pin pin = Pin.Of(input);
-            Pin otherPin = Pin.Of(gradient);
+            Pin pin = input.Pin(), otherPin = gradient.Pin();
             try
             {
-                byte[] packed = Raw.Native.batch_gradient_sums(Number, pin.Address, otherPin.Address,
-                    batch, channels, spatial, (int)type, known, known.Length, epsilon);
-                GC.KeepAlive(this);
-                return new BatchGradientSums(Doubles(packed, 0, channels),
-                    Doubles(packed, 8 * channels, channels));
+                byte[] packed = Raw.Native.batch_gradient_sums(this, input.AddressIn(pin), gradient.AddressIn(otherPin),
+                    batch, channels, spatial, (int)input.Dtype, known, known.Length, epsilon);
+                return new BatchGradientSums(Doubles(packed, 0, channels), Doubles(packed, 8 * channels, channels));
             }
             finally
             {
-                otherPin.Free();
-                pin.Free();
+                Pin.Free(ref pin, ref otherPin);
             }
         }
 
-        // What is no number of channels is left to dt to refuse.
-        static long Batch(string operation, long count, int channels, long spatial)
+        // What is no number of channels is left to libdt to refuse.
+        static long Batch(string operation, Tensor input, int channels, long spatial)
         {
+            if (input.IsNone)
+                throw DtException.InvalidArgument(operation + ": input is null; give an array, a memory or a Tensor");
             if (channels < 1 || spatial < 1 || spatial > long.MaxValue / channels) return 0;
-            if (count % (channels * spatial) == 0) return count / (channels * spatial);
-            throw DtException.InvalidArgument(operation + ": input has " + count +
+            if (input.Count % (channels * spatial) == 0) return input.Count / (channels * spatial);
+            throw DtException.InvalidArgument(operation + ": input has " + input.Count +
                 " elements, which are no whole samples of " + channels + " channels x " + spatial +
                 "; give it as [batch, channels, spatial]");
         }

@@ -6,139 +6,98 @@ namespace Dt
     /// <summary>An ordered set of ranks that runs collectives. Any thread; the order of the calls
     /// must match on all ranks, so issue them from one thread per communicator.
     ///
-    /// Collectives come in two forms: one returns when the result is there, over GPUs when it is
-    /// enqueued; the other, with Async in its name, returns a <see cref="Work"/> at once, which can be awaited.
-    /// Buffers are arrays, spans (not with Async), memories (only with Async), what
-    /// <see cref="Allocate"/> gave, or addresses; all but spans and addresses are kept until the
-    /// operation is done. Their element type is the dtype; the
-    /// bits of 16-bit floats in a ushort need it said.
-    /// An address of GPU memory goes with the CUDA stream that produces it.</summary>
-    public sealed partial class Comm : IDisposable
+    /// A call returns when the result is there, over GPUs when the operation is enqueued. With Async in
+    /// its name it returns a <see cref="Work"/> at once, which can be awaited. Buffers are
+    /// <see cref="Tensor"/>s, which arrays, memories and <see cref="Memory"/> become by themselves; calls
+    /// that return when they are done also take spans.</summary>
+    public sealed partial class Comm : DtObject
     {
-        internal readonly CommHandle handle;
         internal readonly Channel channel;
-        readonly GroupState group;
-        volatile bool closed;
+        internal readonly GroupState group;
+        // Of the operations called on this object, see With().
+        internal readonly byte[] name;
+        internal readonly long stream, timeoutMs;
 
-        internal Comm(CommHandle handle, GroupState group)
+        internal Comm(long number, GroupState group = null)
+            : base(new Handle(number, Raw.NativePINVOKE.comm_destroy))
         {
-            this.handle = handle;
-            this.group = group;
-            channel = new Channel(handle);
+            this.group = group ?? new GroupState();
+            channel = new Channel(this);
         }
 
-        /// Memory may keep the handle open after this object was closed.
-        internal long Number
+        Comm(Comm viewed, byte[] name, long timeoutMs, long stream) : base(viewed)
         {
-            get { return closed ? handle.ClosedNumber : handle.Number; }
+            group = viewed.group;
+            channel = viewed.channel;
+            this.name = name;
+            this.timeoutMs = timeoutMs;
+            this.stream = stream;
         }
+
+        /// <summary>This communicator, for operations that have a name in messages and traces (equal
+        /// on all ranks), a time limit of their own (<see cref="Limit.None"/>: none), or buffers that a
+        /// CUDA stream produces. What is not given stays as it is here. It costs nothing to keep.</summary>
+        public Comm With(string name = null, TimeSpan? timeout = null, IntPtr? stream = null) =>
+            new Comm(this, name == null ? this.name : Text.Terminated(name),
+                timeout == null ? timeoutMs : Limit.InMs(timeout, 0, -1, 1),
+                stream == null ? this.stream : stream.Value.ToInt64());
 
         /// <summary>This rank's index in the communicator.</summary>
-        public int Rank
-        {
-            get
-            {
-                int rank = Raw.Native.comm_rank(Number);
-                GC.KeepAlive(this);
-                return rank;
-            }
-        }
+        public int Rank => Raw.Native.comm_rank(this);
 
         /// <summary>Number of ranks in the communicator.</summary>
-        public int Size
-        {
-            get
-            {
-                int size = Raw.Native.comm_size(Number);
-                GC.KeepAlive(this);
-                return size;
-            }
-        }
+        public int Size => Raw.Native.comm_size(this);
 
         /// <summary>World rank of a rank of this communicator.</summary>
-        public int WorldRank(int rank)
-        {
-            int worldRank = Raw.Native.comm_world_rank(Number, rank);
-            GC.KeepAlive(this);
-            return worldRank;
-        }
+        public int WorldRank(int rank) => Raw.Native.comm_world_rank(this, rank);
 
         /// <summary>Limit of each later operation on this communicator; when it passes, the operation
-        /// fails with <see cref="DtTimeoutException"/>. 0: no limit; negative:
-        /// collective.timeout_ms again.</summary>
-        public void SetTimeout(long timeoutMs)
-        {
-            Raw.Native.comm_set_timeout(Number, timeoutMs);
-            GC.KeepAlive(this);
-        }
+        /// fails with <see cref="DtTimeoutException"/>. Null: collective.timeout_ms again;
+        /// <see cref="Limit.None"/>: none.</summary>
+        public void SetTimeout(TimeSpan? timeout) =>
+            Raw.Native.comm_set_timeout(this, Limit.InMs(timeout, -1, 0, 1));
 
         /// <summary>Throws the error that broke the communicator. Call it before keeping a result
         /// that was only ordered on a stream.</summary>
-        public void Check()
-        {
-            Raw.Native.comm_check(Number);
-            GC.KeepAlive(this);
-        }
+        public void Check() => Raw.Native.comm_check(this);
 
         /// <summary>Ranks with equal color form a new communicator, ordered by (key, rank); null where
         /// the color is negative. Collective.</summary>
-        public Comm Split(int color, int key)
+        public Comm Split(int color, int key = 0)
         {
-            long part = Raw.Native.comm_split(Number, color, key);
-            GC.KeepAlive(this);
-            return part == 0 ? null : new Comm(new CommHandle(part), new GroupState());
+            long part = Raw.Native.comm_split(this, color, key);
+            return part == 0 ? null : new Comm(part);
         }
 
         /// <summary>The ranks that are left after a failure, as a communicator of their own, in the same
         /// order: the job outlives its ranks. Collective over the ranks that live. This one stays broken.
         /// </summary>
-        public Comm Shrink()
-        {
-            long smaller = Raw.Native.comm_shrink(Number);
-            GC.KeepAlive(this);
-            return new Comm(new CommHandle(smaller), new GroupState());
-        }
+        public Comm Shrink() => new Comm(Raw.Native.comm_shrink(this));
 
         /// <summary>An eventfd owned by the communicator: readable when works have completed since it
         /// was last read.</summary>
-        public int WorkFd
-        {
-            get
-            {
-                int fd = Raw.Native.work_fd(Number);
-                GC.KeepAlive(this);
-                return fd;
-            }
-        }
+        public int WorkFd => Raw.Native.work_fd(this);
 
         /// <summary>Zeroed memory that all local ranks reach, so that reductions copy nothing; over
         /// GPUs memory of this rank's GPU.</summary>
-        public Memory Allocate(long bytes)
-        {
-            return new Memory(this, bytes);
-        }
+        public Memory Allocate(long count, Dtype dtype) => new Memory(this, count, dtype);
+
+        /// <summary>Likewise for elements of a type.</summary>
+        public Memory Allocate<T>(long count) where T : struct => new Memory(this, count, Elements.Of<T>());
 
         /// <summary>Begins a group: what is called on this communicator until
         /// <see cref="GroupEnd"/>, by any thread, is carried out as one. Calls without a work return
         /// at once; spans cannot be used in them.</summary>
-        public void GroupBegin()
-        {
-            group.Begin(Number);
-            GC.KeepAlive(this);
-        }
+        public void GroupBegin() => group.Begin(this);
 
         /// <summary>Ends the group, carries it out, and waits for what was called without a
         /// work.</summary>
-        public void GroupEnd()
-        {
-            group.End(Number);
-            GC.KeepAlive(this);
-        }
+        public void GroupEnd() => group.End(this);
 
         /// <summary>Carries out what these operations call on this communicator as one.</summary>
         public void Group(Action operations)
         {
-            if (operations == null) throw DtException.InvalidArgument("group: operations is null; give a delegate");
+            if (operations == null) throw DtException.InvalidArgument("Group: operations is null; give a delegate");
             GroupBegin();
             bool whole = false;
             try
@@ -154,31 +113,19 @@ namespace Dt
                 }
                 catch (DtException)
                 {
-                    if (whole) throw;  // else the operations' own exception says why
+                    if (whole) throw;  // otherwise the operations' own exception says why
                 }
             }
         }
 
-        /// <summary>Throws on all ranks, naming those that differ, unless all hold the same bytes at
-        /// their addresses. The name is for messages, and compared, too. Collective; the communicator
-        /// stays usable.</summary>
-        public void CheckEqual(IntPtr data, long bytes, string name = null,
-            IntPtr stream = default(IntPtr))
+        /// <summary>Throws on all ranks, naming those that differ, unless all hold the same bytes. The
+        /// name is for messages, and compared, too. Collective; the communicator stays usable.</summary>
+        public void CheckEqual(Tensor data, string name = null)
         {
-            Raw.Native.check_equal(Number, data.ToInt64(), bytes, name ?? "", stream.ToInt64());
-            GC.KeepAlive(this);
-        }
-
-        /// <summary>Likewise of all elements of an array.</summary>
-        public void CheckEqual<T>(T[] data, string name = null, Dtype? dtype = null) where T : struct
-        {
-            const string Operation = "check_equal";
-            Dtype type = Elements.Of<T>(Operation, dtype);
-            long count = Elements.Length(Operation, "data", data);
-            Pin pin = Pin.Of(data);
+            Pin pin = data.Pin();
             try
             {
-                CheckEqual(new IntPtr(pin.Address), count * Elements.Size(type), name);
+                Raw.Native.check_equal(this, data.AddressIn(pin), data.Bytes, name ?? "", stream);
             }
             finally
             {
@@ -186,50 +133,21 @@ namespace Dt
             }
         }
 
-        /// <summary>Returns when every rank has called it.</summary>
-        public void Barrier(IntPtr stream = default(IntPtr))
+        /// Tensors are kept in their place until the call returns, inside a group until that ends.
+        void Run(OperationKind kind, Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum, int peer = 0,
+            Blocks sendBlocks = default(Blocks), Blocks recvBlocks = default(Blocks))
         {
-            Raw.Native.barrier(Number, stream.ToInt64());
-            GC.KeepAlive(this);
-        }
-
-        /// <summary>Completes when every rank has called it.</summary>
-        public Work BarrierAsync(IntPtr stream = default(IntPtr))
-        {
-            return Start(new Operation(Kind.Barrier, 0, Dtype.U8, ReduceOp.Sum, 0, stream), 0, 0);
-        }
-
-        /// <summary>Drops the handle; works in flight go on. Never waits for peers: those that go on
-        /// using the communicator get an error. It is dropped for good when its
-        /// <see cref="Memory"/> is.</summary>
-        public void Dispose()
-        {
-            closed = true;
-            handle.Dispose();
-        }
-
-        void Run(Operation operation, long send, long recv)
-        {
-            operation.Run(Number, send, recv);
-            GC.KeepAlive(this);
-        }
-
-        /// Arrays stay pinned until the call returns, inside a group until that ends.
-        void Run<T>(Operation operation, T[] send, T[] recv) where T : struct
-        {
-            Pin sendPin = Pin.Of(send);
-            Pin recvPin = new Pin();
+            Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
+            Pin sendPin = new Pin(), recvPin = new Pin();
             int turn = group.Turns;
             try
             {
-                if (recv != null && !ReferenceEquals(send, recv)) recvPin = Pin.Of(recv);
-                operation.Run(Number, sendPin.Address,
-                    ReferenceEquals(send, recv) ? sendPin.Address : recvPin.Address);
+                call.Place(send, recv, ref sendPin, ref recvPin);
+                call.Run(this);
                 if (GroupState.IsInside(turn))
                 {
                     group.Hold(turn, sendPin, recvPin);
-                    sendPin = new Pin();
-                    recvPin = new Pin();
+                    sendPin = recvPin = new Pin();
                 }
                 else
                 {
@@ -238,38 +156,44 @@ namespace Dt
             }
             finally
             {
-                sendPin.Free();
-                recvPin.Free();
+                Pin.Free(ref sendPin, ref recvPin);
             }
-            GC.KeepAlive(this);
         }
 
-        /// What lies at addresses is the caller's to keep.
-        Work Start(Operation operation, long send, long recv)
+        /// Of tensors that stay in their place only until this returns.
+        internal void RunFixed(OperationKind kind, Tensor send, Tensor recv, ReduceOp op, int peer,
+            Blocks sendBlocks, Blocks recvBlocks)
         {
-            Work work = new Work(new Pending(this));
-            work.pending.Issue(operation, send, recv);
-            return work;
+            int turn = group.Turns;
+            if (GroupState.IsInside(turn))
+            {
+                throw DtException.InvalidArgument(Call.NameOf(kind) + ": a span cannot be kept until the " +
+                    "group ends; give an array or a memory");
+            }
+            new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks, true).Run(this);
+            group.Settle(turn);
         }
 
-        Work Start<T>(Operation operation, T[] send, T[] recv) where T : struct
+        Work Start(OperationKind kind, Tensor send, Tensor recv, System.Threading.CancellationToken token,
+            ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
+            Blocks recvBlocks = default(Blocks))
         {
-            Completions.Prepare();
+            Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
+            bool held = send.HasOwner || recv.HasOwner;
+            if (held) Completions.Prepare();
             Pending pending = new Pending(this);
-            Work work = new Work(pending);
+            Work work = new Work(pending, token);
             try
             {
-                pending.send = Pin.Of(send);
-                if (recv != null && !ReferenceEquals(send, recv)) pending.recv = Pin.Of(recv);
-                pending.Issue(operation, pending.send.Address,
-                    ReferenceEquals(send, recv) ? pending.send.Address : pending.recv.Address);
+                call.Place(send, recv, ref pending.send, ref pending.recv);
+                pending.Issue(call);
             }
             catch
             {
                 pending.LetGo();
                 throw;
             }
-            Completions.Track(pending);
+            if (held) Completions.Track(pending);  // otherwise once somebody asks for its task
             return work;
         }
     }

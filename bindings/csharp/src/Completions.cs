@@ -9,19 +9,16 @@ namespace Dt
     internal sealed class Channel
     {
         internal readonly LinkedList<Pending> works = new LinkedList<Pending>();
-        internal readonly CommHandle comm;
+        internal readonly Comm comm;
         internal bool watched;
         long turns;
 
-        internal Channel(CommHandle comm)
+        internal Channel(Comm comm)
         {
             this.comm = comm;
         }
 
-        internal long NextTurn()
-        {
-            return Interlocked.Increment(ref turns);
-        }
+        internal long NextTurn() => Interlocked.Increment(ref turns);
 
         internal void Add(Pending pending)
         {
@@ -83,12 +80,12 @@ namespace Dt
         {
             try
             {
-                poller.watch(channel.comm.Number);
+                poller.watch(channel.comm);
                 return true;
             }
-            catch (DtException)
+            catch (Exception)
             {
-                return false;
+                return false;  // it was closed
             }
         }
 

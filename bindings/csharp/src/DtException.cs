@@ -8,17 +8,17 @@ namespace Dt
     public class DtException : Exception
     {
         /// <summary>What the program should do about it.</summary>
-        public Status Status { get; private set; }
+        public Status Status { get; }
         /// <summary>World rank behind the failure, -1 unknown.</summary>
-        public int Rank { get; private set; }
+        public int Rank { get; }
         /// <summary>That rank's host, empty unknown.</summary>
-        public string Host { get; private set; }
+        public string Host { get; }
         /// <summary>That rank's process, 0 unknown.</summary>
-        public long Pid { get; private set; }
+        public long Pid { get; }
         /// <summary>"allreduce", empty none.</summary>
-        public string Operation { get; private set; }
+        public string Operation { get; }
         /// <summary>Of the operation on its communicator, -1 none.</summary>
-        public long Sequence { get; private set; }
+        public long Sequence { get; }
 
         internal DtException(ErrorParts parts) : base(parts.Message, parts.Inner)
         {
@@ -52,11 +52,9 @@ namespace Dt
             }
         }
 
-        /// What the layer above libdt refuses, in libdt's words.
-        internal static DtException InvalidArgument(string message)
-        {
-            return Make(new ErrorParts(Status.InvalidArgument, message));
-        }
+        /// What the layer above libdt refuses.
+        internal static DtException InvalidArgument(string message) =>
+            Make(new ErrorParts(Status.InvalidArgument, message));
     }
 
     /// What an exception is made of.
@@ -108,7 +106,7 @@ namespace Dt
         internal DtAbortedException(ErrorParts parts) : base(parts) { }
     }
 
-    /// <summary>An argument is wrong, or an object is closed.</summary>
+    /// <summary>An argument is wrong.</summary>
     public sealed class DtInvalidArgumentException : DtException
     {
         internal DtInvalidArgumentException(ErrorParts parts) : base(parts) { }

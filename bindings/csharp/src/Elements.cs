@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
-using System.Runtime.CompilerServices;
-using System.Runtime.InteropServices;
 
 namespace Dt
 {
     /// What libdt calls an element type of C#; looked up once for each.
     internal static class ElementType<T> where T : struct
     {
-        internal const int None = -1;
-        /// Bits of a 16-bit float, when the caller says of which.
-        internal const int Bits16 = -2;
-
         internal static readonly int Own = Elements.Find(typeof(T));
     }
 
     internal static class Elements
     {
+        const int None = -1;
+        const int Bits16 = -2;  // of a 16-bit float, when the caller says of which
+
         internal static int Find(Type type)
         {
             if (type == typeof(float)) return (int)Dtype.F32;
@@ -27,55 +24,37 @@ namespace Dt
             if (type == typeof(uint)) return (int)Dtype.U32;
             if (type == typeof(long)) return (int)Dtype.I64;
             if (type == typeof(ulong)) return (int)Dtype.U64;
+            if (type == typeof(BFloat16)) return (int)Dtype.BF16;
 #if NET5_0_OR_GREATER
             if (type == typeof(Half)) return (int)Dtype.F16;
 #endif
-            if (type == typeof(ushort) || type == typeof(short)) return ElementType<ushort>.Bits16;
-            return ElementType<ushort>.None;
+            return type == typeof(ushort) || type == typeof(short) ? Bits16 : None;
         }
 
-        /// The dtype of elements of type T, which the caller may name; only for 16-bit integers he
-        /// has to.
-        internal static Dtype Of<T>(string operation, Dtype? stated) where T : struct
+        /// The dtype of elements of type T, which the caller has to name only for the bits of 16-bit
+        /// floats.
+        internal static Dtype Of<T>(Dtype? stated = null) where T : struct
         {
             int own = ElementType<T>.Own;
             if (own >= 0 && (!stated.HasValue || (int)stated.Value == own)) return (Dtype)own;
-            if (own == ElementType<T>.Bits16 && stated.HasValue &&
-                (stated.Value == Dtype.F16 || stated.Value == Dtype.BF16))
-            {
-                return stated.Value;
-            }
-            throw Refuse(operation, typeof(T), own, stated);
-        }
-
-        static DtException Refuse(string operation, Type type, int own, Dtype? stated)
-        {
+            if (own == Bits16 && (stated == Dtype.F16 || stated == Dtype.BF16)) return stated.Value;
+            string type = "elements of type " + typeof(T).Name;
             if (own >= 0)
             {
-                return DtException.InvalidArgument(operation + ": elements of type " + type.Name +
-                    " are " + (Dtype)own + ", not " + stated + "; leave the dtype out");
+                throw DtException.InvalidArgument(type + " are " + (Dtype)own + ", not " + stated +
+                    "; leave the dtype out");
             }
-            if (own == ElementType<ushort>.Bits16)
-            {
-                return DtException.InvalidArgument(operation + ": elements of type " + type.Name +
-                    " are the bits of F16 or BF16; say which as the dtype");
-            }
-            return DtException.InvalidArgument(operation + ": elements of type " + type.Name +
-                " have no dtype; use float, double or integers of 8, 32 or 64 bits");
+            if (own == Bits16)
+                throw DtException.InvalidArgument(type + " are the bits of F16 or BF16; say which as the dtype");
+            throw DtException.InvalidArgument(type +
+                " have no dtype; use float, double, BFloat16, Half or integers of 8, 32 or 64 bits");
         }
 
-        internal static void CheckKnown<T>(string operation) where T : struct
+        /// In bytes; also of 16-bit elements whose dtype nobody said.
+        internal static int Size<T>() where T : struct
         {
-            if (ElementType<T>.Own == ElementType<T>.None) throw Refuse(operation, typeof(T), ElementType<T>.None, null);
-        }
-
-        internal static long Length<T>(string operation, string name, T[] array) where T : struct
-        {
-            if (array == null)
-            {
-                throw DtException.InvalidArgument(operation + ": " + name + " is null; give an array");
-            }
-            return array.LongLength;
+            int own = ElementType<T>.Own;
+            return own == Bits16 ? 2 : Size(own >= 0 ? (Dtype)own : Of<T>());
         }
 
         /// In bytes.
@@ -91,7 +70,9 @@ namespace Dt
                 case Dtype.I64:
                 case Dtype.U64:
                 case Dtype.F64: return 8;
-                default: return 1;
+                case Dtype.I8:
+                case Dtype.U8: return 1;
+                default: throw DtException.InvalidArgument("the dtype is " + (int)dtype + "; give a Dtype");
             }
         }
 
@@ -102,69 +83,46 @@ namespace Dt
             throw DtException.InvalidArgument(operation +
                 ": the memory is a GPU's; take its address for a library that can use it");
         }
-
-        internal static void CheckEqual(string operation, long send, long recv)
-        {
-            if (send == recv) return;
-            throw DtException.InvalidArgument(operation + ": send has " + send +
-                " elements, but recv " + recv + "; give buffers of one length");
-        }
-
-        /// `whole` holds a part of `part` elements for each rank.
-        internal static void CheckParts(string operation, string partName, long part,
-            string wholeName, long whole, int ranks)
-        {
-            if (part <= long.MaxValue / ranks && whole == part * ranks) return;
-            throw DtException.InvalidArgument(operation + ": " + partName + " has " + part +
-                " elements, but " + wholeName + " " + whole + "; over " + ranks + " ranks " +
-                wholeName + " must have " + ranks + " times as many as " + partName);
-        }
-
-#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
-        /// A reference to fix; of an empty span to no element, which becomes address 0.
-        internal static ref byte Reference<T>(ReadOnlySpan<T> span) where T : struct
-        {
-            // The bytes of more than 2 GB have no span: those of the first element are enough.
-            return ref MemoryMarshal.GetReference(
-                MemoryMarshal.AsBytes(span.Slice(0, span.IsEmpty ? 0 : 1)));
-        }
-#endif
     }
 
-    /// An array kept in its place, without garbage, or memory that is kept. Null is address 0.
-    internal struct Pin
+    /// <summary>The upper half of a float: 8 bits of exponent, 7 of fraction.</summary>
+    public readonly struct BFloat16 : IEquatable<BFloat16>, IComparable<BFloat16>
     {
-        GCHandle handle;
-        MemoryHandle memory;
+        /// <summary>As it is stored.</summary>
+        public ushort Bits { get; }
 
-        internal static Pin Of(object array)
+        BFloat16(ushort bits)
         {
-            Pin pin = new Pin();
-            if (array != null) pin.handle = GCHandle.Alloc(array, GCHandleType.Pinned);
-            return pin;
+            Bits = bits;
         }
 
-        internal static Pin Of(Memory memory)
+        /// <summary>Of its bits.</summary>
+        public static BFloat16 FromBits(ushort bits) => new BFloat16(bits);
+
+        /// <summary>The nearest one, of two the even one.</summary>
+        public static unsafe explicit operator BFloat16(float value)
         {
-            Pin pin = new Pin();
-            if (memory != null) pin.memory = memory.Lend();
-            return pin;
+            uint bits = *(uint*)&value;
+            if (float.IsNaN(value)) return new BFloat16((ushort)(bits >> 16 | 0x40));
+            return new BFloat16((ushort)(bits + 0x7fff + (bits >> 16 & 1) >> 16));
         }
 
-        internal long Address
+        /// <summary>Exactly.</summary>
+        public static unsafe implicit operator float(BFloat16 value)
         {
-            get
-            {
-                if (memory != null) return memory.Number;
-                return handle.IsAllocated ? handle.AddrOfPinnedObject().ToInt64() : 0;
-            }
+            uint bits = (uint)value.Bits << 16;
+            return *(float*)&bits;
         }
 
-        internal void Free()
-        {
-            if (handle.IsAllocated) handle.Free();
-            if (memory != null) memory.DangerousRelease();
-            memory = null;
-        }
+        /// <summary>As floats compare; NaN equals NaN.</summary>
+        public bool Equals(BFloat16 other) => ((float)this).Equals(other);
+        /// <summary>As floats compare; NaN equals NaN.</summary>
+        public override bool Equals(object other) => other is BFloat16 && Equals((BFloat16)other);
+        /// <summary>Of the float.</summary>
+        public override int GetHashCode() => ((float)this).GetHashCode();
+        /// <summary>As floats compare.</summary>
+        public int CompareTo(BFloat16 other) => ((float)this).CompareTo(other);
+        /// <summary>Of the float.</summary>
+        public override string ToString() => ((float)this).ToString();
     }
 }

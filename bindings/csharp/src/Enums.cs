@@ -19,7 +19,7 @@ namespace Dt
         /// <summary>IEEE binary16: System.Half where the framework has it, or its bits in a
         /// ushort.</summary>
         F16 = 6,
-        /// <summary>The upper half of a binary32, as its bits in a ushort.</summary>
+        /// <summary>The upper half of a binary32: BFloat16, or its bits in a ushort.</summary>
         BF16 = 7,
         /// <summary>IEEE binary32: float.</summary>
         F32 = 8,

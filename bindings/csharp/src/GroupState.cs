@@ -11,15 +11,9 @@ namespace Dt
         readonly List<Pin> held = new List<Pin>();  // under this
         int turns;  // odd: inside a group
 
-        internal int Turns
-        {
-            get { return Volatile.Read(ref turns); }
-        }
+        internal int Turns => Volatile.Read(ref turns);
 
-        internal static bool IsInside(int turns)
-        {
-            return (turns & 1) != 0;
-        }
+        internal static bool IsInside(int turns) => (turns & 1) != 0;
 
         /// Before a call with buffers that are fixed only as long as it lasts: it returned at once if
         /// another thread began a group meanwhile. Then this waits for the group's end.
@@ -45,25 +39,24 @@ namespace Dt
                     return;
                 }
             }
-            send.Free();
-            recv.Free();
+            Pin.Free(ref send, ref recv);
         }
 
-        internal void Begin(long comm)
+        internal void Begin(Comm comm)
         {
             lock (this)
             {
                 if (IsInside(turns))
                 {
                     throw DtException.Make(new ErrorParts(Status.InvalidState,
-                        "group_begin: inside a group, or one that is being ended; end it before"));
+                        "GroupBegin: inside a group, or one that is being ended; end it before"));
                 }
                 Volatile.Write(ref turns, turns + 1);
                 try
                 {
                     Raw.Native.group_begin(comm);
                 }
-                catch (DtException)
+                catch
                 {
                     Leave();
                     throw;
@@ -71,7 +64,7 @@ namespace Dt
             }
         }
 
-        internal void End(long comm)
+        internal void End(Comm comm)
         {
             try
             {
@@ -96,14 +89,11 @@ namespace Dt
 
         void Leave()
         {
-            for (int i = 0; i < held.Count; ++i)
-            {
-                Pin pin = held[i];
-                pin.Free();
-            }
+            Pin[] all = held.ToArray();
             held.Clear();
             Volatile.Write(ref turns, turns + 1);
             Monitor.PulseAll(this);
+            Pin.Free(all, all.Length);
         }
     }
 }

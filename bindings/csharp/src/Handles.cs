@@ -5,122 +5,101 @@ using System.Runtime.InteropServices;
 
 namespace Dt
 {
-    /// A handle of libdt: a number in a table, so one that is closed while others use it is an
-    /// error that libdt reports. The number stays readable after the handle is closed.
-    internal abstract class Handle : SafeHandle
+    /// A handle of libdt: a number that libdt looks up, so a closed one that is still used is an
+    /// error and nothing worse. The number stays readable after the handle was closed.
+    internal class Handle : SafeHandle
     {
-        internal Handle(long number) : base(IntPtr.Zero, true)
+        readonly Action<long> release;
+
+        internal Handle(long number, Action<long> release) : base(IntPtr.Zero, true)
         {
+            this.release = release;
             SetHandle(new IntPtr(number));
         }
 
-        public override bool IsInvalid
-        {
-            get { return handle == IntPtr.Zero; }
-        }
+        public override bool IsInvalid => handle == IntPtr.Zero;
 
         /// Callers keep this object reachable until their call returns.
+        internal long Number => DangerousGetHandle().ToInt64();
+
+        protected override bool ReleaseHandle()
+        {
+            release(handle.ToInt64());
+            return true;
+        }
+    }
+
+    /// <summary>What stands for an object of libdt. Any thread may dispose of it at any time: that
+    /// never waits for other ranks, and later calls throw
+    /// <see cref="ObjectDisposedException"/>.</summary>
+    public abstract class DtObject : IDisposable
+    {
+        internal readonly Handle handle;
+        readonly DtObject original;  // this, unless this is a view of another object
+        volatile bool closed;
+
+        internal DtObject(Handle handle)
+        {
+            this.handle = handle;
+            original = this;
+        }
+
+        internal DtObject(DtObject viewed)
+        {
+            handle = viewed.handle;
+            original = viewed.original;
+        }
+
+        /// Throws after Dispose, also where something else keeps the handle open.
         internal long Number
         {
-            get { return DangerousGetHandle().ToInt64(); }
+            get
+            {
+                if (original.closed)
+                {
+                    throw new ObjectDisposedException(GetType().FullName, "this " + GetType().Name +
+                        " was disposed of; call it before Dispose");
+                }
+                return handle.Number;
+            }
         }
 
-        /// For an object that was closed while its handle is still needed: the handle of its slot
-        /// that never was, which libdt calls closed.
-        internal long ClosedNumber
+        /// For the native layer, which calls it for each argument; 0: none.
+        internal static long NumberOf(DtObject one) => one == null ? 0 : one.Number;
+
+        /// When `counted`, the handle stays open until its DangerousRelease.
+        internal void Enter(ref bool counted)
         {
-            get { return Number & unchecked((long)0xff00000000ffffffUL); }
+            NumberOf(this);
+            handle.DangerousAddRef(ref counted);
         }
-    }
 
-    internal sealed class ConfigHandle : Handle
-    {
-        internal ConfigHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
+        /// <summary>Drops the handle. Nothing happens to an object that was made by
+        /// <see cref="Comm.With"/>.</summary>
+        public void Dispose()
         {
-            Raw.Native.config_destroy(handle.ToInt64());
-            return true;
-        }
-    }
-
-    internal sealed class JobHandle : Handle
-    {
-        internal JobHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
-        {
-            Raw.Native.job_destroy(handle.ToInt64());
-            return true;
-        }
-    }
-
-    internal sealed class CommHandle : Handle
-    {
-        internal CommHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
-        {
-            Raw.Native.comm_destroy(handle.ToInt64());
-            return true;
-        }
-    }
-
-    internal sealed class WorkHandle : Handle
-    {
-        internal WorkHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
-        {
-            Raw.Native.work_destroy(handle.ToInt64());
-            return true;
-        }
-    }
-
-    internal sealed class StoreServerHandle : Handle
-    {
-        internal StoreServerHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
-        {
-            Raw.Native.store_server_destroy(handle.ToInt64());
-            return true;
-        }
-    }
-
-    internal sealed class SamplerHandle : Handle
-    {
-        internal SamplerHandle(long number) : base(number) { }
-
-        protected override bool ReleaseHandle()
-        {
-            Raw.Native.sampler_destroy(handle.ToInt64());
-            return true;
+            if (original != this) return;
+            closed = true;
+            handle.Dispose();
         }
     }
 
     /// Memory of a communicator, whose handle stays open as long: it is needed to free the memory.
     internal sealed class MemoryHandle : Handle
     {
-        readonly CommHandle comm;
+        readonly Handle comm;
 
         /// `comm` has been counted for this.
-        internal MemoryHandle(CommHandle comm, long address) : base(address)
+        internal MemoryHandle(Handle comm, long address) : base(address, null)
         {
             this.comm = comm;
         }
 
         protected override bool ReleaseHandle()
         {
-            bool freed = true;
-            try
-            {
-                Raw.Native.mem_free(comm.Number, handle.ToInt64());
-            }
-            catch (DtException)
-            {
-                freed = false;  // it goes with the job
-            }
+            Raw.NativePINVOKE.mem_free(comm.Number, handle.ToInt64());
+            bool freed = !PendingError.IsThere;
+            if (!freed) PendingError.Take();  // the memory goes with the job
             comm.DangerousRelease();
             return freed;
         }
@@ -135,7 +114,7 @@ namespace Dt
         int count;
         long gone;
 
-        internal ReducerHandle(long number) : base(number) { }
+        internal ReducerHandle(long number) : base(number, Raw.NativePINVOKE.reducer_destroy) { }
 
         internal void Hold(Pin pin)
         {
@@ -158,10 +137,17 @@ namespace Dt
             lock (gate)
             {
                 int some = (int)Math.Max(0, held - gone);
-                for (int i = 0; i < some; ++i) pinned[i].Free();
-                Array.Copy(pinned, some, pinned, 0, count - some);
-                count -= some;
-                gone += some;
+                try
+                {
+                    Pin.Free(pinned, some);
+                }
+                finally
+                {
+                    Array.Copy(pinned, some, pinned, 0, count - some);
+                    Array.Clear(pinned, count - some, some);
+                    count -= some;
+                    gone += some;
+                }
             }
         }
 
@@ -179,10 +165,10 @@ namespace Dt
 
         protected override bool ReleaseHandle()
         {
-            Raw.Native.reducer_destroy(handle.ToInt64());
+            bool released = base.ReleaseHandle();
             LetGo(Held);
-            foreach (Pin each in watched.Values) each.Free();
-            return true;
+            Pin.Free(new List<Pin>(watched.Values).ToArray(), watched.Count);
+            return released;
         }
     }
 }

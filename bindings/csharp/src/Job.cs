@@ -7,30 +7,30 @@ namespace Dt
     public sealed class Place
     {
         /// <summary>In [0, WorldSize).</summary>
-        public int Rank { get; private set; }
+        public int Rank { get; }
         /// <summary>Number of ranks.</summary>
-        public int WorldSize { get; private set; }
+        public int WorldSize { get; }
         /// <summary>In [0, LocalSize): index on this host.</summary>
-        public int LocalRank { get; private set; }
+        public int LocalRank { get; }
         /// <summary>Ranks on this host.</summary>
-        public int LocalSize { get; private set; }
+        public int LocalSize { get; }
         /// <summary>In [0, NodeCount).</summary>
-        public int NodeRank { get; private set; }
+        public int NodeRank { get; }
         /// <summary>Hosts of the job.</summary>
-        public int NodeCount { get; private set; }
+        public int NodeCount { get; }
         /// <summary>How often the job was started before.</summary>
-        public int Attempt { get; private set; }
+        public int Attempt { get; }
         /// <summary>Port of the store; 0 at world size 1.</summary>
-        public int MasterPort { get; private set; }
+        public int MasterPort { get; }
         /// <summary>Address of the store; empty at world size 1.</summary>
-        public string MasterAddress { get; private set; }
+        public string MasterAddress { get; }
         /// <summary>Equal on all ranks.</summary>
-        public string JobId { get; private set; }
+        public string JobId { get; }
         /// <summary>This host's name.</summary>
-        public string Host { get; private set; }
+        public string Host { get; }
         /// <summary>Who started the process: "dt run", "config", "torchrun", "slurm", "single"
         /// and others.</summary>
-        public string Launcher { get; private set; }
+        public string Launcher { get; }
 
         internal Place(Unpacker packed)
         {
@@ -49,140 +49,76 @@ namespace Dt
         }
     }
 
-    /// <summary>This process's (or thread's) membership in a distributed run. Any
-    /// thread.</summary>
-    public sealed partial class Job : IDisposable
+    /// <summary>This process's (or thread's) membership in a distributed run. Any thread. Without
+    /// <see cref="Leave"/> the other ranks hear of a death once the job's objects are gone.</summary>
+    public sealed partial class Job : DtObject
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+        , IAsyncDisposable
+#endif
     {
-        readonly JobHandle handle;
         // Handles of the world communicator are one communicator, with one group at a time.
         readonly GroupState worldGroup = new GroupState();
 
         /// <summary>Joins the job that started this process. Collective: returns when all ranks are
-        /// there. A process that nobody launched becomes rank 0 of 1.</summary>
-        public Job() : this(null) { }
-
-        /// <summary>Likewise with these settings, read during the call. Several jobs can live in one
-        /// process, and threads can be ranks: give each its own config with job.rank,
-        /// job.world_size, job.master_addr, job.master_port (see <see cref="StoreServer"/>). Null:
-        /// what stands around the process.</summary>
-        public Job(Config config)
-        {
-            Loader.Ensure();
-            handle = new JobHandle(Raw.Native.job_init(config == null ? 0 : config.handle.Number));
-            GC.KeepAlive(config);
-        }
+        /// there. A process that nobody launched becomes rank 0 of 1. With a config its settings, read
+        /// during the call. Several jobs can live in one process, and threads can be ranks: give each
+        /// its own config with job.rank, job.world_size, job.master_addr, job.master_port (see
+        /// <see cref="StoreServer"/>).</summary>
+        public Job(Config config = null)
+            : base(new Handle(Loader.Ready(Raw.Native.job_init, config), Raw.NativePINVOKE.job_destroy)) { }
 
         /// <summary>Where this rank stands.</summary>
-        public Place Place
-        {
-            get
-            {
-                byte[] packed = Raw.Native.job_place(handle.Number);
-                GC.KeepAlive(this);
-                return new Place(new Unpacker(packed));
-            }
-        }
+        public Place Place => new Place(new Unpacker(Raw.Native.job_place(this)));
 
         /// <summary>A new handle of the communicator of all ranks, to be disposed of.</summary>
-        public Comm World()
-        {
-            Comm comm = new Comm(new CommHandle(Raw.Native.job_world(handle.Number)), worldGroup);
-            GC.KeepAlive(this);
-            return comm;
-        }
+        public Comm World() => new Comm(Raw.Native.job_world(this), worldGroup);
 
         /// <summary>Fails the job on every rank with <see cref="DtAbortedException"/> and this
         /// message (or none), naming this rank. Returns at once. Any time.</summary>
-        public void Abort(string message = null)
-        {
-            Raw.Native.job_abort(handle.Number, message);
-            GC.KeepAlive(this);
-        }
+        public void Abort(string message = null) => Raw.Native.job_abort(this, message);
 
         /// <summary>Writes the last operations of this rank into a file below this directory (null:
         /// as trace.dir says) for the command dt trace.</summary>
-        public void TraceDump(string directory = null)
-        {
-            Raw.Native.job_trace_dump(handle.Number, directory);
-            GC.KeepAlive(this);
-        }
+        public void TraceDump(string directory = null) => Raw.Native.job_trace_dump(this, directory);
 
         /// <summary>What this rank did so far, on all communicators and in all reducers.</summary>
-        public JobStatistics Statistics
-        {
-            get
-            {
-                byte[] packed = Raw.Native.job_stats(handle.Number);
-                GC.KeepAlive(this);
-                return new JobStatistics(new Unpacker(packed));
-            }
-        }
+        public JobStatistics Statistics => new JobStatistics(new Unpacker(Raw.Native.job_stats(this)));
 
         /// <summary>How long calls of this rank were held up by that one.</summary>
-        public PeerStatistics PeerStatistics(int rank)
-        {
-            byte[] packed = Raw.Native.job_peer_stats(handle.Number, rank);
-            GC.KeepAlive(this);
-            return new PeerStatistics(new Unpacker(packed));
-        }
+        public PeerStatistics PeerStatistics(int rank) =>
+            new PeerStatistics(new Unpacker(Raw.Native.job_peer_stats(this, rank)));
 
-        /// <summary>This rank will be away on purpose, as for a checkpoint, for at most so many
-        /// milliseconds: until <see cref="BusyEnd"/> the others wait for it instead of timing out,
-        /// and its silence is no death.</summary>
-        public void BusyBegin(string what, long maxMs)
-        {
-            Raw.Native.job_busy_begin(handle.Number, what, maxMs);
-            GC.KeepAlive(this);
-        }
+        /// <summary>This rank will be away on purpose, as for a checkpoint, for at most so long: until
+        /// <see cref="BusyEnd"/> the others wait for it instead of timing out, and its silence is no
+        /// death.</summary>
+        public void BusyBegin(string what, TimeSpan most) =>
+            Raw.Native.job_busy_begin(this, what, Limit.InMs(most));
 
         /// <summary>This rank is back.</summary>
-        public void BusyEnd()
-        {
-            Raw.Native.job_busy_end(handle.Number);
-            GC.KeepAlive(this);
-        }
+        public void BusyEnd() => Raw.Native.job_busy_end(this);
 
         /// <summary>A vote of all ranks, as whether a step is kept: true where every rank says so.
         /// </summary>
-        public bool Agree(bool agreed)
-        {
-            bool all = Raw.Native.job_agree(handle.Number, agreed);
-            GC.KeepAlive(this);
-            return all;
-        }
+        public bool Agree(bool agreed) => Raw.Native.job_agree(this, agreed);
 
         /// <summary>Asks all ranks to stop: their <see cref="StopRequested"/> says so from the next
         /// call on.</summary>
-        public void RequestStop()
-        {
-            Raw.Native.job_request_stop(handle.Number);
-            GC.KeepAlive(this);
-        }
+        public void RequestStop() => Raw.Native.job_request_stop(this);
 
         /// <summary>Whether to stop, in the same step on all ranks: a rank called
         /// <see cref="RequestStop"/>, or dt run was told to stop. All ranks call it in the same order
         /// as operations of the communicator of all ranks.</summary>
-        public bool StopRequested()
-        {
-            bool stop = Raw.Native.job_stop_requested(handle.Number);
-            GC.KeepAlive(this);
-            return stop;
-        }
+        public bool StopRequested() => Raw.Native.job_stop_requested(this);
 
-        /// <summary>Leaves the job together: returns when every rank has called it. Waits so many
-        /// milliseconds for the others; negative: job.finalize_timeout_ms. The job has ended in
-        /// every case.</summary>
-        public void FinalizeJob(long timeoutMs = -1)
-        {
-            Raw.Native.job_finalize(handle.Number, timeoutMs);
-            GC.KeepAlive(this);
-        }
+        /// <summary>Leaves the job together: returns when every rank has called it, or throws when the
+        /// time is over; null: job.finalize_timeout_ms. The job has ended in every case.</summary>
+        public void Leave(TimeSpan? timeout = null) => Raw.Native.job_finalize(this, Limit.InMs(timeout));
 
-        /// <summary>Drops the handle. Without <see cref="FinalizeJob"/> the other ranks hear of a death
-        /// once the job's other objects are gone, too. Never waits for peers.</summary>
-        public void Dispose()
-        {
-            handle.Dispose();
-        }
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+        /// <summary>As Dispose, on a thread of the pool. It does not leave the job together: an
+        /// exception may be on its way. Call <see cref="Leave"/> for that.</summary>
+        public System.Threading.Tasks.ValueTask DisposeAsync() =>
+            new System.Threading.Tasks.ValueTask(System.Threading.Tasks.Task.Run((Action)Dispose));
+#endif
     }
 }

@@ -4,17 +4,17 @@ using System.Collections.Generic;
 
 namespace Dt
 {
-    /// <summary>Operations, as <see cref="JobStatistics"/> counts them.</summary>
+    /// <summary>Operations, as <see cref="JobStatistics"/> counts them. V: with blocks.</summary>
     public enum OperationKind
     {
-        /// <summary>Allreduce.</summary>
-        Allreduce = 0,
+        /// <summary>AllReduce.</summary>
+        AllReduce = 0,
         /// <summary>Reduce.</summary>
         Reduce = 1,
         /// <summary>Broadcast.</summary>
         Broadcast = 2,
-        /// <summary>Allgather.</summary>
-        Allgather = 3,
+        /// <summary>AllGather.</summary>
+        AllGather = 3,
         /// <summary>ReduceScatter.</summary>
         ReduceScatter = 4,
         /// <summary>Barrier.</summary>
@@ -23,37 +23,37 @@ namespace Dt
         Send = 6,
         /// <summary>Recv.</summary>
         Recv = 7,
-        /// <summary>Alltoall.</summary>
-        Alltoall = 8,
-        /// <summary>Alltoallv.</summary>
-        Alltoallv = 9,
+        /// <summary>AllToAll.</summary>
+        AllToAll = 8,
+        /// <summary>AllToAllV.</summary>
+        AllToAllV = 9,
         /// <summary>Gather.</summary>
         Gather = 10,
-        /// <summary>Gatherv.</summary>
-        Gatherv = 11,
+        /// <summary>GatherV.</summary>
+        GatherV = 11,
         /// <summary>Scatter.</summary>
         Scatter = 12,
-        /// <summary>Scatterv.</summary>
-        Scatterv = 13,
-        /// <summary>Allgatherv.</summary>
-        Allgatherv = 14
+        /// <summary>ScatterV.</summary>
+        ScatterV = 13,
+        /// <summary>AllGatherV.</summary>
+        AllGatherV = 14
     }
 
     /// <summary>What a rank did in operations of one kind, on all communicators.</summary>
     public sealed class OperationStatistics
     {
         /// <summary>That have ended, failures among them.</summary>
-        public long Operations { get; private set; }
+        public long Operations { get; }
         /// <summary>Of these, failures.</summary>
-        public long Failures { get; private set; }
+        public long Failures { get; }
         /// <summary>Of the larger of an operation's two buffers.</summary>
-        public long Bytes { get; private set; }
+        public long Bytes { get; }
         /// <summary>The same times the factor of nccl-tests for a bus bandwidth.</summary>
-        public long BusBytes { get; private set; }
+        public long BusBytes { get; }
         /// <summary>From the start of each to its end.</summary>
-        public long BusyNs { get; private set; }
+        public long BusyNs { get; }
         /// <summary>Bus bytes by time: GB/s.</summary>
-        public double BusbwGbs { get; private set; }
+        public double BusbwGbs { get; }
 
         internal OperationStatistics(Unpacker packed)
         {
@@ -70,9 +70,9 @@ namespace Dt
     public sealed class PeerStatistics
     {
         /// <summary>How often.</summary>
-        public long Waits { get; private set; }
+        public long Waits { get; }
         /// <summary>How long.</summary>
-        public long WaitedNs { get; private set; }
+        public long WaitedNs { get; }
 
         internal PeerStatistics(Unpacker packed)
         {
@@ -85,23 +85,23 @@ namespace Dt
     public sealed class JobStatistics
     {
         /// <summary>How often the job was started before.</summary>
-        public int Restarts { get; private set; }
+        public int Restarts { get; }
         /// <summary>Operations that took watchdog.stall_warn_ms or longer.</summary>
-        public long Stalls { get; private set; }
+        public long Stalls { get; }
         /// <summary>Operations that the flight recorder had no room for.</summary>
-        public long Uncounted { get; private set; }
+        public long Uncounted { get; }
         /// <summary>Of all reducers, like the next four.</summary>
-        public long Steps { get; private set; }
+        public long Steps { get; }
         /// <summary>Gradient bytes.</summary>
-        public long StepBytes { get; private set; }
+        public long StepBytes { get; }
         /// <summary>Time in which at least one bucket was under way.</summary>
-        public long CommunicationNs { get; private set; }
+        public long CommunicationNs { get; }
         /// <summary>Of that, the program waited.</summary>
-        public long ExposedNs { get; private set; }
+        public long ExposedNs { get; }
         /// <summary>1 - exposed / communication, in [0, 1].</summary>
-        public double HiddenShare { get; private set; }
+        public double HiddenShare { get; }
         /// <summary>Of each kind.</summary>
-        public IReadOnlyDictionary<OperationKind, OperationStatistics> Operations { get; private set; }
+        public IReadOnlyDictionary<OperationKind, OperationStatistics> Operations { get; }
 
         internal JobStatistics(Unpacker packed)
         {
@@ -114,7 +114,7 @@ namespace Dt
             ExposedNs = packed.Number();
             HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
             var operations = new Dictionary<OperationKind, OperationStatistics>();
-            for (OperationKind kind = OperationKind.Allreduce; kind <= OperationKind.Allgatherv; ++kind)
+            for (OperationKind kind = OperationKind.AllReduce; kind <= OperationKind.AllGatherV; ++kind)
             {
                 operations[kind] = new OperationStatistics(packed);
             }

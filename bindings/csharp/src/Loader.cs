@@ -21,6 +21,13 @@ namespace Dt
             }
         }
 
+        /// Calls what makes such an object.
+        internal static long Ready<T>(Func<T, long> make, T argument)
+        {
+            Ensure();
+            return make(argument);
+        }
+
         static void Load()
         {
             try

@@ -16,7 +16,7 @@ namespace Dt
         static long queue;  // this domain's, native code's
         static Thread thread;
 
-        internal static void Connect(long config, Action<LogLevel, string> sink)
+        internal static void Connect(Config config, Action<LogLevel, string> sink)
         {
             if (sink == null)
             {
@@ -31,7 +31,7 @@ namespace Dt
                 {
                     Raw.Native.config_queue_log(config, queue, sinks.Count - 1);
                 }
-                catch (DtException)
+                catch
                 {
                     sinks.RemoveAt(sinks.Count - 1);
                     throw;

@@ -8,9 +8,8 @@ namespace Dt
     internal sealed class Pending
     {
         internal Pin send, recv;
-        internal IDisposable sendOwner, recvOwner;
         internal readonly Channel channel;
-        internal WorkHandle handle;
+        internal Handle handle;
         internal long turn;     // order of issue on the communicator
         internal bool tracked;  // under the lock of Completions
 
@@ -27,10 +26,9 @@ namespace Dt
             channel = comm.channel;
         }
 
-        internal void Issue(Operation operation, long sendAddress, long recvAddress)
+        internal void Issue(Call call)
         {
-            long number = operation.Start(comm.Number, sendAddress, recvAddress);
-            handle = new WorkHandle(number);
+            handle = new Handle(call.Start(comm), Raw.NativePINVOKE.work_destroy);
             turn = channel.NextTurn();
         }
 
@@ -114,21 +112,6 @@ namespace Dt
             if (now && handle != null) handle.Dispose();
         }
 
-        /// An owner may throw; the others are let go all the same.
-        internal void LetGo()
-        {
-            send.Free();
-            recv.Free();
-            IDisposable from = sendOwner, to = recvOwner;
-            sendOwner = recvOwner = null;
-            try
-            {
-                if (from != null) from.Dispose();
-            }
-            finally
-            {
-                if (to != null) to.Dispose();
-            }
-        }
+        internal void LetGo() => Pin.Free(ref send, ref recv);
     }
 }

@@ -26,10 +26,7 @@ namespace Dt
             count = DtErrorCount();
         }
 
-        internal static bool IsThere
-        {
-            get { return Volatile.Read(ref *count) != 0 && DtHasError() != 0; }
-        }
+        internal static bool IsThere => Volatile.Read(ref *count) != 0 && DtHasError() != 0;
 
         internal static Exception Take()
         {
@@ -42,7 +39,7 @@ namespace Dt
             parts.Sequence = packed.Number();
             parts.Host = packed.Text();
             parts.Operation = packed.Text();
-            parts.Message = packed.Text();
+            parts.Message = Words.InCSharp(parts.Status, packed.Text());
             return DtException.Make(parts);
         }
     }

@@ -40,25 +40,25 @@ namespace Dt
     public sealed class ReducerStatistics
     {
         /// <summary>Buckets of the plan in use.</summary>
-        public int BucketCount { get; private set; }
+        public int BucketCount { get; }
         /// <summary>Finished steps.</summary>
-        public long Steps { get; private set; }
+        public long Steps { get; }
         /// <summary>Gradient bytes reduced in the last step.</summary>
-        public long Bytes { get; private set; }
+        public long Bytes { get; }
         /// <summary>Last step: time in which at least one bucket was under way.</summary>
-        public long CommunicationNs { get; private set; }
+        public long CommunicationNs { get; }
         /// <summary>Last step: time that Finish waited; on GPUs, that its stream waited.</summary>
-        public long ExposedNs { get; private set; }
+        public long ExposedNs { get; }
         /// <summary>Of all steps.</summary>
-        public long TotalBytes { get; private set; }
+        public long TotalBytes { get; }
         /// <summary>Of all steps.</summary>
-        public long TotalCommunicationNs { get; private set; }
+        public long TotalCommunicationNs { get; }
         /// <summary>Of all steps.</summary>
-        public long TotalExposedNs { get; private set; }
+        public long TotalExposedNs { get; }
         /// <summary>Whether the plan follows the arrival order.</summary>
-        public bool Rebuilt { get; private set; }
+        public bool Rebuilt { get; }
         /// <summary>Of all steps: 1 - exposed / communication, in [0, 1].</summary>
-        public double HiddenShare { get; private set; }
+        public double HiddenShare { get; }
 
         internal ReducerStatistics(Unpacker packed)
         {
@@ -77,75 +77,60 @@ namespace Dt
 
     /// <summary>Gradients reduced in buckets while the backward pass runs. Ready: any thread, but
     /// none while Finish or Rebuild runs; the others: one at a time.</summary>
-    public sealed class Reducer : IDisposable
+    public sealed class Reducer : DtObject
     {
-        readonly ReducerHandle handle;
         readonly Param[] parameters;
-        volatile bool closed;
 
         /// <summary>Plans buckets over the parameters and checks on all ranks that the model is the
         /// same. Collective. Null options: defaults.</summary>
         public Reducer(Comm comm, IEnumerable<Param> parameters, ReducerOptions options = null)
+            : this(comm, Listed(comm, parameters), options ?? new ReducerOptions()) { }
+
+        Reducer(Comm comm, Param[] parameters, ReducerOptions options)
+            : base(new ReducerHandle(Raw.Native.reducer_create(comm, Packed(parameters), Packed(parameters).Length,
+                options.Sum, options.KeepPlan, options.BucketCapBytes, options.FirstBucketBytes)))
         {
-            if (comm == null) throw DtException.InvalidArgument("reducer_create: comm is null; give a communicator");
-            if (parameters == null) throw DtException.InvalidArgument("reducer_create: parameters is null; give parameters");
-            if (options == null) options = new ReducerOptions();
-            this.parameters = new List<Param>(parameters).ToArray();
+            this.parameters = parameters;
+        }
+
+        static Param[] Listed(Comm comm, IEnumerable<Param> parameters)
+        {
+            if (comm == null) throw DtException.InvalidArgument("Reducer: comm is null; give a communicator");
+            if (parameters == null) throw DtException.InvalidArgument("Reducer: parameters is null; give parameters");
+            return new List<Param>(parameters).ToArray();
+        }
+
+        static byte[] Packed(Param[] parameters)
+        {
             Packer packer = new Packer();
-            foreach (Param each in this.parameters)
+            foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);
                 packer.AddNumber((int)each.Dtype);
                 packer.Add(each.Name ?? "");
             }
-            byte[] packed = packer.Take();
-            handle = new ReducerHandle(Raw.Native.reducer_create(comm.Number, packed,
-                packed.LongLength, options.Sum, options.KeepPlan, options.BucketCapBytes,
-                options.FirstBucketBytes));
-            GC.KeepAlive(comm);
+            return packer.Take();
         }
 
-        /// A call that is inside may keep the handle open after this object was closed.
-        long Number
-        {
-            get { return closed ? handle.ClosedNumber : handle.Number; }
-        }
-
-        /// Likewise; when `counted`, the handle stays open until DangerousRelease.
-        long Open(ref bool counted)
-        {
-            try
-            {
-                if (!closed) handle.DangerousAddRef(ref counted);
-            }
-            catch (ObjectDisposedException)
-            {
-                // Closed meanwhile, which is libdt's to say.
-            }
-            return counted ? handle.Number : handle.ClosedNumber;
-        }
+        ReducerHandle Kept => (ReducerHandle)handle;
 
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
         /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
         /// keep it.</summary>
-        public IntPtr Gradient(int index)
-        {
-            IntPtr address = new IntPtr(Raw.Native.reducer_grad(Number, index));
-            GC.KeepAlive(this);
-            return address;
-        }
+        public IntPtr Gradient(int index) => new IntPtr(Raw.Native.reducer_grad(this, index));
 
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
-        volatile bool readable;  // once seen; else not known
+        volatile bool readable;  // once seen; otherwise not known
 
-        /// <summary>Likewise as a span over host memory.</summary>
+        /// <summary>Likewise as a span over host memory. A dtype is wanted only for the bits of 16-bit
+        /// floats in a ushort or a short.</summary>
         public unsafe Span<T> GradientSpan<T>(int index, Dtype? dtype = null) where T : struct
         {
             IntPtr address = Gradient(index);
-            Check("reducer_grad", index, Elements.Of<T>("reducer_grad", dtype), parameters[index].Count);
+            Check("GradientSpan", index, Elements.Of<T>(dtype), parameters[index].Count);
             if (parameters[index].Count > 0 && !readable)
             {
-                Elements.CheckReadable("reducer_grad", address.ToInt64());
+                Elements.CheckReadable("GradientSpan", address.ToInt64());
                 readable = true;
             }
             return new Span<T>((void*)address, checked((int)parameters[index].Count));
@@ -154,59 +139,30 @@ namespace Dt
 
         /// <summary>Says that a gradient, written where <see cref="Gradient"/> says, is
         /// complete.</summary>
-        public void Ready(int index, IntPtr stream = default(IntPtr))
-        {
-            Raw.Native.reducer_ready(Number, index, 0, stream.ToInt64());
-            GC.KeepAlive(this);
-        }
+        public void Ready(int index, IntPtr stream = default(IntPtr)) =>
+            Raw.Native.reducer_ready(this, index, 0, stream.ToInt64());
 
-        /// <summary>Says that a gradient is complete at this address, to be copied in;
-        /// <see cref="Finish"/> copies the result back, and until then the caller keeps
-        /// it.</summary>
-        public void ReadyAt(int index, IntPtr gradient, IntPtr stream = default(IntPtr))
+        /// <summary>Says that a gradient is complete in this buffer, to be copied in. It is kept in its
+        /// place until <see cref="Finish"/> has copied the result back; when that fails, until a later
+        /// one or Dispose.</summary>
+        public void Ready(int index, Tensor gradient, IntPtr stream = default(IntPtr))
         {
-            Raw.Native.reducer_ready(Number, index, gradient.ToInt64(), stream.ToInt64());
-            GC.KeepAlive(this);
-        }
-
-        /// <summary>Says that a gradient is complete in this array, which is pinned until
-        /// <see cref="Finish"/> has copied the result back; when that fails, until a later one or
-        /// <see cref="Dispose"/>.</summary>
-        public void Ready<T>(int index, T[] gradient, Dtype? dtype = null) where T : struct
-        {
-            const string Name = "reducer_ready";
-            Dtype type = Elements.Of<T>(Name, dtype);
-            long count = Elements.Length(Name, "gradient", gradient);
-            Check(Name, index, type, count);
-            Lend(index, Pin.Of(gradient), 0);
-        }
-
-        /// <summary>Says that a gradient is complete at the beginning of this memory, which stays until
-        /// <see cref="Finish"/> has copied the result back, also when it is disposed of before.</summary>
-        public void Ready(int index, Memory gradient, IntPtr stream = default(IntPtr))
-        {
-            const string Name = "reducer_ready";
-            if (gradient == null) throw DtException.InvalidArgument(Name + ": gradient is null; give memory");
-            if (index >= 0 && index < parameters.Length)
-            {
-                Dtype type = parameters[index].Dtype;
-                Check(Name, index, type, gradient.Bytes / Elements.Size(type));
-            }
-            Lend(index, Pin.Of(gradient), stream.ToInt64());
-        }
-
-        void Lend(int index, Pin pin, long stream)
-        {
+            const string Name = "Ready";
+            if (gradient.IsNone)
+                throw DtException.InvalidArgument(Name + ": gradient is null; give an array, a memory or a Tensor");
+            Check(Name, index, gradient.Dtype, gradient.Count);
+            Pin pin = gradient.Pin();
             bool counted = false;
             try
             {
-                Raw.Native.reducer_ready(Open(ref counted), index, pin.Address, stream);
+                Enter(ref counted);
+                Raw.Native.reducer_ready(this, index, gradient.AddressIn(pin), stream.ToInt64());
             }
             finally
             {
                 if (counted)
                 {
-                    handle.Hold(pin);  // also when it failed: it may have taken the address
+                    Kept.Hold(pin);  // also when it failed: it may have taken the address
                     handle.DangerousRelease();
                 }
                 else
@@ -218,39 +174,17 @@ namespace Dt
 
         /// <summary>Has <see cref="Finish"/> compare a parameter itself between ranks, as often as
         /// the setting reducer.check_steps says (by default never), and throw on all ranks naming the
-        /// parameter and those that have diverged. The caller keeps what lies at the address, as long
-        /// as the reducer; zero: it is no longer watched.</summary>
-        public void Watch(int index, IntPtr parameter, long bytes)
+        /// parameter and those that have diverged. It is kept in its place as long as it is watched;
+        /// default: no longer.</summary>
+        public void Watch(int index, Tensor parameter)
         {
-            Raw.Native.reducer_watch(Number, index, parameter.ToInt64(), bytes);
-            handle.Watch(index, new Pin());
-            GC.KeepAlive(this);
-        }
-
-        /// <summary>Likewise of an array, which is pinned as long as it is watched.</summary>
-        public void Watch<T>(int index, T[] parameter, Dtype? dtype = null) where T : struct
-        {
-            const string Name = "reducer_watch";
-            Dtype type = Elements.Of<T>(Name, dtype);
-            long count = Elements.Length(Name, "parameter", parameter);
-            Watch(index, Pin.Of(parameter), count * Elements.Size(type));
-        }
-
-        /// <summary>Likewise of memory, which stays as long as it is watched.</summary>
-        public void Watch(int index, Memory parameter)
-        {
-            if (parameter == null) throw DtException.InvalidArgument("reducer_watch: parameter is null; give memory");
-            Watch(index, Pin.Of(parameter), parameter.Bytes);
-        }
-
-        void Watch(int index, Pin pin, long bytes)
-        {
-            bool counted = false;
-            bool kept = false;
+            Pin pin = parameter.Pin();
+            bool counted = false, kept = false;
             try
             {
-                Raw.Native.reducer_watch(Open(ref counted), index, pin.Address, bytes);
-                handle.Watch(index, pin);
+                Enter(ref counted);
+                Raw.Native.reducer_watch(this, index, parameter.AddressIn(pin), parameter.Bytes);
+                Kept.Watch(index, pin);
                 kept = true;
             }
             finally
@@ -267,10 +201,10 @@ namespace Dt
             bool counted = false;
             try
             {
-                long number = Open(ref counted);
-                long held = handle.Held;
-                Raw.Native.reducer_finish(number, stream.ToInt64());
-                handle.LetGo(held);  // not when it failed: the step may be open still
+                Enter(ref counted);
+                long held = Kept.Held;
+                Raw.Native.reducer_finish(this, stream.ToInt64());
+                Kept.LetGo(held);  // not when it failed: the step may be open still
             }
             finally
             {
@@ -280,41 +214,15 @@ namespace Dt
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective.</summary>
-        public bool Rebuild()
-        {
-            bool changed = Raw.Native.reducer_rebuild(Number);
-            GC.KeepAlive(this);
-            return changed;
-        }
+        public bool Rebuild() => Raw.Native.reducer_rebuild(this);
 
         /// <summary>In which bucket a parameter lies, in launch order.</summary>
-        public int Bucket(int index)
-        {
-            int bucket = Raw.Native.reducer_bucket(Number, index);
-            GC.KeepAlive(this);
-            return bucket;
-        }
+        public int Bucket(int index) => Raw.Native.reducer_bucket(this, index);
 
         /// <summary>What the reducer did so far.</summary>
-        public ReducerStatistics Statistics
-        {
-            get
-            {
-                byte[] packed = Raw.Native.reducer_stats(Number);
-                GC.KeepAlive(this);
-                return new ReducerStatistics(new Unpacker(packed));
-            }
-        }
+        public ReducerStatistics Statistics => new ReducerStatistics(new Unpacker(Raw.Native.reducer_stats(this)));
 
-        /// <summary>Drops the handle; memory that <see cref="Gradient"/> gave goes with
-        /// it.</summary>
-        public void Dispose()
-        {
-            closed = true;
-            handle.Dispose();
-        }
-
-        /// What libdt cannot see: the array behind an address. A wrong index is libdt's to refuse.
+        /// What libdt cannot see: the buffer behind an address. A wrong index is libdt's to refuse.
         void Check(string operation, int index, Dtype dtype, long count)
         {
             if (index < 0 || index >= parameters.Length) return;
@@ -323,7 +231,7 @@ namespace Dt
             throw DtException.InvalidArgument(operation + ": gradient " + index + " (" +
                 (wanted.Name ?? "without a name") + ") is " + count + " elements of " + dtype +
                 ", but the parameter has " + wanted.Count + " of " + wanted.Dtype +
-                "; give an array like the parameter");
+                "; give a buffer like the parameter");
         }
     }
 }

@@ -10,13 +10,13 @@ namespace Dt
     public sealed class SamplerState
     {
         /// <summary>At least 0.</summary>
-        public long Epoch { get; private set; }
+        public long Epoch { get; }
         /// <summary>Samples of the epoch's order that all ranks together have taken.</summary>
-        public long Consumed { get; private set; }
+        public long Consumed { get; }
         /// <summary>Samples of the data set.</summary>
-        public long Size { get; private set; }
+        public long Size { get; }
         /// <summary>Tells another seed, order or weights apart.</summary>
-        public long Order { get; private set; }
+        public long Order { get; }
 
         /// <summary>As it was saved.</summary>
         public SamplerState(long epoch, long consumed, long size, long order)
@@ -31,12 +31,10 @@ namespace Dt
     /// <summary>Which samples of a data set a rank sees, in which order: index for index as
     /// PyTorch's DistributedSampler, in shuffled blocks, or drawn by weights. One thread at a
     /// time.</summary>
-    public sealed class Sampler : IDisposable
+    public sealed class Sampler : DtObject
     {
         const long Slice = 1 << 20;  // so many indices pass through an array of bytes at once
         const int LargestBatch = 1 << 27;  // of Next(), which must not come back for more
-
-        readonly SamplerHandle handle;
 
         /// <summary>Deals a data set of so many samples out to the ranks. The seed is equal on all
         /// ranks; sequential: not shuffled; dropLast: the tail is left out instead of repeating
@@ -48,11 +46,9 @@ namespace Dt
 
         Sampler(int worldSize, int rank, long size, long seed, bool sequential, bool dropLast,
             bool wholeBatches, long block, long window, byte[] weights, long draws)
-        {
-            Loader.Ensure();
-            handle = new SamplerHandle(Raw.Native.sampler_create(worldSize, rank, size, seed, sequential,
-                dropLast, wholeBatches, block, window, weights, weights.Length, draws));
-        }
+            : base(new Handle(Loader.Ready(given => Raw.Native.sampler_create(worldSize, rank, size, seed,
+                sequential, dropLast, wholeBatches, block, window, given, given.Length, draws), weights),
+                Raw.NativePINVOKE.sampler_destroy)) { }
 
         /// <summary>Shuffles blocks of so many consecutive samples (1: one shuffle of all samples), and
         /// the samples within each window (0: those of 16 blocks): without memory, for any number of
@@ -62,7 +58,7 @@ namespace Dt
         {
             if (block < 1)
             {
-                throw DtException.InvalidArgument("sampler_create: block is " + block +
+                throw DtException.InvalidArgument("Sampler: block is " + block +
                     "; it must be at least 1");
             }
             return new Sampler(worldSize, rank, size, seed, false, dropLast, wholeBatches, block, window, new byte[0], 0);
@@ -75,7 +71,7 @@ namespace Dt
         {
             if (weights == null || weights.Length == 0 || weights.Length > int.MaxValue / sizeof(double))
             {
-                throw DtException.InvalidArgument("sampler_create: weights has " +
+                throw DtException.InvalidArgument("Sampler: weights has " +
                     (weights == null ? "no" : weights.Length.ToString()) +
                     " elements; give one for each sample, from 1 to 2^28 - 1");
             }
@@ -87,21 +83,15 @@ namespace Dt
         /// <summary>Chooses the epoch's order, and goes to its front. The epoch that is chosen already
         /// goes on where it is, unless all of it was taken: a resumed job calls this in its loop as
         /// ever.</summary>
-        public void SetEpoch(long epoch)
-        {
-            Raw.Native.sampler_set_epoch(handle.Number, epoch);
-            GC.KeepAlive(this);
-        }
+        public void SetEpoch(long epoch) => Raw.Native.sampler_set_epoch(this, epoch);
 
         /// <summary>Throws on all ranks of the communicator, with the first difference, unless their
         /// samplers belong together: the same data set, seed, order, epoch and place in it, another
         /// part for each. Collective.</summary>
         public void Check(Comm comm)
         {
-            if (comm == null) throw DtException.InvalidArgument("sampler_check: comm is null; give a communicator");
-            Raw.Native.sampler_check(handle.Number, comm.Number);
-            GC.KeepAlive(comm);
-            GC.KeepAlive(this);
+            if (comm == null) throw DtException.InvalidArgument("Check: comm is null; give a communicator");
+            Raw.Native.sampler_check(this, comm);
         }
 
         /// <summary>Samples of this rank in the epoch, or in what was left of it where
@@ -110,17 +100,13 @@ namespace Dt
         {
             get
             {
-                long length = Raw.Native.sampler_length(handle.Number);
-                GC.KeepAlive(this);
-                return length;
+                long length = Raw.Native.sampler_length(this);
+                    return length;
             }
         }
 
         /// <summary>This rank's sample indices of the epoch.</summary>
-        public long[] Indices()
-        {
-            return Indices(0, Length);
-        }
+        public long[] Indices() => Indices(0, Length);
 
         /// <summary>This rank's next sample indices: a batch. Fewer than asked for only at the end, never with wholeBatches; none:
         /// the epoch has ended. After that it throws until <see cref="SetEpoch"/>.</summary>
@@ -128,13 +114,12 @@ namespace Dt
         {
             if (count > LargestBatch)
             {
-                throw DtException.InvalidArgument("sampler_next: count is " + count + "; at most " +
+                throw DtException.InvalidArgument("Next: count is " + count + "; at most " +
                     LargestBatch + " at once, or Indices() for more");
             }
-            byte[] packed = Raw.Native.sampler_next(handle.Number, count);
+            byte[] packed = Raw.Native.sampler_next(this, count);
             long[] batch = new long[packed.Length / sizeof(long)];
             Buffer.BlockCopy(packed, 0, batch, 0, packed.Length);
-            GC.KeepAlive(this);
             return batch;
         }
 
@@ -150,8 +135,7 @@ namespace Dt
         /// <see cref="Next"/> gave.</summary>
         public SamplerState Save(long taken = -1)
         {
-            Unpacker packed = new Unpacker(Raw.Native.sampler_save(handle.Number, taken));
-            GC.KeepAlive(this);
+            Unpacker packed = new Unpacker(Raw.Native.sampler_save(this, taken));
             return new SamplerState(packed.Number(), packed.Number(), packed.Number(), packed.Number());
         }
 
@@ -159,9 +143,8 @@ namespace Dt
         /// there are now. The state is the same on all ranks.</summary>
         public void Resume(SamplerState state)
         {
-            if (state == null) throw DtException.InvalidArgument("sampler_resume: state is null; give what Save() gave");
-            Raw.Native.sampler_resume(handle.Number, state.Epoch, state.Consumed, state.Size, state.Order);
-            GC.KeepAlive(this);
+            if (state == null) throw DtException.InvalidArgument("Resume: state is null; give what Save() gave");
+            Raw.Native.sampler_resume(this, state.Epoch, state.Consumed, state.Size, state.Order);
         }
 
         /// <summary>A range of this rank's sample indices, wherever <see cref="Next"/> is.</summary>
@@ -170,26 +153,19 @@ namespace Dt
             long length = Length;
             if (first < 0 || count < 0 || first > length || count > length - first)
             {
-                Raw.Native.sampler_indices(handle.Number, first, count);  // says what is wrong
+                Raw.Native.sampler_indices(this, first, count);  // says what is wrong
             }
             long[] indices = new long[count];
             for (long done = 0; done < count; done += Slice)
             {
                 long size = Math.Min(Slice, count - done);
-                byte[] packed = Raw.Native.sampler_indices(handle.Number, first + done, size);
+                byte[] packed = Raw.Native.sampler_indices(this, first + done, size);
                 fixed (long* to = &indices[done])
                 {
                     Marshal.Copy(packed, 0, (IntPtr)to, packed.Length);
                 }
             }
-            GC.KeepAlive(this);
             return indices;
-        }
-
-        /// <summary>Drops the handle.</summary>
-        public void Dispose()
-        {
-            handle.Dispose();
         }
     }
 }

@@ -9,94 +9,76 @@ namespace Dt
     public sealed partial class Job
     {
         /// <summary>Sets a key, replacing its value.</summary>
-        public void StoreSet(string key, byte[] value, long timeoutMs = -1)
+        public void StoreSet(string key, byte[] value, TimeSpan? timeout = null)
         {
-            CheckValue("store_set", value);
-            Raw.Native.store_set(handle.Number, key, value, value.LongLength, timeoutMs);
-            GC.KeepAlive(this);
+            CheckValue("StoreSet", value);
+            Raw.Native.store_set(this, key, value, value.LongLength, Limit.InMs(timeout));
         }
 
         /// <summary>Waits until the key exists and returns its value.</summary>
-        public byte[] StoreGet(string key, long timeoutMs = -1)
-        {
-            byte[] value = Raw.Native.store_get(handle.Number, key, timeoutMs);
-            GC.KeepAlive(this);
-            return value;
-        }
+        public byte[] StoreGet(string key, TimeSpan? timeout = null) =>
+            Raw.Native.store_get(this, key, Limit.InMs(timeout));
 
         /// <summary>Adds to a number kept as decimal text, an absent key counting as 0, and returns
         /// the sum.</summary>
-        public long StoreAdd(string key, long delta, long timeoutMs = -1)
-        {
-            long value = Raw.Native.store_add(handle.Number, key, delta, timeoutMs);
-            GC.KeepAlive(this);
-            return value;
-        }
+        public long StoreAdd(string key, long delta, TimeSpan? timeout = null) =>
+            Raw.Native.store_add(this, key, delta, Limit.InMs(timeout));
 
         /// <summary>Waits until all keys exist.</summary>
-        public void StoreWait(IEnumerable<string> keys, long timeoutMs = -1)
+        public void StoreWait(IEnumerable<string> keys, TimeSpan? timeout = null)
         {
-            byte[] packed = PackKeys("store_wait", keys);
-            Raw.Native.store_wait(handle.Number, packed, packed.LongLength, timeoutMs);
-            GC.KeepAlive(this);
+            byte[] packed = PackKeys("StoreWait", keys);
+            Raw.Native.store_wait(this, packed, packed.LongLength, Limit.InMs(timeout));
         }
 
         /// <summary>Sets a key only if its value is the expected one; null: if it is absent. Says
         /// whether it did.</summary>
-        public bool StoreCompareSet(string key, byte[] expected, byte[] desired, long timeoutMs = -1)
+        public bool StoreCompareSet(string key, byte[] expected, byte[] desired, TimeSpan? timeout = null)
         {
-            CheckValue("store_compare_set", desired);
+            CheckValue("StoreCompareSet", desired);
             Packer packer = new Packer();
             packer.Add(expected);
             packer.Add(desired);
             byte[] packed = packer.Take();
-            bool swapped = Raw.Native.store_compare_set(handle.Number, key, packed,
-                packed.LongLength, timeoutMs);
-            GC.KeepAlive(this);
+            bool swapped = Raw.Native.store_compare_set(this, key, packed,
+                packed.LongLength, Limit.InMs(timeout));
             return swapped;
         }
 
         /// <summary>Removes a key; says whether it existed.</summary>
-        public bool StoreDelete(string key, long timeoutMs = -1)
-        {
-            bool existed = Raw.Native.store_delete(handle.Number, key, timeoutMs);
-            GC.KeepAlive(this);
-            return existed;
-        }
+        public bool StoreDelete(string key, TimeSpan? timeout = null) =>
+            Raw.Native.store_delete(this, key, Limit.InMs(timeout));
 
         /// <summary>Keys that begin with the prefix, in byte order.</summary>
-        public string[] StoreList(string prefix, long timeoutMs = -1)
+        public string[] StoreList(string prefix, TimeSpan? timeout = null)
         {
-            byte[] packed = Raw.Native.store_list(handle.Number, prefix, timeoutMs);
-            GC.KeepAlive(this);
+            byte[] packed = Raw.Native.store_list(this, prefix, Limit.InMs(timeout));
             string all = System.Text.Encoding.UTF8.GetString(packed);
             return all.Split(new char[] { '\0' }, StringSplitOptions.RemoveEmptyEntries);
         }
 
         /// <summary>Sets several keys at once: others see all of them or none.</summary>
         public void StoreMultiSet(IEnumerable<KeyValuePair<string, byte[]>> items,
-            long timeoutMs = -1)
+            TimeSpan? timeout = null)
         {
-            if (items == null) throw DtException.InvalidArgument("store_multi_set: items is null; give keys and values");
+            if (items == null) throw DtException.InvalidArgument("StoreMultiSet: items is null; give keys and values");
             Packer packer = new Packer();
             foreach (KeyValuePair<string, byte[]> item in items)
             {
-                CheckValue("store_multi_set", item.Value);
+                CheckValue("StoreMultiSet", item.Value);
                 packer.Add(item.Key);
                 packer.Add(item.Value);
             }
             byte[] packed = packer.Take();
-            Raw.Native.store_multi_set(handle.Number, packed, packed.LongLength, timeoutMs);
-            GC.KeepAlive(this);
+            Raw.Native.store_multi_set(this, packed, packed.LongLength, Limit.InMs(timeout));
         }
 
         /// <summary>Values of several keys in one round trip, null for absent ones.</summary>
-        public byte[][] StoreMultiGet(IEnumerable<string> keys, long timeoutMs = -1)
+        public byte[][] StoreMultiGet(IEnumerable<string> keys, TimeSpan? timeout = null)
         {
-            byte[] packed = PackKeys("store_multi_get", keys);
+            byte[] packed = PackKeys("StoreMultiGet", keys);
             Unpacker values = new Unpacker(
-                Raw.Native.store_multi_get(handle.Number, packed, packed.LongLength, timeoutMs));
-            GC.KeepAlive(this);
+                Raw.Native.store_multi_get(this, packed, packed.LongLength, Limit.InMs(timeout)));
             List<byte[]> all = new List<byte[]>();
             while (values.More) all.Add(values.Item());
             return all.ToArray();
@@ -104,11 +86,8 @@ namespace Dt
 
         /// <summary>Returns when so many callers have reached the barrier of this name; 0: as many
         /// as ranks.</summary>
-        public void StoreBarrier(string name, int count = 0, long timeoutMs = -1)
-        {
-            Raw.Native.store_barrier(handle.Number, name, count, timeoutMs);
-            GC.KeepAlive(this);
-        }
+        public void StoreBarrier(string name, int count = 0, TimeSpan? timeout = null) =>
+            Raw.Native.store_barrier(this, name, count, Limit.InMs(timeout));
 
         static void CheckValue(string operation, byte[] value)
         {
@@ -132,36 +111,15 @@ namespace Dt
 
     /// <summary>A store served for a job whose ranks are threads or children of this process. They
     /// get job.master_addr = 127.0.0.1 (or store.bind), job.master_port = the port,
-    /// job.store_served = true. Any thread.</summary>
-    public sealed class StoreServer : IDisposable
+    /// job.store_served = true. After Dispose, ranks still joined hear of a lost store.</summary>
+    public sealed class StoreServer : DtObject
     {
-        readonly StoreServerHandle handle;
-
         /// <summary>Serves with job.id, job.world_size, store.bind and job.master_port (0: the
         /// kernel chooses) of the config; null: what stands around the process.</summary>
-        public StoreServer(Config config)
-        {
-            Loader.Ensure();
-            handle = new StoreServerHandle(
-                Raw.Native.store_serve(config == null ? 0 : config.handle.Number));
-            GC.KeepAlive(config);
-        }
+        public StoreServer(Config config = null)
+            : base(new Handle(Loader.Ready(Raw.Native.store_serve, config), Raw.NativePINVOKE.store_server_destroy)) { }
 
         /// <summary>The port of the store.</summary>
-        public int Port
-        {
-            get
-            {
-                int port = Raw.Native.store_server_port(handle.Number);
-                GC.KeepAlive(this);
-                return port;
-            }
-        }
-
-        /// <summary>Stops serving; ranks still joined hear of a lost store.</summary>
-        public void Dispose()
-        {
-            handle.Dispose();
-        }
+        public int Port => Raw.Native.store_server_port(this);
     }
 }

@@ -30,10 +30,7 @@ namespace Dt
             return bytes;
         }
 
-        internal static byte[] TerminatedOrNull(string text)
-        {
-            return text == null ? null : Terminated(text);
-        }
+        internal static byte[] TerminatedOrNull(string text) => text == null ? null : Terminated(text);
 
         /// Takes over what dt_give() made.
         internal static byte[] TakeBytes(IntPtr given)
@@ -51,10 +48,7 @@ namespace Dt
             }
         }
 
-        internal static string Take(IntPtr given)
-        {
-            return Encoding.UTF8.GetString(TakeBytes(given));
-        }
+        internal static string Take(IntPtr given) => Encoding.UTF8.GetString(TakeBytes(given));
     }
 
     /// A list as the native layer packs it: for each item its size, -1 absent, then it.
@@ -62,10 +56,7 @@ namespace Dt
     {
         readonly List<byte> packed = new List<byte>();
 
-        internal void AddNumber(long value)
-        {
-            packed.AddRange(BitConverter.GetBytes(value));
-        }
+        internal void AddNumber(long value) => packed.AddRange(BitConverter.GetBytes(value));
 
         internal void Add(byte[] item)
         {
@@ -80,10 +71,7 @@ namespace Dt
             for (int i = 0; i < terminated.Length - 1; ++i) packed.Add(terminated[i]);
         }
 
-        internal byte[] Take()
-        {
-            return packed.ToArray();
-        }
+        internal byte[] Take() => packed.ToArray();
     }
 
     /// Reads such a list.
@@ -97,10 +85,7 @@ namespace Dt
             this.packed = packed;
         }
 
-        internal bool More
-        {
-            get { return at < packed.Length; }
-        }
+        internal bool More => at < packed.Length;
 
         internal long Number()
         {
@@ -120,9 +105,6 @@ namespace Dt
             return item;
         }
 
-        internal string Text()
-        {
-            return Encoding.UTF8.GetString(Item());
-        }
+        internal string Text() => Encoding.UTF8.GetString(Item());
     }
 }

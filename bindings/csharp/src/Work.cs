@@ -9,21 +9,28 @@ namespace Dt
 {
     /// <summary>One asynchronous operation; it can be awaited. Works of one communicator complete in
     /// the order of their calls, except that sends and receives called one after the other progress
-    /// together and complete in any order. Buffers stay pinned until the operation is done, also when this
-    /// object is disposed of or forgotten before. Any thread.</summary>
+    /// together and complete in any order. Buffers stay in their place until the operation is done, also
+    /// when this object is disposed of or forgotten before. Any thread.</summary>
     public sealed class Work : IDisposable
     {
-        internal readonly Pending pending;
+        readonly Pending pending;
+        readonly CancellationToken token;
         volatile bool closed;
 
-        internal Work(Pending pending)
+        internal Work(Pending pending, CancellationToken token)
         {
             this.pending = pending;
+            this.token = token;
         }
 
-        internal long Number
+        long Number
         {
-            get { return closed ? pending.handle.ClosedNumber : pending.handle.Number; }
+            get
+            {
+                if (!closed) return pending.handle.Number;
+                throw new ObjectDisposedException(typeof(Work).FullName,
+                    "this Work was disposed of; call it before Dispose");
+            }
         }
 
         /// <summary>Whether it has completed; throws once it failed. Costs next to nothing.</summary>
@@ -34,12 +41,11 @@ namespace Dt
             return done;
         }
 
-        /// <summary>Blocks until it has completed; throws if it failed. False when so many
-        /// milliseconds were over first, which cancels nothing; negative: as long as the operation's
-        /// own limit.</summary>
-        public bool Wait(long timeoutMs = -1)
+        /// <summary>Blocks until it has completed; throws if it failed. False when the time was over
+        /// first, which cancels nothing; null: as long as the operation's own limit.</summary>
+        public bool Wait(TimeSpan? timeout = null)
         {
-            bool done = Raw.Native.work_wait(Number, timeoutMs);
+            bool done = Raw.Native.work_wait(Number, Limit.InMs(timeout));
             GC.KeepAlive(this);
             return done;
         }
@@ -55,26 +61,21 @@ namespace Dt
         /// <summary>Why it failed; null while it runs and on success.</summary>
         public DtException Error()
         {
-            if (closed) Test();  // throws what libdt says of closed works
             DtException error;
-            pending.HasEnded(out error);
+            if (Number != 0) pending.HasEnded(out error);
+            else error = null;
             GC.KeepAlive(this);
             return error;
         }
 
-        /// <summary>A task that completes with the operation, or fails with its
-        /// exception.</summary>
-        public Task AsTask()
-        {
-            if (closed) Test();
-            return pending.AsTask();
-        }
+        /// <summary>A task that completes with the operation, or fails with its exception.</summary>
+        public Task AsTask() => AsTask(token);
 
         /// <summary>Likewise; cancelling ends this waiting, not the operation, which goes on using
         /// its buffers.</summary>
         public Task AsTask(CancellationToken token)
         {
-            Task whole = AsTask();
+            Task whole = Number == 0 ? null : pending.AsTask();
             if (!token.CanBeCanceled || whole.IsCompleted) return whole;
             TaskCompletionSource<bool> waiting = new TaskCompletionSource<bool>(
                 TaskCreationOptions.RunContinuationsAsynchronously);
@@ -90,24 +91,23 @@ namespace Dt
         }
 
         /// <summary>For await.</summary>
-        public TaskAwaiter GetAwaiter()
-        {
-            return AsTask().GetAwaiter();
-        }
+        public TaskAwaiter GetAwaiter() => AsTask().GetAwaiter();
 
-        /// <summary>Index of the first completed work, failed or not (ask it); -1 when so many
-        /// milliseconds were over first; negative: no limit.</summary>
-        public static int WaitAny(IReadOnlyList<Work> works, long timeoutMs = -1)
+        /// <summary>Index of the first completed work, failed or not (ask it); -1 when the time was
+        /// over first; null: no limit.</summary>
+        public static int WaitAny(IReadOnlyList<Work> works, TimeSpan? timeout = null)
         {
-            if (works == null) throw DtException.InvalidArgument("wait_any: works is null; give works");
-            byte[] packed = new byte[works.Count * sizeof(long)];
+            if (works == null || works.Count == 0)
+                throw DtException.InvalidArgument("WaitAny: works is null or empty; give works");
+            Packer packer = new Packer();
             for (int i = 0; i < works.Count; ++i)
             {
-                long number = works[i] == null ? 0 : works[i].Number;
-                Buffer.BlockCopy(BitConverter.GetBytes(number), 0, packed, i * sizeof(long), sizeof(long));
+                if (works[i] == null)
+                    throw DtException.InvalidArgument("WaitAny: works[" + i + "] is null; give a work");
+                packer.AddNumber(works[i].Number);
             }
-            Loader.Ensure();
-            int index = Raw.Native.work_wait_any(packed, packed.LongLength, timeoutMs);
+            byte[] packed = packer.Take();
+            int index = Raw.Native.work_wait_any(packed, packed.LongLength, Limit.InMs(timeout));
             GC.KeepAlive(works);
             return index;
         }

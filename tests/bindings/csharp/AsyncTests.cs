@@ -34,7 +34,7 @@ static class AsyncTests
             for (int i = 0; i < Count; ++i)
             {
                 buffers[i] = new int[] { each.rank, i };
-                tasks.Add(each.world.AllreduceAsync(buffers[i]).AsTask());
+                tasks.Add(each.world.AllReduceAsync(buffers[i]).AsTask());
             }
             Suite.Check(tasks[Count - 1].Wait(60000), "the last in time");
             for (int i = 0; i < Count; ++i)
@@ -51,7 +51,7 @@ static class AsyncTests
         for (int i = 0; i < 50; ++i)
         {
             double[] buffer = { each.rank + 1, i };
-            using (Work work = each.world.AllreduceAsync(buffer))
+            using (Work work = each.world.AllReduceAsync(buffer))
             {
                 await work;
                 await work;
@@ -71,10 +71,10 @@ static class AsyncTests
             {
                 using (CancellationTokenSource source = new CancellationTokenSource())
                 {
-                    Work work = each.world.AllreduceAsync(buffer);
+                    Work work = each.world.AllReduceAsync(buffer);
                     Task task = work.AsTask(source.Token), whole = work.AsTask();
                     Suite.Check(!work.Test(), "the other rank has not come");
-                    Suite.Check(!work.Wait(1), "waiting a little ends, too");
+                    Suite.Check(!work.Wait(TimeSpan.FromMilliseconds(1)), "waiting a little ends, too");
                     source.Cancel();
                     Suite.WaitFor(() => task.IsCanceled, "the cancelled task ends");
                     Suite.Check(!whole.IsCompleted, "the operation goes on");
@@ -86,7 +86,7 @@ static class AsyncTests
             else
             {
                 each.job.StoreGet("go");
-                each.world.Allreduce(buffer);
+                each.world.AllReduce(buffer);
             }
             Suite.Equal(3, buffer[0], "sum");
         });
@@ -98,14 +98,14 @@ static class AsyncTests
         {
             using (Comm part = each.world.Split(0, 0))
             {
-                part.SetTimeout(200);
+                part.SetTimeout(TimeSpan.FromMilliseconds(200));
                 if (each.rank == 0)
                 {
                     List<Work> works = new List<Work>();
                     List<Task> tasks = new List<Task>();
                     for (int i = 0; i < 5; ++i)
                     {
-                        works.Add(part.AllreduceAsync(new float[10]));
+                        works.Add(part.AllReduceAsync(new float[10]));
                         tasks.Add(works[i].AsTask());
                     }
                     foreach (Task task in tasks)
@@ -158,7 +158,7 @@ static class AsyncTests
     {
         int[] send = new int[1000 + i], recv = new int[1000 + i];
         for (int k = 0; k < send.Length; ++k) send[k] = each.rank + 2 * (k + i);
-        Work work = each.world.AllreduceAsync(send, recv);
+        Work work = each.world.AllReduceAsync(send, recv);
         send = null;
         if (i % 2 == 0)
         {
@@ -176,10 +176,10 @@ static class AsyncTests
     /// Nobody keeps anything.
     static void Drop(Ranks each, int i)
     {
-        Work work = each.world.AllreduceAsync(new double[500 + i], new double[500 + i]);
+        Work work = each.world.AllReduceAsync(new double[500 + i], new double[500 + i]);
         if (i % 3 == 0) work.Dispose();
 #if DT_SPAN
-        each.world.AllreduceAsync(new Memory<float>(new float[100 + i]));
+        each.world.AllReduceAsync(new Memory<float>(new float[100 + i]));
 #endif
     }
 
@@ -187,17 +187,17 @@ static class AsyncTests
     {
         Ranks.Run(2, each =>
         {
-            Work first = each.world.AllreduceAsync(new float[10]);
-            Work second = each.world.AllreduceAsync(new float[10]);
-            if (each.rank == 0) Suite.Equal(0, Work.WaitAny(new Work[] { first, second }, 60000), "the first");
-            else Suite.Equal(1, Work.WaitAny(new Work[] { second, first }, 60000) | 1, "either");
+            Work first = each.world.AllReduceAsync(new float[10]);
+            Work second = each.world.AllReduceAsync(new float[10]);
+            if (each.rank == 0) Suite.Equal(0, Work.WaitAny(new Work[] { first, second }, TimeSpan.FromMinutes(1)), "the first");
+            else Suite.Equal(1, Work.WaitAny(new Work[] { second, first }, TimeSpan.FromMinutes(1)) | 1, "either");
             second.Wait();
             Suite.Equal(0, Work.WaitAny(new Work[] { second, first }), "both are done");
             each.job.StoreBarrier("issued");
             if (each.rank == 0)
             {
                 Work alone = each.world.BarrierAsync();
-                Suite.Equal(-1, Work.WaitAny(new Work[] { alone }, 1), "in vain");
+                Suite.Equal(-1, Work.WaitAny(new Work[] { alone }, TimeSpan.FromMilliseconds(1)), "in vain");
                 each.job.StoreSet("seen", new byte[1]);
                 alone.Wait();
             }
@@ -283,7 +283,7 @@ static class AsyncTests
                 for (int i = 0; i < 3; ++i)
                 {
                     Refusing from = new Refusing(), to = new Refusing();
-                    Task task = each.world.AllreduceAsync(from.Memory, to.Memory).AsTask();
+                    Task task = each.world.AllReduceAsync(from.Memory, to.Memory).AsTask();
                     Suite.Check(task.Wait(20000), "the task ends");
                     Suite.Equal(2f, to.array[0], "sum");
                 }
@@ -301,11 +301,11 @@ static class AsyncTests
         Ranks.Run(2, each =>
         {
             Work[] works = new Work[20];
-            using (Dt.Memory memory = each.world.Allocate(8))
+            using (Dt.Memory memory = each.world.Allocate<float>(2))
             {
                 for (int i = 0; i < works.Length; ++i)
                 {
-                    works[i] = each.world.AllreduceAsync(memory.Address, memory.Address, 1, Dtype.F32);
+                    works[i] = each.world.AllReduceAsync(new Tensor(memory.Address, 1, Dtype.F32));
                 }
                 for (int i = works.Length - 1; i >= 0; --i) Suite.Check(works[i].AsTask().Wait(60000), "in time");
                 Comm other = each.job.World();

@@ -2,7 +2,8 @@
 using System;
 using Dt;
 
-/// Every collective of 2 and 3 ranks, with a closed form: element i of rank r is (r + size * i) % 5.
+/// Every collective of 2 and 3 ranks in every form, with a closed form: element i of rank r is
+/// (r + size * i) % 5.
 static class CollectiveTests
 {
     internal static void Add()
@@ -10,14 +11,25 @@ static class CollectiveTests
         foreach (int size in new int[] { 2, 3 })
         {
             int ranks = size;
-            Suite.Add("collective: blocking, " + size + " ranks", () => Ranks.Run(ranks, each => All(each, false)));
-            Suite.Add("collective: async, " + size + " ranks", () => Ranks.Run(ranks, each => All(each, true)));
+            foreach (Form each in Forms.All)
+            {
+                Form form = each;
+                foreach (bool async in new bool[] { false, true })
+                {
+                    bool now = !async;
+                    if (async && form == Form.Span) continue;
+                    Suite.Add("collective: " + form + (async ? ", async, " : ", ") + size + " ranks",
+                        () => Ranks.Run(ranks, rank => All(rank, form, !now)));
+                }
+            }
             Suite.Add("collective: dtypes, " + size + " ranks", () => Ranks.Run(ranks, AllDtypes));
-            Suite.Add("collective: addresses, " + size + " ranks", () => Ranks.Run(ranks, Addresses));
+            Suite.Add("collective: in place in a larger buffer, " + size + " ranks", () => Ranks.Run(ranks, InPlace));
 #if DT_SPAN
-            Suite.Add("collective: spans and memories, " + size + " ranks", () => Ranks.Run(ranks, Spans));
+            Suite.Add("collective: parts of buffers, " + size + " ranks", () => Ranks.Run(ranks, Parts));
 #endif
         }
+        Suite.Add("collective: names, limits and streams of calls", () => Ranks.Run(2, Views));
+        Suite.Add("collective: BFloat16 rounds to the nearest", Rounding);
     }
 
     internal static int Value(int rank, int size, int i)
@@ -47,74 +59,64 @@ static class CollectiveTests
         return op == ReduceOp.Avg ? result / size : result;
     }
 
-    internal static void Done(Work work)
+    static void All(Ranks each, Form form, bool async)
     {
-        using (work) Suite.Check(work.Wait(60000), "the work is done");
+        foreach (int count in new int[] { 0, 1, each.size - 1, 7, 1000, 30000 }) One(each, form, async, count);
+        Forms.Run(each.world, form, async, OperationKind.Barrier, null, null);
     }
 
-    static void All(Ranks each, bool async)
-    {
-        foreach (int count in new int[] { 0, 1, each.size - 1, 7, 1000, 30000 }) One(each, count, async);
-        if (async) Done(each.world.BarrierAsync());
-        else each.world.Barrier();
-    }
-
-    static void One(Ranks each, int count, bool async)
+    static void One(Ranks each, Form form, bool async, int count)
     {
         Comm world = each.world;
-        int last = each.size - 1;
+        int size = each.size, last = size - 1;
+        int[] send = Own(each, count);
         foreach (ReduceOp op in new ReduceOp[] { ReduceOp.Sum, ReduceOp.Avg, ReduceOp.Prod, ReduceOp.Min, ReduceOp.Max })
         {
-            int[] reduced = Own(each, count);
-            if (async) Done(world.AllreduceAsync(reduced, op));
-            else world.Allreduce(reduced, op);
-            string what = "allreduce " + op;
-            for (int i = 0; i < count; ++i) Suite.Equal(Reduced(op, each.size, i), reduced[i], what);
+            int[] reduced = Own(each, count), other = new int[count];
+            Forms.Run(world, form, async, OperationKind.AllReduce, reduced, reduced, op);
+            Forms.Run(world, form, async, OperationKind.AllReduce, send, other, op);
+            for (int i = 0; i < count; ++i)
+            {
+                Suite.Equal(Reduced(op, size, i), reduced[i], "in place " + op);
+                Suite.Equal(Reduced(op, size, i), other[i], "allreduce " + op);
+            }
         }
-        int[] send = Own(each, count);
         int[] recv = each.rank == last ? new int[count] : null;
-        if (async) Done(world.ReduceAsync(send, recv, ReduceOp.Sum, last));
-        else world.Reduce(send, recv, ReduceOp.Sum, last);
-        for (int i = 0; recv != null && i < count; ++i) Suite.Equal(Reduced(ReduceOp.Sum, each.size, i), recv[i], "reduce");
+        Forms.Run(world, form, async, OperationKind.Reduce, send, recv, ReduceOp.Sum, last);
+        for (int i = 0; recv != null && i < count; ++i) Suite.Equal(Reduced(ReduceOp.Sum, size, i), recv[i], "reduce");
 
         int[] copied = Own(each, count);
-        if (async) Done(world.BroadcastAsync(copied, 1));
-        else world.Broadcast(copied, 1);
-        for (int i = 0; i < count; ++i) Suite.Equal(Value(1, each.size, i), copied[i], "broadcast");
+        Forms.Run(world, form, async, OperationKind.Broadcast, copied, copied, rank: 1);
+        for (int i = 0; i < count; ++i) Suite.Equal(Value(1, size, i), copied[i], "broadcast");
 
-        int[] all = new int[count * each.size];
-        if (async) Done(world.AllgatherAsync(send, all));
-        else world.Allgather(send, all);
-        for (int i = 0; i < all.Length; ++i) Suite.Equal(Value(i / count, each.size, i % count), all[i], "allgather");
+        int[] all = new int[count * size];
+        Forms.Run(world, form, async, OperationKind.AllGather, send, all);
+        for (int i = 0; i < all.Length; ++i) Suite.Equal(Value(i / count, size, i % count), all[i], "allgather");
 
-        int[] parts = Own(each, count * each.size), part = new int[count];
-        if (async) Done(world.ReduceScatterAsync(parts, part));
-        else world.ReduceScatter(parts, part);
+        int[] parts = Own(each, count * size), part = new int[count];
+        Forms.Run(world, form, async, OperationKind.ReduceScatter, parts, part);
         for (int i = 0; i < count; ++i)
         {
-            Suite.Equal(Reduced(ReduceOp.Sum, each.size, each.rank * count + i), part[i], "reduce_scatter");
+            Suite.Equal(Reduced(ReduceOp.Sum, size, each.rank * count + i), part[i], "reduce_scatter");
         }
-        Ring(each, send, new int[count], async);
+        Ring(each, form, async, send, new int[count]);
     }
 
-    static void Ring(Ranks each, int[] send, int[] recv, bool async)
+    static void Ring(Ranks each, Form form, bool async, int[] send, int[] recv)
     {
         int next = (each.rank + 1) % each.size, before = (each.rank + each.size - 1) % each.size;
-        if (async)
+        Action sends = () => Forms.Run(each.world, form, async, OperationKind.Send, send, null, rank: next);
+        if (async && form == Form.Array)
         {
             Work sent = each.world.SendAsync(send, next);
-            Done(each.world.RecvAsync(recv, before));
-            Done(sent);
-        }
-        else if (each.rank == 0)
-        {
-            each.world.Send(send, next);
-            each.world.Recv(recv, before);
+            Forms.Done(each.world.RecvAsync(recv, before));
+            Forms.Done(sent);
         }
         else
         {
-            each.world.Recv(recv, before);
-            each.world.Send(send, next);
+            if (each.rank == 0) sends();
+            Forms.Run(each.world, form, async, OperationKind.Recv, null, recv, rank: before);
+            if (each.rank != 0) sends();
         }
         for (int i = 0; i < recv.Length; ++i) Suite.Equal(Value(before, each.size, i), recv[i], "recv");
     }
@@ -129,14 +131,18 @@ static class CollectiveTests
         OneDtype<ulong>(each, x => (ulong)x, null);
         OneDtype<float>(each, x => x, null);
         OneDtype<double>(each, x => x, null);
+        OneDtype<BFloat16>(each, x => (BFloat16)x, null);
         OneDtype<ushort>(each, F16, Dtype.F16);
-        OneDtype<ushort>(each, BF16, Dtype.BF16);
-        OneDtype<short>(each, x => (short)BF16(x), Dtype.BF16);
-    }
-
-    static ushort BF16(int value)
-    {
-        return (ushort)(BitConverter.ToUInt32(BitConverter.GetBytes((float)value), 0) >> 16);
+        OneDtype<ushort>(each, x => ((BFloat16)x).Bits, Dtype.BF16);
+        OneDtype<short>(each, x => (short)((BFloat16)x).Bits, Dtype.BF16);
+        // As they are passed: each becomes a tensor by itself.
+        each.world.AllReduce(new sbyte[2]);
+        each.world.AllReduce(new byte[2]);
+        each.world.AllReduce(new uint[2]);
+        each.world.AllReduce(new long[2]);
+        each.world.AllReduce(new ulong[2]);
+        each.world.AllReduce(new double[2]);
+        each.world.AllReduce(new BFloat16[2]);
     }
 
     /// Of a whole number below 2048.
@@ -154,54 +160,89 @@ static class CollectiveTests
         {
             T[] buffer = new T[Count];
             for (int i = 0; i < Count; ++i) buffer[i] = of(Value(each.rank, each.size, i));
-            each.world.Allreduce(buffer, op, dtype);
+            each.world.AllReduce(Tensor.Of(buffer, dtype), op);
             for (int i = 0; i < Count; ++i) Suite.Equal(of(Reduced(op, each.size, i)), buffer[i], typeof(T).Name + " " + op);
         }
     }
 
-    static void Addresses(Ranks each)
+    static void Rounding()
+    {
+        float[] values = { 1, 1.00390625f, 1.01171875f, -2.5f, 3.39e38f, float.PositiveInfinity, 0 };
+        float[] rounded = { 1, 1, 1.015625f, -2.5f, 3.38953139e38f, float.PositiveInfinity, 0 };
+        for (int i = 0; i < values.Length; ++i) Suite.Equal(rounded[i], (float)(BFloat16)values[i], "of " + values[i]);
+        Suite.Check(float.IsNaN((BFloat16)float.NaN), "NaN stays one");
+        Suite.Equal((BFloat16)2, BFloat16.FromBits(0x4000), "bits");
+    }
+
+    /// Parts of one array are tensors, too, and one pin holds it.
+    static void InPlace(Ranks each)
     {
         const int Count = 50;
-        using (Dt.Memory memory = each.world.Allocate(Count * sizeof(int) * (each.size + 1)))
+        int[] array = new int[Count * each.size];
+        Own(each, Count).CopyTo(array, each.rank * Count);
+        using (Dt.Memory memory = each.world.Allocate<int>(Count * each.size))
         {
-            IntPtr first = memory.Address, rest = first + Count * sizeof(int);
-            int[] all = new int[Count * (each.size + 1)];
-            memory.Write(Own(each, Count));
-            each.world.Allgather(first, rest, Count, Dtype.I32);
-            memory.Read(all);
-            for (int i = 0; i < Count * each.size; ++i) Suite.Equal(Value(i / Count, each.size, i % Count), all[Count + i], "allgather");
-            using (Work work = each.world.ReduceScatterAsync(rest, first, Count, Dtype.I32, ReduceOp.Max)) work.Wait();
-            memory.Read(all);
-            for (int i = 0; i < Count; ++i) Suite.Equal(Value(each.rank, each.size, i), all[i], "reduce_scatter");
-            each.world.Broadcast(first, Count, Dtype.I32, 0);
-            memory.Read(all);
-            for (int i = 0; i < Count; ++i) Suite.Equal(Value(0, each.size, i), all[i], "broadcast");
+            memory.Write(array);
+            foreach (Tensor whole in new Tensor[] { array, memory, new Tensor(memory.Address, memory.Count, memory.Dtype, memory) })
+            {
+                each.world.AllGather(whole.Slice(each.rank * Count, Count), whole);
+                Forms.Done(each.world.AllGatherAsync(whole.Slice(each.rank * Count, Count), whole));
+            }
+            int[] read = new int[array.Length];
+            memory.Read(read);
+            for (int i = 0; i < array.Length; ++i)
+            {
+                Suite.Equal(Value(i / Count, each.size, i % Count), array[i], "in an array");
+                Suite.Equal(array[i], read[i], "in memory");
+            }
         }
+        Tensor part = array;
+        Suite.Throws<DtInvalidArgumentException>(() => part.Slice(1, array.Length), "elements 1 to", "not all among");
+        Suite.Throws<DtInvalidArgumentException>(() => part.Slice(-1, 1), "Slice");
+    }
+
+    static void Views(Ranks each)
+    {
+        using (Comm part = each.world.Split(0))
+        {
+            Comm named = part.With("gradients"), both = named.With(timeout: TimeSpan.FromMilliseconds(200));
+            int[] buffer = { 1 };
+            named.AllReduce(buffer);
+            Forms.Done(named.With(stream: IntPtr.Zero, timeout: Limit.None).AllReduceAsync(buffer));
+            Suite.Equal(4, buffer[0], "sum");
+            named.Dispose();
+            Suite.Equal(2, named.Size, "nothing was disposed of");
+            each.world.Barrier();
+            if (each.rank == 0)
+            {
+                DtException error = Suite.Throws<DtTimeoutException>(() => both.AllReduce(buffer), "gradients");
+                Suite.Equal("allreduce", error.Operation, "operation");
+            }
+            each.job.StoreBarrier("timed out");
+            part.Dispose();
+            Suite.Throws<ObjectDisposedException>(() => named.Barrier(), "Comm was disposed of");
+        }
+        Suite.Throws<DtInvalidArgumentException>(() => each.world.With(timeout: TimeSpan.FromMilliseconds(-5)), "time limit");
     }
 
 #if DT_SPAN
-    static void Spans(Ranks each)
+    static void Parts(Ranks each)
     {
         const int Count = 33;
         int[] array = Own(each, Count + 2);
-        each.world.Allreduce(new Span<int>(array, 1, Count), ReduceOp.Max);
+        each.world.AllReduce(new Span<int>(array, 1, Count), ReduceOp.Max);
         Suite.Equal(Value(each.rank, each.size, 0), array[0], "before the span");
         Suite.Equal(Reduced(ReduceOp.Max, each.size, 1), array[1], "in the span");
         Suite.Equal(Value(each.rank, each.size, Count + 1), array[Count + 1], "behind the span");
-
-        int[] all = new int[Count * each.size], own = Own(each, Count);
-        each.world.Allgather(new ReadOnlySpan<int>(own), new Span<int>(all));
-        for (int i = 0; i < all.Length; ++i) Suite.Equal(Value(i / Count, each.size, i % Count), all[i], "allgather");
-        Array.Clear(all, 0, all.Length);
-        Done(each.world.AllgatherAsync(new ReadOnlyMemory<int>(own), new Memory<int>(all)));
-        for (int i = 0; i < all.Length; ++i) Suite.Equal(Value(i / Count, each.size, i % Count), all[i], "allgather async");
-        Done(each.world.AllreduceAsync(new Memory<int>(own, 3, 4)));
+        int[] own = Own(each, Count);
+        Forms.Done(each.world.AllReduceAsync(new Memory<int>(own, 3, 4)));
         Suite.Equal(Value(each.rank, each.size, 2), own[2], "before the memory");
         Suite.Equal(Reduced(ReduceOp.Sum, each.size, 3), own[3], "in the memory");
-        each.world.Allreduce(new Span<float>(new float[0]));
+        Suite.Equal(Value(each.rank, each.size, 7), own[7], "behind the memory");
+        each.world.AllReduce(new Span<float>(new float[0]));
         Span<long> stack = stackalloc long[2];
         stack[0] = each.rank;
-        each.world.Allreduce(stack);
+        each.world.AllReduce(stack);
         Suite.Equal((long)(each.size * (each.size - 1) / 2), stack[0], "on the stack");
     }
 #endif

@@ -87,7 +87,7 @@ static class CoreTests
         {
             if (each.rank == 0) each.job.StoreSet("wait", new byte[1]);
             DtException error = Suite.Throws<DtTimeoutException>(
-                () => each.job.StoreWait(new string[] { Wide }, 1), Wide);
+                () => each.job.StoreWait(new string[] { Wide }, TimeSpan.FromMilliseconds(1)), Wide);
             Suite.Equal(Status.Timeout, error.Status, "status");
         });
     }
@@ -125,9 +125,9 @@ static class CoreTests
             Suite.Equal(0, place.MasterPort, "port");
             Suite.Check(place.Host.Length > 0, "the host has a name");
             float[] send = { 1, 2, 3 }, recv = new float[3];
-            world.Allreduce(send, recv);
+            world.AllReduce(send, recv);
             for (int i = 0; i < 3; ++i) Suite.Equal(send[i], recv[i], "element");
-            using (Work work = world.AllreduceAsync(recv, ReduceOp.Avg)) Suite.Check(work.Wait(), "done");
+            using (Work work = world.AllReduceAsync(recv, ReduceOp.Avg)) Suite.Check(work.Wait(), "done");
             Suite.Equal(3f, recv[2], "in place");
         });
     }
@@ -138,9 +138,9 @@ static class CoreTests
         {
             float[] buffer = { each.rank };
             Comm part = each.world.Split(0, each.rank);
-            Dt.Memory memory = part.Allocate(64);
+            Dt.Memory memory = part.Allocate<float>(16);
             Reducer reducer = new Reducer(part, new Param[] { new Param(1) });
-            Work work = part.AllreduceAsync(buffer);
+            Work work = part.AllReduceAsync(buffer);
             part.Dispose();
             Suite.Check(work.Wait(), "a work outlives its communicator");
             Suite.Equal(1f, buffer[0], "sum");
@@ -205,9 +205,9 @@ static class CoreTests
         {
             Suite.Check(each.job.Agree(true), "all agree");
             Suite.Check(!each.job.Agree(each.rank != 1), "one does not");
-            Suite.Throws<DtInvalidArgumentException>(() => each.job.BusyBegin("checkpoint", 0));
-            each.job.BusyBegin(null, 1000);
-            each.job.BusyBegin("checkpoint " + Wide, 60000);
+            Suite.Throws<DtInvalidArgumentException>(() => each.job.BusyBegin("checkpoint", TimeSpan.Zero));
+            each.job.BusyBegin(null, TimeSpan.FromSeconds(1));
+            each.job.BusyBegin("checkpoint " + Wide, TimeSpan.FromMinutes(1));
             each.job.BusyEnd();
             Suite.Check(!each.job.StopRequested(), "nobody asked");
             if (each.rank == 2)
@@ -223,7 +223,7 @@ static class CoreTests
         });
         Job closed = new Job();
         closed.Dispose();
-        Suite.Throws<DtInvalidArgumentException>(() => closed.RequestStop());
+        Suite.Throws<ObjectDisposedException>(() => closed.RequestStop());
     }
 
     static void Counts()
@@ -233,13 +233,13 @@ static class CoreTests
             float[] values = new float[250];
             for (int i = 0; i < 3; ++i)
             {
-                each.world.Allreduce(values, ReduceOp.Sum);
+                each.world.AllReduce(values, ReduceOp.Sum);
             }
             JobStatistics statistics = each.job.Statistics;
             Suite.Equal(0, statistics.Restarts, "restarts");
             Suite.Equal(1.0, statistics.HiddenShare, "share");
             Suite.Equal(15, statistics.Operations.Count, "kinds");
-            OperationStatistics allreduces = statistics.Operations[OperationKind.Allreduce];
+            OperationStatistics allreduces = statistics.Operations[OperationKind.AllReduce];
             Suite.Equal(3L, allreduces.Operations, "operations");
             Suite.Equal(0L, allreduces.Failures, "failures");
             Suite.Equal(3000L, allreduces.Bytes, "bytes");
@@ -264,7 +264,7 @@ static class CoreTests
                     Suite.Equal(2, part.WorldRank(0), "world rank");
                     Suite.Throws<DtInvalidArgumentException>(() => part.WorldRank(2));
                     part.Check();
-                    part.SetTimeout(1);
+                    part.SetTimeout(TimeSpan.FromMilliseconds(1));
                     if (part.Rank == 0)
                     {
                         DtException error = Suite.Throws<DtTimeoutException>(() => part.Barrier());
@@ -300,7 +300,7 @@ static class CoreTests
             Suite.Throws<DtInvalidStateException>(() => each.world.GroupEnd());
             each.world.GroupBegin();
             float[] sum = { 1 };
-            Work work = each.world.AllreduceAsync(sum);
+            Work work = each.world.AllReduceAsync(sum);
             System.Threading.Tasks.Task task = work.AsTask();
             Suite.Check(!task.IsFaulted, "a work in a group is not failed");
             each.world.GroupEnd();
@@ -359,14 +359,14 @@ static class CoreTests
         Ranks.Run(2, each =>
         {
             const int Count = 1000;
-            using (Dt.Memory memory = each.world.Allocate(Count * sizeof(double)))
+            using (Dt.Memory memory = each.world.Allocate<double>(Count))
             {
                 Suite.Equal((long)(Count * sizeof(double)), memory.Bytes, "bytes");
                 Suite.Equal(0L, memory.Address.ToInt64() % 4096, "alignment");
                 double[] values = new double[Count];
                 for (int i = 0; i < Count; ++i) values[i] = each.rank + 2 * i;
                 memory.Write(values);
-                each.world.Allreduce(memory.Address, memory.Address, Count, Dtype.F64);
+                each.world.AllReduce(memory);
                 memory.Read(values);
                 for (int i = 0; i < Count; ++i) Suite.Equal(1.0 + 4 * i, values[i], "sum");
                 Suite.Throws<DtInvalidArgumentException>(() => memory.Write(new double[Count + 1]), "bytes");
@@ -374,10 +374,11 @@ static class CoreTests
                 Suite.Equal(1.0, memory.AsSpan<double>()[0], "through a span");
 #endif
                 memory.Dispose();
-                Suite.Throws<DtInvalidArgumentException>(() => memory.Address.ToInt64(), "closed");
-                Suite.Throws<DtInvalidArgumentException>(() => memory.Read(values), "closed");
+                Suite.Throws<ObjectDisposedException>(() => memory.Address.ToInt64(), "Memory was disposed of");
+                Suite.Throws<ObjectDisposedException>(() => memory.Read(values));
+                Suite.Throws<ObjectDisposedException>(() => each.world.AllReduce(memory));
             }
-            Suite.Throws<DtInvalidArgumentException>(() => each.world.Allocate(0));
+            Suite.Throws<DtInvalidArgumentException>(() => each.world.Allocate<byte>(0));
         });
     }
 }

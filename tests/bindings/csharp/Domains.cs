@@ -59,9 +59,9 @@ static class Domains
             {
                 Suite.Throws<DtInvalidArgumentException>(() => world.Broadcast(new float[1], 7), "root", "7");
                 float[] buffer = { 3 };
-                Suite.Check(world.AllreduceAsync(buffer).AsTask().Wait(60000), "a task in time");
+                Suite.Check(world.AllReduceAsync(buffer).AsTask().Wait(60000), "a task in time");
                 Suite.Equal(3f, buffer[0], "sum");
-                job.FinalizeJob();
+                job.Leave();
             }
             Suite.Throws<DtConfigException>(() => config.Set("no.such_key", "1"), "no.such_key");
             Suite.WaitFor(() => Volatile.Read(ref heard) > 0, "messages of this job");
@@ -92,7 +92,7 @@ static class Domains
                 unload.Start();
                 Suite.WaitFor(() => Volatile.Read(ref unloading), "the unloading begins");
                 int[] buffer = new int[1 << 20];
-                world.Allreduce(buffer);
+                world.AllReduce(buffer);
                 Suite.Equal(5, buffer[buffer.Length - 1], "sum with a domain that is unloaded");
                 Suite.Check(unload.Join(60000) && Volatile.Read(ref unloaded), "the domain is unloaded");
             }
@@ -105,7 +105,7 @@ static class Domains
         Job job = new Job(Ranks.Settings(0, 2, port));
         int[] buffer = new int[1 << 20];
         for (int i = 0; i < buffer.Length; ++i) buffer[i] = 5;
-        forgotten = job.World().AllreduceAsync(buffer);
+        forgotten = job.World().AllReduceAsync(buffer);
         Suite.Check(!forgotten.Test(), "it waits for its peer");
     }
 }

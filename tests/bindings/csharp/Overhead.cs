@@ -17,11 +17,11 @@ static class Overhead
             while (Console.ReadLine() != null)
             {
                 Stopwatch watch = Stopwatch.StartNew();
-                for (int i = 0; i < loops; ++i) world.Allreduce(send, recv);
+                for (int i = 0; i < loops; ++i) world.AllReduce(send, recv);
                 double ns = watch.Elapsed.TotalMilliseconds * 1e6 / loops;
                 Console.WriteLine(ns.ToString("F1", CultureInfo.InvariantCulture));
             }
-            job.FinalizeJob();
+            job.Leave();
         }
         return 0;
     }

@@ -47,12 +47,12 @@ static class Programs
             FollowRanks(place, world);
             double[] buffer = new double[10000];
             for (int i = 0; i < buffer.Length; ++i) buffer[i] = place.Rank + i;
-            world.Allreduce(buffer);
+            world.AllReduce(buffer);
             double ranks = place.WorldSize * (place.WorldSize - 1) / 2;
             for (int i = 0; i < buffer.Length; ++i) Suite.Equal(ranks + place.WorldSize * i, buffer[i], "sum");
-            world.AllreduceAsync(buffer, ReduceOp.Avg).AsTask().Wait(60000);
+            world.AllReduceAsync(buffer, ReduceOp.Avg).AsTask().Wait(60000);
             Suite.Equal(ranks, buffer[0], "mean");
-            job.FinalizeJob();
+            job.Leave();
         }
         return 0;
     }
@@ -65,9 +65,9 @@ static class Programs
         Suite.Equal(int.Parse(Environment.GetEnvironmentVariable("DT_LOCAL_RANK")), place.LocalRank, "local rank");
         int[] mine = new int[world.Size], all = new int[world.Size];
         for (int i = 0; i < mine.Length; ++i) mine[i] = 100 * me + i;
-        world.Allgather(new int[] { mine[0] }, all);
+        world.AllGather(new int[] { mine[0] }, all);
         for (int i = 0; i < all.Length; ++i) Suite.Equal(100 * i, all[i], "allgather");
-        world.Alltoall(mine, all);
+        world.AllToAll(mine, all);
         for (int i = 0; i < all.Length; ++i) Suite.Equal(100 * i + me, all[i], "alltoall");
         for (int root = 0; root < world.Size; ++root)
         {
@@ -84,7 +84,7 @@ static class Programs
         Comm world = job.World();
         int rank = world.Rank;
         float[] buffer = new float[100];
-        world.Allreduce(buffer);
+        world.AllReduce(buffer);
         if (rank == 1)
         {
             Console.WriteLine("pid " + Process.GetCurrentProcess().Id);
@@ -92,7 +92,7 @@ static class Programs
             job.StoreGet("waits");
             Process.GetCurrentProcess().Kill();
         }
-        System.Threading.Tasks.Task task = world.AllreduceAsync(buffer).AsTask();
+        System.Threading.Tasks.Task task = world.AllReduceAsync(buffer).AsTask();
         job.StoreSet("waits", new byte[0]);
         try
         {
@@ -105,7 +105,7 @@ static class Programs
         }
         try
         {
-            world.Allreduce(buffer);
+            world.AllReduce(buffer);
         }
         catch (DtPeerLostException lost)
         {
@@ -113,7 +113,7 @@ static class Programs
         }
         Comm left = world.Shrink();
         for (int i = 0; i < buffer.Length; ++i) buffer[i] = i;
-        left.Allreduce(buffer);
+        left.AllReduce(buffer);
         Console.WriteLine("left " + left.Rank + " " + left.Size + " " + buffer[7]);
         Console.Out.Flush();
         return 0;
@@ -127,16 +127,16 @@ static class Programs
         Job job = new Job(config);
         Comm world = job.World();
         Comm part = world.Split(0, 0);
-        Work work = part.AllreduceAsync(new float[100000]);
+        Work work = part.AllReduceAsync(new float[100000]);
         Reducer reducer = new Reducer(part, new Param[] { new Param(5) });
         reducer.Ready(0, new float[5]);
         StoreServer server = new StoreServer(config);
         StoreServer waited = Ranks.Serve(2);
         kept = new object[] { config, job, world, part, work, work.AsTask(), reducer, server, waited,
-            world.Allocate(100), new Sampler(2, 0, 10), world.BarrierAsync() };
+            world.Allocate<byte>(100), new Sampler(2, 0, 10), world.BarrierAsync() };
         Thread late = new Thread(() =>
         {
-            for (;;) world.Allreduce(new float[1000]);
+            for (;;) world.AllReduce(new float[1000]);
         });
         late.IsBackground = true;
         late.Start();

@@ -58,7 +58,7 @@ static class StoreTests
         Suite.Check(!job.StoreDelete(own + "y"), "not any more");
         Suite.Equal(0, job.StoreList("none/").Length, "no keys");
 
-        Suite.Throws<DtTimeoutException>(() => job.StoreGet("never", 1), "never");
+        Suite.Throws<DtTimeoutException>(() => job.StoreGet("never", TimeSpan.FromMilliseconds(1)), "never");
         Suite.Throws<DtInvalidArgumentException>(() => job.StoreSet("", new byte[1]));
         Suite.Throws<DtInvalidArgumentException>(() => job.StoreSet("k", null), "null");
         Suite.Throws<DtInvalidArgumentException>(() => job.StoreWait(null), "null");

@@ -164,7 +164,7 @@ sealed class Ranks
                 job.Abort("rank " + rank + ": " + error.Message);
                 throw;
             }
-            job.FinalizeJob();
+            job.Leave();
         }
     }
 
@@ -176,7 +176,7 @@ sealed class Ranks
         using (Comm world = job.World())
         {
             body(job, world);
-            job.FinalizeJob();
+            job.Leave();
         }
     }
 }

@@ -7,6 +7,7 @@ DIR/span: Dt.dll built of the package's sources as modern frameworks see them, w
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import zipfile
@@ -25,6 +26,11 @@ def write_vectors(json_path, out_path):
             line += ["sha256", case["sha256"]]
         lines.append(" ".join(map(str, line)))
     out_path.write_text("\n".join(lines) + "\n")
+
+
+def program_of(readme):
+    """The first block of C#."""
+    return re.search(r"```csharp\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL).group(1)
 
 
 def main():
@@ -59,6 +65,9 @@ def main():
                        + options.sources, check=True)
         subprocess.run(strict + ["-unsafe", "-target:exe", f"-r:{dll}", "-r:System.dll", "-r:System.Core.dll",
                                  f"-out:{folder}/fashion_mnist.exe"] + options.example, check=True)
+        (folder / "Readme.cs").write_text(program_of(unpacked / "README.md"))
+        subprocess.run(strict + ["-target:exe", f"-r:{dll}", f"-out:{folder}/readme.exe", str(folder / "Readme.cs")],
+                       check=True)
         write_vectors(options.vectors, folder / "sampler_vectors.txt")
     options.stamp.write_text("")
 

@@ -37,6 +37,12 @@ def peer_death(options):
     assert "left 0 1 7" in lines, lines
 
 
+def readme(options):
+    """The program that README.md prints."""
+    program = str(Path(options.tests).parent / "readme.exe")
+    assert run([options.dt, "run", "-n", "2", options.mono, program]).returncode == 0
+
+
 def leave_open(options):
     for _ in range(5):
         done = run(options.command + ["leave-open"])
@@ -69,7 +75,7 @@ def loading(options):
 
 def main():
     programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
-                "domains": domains}
+                "domains": domains, "readme": readme}
     parser = argparse.ArgumentParser()
     parser.add_argument("--mono", required=True)
     parser.add_argument("--dt", required=True)

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Runtime.InteropServices;
+
+namespace Dt
+{
+    /// <summary>Elements in memory: what operations send and receive. Arrays, memories and what
+    /// <see cref="Comm.Allocate(long, Dtype)"/> gave become tensors by themselves where their element
+    /// type is one of <see cref="Dt.Dtype"/>; none of them is copied, and all are kept in their place
+    /// until the operation is done. The default value is no buffer, for ranks that need none.</summary>
+    public readonly partial struct Tensor
+    {
+        enum Place : byte { Address, Array, Memory, Pinnable }
+
+        readonly object owner;  // of the elements; of an address, what is kept alive with it
+        readonly long offset;   // bytes into the owner; the address itself
+        readonly Place place;
+        readonly byte type;     // dtype + 1; 0: no buffer
+
+        Tensor(object owner, Place place, long offset, long count, Dtype dtype)
+        {
+            this.owner = owner;
+            this.place = place;
+            this.offset = offset;
+            type = (byte)(dtype + 1);
+            Count = count;
+        }
+
+        /// <summary>Host or GPU memory at an address. Operations keep the object, if there is one,
+        /// until they are done; otherwise the caller keeps the memory.</summary>
+        public Tensor(IntPtr address, long count, Dtype dtype, object keepAlive = null)
+            : this(keepAlive, Place.Address, address.ToInt64(), count, dtype)
+        {
+            if (count < 0)
+                throw DtException.InvalidArgument("Tensor: count is " + count + "; it must be at least 0");
+            Elements.Size(dtype);
+            if (count > 0 && address == IntPtr.Zero)
+            {
+                throw DtException.InvalidArgument("Tensor: address is 0 with count " + count +
+                    "; give the memory's address");
+            }
+        }
+
+        /// <summary>Number of elements.</summary>
+        public long Count { get; }
+
+        /// <summary>Their type.</summary>
+        public Dtype Dtype => (Dtype)(type - 1);
+
+        /// <summary>Size in bytes.</summary>
+        public long Bytes => IsNone ? 0 : Count * Elements.Size(Dtype);
+
+        internal bool IsNone => type == 0;
+
+        /// Whether something must be kept until an operation is done.
+        internal bool HasOwner => owner != null;
+
+        /// <summary>An array; null: no buffer. A dtype is wanted only for the bits of 16-bit floats in
+        /// a ushort or a short.</summary>
+        public static Tensor Of<T>(T[] array, Dtype? dtype = null) where T : struct
+        {
+            Dtype known = Elements.Of<T>(dtype);
+            return array == null ? default(Tensor) : new Tensor(array, Place.Array, 0, array.LongLength, known);
+        }
+
+        /// <summary>A part of it.</summary>
+        public Tensor Slice(long start, long count)
+        {
+            if (start >= 0 && count >= 0 && start <= Count - count)
+                return new Tensor(owner, place, offset + start * Elements.Size(Dtype), count, Dtype);
+            throw DtException.InvalidArgument("Slice: elements " + start + " to " + (start + count) +
+                " are not all among " + Count + "; give a smaller part");
+        }
+
+        internal static Tensor Of(Memory memory, MemoryHandle handle) =>
+            new Tensor(handle, Place.Memory, 0, memory.Count, memory.Dtype);
+
+        /// What stays in its place as long as a call lasts.
+        internal static Tensor At(long address, long count, Dtype dtype) =>
+            new Tensor(null, Place.Address, address, count, dtype);
+
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        /// <summary>A memory. A dtype is wanted only for the bits of 16-bit floats in a ushort or a
+        /// short.</summary>
+        public static Tensor Of<T>(ReadOnlyMemory<T> memory, Dtype? dtype = null) where T : struct
+        {
+            Dtype known = Elements.Of<T>(dtype);
+            int size = Elements.Size(known), start, length;
+            ArraySegment<T> segment;
+            System.Buffers.MemoryManager<T> manager;
+            if (MemoryMarshal.TryGetArray(memory, out segment))
+                return new Tensor(segment.Array, Place.Array, (long)segment.Offset * size, memory.Length, known);
+            if (MemoryMarshal.TryGetMemoryManager(memory, out manager, out start, out length))
+                return new Tensor(manager, Place.Pinnable, (long)start * size, length, known);
+            throw DtException.InvalidArgument("Tensor: a memory of " + typeof(T).Name +
+                " has neither an array nor a MemoryManager; give one that has");
+        }
+#endif
+
+        /// Whether one pin holds both in their place.
+        internal bool SharesOwner(in Tensor other) => owner != null && owner == other.owner && place == other.place;
+
+        /// Keeps the elements in their place, without garbage where they lie in an array.
+        internal Pin Pin()
+        {
+            Pin pin = new Pin();
+            switch (place)
+            {
+                case Place.Array: pin.Fix(owner); break;
+                case Place.Memory: pin.Lend((MemoryHandle)owner); break;
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+                case Place.Pinnable: pin.Lease((System.Buffers.IPinnable)owner, offset, Elements.Size(Dtype)); break;
+#endif
+                default: pin.Keep(owner); break;
+            }
+            return pin;
+        }
+
+        internal long AddressIn(in Pin pin) => IsNone ? 0 : pin.Base + offset;
+    }
+
+    /// What keeps a tensor's elements where they are.
+    internal struct Pin
+    {
+        GCHandle array;
+        object kept;
+        internal long Base { get; private set; }
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        System.Buffers.MemoryHandle leased;
+
+        internal unsafe void Lease(System.Buffers.IPinnable memory, long offset, int size)
+        {
+            leased = memory.Pin((int)(offset / size));
+            Base = (long)leased.Pointer - offset;
+        }
+#endif
+
+        internal void Keep(object owner)
+        {
+            kept = owner;
+        }
+
+        internal void Fix(object whole)
+        {
+            array = GCHandle.Alloc(whole, GCHandleType.Pinned);
+            Base = array.AddrOfPinnedObject().ToInt64();
+        }
+
+        internal void Lend(MemoryHandle memory)
+        {
+            bool counted = false;
+            memory.DangerousAddRef(ref counted);
+            kept = memory;
+            Base = memory.Number;
+        }
+
+        internal void Free()
+        {
+            if (array.IsAllocated) array.Free();
+            if (kept is MemoryHandle) ((MemoryHandle)kept).DangerousRelease();
+            GC.KeepAlive(kept);
+            kept = null;
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+            leased.Dispose();
+            leased = default(System.Buffers.MemoryHandle);
+#endif
+        }
+
+        /// Owners may throw; the others are let go all the same.
+        internal static void Free(Pin[] pins, int count)
+        {
+            Exception failure = null;
+            for (int i = 0; i < count; ++i)
+            {
+                try
+                {
+                    pins[i].Free();
+                }
+                catch (Exception error)
+                {
+                    failure = error;
+                }
+            }
+            if (failure != null) throw failure;
+        }
+
+        /// Likewise.
+        internal static void Free(ref Pin one, ref Pin other)
+        {
+            try
+            {
+                one.Free();
+            }
+            finally
+            {
+                other.Free();
+            }
+        }
+    }
+}

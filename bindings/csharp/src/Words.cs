@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+using System.Collections.Generic;
+using System.Text.RegularExpressions;
+
+namespace Dt
+{
+    /// What libdt says to a program that calls it wrongly, with the names of C#.
+    internal static class Words
+    {
+        /// What runs any operation; Call knows which one it was.
+        internal const string Launch = "dt_collective_launch";
+
+        static readonly Regex terms = new Regex(@"\bdt_[a-z_]+|\b(options|collective|state)->|\bNULL\b");
+        static readonly Dictionary<string, string> known = new Dictionary<string, string>
+        {
+            { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
+            { "dt_rank_info", "Place" }, { "dt_job_stats", "Statistics" }, { "dt_mem_alloc", "Allocate" },
+            { "dt_reducer_grad", "Gradient" }, { "dt_reducer_stats", "Statistics" },
+            { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
+            { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
+            { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }, { Launch, Launch }
+        };
+        // The object that a method belongs to is not said: the message is about a call of it.
+        static readonly string[] objects = { "comm", "config", "job", "reducer", "sampler", "work" };
+
+        internal static string InCSharp(Status status, string message)
+        {
+            bool ofACall = status == Status.InvalidArgument || status == Status.InvalidState ||
+                status == Status.Unsupported;
+            return ofACall ? terms.Replace(message, match => Name(match.Value)) : message;
+        }
+
+        static string Name(string term)
+        {
+            string name;
+            if (known.TryGetValue(term, out name)) return name;
+            if (term == "NULL") return "null";
+            if (term.EndsWith("->")) return "";
+            List<string> parts = new List<string>(term.Split('_'));
+            parts.RemoveAt(0);
+            if (parts.Count > 1 && System.Array.IndexOf(objects, parts[0]) >= 0) parts.RemoveAt(0);
+            name = "";
+            foreach (string part in parts)
+            {
+                if (part.Length > 0) name += char.ToUpperInvariant(part[0]) + part.Substring(1);
+            }
+            return name;
+        }
+    }
+}
