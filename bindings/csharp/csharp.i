@@ -118,10 +118,12 @@ static void dt_throw_own(dt_status status, const char* message) {
 %typemap(cstype) const char* PATH, const char* MESSAGE "string"
 %typemap(csin) const char* PATH, const char* MESSAGE "global::Dt.Text.TerminatedOrNull($csinput)"
 %typemap(in) const char* PATH, const char* MESSAGE "$1 = const_cast<char*>($input);"
-// A name is terminated once, where the caller gives it, and not in each call.
+// A name is terminated once, where the caller gives it, and fixed by the layer above: that is cheaper.
+%typemap(imtype) const char* NAME "global::System.IntPtr"
+%typemap(cstype) const char* NAME "global::System.IntPtr"
+%typemap(imtype) const char* DATA "byte[]"
+%typemap(cstype) const char* DATA "byte[]"
 %typemap(ctype) const char* DATA, const char* NAME "const char*"
-%typemap(imtype) const char* DATA, const char* NAME "byte[]"
-%typemap(cstype) const char* DATA, const char* NAME "byte[]"
 %typemap(csin) const char* DATA, const char* NAME "$csinput"
 %typemap(in) const char* DATA, const char* NAME "$1 = const_cast<char*>($input);"
 %typemap(freearg) const char* PATH, const char* MESSAGE, const char* NAME, const char* DATA ""

@@ -15,15 +15,13 @@ namespace Dt
         long send, recv;
         static readonly byte[] noTables = new byte[0];
 
-        /// Throws unless the lengths of the buffers fit each other. `placed`: they lie at addresses.
+        /// Throws unless the lengths of the buffers fit each other.
         internal Call(Comm comm, OperationKind kind, in Tensor send, in Tensor recv, ReduceOp op, int peer,
-            Blocks sendBlocks, Blocks recvBlocks, bool placed = false) : this()
+            Blocks sendBlocks, Blocks recvBlocks) : this()
         {
             this.kind = kind;
             this.op = op;
             this.peer = peer;
-            this.send = placed ? send.AddressIn(default(Pin)) : 0;
-            this.recv = placed ? recv.AddressIn(default(Pin)) : 0;
             bool atRoot;
             switch (kind)
             {
@@ -124,50 +122,59 @@ namespace Dt
             return table.Pack();
         }
 
-        /// Keeps the buffers in their place until the pins are freed.
-        internal void Place(in Tensor from, in Tensor to, ref Pin fromPin, ref Pin toPin)
+        /// Keeps the buffers in their place until the pins are freed. Arrays may be there already: at
+        /// `fromArray` and `toArray`.
+        internal void Place(in Tensor from, in Tensor to, ref Pin fromPin, ref Pin toPin,
+            long fromArray = 0, long toArray = 0)
         {
-            fromPin = from.Pin();
+            fromPin.Set(from, fromArray);
             send = from.AddressIn(fromPin);
-            if (!to.SharesOwner(from)) toPin = to.Pin();
-            recv = to.AddressIn(to.SharesOwner(from) ? fromPin : toPin);
+            bool shared = to.SharesOwner(from);
+            if (!shared) toPin.Set(to, toArray);
+            recv = to.AddressIn(shared ? fromPin : toPin);
         }
 
-        internal void Run(Comm comm)
+        internal unsafe void Run(Comm comm)
         {
-            try
+            fixed (byte* name = comm.name)
             {
-                if (tables == null)
+                try
                 {
-                    Raw.Native.launch(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.stream,
-                        comm.timeoutMs, comm.name);
+                    if (tables == null)
+                    {
+                        Raw.Native.launch(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.stream,
+                            comm.timeoutMs, (IntPtr)name);
+                    }
+                    else
+                    {
+                        Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, peer, send, recv, count, tables,
+                            tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                    }
                 }
-                else
+                catch (DtInvalidArgumentException error)
                 {
-                    Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, peer, send, recv, count, tables,
-                        tables.Length, comm.stream, comm.timeoutMs, comm.name);
+                    throw Reworded(error);
                 }
-            }
-            catch (DtInvalidArgumentException error)
-            {
-                throw Reworded(error);
             }
         }
 
         /// Gives the number of the work.
-        internal long Start(Comm comm)
+        internal unsafe long Start(Comm comm)
         {
-            try
+            fixed (byte* name = comm.name)
             {
-                return tables == null
-                    ? Raw.Native.launch_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
-                        comm.stream, comm.timeoutMs, comm.name)
-                    : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, peer, send, recv, count, tables,
-                        tables.Length, comm.stream, comm.timeoutMs, comm.name);
-            }
-            catch (DtInvalidArgumentException error)
-            {
-                throw Reworded(error);
+                try
+                {
+                    return tables == null
+                        ? Raw.Native.launch_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
+                            comm.stream, comm.timeoutMs, (IntPtr)name)
+                        : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, peer, send, recv, count,
+                            tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                }
+                catch (DtInvalidArgumentException error)
+                {
+                    throw Reworded(error);
+                }
             }
         }
 

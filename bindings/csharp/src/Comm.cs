@@ -133,48 +133,45 @@ namespace Dt
             }
         }
 
-        /// Tensors are kept in their place until the call returns, inside a group until that ends.
-        void Run(OperationKind kind, Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum, int peer = 0,
-            Blocks sendBlocks = default(Blocks), Blocks recvBlocks = default(Blocks))
+        /// Buffers are kept in their place until the call returns, inside a group until that ends.
+        /// `lasting`: not only as long as this call.
+        internal unsafe void Run(OperationKind kind, in Tensor send, in Tensor recv,
+            ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
+            Blocks recvBlocks = default(Blocks), bool lasting = true)
         {
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
             Pin sendPin = new Pin(), recvPin = new Pin();
             int turn = group.Turns;
-            try
-            {
-                call.Place(send, recv, ref sendPin, ref recvPin);
-                call.Run(this);
-                if (GroupState.IsInside(turn))
-                {
-                    group.Hold(turn, sendPin, recvPin);
-                    sendPin = recvPin = new Pin();
-                }
-                else
-                {
-                    group.Settle(turn);
-                }
-            }
-            finally
-            {
-                Pin.Free(ref sendPin, ref recvPin);
-            }
-        }
-
-        /// Of tensors that stay in their place only until this returns.
-        internal void RunFixed(OperationKind kind, Tensor send, Tensor recv, ReduceOp op, int peer,
-            Blocks sendBlocks, Blocks recvBlocks)
-        {
-            int turn = group.Turns;
-            if (GroupState.IsInside(turn))
+            bool inside = GroupState.IsInside(turn);
+            if (inside && !lasting)
             {
                 throw DtException.InvalidArgument(Call.NameOf(kind) + ": a span cannot be kept until the " +
                     "group ends; give an array or a memory");
             }
-            new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks, true).Run(this);
-            group.Settle(turn);
+            fixed (byte* from = inside ? null : send.Array, to = inside ? null : recv.Array)
+            {
+                try
+                {
+                    call.Place(send, recv, ref sendPin, ref recvPin, (long)from, (long)to);
+                    call.Run(this);
+                    if (inside)
+                    {
+                        group.Hold(turn, sendPin, recvPin);
+                        sendPin = recvPin = new Pin();
+                    }
+                    else
+                    {
+                        group.Settle(turn);
+                    }
+                }
+                finally
+                {
+                    Pin.Free(ref sendPin, ref recvPin);
+                }
+            }
         }
 
-        Work Start(OperationKind kind, Tensor send, Tensor recv, System.Threading.CancellationToken token,
+        Work Start(OperationKind kind, in Tensor send, in Tensor recv, System.Threading.CancellationToken token,
             ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
             Blocks recvBlocks = default(Blocks))
         {

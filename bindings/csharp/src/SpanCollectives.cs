@@ -93,8 +93,8 @@ namespace Dt
             fixed (byte* from = &First(send))
             fixed (byte* to = &First(recv))
             {
-                comm.RunFixed(kind, Tensor.At((long)from, send.Length, dtype), Tensor.At((long)to, recv.Length, dtype),
-                    op, peer, sendBlocks, recvBlocks);
+                comm.Run(kind, Tensor.At((long)from, send.Length, dtype), Tensor.At((long)to, recv.Length, dtype),
+                    op, peer, sendBlocks, recvBlocks, false);
             }
         }
 

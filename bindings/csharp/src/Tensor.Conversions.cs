@@ -6,31 +6,34 @@ namespace Dt
     // What becomes a tensor by itself: arrays and memories of each element type.
     public readonly partial struct Tensor
     {
+        static Tensor Whole<T>(T[] array) where T : struct => array == null
+            ? default(Tensor) : new Tensor(array, Place.Array, 0, array.Length, (Dtype)ElementType<T>.Own);
+
         /// <summary>All of it; null: no buffer.</summary>
         public static implicit operator Tensor(Memory memory) =>
             memory == null ? default(Tensor) : memory.Slice(0, memory.Count);
 
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(sbyte[] array) => Of(array);
+        public static implicit operator Tensor(sbyte[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(byte[] array) => Of(array);
+        public static implicit operator Tensor(byte[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(int[] array) => Of(array);
+        public static implicit operator Tensor(int[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(uint[] array) => Of(array);
+        public static implicit operator Tensor(uint[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(long[] array) => Of(array);
+        public static implicit operator Tensor(long[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(ulong[] array) => Of(array);
+        public static implicit operator Tensor(ulong[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(float[] array) => Of(array);
+        public static implicit operator Tensor(float[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(double[] array) => Of(array);
+        public static implicit operator Tensor(double[] array) => Whole(array);
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(BFloat16[] array) => Of(array);
+        public static implicit operator Tensor(BFloat16[] array) => Whole(array);
 #if NET5_0_OR_GREATER
         /// <summary>An array; null: no buffer.</summary>
-        public static implicit operator Tensor(Half[] array) => Of(array);
+        public static implicit operator Tensor(Half[] array) => Whole(array);
 #endif
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
         /// <summary>A memory.</summary>

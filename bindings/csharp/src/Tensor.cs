@@ -60,7 +60,7 @@ namespace Dt
         public static Tensor Of<T>(T[] array, Dtype? dtype = null) where T : struct
         {
             Dtype known = Elements.Of<T>(dtype);
-            return array == null ? default(Tensor) : new Tensor(array, Place.Array, 0, array.LongLength, known);
+            return array == null ? default(Tensor) : new Tensor(array, Place.Array, 0, array.Length, known);
         }
 
         /// <summary>A part of it.</summary>
@@ -100,20 +100,36 @@ namespace Dt
         /// Whether one pin holds both in their place.
         internal bool SharesOwner(in Tensor other) => owner != null && owner == other.owner && place == other.place;
 
-        /// Keeps the elements in their place, without garbage where they lie in an array.
+        /// The array that the elements lie in, if any, as one of bytes, only to be fixed: for that arrays
+        /// of all numbers are alike.
+        internal byte[] Array => place == Place.Array ? new Overlay { array = owner }.bytes : null;
+
+        [StructLayout(LayoutKind.Explicit)]
+        struct Overlay
+        {
+            [FieldOffset(0)] internal object array;
+            [FieldOffset(0)] internal readonly byte[] bytes;
+        }
+
+        /// Keeps the elements in their place.
         internal Pin Pin()
         {
             Pin pin = new Pin();
+            pin.Set(this, 0);
+            return pin;
+        }
+
+        internal void PinInto(ref Pin pin, long array)
+        {
             switch (place)
             {
-                case Place.Array: pin.Fix(owner); break;
+                case Place.Array: pin.Fix(owner, array); break;
                 case Place.Memory: pin.Lend((MemoryHandle)owner); break;
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
                 case Place.Pinnable: pin.Lease((System.Buffers.IPinnable)owner, offset, Elements.Size(Dtype)); break;
 #endif
                 default: pin.Keep(owner); break;
             }
-            return pin;
         }
 
         internal long AddressIn(in Pin pin) => IsNone ? 0 : pin.Base + offset;
@@ -140,8 +156,13 @@ namespace Dt
             kept = owner;
         }
 
-        internal void Fix(object whole)
+        internal void Set(in Tensor tensor, long array) => tensor.PinInto(ref this, array);
+
+        /// `at`: where the array lies, if the caller has fixed it.
+        internal void Fix(object whole, long at = 0)
         {
+            Base = at;
+            if (at != 0) return;
             array = GCHandle.Alloc(whole, GCHandleType.Pinned);
             Base = array.AddrOfPinnedObject().ToInt64();
         }
