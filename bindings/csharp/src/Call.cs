@@ -86,6 +86,9 @@ namespace Dt
                 throw Refuse("send has elements of " + dtype + ", but recv of " + recv.Dtype + "; give one type");
         }
 
+        /// Whether it may end before others of its communicator that were called earlier.
+        internal bool Overtakes => kind == OperationKind.Send || kind == OperationKind.Recv;
+
         /// As in messages.
         internal static string NameOf(OperationKind kind) => kind.ToString().TrimEnd('V');
 

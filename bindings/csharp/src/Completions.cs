@@ -5,10 +5,12 @@ using System.Threading;
 
 namespace Dt
 {
-    /// What is under way on one communicator and has somebody who waits, in order of issue.
+    /// What is under way on one communicator and has somebody who waits.
     internal sealed class Channel
     {
-        internal readonly LinkedList<Pending> works = new LinkedList<Pending>();
+        // In order of issue, in which collectives end; sends and receives overtake each other.
+        internal readonly LinkedList<Pending> collectives = new LinkedList<Pending>();
+        internal readonly LinkedList<Pending> transfers = new LinkedList<Pending>();
         internal readonly Comm comm;
         internal bool watched;
         long turns;
@@ -20,8 +22,11 @@ namespace Dt
 
         internal long NextTurn() => Interlocked.Increment(ref turns);
 
+        internal bool IsIdle => collectives.First == null && transfers.First == null;
+
         internal void Add(Pending pending)
         {
+            LinkedList<Pending> works = pending.overtakes ? transfers : collectives;
             LinkedListNode<Pending> before = works.Last;
             while (before != null && before.Value.turn > pending.turn) before = before.Previous;
             if (before == null) works.AddFirst(pending);
@@ -67,11 +72,12 @@ namespace Dt
                 pending.tracked = true;
                 Channel channel = pending.channel;
                 if (!channel.watched) channel.watched = Watch(channel);
-                if (channel.works.First == null) busy.Add(channel);
+                ring = channel.IsIdle || !channel.watched;
+                if (channel.IsIdle) busy.Add(channel);
                 channel.Add(pending);
                 // From here on its completion rings, unless it came before.
                 DtException error;
-                ring = busy.Count == 1 || !channel.watched || pending.HasEnded(out error);
+                ring = ring || pending.HasEnded(out error);
             }
             if (ring) poller.wake();
         }
@@ -173,18 +179,9 @@ namespace Dt
             for (int i = busy.Count - 1; i >= 0; --i)
             {
                 Channel channel = busy[i];
-                Ended each = new Ended();
-                LinkedListNode<Pending> next;
-                // Also those behind an unfinished one: sends and receives overtake each other.
-                for (LinkedListNode<Pending> node = channel.works.First; node != null; node = next)
-                {
-                    next = node.Next;
-                    each.Pending = node.Value;
-                    if (!each.Pending.HasEnded(out each.Error)) continue;
-                    ended.Add(each);
-                    channel.works.Remove(node);
-                }
-                if (channel.works.First == null)
+                Take(channel.collectives, true, ended);
+                Take(channel.transfers, false, ended);
+                if (channel.IsIdle)
                 {
                     busy.RemoveAt(i);
                     if (busy.Count == 0) Monitor.PulseAll(gate);  // for AwaitIdle
@@ -194,6 +191,27 @@ namespace Dt
                 if (timeoutMs == IdleMs || limitMs < timeoutMs) timeoutMs = limitMs;
             }
             return timeoutMs;
+        }
+
+        /// In order: up to the first that has not ended, so that many cost as little as one.
+        static void Take(LinkedList<Pending> works, bool inOrder, List<Ended> ended)
+        {
+            Ended each = new Ended();
+            LinkedListNode<Pending> next;
+            for (LinkedListNode<Pending> node = works.First; node != null; node = next)
+            {
+                next = node.Next;
+                each.Pending = node.Value;
+                if (each.Pending.HasEnded(out each.Error))
+                {
+                    ended.Add(each);
+                    works.Remove(node);
+                }
+                else if (inOrder)
+                {
+                    return;
+                }
+            }
         }
 
         static void Complete(Ended each)

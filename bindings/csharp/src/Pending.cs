@@ -11,6 +11,7 @@ namespace Dt
         internal readonly Channel channel;
         internal Handle handle;
         internal long turn;     // order of issue on the communicator
+        internal bool overtakes;  // others of its communicator
         internal bool tracked;  // under the lock of Completions
 
         readonly object gate = new object();
@@ -28,6 +29,7 @@ namespace Dt
 
         internal void Issue(Call call)
         {
+            overtakes = call.Overtakes;
             handle = new Handle(call.Start(comm), Raw.NativePINVOKE.work_destroy);
             turn = channel.NextTurn();
         }

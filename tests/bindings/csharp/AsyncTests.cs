@@ -18,6 +18,7 @@ static class AsyncTests
         Suite.Add("async: buffers stay while garbage is collected", Collected);
         Suite.Add("async: wait any", WaitAny);
         Suite.Add("async: a send overtakes a receive", Overtaking);
+        Suite.Add("async: many outstanding works are issued fast", ManyOutstanding);
 #if DT_SPAN
         Suite.Add("async: an owner that throws when it is unpinned", ThrowingOwner);
 #endif
@@ -206,6 +207,29 @@ static class AsyncTests
                 each.job.StoreGet("seen");
                 each.world.Barrier();
             }
+        });
+    }
+
+    static void ManyOutstanding()
+    {
+        const int Count = 20000;
+        Ranks.Run(2, each =>
+        {
+            int[][] buffers = new int[Count][];
+            Task[] tasks = new Task[Count];
+            for (int i = 0; i < Count; ++i) buffers[i] = new int[] { each.rank + i };
+            if (each.rank == 1) each.job.StoreGet("issued");
+            System.Diagnostics.Stopwatch watch = System.Diagnostics.Stopwatch.StartNew();
+            for (int i = 0; i < Count; ++i) tasks[i] = each.world.AllReduceAsync(buffers[i]).AsTask();
+            double seconds = watch.Elapsed.TotalSeconds;
+            if (each.rank == 0)
+            {
+                Console.WriteLine(Count + " works were issued in " + seconds.ToString("F3") + " s");
+                Suite.Check(seconds < 2, "works behind others cost nothing to watch");
+                each.job.StoreSet("issued", new byte[0]);
+            }
+            Suite.Check(Task.WaitAll(tasks, 60000), "all in time");
+            for (int i = 0; i < Count; ++i) Suite.Equal(1 + 2 * i, buffers[i][0], "sum");
         });
     }
 
