@@ -4,40 +4,27 @@ using System.Collections.Generic;
 
 namespace Dt
 {
-    /// <summary>Operations, as <see cref="JobStatistics"/> counts them. V: with blocks.</summary>
+    /// <summary>Operations, as <see cref="JobStatistics"/> counts them. V: with <see cref="Blocks"/>.</summary>
+#pragma warning disable 1591  // the names say it
     public enum OperationKind
     {
-        /// <summary>AllReduce.</summary>
         AllReduce = 0,
-        /// <summary>Reduce.</summary>
         Reduce = 1,
-        /// <summary>Broadcast.</summary>
         Broadcast = 2,
-        /// <summary>AllGather.</summary>
         AllGather = 3,
-        /// <summary>ReduceScatter.</summary>
         ReduceScatter = 4,
-        /// <summary>Barrier.</summary>
         Barrier = 5,
-        /// <summary>Send.</summary>
         Send = 6,
-        /// <summary>Recv.</summary>
         Recv = 7,
-        /// <summary>AllToAll.</summary>
         AllToAll = 8,
-        /// <summary>AllToAllV.</summary>
         AllToAllV = 9,
-        /// <summary>Gather.</summary>
         Gather = 10,
-        /// <summary>GatherV.</summary>
         GatherV = 11,
-        /// <summary>Scatter.</summary>
         Scatter = 12,
-        /// <summary>ScatterV.</summary>
         ScatterV = 13,
-        /// <summary>AllGatherV.</summary>
         AllGatherV = 14
     }
+#pragma warning restore 1591
 
     /// <summary>What a rank did in operations of one kind, on all communicators.</summary>
     public sealed class OperationStatistics

@@ -3,81 +3,52 @@ using System;
 
 namespace Dt
 {
-    // What becomes a tensor by itself: arrays and memories of each element type.
+    // What becomes a tensor by itself: arrays and memories of each element type. Null: no buffer.
+#pragma warning disable 1591  // see Tensor
     public readonly partial struct Tensor
     {
         static Tensor Whole<T>(T[] array) where T : struct => array == null
             ? default(Tensor) : new Tensor(array, Place.Array, 0, array.Length, (Dtype)ElementType<T>.Own);
 
-        /// <summary>All of it; null: no buffer.</summary>
         public static implicit operator Tensor(Memory memory) =>
             memory == null ? default(Tensor) : memory.Slice(0, memory.Count);
 
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(sbyte[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(byte[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(int[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(uint[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(long[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(ulong[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(float[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(double[] array) => Whole(array);
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(BFloat16[] array) => Whole(array);
 #if NET5_0_OR_GREATER
-        /// <summary>An array; null: no buffer.</summary>
         public static implicit operator Tensor(Half[] array) => Whole(array);
 #endif
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<sbyte> memory) => Of<sbyte>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<sbyte> memory) => Of<sbyte>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<byte> memory) => Of<byte>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<byte> memory) => Of<byte>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<int> memory) => Of<int>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<int> memory) => Of<int>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<uint> memory) => Of<uint>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<uint> memory) => Of<uint>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<long> memory) => Of<long>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<long> memory) => Of<long>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<ulong> memory) => Of<ulong>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<ulong> memory) => Of<ulong>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<float> memory) => Of<float>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<float> memory) => Of<float>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<double> memory) => Of<double>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<double> memory) => Of<double>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<BFloat16> memory) => Of<BFloat16>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<BFloat16> memory) => Of<BFloat16>(memory);
 #endif
 #if NET5_0_OR_GREATER
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(Memory<Half> memory) => Of<Half>(memory);
-        /// <summary>A memory.</summary>
         public static implicit operator Tensor(ReadOnlyMemory<Half> memory) => Of<Half>(memory);
 #endif
     }
+#pragma warning restore 1591
 }

@@ -72,12 +72,13 @@ static class AsyncTests
             {
                 using (CancellationTokenSource source = new CancellationTokenSource())
                 {
-                    Work work = each.world.AllReduceAsync(buffer);
-                    Task task = work.AsTask(source.Token), whole = work.AsTask();
+                    Work work = each.world.AllReduceAsync(buffer, token: source.Token);
+                    Task task = work.AsTask(), other = work.AsTask(source.Token);
+                    Task whole = work.AsTask(CancellationToken.None);
                     Suite.Check(!work.Test(), "the other rank has not come");
                     Suite.Check(!work.Wait(TimeSpan.FromMilliseconds(1)), "waiting a little ends, too");
                     source.Cancel();
-                    Suite.WaitFor(() => task.IsCanceled, "the cancelled task ends");
+                    Suite.WaitFor(() => task.IsCanceled && other.IsCanceled, "the cancelled tasks end");
                     Suite.Check(!whole.IsCompleted, "the operation goes on");
                     work.Dispose();
                     each.job.StoreSet("go", new byte[0]);
@@ -145,6 +146,12 @@ static class AsyncTests
                 for (int i = 0; i < 150; ++i) tasks.Add(Launch(each, i));
                 Suite.Check(Task.WaitAll(tasks.ToArray(), 60000), "all in time");
                 for (int i = 0; i < 150; ++i) Drop(each, i);
+                for (int i = 0; i < 2000; ++i)
+                {
+                    int[] send = { each.rank, i, 1 }, recv = new int[3];
+                    each.world.AllReduce(send, recv);
+                    Suite.Equal("1 " + 2 * i + " 2", string.Join(" ", recv), "blocking");
+                }
                 each.world.Barrier();
             });
         }
