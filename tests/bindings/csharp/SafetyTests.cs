@@ -371,19 +371,24 @@ static class SafetyTests
         Ranks.Alone((job, world) =>
         {
             float[] buffer = new float[256], other = new float[256];
-            for (int i = 0; i < 1000; ++i)
+            Dt.Memory memory = world.Allocate<float>(256);
+            Comm named = world.With("gradients", Limit.None);
+            Action all = () =>
             {
                 world.AllReduce(buffer);
                 world.AllReduce(buffer, other);
-            }
+                named.AllReduce(memory);
+                named.AllReduce(new Tensor(memory.Address, 256, Dtype.F32));
+#if DT_SPAN
+                world.AllReduce(new Span<float>(buffer));
+                world.AllReduce(new ReadOnlyMemory<float>(buffer), new Memory<float>(other));
+#endif
+            };
+            for (int i = 0; i < 1000; ++i) all();
             GC.Collect();
             int collections = GC.CollectionCount(0);
             long before = GC.GetTotalMemory(false);
-            for (int i = 0; i < Calls / 2; ++i)
-            {
-                world.AllReduce(buffer);
-                world.AllReduce(buffer, other);
-            }
+            for (int i = 0; i < Calls / 4; ++i) all();
             long bytes = GC.GetTotalMemory(false) - before;
             Suite.Equal(collections, GC.CollectionCount(0), "collections over a million calls");
             Suite.Check(bytes < Calls, bytes + " bytes of a million calls are less than one each");
