@@ -102,12 +102,12 @@ static void dt_throw(JNIEnv* env, const dt::Error& error) {
 %typemap(javaout) std::string { return Text.decode($jnicall); }
 %typemap(out) std::string { $result = dt_bytes(jenv, $1); }
 
-// A text that may be null.
-%define DT_OPTIONAL_TEXT(NAME)
+// A text that may be null. TYPE and ENCODE: how Java has it.
+%define DT_OPTIONAL_TEXT(NAME, TYPE, ENCODE)
 %typemap(jni) const char* NAME "jbyteArray"
 %typemap(jtype) const char* NAME "byte[]"
-%typemap(jstype) const char* NAME "String"
-%typemap(javain) const char* NAME "$javainput == null ? null : Text.encode($javainput)"
+%typemap(jstype) const char* NAME TYPE
+%typemap(javain) const char* NAME ENCODE
 %typemap(in) const char* NAME (std::string text) {
   $1 = nullptr;
   if ($input != nullptr) {
@@ -118,9 +118,10 @@ static void dt_throw(JNIEnv* env, const dt::Error& error) {
 %typemap(freearg) const char* NAME ""
 %typemap(argout) const char* NAME ""
 %enddef
-DT_OPTIONAL_TEXT(PATH)
-DT_OPTIONAL_TEXT(MESSAGE)
-DT_OPTIONAL_TEXT(NAME)
+DT_OPTIONAL_TEXT(PATH, "String", "$javainput == null ? null : Text.encode($javainput)")
+DT_OPTIONAL_TEXT(MESSAGE, "String", "$javainput == null ? null : Text.encode($javainput)")
+// Of operations, encoded once for many calls, which make no garbage.
+DT_OPTIONAL_TEXT(NAME, "byte[]", "$javainput")
 
 // ---- Bytes ----
 
@@ -191,17 +192,19 @@ int64_t copy_allocate(int64_t bytes) {
   return reinterpret_cast<int64_t>(memory);
 }
 void copy_free(int64_t address) { free(reinterpret_cast<void*>(address)); }
-/** `bytes` of an array of numbers; the caller knows that they are there. */
-void copy_in(JNIEnv* env, jobject ARRAY, int64_t address, int64_t bytes) {
+/** `bytes` of an array of numbers from byte `first` on; the caller knows that they are there. */
+void copy_in(JNIEnv* env, jobject ARRAY, int64_t first, int64_t address, int64_t bytes) {
   void* const elements = env->GetPrimitiveArrayCritical(static_cast<jarray>(ARRAY), nullptr);
   if (elements == nullptr) return;  // OutOfMemoryError is thrown
-  memcpy(reinterpret_cast<void*>(address), elements, static_cast<size_t>(bytes));
+  memcpy(reinterpret_cast<void*>(address), static_cast<const char*>(elements) + first,
+         static_cast<size_t>(bytes));
   env->ReleasePrimitiveArrayCritical(static_cast<jarray>(ARRAY), elements, JNI_ABORT);
 }
-void copy_out(JNIEnv* env, int64_t address, jobject ARRAY, int64_t bytes) {
+void copy_out(JNIEnv* env, int64_t address, jobject ARRAY, int64_t first, int64_t bytes) {
   void* const elements = env->GetPrimitiveArrayCritical(static_cast<jarray>(ARRAY), nullptr);
   if (elements == nullptr) return;
-  memcpy(elements, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
+  memcpy(static_cast<char*>(elements) + first, reinterpret_cast<const void*>(address),
+         static_cast<size_t>(bytes));
   env->ReleasePrimitiveArrayCritical(static_cast<jarray>(ARRAY), elements, 0);
 }
 %}

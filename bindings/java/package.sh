@@ -15,7 +15,7 @@ mkdir -p "$work/source" "$work/classes/native/linux-x64" "$work/classes/META-INF
 cp -R "$root/." "$work/source/"
 cp "$@" "$work/source/io/dt/raw/"
 find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
-"$JAVAC" -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
+"$JAVAC" -g -Xlint:all -Werror --release 17 -encoding UTF-8 --module-version "$version" -d "$work/classes" @"$work/list"
 
 # They find each other in their own folder, before any that LD_LIBRARY_PATH names.
 for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0" \
@@ -29,7 +29,8 @@ done
 
 cp "$pom" "$work/classes/META-INF/maven/io.dt/dt/pom.xml"
 printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/META-INF/maven/io.dt/dt/pom.properties"
-printf 'Implementation-Title: dt\nImplementation-Version: %s\n' "$version" >"$work/manifest"
+# The virtual machine reads Enable-Native-Access only in the jar that it is started with: a fat jar that keeps this line.
+printf 'Implementation-Title: dt\nImplementation-Version: %s\nEnable-Native-Access: ALL-UNNAMED\n' "$version" >"$work/manifest"
 pack() { # pack FOLDER JAR [MANIFEST]
   local files
   mapfile -t files < <(cd "$1" && find . -type f | sed 's|^\./||' | LC_ALL=C sort)

@@ -37,9 +37,10 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
     String log = comm.rank() == 0 ? options.getOrDefault("--loss-log", "/dev/null") : "/dev/null";
     Network network = new Network(localBatch, seed);
     List<Param> params = new ArrayList<>();
-    for (int p = 0; p < 8; p++) params.add(new Param(Network.NAMES[p], Network.COUNTS[p], Dtype.F32));
+    for (int p = 0; p < 8; p++) params.add(new Param(Network.NAMES[p], Network.COUNTS[p], DataType.F32));
     FloatBuffer[] gradients = new FloatBuffer[8];
-    DoubleBuffer totals = comm.allocate(16).buffer().asDoubleBuffer(); // loss, correct
+    Tensor sums = comm.allocate(2, DataType.F64); // loss, correct
+    DoubleBuffer totals = sums.buffer().asDoubleBuffer();
     boolean stopped = false;
     try (Sampler sampler = new Sampler(comm, labels.length, seed);
         Reducer reducer = new Reducer(comm, params, ReducerOptions.DEFAULT.withBucketBytes(BUCKET_BYTES, BUCKET_BYTES));
@@ -50,7 +51,7 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
         sampler.setEpoch(step / stepsPerEpoch);
         network.forward(pixels, labels, sampler.indices(step % stepsPerEpoch * localBatch, localBatch));
         totals.put(0, network.lossSum).put(1, network.correct);
-        Work summed = comm.allreduceAsync(totals, totals, ReduceOp.SUM);
+        Work summed = comm.allReduceAsync(sums);
         // The second step has other buckets: by then the arrival order is known.
         for (int p = 0; step < 2 && p < 8; p++) gradients[p] = reducer.gradient(p).asFloatBuffer();
         // Each gradient goes into its bucket, and full buckets travel while this goes on.
@@ -77,10 +78,10 @@ public record FashionMnist(Map<String, String> options, Job job, Comm comm) {
 
   /** Throws on all ranks, and says what differs, where one has another step, parameter or velocity. */
   private void checkEqual(Network network, long step) {
-    comm.checkEqual(comm.allocate(8).buffer().putLong(0, step), "step " + step);
+    comm.checkEqual(Tensor.of(new long[] {step}), "step " + step);
     for (int p = 0; p < 8; p++) {
-      comm.checkEqual(network.values[p], Network.NAMES[p]);
-      comm.checkEqual(network.velocities[p], "optimizer state of " + Network.NAMES[p]);
+      comm.checkEqual(Tensor.of(network.values[p]), Network.NAMES[p]);
+      comm.checkEqual(Tensor.of(network.velocities[p]), "optimizer state of " + Network.NAMES[p]);
     }
   }
 

@@ -18,20 +18,34 @@ def camel(name):
     return name.split("_")[0] + pascal("_".join(name.split("_")[1:]))
 
 
-# Words that dt.h writes as one. What has a v at its end takes Blocks in C#, under the name without it.
+# Words that dt.h writes as one. In Java and C# what has a v at its end takes Blocks, under the name without it.
 PARTED = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
 
 
+def has_tables(name):
+    return name.endswith("v") and name != "recv"
+
+
+def plain(name):
+    """alltoallv: all_to_all"""
+    name = name[:-1] if has_tables(name) else name
+    return PARTED.get(name, name)
+
+
+def java(name):
+    return camel(plain(name)), r"[^)]*\bBlocks\b" if has_tables(name) else ""
+
+
 def dotnet(name):
-    plain = name[:-1] if name.endswith("v") and name != "recv" else name
-    return pascal(PARTED.get(plain, plain))
+    return pascal(plain(name))
 
 
 # {where its sources lie: the form that waits and the other one, of the collective `name`}
 FORMS = {
     "raw_comm.h": lambda name: (rf"\bvoid {name}\(", rf"\bint64_t {name}_async\("),
     "python/dt": lambda name: (rf"\n    def {name}\(self", rf"\n    def {name}_async\(self"),
-    "java/src/io/dt": lambda name: (rf"public void {camel(name)}\(", rf"public Work {camel(name)}Async\("),
+    "java/src/io/dt": lambda name: (
+        rf"public void {java(name)[0]}\({java(name)[1]}", rf"public Work {java(name)[0]}Async\({java(name)[1]}"),
     "csharp/src": lambda name: (rf"public void {dotnet(name)}[<(]", rf"public Work {dotnet(name)}Async[<(]"),
 }
 
@@ -52,10 +66,11 @@ def listed(where, text, kinds):
     if where == "python/dt":
         found = re.search(r"_KINDS = \(([^)]*)\)", text)
         return re.findall(r'"(\w+)"', found.group(1)) if found else []
-    found = re.search(r"public enum OperationKind\s*\{([^}]*)\}", text)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+    found = re.search(r"public enum OperationKind\s*\{([^};]*)[};]", text)
     if not found:
         return []
-    body = re.sub(r"/\*.*?\*/|//[^\n]*", "", found.group(1), flags=re.S)
+    body = re.sub(r"\([^)]*\)", "", found.group(1))
     names = [part.split("=")[0].strip() for part in body.split(",")]
     if where == "csharp/src":
         known = {dotnet(name) + "V" * name.endswith("v") if name != "recv" else "Recv": name for name in kinds}

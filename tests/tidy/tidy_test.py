@@ -32,8 +32,11 @@ def headers(text):
 class Bindings(unittest.TestCase):
     def test_both_forms_are_wanted(self):
         missing = check_bindings.missing_forms
-        both = "public void allToAll(\npublic Work allToAllAsync("
-        self.assertEqual(missing("java/src/io/dt", both, ["all_to_all"]), [])
+        both = "public void allToAll(Tensor a)\npublic Work allToAllAsync(Tensor a)"
+        self.assertEqual(missing("java/src/io/dt", both, ["alltoall"]), [])
+        self.assertEqual(len(missing("java/src/io/dt", both, ["alltoallv", "all_reduce"])), 4)
+        blocks = "public void allGather(Tensor a, Blocks b)\npublic Work allGatherAsync(\n  Tensor a, Blocks b)"
+        self.assertEqual(missing("java/src/io/dt", blocks, ["allgatherv", "allgather"]), [])
         self.assertEqual(missing("csharp/src", "public void AllToAll<T>(\n", ["alltoallv"]),
                          ["bindings/csharp/src: alltoallv: nothing matches 'public Work AllToAllAsync[<(]'"])
         self.assertEqual(len(missing("python/dt", "\n    def sender(self)\n", ["send"])), 2)
@@ -42,7 +45,7 @@ class Bindings(unittest.TestCase):
         wrong = check_bindings.wrong_kinds
         kinds = ["send", "all_to_all"]
         self.assertEqual(wrong("python/dt", '_KINDS = ("send",\n  "all_to_all")', kinds), [])
-        java = "public enum OperationKind {\n  /** A, b. */\n  SEND,\n  ALL_TO_ALL\n}"
+        java = "public enum OperationKind {\n  /** {@link A}, b. */\n  SEND(a, B),\n  ALL_TO_ALL(c);\n  D }"
         self.assertEqual(wrong("java/src/io/dt", java, kinds), [])
         csharp = "public enum OperationKind\n{ Recv = 0, // a, b\nAllToAllV = 1 }"
         self.assertEqual(wrong("csharp/src", csharp, ["recv", "alltoallv"]), [])

@@ -2,67 +2,29 @@
 package io.dt;
 
 import io.dt.raw.Raw;
-import java.lang.ref.Reference;
-import java.nio.Buffer;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 
 /**
  * An ordered set of ranks that runs operations together. Any thread may call it, but the order of
  * operations must match on all ranks: issue them from one thread.
  *
- * <p>Operations take direct buffers, addresses, or (only those that wait) arrays, which are copied.
- * Each comes in two forms: one returns when the result is there, the other, named Async, returns a
- * {@link Work}. A wrong buffer is an {@link InvalidArgumentException} before anything happens.
+ * <p>An operation returns when the result is there, or on a GPU when it is ordered on the stream.
+ * Its other form, named Async, returns a {@link Work} at once; the tensors belong to dt until that
+ * is done, and may not be arrays. Wrong arguments are an {@link InvalidArgumentException} before
+ * anything happens.
  *
- * <p>After closing it every call is refused; operations under way go on.
+ * <p>After closing it every call is refused; operations under way go on. {@link #on},
+ * {@link #named} and {@link #withTimeout} give views of the same communicator: to close one of them
+ * closes all.
  */
-public final class Comm extends OffsetArrayBlocks {
-  private int size; // 0: not asked yet
-  private int rank = -1;
-
-  Comm(long number, CommShared shared) {
-    super(number, Raw::comm_destroy, shared);
+public final class Comm extends Collectives {
+  Comm(long number, CommState state) {
+    super(number, state);
   }
 
-  /**
-   * This rank's index in the communicator.
-   *
-   * @return in [0, size)
-   */
-  public int rank() {
-    try {
-      return Raw.comm_rank(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
-  }
-
-  /**
-   * Number of ranks in the communicator.
-   *
-   * @return at least 1
-   */
-  public int size() {
-    try {
-      return Raw.comm_size(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
-  }
-
-  /** It never changes, so two threads that ask at once do no harm. */
-  @Override
-  int ranks() {
-    if (size == 0) size = size();
-    return size;
-  }
-
-  @Override
-  int self() {
-    if (rank < 0) rank = rank();
-    return rank;
+  private Comm(Comm of, long stream, long timeoutMs, byte[] name) {
+    super(of, stream, timeoutMs, name);
   }
 
   /**
@@ -72,11 +34,41 @@ public final class Comm extends OffsetArrayBlocks {
    * @return in [0, world size)
    */
   public int worldRank(int rank) {
-    try {
-      return Raw.comm_world_rank(number(), rank);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> Raw.comm_world_rank(number, rank));
+  }
+
+  /**
+   * A view whose operations are ordered on a CUDA stream. Of host memory it changes nothing.
+   *
+   * @param stream a cudaStream_t, which makes what is sent and uses what is received
+   * @return the same communicator
+   */
+  public Comm on(long stream) {
+    return new Comm(this, stream, launcher.timeoutMs, launcher.name);
+  }
+
+  /**
+   * A view whose operations have a name in messages, traces and metrics.
+   *
+   * @param name "loss", for example; equal on all ranks; null: none
+   * @return the same communicator
+   */
+  public Comm named(String name) {
+    String text = Checks.optionalText("Comm.named", "name", name);
+    return new Comm(
+        this, launcher.stream, launcher.timeoutMs,
+        text == null ? null : text.getBytes(StandardCharsets.UTF_8));
+  }
+
+  /**
+   * A view whose operations have a limit of their own, and then fail as {@link #setTimeout} says.
+   *
+   * @param timeout zero: none; negative: the communicator's
+   * @return the same communicator
+   */
+  public Comm withTimeout(Duration timeout) {
+    long ms = Checks.milliseconds("Comm.withTimeout", timeout);
+    return new Comm(this, launcher.stream, ms < 0 ? 0 : ms == 0 ? -1 : ms, launcher.name);
   }
 
   /**
@@ -85,11 +77,8 @@ public final class Comm extends OffsetArrayBlocks {
    * @param timeout zero: none; negative: as the settings say
    */
   public void setTimeout(Duration timeout) {
-    try {
-      Raw.comm_set_timeout(number(), Checks.milliseconds(timeout));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    long ms = Checks.milliseconds("Comm.setTimeout", timeout);
+    run(number -> Raw.comm_set_timeout(number, ms));
   }
 
   /**
@@ -99,20 +88,12 @@ public final class Comm extends OffsetArrayBlocks {
    * @return owned by the communicator, the same at every call; not to be closed
    */
   public int workFd() {
-    try {
-      return Raw.work_fd(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(Raw::work_fd);
   }
 
-  /** Returns if the communicator is whole, else throws the error that broke it. */
+  /** Returns if the communicator is whole, otherwise throws the error that broke it. */
   public void check() {
-    try {
-      Raw.comm_check(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(Raw::comm_check);
   }
 
   /**
@@ -123,12 +104,8 @@ public final class Comm extends OffsetArrayBlocks {
    * @return to be closed; null where the color is negative
    */
   public Comm split(int color, int key) {
-    try {
-      long number = Raw.comm_split(number(), color, key);
-      return number == 0 ? null : new Comm(number, new CommShared());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    long made = call(number -> Raw.comm_split(number, color, key));
+    return made == 0 ? null : new Comm(made, new CommState());
   }
 
   /**
@@ -138,11 +115,19 @@ public final class Comm extends OffsetArrayBlocks {
    * @return to be closed
    */
   public Comm shrink() {
-    try {
-      return new Comm(Raw.comm_shrink(number()), new CommShared());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return new Comm(call(Raw::comm_shrink), new CommState());
+  }
+
+  /**
+   * Memory that all ranks of this host can reach, so that reductions read it where it lies; of a
+   * communicator over GPUs, memory of this rank's GPU.
+   *
+   * @param count elements, at least 1
+   * @param type of the elements
+   * @return zeroed; {@link Tensor#close} gives it back
+   */
+  public Tensor allocate(long count, DataType type) {
+    return Tensor.allocate(this, count, type);
   }
 
   /**
@@ -150,128 +135,27 @@ public final class Comm extends OffsetArrayBlocks {
    * wait return at once, and groupEnd waits for them; works may not be waited for before.
    */
   public void groupBegin() {
-    try {
-      shared.beginGroup(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(state::beginGroup);
   }
 
   /** Ends the group and carries it out; throws the first error of its operations. */
   public void groupEnd() {
-    try {
-      shared.endGroup(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(state::endGroup);
   }
 
   /**
    * Throws on all ranks a {@link MismatchException} that names those which differ, unless all hold
-   * the same elements between position and limit. Collective; the communicator stays usable.
+   * the same elements. Collective; the communicator stays usable.
    *
-   * @param data direct
-   * @param name what it is, for messages; compared, too
+   * @param data may be an array
+   * @param name what it is, for messages; compared, too; null: none
    */
-  public void checkEqual(Buffer data, String name) {
-    long bytes = Buffers.bytes("checkEqual", "data", data);
-    try {
-      checkEqual(Buffers.address(data), bytes, name, 0);
-    } finally {
-      Reference.reachabilityFence(data);
-    }
-  }
-
-  /**
-   * As {@link #checkEqual(Buffer, String)}, of a copy.
-   *
-   * @param data all of its elements
-   * @param name what it is, for messages; compared, too
-   */
-  public void checkEqual(float[] data, String name) {
-    if (data == null) throw DtException.invalidArgument("checkEqual: data is null; give an array");
-    ByteBuffer copy =
-        ByteBuffer.allocateDirect(Foreign.size("checkEqual", 4L * data.length))
-            .order(ByteOrder.nativeOrder());
-    copy.asFloatBuffer().put(data);
-    checkEqual(copy, name);
-  }
-
-  /**
-   * As {@link #checkEqual(Buffer, String)} for memory by its address, also a GPU's.
-   *
-   * @param data the caller's to keep during the call
-   * @param bytes at least 0
-   * @param name what it is, for messages; compared, too
-   * @param stream CUDA stream that produces it; ignored on a host communicator
-   */
-  public void checkEqual(long data, long bytes, String name, long stream) {
-    try {
-      Raw.check_equal(
-          number(), data, bytes, name == null ? "" : Checks.text("checkEqual", "name", name), stream);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
-  }
-
-  /** Returns when every rank has called it. */
-  public void barrier() {
-    barrier(0);
-  }
-
-  /**
-   * As {@link #barrier()}, on a GPU ordered on a stream.
-   *
-   * @param stream CUDA stream; ignored on a host communicator
-   */
-  public void barrier(long stream) {
-    int turn = shared.turn();
-    if (CommShared.grouped(turn)) {
-      shared.join(barrierAsync(stream).pending(), stream);
-      return;
-    }
-    try {
-      Raw.barrier(number(), stream);
-      shared.settle(turn);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
-  }
-
-  /**
-   * A work that is done when every rank has called it.
-   *
-   * @return the operation under way
-   */
-  public Work barrierAsync() {
-    return barrierAsync(0);
-  }
-
-  /**
-   * As {@link #barrierAsync()}, on a GPU ordered on a stream.
-   *
-   * @param stream CUDA stream; ignored on a host communicator
-   * @return the operation under way
-   */
-  public Work barrierAsync(long stream) {
-    try {
-      Pending pending = shared.prepare(number(), null, null);
-      Work work = new Work(pending);
-      pending.issued(Raw.barrier_async(number(), stream));
-      return work;
-    } finally {
-      Reference.reachabilityFence(this);
-    }
-  }
-
-  /**
-   * Memory that all ranks of this host can reach, so that reductions read it where it lies; of a
-   * communicator over GPUs, memory of this rank's GPU.
-   *
-   * @param bytes more than 0
-   * @return zeroed
-   */
-  public Memory allocate(long bytes) {
-    return new Memory(this, bytes);
+  public void checkEqual(Tensor data, String name) {
+    Tensor memory = Checks.notNull("Comm.checkEqual", "data", data).direct("Comm.checkEqual");
+    String text = name == null ? "" : Checks.text("Comm.checkEqual", "name", name);
+    memory.use(
+        () -> run(
+            number ->
+                Raw.check_equal(number, memory.place(), memory.bytes(), text, launcher.stream)));
   }
 }

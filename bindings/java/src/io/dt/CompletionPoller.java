@@ -11,8 +11,8 @@ final class CompletionPoller {
   private static volatile Poller poller;
   /** Whether the thread runs. Guarded by the class. */
   private static boolean started;
-  /** With operations under way. Guarded by itself, and taken inside a CommShared's lock. */
-  private static final Set<CommShared> ACTIVE = new LinkedHashSet<>();
+  /** With operations under way. Guarded by itself, and taken inside an Outstanding's lock. */
+  private static final Set<Outstanding> ACTIVE = new LinkedHashSet<>();
 
   private CompletionPoller() {}
 
@@ -38,15 +38,15 @@ final class CompletionPoller {
     poller.wake();
   }
 
-  static void activate(CommShared shared) {
+  static void activate(Outstanding operations) {
     synchronized (ACTIVE) {
-      ACTIVE.add(shared);
+      ACTIVE.add(operations);
     }
   }
 
-  static void deactivate(CommShared shared) {
+  static void deactivate(Outstanding operations) {
     synchronized (ACTIVE) {
-      ACTIVE.remove(shared);
+      ACTIVE.remove(operations);
     }
   }
 
@@ -54,11 +54,11 @@ final class CompletionPoller {
     for (;;) {
       try {
         poller.wait(-1);
-        CommShared[] all;
+        Outstanding[] all;
         synchronized (ACTIVE) {
-          all = ACTIVE.toArray(new CommShared[0]);
+          all = ACTIVE.toArray(new Outstanding[0]);
         }
-        for (CommShared each : all) each.drain();
+        for (Outstanding each : all) each.drain();
       } catch (Throwable e) {
         survive(e);
         wake();

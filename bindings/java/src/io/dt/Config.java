@@ -22,7 +22,7 @@ public final class Config extends Handle {
    * @param file in TOML
    */
   public Config(Path file) {
-    this(create(file.toString()));
+    this(create(Checks.notNull("Config", "file", file).toString()));
   }
 
   private Config(long number) {
@@ -31,7 +31,7 @@ public final class Config extends Handle {
 
   private static long create(String file) {
     Loader.load();
-    return Raw.config_create(file == null ? null : Checks.text("dt_config_create", "path", file));
+    return Raw.config_create(Checks.optionalText("Config", "file", file));
   }
 
   /**
@@ -42,13 +42,9 @@ public final class Config extends Handle {
    * @return this
    */
   public Config set(String key, String value) {
-    try {
-      Raw.config_set(
-          number(), Checks.text("dt_config_set", "key", key),
-          Checks.text("dt_config_set", "value", value));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    String keyText = Checks.text("Config.set", "key", key);
+    String valueText = Checks.text("Config.set", "value", value);
+    run(number -> Raw.config_set(number, keyText, valueText));
     return this;
   }
 
@@ -59,11 +55,8 @@ public final class Config extends Handle {
    * @return as text
    */
   public String get(String key) {
-    try {
-      return Raw.config_get(number(), Checks.text("dt_config_get", "key", key));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    String text = Checks.text("Config.get", "key", key);
+    return call(number -> Raw.config_get(number, text));
   }
 
   /**
@@ -72,11 +65,7 @@ public final class Config extends Handle {
    * @return JSON: {key: {"value":, "source":}}
    */
   public String dump() {
-    try {
-      return Raw.config_dump(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(Raw::config_dump);
   }
 
   /**
@@ -87,11 +76,7 @@ public final class Config extends Handle {
    * @return this
    */
   public Config setLogSink(LogSink sink) {
-    try {
-      Raw.config_set_log_sink(number(), sink == null ? null : LogRelay.keep(sink));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(number -> Raw.config_set_log_sink(number, sink == null ? null : LogRelay.keep(sink)));
     return this;
   }
 }

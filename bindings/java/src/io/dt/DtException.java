@@ -107,7 +107,10 @@ public class DtException extends RuntimeException {
       byte[] message) {
     return of(
         new Data(
-            status, rank, text(host), pid, text(operation), sequence, text(message), null));
+            status, rank, text(host), pid, text(operation), sequence,
+            // What a rank said when it aborted is its own.
+            status == Status.ABORTED.number() ? text(message) : Wording.inJava(text(message)),
+            null));
   }
 
   /** The same failure met again: with the stack of whoever meets it. */
@@ -116,7 +119,7 @@ public class DtException extends RuntimeException {
   }
 
   /** Of a call that this layer refuses: what, where, why; what to do. */
-  static DtException invalidArgument(String message) {
+  static InvalidArgumentException invalidArgument(String message) {
     return new InvalidArgumentException(
         new Data(Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1, message, null));
   }

@@ -2,35 +2,71 @@
 package io.dt;
 
 import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.util.function.LongConsumer;
+import java.util.function.LongFunction;
 
-/**
- * Owns one handle of dt. Closing destroys it, and so does the garbage collector. A closed handle's
- * number stays: dt looks it up and says that it was destroyed.
- */
+/** One handle of dt, which is destroyed by closing it or by the garbage collector. */
 abstract class Handle implements AutoCloseable {
   static final Cleaner CLEANER = Cleaner.create();
 
   private final State state;
+  /** Of a view: kept reachable. */
+  private final Handle owner;
 
   /** {@code destroy} must not refer to this object. */
   Handle(long number, LongConsumer destroy) {
     state = new State(number, destroy);
+    owner = this;
     CLEANER.register(this, state);
+  }
+
+  /** A view, which is closed with its owner. */
+  Handle(Handle owner) {
+    this.owner = owner.owner;
+    state = owner.state;
   }
 
   /** For a call; the caller keeps this object reachable until the call is over. */
   final long number() {
-    if (state.refused) {
-      throw DtException.invalidArgument(
-          getClass().getSimpleName() + " is closed; its memory or a buffer of it is still in use");
-    }
+    if (state.closed) throw closed(null);
     return state.number;
   }
 
-  /** For what must not go before its user is gone, too. */
+  /** For what must outlive this object. */
   final State state() {
     return state;
+  }
+
+  /** Calls dt with the number. */
+  final <T> T call(LongFunction<T> function) {
+    try {
+      return function.apply(number());
+    } catch (InvalidArgumentException e) {
+      throw refused(e);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** As call(), without a result. */
+  final void run(LongConsumer function) {
+    try {
+      function.accept(number());
+    } catch (InvalidArgumentException e) {
+      throw refused(e);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** What to throw when dt refused a call: another thread may have closed this meanwhile. */
+  final RuntimeException refused(InvalidArgumentException refusal) {
+    return state.closed ? closed(refusal) : refusal;
+  }
+
+  private ClosedException closed(Throwable cause) {
+    return new ClosedException(getClass().getSimpleName(), cause);
   }
 
   /** Destroys the handle; later calls are refused. Never waits for other ranks; may be repeated. */
@@ -39,14 +75,12 @@ abstract class Handle implements AutoCloseable {
     state.run();
   }
 
-  /** Counts the owner and those who use memory behind the handle. */
+  /** Counts the owner and the users of memory behind the handle. */
   static final class State implements Runnable {
     private final long number;
     private final LongConsumer destroy;
     private int users = 1;
-    private boolean closed;
-    /** Closed, but still used: calls are refused here, as dt would accept the number. */
-    private volatile boolean refused;
+    private volatile boolean closed;
 
     State(long number, LongConsumer destroy) {
       this.number = number;
@@ -63,7 +97,6 @@ abstract class Handle implements AutoCloseable {
     void release() {
       synchronized (this) {
         if (--users > 0) return;
-        refused = false;
       }
       destroy.accept(number);
     }
@@ -74,7 +107,6 @@ abstract class Handle implements AutoCloseable {
       synchronized (this) {
         if (closed) return;
         closed = true;
-        refused = users > 1;
       }
       release();
     }

@@ -11,7 +11,7 @@ import java.time.Duration;
  *
  * <pre>{@code
  * try (Job job = Job.init(); Comm world = job.world()) {
- *   world.allreduce(gradients, gradients, ReduceOp.AVG);
+ *   world.allReduce(gradients, ReduceOp.AVG);
  *   job.leave();
  * }
  * }</pre>
@@ -19,7 +19,7 @@ import java.time.Duration;
  * <p>Closing it without {@link #leave} is a death to the other ranks, and does not wait for them.
  */
 public final class Job extends Handle {
-  private final CommShared world = new CommShared();
+  private final CommState world = new CommState();
 
   private Job(long number) {
     super(number, Raw::job_destroy);
@@ -44,7 +44,7 @@ public final class Job extends Handle {
   public static Job init(Config config) {
     Loader.load();
     try {
-      return new Job(Raw.job_init(Checks.number(config)));
+      return new Job(Raw.job_init(config == null ? 0 : config.number()));
     } finally {
       Reference.reachabilityFence(config);
     }
@@ -56,11 +56,7 @@ public final class Job extends Handle {
    * @return a copy
    */
   public Place place() {
-    try {
-      return Place.unpack(Raw.job_place(number()));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> Place.unpack(Raw.job_place(number)));
   }
 
   /**
@@ -69,11 +65,7 @@ public final class Job extends Handle {
    * @return a new handle of it, to be closed
    */
   public Comm world() {
-    try {
-      return new Comm(Raw.job_world(number()), world);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> new Comm(Raw.job_world(number), world));
   }
 
   /**
@@ -91,12 +83,8 @@ public final class Job extends Handle {
    * @param message why; may be null
    */
   public void abort(String message) {
-    try {
-      Raw.job_abort(
-          number(), message == null ? null : Checks.text("dt_abort", "message", message));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    String text = Checks.optionalText("Job.abort", "message", message);
+    run(number -> Raw.job_abort(number, text));
   }
 
   /**
@@ -105,13 +93,8 @@ public final class Job extends Handle {
    * @param directory where; null: as trace.dir says
    */
   public void traceDump(String directory) {
-    try {
-      Raw.job_trace_dump(
-          number(),
-          directory == null ? null : Checks.text("dt_trace_dump", "directory", directory));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    String text = Checks.optionalText("Job.traceDump", "directory", directory);
+    run(number -> Raw.job_trace_dump(number, text));
   }
 
   /**
@@ -120,11 +103,7 @@ public final class Job extends Handle {
    * @return the counters of this moment
    */
   public JobStatistics statistics() {
-    try {
-      return JobStatistics.unpack(Raw.job_stats(number()));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> JobStatistics.unpack(Raw.job_stats(number)));
   }
 
   /**
@@ -134,11 +113,7 @@ public final class Job extends Handle {
    * @return the counters of this moment
    */
   public PeerStatistics peerStatistics(int rank) {
-    try {
-      return PeerStatistics.unpack(Raw.job_peer_stats(number(), rank));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> PeerStatistics.unpack(Raw.job_peer_stats(number, rank)));
   }
 
   /**
@@ -149,23 +124,14 @@ public final class Job extends Handle {
    * @param most how long at most
    */
   public void busyBegin(String what, Duration most) {
-    try {
-      Raw.job_busy_begin(
-          number(),
-          what == null ? null : Checks.text("dt_busy_begin", "what", what),
-          Checks.milliseconds(most));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    String text = Checks.optionalText("Job.busyBegin", "what", what);
+    long ms = Checks.milliseconds("Job.busyBegin", most);
+    run(number -> Raw.job_busy_begin(number, text, ms));
   }
 
   /** This rank is back. */
   public void busyEnd() {
-    try {
-      Raw.job_busy_end(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(Raw::job_busy_end);
   }
 
   /**
@@ -175,20 +141,12 @@ public final class Job extends Handle {
    * @return true where every rank says so
    */
   public boolean agree(boolean agreed) {
-    try {
-      return Raw.job_agree(number(), agreed);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> Raw.job_agree(number, agreed));
   }
 
   /** Asks all ranks to stop: their {@link #stopRequested} says so from the next call on. */
   public void requestStop() {
-    try {
-      Raw.job_request_stop(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(Raw::job_request_stop);
   }
 
   /**
@@ -198,11 +156,7 @@ public final class Job extends Handle {
    * @return whether to stop
    */
   public boolean stopRequested() {
-    try {
-      return Raw.job_stop_requested(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(Raw::job_stop_requested);
   }
 
   /** Leaves the job together with the others, waiting as long as the settings say. */
@@ -211,16 +165,13 @@ public final class Job extends Handle {
   }
 
   /**
-   * Leaves the job together: returns when every rank has called it (dt_finalize). Afterwards calls
+   * Leaves the job together: returns when every rank has called it. Afterwards calls
    * on the job and its communicators are refused. The job has ended also if this throws.
    *
    * @param timeout how long to wait for the others; negative: as the settings say
    */
   public void leave(Duration timeout) {
-    try {
-      Raw.job_finalize(number(), Checks.milliseconds(timeout));
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    long ms = Checks.milliseconds("Job.leave", timeout);
+    run(number -> Raw.job_finalize(number, ms));
   }
 }

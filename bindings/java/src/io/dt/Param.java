@@ -6,6 +6,6 @@ package io.dt;
  *
  * @param name for messages; may be empty
  * @param count elements
- * @param dtype of its gradient
+ * @param type of its gradient
  */
-public record Param(String name, long count, Dtype dtype) {}
+public record Param(String name, long count, DataType type) {}

@@ -6,7 +6,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * An operation under way, with the buffers that dt uses until it is done. Whoever sees its end sets
+ * An operation under way, with the tensors that dt uses until it is done. Whoever sees its end sets
  * the outcome; its handle is destroyed afterwards, so a call that loses against that finds the
  * outcome. The value is null, DONE, or the DtException of a failure.
  */
@@ -15,24 +15,23 @@ final class Pending extends AtomicReference<Object> {
   private static final Object DONE = new Object();
 
   final transient CompletableFuture<Void> future = new CompletableFuture<>();
-  private final transient CommShared shared;
-  private transient Object first;
-  private transient Object second;
+  /** Whether it may end before an operation that was called earlier. */
+  final boolean unordered;
+  private transient Tensor send;
+  private transient Tensor recv;
   private transient long handle;
-  /** In the list of its communicator. */
-  transient Pending previous;
+  /** In a list of {@link Outstanding}. */
   transient Pending next;
 
   /** Made before the call: once the operation has begun nothing may fail. */
-  Pending(CommShared shared, Object first, Object second) {
-    this.shared = shared;
-    this.first = first;
-    this.second = second;
+  Pending(Tensor send, Tensor recv, boolean unordered) {
+    this.send = send;
+    this.recv = recv;
+    this.unordered = unordered;
   }
 
   void issued(long work) {
     handle = work;
-    shared.add(this);
   }
 
   /** Whether it has ended, well or not. */
@@ -75,8 +74,7 @@ final class Pending extends AtomicReference<Object> {
 
   /** Null unless it failed. */
   DtException failure() {
-    Object outcome = get();
-    return outcome instanceof DtException ? (DtException) outcome : null;
+    return get() instanceof DtException failure ? failure : null;
   }
 
   long handle() {
@@ -85,8 +83,10 @@ final class Pending extends AtomicReference<Object> {
 
   /** The end, once: only of what poll() found ended, and by who took it off the list. */
   void finish() {
-    first = null;
-    second = null;
+    Tensor.release(send);
+    Tensor.release(recv);
+    send = null;
+    recv = null;
     Raw.work_destroy(handle);
     DtException failure = failure();
     if (failure == null) {

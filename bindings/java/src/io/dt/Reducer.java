@@ -3,9 +3,7 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import java.lang.ref.Reference;
-import java.nio.Buffer;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -13,7 +11,7 @@ import java.util.List;
  * for each parameter as its gradient is complete, then {@link #finish()}.
  *
  * <p>A gradient is written where {@link #gradient} says, without a copy, or given to
- * {@link #ready(int, Buffer)}, which copies it in; finish copies the mean back.
+ * {@link #ready(int, Tensor)}, which copies it in; finish copies the mean back.
  *
  * <p>{@code ready} may be called by any thread, but not while finish or rebuild runs; the other
  * methods by one thread at a time.
@@ -21,9 +19,9 @@ import java.util.List;
 public final class Reducer extends Handle {
   private final List<Param> params;
   /** Gradients that finish() writes; kept until one has returned. */
-  private final Object[] borrowed;
+  private final Tensor[] borrowed;
   /** Parameters that finish() reads. */
-  private final Object[] watched;
+  private final Tensor[] watched;
 
   private Leases leases = new Leases();
 
@@ -47,23 +45,25 @@ public final class Reducer extends Handle {
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
     super(create(comm, params, options), Raw::reducer_destroy);
     this.params = List.copyOf(params);
-    borrowed = new Object[params.size()];
-    watched = new Object[params.size()];
+    borrowed = new Tensor[params.size()];
+    watched = new Tensor[params.size()];
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
+    String method = "Reducer";
     Packing packing = new Packing();
-    for (Param each : params) {
-      packing.add(each.count()).add(each.dtype().number());
-      packing.add(Checks.text("dt_reducer_create", "a parameter's name", each.name()));
+    for (Param each : Checks.notNull(method, "params", params)) {
+      Checks.notNull(method, "a parameter", each);
+      packing.add(each.count()).add(Checks.notNull(method, "type", each.type()).number());
+      packing.add(Checks.text(method, "a parameter's name", each.name()));
     }
-    try {
-      return Raw.reducer_create(
-          comm.number(), packing.take(), options.sum(), options.keepPlan(),
-          options.bucketCapBytes(), options.firstBucketBytes());
-    } finally {
-      Reference.reachabilityFence(comm);
-    }
+    Checks.notNull(method, "options", options);
+    return Checks.notNull(method, "comm", comm)
+        .call(
+            number ->
+                Raw.reducer_create(
+                    number, packing.take(), options.sum(), options.keepPlan(),
+                    options.bucketCapBytes(), options.firstBucketBytes()));
   }
 
   /**
@@ -77,23 +77,22 @@ public final class Reducer extends Handle {
   public ByteBuffer gradient(int index) {
     long address = gradientAddress(index);
     Param param = params.get(index);
-    int bytes = Foreign.size("Reducer.gradient", param.count() * param.dtype().bytes());
+    int bytes = Checks.size("Reducer.gradient", param.count() * param.type().bytes());
     State state = state();
     Leases from = leases;
-    if (!state.retain()) throw DtException.invalidArgument("dt_reducer_grad: reducer is closed");
-    ByteBuffer root = Foreign.buffer(address, bytes);
+    if (!state.retain()) throw new ClosedException("Reducer", null);
+    ByteBuffer root = Memory.foreign(address, bytes);
     if (root == null) {
       state.release();
-      throw Foreign.onDevice("Reducer.gradient");
+      throw Memory.onDevice("Reducer.gradient");
     }
     from.add();
-    CLEANER.register(
+    return Memory.leased(
         root,
         () -> {
           from.remove();
           state.release();
         });
-    return root.duplicate().order(root.order()); // which keeps the root reachable
   }
 
   /**
@@ -103,11 +102,7 @@ public final class Reducer extends Handle {
    * @return aligned to 256 bytes; valid until {@link #rebuild()} returns true or this is closed
    */
   public long gradientAddress(int index) {
-    try {
-      return Raw.reducer_grad(number(), index);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> Raw.reducer_grad(number, index));
   }
 
   /**
@@ -124,31 +119,47 @@ public final class Reducer extends Handle {
    * has returned normally.
    *
    * @param index of the parameter; once per step
-   * @param gradient direct, as long as the parameter; finish writes the result into it
+   * @param gradient as many elements as the parameter; finish writes the result into it; no array
    */
-  public void ready(int index, Buffer gradient) {
-    if (index < 0 || index >= borrowed.length) {
-      ready(index, 0, 0); // dt says what is wrong
-      return;
-    }
-    Param param = params.get(index);
-    long count = Buffers.writableCount("ready", "gradient", gradient, param.dtype());
-    Buffers.wanted("ready", "gradient", count, param.count());
-    ready(index, Buffers.address(gradient), 0);
-    borrowed[index] = gradient;
-    Reference.reachabilityFence(gradient);
+  public void ready(int index, Tensor gradient) {
+    ready(index, gradient, 0);
   }
 
   /**
-   * As {@link #ready(int, Buffer)} for memory by its address, also a GPU's.
+   * As {@link #ready(int, Tensor)} for memory of a GPU.
    *
    * @param index of the parameter; once per step
-   * @param gradient the caller's to keep until {@link #finish()}; 0: written in place
+   * @param gradient as many elements as the parameter; finish writes the result into it
    * @param stream CUDA stream that produces it; ignored on a host communicator
    */
-  public void ready(int index, long gradient, long stream) {
+  public void ready(int index, Tensor gradient, long stream) {
+    checkIndex("Reducer.ready", index);
+    refuseArray("Reducer.ready", "gradient", gradient);
+    Param param = params.get(index);
+    if (gradient.readOnly() || gradient.type() != param.type()
+        || gradient.count() != param.count()) {
+      throw Checks.refused(
+          "Reducer.ready", "gradient",
+          "has " + gradient.count() + (gradient.readOnly() ? " read-only" : "") + " elements of "
+              + gradient.type() + ", but the parameter " + param.count() + " of " + param.type(),
+          "give as many of the same type that may be written");
+    }
+    gradient.acquire();
+    boolean kept = false;
+    try {
+      ready(index, gradient.place(), stream);
+      borrowed[index] = gradient;
+      kept = true;
+    } finally {
+      if (!kept) Tensor.release(gradient);
+    }
+  }
+
+  private void ready(int index, long gradient, long stream) {
     try {
       Raw.reducer_ready(number(), index, gradient, stream);
+    } catch (InvalidArgumentException e) {
+      throw refused(e);
     } finally {
       Reference.reachabilityFence(this);
     }
@@ -160,31 +171,36 @@ public final class Reducer extends Handle {
    * parameter and the ranks that have diverged.
    *
    * @param index of the parameter
-   * @param parameter direct; its elements between position and limit; kept; null: no longer
+   * @param parameter kept; null: no longer; no array
    */
-  public void watch(int index, Buffer parameter) {
-    if (parameter == null) {
-      watch(index, 0, 0);
-    } else {
-      long bytes = Buffers.bytes("watch", "parameter", parameter);
-      watch(index, Buffers.address(parameter), bytes);
+  public void watch(int index, Tensor parameter) {
+    checkIndex("Reducer.watch", index);
+    if (parameter != null) {
+      refuseArray("Reducer.watch", "parameter", parameter);
+      parameter.acquire();
     }
-    watched[index] = parameter;
+    Tensor old = parameter;
+    try {
+      long address = parameter == null ? 0 : parameter.place();
+      long bytes = parameter == null ? 0 : parameter.bytes();
+      run(number -> Raw.reducer_watch(number, index, address, bytes));
+      old = watched[index];
+      watched[index] = parameter;
+    } finally {
+      Tensor.release(old);
+    }
   }
 
-  /**
-   * As {@link #watch(int, Buffer)} for memory by its address, also a GPU's.
-   *
-   * @param index of the parameter
-   * @param parameter the caller's to keep; 0: no longer
-   * @param bytes at least 0
-   */
-  public void watch(int index, long parameter, long bytes) {
-    try {
-      Raw.reducer_watch(number(), index, parameter, bytes);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+  private void checkIndex(String method, int index) {
+    if (index >= 0 && index < borrowed.length) return;
+    throw Checks.refused(
+        method, "index", "is " + index + ", but there are " + borrowed.length + " parameters",
+        "give one of 0 to " + (borrowed.length - 1));
+  }
+
+  private static void refuseArray(String method, String name, Tensor tensor) {
+    if (!Checks.notNull(method, name, tensor).onHeap()) return;
+    throw Checks.refused(method, name, "is an array on the heap", "give a direct buffer");
   }
 
   /** Ends the step: waits until every bucket is reduced. Collective. */
@@ -200,7 +216,13 @@ public final class Reducer extends Handle {
   public void finish(long stream) {
     try {
       Raw.reducer_finish(number(), stream);
-      Arrays.fill(borrowed, null); // a refused call may leave the step open, and dt uses them on
+      // A refused call may leave the step open, and dt uses them on.
+      for (int i = 0; i < borrowed.length; i++) {
+        Tensor.release(borrowed[i]);
+        borrowed[i] = null;
+      }
+    } catch (InvalidArgumentException e) {
+      throw refused(e);
     } finally {
       Reference.reachabilityFence(this);
     }
@@ -219,7 +241,7 @@ public final class Reducer extends Handle {
       for (int i = 0; leases.any() && i < params.size(); i++) {
         long address = Raw.reducer_grad(number(), i);
         begin = Math.min(begin, address);
-        end = Math.max(end, address + params.get(i).count() * params.get(i).dtype().bytes());
+        end = Math.max(end, address + params.get(i).count() * params.get(i).type().bytes());
       }
       boolean changed = Raw.reducer_rebuild(number());
       if (changed) {
@@ -239,11 +261,7 @@ public final class Reducer extends Handle {
    * @return in the order of their launch
    */
   public int bucket(int index) {
-    try {
-      return Raw.reducer_bucket(number(), index);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(number -> Raw.reducer_bucket(number, index));
   }
 
   /**
@@ -252,10 +270,15 @@ public final class Reducer extends Handle {
    * @return a copy
    */
   public ReducerStatistics statistics() {
-    try {
-      return ReducerStatistics.unpack(Raw.reducer_stats(number()));
-    } finally {
-      Reference.reachabilityFence(this);
+    return call(number -> ReducerStatistics.unpack(Raw.reducer_stats(number)));
+  }
+
+  @Override
+  public void close() {
+    super.close();
+    for (int i = 0; i < watched.length; i++) {
+      Tensor.release(watched[i]);
+      watched[i] = null;
     }
   }
 

@@ -3,7 +3,6 @@ package io.dt;
 
 import io.dt.raw.Loader;
 import io.dt.raw.Raw;
-import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.util.Iterator;
 import java.util.NoSuchElementException;
@@ -28,7 +27,9 @@ public final class Sampler extends Handle {
    * @param seed equal on all ranks
    */
   public Sampler(Comm comm, long size, long seed) {
-    this(comm.size(), comm.rank(), size, seed, true, false, false);
+    this(
+        Checks.notNull("Sampler", "comm", comm).size(), comm.rank(), size, seed, true, false,
+        false);
   }
 
   /**
@@ -62,7 +63,8 @@ public final class Sampler extends Handle {
       boolean wholeBatches, long block, long window, byte[] weights, long draws) {
     Loader.load();
     return Raw.sampler_create(
-        worldSize, rank, size, seed, !shuffle, dropLast, wholeBatches, block, window, weights, draws);
+        worldSize, rank, size, seed, !shuffle, dropLast, wholeBatches, block, window, weights,
+        draws);
   }
 
   /**
@@ -82,10 +84,7 @@ public final class Sampler extends Handle {
   public static Sampler blocks(
       int worldSize, int rank, long size, long block, long window, long seed, boolean dropLast,
       boolean wholeBatches) {
-    if (block < 1) {
-      throw DtException.invalidArgument(
-          "dt_sampler_create: block is " + block + "; it must be at least 1");
-    }
+    Checks.atLeast("Sampler.blocks", "block", block, 1);
     return new Sampler(
         worldSize, rank, size, seed, true, dropLast, wholeBatches, block, window, new byte[0], 0);
   }
@@ -106,10 +105,9 @@ public final class Sampler extends Handle {
       int worldSize, int rank, double[] weights, long draws, long seed, boolean dropLast,
       boolean wholeBatches) {
     if (weights == null || weights.length == 0 || weights.length > Integer.MAX_VALUE / 8) {
-      throw DtException.invalidArgument(
-          "dt_sampler_create: weights has "
-              + (weights == null ? "no" : weights.length)
-              + " elements; give one for each sample, from 1 to 2^28 - 1");
+      throw Checks.refused(
+          "Sampler.weighted", "weights", "has " + (weights == null ? "no" : weights.length)
+              + " elements", "give one for each sample, from 1 to 2^28 - 1");
     }
     byte[] packed = new byte[8 * weights.length];
     Packing.read(packed).asDoubleBuffer().put(weights);
@@ -118,17 +116,13 @@ public final class Sampler extends Handle {
   }
 
   /**
-   * Chooses the epoch's order, and goes to its front. The epoch that is chosen already goes on where
-   * it is, unless all of it was taken: a resumed job calls this in its loop as ever.
+   * Chooses the epoch's order, and goes to its front. The epoch that is chosen already goes on
+   * where it is, unless all of it was taken: a resumed job calls this in its loop as ever.
    *
    * @param epoch at least 0
    */
   public void setEpoch(long epoch) {
-    try {
-      Raw.sampler_set_epoch(number(), epoch);
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    run(number -> Raw.sampler_set_epoch(number, epoch));
   }
 
   /**
@@ -137,11 +131,7 @@ public final class Sampler extends Handle {
    * @return equal on all ranks
    */
   public long length() {
-    try {
-      return Raw.sampler_length(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(Raw::sampler_length);
   }
 
   /**
@@ -152,12 +142,8 @@ public final class Sampler extends Handle {
    * @param comm whose ranks
    */
   public void check(Comm comm) {
-    try {
-      Raw.sampler_check(number(), comm.number());
-    } finally {
-      Reference.reachabilityFence(this);
-      Reference.reachabilityFence(comm);
-    }
+    Checks.notNull("Sampler.check", "comm", comm)
+        .run(other -> run(number -> Raw.sampler_check(number, other)));
   }
 
   /**
@@ -168,48 +154,35 @@ public final class Sampler extends Handle {
    * @return indices into the data set
    */
   public long[] indices(long first, int count) {
-    try {
-      // What dt refuses needs no memory.
-      if (count <= SLICE || first < 0 || first > length() - count) {
-        byte[] packed = Raw.sampler_indices(number(), first, count);
-        long[] indices = new long[packed.length / 8];
-        Packing.read(packed).asLongBuffer().get(indices);
-        return indices;
-      }
-      long[] indices = new long[count];
-      for (int done = 0; done < count; ) {
-        int part = Math.min(count - done, SLICE);
-        byte[] packed = Raw.sampler_indices(number(), first + done, part);
-        Packing.read(packed).asLongBuffer().get(indices, done, part);
-        done += part;
-      }
-      return indices;
-    } finally {
-      Reference.reachabilityFence(this);
+    // What dt refuses needs no memory.
+    if (count <= SLICE || first < 0 || first > length() - count) {
+      return longs(call(number -> Raw.sampler_indices(number, first, count)));
     }
+    long[] indices = new long[count];
+    for (int done = 0; done < count; ) {
+      int part = Math.min(count - done, SLICE);
+      long from = first + done;
+      byte[] packed = call(number -> Raw.sampler_indices(number, from, part));
+      Packing.read(packed).asLongBuffer().get(indices, done, part);
+      done += part;
+    }
+    return indices;
   }
 
   /**
    * This rank's next sample indices: a batch.
    *
    * @param count how many, from 1 to 2^27
-   * @return fewer than {@code count} only at the end, never with wholeBatches; none: the epoch has ended.
-   *     After that it throws an {@link InvalidStateException} until {@link #setEpoch}
+   * @return fewer than {@code count} only at the end, never with wholeBatches; none: the epoch has
+   *     ended. After that it throws an {@link InvalidStateException} until {@link #setEpoch}
    */
   public long[] next(int count) {
     if (count > LARGEST_BATCH) {
-      throw DtException.invalidArgument(
-          "dt_sampler_next: count is " + count + "; at most " + LARGEST_BATCH
-              + " at once, or indices() for more");
+      throw Checks.refused(
+          "Sampler.next", "count", "is " + count,
+          "at most " + LARGEST_BATCH + " at once, or indices() for more");
     }
-    try {
-      byte[] packed = Raw.sampler_next(number(), count);
-      long[] batch = new long[packed.length / 8];
-      Packing.read(packed).asLongBuffer().get(batch);
-      return batch;
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return longs(call(number -> Raw.sampler_next(number, count)));
   }
 
   /**
@@ -256,31 +229,22 @@ public final class Sampler extends Handle {
    * @return for a checkpoint; the state of one rank does for all
    */
   public SamplerState save(long taken) {
-    try {
-      ByteBuffer packed = Packing.read(Raw.sampler_save(number(), taken));
-      return new SamplerState(
-          packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    ByteBuffer packed = Packing.read(call(number -> Raw.sampler_save(number, taken)));
+    return new SamplerState(
+        packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong());
   }
 
   /**
-   * Goes on where a job was: what was left of the epoch is dealt out to the ranks that there are now.
+   * Goes on where a job was: what was left of the epoch is dealt out to today's ranks.
    *
    * @param state the same on all ranks
    */
   public void resume(SamplerState state) {
-    if (state == null) {
-      throw DtException.invalidArgument(
-          "dt_sampler_resume: state is null; give what save() gave");
-    }
-    try {
-      Raw.sampler_resume(
-          number(), state.epoch(), state.consumed(), state.size(), state.order());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    Checks.notNull("Sampler.resume", "state", state);
+    run(
+        number ->
+            Raw.sampler_resume(
+                number, state.epoch(), state.consumed(), state.size(), state.order()));
   }
 
   /**
@@ -290,5 +254,11 @@ public final class Sampler extends Handle {
    */
   public long[] indices() {
     return indices(0, Math.toIntExact(length()));
+  }
+
+  private static long[] longs(byte[] packed) {
+    long[] values = new long[packed.length / 8];
+    Packing.read(packed).asLongBuffer().get(values);
+    return values;
   }
 }

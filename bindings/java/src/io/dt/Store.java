@@ -2,7 +2,6 @@
 package io.dt;
 
 import io.dt.raw.Raw;
-import java.lang.ref.Reference;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -34,7 +33,7 @@ public final class Store {
    * @return another view
    */
   public Store withTimeout(Duration timeout) {
-    return new Store(job, Checks.milliseconds(timeout));
+    return new Store(job, Checks.milliseconds("Store.withTimeout", timeout));
   }
 
   /**
@@ -44,11 +43,7 @@ public final class Store {
    * @param value any bytes
    */
   public void set(String key, byte[] value) {
-    try {
-      Raw.store_set(job.number(), key("set", key), value("set", value), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    job.run(number -> Raw.store_set(number, key("set", key), value("set", value), timeoutMs));
   }
 
   /**
@@ -58,11 +53,7 @@ public final class Store {
    * @return the value
    */
   public byte[] get(String key) {
-    try {
-      return Raw.store_get(job.number(), key("get", key), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    return job.call(number -> Raw.store_get(number, key("get", key), timeoutMs));
   }
 
   /**
@@ -73,11 +64,7 @@ public final class Store {
    * @return the number afterwards
    */
   public long add(String key, long delta) {
-    try {
-      return Raw.store_add(job.number(), key("add", key), delta, timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    return job.call(number -> Raw.store_add(number, key("add", key), delta, timeoutMs));
   }
 
   /**
@@ -86,11 +73,7 @@ public final class Store {
    * @param keys 1 to 65536
    */
   public void await(List<String> keys) {
-    try {
-      Raw.store_wait(job.number(), packed("wait", keys), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    job.run(number -> Raw.store_wait(number, packed("await", keys), timeoutMs));
   }
 
   /**
@@ -102,12 +85,9 @@ public final class Store {
    * @return whether it was set
    */
   public boolean compareSet(String key, byte[] expected, byte[] desired) {
-    byte[] both = new Packing().add(expected).add(value("compare_set", desired)).take();
-    try {
-      return Raw.store_compare_set(job.number(), key("compare_set", key), both, timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    String name = key("compareSet", key);
+    byte[] both = new Packing().add(expected).add(value("compareSet", desired)).take();
+    return job.call(number -> Raw.store_compare_set(number, name, both, timeoutMs));
   }
 
   /**
@@ -117,11 +97,7 @@ public final class Store {
    * @return whether it existed
    */
   public boolean delete(String key) {
-    try {
-      return Raw.store_delete(job.number(), key("delete", key), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    return job.call(number -> Raw.store_delete(number, key("delete", key), timeoutMs));
   }
 
   /**
@@ -131,14 +107,8 @@ public final class Store {
    * @return in the order of their bytes
    */
   public List<String> list(String prefix) {
-    byte[] packed;
-    try {
-      packed =
-          Raw.store_list(
-              job.number(), Checks.text("dt_store_list", "prefix", prefix), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    String text = Checks.text("Store.list", "prefix", prefix);
+    byte[] packed = job.call(number -> Raw.store_list(number, text, timeoutMs));
     List<String> keys = new ArrayList<>();
     int from = 0;
     for (int i = 0; i < packed.length; i++) {
@@ -156,13 +126,9 @@ public final class Store {
    */
   public void multiSet(Map<String, byte[]> values) {
     Packing packing = new Packing();
-    values.forEach(
-        (key, value) -> packing.add(key("multi_set", key)).add(value("multi_set", value)));
-    try {
-      Raw.store_multi_set(job.number(), packing.take(), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    Checks.notNull("Store.multiSet", "values", values).forEach(
+        (key, value) -> packing.add(key("multiSet", key)).add(value("multiSet", value)));
+    job.run(number -> Raw.store_multi_set(number, packing.take(), timeoutMs));
   }
 
   /**
@@ -172,13 +138,9 @@ public final class Store {
    * @return their values in that order, null for an absent key
    */
   public List<byte[]> multiGet(List<String> keys) {
-    byte[] bytes;
-    try {
-      bytes = Raw.store_multi_get(job.number(), packed("multi_get", keys), timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
-    var packed = Packing.read(bytes);
+    byte[] wanted = packed("multiGet", keys);
+    var packed =
+        Packing.read(job.call(number -> Raw.store_multi_get(number, wanted, timeoutMs)));
     List<byte[]> values = new ArrayList<>();
     while (packed.hasRemaining()) values.add(Packing.item(packed));
     return values;
@@ -191,26 +153,23 @@ public final class Store {
    * @param count callers; 0: the world size
    */
   public void barrier(String name, int count) {
-    try {
-      Raw.store_barrier(
-          job.number(), Checks.text("dt_store_barrier", "name", name), count, timeoutMs);
-    } finally {
-      Reference.reachabilityFence(job);
-    }
+    String text = Checks.text("Store.barrier", "name", name);
+    job.run(number -> Raw.store_barrier(number, text, count, timeoutMs));
   }
 
-  private static String key(String function, String key) {
-    return Checks.text("dt_store_" + function, "key", key);
+  private static String key(String method, String key) {
+    return Checks.text("Store." + method, "key", key);
   }
 
-  private static byte[] value(String function, byte[] value) {
-    if (value != null) return value;
-    throw DtException.invalidArgument("dt_store_" + function + ": a value is null; give bytes");
+  private static byte[] value(String method, byte[] value) {
+    return Checks.notNull("Store." + method, "value", value);
   }
 
-  private static byte[] packed(String function, List<String> keys) {
+  private static byte[] packed(String method, List<String> keys) {
     Packing packing = new Packing();
-    for (String each : keys) packing.add(key(function, each));
+    for (String each : Checks.notNull("Store." + method, "keys", keys)) {
+      packing.add(key(method, each));
+    }
     return packing.take();
   }
 }

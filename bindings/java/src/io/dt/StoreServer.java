@@ -23,7 +23,7 @@ public final class StoreServer extends Handle {
   private static long serve(Config config) {
     Loader.load();
     try {
-      return Raw.store_serve(Checks.number(config));
+      return Raw.store_serve(config == null ? 0 : config.number());
     } finally {
       Reference.reachabilityFence(config);
     }
@@ -35,10 +35,6 @@ public final class StoreServer extends Handle {
    * @return in [1, 65535]
    */
   public int port() {
-    try {
-      return Raw.store_server_port(number());
-    } finally {
-      Reference.reachabilityFence(this);
-    }
+    return call(Raw::store_server_port);
   }
 }

@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * One asynchronous operation. Its buffers are kept and belong to dt until it is done, also when
+ * One asynchronous operation. Its tensors are kept and belong to dt until it is done, also when
  * this object is closed or dropped before; closing is optional. Works of one communicator end in
  * the order of their calls, but sends and receives that follow one another each on its own. Any
  * thread may use it.
@@ -30,13 +30,13 @@ public final class Work implements AutoCloseable {
    * @throws DtException once it failed
    */
   public boolean test() {
-    open("dt_work_test");
+    open();
     return pending.poll() && pending.await(0);
   }
 
   /** Blocks until the operation is done, as long as its own limit. Not ended by an interrupt. */
   public void await() {
-    open("dt_work_wait");
+    open();
     pending.await(-1);
   }
 
@@ -47,8 +47,8 @@ public final class Work implements AutoCloseable {
    * @return false when the time was over first
    */
   public boolean await(Duration timeout) {
-    open("dt_work_wait");
-    return pending.await(Checks.milliseconds(timeout));
+    open();
+    return pending.await(Checks.milliseconds("Work.await", timeout));
   }
 
   /**
@@ -58,7 +58,7 @@ public final class Work implements AutoCloseable {
    * @param stream a cudaStream_t
    */
   public void waitStream(long stream) {
-    open("dt_work_wait_stream");
+    open();
     pending.waitStream(stream);
   }
 
@@ -80,11 +80,11 @@ public final class Work implements AutoCloseable {
    * @return null while it runs and when it succeeded
    */
   public DtException error() {
-    open("dt_work_error_info");
+    open();
     return pending.poll() ? pending.failure() : null;
   }
 
-  /** Later calls are refused. The operation goes on and keeps its buffers. May be repeated. */
+  /** Later calls are refused. The operation goes on and keeps its tensors. May be repeated. */
   @Override
   public void close() {
     closed = true;
@@ -99,18 +99,17 @@ public final class Work implements AutoCloseable {
    */
   public static int awaitAny(List<Work> works, Duration timeout) {
     Loader.load();
-    ByteBuffer packed = ByteBuffer.allocate(works.size() * 8).order(ByteOrder.nativeOrder());
+    long timeoutMs = Checks.milliseconds("Work.awaitAny", timeout);
+    int count = Checks.notNull("Work.awaitAny", "works", works).size();
+    ByteBuffer packed = ByteBuffer.allocate(count * 8).order(ByteOrder.nativeOrder());
     for (Work each : works) {
-      if (each == null) {
-        throw DtException.invalidArgument("dt_work_wait_any: a work is null; leave it out");
-      }
-      each.open("dt_work_wait_any");
+      Checks.notNull("Work.awaitAny", "a work", each).open();
       packed.putLong(each.pending.handle());
     }
     int ended = firstEnded(works);
     if (ended >= 0) return ended;
     try {
-      return Raw.work_wait_any(packed.array(), Checks.milliseconds(timeout));
+      return Raw.work_wait_any(packed.array(), timeoutMs);
     } catch (DtException e) {
       ended = firstEnded(works); // the handle of one that has ended is gone
       if (ended < 0) throw e;
@@ -129,8 +128,7 @@ public final class Work implements AutoCloseable {
     return -1;
   }
 
-  private void open(String function) {
-    if (!closed) return;
-    throw DtException.invalidArgument(function + ": work is closed");
+  private void open() {
+    if (closed) throw new ClosedException("Work", null);
   }
 }

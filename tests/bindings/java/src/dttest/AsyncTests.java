@@ -8,11 +8,13 @@ import static dttest.Check.thrown;
 import static dttest.Ranks.floats;
 import static dttest.Ranks.pattern;
 
+import io.dt.Blocks;
+import io.dt.ClosedException;
 import io.dt.Comm;
-import io.dt.InvalidArgumentException;
+import io.dt.DataType;
 import io.dt.Job;
-import io.dt.Memory;
 import io.dt.ReduceOp;
+import io.dt.Tensor;
 import io.dt.Work;
 import java.lang.management.ManagementFactory;
 import java.nio.FloatBuffer;
@@ -39,6 +41,8 @@ final class AsyncTests {
       that(comm.workFd() >= 0, "a file descriptor");
       equal(comm.workFd(), comm.workFd());
     }));
+    test("many works under way", () -> Ranks.run(2, AsyncTests::many));
+    test("memory in use outlives its tensor", () -> Ranks.run(2, AsyncTests::closedInUse));
     test("the first of several works", () -> Ranks.run(2, AsyncTests::any));
     test("buffers outlive dropped works while garbage is collected", AsyncTests::collected);
     test("dropped handles release what they hold", AsyncTests::dropped);
@@ -55,7 +59,7 @@ final class AsyncTests {
     for (int i = 0; i < 200; i++) {
       int which = i;
       FloatBuffer buffer = pattern(world.rank(), 100);
-      Work work = world.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+      Work work = world.allReduceAsync(Tensor.of(buffer));
       all.add(work.future().thenRun(() -> {
         if (buffer.get(99) != 3 + 99f) throw new AssertionError("not reduced");
         synchronized (ended) {
@@ -79,25 +83,68 @@ final class AsyncTests {
 
   private static void overtake(Job job, Comm world) throws Exception {
     if (world.rank() == 0) {
-      Work first = world.recvAsync(floats(1), 1);
-      world.recvAsync(floats(1), 2).future().get(20, TimeUnit.SECONDS);
+      Work first = world.recvAsync(Tensor.of(floats(1)), 1);
+      world.recvAsync(Tensor.of(floats(1)), 2).future().get(20, TimeUnit.SECONDS);
       that(!first.future().isDone(), "nobody has sent that");
       job.store().set("overtaken", new byte[0]);
       first.future().get(20, TimeUnit.SECONDS);
     } else {
       if (world.rank() == 1) job.store().get("overtaken");
-      world.send(floats(1), 0);
+      world.send(Tensor.of(floats(1)), 0);
     }
   }
 
   private static void chain(Comm world) throws Exception {
     FloatBuffer buffer = pattern(world.rank(), 3);
     CompletableFuture<Void> end =
-        world.allreduceAsync(buffer, buffer, ReduceOp.SUM).future()
-            .thenCompose(nothing -> world.allreduceAsync(buffer, buffer, ReduceOp.SUM).future())
+        world.allReduceAsync(Tensor.of(buffer)).future()
+            .thenCompose(nothing -> world.allReduceAsync(Tensor.of(buffer)).future())
             .thenCompose(nothing -> world.barrierAsync().future());
     end.get(30, TimeUnit.SECONDS);
     equal(buffer.get(0), 6f);
+  }
+
+  /** Issuing does not wait for the thread that looks at all of them. */
+  private static void many(Job job, Comm world) throws Exception {
+    int peer = 1 - world.rank();
+    for (boolean transfers : new boolean[] {false, true}) {
+      int works = transfers ? 2_000 : 20_000; // dt itself looks at all transfers that may be next
+      String issued = "issued" + transfers;
+      if (world.rank() == 1) job.store().get(issued);
+      List<CompletableFuture<Void>> all = new ArrayList<>(works);
+      Tensor one = Tensor.of(floats(1));
+      long begin = System.nanoTime();
+      for (int i = 0; i < works; i++) {
+        Work work =
+            !transfers ? world.allReduceAsync(one)
+                : peer == 1 ? world.recvAsync(one, peer) : world.sendAsync(one, peer);
+        all.add(work.future());
+      }
+      double seconds = (System.nanoTime() - begin) / 1e9;
+      if (world.rank() == 0) {
+        job.store().set(issued, new byte[0]);
+        System.out.printf("%d works issued in %.3f s%n", works, seconds);
+        that(seconds < 2, "issuing took " + seconds + " s");
+      }
+      CompletableFuture.allOf(all.toArray(new CompletableFuture<?>[0])).get(50, TimeUnit.SECONDS);
+    }
+  }
+
+  private static void closedInUse(Job job, Comm world) throws Exception {
+    Tensor memory = world.allocate(1000, DataType.F32);
+    FloatBuffer view = memory.buffer().asFloatBuffer();
+    view.put(999, world.rank() + 1);
+    if (world.rank() == 1) job.store().get("closed");
+    Work work = world.allReduceAsync(memory.slice(999, 1));
+    memory.close();
+    memory.close();
+    if (world.rank() == 0) job.store().set("closed", new byte[0]);
+    work.future().get(30, TimeUnit.SECONDS);
+    equal(view.get(999), 3f);
+    thrown(ClosedException.class, () -> world.allReduce(memory), "Tensor is closed");
+    thrown(ClosedException.class, memory::buffer, "closed");
+    thrown(ClosedException.class, memory::address, "closed");
+    world.barrier();
   }
 
   private static void any(Job job, Comm world) throws Exception {
@@ -132,7 +179,7 @@ final class AsyncTests {
         CompletableFuture<Void> last = null;
         for (int i = 0; i < 1500; i++) {
           FloatBuffer buffer = pattern(world.rank(), 2000);
-          Work work = world.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+          Work work = world.allReduceAsync(Tensor.of(buffer));
           if (i % 3 == 0) work.close();
           if (i % 100 != 99) continue; // dropped: only dt uses its buffer now
           last = work.future();
@@ -152,9 +199,9 @@ final class AsyncTests {
     try (Job job = Job.init()) {
       for (int i = 0; i < 2000; i++) {
         Comm comm = job.world();
-        comm.allocate(1 << 20).buffer().putInt(0, 1);
+        comm.allocate(1 << 20, DataType.U8).buffer().putInt(0, 1);
         FloatBuffer buffer = floats(16);
-        comm.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+        comm.allReduceAsync(Tensor.of(buffer));
         if (i % 100 == 0) System.gc();
       }
       job.leave();
@@ -165,9 +212,9 @@ final class AsyncTests {
     long before = mappedBytes();
     for (int i = 0; i < 100; i++) {
       Comm comm = job.world();
-      Memory memory = comm.allocate(64 << 20);
+      Tensor memory = comm.allocate(64 << 20, DataType.U8);
       comm.close();
-      thrown(InvalidArgumentException.class, comm::rank, "closed");
+      thrown(ClosedException.class, comm::rank, "closed");
       memory.close();
     }
     that(mappedBytes() - before < 1L << 30, "not 100 times 64 MiB");
@@ -180,19 +227,24 @@ final class AsyncTests {
   private static void noGarbage() throws Exception {
     var threads = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
     Ranks.run(2, (job, world) -> {
-      FloatBuffer buffer = floats(256);
-      float[] array = new float[256];
-      FloatBuffer whole = floats(512);
+      Tensor buffer = Tensor.of(floats(256));
+      Tensor array = Tensor.of(new float[256]);
+      Tensor whole = Tensor.of(floats(512));
+      Tensor shared = world.allocate(512, DataType.F32);
+      Blocks halves = Blocks.of(256, 256);
+      Comm named = world.named("a name").withTimeout(Duration.ofSeconds(30));
       long me = Thread.currentThread().getId();
       long bytes = -1;
       // The compiler and the classes need some rounds; afterwards a round makes nothing, on any rank.
       for (int round = 0; round < 30; round++) {
         long before = threads.getThreadAllocatedBytes(me);
         for (int i = 0; i < 500; i++) {
-          world.allreduce(buffer, buffer, ReduceOp.SUM);
-          world.allgather(buffer, whole);
+          world.allReduce(buffer);
+          world.allGather(buffer, whole);
+          world.allGather(buffer, shared, halves);
           world.broadcast(buffer, 0);
-          world.allreduce(array, array, ReduceOp.MAX);
+          world.allReduce(array, ReduceOp.MAX);
+          named.allReduce(shared);
         }
         bytes = threads.getThreadAllocatedBytes(me) - before;
         if (job.agree(bytes == 0)) return;

@@ -2,11 +2,10 @@
 package dttest;
 
 import io.dt.Comm;
-import io.dt.Dtype;
+import io.dt.DataType;
 import io.dt.Job;
-import io.dt.Memory;
 import io.dt.ReduceOp;
-import java.nio.FloatBuffer;
+import io.dt.Tensor;
 
 /**
  * The loop of overhead.c: rank 0 prints nanoseconds per allreduce of 1 KiB, a line per round.
@@ -21,19 +20,21 @@ public final class Overhead {
   public static void main(String[] arguments) {
     int loops = Integer.parseInt(arguments[0]);
     int rounds = Integer.parseInt(arguments[1]);
-    try (Job job = Job.init(); Comm comm = job.world(); Memory memory = comm.allocate(8 * COUNT)) {
-      FloatBuffer from = Ranks.floats(COUNT);
-      FloatBuffer to = Ranks.floats(COUNT);
-      float[] send = new float[COUNT];
-      float[] recv = new float[COUNT];
-      long address = memory.address();
-      Runnable call =
+    try (Job job = Job.init(); Comm comm = job.world();
+        Tensor memory = comm.allocate(2 * COUNT, DataType.F32)) {
+      Tensor send =
           switch (arguments[2]) {
-            case "buffer" -> () -> comm.allreduce(from, to, ReduceOp.SUM);
-            case "address" ->
-                () -> comm.allreduce(address, address + 4 * COUNT, COUNT, Dtype.F32, ReduceOp.SUM, 0);
-            default -> () -> comm.allreduce(send, recv, ReduceOp.SUM);
+            case "buffer" -> Tensor.of(Ranks.floats(COUNT));
+            case "address" -> memory.slice(0, COUNT);
+            default -> Tensor.of(new float[COUNT]);
           };
+      Tensor recv =
+          switch (arguments[2]) {
+            case "buffer" -> Tensor.of(Ranks.floats(COUNT));
+            case "address" -> memory.slice(COUNT, COUNT);
+            default -> Tensor.of(new float[COUNT]);
+          };
+      Runnable call = () -> comm.allReduce(send, recv, ReduceOp.SUM);
       for (int i = 0; i < rounds; i++) {
         long begin = System.nanoTime();
         for (int k = 0; k < loops; k++) call.run();

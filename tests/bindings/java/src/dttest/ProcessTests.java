@@ -7,14 +7,15 @@ import static dttest.Check.that;
 
 import io.dt.Comm;
 import io.dt.Config;
+import io.dt.DataType;
 import io.dt.InvalidArgumentException;
 import io.dt.Job;
 import io.dt.Param;
 import io.dt.PeerLostException;
-import io.dt.ReduceOp;
 import io.dt.Reducer;
 import io.dt.Sampler;
 import io.dt.StoreServer;
+import io.dt.Tensor;
 import io.dt.Work;
 import java.io.BufferedReader;
 import java.io.File;
@@ -217,7 +218,7 @@ final class ProcessTests {
     public static float reduced() {
       try (Job job = Job.init(); Comm comm = job.world()) {
         FloatBuffer value = Ranks.floats(1).put(0, 3);
-        comm.allreduceAsync(value, value, ReduceOp.SUM).future().join();
+        comm.allReduceAsync(Tensor.of(value)).future().join();
         job.leave();
         return value.get(0);
       }
@@ -246,19 +247,22 @@ final class ProcessTests {
     private static void survive(int port) throws Exception {
       try (Config config = Ranks.config(0, 2, port); Job job = Job.init(config);
           Comm comm = job.world()) {
-        FloatBuffer one = Ranks.floats(1);
-        comm.allreduce(one, one, ReduceOp.SUM);
+        Tensor one = Tensor.of(Ranks.floats(1));
+        comm.allReduce(one);
         try {
-          comm.allreduce(one, one, ReduceOp.SUM);
+          comm.allReduce(one);
         } catch (PeerLostException e) {
           System.out.println("lost rank " + e.rank() + " of " + e.host() + " pid " + e.pid());
         }
         try (Comm left = comm.shrink()) {
-          FloatBuffer five = Ranks.floats(1);
-          five.put(0, 5f);
-          left.allreduce(five, five, ReduceOp.SUM);
+          float[] five = {5};
+          left.allReduce(Tensor.of(five));
           System.out.println(
-              "left " + left.rank() + " of " + left.size() + " with " + five.get(0));
+              "left " + left.rank() + " of " + left.size() + " with " + five[0]);
+          // The world is the smaller one now, whose works end, too.
+          try (Comm world = job.world()) {
+            world.barrierAsync().future().get(30, TimeUnit.SECONDS);
+          }
         }
       }
     }
@@ -266,8 +270,8 @@ final class ProcessTests {
     private static void wait(int port) throws Exception {
       try (Config config = Ranks.config(1, 2, port); Job job = Job.init(config);
           Comm comm = job.world()) {
-        FloatBuffer one = Ranks.floats(1);
-        comm.allreduce(one, one, ReduceOp.SUM);
+        Tensor one = Tensor.of(Ranks.floats(1));
+        comm.allReduce(one);
         System.out.println("ready");
         System.in.read(); // until it is killed
       }
@@ -299,14 +303,15 @@ final class ProcessTests {
     private static void rank(Config config, boolean last) {
       Job job = Job.init(config);
       Comm comm = job.world();
-      Reducer reducer = new Reducer(comm, List.of(new Param("w", 100, io.dt.Dtype.F32)));
-      FloatBuffer buffer = comm.allocate(4096).buffer().asFloatBuffer();
-      Work done = comm.allreduceAsync(buffer, buffer, ReduceOp.SUM);
+      Reducer reducer = new Reducer(comm, List.of(new Param("w", 100, DataType.F32)));
+      Tensor tensor = comm.allocate(1024, DataType.F32);
+      FloatBuffer buffer = tensor.buffer().asFloatBuffer();
+      Work done = comm.allReduceAsync(tensor);
       done.await();
       synchronized (OPEN) {
         OPEN.addAll(List.of(config, job, comm, reducer, buffer, done, new Sampler(comm, 9, 0)));
         if (last) return;
-        OPEN.add(comm.allreduceAsync(Ranks.floats(9), Ranks.floats(9), ReduceOp.SUM));
+        OPEN.add(comm.allReduceAsync(Tensor.of(Ranks.floats(9))));
       }
       comm.barrier();
     }

@@ -2,8 +2,10 @@
 package dttest;
 
 import io.dt.Comm;
+import io.dt.DataType;
 import io.dt.Job;
 import io.dt.ReduceOp;
+import io.dt.Tensor;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 
@@ -20,14 +22,15 @@ public final class RankProgram {
       followRanks(job, world, n);
       for (int count : new int[] {1, 1000, 1 << 20}) {
         FloatBuffer buffer = Ranks.pattern(world.rank(), count);
-        world.allreduce(buffer, buffer, ReduceOp.SUM);
+        world.allReduce(Tensor.of(buffer));
         for (int i = 0; i < count; i++) {
           Check.equal(buffer.get(i), (float) (n * (n + 1) / 2 + n * 0.5 * i));
         }
-        FloatBuffer shared = world.allocate(4L * count).buffer().asFloatBuffer();
+        Tensor memory = world.allocate(count, DataType.F32);
+        FloatBuffer shared = memory.buffer().asFloatBuffer();
         shared.put(Ranks.pattern(world.rank(), count));
         shared.clear();
-        world.allreduceAsync(shared, shared, ReduceOp.MAX).future().get();
+        world.allReduceAsync(memory, ReduceOp.MAX).future().get();
         Check.equal(shared.get(count - 1), n + 0.5f * (count - 1));
       }
       job.leave();
@@ -43,13 +46,13 @@ public final class RankProgram {
     IntBuffer mine = Ranks.bytes(4 * n).asIntBuffer();
     IntBuffer all = Ranks.bytes(4 * n).asIntBuffer();
     for (int i = 0; i < n; i++) mine.put(i, 100 * me + i);
-    world.allgather(mine.duplicate().limit(1), all);
+    world.allGather(Tensor.of(mine).slice(0, 1), Tensor.of(all));
     for (int i = 0; i < n; i++) Check.equal(all.get(i), 100 * i);
-    world.alltoall(mine, all);
+    world.allToAll(Tensor.of(mine), Tensor.of(all));
     for (int i = 0; i < n; i++) Check.equal(all.get(i), 100 * i + me);
     for (int root = 0; root < n; root++) {
       IntBuffer one = Ranks.bytes(4).asIntBuffer().put(0, me);
-      world.broadcast(one, root);
+      world.broadcast(Tensor.of(one), root);
       Check.equal(one.get(0), root);
     }
   }

@@ -9,17 +9,19 @@ import static dttest.Ranks.bytes;
 import static dttest.Ranks.floats;
 
 import io.dt.AbortedException;
+import io.dt.BatchNorm;
+import io.dt.Blocks;
+import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.Config;
 import io.dt.ConfigException;
+import io.dt.DataType;
 import io.dt.Dt;
 import io.dt.DtException;
 import io.dt.DtTimeoutException;
-import io.dt.Dtype;
 import io.dt.InvalidArgumentException;
 import io.dt.InvalidStateException;
 import io.dt.Job;
-import io.dt.Memory;
 import io.dt.MismatchException;
 import io.dt.Param;
 import io.dt.ReduceOp;
@@ -27,14 +29,16 @@ import io.dt.Reducer;
 import io.dt.Sampler;
 import io.dt.Status;
 import io.dt.StoreServer;
+import io.dt.Tensor;
 import io.dt.Work;
 import java.lang.ref.WeakReference;
 import java.nio.ByteBuffer;
-import java.nio.CharBuffer;
 import java.nio.FloatBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /** Wrong calls are exceptions, never crashes. */
@@ -51,7 +55,7 @@ final class SafetyTests {
     test("text is UTF-8 both ways", SafetyTests::text);
     test("allreduce at world size 1", () -> alone((job, comm) -> {
       FloatBuffer value = floats(1).put(0, 3);
-      comm.allreduce(value, value, ReduceOp.AVG);
+      comm.allReduce(Tensor.of(value), ReduceOp.AVG);
       equal(value.get(0), 3f);
       equal(job.place().worldSize(), 1);
       equal(job.place().launcher(), "single");
@@ -59,15 +63,16 @@ final class SafetyTests {
     test("a closed handle", SafetyTests::closed);
     test("any order of closing", SafetyTests::order);
     test("wrong buffers", () -> alone((job, comm) -> buffers(comm)));
+    test("null arguments are named", () -> alone(SafetyTests::nulls));
+    test("wrong arguments are said in the words of Java", () -> alone(SafetyTests::words));
     test("a group outlives the handle that began it", () -> alone(SafetyTests::group));
     test("a refused finish keeps the gradients", () -> alone((job, comm) -> refusedFinish(comm)));
     test("wrong sizes of 2 ranks", () -> Ranks.run(2, (job, comm) -> sizes(comm)));
     test("use after leave", SafetyTests::afterLeave);
     test("many threads on racing handles", SafetyTests::races);
     test("ranks that disagree get MismatchException", () -> Ranks.run(2, (job, comm) -> {
-      FloatBuffer buffer = floats(4 + job.place().rank());
-      MismatchException e =
-          thrown(MismatchException.class, () -> comm.allreduce(buffer, buffer, ReduceOp.SUM));
+      Tensor tensor = some(4 + job.place().rank());
+      MismatchException e = thrown(MismatchException.class, () -> comm.allReduce(tensor));
       equal(e.status(), Status.MISMATCH);
       equal(e.operation(), "allreduce");
       thrown(MismatchException.class, comm::check);
@@ -78,7 +83,7 @@ final class SafetyTests {
         return;
       }
       comm.setTimeout(Duration.ofMillis(100));
-      Work work = comm.allreduceAsync(floats(4), floats(4), ReduceOp.SUM);
+      Work work = comm.allReduceAsync(some(4), some(4), ReduceOp.SUM);
       thrown(DtTimeoutException.class, work::await, "allreduce");
       try {
         work.future().join();
@@ -92,6 +97,10 @@ final class SafetyTests {
     }));
     test("a broken communicator fails all its futures", SafetyTests::broken);
     test("abort ends the waits of all ranks", SafetyTests::abort);
+  }
+
+  private static Tensor some(int count) {
+    return Tensor.of(floats(count));
   }
 
   static void alone(Use use) throws Exception {
@@ -144,9 +153,9 @@ final class SafetyTests {
   private static void closed() throws Exception {
     Job job = Job.init();
     Comm comm = job.world();
-    Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, Dtype.F32)));
+    Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, DataType.F32)));
     Sampler sampler = new Sampler(comm, 10, 0);
-    Memory memory = comm.allocate(64);
+    Tensor memory = comm.allocate(64, DataType.U8);
     Work work = comm.barrierAsync();
     Config config = new Config();
     StoreServer server = Ranks.serve(1);
@@ -155,41 +164,31 @@ final class SafetyTests {
       each.close();
       each.close();
     }
-    FloatBuffer four = floats(4);
-    thrown(InvalidArgumentException.class, comm::rank, "dt_comm_rank", "closed");
-    thrown(InvalidArgumentException.class, () -> comm.allreduce(four, four, ReduceOp.SUM),
-        "dt_allreduce", "closed");
-    thrown(InvalidArgumentException.class, () -> comm.allreduceAsync(four, four, ReduceOp.SUM),
-        "closed");
-    thrown(InvalidArgumentException.class, comm::groupBegin, "closed");
-    thrown(InvalidArgumentException.class, () -> comm.allocate(4), "closed");
-    thrown(InvalidArgumentException.class, job::place, "closed");
-    thrown(InvalidArgumentException.class, job::world, "closed");
-    thrown(InvalidArgumentException.class, () -> job.store().get("a"), "closed");
-    thrown(InvalidArgumentException.class, () -> job.leave(), "closed");
-    thrown(InvalidArgumentException.class, reducer::finish, "closed");
-    thrown(InvalidArgumentException.class, () -> reducer.gradient(0), "closed");
-    thrown(InvalidArgumentException.class, sampler::length, "closed");
-    thrown(InvalidArgumentException.class, memory::buffer, "closed");
-    thrown(InvalidArgumentException.class, memory::address, "closed");
-    thrown(InvalidArgumentException.class, work::await, "closed");
-    thrown(InvalidArgumentException.class, () -> Work.awaitAny(List.of(work), Duration.ZERO));
-    thrown(InvalidArgumentException.class, config::dump, "closed");
-    thrown(InvalidArgumentException.class, () -> Job.init(config), "closed");
-    thrown(InvalidArgumentException.class, server::port, "closed");
+    Tensor four = some(4);
+    for (Check.Body each : List.<Check.Body>of(
+        comm::rank, () -> comm.allReduce(four), () -> comm.allReduceAsync(four), comm::groupBegin,
+        () -> comm.allocate(4, DataType.F32), job::place, job::world, () -> job.store().get("a"),
+        () -> job.leave(), reducer::finish, () -> reducer.gradient(0), sampler::length,
+        memory::buffer, memory::address, () -> comm.on(1).barrier(), work::await,
+        () -> Work.awaitAny(List.of(work), Duration.ZERO), config::dump, () -> Job.init(config),
+        server::port)) {
+      thrown(ClosedException.class, each, "is closed; use it before close()");
+    }
+    that(IllegalStateException.class.isAssignableFrom(ClosedException.class), "a misuse of state");
   }
 
   private static void order() {
-    for (int first = 0; first < 4; first++) {
+    for (int first = 0; first < 5; first++) {
       Job job = Job.init();
       Comm comm = job.world();
-      Reducer reducer = new Reducer(comm, List.of(new Param("", 4, Dtype.F32)));
-      FloatBuffer memory = comm.allocate(64).buffer().asFloatBuffer();
-      Work work = comm.allreduceAsync(memory, memory, ReduceOp.SUM);
+      Reducer reducer = new Reducer(comm, List.of(new Param("", 4, DataType.F32)));
+      Tensor tensor = comm.allocate(16, DataType.F32);
+      FloatBuffer memory = tensor.buffer().asFloatBuffer();
+      Work work = comm.allReduceAsync(tensor);
       FloatBuffer gradient = reducer.gradient(0).asFloatBuffer();
-      AutoCloseable[] all = {job, comm, reducer, work};
+      AutoCloseable[] all = {job, comm, reducer, work, tensor};
       try {
-        for (int i = 0; i < 4; i++) all[(first + i) % 4].close();
+        for (int i = 0; i < 5; i++) all[(first + i) % 5].close();
       } catch (Exception e) {
         throw new AssertionError(e);
       }
@@ -201,55 +200,56 @@ final class SafetyTests {
   }
 
   private static void buffers(Comm comm) throws Exception {
-    FloatBuffer four = floats(4);
     Class<InvalidArgumentException> refused = InvalidArgumentException.class;
+    Tensor four = some(4);
+    Tensor fixed = Tensor.of(floats(4).asReadOnlyBuffer());
     FloatBuffer heap = FloatBuffer.allocate(4);
-    thrown(refused, () -> comm.allreduceAsync(heap, heap, ReduceOp.SUM), "send", "heap", "direct");
-    thrown(refused, () -> comm.allreduce(heap, heap, ReduceOp.SUM), "heap");
-    thrown(refused, () -> comm.broadcastAsync(heap, 0), "heap");
-    thrown(refused, () -> comm.allreduce(four, four.asReadOnlyBuffer(), ReduceOp.SUM), "recv",
-        "read-only");
-    thrown(refused, () -> comm.recv(four.asReadOnlyBuffer(), 0), "read-only");
-    thrown(refused, () -> comm.allreduce(four, floats(3), ReduceOp.SUM), "recv", "3", "4");
-    thrown(refused, () -> comm.allreduceAsync(four, floats(5), ReduceOp.SUM), "5");
-    thrown(refused, () -> comm.allreduce(four, four, Dtype.F64, ReduceOp.SUM), "FloatBuffer");
-    thrown(refused, () -> comm.allreduce(four, bytes(16).asIntBuffer(), ReduceOp.SUM), "recv");
+    thrown(refused, () -> Tensor.of(heap), "Tensor.of: buffer", "heap", "direct");
+    Tensor array = Tensor.of(new float[4]);
+    thrown(refused, () -> comm.allReduceAsync(array), "array", "direct");
+    thrown(refused, () -> comm.broadcastAsync(array, 0), "array");
+    thrown(refused, array::address, "heap");
+    thrown(refused, () -> comm.allReduce(four, fixed, ReduceOp.SUM), "recv is read-only");
+    thrown(refused, () -> comm.allReduce(fixed), "tensor is read-only");
+    comm.broadcast(fixed, 0); // only read here
+    thrown(refused, () -> comm.allReduce(four, some(3), ReduceOp.SUM), "recv", "3", "4");
+    thrown(refused, () -> comm.allReduceAsync(four, some(5), ReduceOp.SUM), "5");
+    thrown(refused, () -> Tensor.of(floats(4), DataType.F64), "FloatBuffer", "F64");
+    thrown(refused,
+        () -> comm.allReduce(four, Tensor.of(bytes(16).asIntBuffer()), ReduceOp.SUM),
+        "recv is of I32, but send of F32");
     ByteBuffer big = ByteBuffer.allocateDirect(16);
-    thrown(refused, () -> comm.allreduce(big, big, Dtype.F32, ReduceOp.SUM), "BIG_ENDIAN");
-    thrown(refused, () -> comm.allreduce(big.asFloatBuffer(), four, ReduceOp.SUM), "order");
-    comm.allreduce(big, big, Dtype.U8, ReduceOp.SUM); // a byte has no order
-    ByteBuffer odd = bytes(7);
-    thrown(refused, () -> comm.allreduce(odd, odd, Dtype.F32, ReduceOp.SUM), "7");
-    thrown(refused, () -> comm.allreduce(odd, odd, ReduceOp.SUM), "Dtype");
-    CharBuffer chars = bytes(8).asCharBuffer();
-    thrown(refused, () -> comm.allreduce(chars, chars, Dtype.F16, ReduceOp.SUM), "CharBuffer");
-    thrown(refused, () -> comm.allreduce((FloatBuffer) null, null, ReduceOp.SUM), "null");
-    thrown(refused, () -> comm.allreduce((float[]) null, null, ReduceOp.SUM), "null");
-    thrown(refused, () -> comm.reduce(new float[1], null, ReduceOp.SUM, 0), "null");
-    thrown(refused, () -> comm.allreduce(new byte[3], new byte[3], Dtype.F32, ReduceOp.SUM), "3");
-    thrown(refused, () -> comm.allreduce(0, 0, 4, Dtype.F32, ReduceOp.SUM, 0), "NULL");
-    thrown(refused, () -> comm.allreduce(0, 0, -4, Dtype.F32, ReduceOp.SUM, 0), "count");
-    thrown(refused, () -> comm.broadcast(four, 1), "root");
-    thrown(refused, () -> comm.allocate(0), "bytes");
-    try (Memory memory = comm.allocate(64)) {
-      thrown(refused, () -> memory.buffer(60, 8), "60");
-      thrown(refused, () -> memory.buffer(-1, 8), "-1");
-    }
-    try (Memory memory = comm.allocate(3L << 30)) {
-      thrown(refused, memory::buffer, "parts");
-      equal(memory.buffer((3L << 30) - 4, 4).getInt(0), 0);
+    thrown(refused, () -> Tensor.of(big, DataType.F32), "BIG_ENDIAN");
+    thrown(refused, () -> Tensor.of(big.asFloatBuffer()), "order");
+    comm.allReduce(Tensor.of(big, DataType.U8)); // a byte has no order
+    thrown(refused, () -> Tensor.of(bytes(7), DataType.F32), "7");
+    thrown(refused, () -> Tensor.of(bytes(8).asCharBuffer(), DataType.F16), "CharBuffer");
+    thrown(refused, () -> Tensor.of(new byte[3], DataType.F32), "3");
+    thrown(refused, () -> Tensor.at(0, 4, DataType.F32, null), "address is 0");
+    thrown(refused, () -> Tensor.at(8, -4, DataType.F32, null), "count is -4");
+    thrown(refused, () -> four.slice(2, 3), "3 elements from 2 on", "4");
+    thrown(refused, () -> four.slice(-1, 1), "-1");
+    thrown(refused, () -> comm.broadcast(four, 1), "broadcast: root is 1", "0 to 0");
+    thrown(refused, () -> comm.allocate(0, DataType.F32), "count is 0");
+    thrown(refused, four::buffer, "Comm.allocate");
+    four.close(); // not dt's
+    comm.allReduce(four);
+    try (Tensor large = comm.allocate(3L << 30, DataType.U8)) {
+      thrown(refused, large::buffer, "slices");
+      equal(large.slice((3L << 30) - 4, 4).buffer().getInt(0), 0);
     }
     comm.groupBegin();
-    thrown(refused, () -> comm.allreduce(new float[1], new float[1], ReduceOp.SUM), "group");
+    thrown(refused, () -> comm.allReduce(array), "array", "group");
     thrown(InvalidStateException.class, comm::groupBegin, "group");
     comm.groupEnd();
     thrown(InvalidStateException.class, comm::groupEnd, "group");
-    comm.allreduce(four, four, ReduceOp.SUM);
-    try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, Dtype.F32)))) {
-      thrown(refused, () -> reducer.ready(0, floats(3)), "gradient", "3");
-      thrown(refused, () -> reducer.ready(0, heap), "heap");
-      thrown(refused, () -> reducer.ready(0, bytes(32).asDoubleBuffer()), "DoubleBuffer");
-      thrown(refused, () -> reducer.ready(1, four), "index");
+    comm.allReduce(four);
+    try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, DataType.F32)))) {
+      thrown(refused, () -> reducer.ready(0, some(3)), "gradient", "3");
+      thrown(refused, () -> reducer.ready(0, array), "heap");
+      thrown(refused, () -> reducer.ready(0, Tensor.of(bytes(32).asDoubleBuffer())), "F64");
+      thrown(refused, () -> reducer.ready(0, fixed), "read-only");
+      thrown(refused, () -> reducer.ready(1, four), "Reducer.ready: index is 1");
       thrown(refused, () -> reducer.gradient(-1), "index");
       reducer.ready(0, four);
       thrown(InvalidStateException.class, () -> reducer.ready(0, four), "ready");
@@ -257,24 +257,85 @@ final class SafetyTests {
     }
   }
 
+  /** Each is refused with the argument's name. */
+  private static void nulls(Job job, Comm comm) throws Exception {
+    Tensor four = some(4);
+    Param param = new Param("w", 4, DataType.F32);
+    Map<String, Check.Body> calls = new LinkedHashMap<>();
+    calls.put("allReduce: tensor", () -> comm.allReduce(null));
+    calls.put("allReduce: op", () -> comm.allReduce(four, null));
+    calls.put("allReduce: send", () -> comm.allReduce(null, four, ReduceOp.SUM));
+    calls.put("allReduce: recv", () -> comm.allReduceAsync(four, null, ReduceOp.SUM));
+    calls.put("broadcast: tensor", () -> comm.broadcast(null, 0));
+    calls.put("Tensor.of: buffer", () -> Tensor.of((FloatBuffer) null));
+    calls.put("Tensor.of: array", () -> Tensor.of((float[]) null));
+    calls.put("Tensor.of: type", () -> Tensor.of(bytes(4), null));
+    calls.put("Tensor.at: type", () -> Tensor.at(8, 1, null, null));
+    calls.put("Blocks.of: offsets", () -> Blocks.of(new long[1], null));
+    calls.put("Comm.allocate: type", () -> comm.allocate(4, null));
+    calls.put("Comm.checkEqual: data", () -> comm.checkEqual(null, "a"));
+    calls.put("Comm.setTimeout: the duration", () -> comm.setTimeout(null));
+    calls.put("Comm.withTimeout: the duration", () -> comm.withTimeout(null));
+    calls.put("BatchNorm.moments: input", () -> BatchNorm.moments(comm, null, 1, 1));
+    calls.put("BatchNorm.gradientSums: moments",
+        () -> BatchNorm.gradientSums(comm, four, four, null, 1, 0));
+    calls.put("Reducer: comm", () -> new Reducer(null, List.of(param)));
+    calls.put("Reducer: params", () -> new Reducer(comm, null));
+    calls.put("Reducer: type", () -> new Reducer(comm, List.of(new Param("w", 4, null))));
+    calls.put("Sampler: comm", () -> new Sampler(null, 4, 0));
+    calls.put("Store.set: key", () -> job.store().set(null, new byte[0]));
+    calls.put("Store.set: value", () -> job.store().set("a", null));
+    calls.put("Store.multiGet: keys", () -> job.store().multiGet(null));
+    calls.put("Job.leave: the duration", () -> job.leave(null));
+    calls.put("Work.awaitAny: works", () -> Work.awaitAny(null, Duration.ZERO));
+    calls.put("Config: file", () -> new Config(null));
+    for (Map.Entry<String, Check.Body> each : calls.entrySet()) {
+      thrown(InvalidArgumentException.class, each.getValue(), each.getKey() + " is null");
+    }
+    try (Reducer reducer = new Reducer(comm, List.of(param))) {
+      thrown(InvalidArgumentException.class, () -> reducer.ready(0, null), "gradient is null");
+    }
+    comm.barrier();
+  }
+
+  /** What dt itself refuses is said in the words of Java. */
+  private static void words(Job job, Comm comm) throws Exception {
+    Class<InvalidArgumentException> refused = InvalidArgumentException.class;
+    List<DtException> all = new ArrayList<>();
+    all.add(thrown(refused, () -> new Sampler(2, 2, 10, 0, true, false, false), "rank"));
+    all.add(thrown(refused, () -> new Sampler(0, 0, 10, 0, true, false, false), "worldSize"));
+    all.add(thrown(refused, () -> new Sampler(1, 0, -5, 0, true, false, false), "size is -5"));
+    all.add(thrown(refused, () -> new Reducer(comm, List.of()), "Reducer"));
+    all.add(thrown(refused, () -> comm.worldRank(1), "Comm.worldRank", "rank"));
+    all.add(thrown(refused, () -> job.store().set("", new byte[0]), "Store.set", "key"));
+    all.add(thrown(refused, () -> Work.awaitAny(List.of(), Duration.ZERO), "Work.awaitAny"));
+    comm.groupBegin();
+    all.add(thrown(InvalidStateException.class, comm::groupBegin, "group"));
+    comm.groupEnd();
+    for (DtException each : all) {
+      String said = each.getMessage();
+      that(!said.matches(".*(dt_|DT_|NULL|->|dt\\.h|[a-z]_[a-z]).*"), said);
+    }
+  }
+
   private static void group(Job job, Comm comm) throws Exception {
     Class<InvalidArgumentException> refused = InvalidArgumentException.class;
-    float[] array = {3};
+    Tensor array = Tensor.of(new float[] {3});
     Comm other = job.world();
     other.groupBegin();
     other.close();
-    thrown(refused, other::groupEnd, "closed");
-    thrown(refused, () -> comm.allreduce(array, array, ReduceOp.SUM), "group");
+    thrown(ClosedException.class, other::groupEnd, "closed");
+    thrown(refused, () -> comm.allReduce(array), "group");
     comm.groupEnd();
-    comm.allreduce(array, array, ReduceOp.SUM);
+    comm.allReduce(array);
     thrown(InvalidStateException.class, comm::groupEnd, "group");
   }
 
   private static void refusedFinish(Comm comm) throws Exception {
-    try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, Dtype.F32)))) {
+    try (Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, DataType.F32)))) {
       FloatBuffer gradient = floats(4);
       WeakReference<FloatBuffer> known = new WeakReference<>(gradient);
-      reducer.ready(0, gradient);
+      reducer.ready(0, Tensor.of(gradient));
       gradient = null;
       comm.groupBegin();
       thrown(InvalidStateException.class, reducer::finish, "group");
@@ -287,24 +348,25 @@ final class SafetyTests {
 
   private static void sizes(Comm comm) throws Exception {
     Class<InvalidArgumentException> refused = InvalidArgumentException.class;
-    thrown(refused, () -> comm.allgather(floats(4), floats(4)), "recv", "8 are wanted");
-    thrown(refused, () -> comm.allgatherAsync(floats(4), floats(7)), "recv");
-    thrown(refused, () -> comm.reduceScatter(floats(4), floats(4), ReduceOp.SUM), "send", "8");
-    thrown(refused, () -> comm.allgather(new int[2], new int[3]), "recv");
-    thrown(refused, () -> comm.send(floats(1), comm.rank()), "peer");
+    thrown(refused, () -> comm.allGather(some(4), some(4)), "recv", "8 are wanted");
+    thrown(refused, () -> comm.allGatherAsync(some(4), some(7)), "recv");
+    thrown(refused, () -> comm.reduceScatter(some(4), some(4), ReduceOp.SUM), "send", "8");
+    thrown(refused, () -> comm.allGather(Tensor.of(new int[2]), Tensor.of(new int[3])), "recv");
+    thrown(refused, () -> comm.send(some(1), comm.rank()), "peer", "this rank itself");
+    thrown(refused, () -> comm.recv(some(1), 2), "recv: peer is 2", "0 to 1");
     comm.barrier();
   }
 
   private static void afterLeave() throws Exception {
     try (Job job = Job.init(); Comm comm = job.world()) {
-      ByteBuffer memory = comm.allocate(4096).buffer();
-      Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, Dtype.F32)));
+      ByteBuffer memory = comm.allocate(4096, DataType.U8).buffer();
+      Reducer reducer = new Reducer(comm, List.of(new Param("w", 4, DataType.F32)));
       ByteBuffer gradient = reducer.gradient(0);
       job.leave();
       job.leave();
       memory.putInt(0, 1);
       gradient.putInt(0, 1);
-      thrown(InvalidStateException.class, () -> comm.allreduce(floats(1), floats(1), ReduceOp.SUM));
+      thrown(InvalidStateException.class, () -> comm.allReduce(some(1), some(1), ReduceOp.SUM));
       thrown(InvalidStateException.class, () -> comm.barrierAsync());
       thrown(InvalidStateException.class, job::world);
       thrown(InvalidStateException.class, () -> job.store().add("a", 1));
@@ -321,17 +383,17 @@ final class SafetyTests {
       List<Thread> threads = new ArrayList<>();
       List<Throwable> wrong = new ArrayList<>();
       for (int t = 0; t < 8; t++) {
-        FloatBuffer buffer = floats(64);
+        Tensor buffer = some(64);
         Thread thread = new Thread(() -> {
           try {
             for (;;) {
-              comm.allreduce(buffer, buffer, ReduceOp.SUM);
-              comm.allreduceAsync(buffer, buffer, ReduceOp.SUM).await();
+              comm.allReduce(buffer);
+              comm.allReduceAsync(buffer).await();
               job.place();
               sampler.length();
             }
-          } catch (InvalidArgumentException e) {
-            return; // closed
+          } catch (ClosedException e) {
+            return;
           } catch (Throwable e) {
             synchronized (wrong) {
               wrong.add(e);
@@ -341,8 +403,8 @@ final class SafetyTests {
         thread.start();
         threads.add(thread);
       }
-      FloatBuffer last = floats(64);
-      for (int i = 0; i < 50; i++) comm.allreduce(last, last, ReduceOp.SUM);
+      Tensor last = some(64);
+      for (int i = 0; i < 50; i++) comm.allReduce(last);
       Thread closer = new Thread(comm::close);
       closer.start();
       comm.close();
@@ -368,7 +430,7 @@ final class SafetyTests {
       comm.setTimeout(Duration.ofMillis(500));
       List<Work> works = new ArrayList<>();
       for (int i = 0; i < 20; i++) {
-        works.add(comm.allreduceAsync(floats(8), floats(8), ReduceOp.SUM));
+        works.add(comm.allReduceAsync(some(8), some(8), ReduceOp.SUM));
       }
       job.store().set("issued", new byte[0]);
       for (Work each : works) {
@@ -377,7 +439,7 @@ final class SafetyTests {
             "each fails: " + failed);
       }
       thrown(DtException.class, comm::check);
-      thrown(DtException.class, () -> comm.allreduceAsync(floats(8), floats(8), ReduceOp.SUM));
+      thrown(DtException.class, () -> comm.allReduceAsync(some(8), some(8), ReduceOp.SUM));
       job.store().set("failed", new byte[0]);
     });
   }
@@ -396,7 +458,7 @@ final class SafetyTests {
         job.store().set("joined", new byte[0]);
         DtException e =
             thrown(AbortedException.class,
-                () -> comm.allreduce(floats(1), floats(1), ReduceOp.SUM), "no more \u20ac");
+                () -> comm.allReduce(some(1), some(1), ReduceOp.SUM), "no more \u20ac");
         equal(e.rank(), 1);
         that(!e.host().isEmpty() && e.pid() > 0, "who aborted");
       }

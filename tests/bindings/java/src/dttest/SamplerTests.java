@@ -49,14 +49,14 @@ final class SamplerTests {
         "block is 0; it must be at least 1");
     thrown(
         InvalidArgumentException.class, () -> Sampler.blocks(1, 0, 10, 1, -1, 0, false, false),
-        "options->window is -1");
+        "window is -1");
     thrown(
         InvalidArgumentException.class, () -> Sampler.weighted(1, 0, null, 0, 0, false, false),
         "weights has no elements; give one for each sample");
     thrown(
         InvalidArgumentException.class,
         () -> Sampler.weighted(1, 0, new double[] {1, Double.NaN}, 0, 0, false, false),
-        "options->weights[1] is nan; weights are finite and >= 0");
+        "Sampler: weights[1] is nan; weights are finite and >= 0");
   }
 
   private static void batches() throws Exception {
@@ -74,7 +74,7 @@ final class SamplerTests {
       }
       thrown(
           InvalidStateException.class, () -> sampler.next(1),
-          "rank 1 has taken its 34 samples of epoch 1", "dt_sampler_set_epoch()");
+          "rank 1 has taken its 34 samples of epoch 1", "Sampler.setEpoch");
       sampler.setEpoch(2);
       thrown(InvalidArgumentException.class, () -> sampler.next(0), "count is 0");
       thrown(InvalidArgumentException.class, () -> sampler.next(1 << 28), "at most 134217728");

@@ -117,6 +117,12 @@ public final class Loader {
       return null;
     } catch (UnsatisfiedLinkError e) {
       return e.getMessage();
+    } catch (IllegalCallerException e) {
+      Module module = Loader.class.getModule();
+      throw new UnsatisfiedLinkError(
+          "dt: the virtual machine forbids native libraries (" + e.getMessage()
+              + "); start java with --enable-native-access="
+              + (module.isNamed() ? module.getName() : "ALL-UNNAMED"));
     }
   }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
-/** Type of the elements of a buffer. */
-public enum Dtype {
+/** Type of the elements of a {@link Tensor}. */
+public enum DataType {
   /** Signed bytes. */
   I8(1),
   /** Unsigned bytes. */
@@ -26,7 +26,7 @@ public enum Dtype {
 
   private final int bytes;
 
-  Dtype(int bytes) {
+  DataType(int bytes) {
     this.bytes = bytes;
   }
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import java.util.ArrayList;
+import java.util.List;
+
+/** What all handles of one communicator share: its operations under way, and its open group. */
+final class CommState {
+  final Outstanding outstanding = new Outstanding();
+
+  private final Object lock = new Object();
+  /** Grows when a group begins and when it ends; odd inside one. Written under the lock. */
+  private volatile int generation;
+  /** Operations of the open group that were called without a work; groupEnd waits for them. */
+  private List<Pending> members = new ArrayList<>();
+  private List<Long> streams = new ArrayList<>();
+
+  static boolean grouped(int generation) {
+    return (generation & 1) != 0;
+  }
+
+  boolean grouped() {
+    return grouped(generation);
+  }
+
+  /** Before a call that waits, for settle(). */
+  int generation() {
+    return generation;
+  }
+
+  /**
+   * After a call outside a group, with the generation before it: the call returned at once if
+   * another thread has begun a group meanwhile, and its memory is in use until the group's end.
+   */
+  void settle(int before) {
+    int now = generation; // maybe some groups later
+    if (now != before && grouped(now)) awaitEnd(now);
+  }
+
+  private void awaitEnd(int open) {
+    boolean interrupted = false;
+    synchronized (lock) {
+      while (generation == open) {
+        try {
+          lock.wait();
+        } catch (InterruptedException e) {
+          interrupted = true;
+        }
+      }
+    }
+    if (interrupted) Thread.currentThread().interrupt();
+  }
+
+  void beginGroup(long comm) {
+    synchronized (lock) {
+      if (grouped()) {
+        Raw.group_begin(comm); // dt says what is wrong
+        return;
+      }
+      // First, because a call that waits must not miss it.
+      nextGeneration();
+      boolean begun = false;
+      try {
+        Raw.group_begin(comm);
+        begun = true;
+      } finally {
+        if (!begun) nextGeneration();
+      }
+    }
+  }
+
+  private void nextGeneration() {
+    synchronized (lock) {
+      generation = generation + 1;
+      lock.notifyAll();
+    }
+  }
+
+  /** An operation without a work inside the group. */
+  void join(Pending pending, long stream) {
+    synchronized (lock) {
+      if (grouped()) {
+        members.add(pending);
+        streams.add(stream);
+        return;
+      }
+    }
+    pending.waitStream(stream); // another thread has ended the group meanwhile
+  }
+
+  void endGroup(long comm) {
+    List<Pending> ended;
+    List<Long> order;
+    DtException first = null;
+    synchronized (lock) {
+      try {
+        Raw.group_end(comm);
+      } catch (DtException e) {
+        // Through a closed communicator, or outside a group: this call has ended none.
+        if (e.status() == Status.INVALID_ARGUMENT || !grouped()) throw e;
+        first = e;
+      }
+      ended = members;
+      order = streams;
+      members = new ArrayList<>();
+      streams = new ArrayList<>();
+      if (grouped()) nextGeneration();
+    }
+    for (int i = 0; i < ended.size(); i++) {
+      try {
+        ended.get(i).waitStream(order.get(i));
+      } catch (DtException e) {
+        if (first == null) first = e;
+      }
+    }
+    if (first != null) throw first;
+  }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import java.lang.ref.Reference;
+
+/** Runs the operations of one view of a communicator. Calls that wait make no garbage. */
+final class Launcher {
+  private final Collectives comm;
+  private final CommState state;
+  final long stream;
+  /** 0: the communicator's. */
+  final long timeoutMs;
+  /** In messages and traces, as UTF-8; null: none. */
+  final byte[] name;
+  /** Whether the poller has the communicator's eventfd: another one after Comm.shrink(). */
+  private volatile boolean watched;
+
+  Launcher(Collectives comm, CommState state, long stream, long timeoutMs, byte[] name) {
+    this.comm = comm;
+    this.state = state;
+    this.stream = stream;
+    this.timeoutMs = timeoutMs;
+    this.name = name;
+  }
+
+  /** Returns when the result is there; inside a group at once. */
+  void run(
+      OperationKind kind, ReduceOp op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
+      Blocks recvBlocks) {
+    long number = comm.number();
+    long count =
+        kind.check(comm.size(), comm.rank(), op, peer, send, sendBlocks, recv, recvBlocks);
+    byte[] blocks = packed(kind, sendBlocks, recvBlocks);
+    int generation = state.generation();
+    if (CommState.grouped(generation)) {
+      refuseArrays(kind, send, recv, "inside a group");
+      state.join(issue(number, kind, op, peer, send, recv, count, blocks).pending(), stream);
+    } else if (onHeap(send) || onHeap(recv)) {
+      runCopied(number, kind, op, peer, send, recv, count, blocks, generation);
+    } else {
+      Tensor.acquire(send, recv);
+      try {
+        launch(number, kind, op, peer, type(send, recv), place(send), place(recv), count, blocks);
+        state.settle(generation);
+      } finally {
+        Tensor.release(send);
+        Tensor.release(recv);
+        fence(send, recv);
+      }
+    }
+  }
+
+  /** Gives the operation under way. */
+  Work start(
+      OperationKind kind, ReduceOp op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
+      Blocks recvBlocks) {
+    long number = comm.number();
+    long count =
+        kind.check(comm.size(), comm.rank(), op, peer, send, sendBlocks, recv, recvBlocks);
+    refuseArrays(kind, send, recv, "in " + kind.method() + "Async");
+    return issue(number, kind, op, peer, send, recv, count, packed(kind, sendBlocks, recvBlocks));
+  }
+
+  private Work issue(
+      long number, OperationKind kind, ReduceOp op, int peer, Tensor send, Tensor recv, long count,
+      byte[] blocks) {
+    Tensor.acquire(send, recv);
+    boolean begun = false;
+    try {
+      if (!watched) watch(number);
+      // Made before the call: once the operation has begun nothing may fail.
+      Pending pending = new Pending(send, recv, kind.isTransfer() || state.grouped());
+      Work work = new Work(pending);
+      DataType type = type(send, recv);
+      pending.issued(
+          blocks == null
+              ? Raw.launch_async(
+                  number, kind.ordinal(), type.number(), op.number(), peer, place(send),
+                  place(recv), count, stream, timeoutMs, name)
+              : Raw.launch_blocks_async(
+                  number, kind.ordinal(), type.number(), peer, place(send), place(recv), count,
+                  blocks, stream, timeoutMs, name));
+      begun = true;
+      state.outstanding.add(pending);
+      return work;
+    } catch (InvalidArgumentException e) {
+      throw refused(kind, e);
+    } finally {
+      if (!begun) {
+        Tensor.release(send);
+        Tensor.release(recv);
+      }
+      fence(send, recv);
+    }
+  }
+
+  private void watch(long number) {
+    try {
+      CompletionPoller.watch(number);
+      watched = true;
+    } catch (DtException e) {
+      throw e;
+    } catch (RuntimeException e) {
+      Raw.comm_rank(number); // closed by another thread meanwhile, its eventfd with it: dt says so
+      throw e;
+    }
+  }
+
+  /**
+   * With copies of arrays: a call that waits must not hold an array, or no thread could collect
+   * garbage, not even one that is a rank this one waits for.
+   */
+  private void runCopied(
+      long number, OperationKind kind, ReduceOp op, int peer, Tensor send, Tensor recv, long count,
+      byte[] blocks, int generation) {
+    boolean reads = kind.sends(comm.rank(), peer) && onHeap(send);
+    boolean writes = kind.receives(comm.rank(), peer) && onHeap(recv);
+    boolean inPlace = kind.sameSize() && onHeap(send) && onHeap(recv);
+    long sendBytes = onHeap(send) ? send.bytes() : 0;
+    long recvBytes = onHeap(recv) && !inPlace ? recv.bytes() : 0;
+    Tensor.acquire(send, recv);
+    try {
+      long copy = Raw.copy_allocate(sendBytes + recvBytes);
+      try {
+        long sendPlace = onHeap(send) ? copy : place(send);
+        long recvPlace = onHeap(recv) ? inPlace ? copy : copy + sendBytes : place(recv);
+        if (reads) send.copyIn(sendPlace);
+        // What lies between blocks stays as it is.
+        if (writes && blocks != null) recv.copyIn(recvPlace);
+        launch(number, kind, op, peer, type(send, recv), sendPlace, recvPlace, count, blocks);
+        state.settle(generation);
+        if (writes) recv.copyOut(recvPlace);
+      } finally {
+        Raw.copy_free(copy);
+      }
+    } finally {
+      Tensor.release(send);
+      Tensor.release(recv);
+      fence(send, recv);
+    }
+  }
+
+  private void launch(
+      long number, OperationKind kind, ReduceOp op, int peer, DataType type, long send, long recv,
+      long count, byte[] blocks) {
+    try {
+      if (blocks == null) {
+        Raw.launch(
+            number, kind.ordinal(), type.number(), op.number(), peer, send, recv, count, stream,
+            timeoutMs, name);
+      } else {
+        Raw.launch_blocks(
+            number, kind.ordinal(), type.number(), peer, send, recv, count, blocks, stream,
+            timeoutMs, name);
+      }
+    } catch (InvalidArgumentException e) {
+      throw refused(kind, e);
+    }
+  }
+
+  /** As dt refused it, with the name of the method that was called. */
+  private RuntimeException refused(OperationKind kind, InvalidArgumentException e) {
+    RuntimeException refusal = comm.refused(e);
+    if (refusal != e) return refusal;
+    return DtException.invalidArgument(e.getMessage().replace("Comm.launch", kind.method()));
+  }
+
+  /** Null for a kind without blocks. */
+  private byte[] packed(OperationKind kind, Blocks sendBlocks, Blocks recvBlocks) {
+    if (!kind.hasBlocks()) return null;
+    if (kind == OperationKind.ALLTOALLV) return sendBlocks.packed(recvBlocks);
+    Blocks blocks = sendBlocks != null ? sendBlocks : recvBlocks;
+    return blocks == null ? Blocks.NONE : blocks.packed();
+  }
+
+  private static boolean onHeap(Tensor tensor) {
+    return tensor != null && tensor.onHeap();
+  }
+
+  private static void refuseArrays(OperationKind kind, Tensor send, Tensor recv, String where) {
+    if (!onHeap(send) && !onHeap(recv)) return;
+    throw Checks.refused(
+        kind.method(), onHeap(send) ? "send" : "recv",
+        "is an array, which may not be used " + where, "give a direct buffer");
+  }
+
+  private static long place(Tensor tensor) {
+    return tensor == null ? 0 : tensor.place();
+  }
+
+  /** Of a barrier any will do. */
+  private static DataType type(Tensor send, Tensor recv) {
+    return send != null ? send.type() : recv != null ? recv.type() : DataType.U8;
+  }
+
+  private void fence(Tensor send, Tensor recv) {
+    Reference.reachabilityFence(send);
+    Reference.reachabilityFence(recv);
+    Reference.reachabilityFence(comm);
+  }
+}
