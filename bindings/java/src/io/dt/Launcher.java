@@ -114,27 +114,24 @@ final class Launcher {
   private void runCopied(
       long number, OperationKind kind, ReduceOp op, int peer, Tensor send, Tensor recv, long count,
       byte[] blocks, int generation) {
-    boolean reads = kind.sends(comm.rank(), peer) && onHeap(send);
-    boolean writes = kind.receives(comm.rank(), peer) && onHeap(recv);
-    boolean inPlace = kind.sameSize() && onHeap(send) && onHeap(recv);
     long sendBytes = onHeap(send) ? send.bytes() : 0;
-    long recvBytes = onHeap(recv) && !inPlace ? recv.bytes() : 0;
+    long recvBytes = onHeap(recv) ? recv.bytes() : 0;
+    long recvOffset = kind.sameSize() && sendBytes == recvBytes ? 0 : sendBytes;
     Tensor.acquire(send, recv);
+    long copy = 0;
     try {
-      long copy = Raw.copy_allocate(sendBytes + recvBytes);
-      try {
-        long sendPlace = onHeap(send) ? copy : place(send);
-        long recvPlace = onHeap(recv) ? inPlace ? copy : copy + sendBytes : place(recv);
-        if (reads) send.copyIn(sendPlace);
-        // What lies between blocks stays as it is.
-        if (writes && blocks != null) recv.copyIn(recvPlace);
-        launch(number, kind, op, peer, type(send, recv), sendPlace, recvPlace, count, blocks);
-        state.settle(generation);
-        if (writes) recv.copyOut(recvPlace);
-      } finally {
-        Raw.copy_free(copy);
-      }
+      copy = Raw.copy_allocate(recvOffset + recvBytes);
+      long sendPlace = onHeap(send) ? copy : place(send);
+      long recvPlace = onHeap(recv) ? copy + recvOffset : place(recv);
+      boolean writes = onHeap(recv) && kind.receives(comm.rank(), peer);
+      if (onHeap(send) && kind.sends(comm.rank(), peer)) send.copyIn(sendPlace);
+      // What lies between blocks stays as it is.
+      if (writes && blocks != null) recv.copyIn(recvPlace);
+      launch(number, kind, op, peer, type(send, recv), sendPlace, recvPlace, count, blocks);
+      state.settle(generation);
+      if (writes) recv.copyOut(recvPlace);
     } finally {
+      Raw.copy_free(copy);
       Tensor.release(send);
       Tensor.release(recv);
       fence(send, recv);

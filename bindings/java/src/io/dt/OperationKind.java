@@ -94,7 +94,10 @@ public enum OperationKind {
     return recv != Holds.NOTHING && (peer != Peer.ROOT_RECEIVES || rank == root);
   }
 
-  /** Gives the count of elements that dt wants, after all checks. Makes no garbage. */
+  /**
+   * Gives the count of elements that dt wants, after all checks. Makes no garbage, and is short
+   * enough to be compiled into its caller, like each part of it.
+   */
   long check(
       int ranks, int rank, ReduceOp op, int peerRank, Tensor from, Blocks fromBlocks, Tensor to,
       Blocks toBlocks) {
@@ -103,37 +106,46 @@ public enum OperationKind {
     boolean one = from == to || send == Holds.NOTHING || recv == Holds.NOTHING;
     Tensor sent = sends(rank, peerRank) ? present(one ? "tensor" : "send", from) : null;
     Tensor received = receives(rank, peerRank) ? present(one ? "tensor" : "recv", to) : null;
-    if (received != null && received.readOnly()) {
-      throw Checks.refused(
-          method, one ? "tensor" : "recv", "is read-only", "give memory that may be written");
-    }
-    if (sent != null && received != null && sent.type() != received.type()) {
-      throw Checks.refused(
-          method, "recv", "is of " + received.type() + ", but send of " + sent.type(),
-          "give tensors of one type");
-    }
+    if (received != null) checkResult(one ? "tensor" : "recv", sent, received);
     if (send == Holds.COUNT_PER_RANK && recv == Holds.COUNT_PER_RANK) {
       wanted("recv", received, sent.count());
-      if (sent.count() % ranks == 0) return sent.count() / ranks;
-      throw Checks.refused(
-          method, "send",
-          "has " + sent.count() + " elements, which is no multiple of the " + ranks + " ranks",
-          "give equal parts, or blocks");
+      return part(sent, ranks);
     }
-    Tensor part = send == Holds.COUNT ? sent : received;
-    long count = part == null ? received == null ? 0 : received.count() : part.count();
-    checkSide("send", send, sent, "sendBlocks", fromBlocks, ranks, count);
-    checkSide("recv", recv, received, "recvBlocks", toBlocks, ranks, count);
-    if (send == Holds.OWN_BLOCK) {
-      toBlocks.checkOwn(method, "recvBlocks", rank, "send", sent.count());
-    }
-    if (recv == Holds.BLOCKS && send == Holds.COUNT && received != null) {
-      toBlocks.checkOwn(method, "recvBlocks", rank, "send", count);
-    }
-    if (send == Holds.BLOCKS && recv == Holds.COUNT && sent != null) {
-      fromBlocks.checkOwn(method, "sendBlocks", rank, "recv", count);
-    }
+    Tensor part = send == Holds.COUNT && sent != null ? sent : received;
+    long count = part == null ? 0 : part.count();
+    if (sent != null) checkSide("send", send, sent, "sendBlocks", fromBlocks, ranks, count);
+    if (received != null) checkSide("recv", recv, received, "recvBlocks", toBlocks, ranks, count);
+    if (hasBlocks()) checkOwn(rank, sent, fromBlocks, received, toBlocks);
     return count;
+  }
+
+  private void checkResult(String name, Tensor sent, Tensor received) {
+    if (received.readOnly()) {
+      throw Checks.refused(method, name, "is read-only", "give memory that may be written");
+    }
+    if (sent == null || sent.type() == received.type()) return;
+    throw Checks.refused(
+        method, "recv", "is of " + received.type() + ", but send of " + sent.type(),
+        "give tensors of one type");
+  }
+
+  /** The block of this rank is as long as its part. */
+  private void checkOwn(
+      int rank, Tensor sent, Blocks fromBlocks, Tensor received, Blocks toBlocks) {
+    if (sent == null || received == null) return;
+    if (send != Holds.BLOCKS) {
+      toBlocks.checkOwn(method, "recvBlocks", rank, "send", sent.count());
+    } else if (recv != Holds.BLOCKS) {
+      fromBlocks.checkOwn(method, "sendBlocks", rank, "recv", received.count());
+    }
+  }
+
+  private long part(Tensor sent, int ranks) {
+    if (sent.count() % ranks == 0) return sent.count() / ranks;
+    throw Checks.refused(
+        method, "send",
+        "has " + sent.count() + " elements, which is no multiple of the " + ranks + " ranks",
+        "give equal parts, or blocks");
   }
 
   private void checkPeer(int ranks, int rank, int peerRank) {
@@ -156,7 +168,6 @@ public enum OperationKind {
   private void checkSide(
       String name, Holds holds, Tensor tensor, String blocksName, Blocks blocks, int ranks,
       long count) {
-    if (tensor == null) return;
     if (holds == Holds.COUNT) wanted(name, tensor, count);
     if (holds == Holds.COUNT_PER_RANK) wanted(name, tensor, count * ranks);
     if (holds != Holds.BLOCKS) return;

@@ -35,7 +35,7 @@ final class Outstanding {
     if (!queued) {
       pending.finish(); // nobody can have a handler on it yet
     } else if ((first || pending.unordered) && pending.poll()) {
-      // The poller may have slept through this end. Any other one comes after an earlier operation's.
+      // The poller may have slept through this end. Any other comes after an earlier operation's.
       CompletionPoller.wake();
     }
   }

@@ -276,8 +276,8 @@ public final class Tensor implements AutoCloseable {
 
   /**
    * Gives memory of {@link Comm#allocate} back, also that of slices, when no operation and no
-   * buffer uses it any more. Does nothing for other tensors. The garbage collector does the same, but does
-   * not know how much memory it is. May be repeated.
+   * buffer uses it any more. Does nothing for other tensors. The garbage collector does the same,
+   * but does not know how much memory it is. May be repeated.
    */
   @Override
   public void close() {

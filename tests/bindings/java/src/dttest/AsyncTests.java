@@ -235,7 +235,7 @@ final class AsyncTests {
       Comm named = world.named("a name").withTimeout(Duration.ofSeconds(30));
       long me = Thread.currentThread().getId();
       long bytes = -1;
-      // The compiler and the classes need some rounds; afterwards a round makes nothing, on any rank.
+      // The compiler and the classes need some rounds; afterwards a round makes nothing.
       for (int round = 0; round < 30; round++) {
         long before = threads.getThreadAllocatedBytes(me);
         for (int i = 0; i < 500; i++) {

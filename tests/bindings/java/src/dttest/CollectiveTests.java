@@ -145,7 +145,8 @@ final class CollectiveTests {
     loss.withTimeout(Duration.ZERO).named(null).allReduceAsync(Tensor.of(floats(1))).await();
     loss.withTimeout(Duration.ofSeconds(-1)).barrier();
     if (world.rank() == 0) {
-      Check.thrown(DtTimeoutException.class, () -> loss.allReduce(Tensor.of(one)), "loss k\u00e4se");
+      Check.thrown(
+          DtTimeoutException.class, () -> loss.allReduce(Tensor.of(one)), "loss k\u00e4se");
       job.store().set("timed out", new byte[0]);
     } else {
       job.store().get("timed out");

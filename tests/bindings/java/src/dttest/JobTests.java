@@ -201,6 +201,7 @@ final class JobTests {
   private static void batchStatistics(Comm world) throws Exception {
     float[][] rows = {{1, 10}, {}, {3, 30}};
     Tensor own = Tensor.of(rows[world.rank()]);
+    Tensor four = Tensor.of(new float[4]);
     BatchMoments moments = BatchNorm.moments(world, own, 2, 1);
     equal(Arrays.toString(moments.mean()), "[2.0, 20.0]");
     equal(Arrays.toString(moments.variance()), "[1.0, 100.0]");
@@ -209,10 +210,10 @@ final class JobTests {
     equal(Arrays.toString(sums.sum()), "[4.0, 40.0]");
     equal(Arrays.toString(sums.product()), "[2.0, 20.0]");
     thrown(
-        InvalidArgumentException.class, () -> BatchNorm.moments(world, Tensor.of(new float[4]), 3, 1),
+        InvalidArgumentException.class, () -> BatchNorm.moments(world, four, 3, 1),
         "has 4 elements, which are no whole samples of 3 channels x 1");
     thrown(
-        InvalidArgumentException.class, () -> BatchNorm.moments(world, Tensor.of(new float[4]), 0, 1),
+        InvalidArgumentException.class, () -> BatchNorm.moments(world, four, 0, 1),
         "channels is 0");
     thrown(
         InvalidArgumentException.class,
@@ -256,7 +257,8 @@ final class JobTests {
   }
 
   private static void kept(Comm world) {
-    List<Param> params = List.of(new Param("a", 5000, DataType.F32), new Param("b", 5000, DataType.F32));
+    List<Param> params =
+        List.of(new Param("a", 5000, DataType.F32), new Param("b", 5000, DataType.F32));
     try (Reducer reducer = new Reducer(world, params)) {
       for (int step = 0; step < 100; step++) {
         FloatBuffer checked = Ranks.pattern(world.rank(), 5000);

@@ -8,6 +8,7 @@ public final class Main {
   /** @param words none: all */
   public static void main(String[] words) {
     SafetyTests.add();
+    ArgumentTests.add();
     MatrixTests.add();
     CollectiveTests.add();
     BlockTests.add();

@@ -92,7 +92,8 @@ final class MatrixTests {
   /** The blocks of all ranks, one behind the other, or in reverse order with gaps of two. */
   static double[] joined(long[] counts, boolean gaps, IntFunction<double[]> part) {
     long[] offsets = offsets(counts, gaps);
-    double[] values = new double[(int) Arrays.stream(counts).sum() + (gaps ? 2 * counts.length : 0)];
+    int size = (int) Arrays.stream(counts).sum() + (gaps ? 2 * counts.length : 0);
+    double[] values = new double[size];
     Arrays.fill(values, UNTOUCHED);
     for (int r = 0; r < counts.length; r++) {
       System.arraycopy(part.apply(r), 0, values, (int) offsets[r], (int) counts[r]);
@@ -216,7 +217,8 @@ final class MatrixTests {
         case ALLREDUCE, REDUCE, ALLGATHER, GATHER -> part(rank, root, count);
         case REDUCE_SCATTER, ALLTOALL -> joined(equal, false, r -> part(rank, r, count));
         case SCATTER -> rank != root ? null : joined(equal, false, r -> part(root, r, count));
-        case ALLTOALLV -> joined(sendCounts(), (gaps & 1) != 0, r -> part(rank, r, uneven(rank, r)));
+        case ALLTOALLV ->
+            joined(sendCounts(), (gaps & 1) != 0, r -> part(rank, r, uneven(rank, r)));
         case SCATTERV -> rank != root ? null
             : joined(sendCounts(), (gaps & 1) != 0, r -> part(root, r, uneven(root, r)));
         case GATHERV, ALLGATHERV -> part(rank, root, uneven(rank, root));
@@ -255,6 +257,12 @@ final class MatrixTests {
     }
   }
 
+  private static double[] sentTo(int n, int rank) {
+    double[] values = new double[n];
+    for (int r = 0; r < n; r++) values[r] = value(rank, r, 0);
+    return values;
+  }
+
   /** The smaller tensor is this rank's part of the larger one, or both are the same. */
   private static void inPlace(Comm world, Storage storage) {
     int n = world.size();
@@ -283,6 +291,9 @@ final class MatrixTests {
     world.reduceScatter(whole.tensor(), whole.tensor().slice(2 * rank, 2), ReduceOp.MIN);
     equal(whole.read()[2 * rank + 1], value(rank, 0, 1));
     // Arrays are copied, so even this may use one.
-    if (storage.onHeap()) world.allToAll(whole.tensor(), whole.tensor());
+    if (!storage.onHeap()) return;
+    Storage.Place turned = storage.make(world, sentTo(n, rank));
+    world.allToAll(turned.tensor(), turned.tensor());
+    for (int r = 0; r < n; r++) equal(turned.read()[r], value(r, rank, 0));
   }
 }

@@ -50,6 +50,7 @@ final class ProcessTests {
       test("a program that leaves everything open ends well: " + end, () -> leftOpen(end));
     }
     test("the libraries are those of the jar", ProcessTests::libraries);
+    test("the manifest enables native access", ProcessTests::manifest);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
     test("waiting for no work may be the first call", ProcessTests::awaitFirst);
@@ -181,6 +182,12 @@ final class ProcessTests {
         for (Path each : files.toList()) Files.delete(each);
       }
       Files.delete(empty);
+    }
+  }
+
+  private static void manifest() throws Exception {
+    try (var jar = new java.util.jar.JarFile(jar())) {
+      equal(jar.getManifest().getMainAttributes().getValue("Enable-Native-Access"), "ALL-UNNAMED");
     }
   }
 
