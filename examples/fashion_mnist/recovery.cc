@@ -88,7 +88,7 @@ void Trainer::take_over(Trainer* former) {
   const Checkpoint& own = former->state_;
   const int64_t done[3] = {own.step, static_cast<int64_t>(own.evaluations.size()), own.epoch};
   std::vector<std::array<int64_t, 3>> all(static_cast<size_t>(world_size_));
-  comm_.allgather(done, all.front().data(), 3);
+  comm_.allgather(done, {all.front().data(), 3 * all.size()});
   const auto furthest =
       static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
 
@@ -98,9 +98,9 @@ void Trainer::take_over(Trainer* former) {
     bytes = pack_checkpoint(own);
   }
   int64_t head[2] = {static_cast<int64_t>(bytes.size()), former->saved_step_};
-  comm_.broadcast(head, 2, furthest);
+  comm_.broadcast(head, furthest);
   bytes.resize(static_cast<size_t>(head[0]));
-  comm_.broadcast(reinterpret_cast<uint8_t*>(bytes.data()), head[0], furthest);
+  comm_.broadcast({bytes.data(), head[0], DT_U8}, furthest);
   Checkpoint state;
   const Error error = unpack_checkpoint(bytes, "from another rank", state_.shape, &state);
   if (!error.empty()) throw std::runtime_error(error);

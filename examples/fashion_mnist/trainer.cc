@@ -158,7 +158,7 @@ void Trainer::train_step(const int64_t* indices) {
   totals_[0] = score.loss_sum;
   totals_[1] = static_cast<double>(score.correct);
   std::optional<dt::Work> totals_done;
-  if (reducer_) totals_done = comm_.allreduce_async(totals_, totals_, 2, DT_SUM);
+  if (reducer_) totals_done = comm_.allreduce_async(totals_);
 
   // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
   network_.backward(gradients_, [this](int parameter) {
@@ -206,7 +206,7 @@ void Trainer::evaluate() {
     totals[0] += score.loss_sum;
     totals[1] += static_cast<double>(score.correct);
   }
-  comm_.allreduce(totals, totals, 2, DT_SUM);
+  comm_.allreduce(totals);
   const auto images = static_cast<double>(test_.count());
   state_.evaluations.push_back({state_.step, totals[0] / images, totals[1] / images});
   progress_.resume();

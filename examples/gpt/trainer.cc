@@ -124,7 +124,7 @@ void Trainer::train_step() {
 
 /// Collective: the mean over the global batch.
 void Trainer::read_loss() {
-  comm_.allreduce(network_->loss(), network_->loss(), 1, DT_SUM, device_->stream());
+  comm_.allreduce({network_->loss(), 1}, DT_SUM, dt::on_stream(device_->stream()));
   const auto tokens = static_cast<double>(options_.batch * options_.shape.length);
   const double loss = network_->read_loss() / tokens;
   if (!std::isfinite(loss)) {

@@ -53,7 +53,7 @@ class DistributedDataParallel {
     for (const torch::Tensor& buffer : module.buffers()) state.push_back(buffer);
     for (const torch::Tensor& tensor : state) {
       TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(), "not plain host memory");
-      comm->broadcast(tensor.data_ptr(), tensor.numel(), dtype_of(tensor), 0);
+      comm->broadcast({tensor.data_ptr(), tensor.numel(), dtype_of(tensor)}, 0);
     }
     return reducer;
   }
@@ -106,7 +106,7 @@ int main() try {
       sums[0] += loss.item<double>() * static_cast<double>(batch.numel());
       sums[1] += static_cast<double>((logits.argmax(1) == truth).sum().item<int64_t>());
     }
-    comm.allreduce(sums, sums, 2);
+    comm.allreduce(sums);
     if (place.rank == 0) {
       std::printf("epoch %2d  loss %.5f  right %.1f %%\n", static_cast<int>(epoch) + 1,
                   sums[0] / kPoints, 100 * sums[1] / kPoints);

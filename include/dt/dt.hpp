@@ -8,12 +8,14 @@
  *
  *  1. A status that is not DT_OK is thrown as dt::Error. Destructors and close() never throw.
  *  2. Out flags are bool or std::optional results.
- *  3. Collectives come in two forms: `allreduce` returns when the result is there, or on a CUDA
- *     communicator when it is ordered on the stream; `allreduce_async` returns a Work. Both exist
- *     for typed pointers (dtype deduced by dtype_of) and for void pointers with a dt_dtype.
- *  4. Buffers belong to dt from the call to the completion of its Work, also if the Work object is
+ *  3. Collectives take views: a vector, an array, a span, or {pointer, count} of a type that
+ *     dtype_of knows; of other memory {pointer, count, dtype}. Counts and dtypes that do not fit
+ *     together are an Error before anything moves. A view of an array's part is view.part().
+ *  4. Collectives come in two forms: `allreduce` returns when the result is there, or on a CUDA
+ *     communicator when it is ordered on the stream; `allreduce_async` returns a Work.
+ *  5. Buffers belong to dt from the call to the completion of its Work, also if the Work object is
  *     destroyed before.
- *  5. An object that was moved from or closed holds NULL; dt refuses it with
+ *  6. An object that was moved from or closed holds NULL; dt refuses it with
  *     DT_ERR_INVALID_ARGUMENT.
  */
 
@@ -24,6 +26,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,7 +78,6 @@ class Error : public std::exception {
 template <class T>
 struct dtype_of;
 
-#ifndef SWIG
 template <dt_dtype D>
 struct dtype_constant {
   static constexpr dt_dtype value = D;
@@ -103,46 +105,25 @@ struct dtype_of<double> : dtype_constant<DT_F64> {};
 
 namespace detail {
 
-inline void check(dt_status status) {
-  if (status == DT_OK) return;
+/** What is known of an error that no peer caused. */
+inline dt_error_info no_info() {
   dt_error_info info;
   dt_error_info_init(&info);
-  if (dt_last_error_info(&info) != DT_OK) {
-    dt_error_info_init(&info);
-    info.rank = -1;
-    info.sequence = -1;
-  }
+  info.rank = -1;
+  info.sequence = -1;
+  return info;
+}
+
+inline void check(dt_status status) {
+  if (status == DT_OK) return;
+  dt_error_info info = no_info();
+  if (dt_last_error_info(&info) != DT_OK) info = no_info();
   throw Error(status, info, dt_last_error());
 }
 
-/** Owns one C handle. */
-template <class T, void (*Destroy)(T*)>
-class Handle {
- public:
-  Handle() noexcept = default;
-  explicit Handle(T* handle) noexcept : handle_(handle) {}
-  Handle(Handle&& other) noexcept : handle_(other.release()) {}
-  Handle& operator=(Handle&& other) noexcept {
-    if (this != &other) {
-      close();
-      handle_ = other.release();
-    }
-    return *this;
-  }
-  ~Handle() { close(); }
-
-  T* get() const noexcept { return handle_; }
-  T* release() noexcept { return std::exchange(handle_, nullptr); }
-  void close() noexcept { Destroy(release()); }
-  /** Where a create function puts its handle. */
-  T** out() noexcept {
-    close();
-    return &handle_;
-  }
-
- private:
-  T* handle_ = nullptr;
-};
+[[noreturn]] inline void refuse(const std::string& message) {
+  throw Error(DT_ERR_INVALID_ARGUMENT, no_info(), message);
+}
 
 /** Calls `read(buffer, capacity_bytes, &whole_bytes)` until everything fits; it may grow meanwhile.
  */
@@ -160,11 +141,13 @@ std::string read_all(Read read) {
 }
 
 /** The same for text that dt ends with a NUL. */
-template <class Read>
-std::string read_text(Read read) {
-  std::string text = read_all(read);
+inline std::string without_nul(std::string text) {
   if (!text.empty()) text.pop_back();
   return text;
+}
+template <class Read>
+std::string read_text(Read read) {
+  return without_nul(read_all(read));
 }
 
 inline std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
@@ -179,9 +162,48 @@ inline int32_t count32(std::size_t count) noexcept {
   return count > 0x7fffffff ? -1 : static_cast<int32_t>(count);
 }
 
-template <class T>
-struct identity {
-  using type = T;
+/** Owns one C handle. */
+template <class T, void (*Destroy)(T*)>
+class Handle {
+ public:
+  /** Takes the handle. */
+  explicit Handle(T* handle) noexcept : handle_(handle) {}
+  Handle(Handle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      close();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Handle() { close(); }
+
+  void close() noexcept { Destroy(std::exchange(handle_, nullptr)); }
+  T* get_handle() const noexcept { return handle_; }
+
+ protected:
+  Handle() noexcept = default;
+  /** Calls a function of dt.h that takes the handle first. */
+  template <class Function, class... Args>
+  void call(Function function, Args... args) const {
+    check(function(handle_, args...));
+  }
+  /** One whose last parameter gives the result. */
+  template <class Value, class Function, class... Args>
+  Value ask(Function function, Args... args) const {
+    Value value{};
+    check(function(handle_, args..., &value));
+    return value;
+  }
+  /** One that ends with a buffer, its capacity and where it says how many bytes there are. */
+  template <class Function, class... Args>
+  std::string read(Function function, Args... args) const {
+    return read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+      return function(handle_, args..., buffer, capacity_bytes, out_bytes);
+    });
+  }
+
+  T* handle_ = nullptr;
 };
 
 /** Numbers to have for so many channels; what dt refuses needs no memory. */
@@ -189,8 +211,35 @@ inline std::size_t channel_room(int64_t channels) {
   return channels > 0 && channels <= int64_t{1} << 24 ? static_cast<std::size_t>(channels) : 1;
 }
 
+inline int64_t dtype_bytes(dt_dtype dtype) noexcept {
+  switch (dtype) {
+    case DT_I8:
+    case DT_U8: return 1;
+    case DT_F16:
+    case DT_BF16: return 2;
+    case DT_I32:
+    case DT_U32:
+    case DT_F32: return 4;
+    default: return 8;
+  }
+}
+
+inline std::string kind_name(dt_kind kind) {
+  constexpr const char* kNames[] = {"allreduce",      "reduce",    "broadcast", "allgather",
+                                    "reduce_scatter", "barrier",   "send",      "recv",
+                                    "alltoall",       "alltoallv", "gather",    "gatherv",
+                                    "scatter",        "scatterv",  "allgatherv"};
+  return kNames[kind];
+}
+
+/** Whether T* is memory of elements that a `Void*` may point to. */
+template <class T, class Void, class = decltype(dtype_of<std::remove_cv_t<T>>::value)>
+using if_elements = std::enable_if_t<std::is_convertible<T*, Void*>::value>;
+/** What `Range` holds one behind the other. */
+template <class Range>
+using element_of = std::remove_pointer_t<decltype(std::declval<Range&>().data())>;
+
 }  // namespace detail
-#endif  // SWIG
 
 /** Release of the library: "0.1.0". */
 inline std::string version() { return dt_version(); }
@@ -204,46 +253,29 @@ inline std::string status_name(dt_status status) { return dt_status_name(status)
 inline std::string last_error() { return dt_last_error(); }
 
 /** Settings of a job before it starts. */
-class Config {
+class Config : public detail::Handle<dt_config, dt_config_destroy> {
  public:
+  using Handle::Handle;
   /** Reads all sources of configuration. */
-  Config() { detail::check(dt_config_create(nullptr, handle_.out())); }
+  Config() { detail::check(dt_config_create(nullptr, &handle_)); }
   /** Reads `path` instead of ./dt.toml. */
   explicit Config(const std::string& path) {
-    detail::check(dt_config_create(path.c_str(), handle_.out()));
+    detail::check(dt_config_create(path.c_str(), &handle_));
   }
-  /** Takes the handle. */
-  explicit Config(dt_config* handle) noexcept : handle_(handle) {}
-  Config(Config&&) noexcept = default;
-  Config& operator=(Config&&) noexcept = default;
-  Config(const Config&) = delete;
-  Config& operator=(const Config&) = delete;
 
   void set(const std::string& key, const std::string& value) {
-    detail::check(dt_config_set(get_handle(), key.c_str(), value.c_str()));
+    call(dt_config_set, key.c_str(), value.c_str());
   }
   std::string get(const std::string& key) const {
-    return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-      return dt_config_get(get_handle(), key.c_str(), buffer, capacity_bytes, out_bytes);
-    });
+    return detail::without_nul(read(dt_config_get, key.c_str()));
   }
   /** JSON: {key: {"value":, "source":}}. */
-  std::string dump() const {
-    return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-      return dt_config_dump(get_handle(), buffer, capacity_bytes, out_bytes);
-    });
-  }
+  std::string dump() const { return detail::without_nul(read(dt_config_dump)); }
   /** The sink must not throw. `user_data` is borrowed until every job made from this is destroyed.
    */
   void set_log_sink(dt_log_sink sink, void* user_data) {
-    detail::check(dt_config_set_log_sink(get_handle(), sink, user_data));
+    call(dt_config_set_log_sink, sink, user_data);
   }
-
-  void close() noexcept { handle_.close(); }
-  dt_config* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_config, dt_config_destroy> handle_;
 };
 
 /** Where a rank stands; fields as in dt_place. */
@@ -264,45 +296,24 @@ struct Place {
 
 /** One asynchronous operation. Destroying it detaches the operation, which still borrows its
  * buffers. */
-class Work {
+class Work : public detail::Handle<dt_work, dt_work_destroy> {
  public:
-  /** Takes the handle. */
-  explicit Work(dt_work* handle) noexcept : handle_(handle) {}
-  Work(Work&&) noexcept = default;
-  Work& operator=(Work&&) noexcept = default;
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
+  using Handle::Handle;
 
   /** Whether it has completed; throws once it failed. */
-  bool test() const {
-    int32_t done = 0;
-    detail::check(dt_work_test(get_handle(), &done));
-    return done != 0;
-  }
+  bool test() const { return ask<int32_t>(dt_work_test) != 0; }
   /** False when the time was over first, which cancels nothing; throws if the operation failed. */
-  bool wait(int64_t timeout_ms = -1) const {
-    int32_t done = 0;
-    detail::check(dt_work_wait(get_handle(), timeout_ms, &done));
-    return done != 0;
-  }
+  bool wait(int64_t timeout_ms = -1) const { return ask<int32_t>(dt_work_wait, timeout_ms) != 0; }
   /** Orders the work before later work on `stream` and returns at once. */
-  void wait_stream(dt_stream stream) const {
-    detail::check(dt_work_wait_stream(get_handle(), stream));
-  }
+  void wait_stream(dt_stream stream) const { call(dt_work_wait_stream, stream); }
   /** Why it failed; none while it runs and on success. */
   std::optional<Error> error() const {
     dt_error_info info;
     dt_error_info_init(&info);
-    detail::check(dt_work_error_info(get_handle(), &info));
+    call(dt_work_error_info, &info);
     if (info.status == DT_OK) return std::nullopt;
-    return Error(info.status, info, dt_work_error(get_handle()));
+    return Error(info.status, info, dt_work_error(handle_));
   }
-
-  void close() noexcept { handle_.close(); }
-  dt_work* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_work, dt_work_destroy> handle_;
 };
 
 /** Index of the first completed work, failed or not (ask it); none when the time was over first. */
@@ -318,6 +329,67 @@ inline std::optional<int32_t> wait_any(const std::vector<const Work*>& works,
   return index;
 }
 
+/**
+ * Elements of one dtype in memory that lives elsewhere. Made of what has data() and size(), of an
+ * array, or of a pointer and a count. View is memory that may be written, ConstView is only read.
+ */
+template <class Void>
+struct BasicView {
+  Void* data = nullptr;
+  int64_t count = 0; /**< elements */
+  dt_dtype dtype = DT_U8;
+
+  BasicView() noexcept = default;
+  BasicView(Void* memory, int64_t elements, dt_dtype type) noexcept
+      : data(memory), count(elements), dtype(type) {}
+  template <class T, class Count, class = detail::if_elements<T, Void>,
+            class = std::enable_if_t<std::is_integral<Count>::value>>
+  BasicView(T* memory, Count elements) noexcept
+      : BasicView(memory, static_cast<int64_t>(elements), dtype_of<std::remove_cv_t<T>>::value) {}
+  template <class T, std::size_t N, class = detail::if_elements<T, Void>>
+  BasicView(T (&array)[N]) noexcept : BasicView(array, N) {}
+  template <class Range, class T = detail::element_of<Range>, class = detail::if_elements<T, Void>>
+  BasicView(Range&& range) : BasicView(range.data(), range.size()) {}
+  template <class Other, class = std::enable_if_t<!std::is_same<Other, Void>::value &&
+                                                  std::is_convertible<Other*, Void*>::value>>
+  BasicView(const BasicView<Other>& other) noexcept
+      : BasicView(other.data, other.count, other.dtype) {}
+
+  /** `elements` of it from `first` on: an own part, for an operation in place. */
+  BasicView part(int64_t first, int64_t elements) const {
+    if (first < 0 || elements < 0 || first > count - elements) {
+      detail::refuse("part: elements " + std::to_string(first) + " to " +
+                     std::to_string(first + elements) + " of a view of " + std::to_string(count));
+    }
+    using Byte = std::conditional_t<std::is_const<Void>::value, const char, char>;
+    return {static_cast<Byte*>(data) + first * detail::dtype_bytes(dtype), elements, dtype};
+  }
+};
+using View = BasicView<void>;
+using ConstView = BasicView<const void>;
+
+/** How many elements each rank has in a view, and where they begin; without offsets they lie one
+ * behind the other, in rank order. Made of the counts alone, or of {counts, offsets}. */
+struct Blocks {
+  ConstView counts;  /**< an int64_t for each rank */
+  ConstView offsets; /**< likewise, or empty */
+
+  /** Of ranks that are not the root. */
+  Blocks() noexcept = default;
+  template <class Counts,
+            class = std::enable_if_t<std::is_convertible<const Counts&, ConstView>::value>>
+  Blocks(const Counts& block_counts, ConstView block_offsets = {})
+      : counts(block_counts), offsets(block_offsets) {}
+};
+
+/** What an operation may be told besides its data. */
+struct CallOptions {
+  const char* name = nullptr; /**< in messages and traces, equal on all ranks */
+  int64_t timeout_ms = 0;     /**< limit of this operation; 0: the communicator's; < 0: none */
+  dt_stream stream = nullptr; /**< CUDA stream that produces what is sent */
+};
+inline CallOptions on_stream(dt_stream stream) { return {nullptr, 0, stream}; }
+
 /** Of each channel, over all ranks, as dt_batch_moments() gives them. */
 struct BatchMoments {
   std::vector<double> mean;
@@ -332,65 +404,42 @@ struct BatchGradientSums {
 };
 
 /** An ordered set of ranks that runs collectives. Counts are elements, never bytes. */
-class Comm {
+class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
  public:
-  /** Takes the handle. */
-  explicit Comm(dt_comm* handle) noexcept : handle_(handle) {}
-  Comm(Comm&&) noexcept = default;
-  Comm& operator=(Comm&&) noexcept = default;
-  Comm(const Comm&) = delete;
-  Comm& operator=(const Comm&) = delete;
+  using Handle::Handle;
 
-  int32_t rank() const {
-    int32_t value = 0;
-    detail::check(dt_comm_rank(get_handle(), &value));
-    return value;
-  }
-  int32_t size() const {
-    int32_t value = 0;
-    detail::check(dt_comm_size(get_handle(), &value));
-    return value;
-  }
+  int32_t rank() const { return ask<int32_t>(dt_comm_rank); }
+  int32_t size() const { return ask<int32_t>(dt_comm_size); }
   int32_t world_rank(int32_t comm_rank) const {
-    int32_t value = 0;
-    detail::check(dt_comm_world_rank(get_handle(), comm_rank, &value));
-    return value;
+    return ask<int32_t>(dt_comm_world_rank, comm_rank);
   }
   /** 0: no limit; < 0: collective.timeout_ms again. */
-  void set_timeout(int64_t timeout_ms) {
-    detail::check(dt_comm_set_timeout(get_handle(), timeout_ms));
-  }
+  void set_timeout(int64_t timeout_ms) { call(dt_comm_set_timeout, timeout_ms); }
   /** Throws the error that broke the communicator. */
-  void check() const { detail::check(dt_comm_check(get_handle())); }
+  void check() const { call(dt_comm_check); }
   /** Collective. None where `color` is negative. */
   std::optional<Comm> split(int32_t color, int32_t key) {
-    detail::Handle<dt_comm, dt_comm_destroy> part;
-    detail::check(dt_comm_split(get_handle(), color, key, part.out()));
-    if (part.get() == nullptr) return std::nullopt;
-    return Comm(part.release());
+    Comm part(ask<dt_comm*>(dt_comm_split, color, key));
+    if (part.get_handle() == nullptr) return std::nullopt;
+    return part;
   }
   /** Collective over the ranks that live: they go on after a failure. See dt_comm_shrink(). */
-  Comm shrink() {
-    detail::Handle<dt_comm, dt_comm_destroy> smaller;
-    detail::check(dt_comm_shrink(get_handle(), smaller.out()));
-    return Comm(smaller.release());
-  }
+  Comm shrink() { return Comm(ask<dt_comm*>(dt_comm_shrink)); }
   /** An eventfd owned by the communicator: readable when works have completed. */
-  int32_t work_fd() const {
-    int32_t fd = -1;
-    detail::check(dt_work_fd(get_handle(), &fd));
-    return fd;
-  }
+  int32_t work_fd() const { return ask<int32_t>(dt_work_fd); }
   /** Zeroed memory that all local ranks reach: reductions copy nothing. Ends with mem_free(). */
-  void* mem_alloc(int64_t bytes) {
-    void* pointer = nullptr;
-    detail::check(dt_mem_alloc(get_handle(), bytes, &pointer));
-    return pointer;
+  void* mem_alloc(int64_t bytes) { return ask<void*>(dt_mem_alloc, bytes); }
+  template <class T>
+  T* alloc(int64_t count) {
+    constexpr auto kElementBytes = static_cast<int64_t>(sizeof(T));
+    // A product that does not fit becomes a size that dt refuses.
+    return static_cast<T*>(
+        mem_alloc(count > INT64_MAX / kElementBytes ? -1 : count * kElementBytes));
   }
-  void mem_free(void* pointer) { detail::check(dt_mem_free(get_handle(), pointer)); }
+  void mem_free(void* pointer) { call(dt_mem_free, pointer); }
 
-  void group_begin() { detail::check(dt_group_begin(get_handle())); }
-  void group_end() { detail::check(dt_group_end(get_handle())); }
+  void group_begin() { call(dt_group_begin); }
+  void group_end() { call(dt_group_end); }
   /** What `operations` calls on this communicator is carried out as one. */
   template <class F>
   void group(F&& operations) {
@@ -404,187 +453,146 @@ class Comm {
     group_end();
   }
 
-  // Each collective: blocking, then with a Work.
+  // Each collective: blocking, then with a Work. In place is the form with one view; else a rank's
+  // own part, view.part(), may lie where dt_collective says.
 
-  void allreduce(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                 dt_reduce_op op = DT_SUM, dt_stream stream = nullptr) {
-    detail::check(dt_allreduce(get_handle(), send, recv, count, dtype, op, stream, nullptr));
+  void allreduce(ConstView send, View recv, dt_reduce_op op = DT_SUM,
+                 const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_ALLREDUCE, send, 1, recv, 1, 0, options), op);
   }
-  Work allreduce_async(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                       dt_reduce_op op = DT_SUM, dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_allreduce(get_handle(), send, recv, count, dtype, op, stream, &work));
-    return Work(work);
+  Work allreduce_async(ConstView send, View recv, dt_reduce_op op = DT_SUM,
+                       const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_ALLREDUCE, send, 1, recv, 1, 0, options), op);
   }
-
-  void reduce(const void* send, void* recv, int64_t count, dt_dtype dtype, dt_reduce_op op,
-              int32_t root, dt_stream stream = nullptr) {
-    detail::check(dt_reduce(get_handle(), send, recv, count, dtype, op, root, stream, nullptr));
+  void allreduce(View values, dt_reduce_op op = DT_SUM, const CallOptions& options = {}) {
+    allreduce(values, values, op, options);
   }
-  Work reduce_async(const void* send, void* recv, int64_t count, dt_dtype dtype, dt_reduce_op op,
-                    int32_t root, dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_reduce(get_handle(), send, recv, count, dtype, op, root, stream, &work));
-    return Work(work);
+  Work allreduce_async(View values, dt_reduce_op op = DT_SUM, const CallOptions& options = {}) {
+    return allreduce_async(values, values, op, options);
   }
 
-  void broadcast(void* buffer, int64_t count, dt_dtype dtype, int32_t root,
-                 dt_stream stream = nullptr) {
-    detail::check(dt_broadcast(get_handle(), buffer, count, dtype, root, stream, nullptr));
+  /** Where this rank is not the root, `recv` is ignored and may be {}. */
+  void reduce(ConstView send, View recv, int32_t root, dt_reduce_op op = DT_SUM,
+              const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_REDUCE, send, 1, recv, at(root), root, options), op);
   }
-  Work broadcast_async(void* buffer, int64_t count, dt_dtype dtype, int32_t root,
-                       dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_broadcast(get_handle(), buffer, count, dtype, root, stream, &work));
-    return Work(work);
+  Work reduce_async(ConstView send, View recv, int32_t root, dt_reduce_op op = DT_SUM,
+                    const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_REDUCE, send, 1, recv, at(root), root, options), op);
   }
-
-  /** `recv` holds size() * count elements. */
-  void allgather(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                 dt_stream stream = nullptr) {
-    detail::check(dt_allgather(get_handle(), send, recv, count, dtype, stream, nullptr));
+  void reduce(View values, int32_t root, dt_reduce_op op = DT_SUM,
+              const CallOptions& options = {}) {
+    reduce(values, values, root, op, options);
   }
-  Work allgather_async(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                       dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_allgather(get_handle(), send, recv, count, dtype, stream, &work));
-    return Work(work);
+  Work reduce_async(View values, int32_t root, dt_reduce_op op = DT_SUM,
+                    const CallOptions& options = {}) {
+    return reduce_async(values, values, root, op, options);
   }
 
-  /** `send` holds size() * count elements. */
-  void reduce_scatter(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                      dt_reduce_op op = DT_SUM, dt_stream stream = nullptr) {
-    detail::check(dt_reduce_scatter(get_handle(), send, recv, count, dtype, op, stream, nullptr));
+  void broadcast(View values, int32_t root, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_BROADCAST, values, 1, values, 1, root, options));
   }
-  Work reduce_scatter_async(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                            dt_reduce_op op = DT_SUM, dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_reduce_scatter(get_handle(), send, recv, count, dtype, op, stream, &work));
-    return Work(work);
+  Work broadcast_async(View values, int32_t root, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_BROADCAST, values, 1, values, 1, root, options));
   }
 
-  /** Both hold size() * count elements and may not overlap. */
-  void alltoall(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                dt_stream stream = nullptr) {
-    detail::check(dt_alltoall(get_handle(), send, recv, count, dtype, stream, nullptr));
+  /** `recv` is size() times as large as `send`. */
+  void allgather(ConstView send, View recv, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_ALLGATHER, send, 1, recv, size(), 0, options));
   }
-  Work alltoall_async(const void* send, void* recv, int64_t count, dt_dtype dtype,
-                      dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_alltoall(get_handle(), send, recv, count, dtype, stream, &work));
-    return Work(work);
+  Work allgather_async(ConstView send, View recv, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_ALLGATHER, send, 1, recv, size(), 0, options));
   }
 
-  /** The arrays have size() entries; offsets may be NULL: one behind the other, in rank order. */
-  void alltoallv(const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                 void* recv, const int64_t* recv_counts, const int64_t* recv_offsets,
-                 dt_dtype dtype, dt_stream stream = nullptr) {
-    detail::check(dt_alltoallv(get_handle(), send, send_counts, send_offsets, recv, recv_counts,
-                               recv_offsets, dtype, stream, nullptr));
+  /** `send` is size() times as large as `recv`. */
+  void reduce_scatter(ConstView send, View recv, dt_reduce_op op = DT_SUM,
+                      const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_REDUCE_SCATTER, send, size(), recv, 1, 0, options), op);
   }
-  Work alltoallv_async(const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                       void* recv, const int64_t* recv_counts, const int64_t* recv_offsets,
-                       dt_dtype dtype, dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_alltoallv(get_handle(), send, send_counts, send_offsets, recv, recv_counts,
-                               recv_offsets, dtype, stream, &work));
-    return Work(work);
+  Work reduce_scatter_async(ConstView send, View recv, dt_reduce_op op = DT_SUM,
+                            const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_REDUCE_SCATTER, send, size(), recv, 1, 0, options), op);
   }
 
-  /** On root `recv` holds size() * count elements; elsewhere it may be NULL. */
-  void gather(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
-              dt_stream stream = nullptr) {
-    detail::check(dt_gather(get_handle(), send, recv, count, dtype, root, stream, nullptr));
+  /** Both have a part for each rank and may not overlap. */
+  void alltoall(ConstView send, View recv, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_ALLTOALL, send, size(), recv, size(), 0, options));
   }
-  Work gather_async(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
-                    dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_gather(get_handle(), send, recv, count, dtype, root, stream, &work));
-    return Work(work);
+  Work alltoall_async(ConstView send, View recv, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_ALLTOALL, send, size(), recv, size(), 0, options));
   }
-
-  /** recv, counts and offsets matter on root alone. */
-  void gatherv(const void* send, int64_t send_count, void* recv, const int64_t* counts,
-               const int64_t* offsets, dt_dtype dtype, int32_t root, dt_stream stream = nullptr) {
-    detail::check(dt_gatherv(get_handle(), send, send_count, recv, counts, offsets, dtype, root,
-                             stream, nullptr));
+  void alltoallv(ConstView send, const Blocks& to, View recv, const Blocks& from,
+                 const CallOptions& options = {}) {
+    run(in_blocks(DT_KIND_ALLTOALLV, send, &to, recv, &from, 0, options));
   }
-  Work gatherv_async(const void* send, int64_t send_count, void* recv, const int64_t* counts,
-                     const int64_t* offsets, dt_dtype dtype, int32_t root,
-                     dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_gatherv(get_handle(), send, send_count, recv, counts, offsets, dtype, root,
-                             stream, &work));
-    return Work(work);
+  Work alltoallv_async(ConstView send, const Blocks& to, View recv, const Blocks& from,
+                       const CallOptions& options = {}) {
+    return start(in_blocks(DT_KIND_ALLTOALLV, send, &to, recv, &from, 0, options));
   }
 
-  /** On root `send` holds size() * count elements; elsewhere it may be NULL. */
-  void scatter(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
-               dt_stream stream = nullptr) {
-    detail::check(dt_scatter(get_handle(), send, recv, count, dtype, root, stream, nullptr));
+  /** On the root `recv` is size() times as large as `send`; elsewhere it is ignored. */
+  void gather(ConstView send, View recv, int32_t root, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_GATHER, send, 1, recv, at(root) * size(), root, options));
   }
-  Work scatter_async(const void* send, void* recv, int64_t count, dt_dtype dtype, int32_t root,
-                     dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_scatter(get_handle(), send, recv, count, dtype, root, stream, &work));
-    return Work(work);
+  Work gather_async(ConstView send, View recv, int32_t root, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_GATHER, send, 1, recv, at(root) * size(), root, options));
   }
-
-  /** send, counts and offsets matter on root alone. */
-  void scatterv(const void* send, const int64_t* counts, const int64_t* offsets, void* recv,
-                int64_t recv_count, dt_dtype dtype, int32_t root, dt_stream stream = nullptr) {
-    detail::check(dt_scatterv(get_handle(), send, counts, offsets, recv, recv_count, dtype, root,
-                              stream, nullptr));
+  /** `recv` and `from` matter on the root alone. */
+  void gatherv(ConstView send, View recv, const Blocks& from, int32_t root,
+               const CallOptions& options = {}) {
+    run(in_blocks(DT_KIND_GATHERV, send, nullptr, recv, at(root) ? &from : nullptr, root, options));
   }
-  Work scatterv_async(const void* send, const int64_t* counts, const int64_t* offsets, void* recv,
-                      int64_t recv_count, dt_dtype dtype, int32_t root,
-                      dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_scatterv(get_handle(), send, counts, offsets, recv, recv_count, dtype, root,
-                              stream, &work));
-    return Work(work);
+  Work gatherv_async(ConstView send, View recv, const Blocks& from, int32_t root,
+                     const CallOptions& options = {}) {
+    return start(
+        in_blocks(DT_KIND_GATHERV, send, nullptr, recv, at(root) ? &from : nullptr, root, options));
   }
 
-  /** `counts` has size() entries, the same on all ranks; offsets may be NULL. */
-  void allgatherv(const void* send, void* recv, const int64_t* counts, const int64_t* offsets,
-                  dt_dtype dtype, dt_stream stream = nullptr) {
-    detail::check(dt_allgatherv(get_handle(), send, recv, counts, offsets, dtype, stream, nullptr));
+  /** On the root `send` is size() times as large as `recv`; elsewhere it is ignored. */
+  void scatter(ConstView send, View recv, int32_t root, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_SCATTER, send, at(root) * size(), recv, 1, root, options));
   }
-  Work allgatherv_async(const void* send, void* recv, const int64_t* counts, const int64_t* offsets,
-                        dt_dtype dtype, dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_allgatherv(get_handle(), send, recv, counts, offsets, dtype, stream, &work));
-    return Work(work);
+  Work scatter_async(ConstView send, View recv, int32_t root, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_SCATTER, send, at(root) * size(), recv, 1, root, options));
   }
-
-  void barrier(dt_stream stream = nullptr) {
-    detail::check(dt_barrier(get_handle(), stream, nullptr));
+  /** `send` and `to` matter on the root alone. */
+  void scatterv(ConstView send, const Blocks& to, View recv, int32_t root,
+                const CallOptions& options = {}) {
+    run(in_blocks(DT_KIND_SCATTERV, send, at(root) ? &to : nullptr, recv, nullptr, root, options));
   }
-  Work barrier_async(dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_barrier(get_handle(), stream, &work));
-    return Work(work);
+  Work scatterv_async(ConstView send, const Blocks& to, View recv, int32_t root,
+                      const CallOptions& options = {}) {
+    return start(
+        in_blocks(DT_KIND_SCATTERV, send, at(root) ? &to : nullptr, recv, nullptr, root, options));
   }
 
-  void send(const void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
-            dt_stream stream = nullptr) {
-    detail::check(dt_send(get_handle(), buffer, count, dtype, peer, stream, nullptr));
+  /** `from` has the same counts on all ranks. */
+  void allgatherv(ConstView send, View recv, const Blocks& from, const CallOptions& options = {}) {
+    run(in_blocks(DT_KIND_ALLGATHERV, send, nullptr, recv, &from, 0, options));
   }
-  Work send_async(const void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
-                  dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_send(get_handle(), buffer, count, dtype, peer, stream, &work));
-    return Work(work);
+  Work allgatherv_async(ConstView send, View recv, const Blocks& from,
+                        const CallOptions& options = {}) {
+    return start(in_blocks(DT_KIND_ALLGATHERV, send, nullptr, recv, &from, 0, options));
   }
 
-  void recv(void* buffer, int64_t count, dt_dtype dtype, int32_t peer, dt_stream stream = nullptr) {
-    detail::check(dt_recv(get_handle(), buffer, count, dtype, peer, stream, nullptr));
+  void barrier(const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_BARRIER, {}, 0, {}, 0, 0, options));
   }
-  Work recv_async(void* buffer, int64_t count, dt_dtype dtype, int32_t peer,
-                  dt_stream stream = nullptr) {
-    dt_work* work = nullptr;
-    detail::check(dt_recv(get_handle(), buffer, count, dtype, peer, stream, &work));
-    return Work(work);
+  Work barrier_async(const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_BARRIER, {}, 0, {}, 0, 0, options));
+  }
+
+  void send(ConstView values, int32_t peer, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_SEND, values, 1, {}, 0, peer, options));
+  }
+  Work send_async(ConstView values, int32_t peer, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_SEND, values, 1, {}, 0, peer, options));
+  }
+  void recv(View values, int32_t peer, const CallOptions& options = {}) {
+    run(in_parts(DT_KIND_RECV, {}, 0, values, 1, peer, options));
+  }
+  Work recv_async(View values, int32_t peer, const CallOptions& options = {}) {
+    return start(in_parts(DT_KIND_RECV, {}, 0, values, 1, peer, options));
   }
 
   /** Throws on all ranks unless they hold the same bytes. Collective. */
@@ -619,249 +627,185 @@ class Comm {
     return out;
   }
 
-#ifndef SWIG
-  // The same with the dtype deduced from the pointers.
-
-  template <class T>
-  T* alloc(int64_t count) {
-    constexpr auto kElementBytes = static_cast<int64_t>(sizeof(T));
-    // A product that does not fit becomes a size that dt refuses.
-    return static_cast<T*>(
-        mem_alloc(count > INT64_MAX / kElementBytes ? -1 : count * kElementBytes));
-  }
-  template <class T>
-  void allreduce(const T* send, T* recv, int64_t count, dt_reduce_op op = DT_SUM,
-                 dt_stream stream = nullptr) {
-    allreduce(send, recv, count, dtype_of<T>::value, op, stream);
-  }
-  template <class T>
-  Work allreduce_async(const T* send, T* recv, int64_t count, dt_reduce_op op = DT_SUM,
-                       dt_stream stream = nullptr) {
-    return allreduce_async(send, recv, count, dtype_of<T>::value, op, stream);
-  }
-  /** `recv` may be NULL where this rank is not the root. */
-  template <class T>
-  void reduce(const T* send, typename detail::identity<T>::type* recv, int64_t count,
-              dt_reduce_op op, int32_t root, dt_stream stream = nullptr) {
-    reduce(send, recv, count, dtype_of<T>::value, op, root, stream);
-  }
-  template <class T>
-  Work reduce_async(const T* send, typename detail::identity<T>::type* recv, int64_t count,
-                    dt_reduce_op op, int32_t root, dt_stream stream = nullptr) {
-    return reduce_async(send, recv, count, dtype_of<T>::value, op, root, stream);
-  }
-  template <class T>
-  void broadcast(T* buffer, int64_t count, int32_t root, dt_stream stream = nullptr) {
-    broadcast(buffer, count, dtype_of<T>::value, root, stream);
-  }
-  template <class T>
-  Work broadcast_async(T* buffer, int64_t count, int32_t root, dt_stream stream = nullptr) {
-    return broadcast_async(buffer, count, dtype_of<T>::value, root, stream);
-  }
-  template <class T>
-  void allgather(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
-    allgather(send, recv, count, dtype_of<T>::value, stream);
-  }
-  template <class T>
-  Work allgather_async(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
-    return allgather_async(send, recv, count, dtype_of<T>::value, stream);
-  }
-  template <class T>
-  void reduce_scatter(const T* send, T* recv, int64_t count, dt_reduce_op op = DT_SUM,
-                      dt_stream stream = nullptr) {
-    reduce_scatter(send, recv, count, dtype_of<T>::value, op, stream);
-  }
-  template <class T>
-  Work reduce_scatter_async(const T* send, T* recv, int64_t count, dt_reduce_op op = DT_SUM,
-                            dt_stream stream = nullptr) {
-    return reduce_scatter_async(send, recv, count, dtype_of<T>::value, op, stream);
-  }
-  template <class T>
-  void alltoall(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
-    alltoall(send, recv, count, dtype_of<T>::value, stream);
-  }
-  template <class T>
-  Work alltoall_async(const T* send, T* recv, int64_t count, dt_stream stream = nullptr) {
-    return alltoall_async(send, recv, count, dtype_of<T>::value, stream);
-  }
-  template <class T>
-  void alltoallv(const T* send, const int64_t* send_counts, const int64_t* send_offsets, T* recv,
-                 const int64_t* recv_counts, const int64_t* recv_offsets,
-                 dt_stream stream = nullptr) {
-    alltoallv(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype_of<T>::value,
-              stream);
-  }
-  /** `recv` may be NULL where this rank is not the root. */
-  template <class T>
-  void gather(const T* send, typename detail::identity<T>::type* recv, int64_t count, int32_t root,
-              dt_stream stream = nullptr) {
-    gather(send, recv, count, dtype_of<T>::value, root, stream);
-  }
-  template <class T>
-  Work gather_async(const T* send, typename detail::identity<T>::type* recv, int64_t count,
-                    int32_t root, dt_stream stream = nullptr) {
-    return gather_async(send, recv, count, dtype_of<T>::value, root, stream);
-  }
-  /** `send` may be NULL where this rank is not the root. */
-  template <class T>
-  void scatter(const typename detail::identity<T>::type* send, T* recv, int64_t count, int32_t root,
-               dt_stream stream = nullptr) {
-    scatter(send, recv, count, dtype_of<T>::value, root, stream);
-  }
-  template <class T>
-  Work scatter_async(const typename detail::identity<T>::type* send, T* recv, int64_t count,
-                     int32_t root, dt_stream stream = nullptr) {
-    return scatter_async(send, recv, count, dtype_of<T>::value, root, stream);
-  }
-  template <class T>
-  void allgatherv(const T* send, T* recv, const int64_t* counts, const int64_t* offsets,
-                  dt_stream stream = nullptr) {
-    allgatherv(send, recv, counts, offsets, dtype_of<T>::value, stream);
-  }
-  template <class T>
-  void send(const T* buffer, int64_t count, int32_t peer, dt_stream stream = nullptr) {
-    send(buffer, count, dtype_of<T>::value, peer, stream);
-  }
-  template <class T>
-  Work send_async(const T* buffer, int64_t count, int32_t peer, dt_stream stream = nullptr) {
-    return send_async(buffer, count, dtype_of<T>::value, peer, stream);
-  }
-  template <class T>
-  void recv(T* buffer, int64_t count, int32_t peer, dt_stream stream = nullptr) {
-    recv(buffer, count, dtype_of<T>::value, peer, stream);
-  }
-  template <class T>
-  Work recv_async(T* buffer, int64_t count, int32_t peer, dt_stream stream = nullptr) {
-    return recv_async(buffer, count, dtype_of<T>::value, peer, stream);
-  }
-#endif  // SWIG
-
-  void close() noexcept { handle_.close(); }
-  dt_comm* get_handle() const noexcept { return handle_.get(); }
-
  private:
-  detail::Handle<dt_comm, dt_comm_destroy> handle_;
+  /** 1 on the root, 0 elsewhere. */
+  int64_t at(int32_t root) const { return rank() == root ? 1 : 0; }
+
+  static dt_collective describe(dt_kind kind, ConstView send, View recv, int32_t peer,
+                                const CallOptions& options) {
+    dt_collective one;
+    dt_collective_init(&one);
+    one.kind = kind;
+    one.dtype = send.data != nullptr || recv.data == nullptr ? send.dtype : recv.dtype;
+    one.peer = peer;
+    one.timeout_ms = options.timeout_ms;
+    one.name = options.name;
+    one.send = send.data;
+    one.recv = recv.data;
+    one.stream = options.stream;
+    if (send.data != nullptr && recv.data != nullptr && send.dtype != recv.dtype) {
+      detail::refuse(detail::kind_name(kind) + ": send and recv have elements of different dtypes");
+    }
+    return one;
+  }
+  /** A view that has 0 parts is none of this rank's. */
+  dt_collective in_parts(dt_kind kind, ConstView send, int64_t send_parts, View recv,
+                         int64_t recv_parts, int32_t peer, const CallOptions& options) const {
+    if (send_parts == 0) send = {};
+    if (recv_parts == 0) recv = {};
+    dt_collective one = describe(kind, send, recv, peer, options);
+    one.count =
+        send_parts > 0 ? send.count / send_parts : recv.count / std::max(recv_parts, int64_t{1});
+    if (send.count != one.count * send_parts || recv.count != one.count * recv_parts) {
+      detail::refuse(detail::kind_name(kind) + ": send has " + std::to_string(send.count) +
+                     " elements and recv " + std::to_string(recv.count) + "; they are " +
+                     std::to_string(send_parts) + " and " + std::to_string(recv_parts) +
+                     " parts of one size");
+    }
+    return one;
+  }
+  /** The same for kinds with tables; a table that is null is none of this rank's. */
+  dt_collective in_blocks(dt_kind kind, ConstView send, const Blocks* to, View recv,
+                          const Blocks* from, int32_t peer, const CallOptions& options) const {
+    if (kind == DT_KIND_GATHERV && from == nullptr) recv = {};
+    if (kind == DT_KIND_SCATTERV && to == nullptr) send = {};
+    dt_collective one = describe(kind, send, recv, peer, options);
+    one.count = kind == DT_KIND_SCATTERV ? recv.count : send.count;
+    if (to != nullptr) {
+      one.send_counts = table(kind, *to, send.count);
+      one.send_offsets = static_cast<const int64_t*>(to->offsets.data);
+    }
+    if (from != nullptr) {
+      one.recv_counts = table(kind, *from, recv.count);
+      one.recv_offsets = static_cast<const int64_t*>(from->offsets.data);
+    }
+    if (kind == DT_KIND_ALLGATHERV && one.recv_counts[rank()] != send.count) {
+      detail::refuse(detail::kind_name(kind) + ": send has " + std::to_string(send.count) +
+                     " elements, but this rank's count is " +
+                     std::to_string(one.recv_counts[rank()]));
+    }
+    return one;
+  }
+  /** The counts, once it is clear that all blocks lie in a view of so many elements. */
+  const int64_t* table(dt_kind kind, const Blocks& blocks, int64_t elements) const {
+    const int64_t ranks = size();
+    for (const ConstView* list : {&blocks.counts, &blocks.offsets}) {
+      if (list == &blocks.offsets && list->data == nullptr) continue;
+      if (list->dtype != DT_I64 || list->count != ranks) {
+        detail::refuse(detail::kind_name(kind) +
+                       ": counts and offsets are an int64_t for each of the " +
+                       std::to_string(ranks) + " ranks");
+      }
+    }
+    const auto* const counts = static_cast<const int64_t*>(blocks.counts.data);
+    const auto* const offsets = static_cast<const int64_t*>(blocks.offsets.data);
+    int64_t end = 0;
+    for (int64_t i = 0; i < ranks; ++i) {
+      const int64_t begin = offsets == nullptr ? end : offsets[i];
+      // What is negative dt refuses.
+      if (counts[i] > 0 && begin >= 0 && begin > elements - counts[i]) {
+        detail::refuse(detail::kind_name(kind) + ": the block of rank " + std::to_string(i) +
+                       " ends behind the " + std::to_string(elements) + " elements of its view");
+      }
+      end = begin + std::max(counts[i], int64_t{0});
+    }
+    return counts;
+  }
+  void run(dt_collective one, dt_reduce_op op = DT_SUM) {
+    one.op = op;
+    call(dt_collective_launch, &one, nullptr);
+  }
+  Work start(dt_collective one, dt_reduce_op op = DT_SUM) {
+    one.op = op;
+    return Work(ask<dt_work*>(dt_collective_launch, &one));
+  }
 };
 
 /**
  * Membership in a distributed run, with its store. Destroying a job that did not finalize() is a
  * death to the other ranks.
  */
-class Job {
+class Job : public detail::Handle<dt_job, dt_job_destroy> {
  public:
+  using Handle::Handle;
   /** Joins with the settings that stand around the process. Collective. */
-  Job() { detail::check(dt_init(nullptr, handle_.out())); }
+  Job() { detail::check(dt_init(nullptr, &handle_)); }
   /** Joins. Collective. */
-  explicit Job(const Config& config) { detail::check(dt_init(config.get_handle(), handle_.out())); }
-  /** Takes the handle. */
-  explicit Job(dt_job* handle) noexcept : handle_(handle) {}
-  Job(Job&&) noexcept = default;
-  Job& operator=(Job&&) noexcept = default;
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
+  explicit Job(const Config& config) { detail::check(dt_init(config.get_handle(), &handle_)); }
 
   Place place() const {
     dt_place c;
     dt_place_init(&c);
-    detail::check(dt_rank_info(get_handle(), &c));
+    call(dt_rank_info, &c);
     return Place{c.rank,    c.world_size,  c.local_rank,  c.local_size, c.node_rank, c.node_count,
                  c.attempt, c.master_port, c.master_addr, c.job_id,     c.host,      c.launcher};
   }
   /** A new owner of the communicator of all ranks. */
-  Comm world() {
-    dt_comm* comm = nullptr;
-    detail::check(dt_comm_world(get_handle(), &comm));
-    return Comm(comm);
-  }
+  Comm world() { return Comm(ask<dt_comm*>(dt_comm_world)); }
   /** Fails the job on every rank, with this message. */
-  void abort(const std::string& message) { detail::check(dt_abort(get_handle(), message.c_str())); }
+  void abort(const std::string& message) { call(dt_abort, message.c_str()); }
   /** Away on purpose for at most max_ms, until busy_end(): the others wait. */
   void busy_begin(const std::string& what, int64_t max_ms) {
-    detail::check(dt_busy_begin(get_handle(), what.c_str(), max_ms));
+    call(dt_busy_begin, what.c_str(), max_ms);
   }
-  void busy_end() { detail::check(dt_busy_end(get_handle())); }
+  void busy_end() { call(dt_busy_end); }
   /** True on all ranks when every rank says true. */
-  bool agree(bool agreed) {
-    int32_t all = 0;
-    detail::check(dt_agree(get_handle(), agreed ? 1 : 0, &all));
-    return all != 0;
-  }
+  bool agree(bool agreed) { return ask<int32_t>(dt_agree, agreed ? 1 : 0) != 0; }
   /** Asks all ranks to stop; for signal handlers: dt_request_stop() with the handle. */
   void request_stop() {
-    if (dt_request_stop(get_handle()) != DT_OK) (void)place();  // which says what the handle is
+    if (dt_request_stop(handle_) != DT_OK) (void)place();  // which says what the handle is
   }
   /** Whether to stop, in the same step on all ranks. */
-  bool stop_requested() {
-    int32_t stop = 0;
-    detail::check(dt_stop_requested(get_handle(), &stop));
-    return stop != 0;
-  }
+  bool stop_requested() { return ask<int32_t>(dt_stop_requested) != 0; }
   /** Writes the last operations of this rank into a file below `directory`; empty: trace.dir. */
   void trace_dump(const std::string& directory = {}) {
-    detail::check(dt_trace_dump(get_handle(), directory.empty() ? nullptr : directory.c_str()));
+    call(dt_trace_dump, directory.empty() ? nullptr : directory.c_str());
   }
   /** What this rank did so far, on all communicators and in all reducers. */
   dt_stats stats() const {
     dt_stats stats;
     dt_stats_init(&stats);
-    detail::check(dt_job_stats(get_handle(), &stats));
+    call(dt_job_stats, &stats);
     return stats;
   }
   /** How long calls of this rank were held up by that one. */
   dt_peer_stats peer_stats(int32_t rank) const {
-    dt_peer_stats peer;
-    detail::check(dt_job_peer_stats(get_handle(), rank, &peer));
-    return peer;
+    return ask<dt_peer_stats>(dt_job_peer_stats, rank);
   }
   /** Leaves together; < 0: job.finalize_timeout_ms. The job has ended also if this throws. */
-  void finalize(int64_t timeout_ms = -1) { detail::check(dt_finalize(get_handle(), timeout_ms)); }
+  void finalize(int64_t timeout_ms = -1) { call(dt_finalize, timeout_ms); }
 
   // The store. timeout_ms < 0: rendezvous.timeout_ms. Values are bytes.
 
   void store_set(const std::string& key, const std::string& value, int64_t timeout_ms = -1) {
-    detail::check(dt_store_set(get_handle(), key.c_str(), value.data(),
-                               static_cast<int64_t>(value.size()), timeout_ms));
+    call(dt_store_set, key.c_str(), value.data(), static_cast<int64_t>(value.size()), timeout_ms);
   }
   /** Waits until the key exists. */
   std::string store_get(const std::string& key, int64_t timeout_ms = -1) {
-    return detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-      return dt_store_get(get_handle(), key.c_str(), timeout_ms, buffer, capacity_bytes, out_bytes);
-    });
+    return read(dt_store_get, key.c_str(), timeout_ms);
   }
   /** The number after the addition. */
   int64_t store_add(const std::string& key, int64_t delta, int64_t timeout_ms = -1) {
-    int64_t value = 0;
-    detail::check(dt_store_add(get_handle(), key.c_str(), delta, timeout_ms, &value));
-    return value;
+    return ask<int64_t>(dt_store_add, key.c_str(), delta, timeout_ms);
   }
   void store_wait(const std::vector<std::string>& keys, int64_t timeout_ms = -1) {
     const std::vector<const char*> names = detail::pointers_to(keys);
-    detail::check(
-        dt_store_wait(get_handle(), names.data(), detail::count32(names.size()), timeout_ms));
+    call(dt_store_wait, names.data(), detail::count32(names.size()), timeout_ms);
   }
   /** Whether it was set. No `expected`: the key must be absent. */
   bool store_compare_set(const std::string& key, const std::optional<std::string>& expected,
                          const std::string& desired, int64_t timeout_ms = -1) {
-    int32_t swapped = 0;
-    detail::check(
-        dt_store_compare_set(get_handle(), key.c_str(), expected ? expected->data() : nullptr,
-                             expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
-                             static_cast<int64_t>(desired.size()), timeout_ms, &swapped));
-    return swapped != 0;
+    return ask<int32_t>(dt_store_compare_set, key.c_str(), expected ? expected->data() : nullptr,
+                        expected ? static_cast<int64_t>(expected->size()) : 0, desired.data(),
+                        static_cast<int64_t>(desired.size()), timeout_ms) != 0;
   }
   /** Whether the key was there. */
   bool store_delete(const std::string& key, int64_t timeout_ms = -1) {
-    int32_t existed = 0;
-    detail::check(dt_store_delete(get_handle(), key.c_str(), timeout_ms, &existed));
-    return existed != 0;
+    return ask<int32_t>(dt_store_delete, key.c_str(), timeout_ms) != 0;
   }
   /** Keys that begin with `prefix`, in byte order. */
   std::vector<std::string> store_list(const std::string& prefix, int64_t timeout_ms = -1) {
-    const std::string text =
-        detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-          return dt_store_list(get_handle(), prefix.c_str(), timeout_ms, buffer, capacity_bytes,
-                               out_bytes);
-        });
+    const std::string text = read(dt_store_list, prefix.c_str(), timeout_ms);
     std::vector<std::string> keys;
     for (std::size_t at = 0; at < text.size(); at += keys.back().size() + 1) {
       keys.emplace_back(text.c_str() + at);
@@ -880,8 +824,7 @@ class Job {
     }
     // Unequal lengths become a count that dt refuses.
     const int32_t count = keys.size() == values.size() ? detail::count32(keys.size()) : -1;
-    detail::check(dt_store_multi_set(get_handle(), names.data(), data.data(), bytes.data(), count,
-                                     timeout_ms));
+    call(dt_store_multi_set, names.data(), data.data(), bytes.data(), count, timeout_ms);
   }
   /** The values that exist, without waiting. */
   std::vector<std::optional<std::string>> store_multi_get(const std::vector<std::string>& keys,
@@ -890,7 +833,7 @@ class Job {
     std::vector<int64_t> bytes(keys.size());
     const std::string all =
         detail::read_all([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
-          return dt_store_multi_get(get_handle(), names.data(), detail::count32(names.size()),
+          return dt_store_multi_get(handle_, names.data(), detail::count32(names.size()),
                                     timeout_ms, buffer, capacity_bytes, bytes.data(), out_bytes);
         });
     std::vector<std::optional<std::string>> values;
@@ -908,40 +851,19 @@ class Job {
   }
   /** `count` 0: the world size. */
   void store_barrier(const std::string& name, int32_t count = 0, int64_t timeout_ms = -1) {
-    detail::check(dt_store_barrier(get_handle(), name.c_str(), count, timeout_ms));
+    call(dt_store_barrier, name.c_str(), count, timeout_ms);
   }
-
-  void close() noexcept { handle_.close(); }
-  dt_job* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_job, dt_job_destroy> handle_;
 };
 
 /** A store served for ranks that are threads or children of this process. */
-class StoreServer {
+class StoreServer : public detail::Handle<dt_store_server, dt_store_server_destroy> {
  public:
+  using Handle::Handle;
   explicit StoreServer(const Config& config) {
-    detail::check(dt_store_serve(config.get_handle(), handle_.out()));
-  }
-  /** Takes the handle. */
-  explicit StoreServer(dt_store_server* handle) noexcept : handle_(handle) {}
-  StoreServer(StoreServer&&) noexcept = default;
-  StoreServer& operator=(StoreServer&&) noexcept = default;
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
-
-  int32_t port() const {
-    int32_t value = 0;
-    detail::check(dt_store_server_port(get_handle(), &value));
-    return value;
+    detail::check(dt_store_serve(config.get_handle(), &handle_));
   }
 
-  void close() noexcept { handle_.close(); }
-  dt_store_server* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_store_server, dt_store_server_destroy> handle_;
+  int32_t port() const { return ask<int32_t>(dt_store_server_port); }
 };
 
 /** One parameter, in the order of registration. */
@@ -960,8 +882,9 @@ struct ReducerOptions {
 };
 
 /** Gradients reduced in buckets while the backward pass runs. */
-class Reducer {
+class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
  public:
+  using Handle::Handle;
   /** Collective over `comm`. */
   Reducer(const Comm& comm, const std::vector<Param>& params,
           const ReducerOptions& options = ReducerOptions()) {
@@ -978,65 +901,37 @@ class Reducer {
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     detail::check(dt_reducer_create(comm.get_handle(), c_params.data(),
-                                    detail::count32(c_params.size()), &c_options, handle_.out()));
+                                    detail::count32(c_params.size()), &c_options, &handle_));
   }
-  /** Takes the handle. */
-  explicit Reducer(dt_reducer* handle) noexcept : handle_(handle) {}
-  Reducer(Reducer&&) noexcept = default;
-  Reducer& operator=(Reducer&&) noexcept = default;
-  Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
 
   /** Where gradient `index` is to be written; valid until rebuild() says true. */
-  void* grad(int32_t index) {
-    void* pointer = nullptr;
-    detail::check(dt_reducer_grad(get_handle(), index, &pointer));
-    return pointer;
-  }
-#ifndef SWIG
+  void* grad(int32_t index) { return ask<void*>(dt_reducer_grad, index); }
   template <class T>
   T* grad_as(int32_t index) {
     return static_cast<T*>(grad(index));
   }
-#endif
   /** `gradient` NULL: it was written where grad() said. Else borrowed until finish(), on GPUs until
    * the stream of finish() has come to it. `stream` produces the gradient. */
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
-    detail::check(dt_reducer_ready(get_handle(), index, gradient, stream));
+    call(dt_reducer_ready, index, gradient, stream);
   }
   /** finish() compares these bytes of parameter `index` between ranks, as often as
    * reducer.check_steps says; NULL: no longer. Borrowed. */
   void watch(int32_t index, const void* data, int64_t bytes) {
-    detail::check(dt_reducer_watch(get_handle(), index, data, bytes));
+    call(dt_reducer_watch, index, data, bytes);
   }
   /** Ends the step. Collective. On GPUs `stream` waits, the caller does not. */
-  void finish(dt_stream stream = nullptr) {
-    detail::check(dt_reducer_finish(get_handle(), stream));
-  }
+  void finish(dt_stream stream = nullptr) { call(dt_reducer_finish, stream); }
   /** True: read the pointers of grad() again. Collective. */
-  bool rebuild() {
-    int32_t changed = 0;
-    detail::check(dt_reducer_rebuild(get_handle(), &changed));
-    return changed != 0;
-  }
+  bool rebuild() { return ask<int32_t>(dt_reducer_rebuild) != 0; }
   /** In launch order. */
-  int32_t bucket(int32_t index) const {
-    int32_t value = 0;
-    detail::check(dt_reducer_bucket(get_handle(), index, &value));
-    return value;
-  }
+  int32_t bucket(int32_t index) const { return ask<int32_t>(dt_reducer_bucket, index); }
   dt_reducer_statistics stats() const {
     dt_reducer_statistics statistics;
     dt_reducer_statistics_init(&statistics);
-    detail::check(dt_reducer_stats(get_handle(), &statistics));
+    call(dt_reducer_stats, &statistics);
     return statistics;
   }
-
-  void close() noexcept { handle_.close(); }
-  dt_reducer* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_reducer, dt_reducer_destroy> handle_;
 };
 
 /** Fields as in dt_sampler_options. */
@@ -1063,8 +958,9 @@ struct SamplerState {
 };
 
 /** Which samples of a data set this rank sees, in which order. */
-class Sampler {
+class Sampler : public detail::Handle<dt_sampler, dt_sampler_destroy> {
  public:
+  using Handle::Handle;
   explicit Sampler(const SamplerOptions& options) {
     dt_sampler_options c_options;
     dt_sampler_options_init(&c_options);
@@ -1079,38 +975,24 @@ class Sampler {
     c_options.window = options.window;
     c_options.weights = options.weights;
     c_options.draws = options.draws;
-    detail::check(dt_sampler_create(&c_options, handle_.out()));
+    detail::check(dt_sampler_create(&c_options, &handle_));
   }
-  /** Takes the handle. */
-  explicit Sampler(dt_sampler* handle) noexcept : handle_(handle) {}
-  Sampler(Sampler&&) noexcept = default;
-  Sampler& operator=(Sampler&&) noexcept = default;
-  Sampler(const Sampler&) = delete;
-  Sampler& operator=(const Sampler&) = delete;
 
   /** The epoch that is chosen already goes on where it is, unless all of it was taken. */
-  void set_epoch(int64_t epoch) { detail::check(dt_sampler_set_epoch(get_handle(), epoch)); }
-  int64_t length() const {
-    int64_t value = 0;
-    detail::check(dt_sampler_length(get_handle(), &value));
-    return value;
-  }
+  void set_epoch(int64_t epoch) { call(dt_sampler_set_epoch, epoch); }
+  int64_t length() const { return ask<int64_t>(dt_sampler_length); }
   /** Throws on all ranks unless their samplers belong together. Collective over `comm`. */
-  void check(const Comm& comm) const {
-    detail::check(dt_sampler_check(get_handle(), comm.get_handle()));
-  }
+  void check(const Comm& comm) const { call(dt_sampler_check, comm.get_handle()); }
   /** Copies [first, first + count) into `out`, [count] long. */
   void indices(int64_t first, int64_t count, int64_t* out) const {
-    detail::check(dt_sampler_indices(get_handle(), first, count, out));
+    call(dt_sampler_indices, first, count, out);
   }
   /** The next batch, shorter only at the end (with whole_batches never); empty: the epoch has
    * ended. */
   std::vector<int64_t> next(int64_t count) {
     count = std::min(count, length() + 1);  // what dt refuses or cannot give needs no memory
     std::vector<int64_t> out(count > 0 ? static_cast<std::size_t>(count) : 1);
-    int64_t given = 0;
-    detail::check(dt_sampler_next(get_handle(), count, out.data(), &given));
-    out.resize(static_cast<std::size_t>(given));
+    out.resize(static_cast<std::size_t>(ask<int64_t>(dt_sampler_next, count, out.data())));
     return out;
   }
   /** Where the job is, for a checkpoint. `taken`: samples that this rank has used; -1: all that
@@ -1118,7 +1000,7 @@ class Sampler {
   SamplerState save(int64_t taken = -1) const {
     dt_sampler_state state;
     dt_sampler_state_init(&state);
-    detail::check(dt_sampler_save(get_handle(), taken, &state));
+    call(dt_sampler_save, taken, &state);
     return {state.epoch, state.consumed, state.size, state.order};
   }
   /** Goes on there; the number of ranks may be another one. */
@@ -1129,7 +1011,7 @@ class Sampler {
     c_state.consumed = state.consumed;
     c_state.size = state.size;
     c_state.order = state.order;
-    detail::check(dt_sampler_resume(get_handle(), &c_state));
+    call(dt_sampler_resume, &c_state);
   }
   /** From `first` to the end of the epoch. */
   std::vector<int64_t> indices(int64_t first = 0) const {
@@ -1138,12 +1020,6 @@ class Sampler {
     indices(first, rest, out.data());
     return out;
   }
-
-  void close() noexcept { handle_.close(); }
-  dt_sampler* get_handle() const noexcept { return handle_.get(); }
-
- private:
-  detail::Handle<dt_sampler, dt_sampler_destroy> handle_;
 };
 
 }  // namespace client

@@ -3,6 +3,7 @@
 # check_headers.sh INCLUDE_DIR: the public headers alone, in each language that may include them.
 set -u
 include=$1
+here=$(cd "$(dirname "$0")" && pwd)
 warnings="-Wall -Wextra -pedantic -Werror -Wconversion -Wsign-conversion -Wshadow"
 failed=0
 tried=0
@@ -28,6 +29,12 @@ for standard in c++17 c++20; do
   for compiler in g++ clang++; do
     compile "$compiler" c++ "$standard" dt.h
     compile "$compiler" c++ "$standard" dt.hpp
+    command -v "$compiler" >/dev/null 2>&1 || continue
+    # shellcheck disable=SC2086
+    "$compiler" -std="$standard" $warnings -I"$include" -fsyntax-only "$here/views.cpp" || {
+      echo "views.cpp does not compile with $compiler -std=$standard"
+      failed=1
+    }
   done
 done
 [ "$tried" -gt 0 ] || { echo "neither gcc nor clang is here"; exit 77; }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A C++17 program outside the source tree: each class of dt.hpp at world size 1.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <dt/dt.hpp>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -17,7 +20,7 @@ static_assert(dt::dtype_of<std::uint8_t>::value == DT_U8, "");
 
 namespace {
 
-int failures = 0;
+std::atomic<int> failures{0};
 
 void expect(bool holds, const char* what) {
   if (holds) return;
@@ -38,36 +41,184 @@ void collectives(dt::Job& job) {
   EXPECT(comm.rank() == 0 && comm.size() == 1 && comm.world_rank(0) == 0);
   const std::vector<double> send{1.5, 2.5, 3.5};
   std::vector<double> recv(3);
-  comm.allreduce(send.data(), recv.data(), 3);
+  comm.allreduce(send, recv);
   EXPECT(recv == send);
   std::vector<dt::Work> works;
-  works.push_back(comm.allreduce_async(send.data(), recv.data(), 3, DT_MAX));
-  works.push_back(comm.reduce_async(send.data(), nullptr, 0, DT_SUM, 0));
+  works.push_back(comm.allreduce_async(send, recv, DT_MAX));
+  works.push_back(comm.reduce_async(dt::ConstView{}, {}, 0));
   works.push_back(comm.barrier_async());
   const std::optional<int32_t> first = dt::wait_any({&works[0], &works[1], &works[2]}, 5000);
   EXPECT(first.has_value());
   for (const dt::Work& work : works) EXPECT(work.wait() && work.test() && !work.error());
-  comm.broadcast(recv.data(), 3, 0);
-  comm.allgather(send.data(), recv.data(), 3);
-  comm.reduce_scatter(send.data(), recv.data(), 3);
-  comm.reduce(send.data(), recv.data(), 3, DT_SUM, 0);
-  const std::vector<int64_t> counts{3};
-  comm.alltoall(send.data(), recv.data(), 3);
-  comm.alltoallv(send.data(), counts.data(), nullptr, recv.data(), counts.data(), nullptr);
-  comm.gather(send.data(), recv.data(), 3, 0);
-  comm.gatherv(send.data(), 3, recv.data(), counts.data(), nullptr, DT_F64, 0);
-  comm.scatter(send.data(), recv.data(), 3, 0);
-  comm.scatterv(send.data(), counts.data(), nullptr, recv.data(), 3, DT_F64, 0);
-  comm.allgatherv(send.data(), recv.data(), counts.data(), nullptr);
-  comm.allreduce(static_cast<const void*>(send.data()), recv.data(), 3, DT_F64);
   comm.set_timeout(1000);
   comm.check();
   EXPECT(comm.work_fd() >= 0);
-  EXPECT(recv == send);
   float* memory = comm.alloc<float>(16);
   EXPECT(memory[15] >= 0 && memory[15] <= 0);
+  comm.allreduce({memory, 16});
   comm.mem_free(memory);
   EXPECT(comm.split(0, 0).has_value() && !comm.split(-1, 0).has_value());
+}
+
+// Both forms of each collective.
+#define CALL(name, ...)                      \
+  do {                                       \
+    if (blocking) {                          \
+      comm.name(__VA_ARGS__);                \
+    } else {                                 \
+      comm.name##_async(__VA_ARGS__).wait(); \
+    }                                        \
+  } while (0)
+
+using Ints = std::vector<int>;
+
+/// As rank `me` of two.
+void regular(dt::Comm& comm, bool blocking) {
+  const int me = comm.rank();
+  const Ints mine{me, me + 10}, sums{1, 21}, all{0, 10, 1, 11};
+  Ints two(2), four(4);
+  CALL(allreduce, mine, two);
+  EXPECT(two == sums);
+  std::array<int, 2> place{{me, me + 10}};
+  CALL(allreduce, place, DT_MAX, {"largest", 60000});
+  EXPECT(place[0] == 1 && place[1] == 11);
+  two = {7, 7};
+  CALL(reduce, mine, me == 1 ? dt::View(two) : dt::View(), 1);
+  EXPECT(two == (me == 1 ? sums : Ints{7, 7}));
+  two = mine;
+  CALL(reduce, two, 0, DT_MIN);
+  EXPECT(two == (me == 0 ? Ints{0, 10} : mine));
+  int told[2] = {me, me};
+  CALL(broadcast, told, 1);
+  EXPECT(told[0] == 1 && told[1] == 1);
+  CALL(allgather, mine, four);
+  EXPECT(four == all);
+  four = {0, 10, 1, 11};
+  four[static_cast<std::size_t>(2 - 2 * me)] = -1;
+  CALL(allgather, dt::View(four).part(2 * me, 2), four);
+  EXPECT(four == all);
+  CALL(reduce_scatter, all, two);
+  EXPECT(two == (me == 0 ? Ints{0, 20} : Ints{2, 22}));
+  CALL(alltoall, mine, two);
+  EXPECT(two == (Ints{10 * me, 10 * me + 1}));
+  CALL(gather, {mine.data(), mine.size()}, {four.data(), four.size()}, 0);
+  EXPECT(four == all);
+  CALL(scatter, me == 1 ? dt::ConstView(all) : dt::ConstView(), two, 1);
+  EXPECT(two == mine);
+  if (me == 0) CALL(send, {mine.data(), 2, DT_I32}, 1);
+  if (me == 1) CALL(recv, two, 0);
+  EXPECT(me == 0 || two == (Ints{0, 10}));
+  CALL(barrier, );
+}
+
+/// Rank 0 has one element, rank 1 has three.
+void with_blocks(dt::Comm& comm, bool blocking) {
+  const int me = comm.rank();
+  const std::vector<int64_t> counts{1, 3}, apart{3, 0};
+  const Ints mine(me == 0 ? 1 : 3, me), joined{0, 1, 1, 1}, turned{1, 1, 1, 0};
+  Ints four(4), own(mine.size());
+  CALL(allgatherv, mine, four, counts);
+  EXPECT(four == joined);
+  CALL(allgatherv, mine, four, {counts, apart});
+  EXPECT(four == turned);
+  four = joined;
+  CALL(gatherv, mine, four, me == 0 ? dt::Blocks(counts, apart) : dt::Blocks(), 0);
+  EXPECT(four == (me == 0 ? turned : joined));
+  CALL(scatterv, turned, {counts, apart}, own, 1);
+  EXPECT(own == mine);
+  // Rank r sends r + 1 elements to rank 1, and nothing to rank 0.
+  const std::vector<int64_t> to{0, me + 1};
+  const std::vector<int64_t> from =
+      me == 0 ? std::vector<int64_t>{0, 0} : std::vector<int64_t>{1, 2};
+  Ints got(me == 0 ? 0 : 3);
+  CALL(alltoallv, Ints(static_cast<std::size_t>(me + 1), me), to, got, from);
+  EXPECT(got == (me == 0 ? Ints{} : Ints{0, 1, 1}));
+}
+
+template <class F>
+void refused(const char* words, F&& call) {
+  try {
+    call();
+    EXPECT(!"thrown");
+  } catch (const dt::Error& error) {
+    EXPECT(error.status() == DT_ERR_INVALID_ARGUMENT);
+    const bool says = std::string(error.what()).find(words) != std::string::npos;
+    if (!says) std::fprintf(stderr, "%s\n", error.what());
+    expect(says, words);
+  }
+}
+
+/// Views that do not fit together reach nobody.
+void wrong_views(dt::Comm& comm) {
+  const Ints two(2), three(3);
+  Ints four(4);
+  Ints pair(2);
+  std::vector<float> floats(2);
+  const std::vector<int64_t> counts{1, 3}, many{1, 4}, one{4}, behind{0, 2};
+  const std::vector<int> ints{1, 3};
+  refused("allreduce: send has 2 elements and recv 4", [&] { comm.allreduce(two, four); });
+  refused("allreduce: send and recv have elements of different dtypes",
+          [&] { comm.allreduce(two, floats); });
+  refused("allgather: send has 3 elements and recv 4; they are 1 and 2 parts of one size",
+          [&] { comm.allgather(three, four); });
+  refused("reduce_scatter: send has 3", [&] { comm.reduce_scatter(three, pair); });
+  refused("alltoall: send has 3", [&] { comm.alltoall(three, four); });
+  refused("gather: send has 3", [&] { comm.gather(three, four, comm.rank()); });
+  refused("scatter: send has 3", [&] { comm.scatter(three, four, comm.rank()); });
+  refused("allgatherv: the block of rank 1 ends behind the 4 elements of its view",
+          [&] { comm.allgatherv(two, four, many); });
+  refused("allgatherv: the block of rank 1 ends", [&] {
+    comm.allgatherv(two, four, {counts, behind});
+  });
+  refused("allgatherv: counts and offsets are an int64_t for each of the 2 ranks",
+          [&] { comm.allgatherv(two, four, one); });
+  refused("an int64_t for each", [&] { comm.allgatherv(two, four, ints); });
+  refused("allgatherv: send has 2 elements, but this rank's count is",
+          [&] { comm.allgatherv(two, four, counts); });
+  refused("part: elements 2 to 5 of a view of 4", [&] { (void)dt::View(four).part(2, 3); });
+  refused("root is 2", [&] { comm.broadcast(four, 2); });
+}
+
+/// A rank that is a thread of this program.
+void rank_of_two(int rank, int port) {
+  try {
+    dt::Config config;
+    config.set("job.id", "consumer");
+    config.set("job.rank", std::to_string(rank));
+    config.set("job.world_size", "2");
+    config.set("job.master_addr", "127.0.0.1");
+    config.set("job.master_port", std::to_string(port));
+    config.set("job.store_served", "true");
+    dt::Job job(config);
+    dt::Comm comm = job.world();
+    for (const bool blocking : {true, false}) {
+      regular(comm, blocking);
+      with_blocks(comm, blocking);
+    }
+    wrong_views(comm);
+    comm.barrier();
+    try {  // a limit of this operation alone
+      if (rank == 0) comm.barrier({"lonely", 20});
+      EXPECT(rank != 0);
+    } catch (const dt::Error& error) {
+      EXPECT(error.status() == DT_ERR_TIMEOUT);
+      EXPECT(std::string(error.what()).find("lonely") != std::string::npos);
+    }
+    job.store_barrier("timed out");
+  } catch (const dt::Error& error) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+    EXPECT(!"an error");
+  }
+}
+
+void two_ranks() {
+  dt::Config config;
+  config.set("job.id", "consumer");
+  config.set("job.world_size", "2");
+  const dt::StoreServer server(config);
+  std::thread first(rank_of_two, 0, server.port()), second(rank_of_two, 1, server.port());
+  first.join();
+  second.join();
 }
 
 void store(dt::Job& job) {
@@ -150,7 +301,7 @@ void errors(dt::Job& job) {
     EXPECT(!"thrown");
   } catch (const dt::Error& error) {
     EXPECT(error.status() == DT_ERR_INVALID_ARGUMENT);
-    EXPECT(std::string(error.what()).find("dt_barrier") != std::string::npos);
+    EXPECT(std::string(error.what()).find("comm is NULL") != std::string::npos);
   }
   try {
     job.abort("on purpose");
@@ -180,6 +331,7 @@ int main() {
     job.finalize();
     dt::Job second(config);
     errors(second);
+    two_ranks();
     std::printf("C++: dt %s\n", dt::version().c_str());
   } catch (const dt::Error& error) {
     std::fprintf(stderr, "%s: %s\n", dt::status_name(error.status()).c_str(), error.what());
