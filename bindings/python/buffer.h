@@ -242,6 +242,7 @@ inline bool fill(Buffer* self, PyObject* object, int dtype, const char* what) {
                             "__cuda_array_interface__");
   }
   if (!read) return false;
+  if (self->tensor != nullptr && is_jax(object)) self->readonly = 1;
   self->count = found.elements;
   self->dtype = dtype == -1 ? found.dtype : dtype;
   if (self->dtype == -1) {
@@ -353,48 +354,6 @@ inline bool add_buffer_type(PyObject* module) {
   if (PyType_Ready(&buffer_type()) != 0) return false;
   Py_INCREF(&buffer_type());
   return PyModule_AddObject(module, "Buffer", reinterpret_cast<PyObject*>(&buffer_type())) == 0;
-}
-
-/**
- * buffer(array, writable, what): (address, count, dtype, on_gpu, what keeps it so). `what` is for
- * messages.
- */
-inline PyObject* buffer(PyObject*, PyObject* args) {
-  if (PyTuple_GET_SIZE(args) != 3) {
-    PyErr_SetString(PyExc_TypeError, "buffer() takes array, writable and what");
-    return nullptr;
-  }
-  PyObject* const array = PyTuple_GET_ITEM(args, 0);
-  const char* const what = PyUnicode_AsUTF8(PyTuple_GET_ITEM(args, 2));
-  if (what == nullptr) return nullptr;
-  PyObject* keeper = array;
-  if (Py_TYPE(array) == &buffer_type()) {
-    Py_INCREF(keeper);
-  } else {
-    keeper = buffer_type().tp_alloc(&buffer_type(), 0);
-    if (keeper == nullptr) return nullptr;
-    if (!fill(reinterpret_cast<Buffer*>(keeper), array, -1, what)) {
-      Py_DECREF(keeper);
-      return nullptr;
-    }
-  }
-  const auto* const found = reinterpret_cast<const Buffer*>(keeper);
-  if (found->readonly != 0 && PyTuple_GET_ITEM(args, 1) == Py_True) {
-    refuse(what, "the array is read-only, and dt writes the result there; give a writable one");
-    Py_DECREF(keeper);
-    return nullptr;
-  }
-  PyObject* const result = PyTuple_New(5);
-  if (result == nullptr) {
-    Py_DECREF(keeper);
-    return nullptr;
-  }
-  PyTuple_SET_ITEM(result, 0, PyLong_FromLongLong(found->address));
-  PyTuple_SET_ITEM(result, 1, PyLong_FromLongLong(found->count));
-  PyTuple_SET_ITEM(result, 2, PyLong_FromLong(found->dtype));
-  PyTuple_SET_ITEM(result, 3, PyBool_FromLong(found->on_gpu));
-  PyTuple_SET_ITEM(result, 4, keeper);
-  return result;
 }
 
 }  // namespace dt::python

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /** @file DLPack's exchange format before its version 1, as dlpack.h 0.8 lays it out. */
+#include <Python.h>
+
 #include <cstdint>
+#include <cstring>
 
 namespace dt::python {
 
@@ -30,5 +33,17 @@ struct DLManagedTensor {
   void* manager_ctx;
   void (*deleter)(DLManagedTensor* self);
 };
+
+/** Whether it is of a type whose arrays nobody may write, though DLPack lends them so. */
+inline bool is_jax(PyObject* object) {
+  PyObject* const module =
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__module__");
+  const char* const name =
+      module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  const bool jax = name != nullptr && strncmp(name, "jax", 3) == 0;
+  Py_XDECREF(module);
+  PyErr_Clear();
+  return jax;
+}
 
 }  // namespace dt::python

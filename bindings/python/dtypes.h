@@ -41,12 +41,23 @@ inline bool refuse(const char* what, const std::string& why) {
   return false;
 }
 
-/** None is `otherwise`; a number that is no dtype is refused. */
+/** Whatever dt.Dtype() takes, as numpy.float32; None is `otherwise`, and what is none is refused.
+ */
 inline bool to_dtype(PyObject* object, int otherwise, int* out) {
   *out = otherwise;
   if (object == nullptr || object == Py_None) return true;
+  PyObject* made = nullptr;
+  if (PyIndex_Check(object) == 0) {
+    PyObject* const types = PyImport_ImportModule("dt._types");
+    if (types == nullptr) return false;
+    made = PyObject_CallMethod(types, "Dtype", "O", object);
+    Py_DECREF(types);
+    if (made == nullptr) return false;
+  }
   int32_t number = 0;
-  if (!to_int32(object, &number)) return false;
+  const bool read = to_int32(made != nullptr ? made : object, &number);
+  Py_XDECREF(made);
+  if (!read) return false;
   *out = number;
   return bytes_of(number) != 0 || refuse("dtype", std::to_string(number) + " is none; " + kDtypes);
 }

@@ -47,6 +47,18 @@ inline void raise(const dt::Error& error) {
   raise(error.status(), error.rank(), error.host(), error.pid(), error.operation(),
         error.sequence(), error.what());
 }
+/** Python's exception for the one of C++ that is being handled. */
+inline void raise_current() {
+  try {
+    throw;
+  } catch (const dt::Error& error) {
+    raise(error);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
 /** Whether the exception that is set says nothing about an argument: a signal's, no memory. */
 inline bool beside_the_call() {
   return PyErr_Occurred() != nullptr && (PyErr_ExceptionMatches(PyExc_Exception) == 0 ||

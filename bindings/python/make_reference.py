@@ -10,6 +10,7 @@ import pydoc
 import sys
 
 import dt
+import dt.testing
 
 
 def missing(module):
@@ -27,7 +28,7 @@ def missing(module):
 def main():
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
-    modules = [dt]
+    modules = [dt, dt.testing]
     try:
         import dt.torch as torch_module
         modules.append(torch_module)

@@ -5,7 +5,7 @@
 #include "python/errors.h"
 #include "python/unlocked.h"
 
-#include "python/buffer.h"
+#include "python/blocking.h"
 
 // SWIG's own end a thread that comes back while Python ends, in a destructor: see unlocked.h.
 #undef SWIG_PYTHON_THREAD_BEGIN_ALLOW
@@ -18,14 +18,8 @@
 %exception {
   try {
     $action
-  } catch (const dt::Error& error) {
-    dt::python::raise(error);
-    SWIG_fail;
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-    SWIG_fail;
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (...) {
+    dt::python::raise_current();
     SWIG_fail;
   }
 }
@@ -41,14 +35,18 @@ static PyObject* dt_python_##NAME(PyObject* self, PyObject* args) {
 %}
 %enddef
 NATIVE(set_exception_maker)
-NATIVE(buffer)
+NATIVE(set_waiting)
 NATIVE(keep_forever)
 NATIVE(end_of_python)
 
 %init %{
   if (!dt::python::add_buffer_type(m) || !dt::python::add_region_type(m)) return nullptr;
+  if (!dt::python::add_fast_functions(m)) return nullptr;
 %}
 
+// carry_out() of blocking.h stands for them.
+%ignore dt::raw::launch;
+%ignore dt::raw::launch_blocks;
 
 // ---- Numbers and text ----
 // SWIG's own take no NumPy integers, and cut text at its first NUL without a word.

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What collectives have in common: their arrays, their groups and how they are issued."""
+"""What collectives have in common: the table of kinds, their arrays, and how they are launched."""
 
-from typing import Any, List, Tuple
+import math
+import re
+from typing import Any, List, Optional, Tuple, Union
 
 from . import _raw
 from ._errors import Error, invalid
-from ._types import Dtype
+from ._types import Array, ReduceOp, milliseconds, stream_number
 from ._work import Work
-
-_buffer = _raw.buffer
 
 # For each group that is open, what keeps the arrays of its plain calls: dt uses them until its end.
 # A communicator may have several handles, so any group counts for all calls.
 groups: List[List[Any]] = []
+
+# Where an operation has one table, nothing needs to tell two apart.
+_TABLES = re.compile(r"\b(?:send|recv)_(?=counts|offsets)")
+
+Op = Union[ReduceOp, str]
+SUM = ReduceOp.SUM  # also of what reduces nothing
+
+# Addresses of send and recv, count, dtype, and what keeps the arrays.
+Launch = Tuple[int, int, int, int, Any]
 
 
 def _hold(keep: Any) -> None:
@@ -20,73 +29,148 @@ def _hold(keep: Any) -> None:
         group.append(keep)
 
 
-def carry_out(call: Any, keep: Any, *args: Any) -> None:
-    if groups:
-        _hold(keep)  # also if a signal ends this function after the call
-    call(*args)
-    if groups:
-        _hold(keep)  # if another thread has begun the group meanwhile
+class Kind:
+    """One operation as data.
 
+    number: of its dt_kind
+    larger: the array that is `size` times as large as the other one; "": none
+    root_has: the array that the root alone has; "": none
+    """
 
-class Names:
-    """How messages call an operation and its arrays."""
+    __slots__ = ("number", "operation", "larger", "root_has", "send", "recv")
 
-    __slots__ = ("operation", "send", "recv")
-
-    def __init__(self, operation: str) -> None:
+    def __init__(self, number: int, operation: str, larger: str = "", root_has: str = "") -> None:
+        self.number = number
         self.operation = operation
-        self.send = operation + ": send"
+        self.larger = larger
+        self.root_has = root_has
+        self.send = operation + ": send"  # how messages call the arrays
         self.recv = operation + ": recv"
 
 
-def _wrong_device(what: str, on_gpu: bool) -> Error:
-    if on_gpu:
-        return invalid(f"{what}: the array is GPU memory, and the communicator is over host memory; "
-                       'start the job with backend.name = "nccl", or copy the array to the host')
-    return invalid(f"{what}: the array is host memory, and the communicator is over GPU memory; copy it "
-                   "to the rank's GPU")
+ALLREDUCE = Kind(0, "allreduce")
+REDUCE = Kind(1, "reduce", root_has="recv")
+BROADCAST = Kind(2, "broadcast")
+ALLGATHER = Kind(3, "allgather", larger="recv")
+REDUCE_SCATTER = Kind(4, "reduce_scatter", larger="send")
+BARRIER = Kind(5, "barrier")
+SEND = Kind(6, "send")
+RECV = Kind(7, "recv")
+ALLTOALL = Kind(8, "alltoall")
+ALLTOALLV = Kind(9, "alltoallv")
+GATHER = Kind(10, "gather", larger="recv", root_has="recv")
+GATHERV = Kind(11, "gatherv", root_has="recv")
+SCATTER = Kind(12, "scatter", larger="send", root_has="send")
+SCATTERV = Kind(13, "scatterv", root_has="send")
+ALLGATHERV = Kind(14, "allgatherv")
 
 
-def wrong_count(names: Names, sent: int, received: int, rule: str) -> Error:
-    return invalid(f"{names.operation}: send has {sent} elements and recv {received}, but {rule}; give "
-                   "arrays of matching sizes")
+def _limit(kind: Kind, timeout: float) -> int:
+    if timeout == math.inf:
+        return -1
+    limit = milliseconds(timeout)
+    if limit == 0:
+        raise invalid(f"{kind.operation}: a timeout of 0; give more than 0 seconds, math.inf for "
+                      "no limit, or None for the communicator's")
+    return limit
+
+
+def _named(error: Error, kind: Kind) -> Error:
+    """What dt says of the call, with the names of the operation and its arguments."""
+    text = re.sub("collective_launch|Comm.size", kind.operation, str(error))
+    if kind is not ALLTOALLV:
+        text = _TABLES.sub("", text)
+    error.args = (text,)
+    return error
 
 
 class Arrays:
     """What Comm inherits."""
 
-    __slots__ = ("_handle", "_on_gpu", "_rank", "_size")
+    __slots__ = ("_handle", "_on_gpu", "_rank", "_size", "_waits")
 
     _handle: int
     _on_gpu: bool
     _rank: int
     _size: int
+    _waits: bool  # whether plain calls wait for other ranks
 
-    def _one(self, what: str, array: Any, writable: bool) -> Tuple[int, int, int, Any]:
-        address, count, dtype, on_gpu, keep = _buffer(array, writable, what)
-        if on_gpu is not self._on_gpu:
-            raise _wrong_device(what, on_gpu)
-        return address, count, dtype, keep
+    def _one(self, what: str, array: Array, writable: bool) -> Launch:
+        """One array, in the place of both."""
+        return _raw.one(array, writable, what, self._on_gpu)  # type: ignore[no-any-return]
 
-    def _two(self, names: Names, send: Any, recv: Any) -> Tuple[int, int, int, int, int, Any]:
-        sent, send_count, dtype, on_gpu, keep = _buffer(send, False, names.send)
-        received, count, recv_dtype, recv_on_gpu, keep_recv = _buffer(recv, True, names.recv)
-        if on_gpu is not self._on_gpu:
-            raise _wrong_device(names.send, on_gpu)
-        if recv_on_gpu is not self._on_gpu:
-            raise _wrong_device(names.recv, recv_on_gpu)
-        if dtype != recv_dtype:
-            raise invalid(f"{names.operation}: send is of {Dtype(dtype).name} and recv of "
-                          f"{Dtype(recv_dtype).name}; give two arrays of one dtype")
-        return sent, received, send_count, count, dtype, (keep, keep_recv)
+    def _two(self, kind: Kind, send: Array, recv: Array) -> Tuple[int, int, int, int, int, Any]:
+        return _raw.two(send, recv, kind.send, kind.recv,  # type: ignore[no-any-return]
+                        kind.operation, self._on_gpu)
 
-    def _issue(self, call: Any, keep: Any, *args: Any) -> Work:
-        work = Work(keep, self)
+    def _not_root(self, kind: Kind, send: Any, recv: Any) -> Launch:
+        """The one array of a rank that is not the root."""
+        if kind.root_has == "recv":
+            return self._one(kind.send, send, False)
+        return self._one(kind.recv, recv, True)
+
+    def _fitting(self, kind: Kind, send: Any, recv: Any, root: Optional[int] = None) -> Launch:
+        """Both arrays, whose sizes fit together, or the one that this rank has."""
+        if kind.root_has and root != self._rank:
+            return self._not_root(kind, send, recv)
+        sent, received, count, recv_count, dtype, keep = _raw.two(
+            send, recv, kind.send, kind.recv, kind.operation, self._on_gpu)
+        larger = kind.larger
+        if not larger:
+            if count == recv_count:
+                return sent, received, count, dtype, keep
+            rule = "both need the same number"
+        elif larger == "recv":
+            if recv_count == count * self._size:
+                return sent, received, count, dtype, keep
+            rule = f"recv needs {self._size} times as many (one part of each rank)"
+        else:
+            if count == recv_count * self._size:
+                return sent, received, recv_count, dtype, keep
+            rule = f"send needs {self._size} times as many (one part for each rank)"
+        raise invalid(f"{kind.operation}: send has {count} elements and recv {recv_count}, but "
+                      f"{rule}; give arrays of matching sizes")
+
+    def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
+             name: Optional[str], timeout: Optional[float], tables: Optional[bytes] = None) -> None:
+        sent, received, count, dtype, keep = launch
+        if op.__class__ is not ReduceOp:
+            op = ReduceOp(op)
+        if groups:
+            _hold(keep)  # also if a signal ends this function after the call
         try:
-            work._handle = call(self._handle, *args)
-        except (Error, TypeError):
-            raise  # nothing was issued
+            _raw.carry_out(keep, self._waits and not groups, self._handle, kind.number, dtype, op,
+                           peer, sent, received, count, tables,
+                           stream and stream_number(stream) or 0,
+                           0 if timeout is None else _limit(kind, timeout), name)
+        except Error as error:
+            raise _named(error, kind)
+        if groups:
+            _hold(keep)  # if another thread has begun the group meanwhile
+
+    def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
+               name: Optional[str], timeout: Optional[float],
+               tables: Optional[bytes] = None) -> Work:
+        sent, received, count, dtype, keep = launch
+        if op.__class__ is not ReduceOp:
+            op = ReduceOp(op)
+        stream = stream and stream_number(stream) or 0
+        limit = 0 if timeout is None else _limit(kind, timeout)
+        work = Work(keep, self, kind.operation)
+        try:
+            if tables is None:
+                work._handle = _raw.launch_async(self._handle, kind.number, dtype, op, peer, sent,
+                                                 received, count, stream, limit, name)
+            else:
+                work._handle = _raw.launch_blocks_async(
+                    self._handle, kind.number, dtype, peer, sent, received, count, tables, stream,
+                    limit, name)
+        except Error as error:
+            raise _named(error, kind)  # nothing was issued
+        except TypeError:
+            raise  # likewise
         except BaseException:
-            _raw.keep_forever(keep)  # a signal's: the operation is under way, and nobody has its handle
+            # A signal's: the operation is under way, and nobody has its handle.
+            _raw.keep_forever(keep)
             raise
         return work

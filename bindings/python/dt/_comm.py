@@ -4,22 +4,20 @@
 import array
 import contextlib
 import math
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union, overload
 
 from . import _raw
-from ._arrays import Names, carry_out, groups, wrong_count
+from ._arrays import (ALLGATHER, ALLREDUCE, BARRIER, BROADCAST, RECV, REDUCE, REDUCE_SCATTER, SEND,
+                      SUM, Launch, Op, groups)
 from ._blocks import Blocks
 from ._errors import Error, invalid
 from ._memory import Memory, make_memory
-from ._types import Dtype, Handle, ReduceOp, Unpacker, milliseconds, stream_number
+from ._objects import Objects
+from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Unpacker, milliseconds,
+                     stream_number)
 from ._work import Work
 
-_SUM = ReduceOp.SUM
-
-_ALLREDUCE = Names("allreduce")
-_REDUCE = Names("reduce")
-_ALLGATHER = Names("allgather")
-_REDUCE_SCATTER = Names("reduce_scatter")
+_NOTHING: Launch = (0, 0, 0, 0, ())
 
 
 class BatchMoments(NamedTuple):
@@ -28,7 +26,7 @@ class BatchMoments(NamedTuple):
 
     mean: "array.array[float]"
     variance: "array.array[float]"
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class BatchGradientSums(NamedTuple):
@@ -54,8 +52,9 @@ def _halves(packed: bytes) -> Tuple["array.array[float]", "array.array[float]"]:
     return doubles[:middle], doubles[middle:]
 
 
-class Comm(Blocks):
-    """An ordered set of ranks that runs collectives: what Job.world(), Comm.split() and Comm.shrink() give.
+class Comm(Blocks, Objects):
+    """An ordered set of ranks that runs collectives: what Job.world(), Comm.split() and Comm.shrink()
+    give.
 
     Arrays are whatever has the buffer protocol (NumPy, array.array, bytes, ...), DLPack (PyTorch, JAX,
     CuPy, ...) or __cuda_array_interface__, contiguous and in the machine's byte order; nothing is
@@ -63,9 +62,18 @@ class Comm(Blocks):
     with the same counts, dtypes and reductions; issue them from one thread per communicator.
 
     Each collective has two forms. The plain one returns when the result is there (over GPU memory:
-    when it is ordered on the stream), and a signal is handled after that. The one that ends in _async
-    returns a Work at once; both arrays are dt's until that is done. `stream` is the CUDA stream that
-    produces `send`, as an int or as PyTorch's or CuPy's object; it is ignored over host memory.
+    when it is ordered on the stream). The one that ends in _async returns a Work at once; both arrays
+    are dt's until that is done.
+
+    Ctrl-C ends a plain call within a tenth of a second, as any exception of a signal handler does. The
+    operation itself goes on: its arrays stay dt's until it is done, and its result is undefined.
+
+    op: a ReduceOp or its name, "sum"
+    stream: the CUDA stream that produces `send`, as an int or as PyTorch's or CuPy's object; ignored
+        over host memory
+    name: for messages and traces, the same on all ranks
+    timeout: limit of this operation in seconds; None: the communicator's; math.inf: none. When it
+        passes, the communicator is broken.
     """
 
     __slots__ = ("_owner", "__weakref__")
@@ -76,6 +84,7 @@ class Comm(Blocks):
         self._on_gpu = on_gpu
         self._rank = int(_raw.comm_rank(handle))
         self._size = int(_raw.comm_size(handle))
+        self._waits = self._size > 1 and not on_gpu
 
     # ---- Who is in it ----
 
@@ -132,7 +141,7 @@ class Comm(Blocks):
         communicator's own: do not close it."""
         return int(_raw.work_fd(self._handle))
 
-    def alloc(self, count: int, dtype: Dtype = Dtype.F32) -> Memory:
+    def alloc(self, count: int, dtype: DtypeLike = Dtype.F32) -> Memory:
         """Zeroed memory that all local ranks can reach, so that reductions read it where it lies; of a
         communicator over GPUs, memory of this rank's GPU."""
         owner = self._owner
@@ -171,116 +180,129 @@ class Comm(Blocks):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- Arrays of each operation ----
-
-    def _reduction(self, names: Names, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
-        if recv is None:
-            address, count, dtype, keep = self._one(names.operation, send, True)
-            return address, address, count, dtype, keep
-        sent, received, count, recv_count, dtype, keep = self._two(names, send, recv)
-        if count != recv_count:
-            raise wrong_count(names, count, recv_count, "both need the same number")
-        return sent, received, count, dtype, keep
-
-    def _reduce_arrays(self, send: Any, recv: Any, root: int) -> Tuple[int, int, int, int, Any]:
-        if recv is None and root != self._rank:
-            address, count, dtype, keep = self._one(_REDUCE.send, send, False)
-            return address, 0, count, dtype, keep
-        return self._reduction(_REDUCE, send, recv)
-
-    def _gathering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
-        sent, received, count, recv_count, dtype, keep = self._two(_ALLGATHER, send, recv)
-        if recv_count != count * self._size:
-            raise wrong_count(_ALLGATHER, count, recv_count,
-                              f"recv needs {self._size} times as many (one part of each rank)")
-        return sent, received, count, dtype, keep
-
-    def _scattering(self, send: Any, recv: Any) -> Tuple[int, int, int, int, Any]:
-        sent, received, send_count, count, dtype, keep = self._two(_REDUCE_SCATTER, send, recv)
-        if send_count != count * self._size:
-            raise wrong_count(_REDUCE_SCATTER, send_count, count,
-                              f"send needs {self._size} times as many (one part for each rank)")
-        return sent, received, count, dtype, keep
+    def __repr__(self) -> str:
+        if self._handle == 0:
+            return "<dt.Comm closed>"
+        return f"<dt.Comm rank {self._rank} of {self._size}{', GPU memory' if self._on_gpu else ''}>"
 
     # ---- Collectives ----
 
-    def allreduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
-                  stream: Any = 0) -> None:
+    def _reduction(self, send: Array, recv: Optional[Array]) -> Launch:
+        if recv is None:
+            return self._one("allreduce", send, True)
+        return self._fitting(ALLREDUCE, send, recv)
+
+    def _reduction_to(self, send: Array, recv: Optional[Array], root: int) -> Launch:
+        if recv is None and root == self._rank:
+            return self._one("reduce", send, True)
+        return self._fitting(REDUCE, send, recv, root)
+
+    def _sum_of_numbers(self, number: Union[int, float], op: Op, name: Optional[str],
+                        timeout: Optional[float]) -> Union[int, float]:
+        if self._on_gpu:
+            raise invalid("allreduce: a number lies in host memory, and the communicator is over GPU "
+                          "memory; give an array of one element")
+        whole = isinstance(number, int) and ReduceOp(op) is not ReduceOp.AVG
+        try:
+            value = array.array("q" if whole else "d", [number])
+        except OverflowError:
+            raise invalid(f"allreduce: {number} does not fit in 64 bits; give a float") from None
+        self._run(ALLREDUCE, self._one("allreduce", value, True), op, 0, 0, name, timeout)
+        return value[0]
+
+    @overload
+    def allreduce(self, send: int, recv: None = None, op: Op = SUM, *, stream: Any = 0,
+                  name: Optional[str] = None, timeout: Optional[float] = None) -> int: ...
+
+    @overload
+    def allreduce(self, send: float, recv: None = None, op: Op = SUM, *, stream: Any = 0,
+                  name: Optional[str] = None, timeout: Optional[float] = None) -> float: ...
+
+    @overload
+    def allreduce(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, *,
+                  stream: Any = 0, name: Optional[str] = None,
+                  timeout: Optional[float] = None) -> None: ...
+
+    def allreduce(self, send: Any, recv: Optional[Array] = None, op: Op = SUM, *,
+                  stream: Any = 0, name: Optional[str] = None,
+                  timeout: Optional[float] = None) -> Any:
         """Sums (or averages, ...) over all ranks; every rank ends with the same bits.
 
+        send: an array; or an int or a float, of the same type on all ranks: then the result is returned
         recv: as large as send; None: the result replaces send
         """
-        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
-        carry_out(_raw.allreduce, keep, self._handle, sent, received, count, dtype, op,
-                   stream and stream_number(stream) or 0)
+        if recv is None and isinstance(send, (int, float)):
+            return self._sum_of_numbers(send, op, name, timeout)
+        self._run(ALLREDUCE, self._reduction(send, recv), op, 0, stream, name, timeout)
+        return None
 
-    def allreduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, *,
-                        stream: Any = 0) -> Work:
+    def allreduce_async(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, *,
+                        stream: Any = 0, name: Optional[str] = None,
+                        timeout: Optional[float] = None) -> Work:
         """As allreduce(), with a Work."""
-        sent, received, count, dtype, keep = self._reduction(_ALLREDUCE, send, recv)
-        return self._issue(_raw.allreduce_async, keep, sent, received, count, dtype, op,
-                           stream and stream_number(stream) or 0)
+        return self._start(ALLREDUCE, self._reduction(send, recv), op, 0, stream, name,
+                           timeout)
 
-    def reduce(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
-               stream: Any = 0) -> None:
+    def reduce(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, root: int = 0, *,
+               stream: Any = 0, name: Optional[str] = None,
+               timeout: Optional[float] = None) -> None:
         """As allreduce(), with the result on `root` alone; elsewhere recv may be None."""
-        sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        carry_out(_raw.reduce, keep, self._handle, sent, received, count, dtype, op, root,
-                   stream and stream_number(stream) or 0)
+        self._run(REDUCE, self._reduction_to(send, recv, root), op, root, stream, name,
+                  timeout)
 
-    def reduce_async(self, send: Any, recv: Any = None, op: ReduceOp = _SUM, root: int = 0, *,
-                     stream: Any = 0) -> Work:
+    def reduce_async(self, send: Array, recv: Optional[Array] = None, op: Op = SUM, root: int = 0,
+                     *, stream: Any = 0, name: Optional[str] = None,
+                     timeout: Optional[float] = None) -> Work:
         """As reduce(), with a Work."""
-        sent, received, count, dtype, keep = self._reduce_arrays(send, recv, root)
-        return self._issue(_raw.reduce_async, keep, sent, received, count, dtype, op, root,
-                           stream and stream_number(stream) or 0)
+        return self._start(REDUCE, self._reduction_to(send, recv, root), op, root,
+                           stream, name, timeout)
 
-    def broadcast(self, array: Any, root: int = 0, *, stream: Any = 0) -> None:
+    def broadcast(self, array: Array, root: int = 0, *, stream: Any = 0, name: Optional[str] = None,
+                  timeout: Optional[float] = None) -> None:
         """Copies root's array, which may be read-only, into everybody's."""
-        address, count, dtype, keep = self._one("broadcast", array, root != self._rank)
-        carry_out(_raw.broadcast, keep, self._handle, address, count, dtype, root,
-                   stream and stream_number(stream) or 0)
+        self._run(BROADCAST, self._one("broadcast", array, root != self._rank), SUM, root,
+                  stream, name, timeout)
 
-    def broadcast_async(self, array: Any, root: int = 0, *, stream: Any = 0) -> Work:
+    def broadcast_async(self, array: Array, root: int = 0, *, stream: Any = 0,
+                        name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As broadcast(), with a Work."""
-        address, count, dtype, keep = self._one("broadcast", array, root != self._rank)
-        return self._issue(_raw.broadcast_async, keep, address, count, dtype, root,
-                           stream and stream_number(stream) or 0)
+        return self._start(BROADCAST, self._one("broadcast", array, root != self._rank), SUM, root,
+                           stream, name, timeout)
 
-    def allgather(self, send: Any, recv: Any, *, stream: Any = 0) -> None:
+    def allgather(self, send: Array, recv: Array, *, stream: Any = 0, name: Optional[str] = None,
+                  timeout: Optional[float] = None) -> None:
         """Gathers everybody's elements in rank order on every rank; recv is `size` times as large as
         send, which may be this rank's part of it."""
-        sent, received, count, dtype, keep = self._gathering(send, recv)
-        carry_out(_raw.allgather, keep, self._handle, sent, received, count, dtype,
-                   stream and stream_number(stream) or 0)
+        self._run(ALLGATHER, self._fitting(ALLGATHER, send, recv), SUM, 0, stream, name, timeout)
 
-    def allgather_async(self, send: Any, recv: Any, *, stream: Any = 0) -> Work:
+    def allgather_async(self, send: Array, recv: Array, *, stream: Any = 0,
+                        name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As allgather(), with a Work."""
-        sent, received, count, dtype, keep = self._gathering(send, recv)
-        return self._issue(_raw.allgather_async, keep, sent, received, count, dtype,
-                           stream and stream_number(stream) or 0)
+        return self._start(ALLGATHER, self._fitting(ALLGATHER, send, recv), SUM, 0, stream, name,
+                           timeout)
 
-    def reduce_scatter(self, send: Any, recv: Any, op: ReduceOp = _SUM, *, stream: Any = 0) -> None:
+    def reduce_scatter(self, send: Array, recv: Array, op: Op = SUM, *, stream: Any = 0,
+                       name: Optional[str] = None, timeout: Optional[float] = None) -> None:
         """Reduces over all ranks and leaves the r-th part on rank r; send is `size` times as large as
         recv, which may be this rank's part of it."""
-        sent, received, count, dtype, keep = self._scattering(send, recv)
-        carry_out(_raw.reduce_scatter, keep, self._handle, sent, received, count, dtype, op,
-                   stream and stream_number(stream) or 0)
+        self._run(REDUCE_SCATTER, self._fitting(REDUCE_SCATTER, send, recv), op, 0,
+                  stream, name, timeout)
 
-    def reduce_scatter_async(self, send: Any, recv: Any, op: ReduceOp = _SUM, *,
-                             stream: Any = 0) -> Work:
+    def reduce_scatter_async(self, send: Array, recv: Array, op: Op = SUM, *, stream: Any = 0,
+                             name: Optional[str] = None, timeout: Optional[float] = None) -> Work:
         """As reduce_scatter(), with a Work."""
-        sent, received, count, dtype, keep = self._scattering(send, recv)
-        return self._issue(_raw.reduce_scatter_async, keep, sent, received, count, dtype, op,
-                           stream and stream_number(stream) or 0)
+        return self._start(REDUCE_SCATTER, self._fitting(REDUCE_SCATTER, send, recv), op, 0,
+                           stream, name, timeout)
 
-    def barrier(self, *, stream: Any = 0) -> None:
+    def barrier(self, *, stream: Any = 0, name: Optional[str] = None,
+                timeout: Optional[float] = None) -> None:
         """Returns when every rank has called it."""
-        _raw.barrier(self._handle, stream and stream_number(stream) or 0)
+        self._run(BARRIER, _NOTHING, SUM, 0, stream, name, timeout)
 
-    def barrier_async(self, *, stream: Any = 0) -> Work:
+    def barrier_async(self, *, stream: Any = 0, name: Optional[str] = None,
+                      timeout: Optional[float] = None) -> Work:
         """As barrier(), with a Work."""
-        return self._issue(_raw.barrier_async, None, stream and stream_number(stream) or 0)
+        return self._start(BARRIER, _NOTHING, SUM, 0, stream, name, timeout)
 
     def check_equal(self, array: Any, name: str = "", *, stream: Any = 0) -> None:
         """Raises MismatchError on all ranks unless their arrays hold the same bytes; it names the ranks
@@ -288,7 +310,7 @@ class Comm(Blocks):
 
         name: what it is, for messages; compared, too
         """
-        address, count, dtype, keep = self._one("check_equal: array", array, False)
+        address, _, count, dtype, keep = self._one("check_equal: array", array, False)
         _raw.check_equal(self._handle, address, count * Dtype(dtype).itemsize, name,
                          stream and stream_number(stream) or 0)
         del keep
@@ -302,7 +324,7 @@ class Comm(Blocks):
         input: [batch, channels, spatial] elements, F32 or F64
         spatial: elements of a channel of one sample that lie together; 1 where channels are last
         """
-        address, count, dtype, keep = self._one("batch_moments: input", input, False)
+        address, _, count, dtype, keep = self._one("batch_moments: input", input, False)
         packed = bytes(_raw.batch_moments(self._handle, address,
                                           _batch("batch_moments", count, channels, spatial),
                                           channels, spatial, dtype))
@@ -322,8 +344,9 @@ class Comm(Blocks):
         if len(moments.variance) != channels:
             raise invalid(f"{operation}: moments have {channels} means and {len(moments.variance)} "
                           "variances; give what batch_moments() gave")
-        address, count, dtype, keep = self._one(f"{operation}: input", input, False)
-        other, other_count, other_dtype, keep_other = self._one(f"{operation}: gradient", gradient, False)
+        address, _, count, dtype, keep = self._one(f"{operation}: input", input, False)
+        other, _, other_count, other_dtype, keep_other = self._one(
+            f"{operation}: gradient", gradient, False)
         if (count, dtype) != (other_count, other_dtype):
             raise invalid(f"{operation}: input has {count} elements of {Dtype(dtype).name}, gradient "
                           f"{other_count} of {Dtype(other_dtype).name}; give two arrays of one shape")
@@ -336,26 +359,22 @@ class Comm(Blocks):
 
     # ---- Between two ranks ----
 
-    def send(self, array: Any, peer: int, *, stream: Any = 0) -> None:
+    def send(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+             timeout: Optional[float] = None) -> None:
         """Sends to a rank of the communicator, which calls recv() with as many elements of this dtype."""
-        address, count, dtype, keep = self._one("send", array, False)
-        carry_out(_raw.send, keep, self._handle, address, count, dtype, peer,
-                   stream and stream_number(stream) or 0)
+        self._run(SEND, self._one("send", array, False), SUM, peer, stream, name, timeout)
 
-    def send_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
-        """As send(), with a Work. Adjacent sends and receives progress together."""
-        address, count, dtype, keep = self._one("send", array, False)
-        return self._issue(_raw.send_async, keep, address, count, dtype, peer,
-                           stream and stream_number(stream) or 0)
+    def send_async(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+                   timeout: Optional[float] = None) -> Work:
+        """As send(), with a Work."""
+        return self._start(SEND, self._one("send", array, False), SUM, peer, stream, name, timeout)
 
-    def recv(self, array: Any, peer: int, *, stream: Any = 0) -> None:
+    def recv(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+             timeout: Optional[float] = None) -> None:
         """Receives what a rank of the communicator sends with send()."""
-        address, count, dtype, keep = self._one("recv", array, True)
-        carry_out(_raw.recv, keep, self._handle, address, count, dtype, peer,
-                   stream and stream_number(stream) or 0)
+        self._run(RECV, self._one("recv", array, True), SUM, peer, stream, name, timeout)
 
-    def recv_async(self, array: Any, peer: int, *, stream: Any = 0) -> Work:
+    def recv_async(self, array: Array, peer: int, *, stream: Any = 0, name: Optional[str] = None,
+                   timeout: Optional[float] = None) -> Work:
         """As recv(), with a Work."""
-        address, count, dtype, keep = self._one("recv", array, True)
-        return self._issue(_raw.recv_async, keep, address, count, dtype, peer,
-                           stream and stream_number(stream) or 0)
+        return self._start(RECV, self._one("recv", array, True), SUM, peer, stream, name, timeout)

@@ -6,6 +6,7 @@ import enum
 from typing import Dict, Type, Union
 
 from . import _raw
+from ._words import pythonic
 
 
 class Status(enum.IntEnum):
@@ -141,7 +142,7 @@ _CLASSES: Dict[int, Type[Error]] = {
 def make(status: int, rank: int, host: str, pid: int, operation: str, sequence: int,
          message: str) -> Error:
     """The exception of a failed call; _raw raises what this gives."""
-    error = _CLASSES.get(status, Error)(message)
+    error = _CLASSES.get(status, Error)(pythonic(message))
     try:
         error.status = Status(status)
     except ValueError:

@@ -120,6 +120,13 @@ class Job:
         self._handle = 0
         self._owner = None
 
+    def __repr__(self) -> str:
+        try:
+            place = self.place
+        except Error:
+            return "<dt.Job closed>"
+        return f"<dt.Job {place.job_id!r} rank {place.rank} of {place.world_size} on {place.host}>"
+
     def __enter__(self) -> "Job":
         return self
 

@@ -6,7 +6,7 @@ from typing import Any, Dict
 
 from . import _raw
 from ._errors import invalid_state
-from ._types import Dtype, Handle
+from ._types import Dtype, DtypeLike, Handle
 
 _TYPESTRS = ("|i1", "|u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<u2", "<f4", "<f8")
 
@@ -45,7 +45,7 @@ class Region(_raw.Region):
 
     def __repr__(self) -> str:
         where = "closed" if self.address == 0 else f"at {self.address:#x}"
-        return f"<{type(self).__name__} of {self.count} {self.dtype.name} {where}>"
+        return f"<dt.{type(self).__name__} of {self.count} {self.dtype.name} {where}>"
 
 
 class Memory(Region):
@@ -83,9 +83,9 @@ class Gradient(Region):
     reducer."""
 
 
-def make_memory(owner: Handle, count: int, dtype: Dtype, on_gpu: bool) -> Memory:
+def make_memory(owner: Handle, count: int, dtype: DtypeLike, on_gpu: bool) -> Memory:
     """Allocates it."""
-    dtype, count = Dtype(dtype), operator.index(count)  # a NumPy integer multiplies in its own width
-    memory = Memory(_raw.mem_alloc(owner.number, count * dtype.itemsize), count, dtype, on_gpu)
+    kind, count = Dtype(dtype), operator.index(count)  # a NumPy integer multiplies in its own width
+    memory = Memory(_raw.mem_alloc(owner.number, count * kind.itemsize), count, kind, on_gpu)
     memory._owner = owner
     return memory

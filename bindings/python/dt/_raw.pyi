@@ -9,9 +9,9 @@ class Buffer:
     dtype: int
     on_gpu: bool
     readonly: bool
-    def __init__(self, array: Any, dtype: Optional[int] = None) -> None: ...
+    def __init__(self, array: Any, dtype: Any = None) -> None: ...
     @classmethod
-    def from_address(cls, address: int, count: int, dtype: int, owner: Any = None,
+    def from_address(cls, address: int, count: int, dtype: Any, owner: Any = None,
                      on_gpu: bool = False, readonly: bool = False) -> "Buffer": ...
 
 class Region:

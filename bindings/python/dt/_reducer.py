@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from . import _raw
 from ._errors import invalid, invalid_state
 from ._memory import Gradient
-from ._types import Dtype, Handle, Unpacker, pack, stream_number
+from ._types import Dtype, DtypeLike, Handle, Unpacker, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +17,11 @@ class Param:
     """One parameter, in the order of registration."""
 
     count: int
-    dtype: Dtype = Dtype.F32
+    dtype: DtypeLike = Dtype.F32
     name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", Dtype(self.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Reducer:
                  options: Optional[ReducerOptions] = None) -> None:
         chosen = ReducerOptions() if options is None else options
         self._params: List[Param] = list(params)
+        if not self._params:
+            raise invalid("Reducer: params is empty; give a Param for each parameter")
         packed = pack(part for each in self._params
                       for part in (int(each.count), int(each.dtype), each.name or ""))
         number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan),
@@ -187,6 +192,10 @@ class Reducer:
         """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""
         self._handle = 0
         self._owner = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._handle == 0 else f"{sum(each.count for each in self._params)} elements"
+        return f"<dt.Reducer of {len(self._params)} parameters, {state}>"
 
     def __enter__(self) -> "Reducer":
         return self

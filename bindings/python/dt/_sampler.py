@@ -52,6 +52,7 @@ class Sampler:
                                      bool(whole_batches), block, window, packed, draws)
         self._owner: Optional[Handle] = Handle(number, _raw.sampler_destroy)
         self._handle: int = number
+        self._of = f"{operator.index(size)} samples, rank {rank} of {world_size}"
         self._lock = threading.RLock()  # dt's sampler may be used by one thread at a time
 
     def set_epoch(self, epoch: int) -> None:
@@ -122,6 +123,9 @@ class Sampler:
             first += len(part)
             if not part:
                 return
+
+    def __repr__(self) -> str:
+        return f"<dt.Sampler of {self._of}{', closed' if self._handle == 0 else ''}>"
 
     def __enter__(self) -> "Sampler":
         return self

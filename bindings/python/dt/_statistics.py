@@ -55,7 +55,7 @@ def job_statistics(handle: int) -> JobStatistics:
     share = packed.real()
     kinds = {name: OperationStatistics(number(), number(), number(), number(), number(), packed.real())
              for name in _KINDS}
-    return JobStatistics(*sums, hidden_share=share, operations=kinds)
+    return JobStatistics(*sums, share, kinds)  # type: ignore[call-arg, arg-type]
 
 
 def peer_statistics(handle: int, rank: int) -> PeerStatistics:

@@ -5,11 +5,32 @@ import dataclasses
 import enum
 import math
 import struct
-from typing import Any, Callable, Iterable, List, NoReturn, Optional, Union
+from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, NoReturn, Optional, Protocol,
+                    Tuple, Union)
 
 from ._errors import invalid
 
+if TYPE_CHECKING:
+    from ._raw import Buffer, Region
+
 _LONGEST_MS = 2**62
+
+
+class _HasBuffer(Protocol):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class _HasDlpack(Protocol):
+    def __dlpack_device__(self) -> Tuple[Any, Any]: ...
+
+
+class _HasCudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+# What Buffer takes, for type checkers.
+Array = Union[_HasBuffer, _HasDlpack, _HasCudaArray, "Buffer", "Region"]
 
 
 class Dtype(enum.IntEnum):
@@ -26,10 +47,32 @@ class Dtype(enum.IntEnum):
     F32 = 8
     F64 = 9
 
+    if TYPE_CHECKING:
+        def __new__(cls, value: Any) -> "Dtype": ...
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return (1, 1, 4, 4, 8, 8, 2, 2, 4, 8)[self]
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Dtype":
+        """By a dtype of NumPy, PyTorch or JAX, or its name: Dtype(numpy.float32), Dtype("float32")."""
+        dtype = value if isinstance(value, (str, type)) else getattr(value, "dtype", value)
+        name = dtype.__name__ if isinstance(dtype, type) else getattr(dtype, "name", str(dtype))
+        name = name.rpartition(".")[2]  # of "torch.float32"
+        found = _DTYPES.get(name)
+        if found is not None:
+            return cls[found]
+        if name in cls.__members__:
+            return cls[name]
+        raise invalid(f"dtype: {value!r} is none of dt's; give a dt.Dtype or one of "
+                      f"{', '.join(_DTYPES)}")
+
+
+_DTYPES = {"int8": "I8", "uint8": "U8", "int32": "I32", "uint32": "U32", "int64": "I64",
+           "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+DtypeLike = Any  # what Dtype() takes: NumPy's own types cannot be named without NumPy
 
 
 class ReduceOp(enum.IntEnum):
@@ -40,6 +83,18 @@ class ReduceOp(enum.IntEnum):
     PROD = 2
     MIN = 3
     MAX = 4
+
+    if TYPE_CHECKING:
+        def __new__(cls, value: Any) -> "ReduceOp": ...
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ReduceOp":
+        """By its name: ReduceOp("sum")."""
+        found = cls.__members__.get(value.upper()) if isinstance(value, str) else None
+        if found is None:
+            raise invalid(f"op: {value!r} is no reduction; give a dt.ReduceOp or one of "
+                          f"{', '.join(repr(each.lower()) for each in cls.__members__)}")
+        return found
 
 
 class LogLevel(enum.IntEnum):

@@ -4,6 +4,7 @@
 import math
 import struct
 import sys
+import threading
 import time
 from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
 
@@ -17,6 +18,9 @@ _SLICE_MS = 100
 # What keeps the buffers of works that nobody holds any more, by handle: dt goes on with them. A signal
 # may end any function of this module in any call, so buffers stay here until dt is done with them.
 _abandoned: Dict[int, Any] = {}
+
+# For plain calls, which wait in slices on the thread that handles signals.
+_raw.set_waiting(_abandoned, threading.main_thread().ident)
 
 
 def _finished(handle: int) -> bool:
@@ -60,12 +64,13 @@ class Work:
     nothing here.
     """
 
-    __slots__ = ("_handle", "_keep", "_comm", "__weakref__")
+    __slots__ = ("_handle", "_keep", "_comm", "_operation", "__weakref__")
 
-    def __init__(self, keep: Any, comm: Any) -> None:
+    def __init__(self, keep: Any, comm: Any, operation: str) -> None:
         self._handle = 0  # the communicator issues the operation and sets it
         self._keep = keep
         self._comm = comm
+        self._operation = operation
         if _abandoned:
             sweep()
 
@@ -128,6 +133,13 @@ class Work:
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
         raise TypeError("a work of dt cannot be copied or pickled")
+
+    def __repr__(self) -> str:
+        try:
+            state = "done" if self.test() else "under way"
+        except Error as error:
+            state = "closed" if self._handle == 0 else f"failed: {type(error).__name__}"
+        return f"<dt.Work {self._operation}, {state}>"
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.test():

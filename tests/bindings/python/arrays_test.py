@@ -50,8 +50,11 @@ class Plain(Case):
         self.comm.broadcast((ctypes.c_float * 3)())
 
     def test_what_is_no_array(self):
-        for wrong in ([1.0], 3, None, "text", object()):
+        for wrong in ([1.0], 3j, None, "text", object()):
             self.assert_refused(wrong, "an array is needed, not " + type(wrong).__name__)
+        for call in (self.comm.broadcast, self.comm.allreduce_async):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "an array is needed, not float"):
+                call(3.0)
         self.assert_refused(array.array("h", [1]), "elements are of format 'h'", "dt.Buffer")
 
     def test_read_only(self):
@@ -107,6 +110,19 @@ class Plain(Case):
             dt.Buffer(halves, dtype=dt.Dtype.F32)
         with self.assertRaisesRegex(dt.InvalidArgumentError, "77 is none"):
             dt.Buffer(halves, dtype=77)
+        self.assertEqual(dt.Buffer(halves, dtype="bfloat16").dtype, dt.Dtype.BF16)
+
+    def test_dtypes_by_name(self):
+        for name, dtype in (("float32", "F32"), ("F32", "F32"), ("int8", "I8"), ("uint64", "U64"),
+                            ("bfloat16", "BF16"), ("torch.float16", "F16")):
+            self.assertIs(dt.Dtype(name), dt.Dtype[dtype])
+            self.assertEqual(self.comm.alloc(1, name).dtype, dt.Dtype[dtype])
+            self.assertIs(dt.Param(1, name).dtype, dt.Dtype[dtype])
+        for wrong in ("f4", "i8", "complex64", "", None, str, 1.5):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "dtype: .* is none of dt's; give a dt.Dtype"):
+                dt.Dtype(wrong)
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "dtype: 'f4' is none"):
+            dt.Buffer(bytearray(4), dtype="f4")
 
     def test_an_address(self):
         values = (ctypes.c_double * 3)(1, 2, 3)
@@ -173,6 +189,30 @@ class Interfaces(Case):
         self.assert_refused(Tensor(numpy.zeros(3), (10, 0)), "kind 10")
         self.assert_refused(Tensor(numpy.zeros(3), "cuda"), "__dlpack_device__")
         self.assert_refused(Tensor(numpy.zeros(3), (2, 0)), "GPU memory")
+
+    @unittest.skipIf(numpy is None, "NumPy is not here")
+    def test_jax_arrays_are_never_written(self):
+        class ArrayImpl:  # as JAX has it, whose DLPack does not say that it is read-only
+            __module__ = "jaxlib.xla_extension"
+
+            def __init__(self, values):
+                self.values = values
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+            def __dlpack__(self, stream=None):
+                return self.values.__dlpack__()
+
+        values = ArrayImpl(numpy.ones(3))
+        result = numpy.zeros(3)
+        self.comm.allreduce(values, result)
+        self.assertEqual(list(result), [1] * 3)
+        self.assertTrue(dt.Buffer(values).readonly)
+        for call in (self.comm.allreduce, lambda recv: self.comm.allgather(result, recv)):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "a JAX array is read-only, .* give a copy, "
+                                        r"numpy.array\(array\), .* jax.numpy.asarray\(copy\)"):
+                call(values)
 
     @unittest.skipIf(numpy is None, "NumPy is not here")
     def test_dlpack_of_a_gpu(self):
@@ -249,6 +289,16 @@ class NumpyArrays(Case):
         with self.assertRaisesRegex(dt.InvalidArgumentError, "read-only"):
             self.comm.allreduce(values)
 
+    def test_its_dtypes(self):
+        for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"):
+            expected = dt.Buffer(numpy.zeros(1, name)).dtype
+            for given in (name, numpy.dtype(name), getattr(numpy, name)):
+                self.assertEqual(dt.Dtype(given), expected)
+                self.assertEqual(self.comm.alloc(2, given).dtype, expected)
+                self.assertEqual(dt.Buffer.from_address(0, 0, given).dtype, expected)
+        with self.assertRaisesRegex(dt.InvalidArgumentError, "complex64"):
+            dt.Dtype(numpy.complex64)
+
     def test_numpy_integers_are_numbers(self):
         self.comm.broadcast(numpy.zeros(2, "f4"), numpy.int64(0))
         self.assertEqual(self.comm.world_rank(numpy.int32(0)), 0)
@@ -319,6 +369,7 @@ class Tensors(Case):
             result = torch.zeros_like(values)
             self.comm.allreduce(values, result)
             self.assertTrue(torch.equal(values, result))
+            self.assertEqual(dt.Dtype(dtype), dt.Buffer(values).dtype)
         self.comm.broadcast(torch.zeros(0))
 
     def test_what_is_refused(self):

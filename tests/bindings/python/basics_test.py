@@ -123,7 +123,7 @@ class Errors(unittest.TestCase):
         with dt.Job() as job, self.assertRaises(dt.InvalidArgumentError) as caught:
             job.world().broadcast(bytearray(4), root=5)
         self.assertEqual(str(caught.exception),
-                         "dt_broadcast: root is 5; the communicator has ranks 0 to 0")
+                         "broadcast: root is 5; the communicator has ranks 0 to 0")
         self.assertEqual(caught.exception.status, dt.Status.INVALID_ARGUMENT)
 
     def test_numbers_that_dt_cannot_hold(self):
@@ -201,6 +201,35 @@ class Closed(unittest.TestCase):
                 call()
             self.assertTrue(str(caught.exception))
 
+    def test_messages_name_what_python_has(self):
+        config, sampler, job = dt.Config(), dt.Sampler(10), dt.Job()
+        comm = job.world()
+        work, reducer = comm.barrier_async(), dt.Reducer(comm, [dt.Param(4)])
+        for thing in (config, sampler, reducer, work, comm, job):
+            thing.close()
+        for text, call in (
+                ("Comm.rank: comm is closed", lambda: comm.rank),
+                ("allreduce: comm is closed", lambda: comm.allreduce(bytearray(1))),
+                ("allgatherv: comm is closed", lambda: comm.allgatherv(b"1", bytearray(1), [1])),
+                ("barrier: comm is closed", comm.barrier_async), ("Comm.split: comm is closed", lambda: comm.split(0)),
+                ("Comm.fileno: comm is closed", comm.fileno), ("Work.test: work is closed", work.test),
+                ("wait_any: works[0] is closed", lambda: dt.wait_any([work])),
+                ("Job.place: job is closed", lambda: job.place), ("Job.world: job is closed", job.world),
+                ("Job.finalize: job is closed", job.finalize), ("Store.get: job is closed", lambda: job.store.get("a")),
+                ("Config.get: config is closed", lambda: config.get("job.id")),
+                ("Sampler: sampler is closed", lambda: sampler.next(1)),
+                ("Reducer.finish: reducer is closed", reducer.finish)):
+            with self.subTest(text), self.assertRaises(dt.InvalidArgumentError) as caught:
+                call()
+            self.assertEqual(str(caught.exception), text)
+        nine = memoryview(bytearray(9))
+        for call in (lambda: dt.Sampler(-5), lambda: dt.Reducer(dt.Job().world(), []),
+                     lambda: dt.Job().world().allreduce(nine[:8], nine[1:])):
+            with self.assertRaises(dt.InvalidArgumentError) as caught:
+                call()
+            for word in ("dt_", "->", "NULL", "dt.h"):
+                self.assertNotIn(word, str(caught.exception))
+
     def test_after_finalize_every_call_says_so(self):
         job = dt.Job()
         comm = job.world()
@@ -210,6 +239,24 @@ class Closed(unittest.TestCase):
                      lambda: comm.split(0)):
             with self.assertRaises(dt.InvalidStateError):
                 call()
+
+
+class Representations(unittest.TestCase):
+    def test_they_say_what_it_is_and_whether_it_is_open(self):
+        job = dt.Job(dt.Config(settings={"job.id": "repr"}))
+        comm = job.world()
+        work, memory = comm.allreduce_async(bytearray(4)), comm.alloc(5)
+        sampler, reducer = dt.Sampler(10, 4, 2), dt.Reducer(comm, [dt.Param(3), dt.Param(4)])
+        work.wait()
+        self.assertEqual(repr(job), f"<dt.Job 'repr' rank 0 of 1 on {job.place.host}>")
+        self.assertEqual(repr(comm), "<dt.Comm rank 0 of 1>")
+        self.assertEqual(repr(work), "<dt.Work allreduce, done>")
+        self.assertEqual(repr(memory), f"<dt.Memory of 5 F32 at {memory.address:#x}>")
+        self.assertEqual(repr(sampler), "<dt.Sampler of 10 samples, rank 2 of 4>")
+        self.assertEqual(repr(reducer), "<dt.Reducer of 2 parameters, 7 elements>")
+        for thing in (work, memory, sampler, reducer, comm, job):
+            thing.close()
+            self.assertRegex(repr(thing), r"^<dt\.\w+.* closed>$")
 
 
 class Copies(unittest.TestCase):

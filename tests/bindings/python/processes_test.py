@@ -29,6 +29,15 @@ def start_rank(rank, port, body):
          str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def wait_until_asleep(rank):
+    """Its first thread waits for something: it is inside the call that the test is about."""
+    asleep = 0
+    while asleep < 500:
+        with open(f"/proc/{rank.pid}/stat", encoding="utf-8") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+        asleep = asleep + 1 if state == "S" else 0
+
+
 def end(rank):
     rank.kill()
     rank.wait()
@@ -171,6 +180,64 @@ class Processes(unittest.TestCase):
         ranks[0].send_signal(signal.SIGINT)
         self.assertEqual(ranks[0].stdout.readline(), "interrupted\n")
         ranks[1].communicate("\n", timeout=LIMIT_S)
+        ranks[0].communicate(timeout=LIMIT_S)
+
+    def test_ctrl_c_ends_a_plain_call_and_the_operation_goes_on(self):
+        ranks = self.start("""
+            import signal
+            from dt import _work
+            values = array.array("f", [comm.rank + 1] * 100000)
+            print("ready", flush=True)
+            if comm.rank == 0:
+                for call in (lambda: comm.allreduce(values), lambda: comm.allgather_objects("mine"), comm.barrier):
+                    try:
+                        call()
+                    except KeyboardInterrupt:
+                        print("interrupted", flush=True)
+                try:
+                    values.append(1)
+                except BufferError:
+                    print("kept", flush=True)
+                job.store.set("interrupted", b"")
+                comm.barrier()
+                _work.sweep()
+                print(values[0], len(_work._abandoned), flush=True)
+            else:
+                job.store.wait(["interrupted"])
+                comm.allreduce(values)
+                comm.allgather(array.array("q", [0]), array.array("q", [0, 0]))
+                comm.barrier()
+                comm.barrier()
+            job.finalize()
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        for _ in range(3):
+            wait_until_asleep(ranks[0])
+            ranks[0].send_signal(signal.SIGINT)
+            self.assertEqual(ranks[0].stdout.readline(), "interrupted\n")
+        self.assertEqual([ranks[0].stdout.readline() for _ in range(2)], ["kept\n", "3.0 0\n"])
+        for rank in ranks:
+            _, error = rank.communicate(timeout=LIMIT_S)
+            self.assertEqual(rank.returncode, 0, error)
+
+    def test_a_signal_handler_runs_in_a_plain_call(self):
+        ranks = self.start("""
+            import signal
+            signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+            print("ready", flush=True)
+            if comm.rank == 1:
+                sys.stdin.readline()
+            print(comm.allreduce(comm.rank + 1), flush=True)
+            job.finalize()
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        wait_until_asleep(ranks[0])
+        ranks[0].send_signal(signal.SIGUSR1)
+        self.assertEqual(ranks[0].stdout.readline(), "handled\n")
+        self.assertEqual(ranks[1].communicate("\n", timeout=LIMIT_S)[0], "3\n")
+        self.assertEqual(ranks[0].stdout.readline(), "3\n")
         ranks[0].communicate(timeout=LIMIT_S)
 
 

@@ -134,12 +134,12 @@ class Orders(unittest.TestCase):
     def test_what_is_refused(self):
         for wanted, options in {
             "2 weights for 10 samples; give one for each sample": {"weights": [1, 2]},
-            r"options->weights\[1\] is -1; weights are finite and >= 0": {"weights": [1, -1] * 5},
+            r"Sampler: weights\[1\] is -1; weights are finite and >= 0": {"weights": [1, -1] * 5},
             "give at least one sample a weight above 0": {"weights": [0] * 10},
-            "draws is 4 without options->weights; set both": {"draws": 4},
-            "window is 4 without options->block; set both": {"window": 4},
-            "sequential and options->block are both set; choose one order": {"shuffle": False, "block": 2},
-            "weights and options->block are both set": {"weights": [1] * 10, "block": 2},
+            "draws is 4 without weights; set both": {"draws": 4},
+            "window is 4 without block; set both": {"window": 4},
+            "shuffle=False and block are both set; choose one order": {"shuffle": False, "block": 2},
+            "weights and block are both set": {"weights": [1] * 10, "block": 2},
             "block is -1; it must be in": {"block": -1},
         }.items():
             with self.assertRaisesRegex(dt.InvalidArgumentError, wanted):

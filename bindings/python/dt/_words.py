@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of dt, which name what dt.h has, in the names of this package."""
+
+import re
+from typing import Match
+
+# Functions of dt.h that are not called as they are there: dt_comm_split() is Comm.split().
+_NAMES = {
+    "abort": "Job.abort", "agree": "Job.agree", "batch_gradient_sums": "Comm.batch_gradient_sums",
+    "batch_moments": "Comm.batch_moments", "busy_begin": "Job.busy", "busy_end": "Job.busy",
+    "comm_world": "Job.world", "config_create": "Config", "finalize": "Job.finalize",
+    "group_begin": "Comm.group", "group_end": "Comm.group", "init": "Job",
+    "job_peer_stats": "Job.peer_statistics", "job_stats": "Job.statistics",
+    "mem_alloc": "Comm.alloc", "mem_free": "Memory.close", "rank_info": "Job.place", "reducer_create": "Reducer",
+    "reducer_stats": "Reducer.statistics", "request_stop": "Job.request_stop",
+    "sampler_create": "Sampler", "sampler_length": "Sampler",
+    "sampler_resume": "Sampler.load_state_dict",
+    "sampler_save": "Sampler.state_dict", "stop_requested": "Job.stop_requested",
+    "store_serve": "StoreServer", "store_server_port": "StoreServer.port",
+    "trace_dump": "Job.trace_dump", "work_fd": "Comm.fileno", "work_wait_any": "wait_any",
+}
+_CLASSES = {"comm": "Comm", "config": "Config", "reducer": "Reducer", "sampler": "Sampler",
+            "store": "Store", "work": "Work"}
+_WORDS = {" is NULL": " is None", "options->": "", "sequential and": "shuffle=False and",
+          "as dt.h says": "as the docstring says"}
+_FUNCTION = re.compile(r"\bdt_((?:[a-z]+_)*[a-z]+)\b")
+_CLOSED = re.compile(r"\b(comm|config|job|reducer|sampler|server|work|works\[\d+\]) is NULL")
+
+
+def _name(match: Match[str]) -> str:
+    name = match[1]
+    of, _, what = name.partition("_")
+    if name in _NAMES:
+        return _NAMES[name]
+    return f"{_CLASSES[of]}.{what}" if of in _CLASSES else name
+
+
+def pythonic(message: str) -> str:
+    """The message with Python's names of things."""
+    if "dt_" in message or "NULL" in message:
+        message = _CLOSED.sub(r"\1 is closed", _FUNCTION.sub(_name, message))
+        for word, ours in _WORDS.items():
+            message = message.replace(word, ours)
+    return message

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each operation may be told: a name, a time-out, a reduction by its name."""
+
+import array
+import math
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(__file__))
+import dt
+from ranks import run_ranks
+
+
+def floats(*values):
+    return array.array("f", values)
+
+
+def calls(comm):
+    """Each operation of two ranks, as a function of options; nothing stays in it."""
+    me, other = comm.rank, 1 - comm.rank
+    one, two = floats(1), floats(1, 2)
+    root = (floats(0, 0), [1, 1]) if me == 0 else (None, None)
+
+    def exchange(suffix, **options):
+        first, second = ("send", "recv") if me == 0 else ("recv", "send")
+        getattr(comm, first + suffix)(floats(1), other, **options)
+        return getattr(comm, second + suffix)(floats(1), other, **options)
+
+    yield "allreduce", lambda call, **o: call(one, **o)
+    yield "reduce", lambda call, **o: call(one, floats(0), **o)
+    yield "broadcast", lambda call, **o: call(one, **o)
+    yield "allgather", lambda call, **o: call(one, floats(0, 0), **o)
+    yield "reduce_scatter", lambda call, **o: call(two, floats(0), **o)
+    yield "barrier", lambda call, **o: call(**o)
+    yield "alltoall", lambda call, **o: call(two, floats(0, 0), **o)
+    yield "alltoallv", lambda call, **o: call(two, [1, 1], floats(0, 0), [1, 1], **o)
+    yield "gather", lambda call, **o: call(one, root[0], **o)
+    yield "gatherv", lambda call, **o: call(one, *root, **o)
+    yield "scatter", lambda call, **o: call(root[0], floats(0), **o)
+    yield "scatterv", lambda call, **o: call(*root, floats(0), **o)
+    yield "allgatherv", lambda call, **o: call(one, floats(0, 0), [1, 1], **o)
+    yield "send", lambda call, **o: exchange("_async" if call.__name__.endswith("_async") else "", **o)
+
+
+class Options(unittest.TestCase):
+    def test_every_operation_takes_them(self):
+        def body(_, comm):
+            for name, call in calls(comm):
+                for options in ({"name": name + " \u00fc"}, {"timeout": 30}, {"timeout": math.inf},
+                                {"timeout": 0.5, "name": "both", "stream": 0}):
+                    with self.subTest(name, options=options):
+                        call(getattr(comm, name), **options)
+                        call(getattr(comm, name + "_async"), **options).wait()
+        run_ranks(2, body)
+
+    def test_the_name_is_in_messages(self):
+        def body(_, comm):
+            with self.assertRaisesRegex(dt.MismatchError, "loss"):
+                comm.allreduce(floats(*[1] * (1 + comm.rank)), name="loss")
+        run_ranks(2, body)
+
+    def test_the_time_out_is_of_one_operation(self):
+        def body(job, comm):
+            comm.barrier(timeout=5)
+            if comm.rank == 1:
+                job.store.wait(["timed out"])
+                return
+            for call in (lambda: comm.barrier(timeout=0.05), lambda: comm.barrier_async(timeout=0.05).wait()):
+                part = comm
+                with self.assertRaises(dt.TimeoutError) as caught:
+                    call()
+                self.assertIn("rank 1", str(caught.exception))
+                self.assertEqual(caught.exception.operation, "barrier")
+            del part
+            job.store.set("timed out", b"")
+        run_ranks(2, body)
+
+    def test_wrong_ones_are_refused(self):
+        with dt.Job() as job:
+            comm = job.world()
+            for call in (comm.allreduce, comm.allreduce_async, comm.broadcast, comm.broadcast_async):
+                for timeout, text in ((0, "a timeout of 0; give more than 0 seconds"), (-1, "a timeout of -1"),
+                                      (math.nan, "a timeout of nan")):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, text):
+                        call(floats(1), timeout=timeout)
+                for name in (3, b"loss"):
+                    with self.assertRaises(TypeError):
+                        call(floats(1), name=name)
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "NUL"):
+                    call(floats(1), name="a\0b")
+            comm.check()
+
+
+class Reductions(unittest.TestCase):
+    def test_by_name(self):
+        def body(_, comm):
+            for name, expected in (("sum", 3), ("avg", 1.5), ("prod", 2), ("min", 1), ("MAX", 2)):
+                for op in (name, dt.ReduceOp(name), int(dt.ReduceOp(name))):
+                    values = floats(comm.rank + 1)
+                    comm.allreduce(values, op=op)
+                    self.assertEqual(list(values), [expected])
+                    values = floats(comm.rank + 1)
+                    comm.reduce_async(values, op=op).wait()
+                    self.assertEqual(list(values), [expected if comm.rank == 0 else 2])
+                    comm.reduce_scatter(floats(comm.rank + 1, comm.rank + 1), values, op)
+                    self.assertEqual(list(values), [expected])
+        run_ranks(2, body)
+
+    def test_what_is_none(self):
+        with dt.Job() as job:
+            for wrong in ("mean", "", 5, -1, None, sum):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "op: .* is no reduction; give a dt.ReduceOp "
+                                            "or one of 'sum', 'avg', 'prod', 'min', 'max'"):
+                    job.world().allreduce(floats(1), op=wrong)
+
+
+class Numbers(unittest.TestCase):
+    def test_a_number_gives_a_number(self):
+        def body(_, comm):
+            me = comm.rank + 1
+            self.assertEqual((comm.allreduce(me), comm.allreduce(-(2**62), op="max")), (3, -(2**62)))
+            self.assertIs(type(comm.allreduce(me)), int)
+            self.assertEqual(comm.allreduce(0.5 * me), 1.5)
+            self.assertEqual(comm.allreduce(me, op="avg"), 1.5)
+            self.assertEqual(comm.allreduce(True, op=dt.ReduceOp.MIN, name="flag", timeout=20), 1)
+            self.assertEqual(comm.allreduce(math.inf * me), math.inf)
+        run_ranks(2, body)
+
+    def test_what_is_no_number(self):
+        with dt.Job() as job:
+            comm = job.world()
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "does not fit in 64 bits; give a float"):
+                comm.allreduce(2**63)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "not complex"):
+                comm.allreduce(1j)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "an array is needed, not int"):
+                comm.allreduce(3, bytearray(8))
+            self.assertEqual(comm.allreduce(2**63 * 1.0), 2.0**63)
+
+    def test_numbers_of_two_types_name_both(self):
+        def body(_, comm):
+            with self.assertRaisesRegex(dt.MismatchError, "i64.*f64|f64.*i64"):
+                comm.allreduce((1, 1.5)[comm.rank])
+        run_ranks(2, body)
+
+
+if __name__ == "__main__":
+    unittest.main()
