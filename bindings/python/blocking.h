@@ -91,7 +91,10 @@ inline bool run_in_slices(Launch& launch, PyObject* keep) {
   for (bool done = false;;) {
     try {
       const Unlocked unlocked;
-      if (work == nullptr) launch.run(&work);
+      if (work == nullptr) {
+        launch.one.caller_waits = 1;
+        launch.run(&work);
+      }
       done = raw::work_wait(raw::number(work), kSliceMs);
     } catch (...) {
       dt_work_destroy(work);

@@ -744,7 +744,7 @@ typedef struct dt_collective {
   dt_dtype dtype;             /**< of the elements; ignored by a barrier */
   dt_reduce_op op;            /**< of allreduce, reduce and reduce_scatter; otherwise ignored */
   int32_t peer;               /**< rank in the communicator; see the table; otherwise ignored */
-  int32_t reserved;           /**< zero */
+  int32_t caller_waits;       /**< 1: dt_work_wait() follows at once, so wake no thread; or 0 */
   int64_t count;              /**< elements, >= 0; see the table; otherwise ignored */
   int64_t timeout_ms;         /**< limit of this operation; 0: the communicator's; < 0: none */
   const char* name;           /**< in messages and traces, equal on all ranks; copied; NULL: none */

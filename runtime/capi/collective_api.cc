@@ -122,6 +122,9 @@ class Launch {
     out_.kind = kind_.kind;
     out_.stream = stream_of(given_.stream);
     out_.timeout_ms = given_.timeout_ms;
+    if (given_.caller_waits != 0 && given_.caller_waits != 1)
+      return call_.invalid("caller_waits is %d; it must be 0 or 1", given_.caller_waits);
+    out_.caller_waits = given_.caller_waits == 1;
     if (given_.name != nullptr) out_.name = given_.name;
     DT_TRY(refuse_tables());
     if (kind_.kind == Kind::kBarrier) return issue(call_, on_, out_, out_work);

@@ -53,6 +53,7 @@ struct Collective {
   /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
   cuda::Stream stream = nullptr;
   std::shared_ptr<const StreamSteps> steps;  ///< of a device communicator; null: none
+  bool caller_waits = false;                 ///< waits for the work as soon as it is submitted
   int64_t timeout_ms = 0;                 ///< the caller's; 0: as its communicator says; < 0: none
   Deadline deadline = Deadline::never();  ///< set by the communicator
   record::Mark mark;  ///< of the flight recorder; set by the communicator, none: not recorded

@@ -211,9 +211,9 @@ static void check_launch(const fixture* f) {
   one.struct_size = 0;
   REFUSES("dt_collective_init", dt_collective_launch(f->comm, &one, &work));
   one.struct_size = (uint32_t)sizeof one;
-  one.reserved = 1;
-  REFUSES("reserved", dt_collective_launch(f->comm, &one, &work));
-  one.reserved = 0;
+  one.caller_waits = 2;
+  REFUSES("caller_waits", dt_collective_launch(f->comm, &one, &work));
+  one.caller_waits = 1;
   for (int i = 0; i < 3; ++i) {
     static const int kinds[] = {-1, 15, 0x7fffffff};
     one.kind = (dt_kind)kinds[i];

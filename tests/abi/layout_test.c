@@ -38,7 +38,7 @@ DT_FIELD(dt_collective, kind, 4, 4);
 DT_FIELD(dt_collective, dtype, 8, 4);
 DT_FIELD(dt_collective, op, 12, 4);
 DT_FIELD(dt_collective, peer, 16, 4);
-DT_FIELD(dt_collective, reserved, 20, 4);
+DT_FIELD(dt_collective, caller_waits, 20, 4);
 DT_FIELD(dt_collective, count, 24, 8);
 DT_FIELD(dt_collective, timeout_ms, 32, 8);
 DT_FIELD(dt_collective, name, 40, 8);

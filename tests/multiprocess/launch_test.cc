@@ -85,3 +85,28 @@ TEST_CASE("launch: a long name is cut in messages") {
     CHECK(contains(outcome.message, "x 2"));
   }
 }
+
+TEST_CASE("launch: an operation whose caller waited too shortly goes on without it") {
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    int64_t value = 1;
+    dt_collective one = sum_of(&value, nullptr, 0);
+    if (rank.rank == 1) {
+      RANK_TRY(dt_store_barrier(rank.job, "looked", 2, 20000));
+      RANK_TRY(dt_collective_launch(rank.world, &one, nullptr));
+      RANK_TRY(dt_store_barrier(rank.job, "through", 2, 20000));
+      return value == 2 ? DT_OK : DT_ERR_INTERNAL;
+    }
+    one.caller_waits = 1;
+    dt_work* work = nullptr;
+    int32_t done = 1;
+    RANK_TRY(dt_collective_launch(rank.world, &one, &work));
+    RANK_TRY(dt_work_wait(work, 0, &done));
+    if (done != 0) return DT_ERR_INTERNAL;
+    RANK_TRY(dt_store_barrier(rank.job, "looked", 2, 20000));
+    RANK_TRY(dt_store_barrier(rank.job, "through", 2, 20000));  // rank 1 has needed this rank
+    RANK_TRY(dt_work_wait(work, -1, &done));
+    dt_work_destroy(work);
+    return done == 1 && value == 2 ? DT_OK : DT_ERR_INTERNAL;
+  });
+  require_all_ok(outcomes);
+}

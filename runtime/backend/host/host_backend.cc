@@ -59,7 +59,8 @@ Status HostBackend::submit(const Collective& collective, std::shared_ptr<Work> w
   enqueue(collective, std::move(work));
   (void)help();
   if (!helped()) {
-    engine_->progress().notify();
+    // A wait that ends before the operation wakes the thread, see leave_help().
+    if (!collective.caller_waits) engine_->progress().notify();
     return {};
   }
   // In a group the caller sees to it, and begins at once; else some waiter does.
