@@ -2,7 +2,7 @@
 #pragma once
 /**
  * @file
- * Communicators, collectives and works, in the types of raw.h.
+ * Communicators, operations and works, in the types of raw.h.
  */
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -100,8 +100,7 @@ inline void mem_free(int64_t comm, int64_t address) {
 inline void group_begin(int64_t comm) { detail::check(dt_group_begin(handle<dt_comm>(comm))); }
 inline void group_end(int64_t comm) { detail::check(dt_group_end(handle<dt_comm>(comm))); }
 
-// ---- Collectives ----
-// Each as a call that returns when the result is there, and as one that gives a work.
+// ---- Operations ----
 
 #ifndef SWIG
 /** Calls `issue` with a place for its work, and gives that work. */
@@ -109,143 +108,7 @@ template <class F>
 int64_t issued(F&& issue) {
   return made<dt_work>(std::forward<F>(issue));
 }
-#define DT_TYPES static_cast<dt_dtype>(dtype)
-#define DT_REDUCTION static_cast<dt_dtype>(dtype), static_cast<dt_reduce_op>(op)
-#endif
 
-inline void allreduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                      int32_t op, int64_t stream) {
-  detail::check(dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
-                             memory(stream), nullptr));
-}
-inline int64_t allreduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
-                               int32_t dtype, int32_t op, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_allreduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
-                        memory(stream), out);
-  });
-}
-inline void reduce(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                   int32_t op, int32_t root, int64_t stream) {
-  detail::check(dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
-                          root, memory(stream), nullptr));
-}
-inline int64_t reduce_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                            int32_t op, int32_t root, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_reduce(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION, root,
-                     memory(stream), out);
-  });
-}
-inline void broadcast(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t root,
-                      int64_t stream) {
-  detail::check(dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
-                             memory(stream), nullptr));
-}
-inline int64_t broadcast_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype,
-                               int32_t root, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_broadcast(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, root,
-                        memory(stream), out);
-  });
-}
-inline void allgather(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                      int64_t stream) {
-  detail::check(dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
-                             memory(stream), nullptr));
-}
-inline int64_t allgather_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
-                               int32_t dtype, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_allgather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
-                        memory(stream), out);
-  });
-}
-inline void reduce_scatter(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                           int32_t op, int64_t stream) {
-  detail::check(dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count,
-                                  DT_REDUCTION, memory(stream), nullptr));
-}
-inline int64_t reduce_scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
-                                    int32_t dtype, int32_t op, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_reduce_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_REDUCTION,
-                             memory(stream), out);
-  });
-}
-inline void barrier(int64_t comm, int64_t stream) {
-  detail::check(dt_barrier(handle<dt_comm>(comm), memory(stream), nullptr));
-}
-inline int64_t barrier_async(int64_t comm, int64_t stream) {
-  return issued(
-      [&](dt_work** out) { return dt_barrier(handle<dt_comm>(comm), memory(stream), out); });
-}
-inline void send(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
-                 int64_t stream) {
-  detail::check(dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
-                        memory(stream), nullptr));
-}
-inline int64_t send_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
-                          int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_send(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
-                   out);
-  });
-}
-inline void recv(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
-                 int64_t stream) {
-  detail::check(dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer,
-                        memory(stream), nullptr));
-}
-inline int64_t recv_async(int64_t comm, int64_t buffer, int64_t count, int32_t dtype, int32_t peer,
-                          int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_recv(handle<dt_comm>(comm), memory(buffer), count, DT_TYPES, peer, memory(stream),
-                   out);
-  });
-}
-inline void alltoall(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                     int64_t stream) {
-  detail::check(dt_alltoall(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
-                            memory(stream), nullptr));
-}
-inline int64_t alltoall_async(int64_t comm, int64_t send, int64_t recv, int64_t count,
-                              int32_t dtype, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_alltoall(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES,
-                       memory(stream), out);
-  });
-}
-inline void gather(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                   int32_t root, int64_t stream) {
-  detail::check(dt_gather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
-                          memory(stream), nullptr));
-}
-inline int64_t gather_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                            int32_t root, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_gather(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
-                     memory(stream), out);
-  });
-}
-inline void scatter(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                    int32_t root, int64_t stream) {
-  detail::check(dt_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
-                           memory(stream), nullptr));
-}
-inline int64_t scatter_async(int64_t comm, int64_t send, int64_t recv, int64_t count, int32_t dtype,
-                             int32_t root, int64_t stream) {
-  return issued([&](dt_work** out) {
-    return dt_scatter(handle<dt_comm>(comm), memory(send), memory(recv), count, DT_TYPES, root,
-                      memory(stream), out);
-  });
-}
-
-// With a count for each rank, int64_t in native order: one list of `size`, of alltoallv two, what
-// is sent before what is received. Then nothing more, and the blocks lie one behind the other, in
-// rank order; or as many lists of offsets.
-
-#ifndef SWIG
 /** Where blocks lie. */
 class Tables {
  public:
@@ -257,10 +120,6 @@ class Tables {
     if (numbers_.size() != counts && numbers_.size() != 2 * counts) {
       throw std::length_error("the counts were packed wrong: each list needs one for each rank");
     }
-  }
-  /** Of gatherv and scatterv, where ranks that are not root have none. */
-  static Tables of_root(int64_t comm, const char* data, int64_t bytes) {
-    return Tables(comm, data, bytes, bytes == 0 ? 0 : 1);
   }
   const int64_t* counts(std::size_t list = 0) const { return part(list); }
   /** Null: one behind the other. */
@@ -274,74 +133,7 @@ class Tables {
   std::size_t lists_;
   std::size_t size_;
 };
-#endif
 
-inline void alltoallv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
-                      int32_t dtype, int64_t stream) {
-  const Tables tables(comm, DATA, BYTES, 2);
-  detail::check(dt_alltoallv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
-                             memory(recv), tables.counts(1), tables.offsets(1), DT_TYPES,
-                             memory(stream), nullptr));
-}
-inline int64_t alltoallv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
-                               int64_t BYTES, int32_t dtype, int64_t stream) {
-  const Tables tables(comm, DATA, BYTES, 2);
-  return issued([&](dt_work** out) {
-    return dt_alltoallv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
-                        memory(recv), tables.counts(1), tables.offsets(1), DT_TYPES, memory(stream),
-                        out);
-  });
-}
-/** No counts: this rank is not root. */
-inline void gatherv(int64_t comm, int64_t send, int64_t count, int64_t recv, const char* DATA,
-                    int64_t BYTES, int32_t dtype, int32_t root, int64_t stream) {
-  const Tables tables = Tables::of_root(comm, DATA, BYTES);
-  detail::check(dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv),
-                           tables.counts(), tables.offsets(), DT_TYPES, root, memory(stream),
-                           nullptr));
-}
-/** No counts: this rank is not root. */
-inline int64_t gatherv_async(int64_t comm, int64_t send, int64_t count, int64_t recv,
-                             const char* DATA, int64_t BYTES, int32_t dtype, int32_t root,
-                             int64_t stream) {
-  const Tables tables = Tables::of_root(comm, DATA, BYTES);
-  return issued([&](dt_work** out) {
-    return dt_gatherv(handle<dt_comm>(comm), memory(send), count, memory(recv), tables.counts(),
-                      tables.offsets(), DT_TYPES, root, memory(stream), out);
-  });
-}
-/** No counts: this rank is not root. */
-inline void scatterv(int64_t comm, int64_t send, const char* DATA, int64_t BYTES, int64_t recv,
-                     int64_t count, int32_t dtype, int32_t root, int64_t stream) {
-  const Tables tables = Tables::of_root(comm, DATA, BYTES);
-  detail::check(dt_scatterv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
-                            memory(recv), count, DT_TYPES, root, memory(stream), nullptr));
-}
-/** No counts: this rank is not root. */
-inline int64_t scatterv_async(int64_t comm, int64_t send, const char* DATA, int64_t BYTES,
-                              int64_t recv, int64_t count, int32_t dtype, int32_t root,
-                              int64_t stream) {
-  const Tables tables = Tables::of_root(comm, DATA, BYTES);
-  return issued([&](dt_work** out) {
-    return dt_scatterv(handle<dt_comm>(comm), memory(send), tables.counts(), tables.offsets(),
-                       memory(recv), count, DT_TYPES, root, memory(stream), out);
-  });
-}
-inline void allgatherv(int64_t comm, int64_t send, int64_t recv, const char* DATA, int64_t BYTES,
-                       int32_t dtype, int64_t stream) {
-  const Tables tables(comm, DATA, BYTES, 1);
-  detail::check(dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), tables.counts(),
-                              tables.offsets(), DT_TYPES, memory(stream), nullptr));
-}
-inline int64_t allgatherv_async(int64_t comm, int64_t send, int64_t recv, const char* DATA,
-                                int64_t BYTES, int32_t dtype, int64_t stream) {
-  const Tables tables(comm, DATA, BYTES, 1);
-  return issued([&](dt_work** out) {
-    return dt_allgatherv(handle<dt_comm>(comm), memory(send), memory(recv), tables.counts(),
-                         tables.offsets(), DT_TYPES, memory(stream), out);
-  });
-}
-#ifndef SWIG
 inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t peer, int64_t send,
                                 int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
                                 const char* name) {
@@ -415,10 +207,6 @@ inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, in
       collective(kind, dtype, DT_SUM, peer, send, recv, count, stream, timeout_ms, NAME);
   return issued([&](dt_work** out) { return launch_with_tables(comm, one, DATA, BYTES, out); });
 }
-#ifndef SWIG
-#undef DT_TYPES
-#undef DT_REDUCTION
-#endif
 
 // ---- Works ----
 

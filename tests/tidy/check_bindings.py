@@ -42,7 +42,6 @@ def dotnet(name):
 
 # {where its sources lie: the form that waits and the other one, of the collective `name`}
 FORMS = {
-    "raw_comm.h": lambda name: (rf"\bvoid {name}\(", rf"\bint64_t {name}_async\("),
     "python/dt": lambda name: (rf"\n    def {name}\(self", rf"\n    def {name}_async\(self"),
     "java/src/io/dt": lambda name: (
         rf"public void {java(name)[0]}\({java(name)[1]}", rf"public Work {java(name)[0]}Async\({java(name)[1]}"),
@@ -79,8 +78,6 @@ def listed(where, text, kinds):
 
 
 def wrong_kinds(where, text, kinds):
-    if where == "raw_comm.h":
-        return []
     found = listed(where, text, kinds)
     return [] if found == kinds else [f"bindings/{where}: the kinds of operations are {found}, of dt.h {kinds}"]
 
