@@ -223,7 +223,7 @@ inline Bytes job_stats(int64_t job) {
     packed.add_number(value);
   }
   add_real(c.hidden_share);
-  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_ALLGATHERV; ++kind) {
+  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_REDUCE_SCATTERV; ++kind) {
     const dt_kind_stats& one = c.kinds[kind];
     for (const int64_t value :
          {one.operations, one.failures, one.bytes, one.bus_bytes, one.busy_ns}) {

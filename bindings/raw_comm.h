@@ -156,12 +156,13 @@ inline dt_status launch_with_tables(int64_t comm, dt_collective& one, const char
                                     int64_t bytes, dt_work** out) {
   const std::size_t lists = one.kind == DT_KIND_ALLTOALLV ? 2 : bytes == 0 ? 0 : 1;
   const Tables tables(comm, data, bytes, lists);
-  const bool sends = one.kind == DT_KIND_ALLTOALLV || one.kind == DT_KIND_SCATTERV;
+  const bool receives = one.kind != DT_KIND_SCATTERV && one.kind != DT_KIND_REDUCE_SCATTERV;
+  const bool sends = one.kind == DT_KIND_ALLTOALLV || !receives;
   if (sends) {
     one.send_counts = tables.counts();
     one.send_offsets = tables.offsets();
   }
-  if (one.kind != DT_KIND_SCATTERV) {
+  if (receives) {
     one.recv_counts = tables.counts(sends ? 1 : 0);
     one.recv_offsets = tables.offsets(sends ? 1 : 0);
   }
@@ -191,20 +192,20 @@ inline int64_t launch_async(int64_t comm, int32_t kind, int32_t dtype, int32_t o
  * (alltoallv two, what is sent before what is received), then nothing more or as many lists of
  * offsets. No bytes: this rank is not the root.
  */
-inline void launch_blocks(int64_t comm, int32_t kind, int32_t dtype, int32_t peer, int64_t send,
-                          int64_t recv, int64_t count, const char* DATA, int64_t BYTES,
-                          int64_t stream, int64_t timeout_ms, const char* NAME) {
+inline void launch_blocks(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
+                          int64_t send, int64_t recv, int64_t count, const char* DATA,
+                          int64_t BYTES, int64_t stream, int64_t timeout_ms, const char* NAME) {
   dt_collective one =
-      collective(kind, dtype, DT_SUM, peer, send, recv, count, stream, timeout_ms, NAME);
+      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
   detail::check(launch_with_tables(comm, one, DATA, BYTES, nullptr));
 }
 /** The same without waiting; gives a work. */
-inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, int32_t peer,
-                                   int64_t send, int64_t recv, int64_t count, const char* DATA,
-                                   int64_t BYTES, int64_t stream, int64_t timeout_ms,
-                                   const char* NAME) {
+inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op,
+                                   int32_t peer, int64_t send, int64_t recv, int64_t count,
+                                   const char* DATA, int64_t BYTES, int64_t stream,
+                                   int64_t timeout_ms, const char* NAME) {
   dt_collective one =
-      collective(kind, dtype, DT_SUM, peer, send, recv, count, stream, timeout_ms, NAME);
+      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
   return issued([&](dt_work** out) { return launch_with_tables(comm, one, DATA, BYTES, out); });
 }
 

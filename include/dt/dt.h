@@ -225,6 +225,7 @@ typedef enum dt_kind {
   DT_KIND_SCATTER = 12,
   DT_KIND_SCATTERV = 13,
   DT_KIND_ALLGATHERV = 14,
+  DT_KIND_REDUCE_SCATTERV = 15, /**< counted and traced as the reduces that it is made of */
   DT_KIND_FORCE32 = 0x7fffffff
 } dt_kind;
 
@@ -722,6 +723,7 @@ DT_API dt_status dt_group_end(dt_comm* comm);
  * | broadcast | count, root | count, not root | | root | recv = send |
  * | allgather | count | size * count | | | send = recv + rank * count |
  * | reduce_scatter | size * count | count | | | recv = send + rank * count |
+ * | reduce_scatterv | send table | send_counts[rank] | send | | recv = send + send_offsets[rank] |
  * | alltoall | size * count | size * count | | | no |
  * | alltoallv | send table | recv table | send, recv | | no |
  * | gather | count | size * count, root | | root | send = recv + rank * count |
@@ -742,7 +744,7 @@ typedef struct dt_collective {
   uint32_t struct_size;       /**< set by the *_init() function */
   dt_kind kind;               /**< which operation */
   dt_dtype dtype;             /**< of the elements; ignored by a barrier */
-  dt_reduce_op op;            /**< of allreduce, reduce and reduce_scatter; otherwise ignored */
+  dt_reduce_op op;            /**< of the kinds that reduce; otherwise ignored */
   int32_t peer;               /**< rank in the communicator; see the table; otherwise ignored */
   int32_t caller_waits;       /**< 1: dt_work_wait() follows at once, so wake no thread; or 0 */
   int64_t count;              /**< elements, >= 0; see the table; otherwise ignored */
@@ -873,6 +875,29 @@ DT_API dt_status dt_allgather(dt_comm* comm, const void* send, void* recv, int64
 DT_API dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t count,
                                    dt_dtype dtype, dt_reduce_op op, dt_stream stream,
                                    dt_work** out_work);
+
+/**
+ * As dt_reduce_scatter(), with a count for each rank. All ranks name the same counts, or all get
+ * DT_ERR_MISMATCH with both sides.
+ * @param comm         the communicator.
+ * @param send         the elements for all ranks.
+ * @param send_counts  [size] elements that each rank gets, >= 0; read before the call returns, like
+ *                     send_offsets.
+ * @param send_offsets [size] where they begin in `send`, in elements; NULL: one behind the other,
+ *                     in rank order. May differ between ranks.
+ * @param recv         [send_counts[rank]] elements; may be send + send_offsets[rank].
+ * @param dtype        of the elements.
+ * @param op           the reduction.
+ * @param stream       as in dt_allreduce().
+ * @param out_work     as in dt_allreduce().
+ * @return as dt_allreduce().
+ * @thread any; serialised per communicator
+ * @cost one reduce for each rank, which is how statistics and traces show it; on a GPU one launch.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reduce_scatterv(dt_comm* comm, const void* send, const int64_t* send_counts,
+                                    const int64_t* send_offsets, void* recv, dt_dtype dtype,
+                                    dt_reduce_op op, dt_stream stream, dt_work** out_work);
 
 /**
  * Sends a block of `count` elements to each rank, and gets one from each.

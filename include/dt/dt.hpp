@@ -225,10 +225,10 @@ inline int64_t dtype_bytes(dt_dtype dtype) noexcept {
 }
 
 inline std::string kind_name(dt_kind kind) {
-  constexpr const char* kNames[] = {"allreduce",      "reduce",    "broadcast", "allgather",
-                                    "reduce_scatter", "barrier",   "send",      "recv",
-                                    "alltoall",       "alltoallv", "gather",    "gatherv",
-                                    "scatter",        "scatterv",  "allgatherv"};
+  constexpr const char* kNames[] = {"allreduce",      "reduce",    "broadcast",  "allgather",
+                                    "reduce_scatter", "barrier",   "send",       "recv",
+                                    "alltoall",       "alltoallv", "gather",     "gatherv",
+                                    "scatter",        "scatterv",  "allgatherv", "reduce_scatterv"};
   return kNames[kind];
 }
 
@@ -514,6 +514,16 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     return start(in_parts(DT_KIND_REDUCE_SCATTER, send, size(), recv, 1, 0, options), op);
   }
 
+  /** `to` has the same counts on all ranks. */
+  void reduce_scatterv(ConstView send, const Blocks& to, View recv, dt_reduce_op op = DT_SUM,
+                       const CallOptions& options = {}) {
+    run(in_blocks(DT_KIND_REDUCE_SCATTERV, send, &to, recv, nullptr, 0, options), op);
+  }
+  Work reduce_scatterv_async(ConstView send, const Blocks& to, View recv, dt_reduce_op op = DT_SUM,
+                             const CallOptions& options = {}) {
+    return start(in_blocks(DT_KIND_REDUCE_SCATTERV, send, &to, recv, nullptr, 0, options), op);
+  }
+
   /** Both have a part for each rank and may not overlap. */
   void alltoall(ConstView send, View recv, const CallOptions& options = {}) {
     run(in_parts(DT_KIND_ALLTOALL, send, size(), recv, size(), 0, options));
@@ -679,12 +689,15 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
       one.recv_counts = table(kind, *from, recv.count);
       one.recv_offsets = static_cast<const int64_t*>(from->offsets.data);
     }
-    if (kind == DT_KIND_ALLGATHERV && one.recv_counts[rank()] != send.count) {
-      detail::refuse(detail::kind_name(kind) + ": send has " + std::to_string(send.count) +
-                     " elements, but this rank's count is " +
-                     std::to_string(one.recv_counts[rank()]));
-    }
+    if (kind == DT_KIND_ALLGATHERV) own_block(kind, "send", one.recv_counts, send.count);
+    if (kind == DT_KIND_REDUCE_SCATTERV) own_block(kind, "recv", one.send_counts, recv.count);
     return one;
+  }
+  /** The block of this rank has no count of its own in dt_collective. */
+  void own_block(dt_kind kind, const char* view, const int64_t* counts, int64_t elements) const {
+    if (counts[rank()] == elements) return;
+    detail::refuse(detail::kind_name(kind) + ": " + view + " has " + std::to_string(elements) +
+                   " elements, but this rank's count is " + std::to_string(counts[rank()]));
   }
   /** The counts, once it is clear that all blocks lie in a view of so many elements. */
   const int64_t* table(dt_kind kind, const Blocks& blocks, int64_t elements) const {

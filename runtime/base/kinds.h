@@ -24,6 +24,7 @@ enum class Kind : int32_t {
   kScatter = 12,
   kScatterv = 13,
   kAllgatherv = 14,
+  kReduceScatterv = 15,
 };
 
 /// How many elements a buffer of an operation holds.
@@ -208,6 +209,16 @@ inline constexpr KindTraits kKindTraits[] = {
      InPlace::kOwnBlock,
      BusFactor::kOthers,
      true},
+    // No backend knows it: runtime/capi makes it of one reduce for each rank.
+    {Kind::kReduceScatterv,
+     "reduce_scatterv",
+     {Holds::kTable},
+     {Holds::kOwnEntry},
+     PeerRole::kNone,
+     true,
+     InPlace::kOwnBlock,
+     BusFactor::kOthers,
+     false},
 };
 inline constexpr int kKindCount = static_cast<int>(std::size(kKindTraits));
 

@@ -150,6 +150,7 @@ class Launch {
     DT_TRY(check_buffer(call_, send_name_, out_.send, elements(kind_.send, true)));
     DT_TRY(check_buffer(call_, recv_name_, out_.recv, elements(kind_.recv, false)));
     DT_TRY(check_shared());
+    if (kind_.kind == Kind::kReduceScatterv) return reduce_scatterv(out_work);
     return issue(call_, on_, out_, out_work);
   }
 
@@ -190,6 +191,8 @@ class Launch {
     const auto own = static_cast<size_t>(rank_);
     if (kind_.send.holds == Holds::kOwnEntry)
       blocks->outgoing.assign(static_cast<size_t>(size_), {0, blocks->incoming[own].count});
+    if (kind_.recv.holds == Holds::kOwnEntry)
+      blocks->incoming[own] = {0, blocks->outgoing[own].count};
     if (kind_.recv.holds == Holds::kTable && receives_)
       DT_TRY(check_apart(call_, recv_table(given_), blocks->incoming));
     const int64_t sent = blocks->outgoing[own].count;
@@ -223,6 +226,37 @@ class Launch {
     }
     DT_TRY(check_buffer(call_, sends_ ? send_name_ : recv_name_, out_.recv, given_.count));
     return issue(call_, on_, out_, out_work);
+  }
+
+  /// One reduce for each rank, of which the last one's work is that of all: works of a communicator
+  /// complete in their order, and after an error later ones fail with the same. On a device they
+  /// are one launch.
+  Status reduce_scatterv(dt_work** out_work) {
+    comm::Communicator& comm = *on_.comm;
+    const bool groups = comm.backend().device() != nullptr && !comm.grouping();
+    if (groups) DT_TRY(comm.begin_group());
+    Status status;
+    for (int32_t root = 0; root < size_ && status.ok(); ++root) {
+      const Extent block = out_.blocks->outgoing[static_cast<size_t>(root)];
+      Collective part = out_;
+      part.kind = Kind::kReduce;
+      part.blocks = nullptr;
+      part.root = root;
+      part.count = block.count;
+      part.send = static_cast<const char*>(out_.send) + block.offset * element_;
+      part.recv = root == rank_ ? out_.recv : nullptr;
+      if (part.name.empty()) part.name = kind_.name;
+      if (root + 1 == size_) {
+        status = issue(call_, on_, part, out_work);
+      } else if (out_work == nullptr) {
+        status = on_.job->seen(comm.run_or_group(part));
+      } else {
+        status = comm.submit(part, comm.new_work());
+      }
+    }
+    if (!groups) return status;
+    const Status ended = on_.job->seen(comm.end_group());
+    return status.ok() ? ended : status;
   }
 
   /// From the buffer's begin to the end of its last block.
@@ -349,6 +383,16 @@ dt_status dt_reduce_scatter(dt_comm* comm, const void* send, void* recv, int64_t
   dt_collective given = describe(DT_KIND_REDUCE_SCATTER, send, recv, count, dtype, stream);
   given.op = op;
   return launch_as("dt_reduce_scatter", comm, given, out_work);
+}
+
+dt_status dt_reduce_scatterv(dt_comm* comm, const void* send, const int64_t* send_counts,
+                             const int64_t* send_offsets, void* recv, dt_dtype dtype,
+                             dt_reduce_op op, dt_stream stream, dt_work** out_work) {
+  dt_collective given = describe(DT_KIND_REDUCE_SCATTERV, send, recv, 0, dtype, stream);
+  given.op = op;
+  given.send_counts = send_counts;
+  given.send_offsets = send_offsets;
+  return launch_as("dt_reduce_scatterv", comm, given, out_work);
 }
 
 dt_status dt_alltoall(dt_comm* comm, const void* send, void* recv, int64_t count, dt_dtype dtype,

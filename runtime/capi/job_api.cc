@@ -54,6 +54,7 @@ static_assert(DT_KIND_GATHERV == static_cast<int>(backend::Kind::kGatherv));
 static_assert(DT_KIND_SCATTER == static_cast<int>(backend::Kind::kScatter));
 static_assert(DT_KIND_SCATTERV == static_cast<int>(backend::Kind::kScatterv));
 static_assert(DT_KIND_ALLGATHERV == static_cast<int>(backend::Kind::kAllgatherv));
+static_assert(DT_KIND_REDUCE_SCATTERV == static_cast<int>(backend::Kind::kReduceScatterv));
 
 dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
   const record::Totals totals = job.meter()->read();

@@ -85,6 +85,10 @@ static void check_table_refusals(const fixture* f) {
           dt_gatherv(c, a, N, b, &four, NULL, DT_F32, 0, NULL, &work));
   REFUSES("sends 4 elements to itself and expects 5",
           dt_scatterv(c, a, &four, NULL, b, N, DT_F32, 0, NULL, &work));
+  REFUSES("send_counts", dt_reduce_scatterv(c, a, NULL, NULL, b, DT_F32, DT_SUM, NULL, &work));
+  REFUSES("send_offsets[0]",
+          dt_reduce_scatterv(c, a, &five, &below, b, DT_F32, DT_SUM, NULL, &work));
+  REFUSES("overlap", dt_reduce_scatterv(c, a, &five, &one, a, DT_F32, DT_SUM, NULL, &work));
   REFUSES("overlap", dt_alltoall(c, a, a, N, DT_F32, NULL, &work));
   REFUSES("overlap", dt_alltoall(c, (char*)a + 1, a, N, DT_F32, NULL, &work));
   REFUSES("overlap", dt_alltoallv(c, a, &five, NULL, a, &five, NULL, DT_F32, NULL, &work));
@@ -108,6 +112,8 @@ static void check_refusals(const fixture* f) {
   REFUSES_COMMON(f, "recv", dt_allgather(h, r, p, n, t, NULL, w));
   REFUSES_COMMON(f, "send", dt_reduce_scatter(h, p, r, n, t, DT_SUM, NULL, w));
   REFUSES_COMMON(f, "recv", dt_reduce_scatter(h, r, p, n, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "send", dt_reduce_scatterv(h, p, &n, NULL, r, t, DT_SUM, NULL, w));
+  REFUSES_COMMON(f, "recv", dt_reduce_scatterv(h, r, &n, NULL, p, t, DT_SUM, NULL, w));
   REFUSES_COMMON(f, "send", dt_alltoall(h, p, r, n, t, NULL, w));
   REFUSES_COMMON(f, "recv", dt_alltoall(h, r, p, n, t, NULL, w));
   REFUSES_COMMON(f, "send", dt_gather(h, p, r, n, t, 0, NULL, w));
@@ -138,6 +144,7 @@ static void check_refusals(const fixture* f) {
   for (int32_t i = 0; i < COUNT_OF(bad_ops); ++i) {
     REFUSES("op", dt_allreduce(f->comm, r, r, N, DT_F32, bad_ops[i], NULL, &work));
     REFUSES("op", dt_reduce(f->comm, r, r, N, DT_F32, bad_ops[i], 0, NULL, &work));
+    REFUSES("op", dt_reduce_scatterv(f->comm, r, &five, NULL, r, DT_F32, bad_ops[i], NULL, &work));
     REFUSES("op", dt_reduce_scatter(f->comm, r, r, N, DT_F32, bad_ops[i], NULL, &work));
   }
   for (int32_t i = 0; i < COUNT_OF(bad_ranks); ++i) {
@@ -215,7 +222,7 @@ static void check_launch(const fixture* f) {
   REFUSES("caller_waits", dt_collective_launch(f->comm, &one, &work));
   one.caller_waits = 1;
   for (int i = 0; i < 3; ++i) {
-    static const int kinds[] = {-1, 15, 0x7fffffff};
+    static const int kinds[] = {-1, 16, 0x7fffffff};
     one.kind = (dt_kind)kinds[i];
     REFUSES("no dt_kind", dt_collective_launch(f->comm, &one, &work));
   }
@@ -231,13 +238,14 @@ static void check_launch(const fixture* f) {
           dt_collective_launch(f->comm, &one, &work));
   EXPECT(work == NULL);
 
-  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_ALLGATHERV; ++kind) {
+  for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_REDUCE_SCATTERV; ++kind) {
     if (kind == DT_KIND_SEND || kind == DT_KIND_RECV) continue;
     memset(recv, 0, sizeof recv);
     one = described((dt_kind)kind, send, recv);
     one.name = "five";
     one.timeout_ms = 60000;
-    if (kind == DT_KIND_ALLTOALLV || kind == DT_KIND_SCATTERV) one.send_counts = &five;
+    if (kind == DT_KIND_ALLTOALLV || kind == DT_KIND_SCATTERV || kind == DT_KIND_REDUCE_SCATTERV)
+      one.send_counts = &five;
     if (kind == DT_KIND_ALLTOALLV || kind == DT_KIND_GATHERV || kind == DT_KIND_ALLGATHERV)
       one.recv_counts = &five;
     OK(dt_collective_launch(f->comm, &one, kind % 2 == 0 ? &work : NULL));

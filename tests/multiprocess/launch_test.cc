@@ -110,3 +110,64 @@ TEST_CASE("launch: an operation whose caller waited too shortly goes on without 
   });
   require_all_ok(outcomes);
 }
+
+TEST_CASE(
+    "launch: reduce_scatterv leaves each rank its block, with gaps, in place and with a work") {
+  for (const int size : {1, 2, 3}) {
+    CAPTURE(size);
+    require_all_ok(run_ranks(size, [&](const Rank& rank) -> dt_status {
+      // Rank r gets 5 r elements, which lie 2 apart; element i of rank r's block is 100 r + i.
+      std::vector<int64_t> counts;
+      std::vector<int64_t> offsets;
+      int64_t end = 0;
+      for (int r = 0; r < size; ++r) {
+        counts.push_back(5 * r);
+        offsets.push_back(end + 2);
+        end = offsets.back() + counts.back();
+      }
+      std::vector<int64_t> given(static_cast<size_t>(end), -7);
+      for (int r = 0; r < size; ++r) {
+        for (int64_t i = 0; i < counts[r]; ++i) given[offsets[r] + i] = 100 * r + i + rank.rank;
+      }
+      const int64_t own = counts[rank.rank];
+      const auto is_right = [&](const int64_t* found) {
+        for (int64_t i = 0; i < own; ++i) {
+          if (found[i] != size * (100 * rank.rank + i) + size * (size - 1) / 2) return false;
+        }
+        return true;
+      };
+      std::vector<int64_t> apart(static_cast<size_t>(own) + 1, -1);
+      std::vector<int64_t> later = given;
+      dt_work* work = nullptr;
+      int32_t done = 0;
+      RANK_TRY(dt_reduce_scatterv(rank.world, given.data(), counts.data(), offsets.data(),
+                                  apart.data(), DT_I64, DT_SUM, nullptr, nullptr));
+      RANK_TRY(dt_reduce_scatterv(rank.world, later.data(), counts.data(), offsets.data(),
+                                  later.data() + offsets[rank.rank], DT_I64, DT_SUM, nullptr,
+                                  &work));
+      RANK_TRY(dt_work_wait(work, -1, &done));
+      dt_work_destroy(work);
+      return done == 1 && is_right(apart.data()) && is_right(later.data() + offsets[rank.rank]) &&
+                     apart.back() == -1 && later[0] == -7
+                 ? DT_OK
+                 : DT_ERR_INTERNAL;
+    }));
+  }
+}
+
+TEST_CASE("launch: ranks that disagree about the counts of reduce_scatterv get MISMATCH") {
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    const int64_t counts[] = {3, 4 + rank.rank};
+    int64_t given[8] = {};
+    int64_t result[5] = {};
+    return dt_reduce_scatterv(rank.world, given, counts, nullptr, result, DT_I64, DT_SUM, nullptr,
+                              nullptr);
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    CHECK(contains(outcome.message, "reduce \"reduce_scatterv\" #2"));
+    CHECK(contains(outcome.message, "x 4"));
+    CHECK(contains(outcome.message, "x 5"));
+  }
+}

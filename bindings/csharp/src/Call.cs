@@ -70,6 +70,10 @@ namespace Dt
                     tables = Table(comm, "sendBlocks", sendBlocks, "send", send)
                         .Pack(Table(comm, "recvBlocks", recvBlocks, "recv", recv));
                     break;
+                case OperationKind.ReduceScatterV:
+                    count = Given("recv", recv);
+                    tables = Parts(comm, sendBlocks, "send", send, "recv", count);
+                    break;
                 case OperationKind.ScatterV:
                     atRoot = comm.Rank == peer;
                     count = Given("recv", recv);
@@ -150,8 +154,8 @@ namespace Dt
                     }
                     else
                     {
-                        Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, peer, send, recv, count, tables,
-                            tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                        Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
+                            tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
                     }
                 }
                 catch (DtInvalidArgumentException error)
@@ -171,8 +175,8 @@ namespace Dt
                     return tables == null
                         ? Raw.Native.launch_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
                             comm.stream, comm.timeoutMs, (IntPtr)name)
-                        : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, peer, send, recv, count,
-                            tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                        : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv,
+                            count, tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
                 }
                 catch (DtInvalidArgumentException error)
                 {

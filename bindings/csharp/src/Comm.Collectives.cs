@@ -76,6 +76,16 @@ namespace Dt
             CancellationToken token = default(CancellationToken)) =>
             Start(OperationKind.ReduceScatter, send, recv, token, op);
 
+        /// <summary>Reduces over all ranks and leaves the r-th block of send on rank r. Counts are the
+        /// same on all ranks.</summary>
+        public void ReduceScatter(Tensor send, Blocks blocks, Tensor recv, ReduceOp op = ReduceOp.Sum) =>
+            Run(OperationKind.ReduceScatterV, send, recv, op, sendBlocks: blocks);
+
+        /// <summary>The same without waiting.</summary>
+        public Work ReduceScatterAsync(Tensor send, Blocks blocks, Tensor recv, ReduceOp op = ReduceOp.Sum,
+            CancellationToken token = default(CancellationToken)) =>
+            Start(OperationKind.ReduceScatterV, send, recv, token, op, sendBlocks: blocks);
+
         /// <summary>Gives each rank its part of send, and gathers everybody's part for this rank in
         /// recv, in rank order; both are of one length.</summary>
         public void AllToAll(Tensor send, Tensor recv) =>

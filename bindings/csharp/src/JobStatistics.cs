@@ -22,7 +22,8 @@ namespace Dt
         GatherV = 11,
         Scatter = 12,
         ScatterV = 13,
-        AllGatherV = 14
+        AllGatherV = 14,
+        ReduceScatterV = 15
     }
 #pragma warning restore 1591
 
@@ -101,7 +102,7 @@ namespace Dt
             ExposedNs = packed.Number();
             HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
             var operations = new Dictionary<OperationKind, OperationStatistics>();
-            for (OperationKind kind = OperationKind.AllReduce; kind <= OperationKind.AllGatherV; ++kind)
+            for (OperationKind kind = OperationKind.AllReduce; kind <= OperationKind.ReduceScatterV; ++kind)
             {
                 operations[kind] = new OperationStatistics(packed);
             }

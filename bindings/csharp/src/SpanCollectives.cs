@@ -45,6 +45,11 @@ namespace Dt
             ReduceOp op = ReduceOp.Sum) where T : struct =>
             Run<T>(comm, OperationKind.ReduceScatter, send, recv, op);
 
+        /// <summary>As <see cref="Comm.ReduceScatter(Tensor, Blocks, Tensor, ReduceOp)"/>.</summary>
+        public static void ReduceScatter<T>(this Comm comm, ReadOnlySpan<T> send, Blocks blocks,
+            Span<T> recv, ReduceOp op = ReduceOp.Sum) where T : struct =>
+            Run<T>(comm, OperationKind.ReduceScatterV, send, recv, op, sendBlocks: blocks);
+
         /// <summary>As <see cref="Comm.AllToAll(Tensor, Tensor)"/>.</summary>
         public static void AllToAll<T>(this Comm comm, ReadOnlySpan<T> send, Span<T> recv) where T :
             struct =>

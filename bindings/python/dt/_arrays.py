@@ -63,6 +63,7 @@ GATHERV = Kind(11, "gatherv", root_has="recv")
 SCATTER = Kind(12, "scatter", larger="send", root_has="send")
 SCATTERV = Kind(13, "scatterv", root_has="send")
 ALLGATHERV = Kind(14, "allgatherv")
+REDUCE_SCATTERV = Kind(15, "reduce_scatterv")
 
 
 def _limit(kind: Kind, timeout: float) -> int:
@@ -163,8 +164,8 @@ class Arrays:
                                                  received, count, stream, limit, name)
             else:
                 work._handle = _raw.launch_blocks_async(
-                    self._handle, kind.number, dtype, peer, sent, received, count, tables, stream,
-                    limit, name)
+                    self._handle, kind.number, dtype, op, peer, sent, received, count, tables,
+                    stream, limit, name)
         except Error as error:
             raise _named(error, kind)  # nothing was issued
         except TypeError:

@@ -7,8 +7,8 @@ import operator
 import struct
 from typing import Any, List, Optional, Sequence, Tuple
 
-from ._arrays import (ALLGATHERV, ALLTOALL, ALLTOALLV, GATHER, GATHERV, SCATTER, SCATTERV, SUM,
-                      Arrays, Kind, Launch)
+from ._arrays import (ALLGATHERV, ALLTOALL, ALLTOALLV, GATHER, GATHERV, REDUCE_SCATTERV, SCATTER,
+                      SCATTERV, SUM, Arrays, Kind, Launch, Op)
 from ._errors import invalid
 from ._types import Array
 from ._work import Work
@@ -98,7 +98,7 @@ class Blocks(Arrays):
         if kind.root_has and root != self._rank:
             return self._not_root(kind, send, recv), b""
         sent, received, count, recv_count, dtype, keep = self._two(kind, send, recv)
-        if kind is SCATTERV:
+        if kind in (SCATTERV, REDUCE_SCATTERV):
             whole, whole_count, own, own_count = "send", count, "recv", recv_count
         else:
             whole, whole_count, own, own_count = "recv", recv_count, "send", count
@@ -213,3 +213,19 @@ class Blocks(Arrays):
         """As allgatherv(), with a Work."""
         launch, tables = self._divided(ALLGATHERV, send, recv, counts, offsets)
         return self._start(ALLGATHERV, launch, SUM, 0, stream, name, timeout, tables)
+
+    def reduce_scatterv(self, send: Array, counts: Numbers, recv: Array, op: Op = SUM, *,
+                        offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                        timeout: Optional[float] = None) -> None:
+        """As reduce_scatter(), with counts[r] elements for rank r, one behind the other or from
+        offsets[r] on. The counts are the same on all ranks, or all ranks get MismatchError. recv may be
+        this rank's block of send. Statistics count one reduce for each rank."""
+        launch, tables = self._divided(REDUCE_SCATTERV, send, recv, counts, offsets)
+        self._run(REDUCE_SCATTERV, launch, op, 0, stream, name, timeout, tables)
+
+    def reduce_scatterv_async(self, send: Array, counts: Numbers, recv: Array, op: Op = SUM, *,
+                              offsets: Numbers = None, stream: Any = 0, name: Optional[str] = None,
+                              timeout: Optional[float] = None) -> Work:
+        """As reduce_scatterv(), with a Work."""
+        launch, tables = self._divided(REDUCE_SCATTERV, send, recv, counts, offsets)
+        return self._start(REDUCE_SCATTERV, launch, op, 0, stream, name, timeout, tables)

@@ -9,7 +9,8 @@ from ._types import Unpacker
 
 # In the order of dt_kind.
 _KINDS = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier", "send", "recv",
-          "alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv", "allgatherv")
+          "alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv", "allgatherv",
+          "reduce_scatterv")
 
 
 @dataclasses.dataclass(frozen=True)

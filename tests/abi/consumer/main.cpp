@@ -126,6 +126,8 @@ void with_blocks(dt::Comm& comm, bool blocking) {
   EXPECT(four == (me == 0 ? turned : joined));
   CALL(scatterv, turned, {counts, apart}, own, 1);
   EXPECT(own == mine);
+  CALL(reduce_scatterv, turned, {counts, apart}, own);
+  EXPECT(own == (me == 0 ? Ints{0} : Ints{2, 2, 2}));
   // Rank r sends r + 1 elements to rank 1, and nothing to rank 0.
   const std::vector<int64_t> to{0, me + 1};
   const std::vector<int64_t> from =

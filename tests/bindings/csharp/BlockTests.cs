@@ -136,6 +136,18 @@ static class BlockTests
         int[] gathered = new int[everything.Length];
         Forms.Run(world, form, async, OperationKind.AllGatherV, mine, gathered, received: all);
         Same(everything, gathered, "allgatherv");
+
+        // All ranks give the same, so the sum is size times that.
+        int[] summed = new int[mine.Length];
+        Forms.Run(world, form, async, OperationKind.ReduceScatterV, everything, summed, sent: all);
+        Same(Times(size, mine), summed, "reduce_scatterv");
+    }
+
+    static int[] Times(int factor, int[] values)
+    {
+        int[] products = new int[values.Length];
+        for (int i = 0; i < values.Length; ++i) products[i] = factor * values[i];
+        return products;
     }
 
     /// Offsets of blocks in reverse order, with two elements before each.
@@ -205,6 +217,10 @@ static class BlockTests
         int[] gathered = Gaps(all);
         Forms.Run(world, form, async, OperationKind.AllGatherV, mine, gathered, received: Behind(all));
         Same(everything, gathered, "allgatherv");
+
+        int[] summed = new int[mine.Length];
+        Forms.Run(world, form, async, OperationKind.ReduceScatterV, everything, summed, sent: Behind(all));
+        Same(Times(size, mine), summed, "reduce_scatterv");
     }
 
     static void Groups(Ranks each)

@@ -82,6 +82,7 @@ static class Forms
             case OperationKind.Broadcast: comm.Broadcast(recv, rank); return;
             case OperationKind.AllGather: comm.AllGather(send, recv); return;
             case OperationKind.ReduceScatter: comm.ReduceScatter(send, recv, op); return;
+            case OperationKind.ReduceScatterV: comm.ReduceScatter(send, sent, recv, op); return;
             case OperationKind.Send: comm.Send(send, rank); return;
             case OperationKind.Recv: comm.Recv(recv, rank); return;
             case OperationKind.AllToAll: comm.AllToAll(send, recv); return;
@@ -105,6 +106,7 @@ static class Forms
             case OperationKind.Broadcast: return comm.BroadcastAsync(recv, rank);
             case OperationKind.AllGather: return comm.AllGatherAsync(send, recv);
             case OperationKind.ReduceScatter: return comm.ReduceScatterAsync(send, recv, op);
+            case OperationKind.ReduceScatterV: return comm.ReduceScatterAsync(send, sent, recv, op);
             case OperationKind.Send: return comm.SendAsync(send, rank);
             case OperationKind.Recv: return comm.RecvAsync(recv, rank);
             case OperationKind.AllToAll: return comm.AllToAllAsync(send, recv);
@@ -129,6 +131,7 @@ static class Forms
             case OperationKind.Broadcast: comm.Broadcast(recv, rank); return;
             case OperationKind.AllGather: comm.AllGather(send, recv); return;
             case OperationKind.ReduceScatter: comm.ReduceScatter(send, recv, op); return;
+            case OperationKind.ReduceScatterV: comm.ReduceScatter(send, sent, recv, op); return;
             case OperationKind.Send: comm.Send(send, rank); return;
             case OperationKind.Recv: comm.Recv(recv, rank); return;
             case OperationKind.AllToAll: comm.AllToAll(send, recv); return;

@@ -116,6 +116,10 @@ class Blocks(unittest.TestCase):
                     recv = ints([0] * len(everything))
                     call(ints(mine), recv, counts)
                     self.assertEqual(list(recv), everything)
+                for call in forms(comm, "reduce_scatterv"):
+                    recv = ints([0] * len(mine))
+                    call(ints(everything), counts, recv)
+                    self.assertEqual(list(recv), [comm.size * each for each in mine])
         self.check(body)
 
     def test_alltoallv_with_offsets(self):
@@ -163,6 +167,10 @@ class Blocks(unittest.TestCase):
                     recv = ints([-1] * end)
                     call(ints(mine), recv, counts, offsets=offsets)
                     self.assertEqual(list(recv), everything)
+                for call in forms(comm, "reduce_scatterv"):
+                    recv = ints([0] * len(mine))
+                    call(ints(everything), counts, recv, "max", offsets=offsets)
+                    self.assertEqual(list(recv), mine)
         self.check(body)
 
     def test_wrong_offsets_are_refused(self):

@@ -263,7 +263,7 @@ class Statistics(unittest.TestCase):
             statistics = job.statistics()
             self.assertEqual((statistics.restarts, statistics.uncounted, statistics.steps), (0, 0, 0))
             self.assertEqual(statistics.hidden_share, 1.0)
-            self.assertEqual(len(statistics.operations), 15)
+            self.assertEqual(len(statistics.operations), 16)
             allreduces = statistics.operations["allreduce"]
             self.assertEqual((allreduces.operations, allreduces.failures), (3, 0))
             self.assertEqual((allreduces.bytes, allreduces.bus_bytes), (3000, 3000))

@@ -32,6 +32,7 @@ def calls(comm):
     yield "broadcast", lambda call, **o: call(one, **o)
     yield "allgather", lambda call, **o: call(one, floats(0, 0), **o)
     yield "reduce_scatter", lambda call, **o: call(two, floats(0), **o)
+    yield "reduce_scatterv", lambda call, **o: call(two, [1, 1], floats(0), **o)
     yield "barrier", lambda call, **o: call(**o)
     yield "alltoall", lambda call, **o: call(two, floats(0, 0), **o)
     yield "alltoallv", lambda call, **o: call(two, [1, 1], floats(0, 0), [1, 1], **o)

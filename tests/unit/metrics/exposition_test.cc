@@ -56,7 +56,8 @@ TEST_CASE("exposition: the whole text of a family") {
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"gatherv\"} 0\n"
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"scatter\"} 0\n"
         "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"scatterv\"} 0\n"
-        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"allgatherv\"} 0\n");
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"allgatherv\"} 0\n"
+        "dt_operations_total{job=\"night \\\"7\\\"\",rank=\"2\",kind=\"reduce_scatterv\"} 0\n");
 }
 
 TEST_CASE("exposition: each value in base units, exactly") {

@@ -211,6 +211,29 @@ abstract class Collectives extends Handle {
   }
 
   /**
+   * Reduces over all ranks and leaves the r-th block on rank r.
+   * @param send the blocks for all ranks
+   * @param sendBlocks where they lie; counts are the same on all ranks
+   * @param recv the block of this rank; may be that block of {@code send}
+   * @param op how values become one
+   */
+  public void reduceScatter(Tensor send, Blocks sendBlocks, Tensor recv, ReduceOp op) {
+    launcher.run(REDUCE_SCATTERV, op, 0, send, sendBlocks, recv, null);
+  }
+
+  /**
+   * As {@link #reduceScatter(Tensor, Blocks, Tensor, ReduceOp)}, without waiting.
+   * @param send the blocks for all ranks
+   * @param sendBlocks where they lie; counts are the same on all ranks
+   * @param recv the block of this rank; may be that block of {@code send}
+   * @param op how values become one
+   * @return the operation under way
+   */
+  public Work reduceScatterAsync(Tensor send, Blocks sendBlocks, Tensor recv, ReduceOp op) {
+    return launcher.start(REDUCE_SCATTERV, op, 0, send, sendBlocks, recv, null);
+  }
+
+  /**
    * Gives the r-th part to rank r, and gets one from each.
    * @param send a part for each rank
    * @param recv the parts of all ranks, as many elements; other memory

@@ -79,8 +79,8 @@ final class Launcher {
                   number, kind.ordinal(), type.number(), op.number(), peer, place(send),
                   place(recv), count, stream, timeoutMs, name)
               : Raw.launch_blocks_async(
-                  number, kind.ordinal(), type.number(), peer, place(send), place(recv), count,
-                  blocks, stream, timeoutMs, name));
+                  number, kind.ordinal(), type.number(), op.number(), peer, place(send),
+                  place(recv), count, blocks, stream, timeoutMs, name));
       begun = true;
       state.outstanding.add(pending);
       return work;
@@ -148,8 +148,8 @@ final class Launcher {
             timeoutMs, name);
       } else {
         Raw.launch_blocks(
-            number, kind.ordinal(), type.number(), peer, send, recv, count, blocks, stream,
-            timeoutMs, name);
+            number, kind.ordinal(), type.number(), op.number(), peer, send, recv, count, blocks,
+            stream, timeoutMs, name);
       }
     } catch (InvalidArgumentException e) {
       throw refused(kind, e);

@@ -11,7 +11,7 @@ public enum OperationKind {
   BROADCAST("broadcast", Holds.COUNT, Holds.COUNT, Peer.ROOT_SENDS),
   /** {@link Comm#allGather(Tensor, Tensor)}. */
   ALLGATHER("allGather", Holds.COUNT, Holds.COUNT_PER_RANK, Peer.NONE),
-  /** {@link Comm#reduceScatter}. */
+  /** {@link Comm#reduceScatter(Tensor, Tensor, ReduceOp)}. */
   REDUCE_SCATTER("reduceScatter", Holds.COUNT_PER_RANK, Holds.COUNT, Peer.NONE),
   /** {@link Comm#barrier}. */
   BARRIER("barrier", Holds.NOTHING, Holds.NOTHING, Peer.NONE),
@@ -32,7 +32,9 @@ public enum OperationKind {
   /** {@link Comm#scatter(Tensor, Blocks, Tensor, int)}. */
   SCATTERV("scatter", Holds.BLOCKS, Holds.COUNT, Peer.ROOT_SENDS),
   /** {@link Comm#allGather(Tensor, Tensor, Blocks)}. */
-  ALLGATHERV("allGather", Holds.OWN_BLOCK, Holds.BLOCKS, Peer.NONE);
+  ALLGATHERV("allGather", Holds.OWN_BLOCK, Holds.BLOCKS, Peer.NONE),
+  /** {@link Comm#reduceScatter(Tensor, Blocks, Tensor, ReduceOp)}; counted as its reduces. */
+  REDUCE_SCATTERV("reduceScatter", Holds.BLOCKS, Holds.OWN_BLOCK, Peer.NONE);
 
   /** How many elements a tensor of the operation has. */
   enum Holds {

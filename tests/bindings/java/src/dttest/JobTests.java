@@ -90,7 +90,7 @@ final class JobTests {
     JobStatistics statistics = job.statistics();
     equal(statistics.restarts(), 0);
     equal(statistics.hiddenShare(), 1.0);
-    equal(statistics.operations().size(), 15);
+    equal(statistics.operations().size(), 16);
     OperationStatistics allreduces = statistics.operations().get(OperationKind.ALLREDUCE);
     equal(allreduces.operations(), before + 3);
     equal(allreduces.failures(), 0L);

@@ -162,6 +162,9 @@ final class MatrixTests {
             () -> world.scatterAsync(from, sendBlocks, to, root));
         case ALLGATHERV -> each(form, () -> world.allGather(from, to, recvBlocks),
             () -> world.allGatherAsync(from, to, recvBlocks));
+        case REDUCE_SCATTERV ->
+            each(form, () -> world.reduceScatter(from, sendBlocks, to, ReduceOp.SUM),
+                () -> world.reduceScatterAsync(from, sendBlocks, to, ReduceOp.SUM));
       }
       if (recv != null) equal(Arrays.toString(recv.read()), Arrays.toString(wanted));
     }
@@ -197,6 +200,7 @@ final class MatrixTests {
       return switch (kind) {
         case ALLTOALLV -> counts(r -> uneven(rank, r));
         case SCATTERV -> rank == root ? counts(r -> uneven(root, r)) : null;
+        case REDUCE_SCATTERV -> counts(r -> uneven(root, r));
         default -> null;
       };
     }
@@ -221,6 +225,8 @@ final class MatrixTests {
             joined(sendCounts(), (gaps & 1) != 0, r -> part(rank, r, uneven(rank, r)));
         case SCATTERV -> rank != root ? null
             : joined(sendCounts(), (gaps & 1) != 0, r -> part(root, r, uneven(root, r)));
+        case REDUCE_SCATTERV ->
+            joined(sendCounts(), (gaps & 1) != 0, r -> part(rank, r, uneven(root, r)));
         case GATHERV, ALLGATHERV -> part(rank, root, uneven(rank, root));
         case BROADCAST, BARRIER, SEND, RECV -> null;
       };
@@ -231,10 +237,11 @@ final class MatrixTests {
       long[] equal = counts(r -> count);
       boolean recvGaps = (gaps & 2) != 0;
       return switch (kind) {
-        case ALLREDUCE -> sums(root);
+        case ALLREDUCE -> sums(root, count);
         case REDUCE -> rank == root ? part(n - 1, root, count) : null;
         case BROADCAST -> part(root, root, count);
-        case REDUCE_SCATTER -> sums(rank);
+        case REDUCE_SCATTER -> sums(rank, count);
+        case REDUCE_SCATTERV -> sums(rank, uneven(root, rank));
         case ALLGATHER -> joined(equal, false, r -> part(r, root, count));
         case GATHER -> rank == root ? joined(equal, false, r -> part(r, root, count)) : null;
         case SCATTER -> part(root, rank, count);
@@ -248,9 +255,9 @@ final class MatrixTests {
       };
     }
 
-    private double[] sums(int receiver) {
-      double[] sums = new double[count];
-      for (int i = 0; i < count; i++) {
+    private double[] sums(int receiver, int length) {
+      double[] sums = new double[length];
+      for (int i = 0; i < length; i++) {
         for (int s = 0; s < n; s++) sums[i] += value(s, receiver, i);
       }
       return sums;
