@@ -115,7 +115,7 @@ TEST_CASE("ranks of one host meet at ::1 where there is no 127.0.0.1") {
 
 TEST_CASE("a stall is told once, with who is inside and who is missing") {
   Process run(dt_run({"-n", "3"}, {"late", "3"}),
-              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=300"}));
+              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=1000"}));
   CHECK(run.wait() == 0);
   INFO(run.err);
   CHECK(count_of(run.err, "barrier #2 on comm \"world\" is under way for ") == 1);
@@ -126,7 +126,7 @@ TEST_CASE("a stall is told once, with who is inside and who is missing") {
 
 TEST_CASE("a stall report says that a missing rank's call was refused, and why") {
   Process run(dt_run({"-n", "2"}, {"refused", "3"}),
-              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=300"}));
+              with({"DT_HEARTBEAT_INTERVAL_MS=50", "DT_WATCHDOG_STALL_WARN_MS=1000"}));
   CHECK(run.wait() == 0);
   INFO(run.err);
   CHECK(count_of(run.err, ": inside is rank 0; missing: rank 1 (") == 1);
