@@ -49,7 +49,7 @@ inline void abandon(int64_t work, PyObject* keep) {
   PyErr_Restore(type, value, trace);
 }
 
-/** What carry_out() is told, as C++ takes it. */
+/** The arguments of carry_out(), converted to C++. */
 struct Launch {
   int64_t comm = 0;
   dt_collective one = {};

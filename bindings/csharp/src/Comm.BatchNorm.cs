@@ -96,7 +96,7 @@ namespace Dt
             }
         }
 
-        // What is no number of channels is left to libdt to refuse.
+        // libdt refuses a number of channels that is not positive.
         static long Batch(string operation, Tensor input, int channels, long spatial)
         {
             if (input.IsNone)

@@ -14,7 +14,7 @@ namespace Dt
     {
         internal readonly Channel channel;
         internal readonly GroupState group;
-        // Of the operations called on this object, see With().
+        // Name, stream and limit of operations called on this object: see With().
         internal readonly byte[] name;
         internal readonly long stream, timeoutMs;
 

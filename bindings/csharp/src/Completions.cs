@@ -5,7 +5,7 @@ using System.Threading;
 
 namespace Dt
 {
-    /// What is under way on one communicator and has somebody who waits.
+    /// The operations under way on one communicator that a work or task waits for.
     internal sealed class Channel
     {
         // In order of issue, in which collectives end; sends and receives overtake each other.

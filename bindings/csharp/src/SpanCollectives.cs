@@ -103,7 +103,7 @@ namespace Dt
             }
         }
 
-        /// Of an empty span no element, which becomes address 0.
+        /// The first element; an empty span has none, and its address becomes 0.
         static ref byte First<T>(ReadOnlySpan<T> span) where T : struct =>
             // The bytes of more than 2 GB have no span: those of the first element are enough.
             ref MemoryMarshal.GetReference(MemoryMarshal.AsBytes(span.Slice(0, span.IsEmpty ? 0 : 1)));

@@ -7,7 +7,7 @@ namespace Dt
     /// <summary>Elements in memory: what operations send and receive. Arrays, memories and what
     /// <see cref="Comm.Allocate(long, Dtype)"/> gave become tensors by themselves where their element
     /// type is one of <see cref="Dt.Dtype"/>; none of them is copied, and all are kept in their place
-    /// until the operation is done. The default value is no buffer, for ranks that need none.</summary>
+    /// until the operation is done. The default value means "no buffer", for ranks that need none.</summary>
     public readonly partial struct Tensor
     {
         enum Place : byte { Address, Array, Memory, Pinnable }

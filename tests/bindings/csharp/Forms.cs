@@ -36,7 +36,7 @@ static class Forms
 #if DT_SPAN
         if (form == Form.Span)
         {
-            if (async) return;  // there is no such form
+            if (async) return;  // spans have no asynchronous form
             Blocking(comm, kind, new ReadOnlySpan<int>(send), new Span<int>(recv), send == recv, op, rank, sent, received);
             return;
         }

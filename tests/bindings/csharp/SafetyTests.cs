@@ -168,7 +168,7 @@ static class SafetyTests
                             }
                             catch (DtInvalidArgumentException error)
                             {
-                                // Of a call that was inside when the object was closed.
+                                // The object was closed while this call was running.
                                 if (error.Message.Contains("is closed")) continue;
                                 lock (wrong) wrong.Add(error.ToString());
                             }

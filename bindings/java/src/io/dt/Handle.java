@@ -11,7 +11,7 @@ abstract class Handle implements AutoCloseable {
   static final Cleaner CLEANER = Cleaner.create();
 
   private final State state;
-  /** Of a view: kept reachable. */
+  /** The handle that a view belongs to; a view keeps it reachable. */
   private final Handle owner;
 
   /** {@code destroy} must not refer to this object. */

@@ -186,7 +186,7 @@ final class Launcher {
     return tensor == null ? 0 : tensor.place();
   }
 
-  /** Of a barrier any will do. */
+  /** The element type; a barrier has none, and any type will do. */
   private static DataType type(Tensor send, Tensor recv) {
     return send != null ? send.type() : recv != null ? recv.type() : DataType.U8;
   }

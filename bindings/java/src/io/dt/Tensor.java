@@ -234,7 +234,7 @@ public final class Tensor implements AutoCloseable {
   }
 
   /**
-   * Of what type they are.
+   * The type of the elements.
    *
    * @return never null
    */
