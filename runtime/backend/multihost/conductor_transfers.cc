@@ -64,9 +64,8 @@ void Conductor::finish_transfer(Transfers::iterator transfer) {
 }
 
 void Conductor::end_transfer(Transfers::iterator transfer) {
-  const OperationPtr operation = *transfer;
-  transfers_.erase(transfer);
-  complete(*operation, Status());
+  const auto ended = transfers_.extract(transfer);  // keeps it until it is completed
+  complete(*ended.value(), Status());
 }
 
 }  // namespace dt::backend
