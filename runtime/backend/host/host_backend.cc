@@ -34,7 +34,7 @@ HostBackend::HostBackend(std::shared_ptr<HostEngine> engine,
       doorbell_(engine_->arena()->doorbell()),
       channel_(*group_),
       mailboxes_(*group_),
-      busy_(2 * static_cast<size_t>(group_->size())) {
+      lanes_(2 * static_cast<size_t>(group_->size())) {
   interrupt_.attach(&doorbell_);
 }
 
@@ -154,33 +154,6 @@ Status HostBackend::finish_helping(Work& work) {
   return work.status();
 }
 
-/// A send or receive that is alone in the queue. Where it has to wait for long, or to progress
-/// beside others that came meanwhile, it goes on from `out_work` in the queue, which is empty
-/// still: only who has the turn takes from the inbox.
-Status HostBackend::transfer_here(const Collective& collective, std::shared_ptr<Work>* out_work) {
-  collective::Transfer transfer;
-  SpinPolicy spin_policy = engine_->progress().spin_policy();
-  for (bool noted = false;;) {
-    Status status;
-    const Step step = advance_transfer(collective, transfer, &status);
-    if (!std::exchange(noted, true)) note_last(collective, static_cast<int64_t>(transfer.number));
-    if (step == Step::kDone) return status.ok() ? status : break_with(std::move(status));
-    if (interrupt_.fired()) return interrupt_.status();
-    Deadline others = Deadline::never();
-    const bool moved = step == Step::kProgressed || help_others(false, &others);
-    if (moved) spin_policy.renew();
-    if (pending() || (!moved && !spin_policy.spin())) break;
-  }
-  helpers_.fetch_add(1, std::memory_order_seq_cst);
-  *out_work = std::make_shared<Work>();
-  OperationPtr operation =
-      inbox_.with([&](Inbox& inbox) { return make_operation(inbox, collective, *out_work); });
-  operation->started = true;
-  operation->transfer = transfer;
-  active_.push_back(std::move(operation));
-  return {};
-}
-
 Status HostBackend::run_here(const Collective& collective) {
   channel_.start(collective);
   note_last(collective, channel_.sequence());
@@ -273,13 +246,14 @@ bool HostBackend::try_advance(Advance* out, bool before_sleep) {
 }
 
 std::vector<int32_t> HostBackend::awaited() {
-  if (active_.empty() || !active_.front()->started) return {};
-  if (!active_.front()->collective.is_transfer()) return channel_.awaited();
   std::vector<int32_t> peers;
-  for (size_t i = 0; i < active_.size() && active_[i]->collective.is_transfer(); ++i) {
-    const int32_t peer = active_[i]->collective.root;
-    if (active_[i]->started && std::find(peers.begin(), peers.end(), peer) == peers.end())
-      peers.push_back(peer);
+  for (const size_t lane : busy_lanes_) {
+    const auto peer = static_cast<int32_t>(lane / 2);
+    if (!lanes_[lane].front()->started) continue;
+    if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
+  }
+  if (busy_lanes_.empty() && !active_.empty() && active_.front()->started) {
+    return channel_.awaited();
   }
   return peers;
 }
@@ -325,24 +299,26 @@ HostBackend::Advance HostBackend::advance_queue() {
       fail_queue();
       return result;
     }
+    open_lanes();
+    if (!busy_lanes_.empty()) {
+      result.deadline = Deadline::never();
+      result.step = advance_lanes(&result.deadline);
+      if (interrupt_.fired()) continue;
+      return result;
+    }
     if (active_.empty()) return result;
     Operation& head = *active_.front();
     result.deadline = excuse_.apply(head.collective.deadline);
-    bool done = false;
-    result.step = head.collective.is_transfer() ? advance_transfers(&result.deadline)
-                                                : advance_head(head, &done);
+    result.step = advance_head(head);
     if (interrupt_.fired()) continue;
-    if (done) {
-      OperationPtr finished = std::move(active_.front());
-      active_.pop_front();
-      complete(std::move(finished), channel_.result());
-      continue;
-    }
     if (result.step != Step::kDone) return result;
+    OperationPtr finished = std::move(active_.front());
+    active_.pop_front();
+    complete(std::move(finished), channel_.result());
   }
 }
 
-Step HostBackend::advance_head(Operation& operation, bool* out_done) {
+Step HostBackend::advance_head(Operation& operation) {
   if (!operation.started) {
     operation.started = true;
     operation.collective.mark.started();
@@ -352,7 +328,6 @@ Step HostBackend::advance_head(Operation& operation, bool* out_done) {
   const Step step = advance_channel();
   if (step == Step::kDone) {
     if (breaks(channel_.result())) (void)break_with(channel_.result());
-    *out_done = true;
   } else if (step == Step::kBlocked && excuse_.apply(operation.collective.deadline).passed()) {
     (void)break_with(channel_.timed_out());
   }
@@ -381,64 +356,16 @@ Step HostBackend::advance_channel() {
   return step;
 }
 
-Step HostBackend::advance_transfer(const Collective& collective, collective::Transfer& transfer,
-                                   Status* out_result) {
-  Step step = mailboxes_.advance(collective, transfer, out_result);
-  if (step != Step::kBlocked || !engine_->arena()->anyone_left()) return step;
-  if (!has_left(collective.root)) return step;
-  step = mailboxes_.advance(collective, transfer, out_result);
-  if (step == Step::kBlocked) (void)break_with(mailboxes_.left_behind(collective, transfer));
-  return step;
-}
-
-Step HostBackend::advance_transfers(Deadline* out_deadline) {
-  std::fill(busy_.begin(), busy_.end(), false);
-  bool progressed = false;
-  for (size_t i = 0; i < active_.size() && active_[i]->collective.is_transfer();) {
-    Operation& operation = *active_[i];
-    const Collective& collective = operation.collective;
-    const size_t pair =
-        2 * static_cast<size_t>(collective.root) + (collective.kind == Kind::kSend ? 0 : 1);
-    if (busy_[pair]) {
-      ++i;
-      continue;
-    }
-    Status status;
-    const Step step = advance_transfer(collective, operation.transfer, &status);
-    if (!std::exchange(operation.started, true)) {
-      collective.mark.started();
-      note_last(collective, static_cast<int64_t>(operation.transfer.number));
-    }
-    if (step == Step::kBlocked && interrupt_.fired()) return Step::kProgressed;
-    progressed |= step != Step::kBlocked;
-    if (step == Step::kDone) {
-      if (!status.ok()) {
-        (void)break_with(std::move(status));
-        return Step::kProgressed;
-      }
-      OperationPtr finished = std::move(active_[i]);
-      active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
-      complete(std::move(finished), Status());
-      continue;
-    }
-    const Deadline deadline = excuse_.apply(collective.deadline);
-    *out_deadline = out_deadline->earlier(deadline);
-    if (step == Step::kBlocked && deadline.passed()) {
-      (void)break_with(mailboxes_.timed_out(collective, operation.transfer));
-      return Step::kProgressed;
-    }
-    busy_[pair] = true;
-    ++i;
-  }
-  if (progressed) return Step::kProgressed;
-  return active_.empty() || !active_.front()->collective.is_transfer() ? Step::kDone
-                                                                       : Step::kBlocked;
-}
-
 void HostBackend::fail_queue() {
-  while (!active_.empty()) {
-    OperationPtr operation = std::move(active_.front());
-    active_.pop_front();
+  for (const size_t lane : busy_lanes_) fail_all(lanes_[lane]);
+  busy_lanes_.clear();
+  fail_all(active_);
+}
+
+void HostBackend::fail_all(Fifo<OperationPtr>& operations) {
+  while (!operations.empty()) {
+    OperationPtr operation = std::move(operations.front());
+    operations.pop_front();
     complete(std::move(operation), interrupt_.status());
   }
 }

@@ -94,17 +94,22 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Status transfer_here(const Collective& collective, std::shared_ptr<Work>* out_work);
   Status finish_helping(Work& work);
   Advance advance_queue();
-  collective::Step advance_head(Operation& operation, bool* out_done);
+  collective::Step advance_head(Operation& operation);
   /// channel_.advance(); but what waits for a rank that has left the job breaks the communicator.
   collective::Step advance_channel();
   /// The same for a send or receive.
   collective::Step advance_transfer(const Collective& collective, collective::Transfer& transfer,
                                     Status* out_result);
   bool has_left(int32_t rank) const;
-  /// The sends and receives at the head, together.
-  collective::Step advance_transfers(Deadline* out_deadline);
+  /// Moves the sends and receives at the head of `active_` to their lanes.
+  void open_lanes();
+  void put_in_lane(OperationPtr operation);
+  /// The first transfer of each lane, together, and what comes behind those that are done.
+  collective::Step advance_lanes(Deadline* out_deadline);
+  collective::Step advance_lane(Fifo<OperationPtr>& lane, Deadline* out_deadline);
   void take_inbox();
   void fail_queue();
+  void fail_all(Fifo<OperationPtr>& operations);
   void complete(OperationPtr operation, Status status);
   void note_last(const Collective& collective, int64_t sequence);
   /// Breaks the communicator with `status` if it is the first; returns the first.
@@ -131,8 +136,11 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   // Of whoever has the turn:
   collective::Channel channel_;
   collective::Mailboxes mailboxes_;
-  Fifo<OperationPtr> active_;
-  std::vector<bool> busy_;  ///< scratch: pairs and directions with an earlier transfer under way
+  Fifo<OperationPtr> active_;  ///< begins when the lanes are empty
+  /// Sends to and receives from each peer, which progress together: a peer's at 2 * peer and behind
+  /// it. A collective, and all that is behind it, waits until they are empty.
+  std::vector<Fifo<OperationPtr>> lanes_;
+  std::vector<size_t> busy_lanes_;  ///< those that are not empty
 
   Guarded<Inbox> inbox_;
   std::atomic<int32_t> queued_{0};  ///< operations in inbox_ and active_

@@ -106,3 +106,38 @@ TEST_CASE("Host: blocking exchanges work when one side sends first and the other
     }
   });
 }
+
+TEST_CASE("thousands of messages queued ahead in both directions cost no more than one by one") {
+  constexpr int32_t kMessages = 20'000;
+  for (const char* backend : {"host", "multihost"}) {
+    CAPTURE(backend);
+    Setup setup = few_slots(2);
+    setup.backend = backend;
+    if (backend != std::string("host")) setup.hosts = {0, 1};
+    play(setup, [&](Rank& rank) {
+      std::vector<float> out(kMessages);
+      std::vector<float> in(kMessages, -1);
+      std::vector<std::shared_ptr<Work>> works;
+      for (int32_t i = 0; i < 2 * kMessages; ++i) {
+        // One rank queues its sends first, the other its receives.
+        const bool sends = (i < kMessages) == (rank.rank == 0);
+        const int32_t message = i % kMessages;
+        if (sends) out[message] = element(message, rank.rank);
+        Collective one = allreduce_f32(&out[message], &in[message], 1);
+        one.kind = sends ? Kind::kSend : Kind::kRecv;
+        one.root = 1 - rank.rank;
+        one.deadline = Deadline::after_ms(20'000);
+        works.push_back(std::make_shared<Work>());
+        rank.expect_ok(rank.backend->submit(one, works.back()), "submit");
+      }
+      for (const auto& work : works) {
+        if (!rank.backend->wait(*work, {Deadline::after_ms(20'000)}) || !work->status().ok()) {
+          return rank.expect_ok(work->status(), "message");
+        }
+      }
+      int32_t wrong = 0;
+      for (int32_t i = 0; i < kMessages; ++i) wrong += in[i] != element(i, 1 - rank.rank) ? 1 : 0;
+      rank.expect(wrong == 0, "values");
+    });
+  }
+}
