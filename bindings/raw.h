@@ -197,6 +197,17 @@ inline Bytes job_place(int64_t job) {
 inline int64_t job_world(int64_t job) {
   return made<dt_comm>([&](dt_comm** out) { return dt_comm_world(handle<dt_job>(job), out); });
 }
+/** A list of world ranks; `MESSAGE` is the name, and may be null. */
+inline int64_t comm_create(int64_t job, const char* DATA, int64_t BYTES, const char* MESSAGE) {
+  std::vector<int32_t> ranks;
+  for (Unpacker packed(DATA, BYTES); packed.more();) {
+    ranks.push_back(static_cast<int32_t>(packed.number()));
+  }
+  return made<dt_comm>([&](dt_comm** out) {
+    return dt_comm_create(handle<dt_job>(job), ranks.data(), detail::count32(ranks.size()), MESSAGE,
+                          out);
+  });
+}
 /** `MESSAGE` may be null. */
 inline void job_abort(int64_t job, const char* MESSAGE) {
   detail::check(dt_abort(handle<dt_job>(job), MESSAGE));

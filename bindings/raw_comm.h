@@ -85,6 +85,9 @@ inline int64_t comm_split(int64_t comm, int32_t color, int32_t key) {
 inline int64_t comm_shrink(int64_t comm) {
   return made<dt_comm>([&](dt_comm** out) { return dt_comm_shrink(handle<dt_comm>(comm), out); });
 }
+inline int64_t comm_host(int64_t comm) {
+  return made<dt_comm>([&](dt_comm** out) { return dt_comm_host(handle<dt_comm>(comm), out); });
+}
 inline void comm_destroy(int64_t comm) { dt_comm_destroy(handle<dt_comm>(comm)); }
 inline int32_t work_fd(int64_t comm) {
   int32_t fd = -1;

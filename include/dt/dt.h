@@ -8,8 +8,8 @@
  * Conventions, said once:
  *
  *  1. Status. Every function that can fail returns dt_status; 0 is success and every other value is
- * an error ("not done yet" is an output, never a status). A call that fails did nothing: no handle
- *     was made, nothing was enqueued, outputs are untouched.
+ *     an error ("not done yet" is an output, never a status). A call that fails did nothing: no
+ *     handle was made, nothing was enqueued, outputs are untouched.
  *  2. Errors. dt_last_error() is the calling thread's message: what, where, why, what to do next.
  *     dt_last_error_info() is the same as data. A failed work has its own: dt_work_error_info().
  *  3. Handles are numbers in the shape of pointers, looked up in a table: a closed, foreign, racing
@@ -252,8 +252,7 @@ typedef void (*dt_log_sink)(void* user_data, dt_log_level level, const char* mes
 /**
  * Reads all sources of configuration once: environment, dt.toml files, defaults. docs/config.md
  * lists the keys; precedence: dt_config_set, DT_* environment, ./dt.toml (or the file DT_CONFIG
- * names),
- * ~/.config/dt/dt.toml, /etc/dt/dt.toml, what the launcher says, default.
+ * names), ~/.config/dt/dt.toml, /etc/dt/dt.toml, what the launcher says, default.
  * @param path       a file to read instead of ./dt.toml, or NULL.
  * @param out_config gives the handle; dt_config_destroy().
  * @return DT_OK; DT_ERR_CONFIG with file, line, column and the nearest known key.
@@ -278,7 +277,7 @@ DT_API dt_status dt_config_set(dt_config* config, const char* key, const char* v
  * @param config         the handle.
  * @param key            as in docs/config.md.
  * @param buffer         receives the text with its final NUL, cut to capacity_bytes; may be NULL if
- * 0.
+ *                       0.
  * @param capacity_bytes of buffer, >= 0.
  * @param out_bytes      length of the whole text with its final NUL; more than capacity_bytes: cut.
  * @return DT_OK; DT_ERR_CONFIG: unknown key; DT_ERR_INVALID_ARGUMENT.
@@ -357,7 +356,7 @@ static inline void dt_place_init(dt_place* place) {
  * @return DT_OK; DT_ERR_CONFIG: bad settings, or refused with both sides named (foreign job, stale
  *         attempt, duplicate rank, other world size); DT_ERR_TIMEOUT: names the ranks that are
  *         missing after rendezvous.timeout_ms; DT_ERR_PEER_LOST; DT_ERR_SYSTEM;
- * DT_ERR_OUT_OF_MEMORY.
+ *         DT_ERR_OUT_OF_MEMORY.
  * @thread any
  * @cost one round trip to the store and one hand-over per local rank.
  * @since ABI 0
@@ -393,8 +392,8 @@ DT_API dt_status dt_abort(dt_job* job, const char* message);
  * @param job    the handle.
  * @param what   for texts: "checkpoint"; may be NULL.
  * @param max_ms how long at most; > 0.
- * @return DT_OK when the store knows; DT_ERR_INVALID_ARGUMENT; what broke the job;
- * DT_ERR_TIMEOUT when the store does not answer.
+ * @return DT_OK when the store knows; DT_ERR_INVALID_ARGUMENT; what broke the job; DT_ERR_TIMEOUT
+ *         when the store does not answer.
  * @thread any
  * @since ABI 0
  */
@@ -452,7 +451,7 @@ DT_API dt_status dt_stop_requested(dt_job* job, int32_t* out_stop);
  * @param job       the handle, also of a job that failed or was finalized.
  * @param directory where, made if it is not there; NULL: trace.dir.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT without a directory; DT_ERR_INVALID_STATE when
- * record.entries is 0; DT_ERR_SYSTEM naming the file that cannot be written.
+ *         record.entries is 0; DT_ERR_SYSTEM naming the file that cannot be written.
  * @thread any, any time; operations go on
  * @cost about a millisecond and 400 KiB for 4096 operations; blocks on the file system.
  * @since ABI 0
@@ -541,8 +540,8 @@ DT_API dt_status dt_job_peer_stats(dt_job* job, int32_t rank, dt_peer_stats* out
  * @param job        the handle.
  * @param timeout_ms how long to wait for the others; < 0: job.finalize_timeout_ms.
  * @return DT_OK; DT_ERR_TIMEOUT naming who is still there, or the communicator on which operations
- * of this rank did not end; DT_ERR_PEER_LOST or DT_ERR_ABORTED when the job failed. The job has
- * ended in every case.
+ *         of this rank did not end; DT_ERR_PEER_LOST or DT_ERR_ABORTED when the job failed. The job
+ *         has ended in every case.
  * @thread any, once no other call on the job is in flight
  * @since ABI 0
  */
@@ -580,6 +579,45 @@ DT_API dt_status dt_comm_world(dt_job* job, dt_comm** out_comm);
 DT_API dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out_comm);
 
 /**
+ * A communicator of some ranks, which they make by themselves: the other ranks are not asked and
+ * may do anything meanwhile. Where all ranks of a communicator take part, dt_comm_split() is
+ * quicker.
+ *
+ * Collective over those ranks, which meet at the store. Ranks that make several communicators make
+ * them in the same order; communicators of the same ranks and name do not mix.
+ * @param job      the handle.
+ * @param ranks    world ranks, each once, equal on all of them: their order is that of the new
+ *                 communicator; this rank is among them; borrowed during the call.
+ * @param count    of ranks, >= 1.
+ * @param name     in messages and traces, equal on all of them, at most 64 bytes; NULL: "comm".
+ * @param out_comm gives the handle; dt_comm_destroy().
+ * @return DT_OK; DT_ERR_TIMEOUT: names the ranks that did not come within collective.timeout_ms;
+ *         DT_ERR_PEER_LOST: one of them is gone; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_STATE:
+ *         another thread of this job makes a communicator at the moment, or after dt_finalize();
+ *         DT_ERR_INVALID_ARGUMENT.
+ * @thread any; one call at a time in a job
+ * @cost two exchanges with the store.
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_create(dt_job* job, const int32_t* ranks, int32_t count, const char* name,
+                                dt_comm** out_comm);
+
+/**
+ * The same ranks over host memory: in a job on GPUs for what lies there, as scalars, votes and
+ * checkpoints. Of a host communicator another handle of the same.
+ *
+ * No other rank is needed. Over GPUs it breaks together with `comm`, but has an order of its own:
+ * the same on all ranks for all that is called on it and for dt_agree() and dt_comm_split() of
+ * `comm`.
+ * @param comm     the communicator.
+ * @param out_host gives the handle; dt_comm_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_comm_host(dt_comm* comm, dt_comm** out_host);
+
+/**
  * The ranks of `comm` that are left after a failure, as a communicator of their own, in the same
  * order: so a job outlives its ranks. `comm` stays broken; what is not broken can be shrunk, too,
  * and then gives a communicator of the same ranks, as it does after a time-out.
@@ -607,8 +645,8 @@ DT_API dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_com
  * @param comm        the communicator, broken or not.
  * @param out_smaller gives the handle; dt_comm_destroy().
  * @return DT_OK; DT_ERR_TIMEOUT; DT_ERR_PEER_LOST without the store; DT_ERR_ABORTED after
- * dt_abort(), or if this rank was declared lost; DT_ERR_INVALID_STATE inside a group, in a second
- * thread, and after dt_finalize(). It can be called again after an error.
+ *         dt_abort(), or if this rank was declared lost; DT_ERR_INVALID_STATE inside a group, in a
+ *         second thread, and after dt_finalize(). It can be called again after an error.
  * @thread any; one call at a time in a job
  * @cost two exchanges with the store, and new memory.
  * @since ABI 0
@@ -692,8 +730,8 @@ DT_API void dt_comm_destroy(dt_comm* comm);
  * Sends and receives of a group stand side by side, with its collectives before or behind them.
  * Over host memory sends and receives do not hold each other up anyway: there a group is no harm.
  * @param comm the communicator.
- * @return DT_OK; DT_ERR_INVALID_STATE inside a group of this communicator, as from
- * dt_comm_split() and the functions of a reducer; the error that broke it.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a group of this communicator, as from dt_comm_split()
+ *         and the functions of a reducer; the error that broke it.
  * @thread any
  * @cost of NCCL one launch for the whole group.
  * @since ABI 0
@@ -706,7 +744,7 @@ DT_API dt_status dt_group_begin(dt_comm* comm);
  * Its collectives are in the same order on all ranks.
  * @param comm the communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE outside a group; the first error of an operation without a
- * work handle.
+ *         work handle.
  * @thread any
  * @since ABI 0
  */
@@ -789,7 +827,7 @@ DT_API dt_status dt_collective_launch(dt_comm* comm, const dt_collective* collec
  * disagree all get DT_ERR_MISMATCH with both sides, before data moves.
  * @param comm     the communicator.
  * @param send     [count] elements; may equal recv. Borrowed until the operation is done, like
- * recv.
+ *                 recv.
  * @param recv     [count] elements, the result.
  * @param count    elements per rank, >= 0. Any alignment; more than 2^31 is fine.
  * @param dtype    of the elements.
@@ -1100,7 +1138,7 @@ DT_API dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dt
  * nothing, and an answer of MISMATCH leaves the communicator usable.
  * @param comm   the communicator.
  * @param data   [bytes] bytes on the communicator's device, borrowed during the call; may be NULL
- * if bytes is 0.
+ *               if bytes is 0.
  * @param bytes  >= 0.
  * @param name   what it is, for messages: "fc.weight"; compared, too, in its first 35 bytes. NULL:
  *               none.
@@ -1108,11 +1146,11 @@ DT_API dt_status dt_recv(dt_comm* comm, void* buffer, int64_t count, dt_dtype dt
  *               communicator.
  * @return DT_OK: the same on all ranks. DT_ERR_MISMATCH on all ranks, with both sides: it names the
  *         ranks that differ from the majority, and the first of them as data; where no side has
- * more ranks than every other it names one of each. DT_ERR_INVALID_STATE inside a group;
+ *         more ranks than every other it names one of each. DT_ERR_INVALID_STATE inside a group;
  *         DT_ERR_SYSTEM: another rank could not read its data; any communicator error.
  * @thread any; serialised per communicator
  * @cost one pass over the data, on a GPU also a copy to the host through 8 MiB of pinned memory,
- * and an allgather of 128 bytes per rank.
+ *       and an allgather of 128 bytes per rank.
  * @since ABI 0
  */
 DT_API dt_status dt_check_equal(dt_comm* comm, const void* data, int64_t bytes, const char* name,
@@ -1159,7 +1197,7 @@ DT_API dt_status dt_work_wait_stream(dt_work* work, dt_stream stream);
  * @param count      in [1, 65536].
  * @param timeout_ms < 0: no limit of its own.
  * @param out_index  the first completed one in the order of `works`; -1 when the time was over
- * first.
+ *                   first.
  * @return DT_OK, also if that work failed (ask it); DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0
@@ -1173,7 +1211,7 @@ DT_API dt_status dt_work_wait_any(dt_work* const* works, int32_t count, int64_t 
  * @param comm   the communicator.
  * @param out_fd owned by the communicator, the same at every call; do not close it.
  * @return DT_OK; DT_ERR_SYSTEM; DT_ERR_UNSUPPORTED with host.progress = caller, where nothing
- * completes while nobody calls; DT_ERR_INVALID_ARGUMENT.
+ *         completes while nobody calls; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0
  */
@@ -1183,7 +1221,7 @@ DT_API dt_status dt_work_fd(dt_comm* comm, int32_t* out_fd);
  * Message of a failed work.
  * @param work the handle.
  * @return text owned by the calling thread, valid until its next dt_work_error(); empty while the
- * work runs and when it succeeded.
+ *         work runs and when it succeeded.
  * @thread any
  * @since ABI 0
  */
@@ -1211,7 +1249,7 @@ DT_API void dt_work_destroy(dt_work* work);
  * @param comm        the communicator.
  * @param bytes       > 0.
  * @param out_pointer zeroed, aligned to 4096 bytes (on a GPU to 256); dt_mem_free(), or it goes
- * with the job, at world size 1 and on a GPU with the communicator.
+ *                    with the job, at world size 1 and on a GPU with the communicator.
  * @return DT_OK; DT_ERR_OUT_OF_MEMORY; DT_ERR_INVALID_ARGUMENT.
  * @thread any
  * @since ABI 0
@@ -1267,7 +1305,7 @@ DT_API dt_status dt_store_set(dt_job* job, const char* key, const void* value, i
  * @param key            as in dt_store_set().
  * @param timeout_ms     as in dt_store_set().
  * @param buffer         receives min(capacity_bytes, size) bytes; may be NULL if capacity_bytes is
- * 0.
+ *                       0.
  * @param capacity_bytes of buffer, >= 0.
  * @param out_bytes      size of the whole value; more than capacity_bytes: cut.
  * @return as dt_store_set().
@@ -1479,7 +1517,7 @@ static inline void dt_reducer_statistics_init(dt_reducer_statistics* statistics)
  * @param options     NULL: defaults.
  * @param out_reducer gives the handle; dt_reducer_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- * sides; DT_ERR_OUT_OF_MEMORY; any communicator error.
+ *         sides; DT_ERR_OUT_OF_MEMORY; any communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */
@@ -1491,7 +1529,7 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  * @param reducer     the handle.
  * @param index       of the parameter.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
- * that it changed, or the reducer is destroyed.
+ *                    that it changed, or the reducer is destroyed.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread the one that calls dt_reducer_finish()
  * @since ABI 0
@@ -1514,8 +1552,8 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * @param stream  CUDA stream that produces the gradient, any of this GPU and another each time;
  *                ignored on a host communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
- * alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any communicator
- *         error.
+ *         alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any
+ *         communicator error.
  * @thread any, but none while dt_reducer_finish() or dt_reducer_rebuild() runs
  * @cost on GPUs microseconds, without a wait for the GPU. For gradients by pointer the bucket takes
  *       one kernel to gather and one to scatter them, over a list of the pointers that is kept
@@ -1541,7 +1579,7 @@ DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread one at a time
  * @cost in a step that compares: a pass over what is watched, on a GPU also its copy to the host
- * and a wait for the stream, and an allgather of 128 bytes per rank.
+ *       and a wait for the stream, and an allgather of 128 bytes per rank.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data,
@@ -1561,8 +1599,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  *         DT_ERR_MISMATCH on all ranks when a parameter of dt_reducer_watch() differs, as
  *         dt_check_equal() says it (the gradients are reduced, and reducer and communicator stay
  *         usable); any communicator error. On GPUs a missing gradient, or a bucket that a rank
- * cannot launch, breaks the communicator: that rank gets the error here, the others in this call
- * or, where theirs has returned, in the next one. dt_comm_check() before a result is kept.
+ *         cannot launch, breaks the communicator: that rank gets the error here, the others in this
+ *         call or, where theirs has returned, in the next one. dt_comm_check() before a result is
+ *         kept.
  * @thread one at a time
  * @since ABI 0
  */
@@ -1595,12 +1634,12 @@ DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* 
 
 /**
  * What the reducer did so far. What is hidden was not waited for; over host memory it took
- * processors, though, and so time of a backward pass that uses all of them itself.
- * On GPUs times are those of events on the GPU, and follow it: a step is counted once its events
- * are found passed, by this call or a dt_reducer_finish(). Its communication is the sum over the
- * buckets, each from when its inputs were there and the one before had ended; exposed is from where
- * the stream came to dt_reducer_finish() to the end of the last. A step that begins while the GPU
- * is 8 steps behind is counted at once, without times.
+ * processors, though, and so time of a backward pass that uses all of them itself. On GPUs times
+ * are those of events on the GPU, and follow it: a step is counted once its events are found
+ * passed, by this call or a dt_reducer_finish(). Its communication is the sum over the buckets,
+ * each from when its inputs were there and the one before had ended; exposed is from where the
+ * stream came to dt_reducer_finish() to the end of the last. A step that begins while the GPU is 8
+ * steps behind is counted at once, without times.
  * @param reducer        the handle.
  * @param out_statistics initialised by dt_reducer_statistics_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
@@ -1743,7 +1782,7 @@ DT_API dt_status dt_sampler_save(dt_sampler* sampler, int64_t taken, dt_sampler_
  * but for the tail, which is filled up from the epoch's front or dropped as ever. With the same
  * world size every rank gets what it would have got.
  * @param sampler the handle; created with the options of the one that was saved, but for
- * world_size, rank, drop_last and whole_batches.
+ *                world_size, rank, drop_last and whole_batches.
  * @param state   borrowed during the call; the same on all ranks.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT, also for a state of another order.
  * @thread one at a time
@@ -1792,8 +1831,8 @@ DT_API void dt_sampler_destroy(dt_sampler* sampler);
  * @return DT_OK. Any argument that is not as above, and no element on any rank (on all ranks, and
  *         the communicator stays usable): DT_ERR_INVALID_ARGUMENT. DT_ERR_MISMATCH: another dtype
  *         (the communicator stays usable) or other channels. DT_ERR_UNSUPPORTED: a communicator
- *         over GPUs. DT_ERR_INVALID_STATE inside a group; any communicator error.
- *         NaN and infinities give what they give in plain sums.
+ *         over GPUs. DT_ERR_INVALID_STATE inside a group; any communicator error. NaN and
+ *         infinities give what they give in plain sums.
  * @thread any; serialised per communicator
  * @cost two passes over the input, in double precision, and one allgather of 16 bytes per channel
  *       and 24 more per rank.

@@ -423,6 +423,8 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
     if (part.get_handle() == nullptr) return std::nullopt;
     return part;
   }
+  /** The same ranks over host memory. See dt_comm_host(). */
+  Comm host() { return Comm(ask<dt_comm*>(dt_comm_host)); }
   /** Collective over the ranks that live: they go on after a failure. See dt_comm_shrink(). */
   Comm shrink() { return Comm(ask<dt_comm*>(dt_comm_shrink)); }
   /** An eventfd owned by the communicator: readable when works have completed. */
@@ -755,6 +757,11 @@ class Job : public detail::Handle<dt_job, dt_job_destroy> {
   }
   /** A new owner of the communicator of all ranks. */
   Comm world() { return Comm(ask<dt_comm*>(dt_comm_world)); }
+  /** Collective over these world ranks alone. See dt_comm_create(). */
+  Comm create_comm(const std::vector<int32_t>& ranks, const std::string& name = "comm") {
+    return Comm(ask<dt_comm*>(dt_comm_create, ranks.data(), static_cast<int32_t>(ranks.size()),
+                              name.c_str()));
+  }
   /** Fails the job on every rank, with this message. */
   void abort(const std::string& message) { call(dt_abort, message.c_str()); }
   /** Away on purpose for at most max_ms, until busy_end(): the others wait. */

@@ -4,6 +4,47 @@
 using namespace dt;
 using namespace dt::capi;
 
+namespace {
+
+constexpr size_t kNameBytes = 64;
+
+Status read_members(const Call& call, const launch::Place& place, const int32_t* ranks,
+                    int32_t count, std::vector<int32_t>* out) {
+  if (count < 1 || count > place.world_size) {
+    return call.invalid("count is %d; the job has %d ranks", count, place.world_size);
+  }
+  DT_TRY(call.not_null(ranks, "ranks"));
+  std::vector<int32_t> first(static_cast<size_t>(place.world_size), -1);  // where it stands
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t rank = ranks[i];
+    if (rank < 0 || rank >= place.world_size) {
+      return call.invalid("ranks[%d] is %d; the job has ranks 0 to %d", i, rank,
+                          place.world_size - 1);
+    }
+    if (first[rank] >= 0) {
+      return call.invalid("ranks[%d] is %d, and so is ranks[%d]; name each once", i, rank,
+                          first[rank]);
+    }
+    first[rank] = i;
+  }
+  if (first[place.rank] < 0) {
+    return call.invalid("this rank, %d, is not among ranks; only those call it that are",
+                        place.rank);
+  }
+  out->assign(ranks, ranks + count);
+  return {};
+}
+
+Status give_comm(const Call& call, const std::shared_ptr<job::Job>& job,
+                 std::shared_ptr<comm::Communicator> comm, dt_comm** out_comm) {
+  auto object = std::make_shared<CommObject>();
+  object->job = job;
+  object->comm = std::move(comm);
+  return call.give(std::move(object), out_comm);
+}
+
+}  // namespace
+
 extern "C" {
 
 dt_status dt_comm_world(dt_job* job, dt_comm** out_comm) {
@@ -11,10 +52,32 @@ dt_status dt_comm_world(dt_job* job, dt_comm** out_comm) {
     DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
     DT_TRY(call.not_null(out_comm, "out_comm"));
     DT_TRY_VALUE(auto world, object->job->world());
-    auto comm = std::make_shared<CommObject>();
-    comm->job = object->job;
-    comm->comm = std::move(world);
-    return call.give(std::move(comm), out_comm);
+    return give_comm(call, object->job, std::move(world), out_comm);
+  });
+}
+
+dt_status dt_comm_create(dt_job* job, const int32_t* ranks, int32_t count, const char* name,
+                         dt_comm** out_comm) {
+  return guard("dt_comm_create", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<JobObject>(job, "job"));
+    DT_TRY(call.not_null(out_comm, "out_comm"));
+    std::vector<int32_t> members;
+    DT_TRY(read_members(call, object->job->place(), ranks, count, &members));
+    const std::string label = name == nullptr ? "comm" : name;
+    if (label.size() > kNameBytes) {
+      return call.invalid("name has %zu bytes; at most %zu are allowed", label.size(), kNameBytes);
+    }
+    auto made = object->job->create(members, label);
+    DT_TRY(object->job->seen(made.status()));
+    return give_comm(call, object->job, std::move(made).value(), out_comm);
+  });
+}
+
+dt_status dt_comm_host(dt_comm* comm, dt_comm** out_host) {
+  return guard("dt_comm_host", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<CommObject>(comm, "comm"));
+    DT_TRY(call.not_null(out_host, "out_host"));
+    return give_comm(call, object->job, object->comm->on_host(), out_host);
   });
 }
 
@@ -28,10 +91,7 @@ dt_status dt_comm_split(dt_comm* comm, int32_t color, int32_t key, dt_comm** out
       *out_comm = nullptr;
       return {};
     }
-    auto object = std::make_shared<CommObject>();
-    object->job = parent->job;
-    object->comm = std::move(part);
-    return call.give(std::move(object), out_comm);
+    return give_comm(call, parent->job, std::move(part), out_comm);
   });
 }
 
@@ -40,10 +100,7 @@ dt_status dt_comm_shrink(dt_comm* comm, dt_comm** out_smaller) {
     DT_TRY(call.not_null(out_smaller, "out_smaller"));
     auto smaller = parent->job->shrink(parent->comm);
     DT_TRY(parent->job->seen(smaller.status()));
-    auto object = std::make_shared<CommObject>();
-    object->job = parent->job;
-    object->comm = std::move(smaller).value();
-    return call.give(std::move(object), out_smaller);
+    return give_comm(call, parent->job, std::move(smaller).value(), out_smaller);
   });
 }
 

@@ -182,6 +182,16 @@ Status Communicator::check_ungrouped(const char* what) const {
                        options_.name.c_str()));
 }
 
+std::shared_ptr<Communicator> Communicator::on_host() {
+  if (options_.backend->device() == nullptr) return shared_from_this();
+  Options options = options_;
+  options.name += " (host)";
+  options.backend =
+      std::shared_ptr<backend::Backend>(options_.backend, &options_.backend->on_host());
+  options.timeout_ms = timeout_ms();
+  return create(std::move(options));
+}
+
 Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key) {
   DT_TRY(check_ungrouped("dt_comm_split"));
   const std::string name = format("%s/%d.%d", options_.name.c_str(),

@@ -67,6 +67,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status end_group();
   /// INVALID_STATE inside a group: `what` needs answers of the other ranks.
   Status check_ungrouped(const char* what) const;
+  /// The same ranks over host memory, with an order and a record of its own; this one if it is so.
+  std::shared_ptr<Communicator> on_host();
   /// Null where color is negative.
   Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
 

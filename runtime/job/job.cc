@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <numeric>
 
 #include "backend/self/self.h"
 #include "job/host_identity.h"
@@ -280,24 +281,33 @@ Status Job::share_memory(const Config& config, const store::Verdict& verdict,
   world.on_broken = [control = control_](const std::string& communicator, const Status& status) {
     control->report(communicator, status);
   };
-  comm::Communicator::Options comm;
-  DT_TRY_VALUE(comm.backend, backend::create_host_world(engine, world, wait));
-  comm.name = kWorldName;
-  comm.rank = place_.rank;
-  for (int32_t rank = 0; rank < verdict.world_size; ++rank) comm.world_ranks.push_back(rank);
+  DT_TRY_VALUE(auto backend, backend::create_host_world(engine, world, wait));
+  std::vector<int32_t> ranks(static_cast<size_t>(verdict.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   if (links_ != nullptr) {
     backend::MultihostOptions over_hosts = multihost_options(engine);
     over_hosts.roster.name = kWorldName;
-    DT_TRY_VALUE(comm.backend, links_->among(verdict, comm.world_ranks, std::move(comm.backend),
-                                             std::move(over_hosts)));
+    DT_TRY_VALUE(backend, links_->among(verdict, ranks, std::move(backend), std::move(over_hosts)));
   }
-  DT_TRY_VALUE(comm.backend, on_devices(config, std::move(comm.backend), wait));
-  comm.board = board_;
-  comm.recorder = tracer_->recorder();
-  comm.timeout_ms = collective_timeout_ms_;
-  comm.first_timeout_ms = first_timeout_ms();
-  world_ = comm::Communicator::create(std::move(comm));
+  DT_TRY_VALUE(backend, on_devices(config, std::move(backend), wait));
+  world_ = comm::Communicator::create(options_of(kWorldName, ranks, std::move(backend)));
   return {};
+}
+
+comm::Communicator::Options Job::options_of(const std::string& name,
+                                            const std::vector<int32_t>& ranks,
+                                            std::shared_ptr<backend::Backend> backend) const {
+  comm::Communicator::Options options;
+  options.name = name;
+  options.rank =
+      static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), place_.rank) - ranks.begin());
+  options.world_ranks = ranks;
+  options.backend = std::move(backend);
+  options.board = board_;
+  options.recorder = tracer_->recorder();
+  options.timeout_ms = collective_timeout_ms_;
+  options.first_timeout_ms = first_timeout_ms();
+  return options;
 }
 
 backend::MultihostOptions Job::multihost_options(

@@ -64,6 +64,10 @@ class Job {
   /// A communicator of those ranks of `comm` that are left. Collective over those; see shrink.cc.
   Result<std::shared_ptr<comm::Communicator>> shrink(
       const std::shared_ptr<comm::Communicator>& comm);
+  /// A communicator of these world ranks, which they alone make; this rank is among them.
+  /// Collective over those; see create.cc.
+  Result<std::shared_ptr<comm::Communicator>> create(const std::vector<int32_t>& ranks,
+                                                     const std::string& name);
   /// What this rank did so far, also of a job that failed or has ended.
   const std::shared_ptr<record::Meter>& meter() const { return tracer_->meter(); }
   const std::shared_ptr<record::Recorder>& recorder() const { return tracer_->recorder(); }
@@ -165,6 +169,17 @@ class Job {
   Status withdraw_from(const std::vector<int32_t>& gone);
   Status build(comm::Communicator& comm, const store::GatherVerdict& met,
                shm::ArenaListener listener, const Wait& wait, Smaller* out);
+  Result<std::shared_ptr<comm::Communicator>> create_among(store::Client& client,
+                                                           const std::vector<int32_t>& ranks,
+                                                           const std::string& name,
+                                                           const std::string& what,
+                                                           const Wait& wait);
+  Result<std::shared_ptr<backend::Backend>> open_part(
+      const std::shared_ptr<backend::HostEngine>& engine, backend::HostBlock block,
+      const store::GatherVerdict& met, const std::string& name, const Wait& wait);
+  std::shared_ptr<backend::HostEngine> engine_of(const std::vector<int32_t>& ranks);
+  comm::Communicator::Options options_of(const std::string& name, const std::vector<int32_t>& ranks,
+                                         std::shared_ptr<backend::Backend> backend) const;
   void forgive(store::Client& client, const std::vector<int32_t>& members,
                const std::vector<int32_t>& left);
   std::shared_ptr<comm::Communicator> present_world() const;
@@ -246,7 +261,7 @@ class Job {
     /// Of smaller communicators, by age. Memory that callers allocate there goes with the job.
     std::vector<std::shared_ptr<backend::HostEngine>> newer;
   };
-  /// Ranks that build a smaller communicator at this moment, and what ends that.
+  /// Ranks that make a communicator at this moment, and what ends that.
   struct Meeting {
     Interrupt* interrupt = nullptr;
     std::vector<int32_t> ranks;
@@ -271,7 +286,7 @@ class Job {
   std::unique_ptr<HostLinks> links_;  // null on one host, once that is known
   store::Verdict verdict_;            ///< of the join; of a job with more than one rank
   std::shared_ptr<comm::Communicator> world_;
-  std::mutex shrinking_;  ///< held during shrink()
+  std::mutex making_;  ///< held during shrink() and create()
   Guarded<Meeting> meeting_;
   Guarded<Refusal> refused_;
   Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk

@@ -17,14 +17,14 @@
 #include <cerrno>
 
 #include "job/job.h"
+#include "job/outcome.h"
 #include "store/protocol.h"
 
 namespace dt::job {
 namespace {
 
-constexpr int64_t kEndMs = 500;     // for a process whose connections are closed already
-constexpr int64_t kTellMs = 5'000;  // for what came of it, beyond the deadline
-constexpr size_t kReasonBytes = 2'000;
+constexpr char kShrink[] = "dt_comm_shrink";
+constexpr int64_t kEndMs = 500;  // for a process whose connections are closed already
 
 bool has(const std::vector<int32_t>& ranks, int32_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -52,37 +52,6 @@ std::string smaller_name(const std::string& name, uint64_t number) {
   return format("%s~%llu", base.c_str(), static_cast<unsigned long long>(number));
 }
 
-std::string told(const Status& made) {
-  if (made.ok()) return {};
-  ErrorInfo info = made.info();
-  info.message.resize(std::min(info.message.size(), kReasonBytes));
-  return store::encode(info);
-}
-
-/// What all make of what each of them told: a time-out is often the consequence of another's error.
-Status outcome(const std::vector<std::pair<int32_t, std::string>>& present, const Status& mine) {
-  ErrorInfo cause;
-  int32_t culprit = -1;
-  for (const auto& [rank, says] : present) {
-    ErrorInfo info;
-    if (says.empty() || !store::decode(says, &info)) continue;
-    if (culprit >= 0 && (cause.code != Code::kTimeout || info.code == Code::kTimeout)) continue;
-    culprit = rank;
-    cause = std::move(info);
-  }
-  if (culprit < 0) return {};
-  if (!mine.ok() && (mine.code() != Code::kTimeout || cause.code == Code::kTimeout)) return mine;
-  cause.message = format("rank %d could not make it: %s", culprit, cause.message.c_str());
-  return Status(std::move(cause));
-}
-
-Status named(const Status& status, const std::string& what) {
-  ErrorInfo info = status.info();
-  if (info.message.rfind(what, 0) != 0) info.message = what + ": " + info.message;
-  info.operation = "dt_comm_shrink";
-  return Status(std::move(info));
-}
-
 }  // namespace
 
 Interrupt* Job::failed() {
@@ -105,33 +74,24 @@ Result<std::shared_ptr<comm::Communicator>> Job::shrink(
   const std::string what = format("dt_comm_shrink of comm \"%s\"", comm->name().c_str());
   const int64_t limit_ms = comm->timeout_ms() > 0 ? comm->timeout_ms() : rendezvous_timeout_ms_;
   const Deadline deadline = Deadline::after_ms(limit_ms);
-  std::unique_lock lock(shrinking_, std::try_to_lock);
+  std::unique_lock lock(making_, std::try_to_lock);
   if (!lock.owns_lock()) {
     return Status(Code::kInvalidState,
-                  what + ": another thread is inside dt_comm_shrink of this job; one at a time");
+                  what + ": another thread makes a communicator of this job; one at a time");
   }
   if (!comm->broken().ok() && !comm->backend().quiesce(Wait{deadline, nullptr})) {
-    return named(Status(Code::kTimeout, "operations of this rank on it do not end"), what);
+    return named(Status(Code::kTimeout, "operations of this rank on it do not end"), what, kShrink);
   }
   for (;;) {
     Smaller smaller;
     Result<bool> done = shrink_once(*client, *comm, what, deadline, &smaller);
-    if (!done.ok()) return named(done.status(), what);
+    if (!done.ok()) return named(done.status(), what, kShrink);
     if (!done.value()) continue;  // without those that ended meanwhile; ends with the deadline
-    comm::Communicator::Options options;
-    options.name = smaller.name;
-    options.world_ranks = smaller.ranks;
-    options.rank = static_cast<int32_t>(
-        std::find(smaller.ranks.begin(), smaller.ranks.end(), place_.rank) - smaller.ranks.begin());
-    options.backend = std::move(smaller.backend);
-    options.board = board_;
-    options.recorder = tracer_->recorder();
-    options.timeout_ms = collective_timeout_ms_;
-    options.first_timeout_ms = first_timeout_ms();
     local_.with([&](LocalPeers& local) { local.newer.push_back(smaller.engine); });
     smaller.engine->peers_left(board_->left());  // those that it was not told of
     forgive(*client, comm->world_ranks(), smaller.ranks);
-    auto communicator = comm::Communicator::create(std::move(options));
+    auto communicator = comm::Communicator::create(
+        options_of(smaller.name, smaller.ranks, std::move(smaller.backend)));
     if (comm == present_world()) {
       smaller_world_.with([&](auto& world) { world = communicator; });
     }

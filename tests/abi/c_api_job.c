@@ -228,7 +228,22 @@ void test_comm(const fixture* f) {
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_split(h, 0, 0, &untouched));
   REFUSES("out_smaller", dt_comm_shrink(f->comm, NULL));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_shrink(h, &untouched));
+  const int32_t self = 0;
+  REFUSES("out_comm", dt_comm_create(f->job, &self, 1, NULL, NULL));
+  REFUSES("ranks", dt_comm_create(f->job, NULL, 1, NULL, &untouched));
+  REFUSES("count", dt_comm_create(f->job, &self, 0, NULL, &untouched));
+  REFUSES_HANDLES(f, JOB, dt_job, "job", dt_comm_create(h, &self, 1, NULL, &untouched));
+  REFUSES("out_host", dt_comm_host(f->comm, NULL));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_comm_host(h, &untouched));
   EXPECT(untouched == f->comm);
+
+  dt_comm* alone = NULL;
+  OK(dt_comm_create(f->job, &self, 1, "alone", &alone));
+  dt_comm* host = NULL;
+  OK(dt_comm_host(alone, &host));
+  dt_comm_destroy(alone);
+  OK(dt_comm_check(host));
+  dt_comm_destroy(host);
 
   dt_comm* same = NULL;
   int32_t size = 0;

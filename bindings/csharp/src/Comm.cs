@@ -69,6 +69,11 @@ namespace Dt
             return part == 0 ? null : new Comm(part);
         }
 
+        /// <summary>The same ranks over host memory, in a job on GPUs for what lies there. Over GPUs it
+        /// has an order of its own, the same on all ranks for it, <see cref="Job.Agree"/> and
+        /// <see cref="Split"/>. To be disposed of.</summary>
+        public Comm Host() => new Comm(Raw.Native.comm_host(this));
+
         /// <summary>The ranks that are left after a failure, as a communicator of their own, in the same
         /// order: the job outlives its ranks. Collective over the ranks that live. This one stays broken.
         /// </summary>

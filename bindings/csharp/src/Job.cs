@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
+using System.Collections.Generic;
 
 namespace Dt
 {
@@ -72,6 +73,18 @@ namespace Dt
 
         /// <summary>A new handle of the communicator of all ranks, to be disposed of.</summary>
         public Comm World() => new Comm(Raw.Native.job_world(this), worldGroup);
+
+        /// <summary>A communicator of these world ranks in this order, which they alone make: the others
+        /// are not asked. Collective over those ranks. To be disposed of. The name is for messages and
+        /// traces, the same on all of them.</summary>
+        public Comm CreateComm(IEnumerable<int> ranks, string name = null)
+        {
+            if (ranks == null) throw new ArgumentNullException(nameof(ranks));
+            Packer members = new Packer();
+            foreach (int rank in ranks) members.AddNumber(rank);
+            byte[] packed = members.Take();
+            return new Comm(Raw.Native.comm_create(this, packed, packed.LongLength, name));
+        }
 
         /// <summary>Fails the job on every rank with <see cref="DtAbortedException"/> and this
         /// message (or none), naming this rank. Returns at once. Any time.</summary>

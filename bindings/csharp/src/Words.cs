@@ -14,6 +14,7 @@ namespace Dt
         static readonly Dictionary<string, string> known = new Dictionary<string, string>
         {
             { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
+            { "dt_comm_create", "CreateComm" },
             { "dt_rank_info", "Place" }, { "dt_job_stats", "Statistics" }, { "dt_mem_alloc", "Allocate" },
             { "dt_reducer_grad", "Gradient" }, { "dt_reducer_stats", "Statistics" },
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },

@@ -115,6 +115,11 @@ class Comm(Blocks, Objects):
         handle = _raw.comm_split(self._handle, -1 if color is None else color, key)
         return Comm(handle, self._on_gpu) if handle != 0 else None
 
+    def host(self) -> "Comm":
+        """The same ranks over host memory, in a job on GPUs for what lies there. Over GPUs it has an
+        order of its own, the same on all ranks for it, Job.agree() and split()."""
+        return Comm(_raw.comm_host(self._handle), False)
+
     def shrink(self) -> "Comm":
         """The ranks that are left after a failure, as a communicator of their own, in the same order:
         the job outlives its ranks. Collective over the ranks that live. This one stays broken."""

@@ -3,7 +3,7 @@
 
 import contextlib
 from types import TracebackType
-from typing import Iterator, Optional, Type
+from typing import Iterable, Iterator, Optional, Type
 
 from . import _raw
 from ._comm import Comm
@@ -11,7 +11,7 @@ from ._config import Config
 from ._errors import AbortedError, Error, PeerLostError
 from ._statistics import JobStatistics, PeerStatistics, job_statistics, peer_statistics
 from ._store import Store, _handle_of
-from ._types import Handle, Place, Unpacker, milliseconds
+from ._types import Handle, Place, Unpacker, milliseconds, pack
 
 # Errors that every rank gets; others may be of this rank alone, a timeout of the store's for example.
 _HEARD_BY_ALL = (PeerLostError, AbortedError)
@@ -62,6 +62,15 @@ class Job:
     def world(self) -> Comm:
         """The communicator of all ranks: each time a new handle of the same one."""
         return Comm(_raw.job_world(self._handle), self._on_gpu)
+
+    def create_comm(self, ranks: Iterable[int], name: Optional[str] = None) -> Comm:
+        """A communicator of these world ranks in this order, which they alone make: the others are not
+        asked. Collective over those ranks.
+
+        name: for messages and traces, the same on all of them
+        """
+        members = pack(int(rank) for rank in ranks)
+        return Comm(_raw.comm_create(self._handle, members, name), self._on_gpu)
 
     def abort(self, message: Optional[str] = None) -> None:
         """Fails the job on every rank with an AbortedError of this message. Returns at once."""

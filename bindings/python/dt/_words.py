@@ -8,7 +8,7 @@ from typing import Match
 _NAMES = {
     "abort": "Job.abort", "agree": "Job.agree", "batch_gradient_sums": "Comm.batch_gradient_sums",
     "batch_moments": "Comm.batch_moments", "busy_begin": "Job.busy", "busy_end": "Job.busy",
-    "comm_world": "Job.world", "config_create": "Config", "finalize": "Job.finalize",
+    "comm_create": "Job.create_comm", "comm_world": "Job.world", "config_create": "Config", "finalize": "Job.finalize",
     "group_begin": "Comm.group", "group_end": "Comm.group", "init": "Job",
     "job_peer_stats": "Job.peer_statistics", "job_stats": "Job.statistics",
     "mem_alloc": "Comm.alloc", "mem_free": "Memory.close", "rank_info": "Job.place", "reducer_create": "Reducer",

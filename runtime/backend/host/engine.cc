@@ -205,24 +205,60 @@ void HostEngine::peers_left(const std::vector<int32_t>& world_ranks) {
   }
 }
 
+Result<HostBlock> HostBlock::make(std::shared_ptr<HostEngine> engine, int32_t members) {
+  shm::HostArena& arena = *engine->arena();
+  const collective::Shape shape = shape_of(engine->options());
+  DT_TRY_VALUE(void* const memory, collective::Group::make_block(arena, shape, members));
+  shm::Location at;
+  if (!arena.locate(memory, 1, &at)) {
+    return Status(Code::kInternal, "a block is not where it was allocated");
+  }
+  return HostBlock(std::move(engine), memory, at.offset);
+}
+
+HostBlock::~HostBlock() {
+  if (memory_ != nullptr) (void)engine_->arena()->release(memory_);
+}
+
+Result<std::shared_ptr<Backend>> HostBlock::open(const HostWorldOptions& world,
+                                                 const std::vector<int32_t>& places,
+                                                 const std::vector<int64_t>& offsets) && {
+  const HostEngine::Options& options = engine_->options();
+  collective::Group::Options group_options;
+  group_options.name = world.name;
+  group_options.host = options.host;
+  group_options.shape = shape_of(options);
+  group_options.staging = options.staging;
+  group_options.arena = engine_->arena();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const int32_t place = places[i];
+    if (place == options.local_rank) group_options.rank = static_cast<int32_t>(i);
+    const int32_t world_rank = options.world_ranks[place];
+    const int32_t whole = world.whole_ranks.empty() ? world_rank : world.whole_ranks[i];
+    const int64_t pid =
+        options.pids.empty() ? engine_->arena()->header(place).pid : options.pids[place];
+    group_options.members.push_back({place, world_rank, pid, world.part ? whole : -1});
+  }
+  DT_TRY_VALUE(auto group, collective::Group::open(std::move(group_options),
+                                                   std::exchange(memory_, nullptr), offsets));
+  auto backend = std::make_shared<HostBackend>(engine_, std::move(group), world);
+  engine_->progress().add(backend);
+  return std::shared_ptr<Backend>(std::move(backend));
+}
+
 Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> engine,
                                                    const HostWorldOptions& world,
                                                    const Wait& wait) {
   const HostEngine::Options& options = engine->options();
   shm::HostArena& arena = *engine->arena();
-  const collective::Shape shape = shape_of(options);
   if (arena.own_header().world_block.load() != 0) {
     return Status(Code::kInvalidState, format("communicator \"%s\": this engine has its world "
                                               "communicator already; split that one",
                                               world.name.c_str()));
   }
-  DT_TRY_VALUE(void* block, collective::Group::make_block(arena, shape, options.local_size));
-  shm::Location at;
-  if (!arena.locate(block, 1, &at)) {
-    return Status(Code::kInternal, "a block is not where it was allocated");
-  }
-  arena.own_header().world_block.store(at.offset, std::memory_order_seq_cst);
-  collective::Group::Options group_options;
+  DT_TRY_VALUE(HostBlock block, HostBlock::make(engine, options.local_size));
+  arena.own_header().world_block.store(block.offset(), std::memory_order_seq_cst);
+  std::vector<int32_t> places;
   std::vector<int64_t> offsets;
   for (int32_t rank = 0; rank < options.local_size; ++rank) arena.header(rank).doorbell.ring();
   for (int32_t rank = 0; rank < options.local_size; ++rank) {
@@ -245,23 +281,12 @@ Result<std::shared_ptr<Backend>> create_host_world(std::shared_ptr<HostEngine> e
       }
       arena.doorbell().sleep(ticket, wait.deadline.earlier(Deadline::after_ms(kSlicesMs)));
     }
-    const int64_t pid = options.pids.empty() ? arena.header(rank).pid : options.pids[rank];
-    const int32_t whole =
-        world.whole_ranks.empty() ? options.world_ranks[rank] : world.whole_ranks[rank];
-    group_options.members.push_back(
-        {rank, options.world_ranks[rank], pid, world.part ? whole : -1});
+    places.push_back(rank);
   }
-  group_options.name = world.name;
-  group_options.host = options.host;
-  group_options.rank = options.local_rank;
-  group_options.shape = shape;
-  group_options.staging = options.staging;
-  group_options.arena = engine->arena();
-  DT_TRY_VALUE(auto group, collective::Group::open(std::move(group_options), block, offsets));
-  group->map_slots(shape.slots);  // most programs use them: half a millisecond of a join of six
-  auto backend = std::make_shared<HostBackend>(engine, std::move(group), world);
-  engine->progress().add(backend);
-  return std::shared_ptr<Backend>(std::move(backend));
+  DT_TRY_VALUE(auto backend, std::move(block).open(world, places, offsets));
+  // Most programs use them: half a millisecond of a join of six.
+  static_cast<HostBackend&>(*backend).map_slots();
+  return backend;
 }
 
 }  // namespace dt::backend

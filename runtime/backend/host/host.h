@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -79,17 +80,44 @@ class HostEngine {
   const std::shared_ptr<Progress> progress_;
 };
 
-/// Options of the communicator of all local ranks.
+/// Options of a communicator of local ranks.
 struct HostWorldOptions {
   std::string name = "world";
   /// The local ranks of a communicator that spans hosts: its backend names the operations and tells
   /// of failures, this one does neither.
   bool part = false;
-  /// With `part`: each rank's number in the larger communicator. Empty: the world ranks.
+  /// With `part`: each member's rank in the larger communicator. Empty: the world ranks.
   std::vector<int32_t> whole_ranks;
   /// Called once, without locks, by whichever thread noticed that the communicator broke (never
   /// for interrupt()): lets the control plane tell the others. Inherited by split communicators.
   std::function<void(const std::string& communicator, const Status&)> on_broken;
+};
+
+/// This rank's memory in a communicator of its host, until that is opened.
+class HostBlock {
+ public:
+  static Result<HostBlock> make(std::shared_ptr<HostEngine> engine, int32_t members);
+  HostBlock(HostBlock&& other) noexcept
+      : engine_(std::move(other.engine_)),
+        memory_(std::exchange(other.memory_, nullptr)),
+        offset_(other.offset_) {}
+  HostBlock& operator=(HostBlock&&) = delete;
+  ~HostBlock();
+
+  /// In this rank's section of the arena: what the other members have to know.
+  int64_t offset() const { return offset_; }
+  /// `places`: of the members among HostEngine::Options::world_ranks; `offsets`: of their blocks.
+  Result<std::shared_ptr<Backend>> open(const HostWorldOptions& options,
+                                        const std::vector<int32_t>& places,
+                                        const std::vector<int64_t>& offsets) &&;
+
+ private:
+  HostBlock(std::shared_ptr<HostEngine> engine, void* memory, int64_t offset)
+      : engine_(std::move(engine)), memory_(memory), offset_(offset) {}
+
+  std::shared_ptr<HostEngine> engine_;
+  void* memory_;
+  int64_t offset_;
 };
 
 /// Collective over the ranks of the host; once per engine. The communicator numbers them as

@@ -476,54 +476,31 @@ Result<Backend::Split> HostBackend::split_as(bool part, int32_t color, int32_t k
   }
   std::stable_sort(result.members.begin(), result.members.end(),
                    [&](int32_t a, int32_t b) { return colors[2 * a + 1] < colors[2 * b + 1]; });
-  void* block = nullptr;
-  Status made;
-  int64_t offset = -1;
-  if (color >= 0) {
-    const auto size = static_cast<int32_t>(result.members.size());
-    Result<void*> memory = collective::Group::make_block(*engine_->arena(), group_->shape(), size);
-    made = memory.status();
-    shm::Location at;
-    if (memory.ok() && engine_->arena()->locate(memory.value(), 1, &at)) {
-      block = memory.value();
-      offset = at.offset;
-    }
-  }
+  Result<HostBlock> block =
+      color >= 0 ? HostBlock::make(engine_, static_cast<int32_t>(result.members.size()))
+                 : Status(Code::kInternal, "not a member");
   // Everybody takes part in this one too, so that a rank without memory leaves nobody waiting.
-  Result<std::vector<int64_t>> offsets = exchange({offset}, deadline, "split");
-  const auto give_up = [&](Status status) {
-    (void)release(block);
-    return status;
-  };
-  if (!offsets.ok()) return give_up(offsets.status());
+  DT_TRY_VALUE(const std::vector<int64_t> offsets,
+               exchange({block.ok() ? block.value().offset() : -1}, deadline, "split"));
   if (color < 0) return result;
-  if (!made.ok()) return made;
-  collective::Group::Options options;
-  options.name = name;
-  options.host = group_->options().host;
-  options.shape = group_->shape();
-  options.staging = group_->options().staging;
-  options.arena = engine_->arena();
-  std::vector<int64_t> member_offsets;
-  for (const int32_t rank : result.members) {
-    if (offsets.value()[rank] < 0) {
-      return give_up(
-          Status(Code::kOutOfMemory,
-                 format("communicator \"%s\": %s has no memory for it; its own error says more",
-                        name.c_str(), collective::member_text(*group_, rank).c_str())));
-    }
-    if (rank == group_->rank()) options.rank = static_cast<int32_t>(member_offsets.size());
-    options.members.push_back(group_->options().members[rank]);
-    options.members.back().whole_rank = part ? colors[2 * rank + 1] : -1;
-    member_offsets.push_back(offsets.value()[rank]);
-  }
-  DT_TRY_VALUE(auto group, collective::Group::open(std::move(options), block, member_offsets));
+  DT_TRY(block.status());
   HostWorldOptions child = options_;
   child.name = name;
   child.part = part;
-  auto backend = std::make_shared<HostBackend>(engine_, std::move(group), std::move(child));
-  engine_->progress().add(backend);
-  result.backend = std::move(backend);
+  child.whole_ranks.clear();
+  std::vector<int32_t> places;
+  std::vector<int64_t> member_offsets;
+  for (const int32_t rank : result.members) {
+    if (offsets[rank] < 0) {
+      return Status(Code::kOutOfMemory,
+                    format("communicator \"%s\": %s has no memory for it; its own error says more",
+                           name.c_str(), collective::member_text(*group_, rank).c_str()));
+    }
+    places.push_back(group_->options().members[rank].local_rank);
+    child.whole_ranks.push_back(colors[2 * rank + 1]);
+    member_offsets.push_back(offsets[rank]);
+  }
+  DT_TRY_VALUE(result.backend, std::move(block).value().open(child, places, member_offsets));
   return result;
 }
 

@@ -54,6 +54,9 @@ class HostBackend : public Backend, public std::enable_shared_from_this<HostBack
   Result<Split> split_as(bool part, int32_t color, int32_t key, const std::string& name,
                          Deadline deadline);
 
+  /// The memory that messages go through, before the first of them.
+  void map_slots() { group_->map_slots(group_->shape().slots); }
+
   /// For the progress thread. True: somebody waits and advances, keep away.
   bool helped() const { return helpers_.load(std::memory_order_seq_cst) > 0; }
   bool idle() const override { return !pending(); }

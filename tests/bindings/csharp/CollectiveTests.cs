@@ -28,6 +28,7 @@ static class CollectiveTests
             Suite.Add("collective: parts of buffers, " + size + " ranks", () => Ranks.Run(ranks, Parts));
 #endif
         }
+        Suite.Add("collective: members alone make a communicator", () => Ranks.Run(2, MembersAlone));
         Suite.Add("collective: names, limits and streams of calls", () => Ranks.Run(2, Views));
         Suite.Add("collective: BFloat16 rounds to the nearest", Rounding);
     }
@@ -199,6 +200,19 @@ static class CollectiveTests
         Tensor part = array;
         Suite.Throws<DtInvalidArgumentException>(() => part.Slice(1, array.Length), "elements 1 to", "not all among");
         Suite.Throws<DtInvalidArgumentException>(() => part.Slice(-1, 1), "Slice");
+    }
+
+    static void MembersAlone(Ranks each)
+    {
+        Suite.Throws<DtInvalidArgumentException>(() => each.job.CreateComm(new[] { 7 }), "CreateComm: ranks[0] is 7");
+        using (Comm pair = each.job.CreateComm(new[] { 1, 0 }, "pair"))
+        using (Comm host = pair.Host())
+        {
+            Suite.Equal(1 - each.world.Rank, host.Rank, "rank");
+            int[] buffer = { each.world.Rank };
+            host.AllReduce(buffer);
+            Suite.Equal(1, buffer[0], "sum");
+        }
     }
 
     static void Views(Ranks each)

@@ -171,6 +171,16 @@ class Collectives(unittest.TestCase):
                 self.assertEqual(list(values), [1])
         self.check(3, body)
 
+    def test_members_alone(self):
+        def body(job, comm):
+            with self.assertRaisesRegex(dt.InvalidArgumentError, r"Job.create_comm: ranks\[0\] is 3"):
+                job.create_comm([3])
+            if comm.rank != 1:
+                with job.create_comm([2, 0], "pair") as pair, pair.host() as host:
+                    self.assertEqual((host.size, host.rank, host.world_rank(0)), (2, comm.rank // 2 ^ 1, 2))
+                    self.assertEqual(host.allreduce(comm.rank), 2)
+        self.check(3, body)
+
     def test_wait_any(self):
         def body(_, comm):
             works = [comm.allreduce_async(array.array("i", [1])) for _ in range(3)]

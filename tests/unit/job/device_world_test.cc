@@ -305,6 +305,53 @@ TEST_CASE("Job: survivors go on over their GPUs, with NCCL and staged") {
   }
 }
 
+TEST_CASE("Job: some ranks make a communicator over their GPUs, and have one over host memory") {
+  FakeNccl* const fake = dt::test::fake_nccl(DT_FAKE_NCCL);
+  fake->reset();
+  fake->set_enqueue(FakeCuda::enqueue);
+  constexpr int kSize = 3;
+  const auto loop = std::move(net::Loop::start()).value();
+  store::ServerOptions serving;
+  serving.world_size = kSize;
+  serving.server_rank = -1;
+  auto server = store::Server::start(loop.get(), serving);
+  REQUIRE(server.ok());
+  std::vector<Status> outcomes(kSize);
+  std::vector<float> sums(kSize);
+  dt::test::on_ranks(kSize, [&](int rank) {
+    const auto at = static_cast<size_t>(rank);
+    outcomes[at] = [&]() -> Status {
+      const Config config = good_config(rank, kSize, server.value()->port());
+      DT_TRY_VALUE(auto job, Job::start(config, {}, devices_of(kSize)));
+      DT_TRY_VALUE(const auto world, job->world());
+      if (rank != 1) {
+        DT_TRY_VALUE(const auto pair, job->create({2, 0}, "pair"));
+        DT_TRY(sum_on(*pair, rank, &sums[at]));
+      }
+      const auto host = world->on_host();
+      if (host == world || host->backend().device() != nullptr) {
+        return Status(Code::kInternal, "it is not over host memory");
+      }
+      int64_t votes = 1;
+      backend::Collective collective;
+      collective.kind = backend::Kind::kAllreduce;
+      collective.dtype = Dtype::kI64;
+      collective.send = collective.recv = &votes;
+      collective.count = 1;
+      DT_TRY(host->run(collective));
+      if (votes != kSize) return Status(Code::kInternal, "a wrong sum on the host");
+      return job->finalize(20'000);
+    }();
+  });
+  for (const Status& outcome : outcomes) {
+    if (!outcome.ok()) FAIL_CHECK(outcome.message());
+  }
+  CHECK(sums[0] == 4);
+  CHECK(sums[2] == 4);
+  CHECK(fake->misuses().empty());
+  CHECK(fake->communicators() == 0);
+}
+
 TEST_CASE("Job: one rank over its GPU") {
   const auto outcomes = run_jobs(1, [](int) { return devices_of(1); });
   if (!outcomes[0].status.ok()) FAIL_CHECK(outcomes[0].status.message());

@@ -109,6 +109,16 @@ public final class Comm extends Collectives {
   }
 
   /**
+   * The same ranks over host memory, in a job on GPUs for what lies there. Over GPUs it has an order
+   * of its own, the same on all ranks for it, {@link Job#agree} and {@link #split}.
+   *
+   * @return to be closed
+   */
+  public Comm host() {
+    return new Comm(call(Raw::comm_host), new CommState());
+  }
+
+  /**
    * The ranks that are left after a failure, as a communicator of their own, in the same order: the
    * job outlives its ranks. Collective over the ranks that live. This one stays broken.
    *

@@ -69,6 +69,22 @@ public final class Job extends Handle {
   }
 
   /**
+   * A communicator of some ranks, which they alone make: the others are not asked. Collective over
+   * those ranks.
+   *
+   * @param ranks in the world, each once; their order is that of the new communicator
+   * @param name for messages and traces, the same on all of them; null: none
+   * @return to be closed
+   */
+  public Comm createComm(int[] ranks, String name) {
+    Packing members = new Packing();
+    for (int rank : Checks.notNull("createComm", "ranks", ranks)) members.add(rank);
+    String label = Checks.optionalText("createComm", "name", name);
+    return call(
+        number -> new Comm(Raw.comm_create(number, members.take(), label), new CommState()));
+  }
+
+  /**
    * The keys and values that all ranks of the job share.
    *
    * @return a view; there is nothing to close

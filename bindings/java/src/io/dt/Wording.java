@@ -25,6 +25,7 @@ final class Wording {
           Map.entry("busy_end", "Job.busyEnd"),
           Map.entry("check_equal", "Comm.checkEqual"),
           Map.entry("collective_launch", "Comm.launch"),
+          Map.entry("comm_create", "Job.createComm"),
           Map.entry("comm_world", "Job.world"),
           Map.entry("finalize", "Job.leave"),
           Map.entry("group_begin", "Comm.groupBegin"),

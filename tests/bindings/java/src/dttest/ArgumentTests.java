@@ -121,6 +121,7 @@ final class ArgumentTests {
     calls.put("Tensor.at: type", () -> Tensor.at(8, 1, null, null));
     calls.put("Blocks.of: offsets", () -> Blocks.of(new long[1], null));
     calls.put("Comm.allocate: type", () -> comm.allocate(4, null));
+    calls.put("createComm: ranks", () -> job.createComm(null, null));
     calls.put("Comm.checkEqual: data", () -> comm.checkEqual(null, "a"));
     calls.put("Comm.setTimeout: the duration", () -> comm.setTimeout(null));
     calls.put("Comm.withTimeout: the duration", () -> comm.withTimeout(null));

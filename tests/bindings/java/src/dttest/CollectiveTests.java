@@ -4,6 +4,7 @@ package dttest;
 import static dttest.Check.equal;
 import static dttest.Check.test;
 import static dttest.Check.that;
+import static dttest.Check.thrown;
 import static dttest.Ranks.bytes;
 import static dttest.Ranks.floats;
 import static dttest.Ranks.pattern;
@@ -41,6 +42,7 @@ final class CollectiveTests {
     test("names, limits and streams of calls", () -> Ranks.run(2, CollectiveTests::views));
     test("arrays beside another thread's groups", () -> Ranks.run(2, CollectiveTests::beside));
     test("send and recv, and groups", () -> Ranks.run(2, (job, world) -> transfers(world)));
+    test("members alone", () -> Ranks.run(3, CollectiveTests::membersAlone));
     test("split", () -> Ranks.run(3, (job, world) -> split(world)));
   }
 
@@ -214,6 +216,22 @@ final class CollectiveTests {
         works.forEach(Work::await);
       }
       for (int i = 0; i < 5; i++) equal(received.get(i), peer + 1 + 0.5f * i);
+    }
+  }
+
+  private static void membersAlone(Job job, Comm world) throws Exception {
+    thrown(
+        InvalidArgumentException.class,
+        () -> job.createComm(new int[] {3}, null),
+        "Job.createComm: ranks[0] is 3");
+    if (world.rank() == 1) return;
+    try (Comm pair = job.createComm(new int[] {2, 0}, "pair");
+        Comm host = pair.host()) {
+      equal(host.rank(), world.rank() == 2 ? 0 : 1);
+      equal(host.worldRank(0), 2);
+      int[] one = {world.rank()};
+      host.allReduce(Tensor.of(one));
+      equal(one[0], 2);
     }
   }
 
