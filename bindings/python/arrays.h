@@ -109,8 +109,8 @@ inline PyObject* two(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
   if (recv != nullptr) {
-    constexpr const char* kNames[] = {"I8",  "U8",  "I32",  "U32", "I64",
-                                      "U64", "F16", "BF16", "F32", "F64"};
+    constexpr const char* kNames[] = {"I8",  "U8",  "I32",  "U32", "I64", "U64",    "F16",   "BF16",
+                                      "F32", "F64", "BOOL", "I16", "U16", "F8E4M3", "F8E5M2"};
     refuse(PyUnicode_AsUTF8(args[4]), std::string("send is of ") + kNames[send->dtype] +
                                           " and recv of " + kNames[recv->dtype] +
                                           "; give two arrays of one dtype");

@@ -50,7 +50,8 @@ inline bool read_format(const char* what, const char* format, Description* out) 
     const char kind = strchr("bhilqn", *letter) != nullptr   ? 'i'
                       : strchr("BHILQN", *letter) != nullptr ? 'u'
                       : strchr("efd", *letter) != nullptr    ? 'f'
-                                                             : '?';
+                      : *letter == '?'                       ? '?'
+                                                             : '-';
     out->dtype = dtype_of_kind(kind, out->element_bytes);
   }
   if (out->dtype == -1) out->type = "format '" + std::string(format) + "'";
@@ -155,7 +156,7 @@ inline bool from_tensor(Buffer* self, PyObject* object, const char* what, Descri
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   out->type = (tensor.dtype.code < 7 ? kNames[tensor.dtype.code] : "unknown type ") +
               std::to_string(tensor.dtype.bits);
-  constexpr char kKinds[] = {'i', 'u', 'f', '?', 'b', '?', '?'};
+  constexpr char kKinds[] = {'i', 'u', 'f', '-', 'b', '-', '?'};
   if (tensor.dtype.lanes == 1 && tensor.dtype.bits % 8 == 0 && tensor.dtype.code < 7) {
     out->dtype = dtype_of_kind(kKinds[tensor.dtype.code], out->element_bytes);
   }
@@ -189,7 +190,10 @@ inline bool from_interface(Buffer* self, PyObject* object, PyObject* interface, 
   if (text[0] == '>' && out->element_bytes > 1) {
     return refuse(what, "the array has big-endian elements; dt needs the machine's byte order");
   }
-  out->dtype = dtype_of_kind(text[1] == 'b' ? '?' : text[1], out->element_bytes);
+  out->dtype = dtype_of_kind(text[1] == 'b'   ? '?'
+                             : text[1] == '?' ? '-'
+                                              : text[1],
+                             out->element_bytes);
   int64_t sizes[64], strides[64];
   PyObject* const steps = PyDict_GetItemString(interface, "strides");
   const auto dimensions = static_cast<int>(PyTuple_GET_SIZE(shape));

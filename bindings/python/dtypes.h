@@ -7,34 +7,36 @@
 namespace dt::python {
 
 inline int bytes_of(int dtype) {
-  switch (dtype) {
-    case DT_I8:
-    case DT_U8: return 1;
-    case DT_F16:
-    case DT_BF16: return 2;
-    case DT_I32:
-    case DT_U32:
-    case DT_F32: return 4;
-    case DT_I64:
-    case DT_U64:
-    case DT_F64: return 8;
-    default: return 0;
-  }
+  return static_cast<int>(dt_dtype_bytes(static_cast<dt_dtype>(dtype)));
 }
-/** The dtype of a kind ('i', 'u', 'f', 'b' for bfloat) and its bytes; -1: dt has none. */
+/** The dtype of a kind ('i', 'u', 'f', 'b' for bfloat, '?' for bool) and its bytes; -1: dt has
+ * none.
+ */
 inline int dtype_of_kind(char kind, int64_t bytes) {
   switch (kind) {
-    case 'i': return bytes == 1 ? DT_I8 : bytes == 4 ? DT_I32 : bytes == 8 ? DT_I64 : -1;
-    case 'u': return bytes == 1 ? DT_U8 : bytes == 4 ? DT_U32 : bytes == 8 ? DT_U64 : -1;
+    case 'i':
+      return bytes == 1   ? DT_I8
+             : bytes == 2 ? DT_I16
+             : bytes == 4 ? DT_I32
+             : bytes == 8 ? DT_I64
+                          : -1;
+    case 'u':
+      return bytes == 1   ? DT_U8
+             : bytes == 2 ? DT_U16
+             : bytes == 4 ? DT_U32
+             : bytes == 8 ? DT_U64
+                          : -1;
     case 'f': return bytes == 2 ? DT_F16 : bytes == 4 ? DT_F32 : bytes == 8 ? DT_F64 : -1;
     case 'b': return bytes == 2 ? DT_BF16 : -1;
+    case '?': return bytes == 1 ? DT_BOOL : -1;
     default: return -1;
   }
 }
 
 constexpr const char* kDtypes =
-    "dt has i8, u8, i32, u32, i64, u64, f16, bf16, f32 and f64; convert the array, or say with "
-    "dt.Buffer(array, dtype=...) which of them its elements are";
+    "dt has bool, i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64 and 8-bit floats; "
+    "convert "
+    "the array, or say with dt.Buffer(array, dtype=...) which of them its elements are";
 
 inline bool refuse(const char* what, const std::string& why) {
   raise_invalid(std::string(what) + ": " + why);

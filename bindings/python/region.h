@@ -24,9 +24,11 @@ struct Region {
   char on_gpu;
 };
 
-/** As the buffer protocol calls a dtype; it has no bf16, which looks like 16 bits. */
+/** As the buffer protocol calls a dtype; bf16 and 8-bit floats, which it has not, are their bits.
+ */
 inline char* format_of(int dtype) {
-  static char formats[][2] = {"b", "B", "i", "I", "q", "Q", "e", "H", "f", "d"};
+  static char formats[][2] = {"b", "B", "i", "I", "q", "Q", "e", "H",
+                              "f", "d", "?", "h", "H", "B", "B"};
   return formats[dtype];
 }
 
@@ -140,7 +142,7 @@ inline PyObject* region_dlpack(PyObject* object, PyObject* args, PyObject* named
                                        : "the memory is a GPU's; use its __cuda_array_interface__");
     return nullptr;
   }
-  constexpr uint8_t kCodes[] = {0, 1, 0, 1, 0, 1, 2, 4, 2, 2};  // of dt_dtype
+  constexpr uint8_t kCodes[] = {0, 1, 0, 1, 0, 1, 2, 4, 2, 2, 6, 0, 1, 1, 1};  // of dt_dtype
   auto* const lent = new (std::nothrow) LentTensor();
   if (lent == nullptr) return PyErr_NoMemory();
   DLTensor& tensor = lent->managed.dl_tensor;

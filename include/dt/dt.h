@@ -187,8 +187,40 @@ typedef enum dt_dtype {
   DT_BF16 = 7, /**< upper half of a binary32 */
   DT_F32 = 8,
   DT_F64 = 9,
+  DT_BOOL = 10, /**< one byte, 0 or 1; has no average */
+  DT_I16 = 11,
+  DT_U16 = 12,
+  DT_F8E4M3 = 13, /**< 8-bit floats, of any variant: only moved, never reduced */
+  DT_F8E5M2 = 14,
   DT_DTYPE_FORCE32 = 0x7fffffff
 } dt_dtype;
+
+/**
+ * Size of an element.
+ * @param dtype any value.
+ * @return bytes; 0 for a value that is no dtype.
+ * @thread any
+ */
+static inline int64_t dt_dtype_bytes(dt_dtype dtype) {
+  switch (dtype) {
+    case DT_I8:
+    case DT_U8:
+    case DT_BOOL:
+    case DT_F8E4M3:
+    case DT_F8E5M2: return 1;
+    case DT_F16:
+    case DT_BF16:
+    case DT_I16:
+    case DT_U16: return 2;
+    case DT_I32:
+    case DT_U32:
+    case DT_F32: return 4;
+    case DT_I64:
+    case DT_U64:
+    case DT_F64: return 8;
+    default: return 0;
+  }
+}
 
 /**
  * Reductions. On one host each element is combined in rank order; over several hosts first over the
@@ -196,15 +228,19 @@ typedef enum dt_dtype {
  * the place of the element (network.algorithm). So every rank gets the same bits, whatever the
  * timing; other placements of the ranks may round differently. f16 and bf16 accumulate in f32 and
  * are rounded at the end and each time a host passes a sum on to another one: once, or as often as
- * the number of hosts can be halved. Integers wrap. NaN propagates through min and max.
+ * the number of hosts can be halved. Integers wrap. NaN propagates through min and max. Of bool sum
+ * and max are "or", prod and min are "and". NCCL has neither i16 and u16 nor bits of integers: over
+ * GPUs their reduction is DT_ERR_UNSUPPORTED.
  */
 typedef enum dt_reduce_op {
   DT_SUM = 0,
-  DT_AVG =
-      1, /**< each rank's value times 1/N, then the sum; integers: wrapped sum / N, truncated */
+  DT_AVG = 1, /**< 1/N of each value, then the sum; of integers the sum / N, truncated */
   DT_PROD = 2,
   DT_MIN = 3,
   DT_MAX = 4,
+  DT_BAND = 5, /**< bits of integers and bool: and */
+  DT_BOR = 6,  /**< or */
+  DT_BXOR = 7, /**< exclusive or */
   DT_REDUCE_OP_FORCE32 = 0x7fffffff
 } dt_reduce_op;
 

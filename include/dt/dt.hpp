@@ -87,6 +87,16 @@ struct dtype_of<signed char> : dtype_constant<DT_I8> {};
 template <>
 struct dtype_of<unsigned char> : dtype_constant<DT_U8> {};
 template <>
+struct dtype_of<char> : dtype_constant<DT_U8> {};
+template <>
+struct dtype_of<std::byte> : dtype_constant<DT_U8> {};
+template <>
+struct dtype_of<bool> : dtype_constant<DT_BOOL> {};
+template <>
+struct dtype_of<short> : dtype_constant<DT_I16> {};
+template <>
+struct dtype_of<unsigned short> : dtype_constant<DT_U16> {};
+template <>
 struct dtype_of<int> : dtype_constant<DT_I32> {};
 template <>
 struct dtype_of<unsigned int> : dtype_constant<DT_U32> {};
@@ -209,19 +219,6 @@ class Handle {
 /** Numbers to have for so many channels; what dt refuses needs no memory. */
 inline std::size_t channel_room(int64_t channels) {
   return channels > 0 && channels <= int64_t{1} << 24 ? static_cast<std::size_t>(channels) : 1;
-}
-
-inline int64_t dtype_bytes(dt_dtype dtype) noexcept {
-  switch (dtype) {
-    case DT_I8:
-    case DT_U8: return 1;
-    case DT_F16:
-    case DT_BF16: return 2;
-    case DT_I32:
-    case DT_U32:
-    case DT_F32: return 4;
-    default: return 8;
-  }
 }
 
 inline std::string kind_name(dt_kind kind) {
@@ -362,7 +359,7 @@ struct BasicView {
                      std::to_string(first + elements) + " of a view of " + std::to_string(count));
     }
     using Byte = std::conditional_t<std::is_const<Void>::value, const char, char>;
-    return {static_cast<Byte*>(data) + first * detail::dtype_bytes(dtype), elements, dtype};
+    return {static_cast<Byte*>(data) + first * dt_dtype_bytes(dtype), elements, dtype};
   }
 };
 using View = BasicView<void>;

@@ -52,6 +52,8 @@ class Backend {
   virtual std::shared_ptr<cuda::Runtime> device() const { return nullptr; }
   /// Work on tensors of that device; null: host memory.
   virtual std::shared_ptr<kernels::TensorKernels> kernels() const { return nullptr; }
+  /// Whether it has this reduction, one of those that can_reduce() knows.
+  virtual bool has_reduction(Dtype /*dtype*/, ReduceOp /*op*/) const { return true; }
   /// An eventfd that is readable once operations completed; made at the first call, owned by the
   /// backend. Each completion adds 1.
   virtual Result<int> completion_fd() = 0;

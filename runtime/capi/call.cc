@@ -19,7 +19,10 @@ static_assert(static_cast<int>(Code::kVersion) == DT_ERR_VERSION &&
               static_cast<int>(Code::kAborted) == DT_ERR_ABORTED &&
               static_cast<int>(Code::kInternal) == DT_ERR_INTERNAL);
 static_assert(static_cast<int>(Dtype::kF64) == DT_F64 && static_cast<int>(Dtype::kF16) == DT_F16 &&
+              static_cast<int>(Dtype::kBool) == DT_BOOL &&
+              static_cast<int>(Dtype::kF8E5M2) == DT_F8E5M2 &&
               static_cast<int>(ReduceOp::kMax) == DT_MAX &&
+              static_cast<int>(ReduceOp::kBxor) == DT_BXOR &&
               static_cast<int>(LogLevel::kDebug) == DT_LOG_DEBUG);
 
 /// The calling thread's last error.

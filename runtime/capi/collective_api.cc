@@ -138,6 +138,7 @@ class Launch {
     if (kind_.reduces) {
       DT_TRY(check_op(call_, given_.op));
       out_.op = static_cast<ReduceOp>(given_.op);
+      DT_TRY(check_reduction(call_, on_.comm->backend(), out_.dtype, out_.op));
     }
     DT_TRY(read_peer());
     out_.count = given_.count;

@@ -26,6 +26,21 @@ Status check_op(const Call& call, dt_reduce_op op) {
   return call.invalid("op is %d, which is no dt_reduce_op", static_cast<int>(op));
 }
 
+Status check_reduction(const Call& call, const backend::Backend& backend, Dtype dtype,
+                       ReduceOp op) {
+  if (!can_reduce(dtype, op)) {
+    return call.invalid("%s of %s: %s", reduce_op_name(op), dtype_name(dtype),
+                        dtype == Dtype::kBool ? "truth values have no mean; count them as u8"
+                        : is_bitwise(op)      ? "bits are combined of integers and bool only"
+                                              : "8-bit floats are moved only; convert them");
+  }
+  if (backend.has_reduction(dtype, op)) return {};
+  return Status(Code::kUnsupported,
+                format("%s: NCCL has no %s of %s; convert the elements, or reduce them in host "
+                       "memory (dt_comm_host)",
+                       call.function(), reduce_op_name(op), dtype_name(dtype)));
+}
+
 Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size) {
   if (rank >= 0 && rank < size) return {};
   return call.invalid("%s is %d; the communicator has ranks 0 to %d", argument, rank, size - 1);

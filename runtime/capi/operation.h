@@ -15,6 +15,8 @@ namespace dt::capi {
 /// `parts`: how many times `count` elements the larger buffer holds.
 Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts);
 Status check_op(const Call& call, dt_reduce_op op);
+/// Whether there is such a reduction, and the backend has it.
+Status check_reduction(const Call& call, const backend::Backend& backend, Dtype dtype, ReduceOp op);
 Status check_rank(const Call& call, const char* argument, int32_t rank, int32_t size);
 Status check_buffer(const Call& call, const char* argument, const void* buffer, int64_t count);
 /// Regions of `a_bytes` and `b_bytes` may not overlap, unless b begins `allowed` bytes after a.

@@ -69,6 +69,12 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
     if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
     if (asked.keep_plan != 0) chosen.rebuild = false;
+    for (size_t i = 0; i < read.size(); ++i) {
+      const Status has = check_reduction(call, on->comm->backend(), read[i].dtype,
+                                         chosen.sum ? ReduceOp::kSum : ReduceOp::kAvg);
+      if (!has.ok())
+        return Status(has.code(), format("%s (params[%zu])", has.message().c_str(), i));
+    }
     auto object = std::make_shared<ReducerObject>();
     object->job = on->job;
     DT_TRY_VALUE(object->reducer, training::Reducer::create(on->comm, std::move(read), chosen));

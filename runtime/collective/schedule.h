@@ -60,7 +60,6 @@ struct Stage {
 };
 
 /// The average of these is divided at the end; of floats, each contribution is scaled.
-inline bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 
 /// What pays for so many hosts and bytes, of a buffer or, of an allgather or reduce-scatter, of a
 /// block; measured in docs/measured/host.md. Sums of f16 and bf16 are rounded where they are passed

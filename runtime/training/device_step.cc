@@ -8,8 +8,6 @@ namespace {
 
 using collective::StreamSteps;
 
-bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
-
 }  // namespace
 
 struct DeviceStep::Errand {

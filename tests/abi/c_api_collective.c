@@ -43,7 +43,7 @@ static int filled(const float* values) {
     n = INT64_MAX; /* more bytes than there can be */ \
     REFUSES("count", call);                           \
     n = N;                                            \
-    t = (dt_dtype)10;                                 \
+    t = (dt_dtype)15;                                 \
     REFUSES("dtype", call);                           \
     t = (dt_dtype)-1;                                 \
     REFUSES("dtype", call);                           \
@@ -138,7 +138,7 @@ static void check_refusals(const fixture* f) {
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_recv(h, r, N, DT_F32, 0, NULL, &work));
 
   check_table_refusals(f);
-  static const dt_reduce_op bad_ops[] = {(dt_reduce_op)5, (dt_reduce_op)-1, DT_REDUCE_OP_FORCE32};
+  static const dt_reduce_op bad_ops[] = {(dt_reduce_op)8, (dt_reduce_op)-1, DT_REDUCE_OP_FORCE32};
   static const int32_t bad_ranks[] = {-1, 1, INT32_MAX};
   const int64_t five = N;
   for (int32_t i = 0; i < COUNT_OF(bad_ops); ++i) {
@@ -280,14 +280,21 @@ void test_collectives(const fixture* f) {
     OK(dt_allreduce(f->comm, a, a, N, DT_F32, ops[i], NULL, NULL));
     EXPECT(filled(a));
   }
-  for (int type = DT_I8; type <= DT_F64; ++type) {
+  for (int type = DT_I8; type <= DT_F8E5M2; ++type) {
     unsigned char in[3 * 8];
     unsigned char out[3 * 8] = {0};
-    static const int64_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8};
+    static const int64_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 2, 2, 1, 1};
+    EXPECT(dt_dtype_bytes((dt_dtype)type) == bytes[type]);
     for (int i = 0; i < 24; ++i) in[i] = (unsigned char)(i + 1);
-    OK(dt_allreduce(f->comm, in, out, 3, (dt_dtype)type, DT_SUM, NULL, NULL));
+    if (type < DT_F8E4M3) {
+      OK(dt_allreduce(f->comm, in, out, 3, (dt_dtype)type, DT_SUM, NULL, NULL));
+    } else {
+      REFUSES("only", dt_allreduce(f->comm, in, out, 3, (dt_dtype)type, DT_SUM, NULL, NULL));
+      OK(dt_allgather(f->comm, in, out, 3, (dt_dtype)type, NULL, NULL));
+    }
     EXPECT(memcmp(in, out, (size_t)(3 * bytes[type])) == 0);
   }
+  EXPECT(dt_dtype_bytes((dt_dtype)15) == 0);
   float all[N] = {0};
   OK(dt_allgather(f->comm, send, all, N, DT_F32, NULL, NULL));
   EXPECT(filled(all));

@@ -44,11 +44,6 @@ void with_integer(Dtype dtype, F&& function) {
   }
 }
 
-bool is_floating(Dtype dtype) {
-  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 ||
-         dtype == Dtype::kF64;
-}
-
 Status refuse(Dtype dtype) {
   return Status(Code::kInvalidArgument,
                 std::string("tensors are f16, bf16, f32 or f64, not ") + dtype_name(dtype));

@@ -322,7 +322,8 @@ TEST_CASE("an empty list has the norm 0, and nothing else happens") {
 TEST_CASE("divide: floats times the reciprocal, integers towards zero") {
   for (int code = 0; code < dt::kDtypeCount; ++code) {
     const auto dtype = static_cast<Dtype>(code);
-    const bool is_float = code >= static_cast<int>(Dtype::kF16);
+    const bool is_float = dt::is_floating(dtype);
+    if (dtype > Dtype::kF64) continue;  // NCCL has none of these
     const int64_t size = dtype_bytes(dtype);
     for (const int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{15}, int64_t{4097}, int64_t{70001}}) {

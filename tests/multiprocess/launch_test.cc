@@ -171,3 +171,62 @@ TEST_CASE("launch: ranks that disagree about the counts of reduce_scatterv get M
     CHECK(contains(outcome.message, "x 5"));
   }
 }
+
+TEST_CASE("launch: bits, truth values and integers of 16 bits, on one host and over two") {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    const auto host_of = [apart](int rank) -> Settings {
+      return {{"job.host_id", apart && rank == 2 ? "there" : "here"}};
+    };
+    const auto body = [](const Rank& rank) -> dt_status {
+      const auto reduce = [&](void* value, dt_dtype dtype, dt_reduce_op op) {
+        return dt_allreduce(rank.world, value, value, 1, dtype, op, nullptr, nullptr);
+      };
+      uint32_t bits = 1U << rank.rank | 0x80U;
+      RANK_TRY(reduce(&bits, DT_U32, DT_BOR));
+      if (bits != 0x87U) return DT_ERR_INTERNAL;
+      int64_t common = -1 - (int64_t{1} << rank.rank);
+      RANK_TRY(reduce(&common, DT_I64, DT_BAND));
+      if (common != -8) return DT_ERR_INTERNAL;
+      uint8_t odd = 1;
+      RANK_TRY(reduce(&odd, DT_U8, DT_BXOR));
+      if (odd != 1) return DT_ERR_INTERNAL;
+      auto small = static_cast<int16_t>(-100 * rank.rank);
+      RANK_TRY(reduce(&small, DT_I16, DT_MIN));
+      if (small != -200) return DT_ERR_INTERNAL;
+      auto mean = static_cast<uint16_t>(30'000 + rank.rank);  // the sum wraps: 90003 - 65536
+      RANK_TRY(reduce(&mean, DT_U16, DT_AVG));
+      if (mean != 8155) return DT_ERR_INTERNAL;
+      bool any = rank.rank == 1;
+      RANK_TRY(reduce(&any, DT_BOOL, DT_SUM));
+      bool all = rank.rank != 1;
+      RANK_TRY(reduce(&all, DT_BOOL, DT_PROD));
+      if (!any || all) return DT_ERR_INTERNAL;
+      std::vector<uint8_t> moved(3);
+      const auto mine = static_cast<uint8_t>(rank.rank + 1);
+      RANK_TRY(dt_allgather(rank.world, &mine, moved.data(), 1, DT_F8E4M3, nullptr, nullptr));
+      if (moved != std::vector<uint8_t>{1, 2, 3}) return DT_ERR_INTERNAL;
+      const auto refuses = [&](dt_dtype dtype, dt_reduce_op op, const char* text) {
+        return reduce(&bits, dtype, op) == DT_ERR_INVALID_ARGUMENT &&
+               contains(dt_last_error(), text);
+      };
+      const bool refused = refuses(DT_F8E5M2, DT_MAX, "max of f8e5m2: 8-bit floats are moved") &&
+                           refuses(DT_BOOL, DT_AVG, "avg of bool: truth values have no mean") &&
+                           refuses(DT_F32, DT_BXOR, "bxor of f32: bits are combined of integers");
+      return refused ? DT_OK : DT_ERR_INTERNAL;
+    };
+    require_all_ok(run_ranks(3, body, {}, host_of));
+  }
+}
+
+TEST_CASE("launch: a reducer refuses gradients that have no mean") {
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    const dt_param params[] = {{4, "weight", DT_F32, 0}, {4, "mask", DT_BOOL, 0}};
+    dt_reducer* reducer = nullptr;
+    return dt_reducer_create(rank.world, params, 2, nullptr, &reducer) == DT_ERR_INVALID_ARGUMENT &&
+                   contains(dt_last_error(), "avg of bool: truth values have no mean") &&
+                   contains(dt_last_error(), "params[1]")
+               ? DT_OK
+               : DT_ERR_INTERNAL;
+  }));
+}

@@ -12,7 +12,7 @@ namespace Dt
     internal static class Elements
     {
         const int None = -1;
-        const int Bits16 = -2;  // of a 16-bit float, when the caller says of which
+        const int Bits16 = -2;  // the caller says of what
 
         internal static int Find(Type type)
         {
@@ -31,13 +31,17 @@ namespace Dt
             return type == typeof(ushort) || type == typeof(short) ? Bits16 : None;
         }
 
-        /// The dtype of elements of type T, which the caller has to name only for the bits of 16-bit
-        /// floats.
+        /// The dtype of elements of type T, which the caller has to name only for those of 16 bits. Bytes
+        /// may be named as what else has a byte.
         internal static Dtype Of<T>(Dtype? stated = null) where T : struct
         {
             int own = ElementType<T>.Own;
             if (own >= 0 && (!stated.HasValue || (int)stated.Value == own)) return (Dtype)own;
-            if (own == Bits16 && (stated == Dtype.F16 || stated == Dtype.BF16)) return stated.Value;
+            if (stated.HasValue && (own == Bits16 && Size(stated.Value) == 2 ||
+                own == (int)Dtype.U8 && stated.Value >= Dtype.Bool && Size(stated.Value) == 1))
+            {
+                return stated.Value;
+            }
             string type = "elements of type " + typeof(T).Name;
             if (own >= 0)
             {
@@ -45,9 +49,9 @@ namespace Dt
                     "; leave the dtype out");
             }
             if (own == Bits16)
-                throw DtException.InvalidArgument(type + " are the bits of F16 or BF16; say which as the dtype");
+                throw DtException.InvalidArgument(type + " are I16, U16 or the bits of F16 or BF16; say which as the dtype");
             throw DtException.InvalidArgument(type +
-                " have no dtype; use float, double, BFloat16, Half or integers of 8, 32 or 64 bits");
+                " have no dtype; use float, double, BFloat16, Half or integers");
         }
 
         /// In bytes; also of 16-bit elements whose dtype nobody said.
@@ -63,7 +67,9 @@ namespace Dt
             switch (dtype)
             {
                 case Dtype.F16:
-                case Dtype.BF16: return 2;
+                case Dtype.BF16:
+                case Dtype.I16:
+                case Dtype.U16: return 2;
                 case Dtype.I32:
                 case Dtype.U32:
                 case Dtype.F32: return 4;
@@ -71,7 +77,10 @@ namespace Dt
                 case Dtype.U64:
                 case Dtype.F64: return 8;
                 case Dtype.I8:
-                case Dtype.U8: return 1;
+                case Dtype.U8:
+                case Dtype.Bool:
+                case Dtype.F8E4M3:
+                case Dtype.F8E5M2: return 1;
                 default: throw DtException.InvalidArgument("the dtype is " + (int)dtype + "; give a Dtype");
             }
         }

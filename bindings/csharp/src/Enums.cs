@@ -24,7 +24,17 @@ namespace Dt
         /// <summary>IEEE binary32: float.</summary>
         F32 = 8,
         /// <summary>IEEE binary64: double.</summary>
-        F64 = 9
+        F64 = 9,
+        /// <summary>One byte, 0 or 1; has no average.</summary>
+        Bool = 10,
+        /// <summary>16-bit integer: short.</summary>
+        I16 = 11,
+        /// <summary>Unsigned 16-bit integer, in a ushort.</summary>
+        U16 = 12,
+        /// <summary>8-bit float with 4 bits of exponent, in a byte: only moved, never reduced.</summary>
+        F8E4M3 = 13,
+        /// <summary>8-bit float with 5 bits of exponent, in a byte: only moved, never reduced.</summary>
+        F8E5M2 = 14
     }
 
     /// <summary>Reductions. Integers wrap; NaN propagates through Min and Max.</summary>
@@ -40,7 +50,13 @@ namespace Dt
         /// <summary>The smallest value of all ranks.</summary>
         Min = 3,
         /// <summary>The largest value of all ranks.</summary>
-        Max = 4
+        Max = 4,
+        /// <summary>Of the bits of integers and truth values: and.</summary>
+        Band = 5,
+        /// <summary>The same: or.</summary>
+        Bor = 6,
+        /// <summary>The same: exclusive or.</summary>
+        Bxor = 7
     }
 
     /// <summary>Severity of a log message.</summary>

@@ -46,6 +46,11 @@ class Dtype(enum.IntEnum):
     BF16 = 7
     F32 = 8
     F64 = 9
+    BOOL = 10
+    I16 = 11
+    U16 = 12
+    F8E4M3 = 13
+    F8E5M2 = 14
 
     if TYPE_CHECKING:
         def __new__(cls, value: Any) -> "Dtype": ...
@@ -53,7 +58,7 @@ class Dtype(enum.IntEnum):
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return (1, 1, 4, 4, 8, 8, 2, 2, 4, 8)[self]
+        return (1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 2, 2, 1, 1)[self]
 
     @classmethod
     def _missing_(cls, value: object) -> "Dtype":
@@ -71,18 +76,24 @@ class Dtype(enum.IntEnum):
 
 
 _DTYPES = {"int8": "I8", "uint8": "U8", "int32": "I32", "uint32": "U32", "int64": "I64",
-           "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+           "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+           "bool": "BOOL", "int16": "I16", "uint16": "U16", "float8_e4m3fn": "F8E4M3", "float8_e4m3fnuz": "F8E4M3",
+           "float8_e5m2": "F8E5M2", "float8_e5m2fnuz": "F8E5M2"}
 DtypeLike = Any  # what Dtype() takes: NumPy's own types cannot be named without NumPy
 
 
 class ReduceOp(enum.IntEnum):
-    """Reductions. 16-bit numbers are added in 32 bits; integers wrap; NaN goes through MIN and MAX."""
+    """Reductions. 16-bit numbers are added in 32 bits; integers wrap; NaN goes through MIN and MAX.
+    BAND, BOR and BXOR are of the bits of integers and bool; of bool SUM and MAX are "or"."""
 
     SUM = 0
     AVG = 1
     PROD = 2
     MIN = 3
     MAX = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
 
     if TYPE_CHECKING:
         def __new__(cls, value: Any) -> "ReduceOp": ...

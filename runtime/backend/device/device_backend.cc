@@ -28,6 +28,13 @@ struct Outcome {
   char reason[kDeviceReasonBytes] = {};
 };
 
+/// NCCL has neither integers of 16 bits nor operations on bits; of truth values these are the least
+/// and the greatest.
+bool nccl_has(Dtype dtype, ReduceOp op) {
+  if (dtype == Dtype::kI16 || dtype == Dtype::kU16) return false;
+  return dtype == Dtype::kBool ? op != ReduceOp::kBxor : !is_bitwise(op);
+}
+
 class DeviceBackend final : public Backend {
  public:
   /// `compares_on`: with Check::kStrict. `beside`: every backend on the host that this one uses.
@@ -92,6 +99,9 @@ class DeviceBackend final : public Backend {
     return options_.engine->device_thread()->runtime_ptr();
   }
   std::shared_ptr<kernels::TensorKernels> kernels() const override { return options_.kernels; }
+  bool has_reduction(Dtype dtype, ReduceOp op) const override {
+    return options_.carries_on_host || nccl_has(dtype, op);
+  }
 
   Status submit(const Collective& collective, std::shared_ptr<Work> work) override {
     return channel_->submit(collective, std::move(work));

@@ -235,7 +235,7 @@ int64_t Conductor::payload_bytes() const {
 int64_t Conductor::payload_bytes(const tcp::Header& found) {
   if (found.what == kAgreement) return 0;
   const auto dtype = static_cast<Dtype>(found.signature >> 8 & 0xff);
-  if (found.what != kContribution || dtype > Dtype::kF64) return -1;
+  if (found.what != kContribution || !is_valid(dtype)) return -1;
   if (found.count <= 0 || found.count > kRideBytes) return -1;
   return found.count * dtype_bytes(dtype);
 }
@@ -251,7 +251,7 @@ bool Conductor::fits_agreement(const tcp::Header& found) {
 /// as it is should they disagree.
 void Conductor::contribute() {
   const Collective& call = active_->collective;
-  const bool scaled = call.op == ReduceOp::kAvg && !collective::is_integer(call.dtype);
+  const bool scaled = call.op == ReduceOp::kAvg && !is_integer(call.dtype);
   contribution_ = static_cast<const char*>(call.send);
   if (roster_.local_size() == 1 && !scaled) return;
   if (!reserve_scratch(payload_bytes())) return;
@@ -288,7 +288,7 @@ void Conductor::conclude() {
                                                : incoming_[host].data() + payload_at_[host]);
     }
     kernels::Reduction reduction{call.dtype, call.op, 1};
-    if (call.op == ReduceOp::kAvg && !collective::is_integer(call.dtype)) {
+    if (call.op == ReduceOp::kAvg && !is_integer(call.dtype)) {
       reduction.op = ReduceOp::kSum;
     } else if (call.op == ReduceOp::kAvg) {
       reduction.divisor = roster_.topology.size();

@@ -22,22 +22,30 @@ nccl::Type type_of(Dtype dtype) {
     case Dtype::kBf16: return nccl::Type::kBfloat16;
     case Dtype::kF32: return nccl::Type::kFloat32;
     case Dtype::kF64: return nccl::Type::kFloat64;
+    // What is only moved has the size of these.
+    case Dtype::kI16:
+    case Dtype::kU16: return nccl::Type::kFloat16;
+    case Dtype::kBool:
+    case Dtype::kF8E4M3:
+    case Dtype::kF8E5M2: return nccl::Type::kUint8;
   }
   return nccl::Type::kUint8;
 }
 
-nccl::Op op_of(ReduceOp op) {
+/// Truth values are 0 and 1.
+nccl::Op op_of(Dtype dtype, ReduceOp op) {
+  const bool is_bool = dtype == Dtype::kBool;
   switch (op) {
-    case ReduceOp::kProd: return nccl::Op::kProd;
+    case ReduceOp::kProd: return is_bool ? nccl::Op::kMin : nccl::Op::kProd;
+    case ReduceOp::kBand:
     case ReduceOp::kMin: return nccl::Op::kMin;
+    case ReduceOp::kBor:
     case ReduceOp::kMax: return nccl::Op::kMax;
-    default: return nccl::Op::kSum;
+    default: return is_bool ? nccl::Op::kMax : nccl::Op::kSum;
   }
 }
 
 constexpr int32_t kGroupAbort = 22200;  // the first version that can
-
-bool is_integer(Dtype dtype) { return dtype <= Dtype::kU64; }
 
 class NcclCarrier final : public Carrier {
  public:
@@ -372,7 +380,7 @@ nccl::Answer NcclCarrier::enqueue(const Collective& collective, const char** cal
   const cuda::Stream stream = device_->stream();
   const auto count = static_cast<size_t>(collective.count);
   const nccl::Type type = type_of(collective.dtype);
-  const nccl::Op op = op_of(collective.op);
+  const nccl::Op op = op_of(collective.dtype, collective.op);
   if (collective.kind == Kind::kBarrier) {
     *call = "ncclAllReduce";
     return nccl().all_reduce(scratch_, scratch_, 1, nccl::Type::kFloat32, nccl::Op::kSum, comm_,

@@ -8,13 +8,8 @@
 namespace dt::kernels {
 namespace {
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 ||
-         dtype == Dtype::kF64;
-}
-
 Status check_float(const char* call, Dtype dtype) {
-  if (is_float(dtype)) return {};
+  if (is_floating(dtype)) return {};
   return Status(Code::kInvalidArgument, std::string(call) + " of " + dtype_name(dtype) +
                                             ": tensors are f16, bf16, f32 or f64");
 }

@@ -9,11 +9,6 @@
 namespace dt::kernels {
 namespace {
 
-bool is_floating(Dtype dtype) {
-  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 ||
-         dtype == Dtype::kF64;
-}
-
 /// A part of an integer mean that is still in the first-level cache when it is divided.
 constexpr int64_t kMeanPartBytes = 8192;
 
@@ -40,10 +35,20 @@ void divide_integers(Dtype dtype, void* elements, int64_t count, int32_t divisor
     case Dtype::kU32: return divide<uint32_t, uint32_t>(elements, count, divisor);
     case Dtype::kI64: return divide<int64_t, int64_t>(elements, count, divisor);
     case Dtype::kU64: return divide<uint64_t, uint64_t>(elements, count, divisor);
-    case Dtype::kF16:
-    case Dtype::kBf16:
-    case Dtype::kF32:
-    case Dtype::kF64: return;
+    case Dtype::kI16: return divide<int16_t, int32_t>(elements, count, divisor);
+    case Dtype::kU16: return divide<uint16_t, uint32_t>(elements, count, divisor);
+    default: return;
+  }
+}
+
+/// Of truth values, which are 0 and 1.
+ReduceOp bits_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax: return ReduceOp::kBor;
+    case ReduceOp::kProd:
+    case ReduceOp::kMin: return ReduceOp::kBand;
+    default: return op;
   }
 }
 
@@ -121,13 +126,15 @@ void reduce_with(Isa isa, const Reduction& reduction, void* destination, const v
               count);
 }
 
-void reduce_with(Isa isa, const Reduction& reduction, const Targets& targets,
+void reduce_with(Isa isa, const Reduction& given, const Targets& targets,
                  const void* const* sources, int32_t source_count, int64_t count) {
-  const bool is_mean = reduction.op == ReduceOp::kAvg;
-  if (!is_valid(reduction.dtype) || !is_valid(reduction.op) || source_count < 1 || count <= 0 ||
-      targets.count < 1 || (is_mean && reduction.divisor < 1)) {
+  const bool is_mean = given.op == ReduceOp::kAvg;
+  if (!is_valid(given.dtype) || !is_valid(given.op) || !can_reduce(given.dtype, given.op) ||
+      source_count < 1 || count <= 0 || targets.count < 1 || (is_mean && given.divisor < 1)) {
     return;
   }
+  Reduction reduction = given;
+  if (given.dtype == Dtype::kBool) reduction.op = bits_of(given.op);
   const int64_t element_bytes = dtype_bytes(reduction.dtype);
   if (source_count == 1 && !is_mean) {
     for (int32_t k = 0; k < targets.count; ++k) {

@@ -18,9 +18,10 @@ struct Reduction {
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... in this order, one rounding per step;
 /// f16 and bf16 accumulate in f32 and round once at the end. Integers wrap; NaN propagates through
-/// min and max. The destination may coincide with any source (same first byte), not overlap it
-/// otherwise. Any alignment, any count >= 0, source_count >= 1, divisor >= 1; with other arguments
-/// nothing is written.
+/// min and max; truth values are 0 or 1: sum and max are "or", prod and min are "and". The
+/// destination may coincide with any source (same first byte), not overlap it otherwise. Any
+/// alignment, any count >= 0, source_count >= 1, divisor >= 1; with other arguments, and where
+/// can_reduce() says no, nothing is written.
 ///
 /// Every instruction set gives the same bits, in the default floating-point environment: products
 /// and sums are never fused, a NaN result is the positive quiet NaN (0x7fc00000 as f32) whichever

@@ -28,7 +28,13 @@ constexpr int64_t kCarryBytes = 8192;
 // Of equal values (two zeros) the earlier rank's stays; a NaN, once met, stays.
 template <ReduceOp kOp, class V>
 DT_INLINE V combine(V acc, V x) {
-  if constexpr (kOp == ReduceOp::kProd) {
+  if constexpr (kOp == ReduceOp::kBand) {
+    return acc & x;
+  } else if constexpr (kOp == ReduceOp::kBor) {
+    return acc | x;
+  } else if constexpr (kOp == ReduceOp::kBxor) {
+    return acc ^ x;
+  } else if constexpr (kOp == ReduceOp::kProd) {
     return acc * x;
   } else if constexpr (kOp == ReduceOp::kMin) {
     const V least = x < acc ? x : acc;
@@ -269,6 +275,7 @@ void reduce_floating(ReduceOp op, const Pass& pass) {
     case ReduceOp::kProd: return reduce_elements<D, ReduceOp::kProd>(pass);
     case ReduceOp::kMin: return reduce_elements<D, ReduceOp::kMin>(pass);
     case ReduceOp::kMax: return reduce_elements<D, ReduceOp::kMax>(pass);
+    default: return;
   }
 }
 
@@ -281,6 +288,16 @@ void reduce_integers(ReduceOp op, const Pass& pass) {
     case ReduceOp::kProd: return reduce_elements<Plain<U>, ReduceOp::kProd>(pass);
     case ReduceOp::kMin: return reduce_elements<Plain<T>, ReduceOp::kMin>(pass);
     case ReduceOp::kMax: return reduce_elements<Plain<T>, ReduceOp::kMax>(pass);
+    default: return;
+  }
+}
+
+/// Of any integers, which are bytes to them.
+inline void reduce_bits(ReduceOp op, const Pass& pass) {
+  switch (op) {
+    case ReduceOp::kBand: return reduce_elements<Plain<uint8_t>, ReduceOp::kBand>(pass);
+    case ReduceOp::kBor: return reduce_elements<Plain<uint8_t>, ReduceOp::kBor>(pass);
+    default: return reduce_elements<Plain<uint8_t>, ReduceOp::kBxor>(pass);
   }
 }
 
@@ -304,7 +321,10 @@ DT_INLINE void reduce_here(const Reduction& reduction, const Targets& targets,
                      end_bytes,
                      nullptr,
                      nullptr};
+  if (is_bitwise(reduction.op)) return reduce_bits(reduction.op, pass);
   switch (reduction.dtype) {
+    case Dtype::kI16: return reduce_integers<int16_t, uint16_t>(reduction.op, pass);
+    case Dtype::kU16: return reduce_integers<uint16_t, uint16_t>(reduction.op, pass);
     case Dtype::kI8: return reduce_integers<int8_t, uint8_t>(reduction.op, pass);
     case Dtype::kU8: return reduce_integers<uint8_t, uint8_t>(reduction.op, pass);
     case Dtype::kI32: return reduce_integers<int32_t, uint32_t>(reduction.op, pass);
@@ -315,6 +335,7 @@ DT_INLINE void reduce_here(const Reduction& reduction, const Targets& targets,
     case Dtype::kBf16: return reduce_floating<Bf16>(reduction.op, pass);
     case Dtype::kF32: return reduce_floating<Plain<float>>(reduction.op, pass);
     case Dtype::kF64: return reduce_floating<Plain<double>>(reduction.op, pass);
+    default: return;
   }
 }
 

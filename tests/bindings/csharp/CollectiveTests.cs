@@ -134,6 +134,16 @@ static class CollectiveTests
         OneDtype<double>(each, x => x, null);
         OneDtype<BFloat16>(each, x => (BFloat16)x, null);
         OneDtype<ushort>(each, F16, Dtype.F16);
+        OneDtype<ushort>(each, x => (ushort)x, Dtype.U16);
+        OneDtype<short>(each, x => (short)x, Dtype.I16);
+        short[] bits = { (short)(1 << each.rank) };
+        each.world.AllReduce(Tensor.Of(bits, Dtype.I16), ReduceOp.Bor);
+        Suite.Equal((short)((1 << each.size) - 1), bits[0], "bits");
+        byte[] truth = { (byte)(each.rank == 0 ? 1 : 0) };
+        each.world.AllReduce(Tensor.Of(truth, Dtype.Bool), ReduceOp.Prod);
+        Suite.Equal((byte)(each.size == 1 ? 1 : 0), truth[0], "and");
+        Suite.Throws<DtInvalidArgumentException>(() => each.world.AllReduce(Tensor.Of(truth, Dtype.F8E5M2)),
+            "sum of f8e5m2: 8-bit floats are moved only; convert them");
         OneDtype<ushort>(each, x => ((BFloat16)x).Bits, Dtype.BF16);
         OneDtype<short>(each, x => (short)((BFloat16)x).Bits, Dtype.BF16);
         // As they are passed: each becomes a tensor by itself.

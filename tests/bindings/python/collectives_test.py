@@ -14,7 +14,7 @@ import dt
 from ranks import run_ranks
 
 LETTERS = {dt.Dtype.I8: "b", dt.Dtype.U8: "B", dt.Dtype.I32: "i", dt.Dtype.U32: "I", dt.Dtype.I64: "q",
-           dt.Dtype.U64: "Q", dt.Dtype.F32: "f", dt.Dtype.F64: "d"}
+           dt.Dtype.U64: "Q", dt.Dtype.F32: "f", dt.Dtype.F64: "d", dt.Dtype.I16: "h", dt.Dtype.U16: "H"}
 COUNT = 7
 
 
@@ -58,7 +58,7 @@ class Collectives(unittest.TestCase):
         forms = {dt.ReduceOp.SUM: sum, dt.ReduceOp.MIN: min, dt.ReduceOp.MAX: max}
 
         def body(_, comm):
-            for dtype in dt.Dtype:
+            for dtype in (*LETTERS, dt.Dtype.F16, dt.Dtype.BF16):
                 for op, form in forms.items():
                     expected, _ = make(dtype, [form(pattern(r, comm.size, COUNT)[i] for r in range(comm.size))
                                                for i in range(COUNT)])
@@ -169,6 +169,21 @@ class Collectives(unittest.TestCase):
                 values = array.array("i", [comm.rank])
                 part.allreduce(values)
                 self.assertEqual(list(values), [1])
+        self.check(3, body)
+
+    def test_bits_and_truth(self):
+        def body(_, comm):
+            bits = array.array("H", [1 << comm.rank])
+            comm.allreduce(bits, op="bor")
+            self.assertEqual(bits[0], 7)
+            told = bytearray([comm.rank == 0])
+            truth = dt.Buffer(told, dtype="bool")
+            comm.allreduce(truth, op="max")
+            self.assertEqual(told[0], 1)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "avg of bool: truth values have no mean"):
+                comm.allreduce(truth, op="avg")
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "bor of f32: bits are combined of integers and"):
+                comm.allreduce(array.array("f", [1]), op="bor")
         self.check(3, body)
 
     def test_members_alone(self):

@@ -121,27 +121,34 @@ class Buffer {
   char* data_;
 };
 
-double pattern(ReduceOp op, int32_t rank, int32_t size, int64_t index) {
+double pattern(Dtype dtype, ReduceOp op, int32_t rank, int32_t size, int64_t index) {
   const int64_t number = rank + size * index;
+  if (dtype == Dtype::kBool) return static_cast<double>(number % 3 == 0 ? 0 : 1);
   // Products of eight stay small enough for f16; sums are exact in every type.
   return static_cast<double>(op == ReduceOp::kProd ? number % 2 + 1 : number % 5 + 1);
 }
 
+int bits(double value) { return static_cast<int>(value); }
+
 /// The plain loop.
 double expected_value(Dtype dtype, ReduceOp op, int32_t size, int64_t index) {
-  double result = pattern(op, 0, size, index);
+  double result = pattern(dtype, op, 0, size, index);
   for (int32_t rank = 1; rank < size; ++rank) {
-    const double value = pattern(op, rank, size, index);
+    const double value = pattern(dtype, op, rank, size, index);
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAvg: result += value; break;
       case ReduceOp::kProd: result *= value; break;
       case ReduceOp::kMin: result = std::min(result, value); break;
       case ReduceOp::kMax: result = std::max(result, value); break;
+      case ReduceOp::kBand: result = bits(result) & bits(value); break;
+      case ReduceOp::kBor: result = bits(result) | bits(value); break;
+      case ReduceOp::kBxor: result = bits(result) ^ bits(value); break;
     }
   }
-  const bool integer = dtype <= Dtype::kU64;
+  const bool integer = dt::is_integer(dtype);
   if (op == ReduceOp::kAvg) result = integer ? std::trunc(result / size) : result / size;
+  if (dtype == Dtype::kBool) return result != 0 ? 1 : 0;
   // Bytes wrap: a product of eight twos is 256.
   if (dtype == Dtype::kI8) return static_cast<int8_t>(static_cast<int64_t>(result));
   if (dtype == Dtype::kU8) return static_cast<uint8_t>(static_cast<int64_t>(result));
@@ -181,6 +188,11 @@ double decode(Dtype dtype, const void* data, int64_t index) {
     case Dtype::kU32: return load<uint32_t>(data, index);
     case Dtype::kI64: return load<int64_t>(data, index);
     case Dtype::kU64: return load<uint64_t>(data, index);
+    case Dtype::kI16: return load<int16_t>(data, index);
+    case Dtype::kU16: return load<uint16_t>(data, index);
+    case Dtype::kBool:
+    case Dtype::kF8E4M3:
+    case Dtype::kF8E5M2: return load<uint8_t>(data, index);
     case Dtype::kF32: return load<float>(data, index);
     case Dtype::kF64: return load<double>(data, index);
     case Dtype::kF16: return half_to_float(static_cast<uint16_t>(load<uint16_t>(data, index)));
@@ -202,6 +214,11 @@ void encode(Dtype dtype, void* data, int64_t index, double value) {
     case Dtype::kU32: return store<uint32_t>(data, index, value);
     case Dtype::kI64: return store<int64_t>(data, index, value);
     case Dtype::kU64: return store<uint64_t>(data, index, value);
+    case Dtype::kI16: return store<int16_t>(data, index, value);
+    case Dtype::kU16: return store<uint16_t>(data, index, value);
+    case Dtype::kBool:
+    case Dtype::kF8E4M3:
+    case Dtype::kF8E5M2: return store<uint8_t>(data, index, value);
     case Dtype::kF32: return store<float>(data, index, value);
     case Dtype::kF64: return store<double>(data, index, value);
     case Dtype::kF16: return store<uint16_t>(data, index, half_from_double(value));
@@ -239,7 +256,7 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
     if (kind == Kind::kAllgather) send += rank.rank * count * element;
     if (kind == Kind::kReduceScatter) recv += rank.rank * count * element;
   }
-  for (int64_t i = 0; i < in; ++i) encode(dtype, send, i, pattern(op, rank.rank, size, i));
+  for (int64_t i = 0; i < in; ++i) encode(dtype, send, i, pattern(dtype, op, rank.rank, size, i));
 
   Collective collective;
   collective.kind = kind;
@@ -259,9 +276,9 @@ void check_collective(const Rank& rank, Kind kind, Dtype dtype, ReduceOp op, int
   for (int64_t i = 0; i < out; ++i) {
     double wanted = 0;
     switch (kind) {
-      case Kind::kBroadcast: wanted = pattern(op, root, size, i); break;
+      case Kind::kBroadcast: wanted = pattern(dtype, op, root, size, i); break;
       case Kind::kAllgather:
-        wanted = pattern(op, static_cast<int32_t>(i / count), size, i % count);
+        wanted = pattern(dtype, op, static_cast<int32_t>(i / count), size, i % count);
         break;
       case Kind::kReduceScatter:
         wanted = expected_value(dtype, op, size, rank.rank * count + i);

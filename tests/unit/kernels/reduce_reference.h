@@ -109,6 +109,7 @@ Acc fold_floating(const Reduction& reduction, int source_count, Get get) {
       case ReduceOp::kMax:
         if (std::isnan(x) || x > acc) acc = x;
         break;
+      default: break;
     }
   }
   return std::isnan(acc) ? std::numeric_limits<Acc>::quiet_NaN() : acc;
@@ -130,10 +131,23 @@ T fold_integers(const Reduction& reduction, const std::vector<Bytes>& sources, i
         break;
       case ReduceOp::kMin: acc = x < acc ? x : acc; break;
       case ReduceOp::kMax: acc = x > acc ? x : acc; break;
+      case ReduceOp::kBand: acc = static_cast<T>(acc & x); break;
+      case ReduceOp::kBor: acc = static_cast<T>(acc | x); break;
+      case ReduceOp::kBxor: acc = static_cast<T>(acc ^ x); break;
     }
   }
   if (reduction.op != ReduceOp::kAvg) return acc;
   return static_cast<T>(static_cast<Wide>(acc) / static_cast<Wide>(reduction.divisor));
+}
+
+/// Truth values, 0 and 1, as their bits.
+inline uint8_t fold_bools(Reduction reduction, const std::vector<Bytes>& sources, int64_t i) {
+  if (reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMax) {
+    reduction.op = ReduceOp::kBor;
+  } else if (reduction.op == ReduceOp::kProd || reduction.op == ReduceOp::kMin) {
+    reduction.op = ReduceOp::kBand;
+  }
+  return fold_integers<uint8_t>(reduction, sources, i);
 }
 
 inline void reduce_element(const Reduction& reduction, const std::vector<Bytes>& sources, int64_t i,
@@ -152,6 +166,11 @@ inline void reduce_element(const Reduction& reduction, const std::vector<Bytes>&
     case Dtype::kU32: return set_element(out, i, fold_integers<uint32_t>(reduction, sources, i));
     case Dtype::kI64: return set_element(out, i, fold_integers<int64_t>(reduction, sources, i));
     case Dtype::kU64: return set_element(out, i, fold_integers<uint64_t>(reduction, sources, i));
+    case Dtype::kI16: return set_element(out, i, fold_integers<int16_t>(reduction, sources, i));
+    case Dtype::kU16: return set_element(out, i, fold_integers<uint16_t>(reduction, sources, i));
+    case Dtype::kBool: return set_element(out, i, fold_bools(reduction, sources, i));
+    case Dtype::kF8E4M3:
+    case Dtype::kF8E5M2: return;
     case Dtype::kF16: return halves(kF16Format);
     case Dtype::kBf16: return halves(kBf16Format);
     case Dtype::kF32:

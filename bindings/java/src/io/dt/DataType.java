@@ -22,7 +22,17 @@ public enum DataType {
   /** {@code float}. */
   F32(4),
   /** {@code double}. */
-  F64(8);
+  F64(8),
+  /** One byte, 0 or 1; has no average. */
+  BOOL(1),
+  /** {@code short}. */
+  I16(2),
+  /** Unsigned integers of 16 bits. */
+  U16(2),
+  /** 8-bit floats with 4 bits of exponent: only moved, never reduced. */
+  F8E4M3(1),
+  /** 8-bit floats with 5 bits of exponent: only moved, never reduced. */
+  F8E5M2(1);
 
   private final int bytes;
 

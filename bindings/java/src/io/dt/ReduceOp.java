@@ -12,7 +12,13 @@ public enum ReduceOp {
   /** The least; NaN wins. */
   MIN,
   /** The greatest; NaN wins. */
-  MAX;
+  MAX,
+  /** Of the bits of integers and truth values: and. */
+  BAND,
+  /** The same: or. */
+  BOR,
+  /** The same: exclusive or. */
+  BXOR;
 
   /** As dt_reduce_op. */
   int number() {

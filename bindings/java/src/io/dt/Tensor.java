@@ -85,7 +85,7 @@ public final class Tensor implements AutoCloseable {
 
   /**
    * The elements between position and limit of a direct buffer: of a ByteBuffer any, of a
-   * ShortBuffer F16 or BF16, of an IntBuffer also U32, of a LongBuffer also U64.
+   * ShortBuffer those of 16 bits, of an IntBuffer also U32, of a LongBuffer also U64.
    *
    * @param buffer direct; in native order, unless elements are single bytes
    * @param type of the elements
@@ -381,7 +381,7 @@ public final class Tensor implements AutoCloseable {
       order = longs.order();
     } else {
       unit = 2;
-      fits = buffer instanceof ShortBuffer && (type == DataType.F16 || type == DataType.BF16);
+      fits = buffer instanceof ShortBuffer && type.bytes() == unit;
       order = fits ? ((ShortBuffer) buffer).order() : ByteOrder.nativeOrder();
     }
     if (!fits) {
