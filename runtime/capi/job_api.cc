@@ -10,6 +10,7 @@
 #include "job/host_identity.h"
 #include "job/store_options.h"
 #include "launch/credentials.h"
+#include "launch/facts.h"
 
 namespace dt::capi {
 namespace {
@@ -285,6 +286,9 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.attempt = static_cast<int32_t>(settings.integer("job.attempt"));
     options.world_size =
         static_cast<int32_t>(std::max<int64_t>(settings.integer("job.world_size"), 1));
+    DT_TRY(launch::check_world_size(
+        {options.world_size,
+         "job.world_size (" + settings.source_of("job.world_size").where + ")"}));
     if (!settings.text("store.bind").empty()) options.bind_address = settings.text("store.bind");
     options.port = static_cast<uint16_t>(std::max<int64_t>(settings.integer("job.master_port"), 0));
     options.host = job::host_name();

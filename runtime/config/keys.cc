@@ -29,7 +29,7 @@ constexpr Key kKeys[] = {
     {"job.rank", "DT_RANK", Type::kInteger, "", -1, kMaxRanks - 1, "-1", "", kAny, false,
      "This process's rank in [0, job.world_size); -1: ask the launcher."},
     {"job.world_size", "DT_WORLD_SIZE", Type::kInteger, "", -1, kMaxRanks, "-1", "", kJoin, false,
-     "Number of ranks; -1: ask the launcher."},
+     "Number of ranks, at most 1048576; -1: ask the launcher."},
     {"job.local_rank", "DT_LOCAL_RANK", Type::kInteger, "", -1, kMaxRanks - 1, "-1", "", kAny, false,
      "Index of this rank on its host; -1: the launcher or the join says."},
     {"job.local_size", "DT_LOCAL_SIZE", Type::kInteger, "", -1, kMaxRanks, "-1", "", kAny, false,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/world_size.h"
 #include "config/value.h"
 
 namespace dt::launch {
@@ -112,7 +113,17 @@ void set_one_per_node(Facts& facts) {
   facts.at(Field::kNodeCount) = facts.at(Field::kWorldSize);
 }
 
+Status check_world_size(const NumberFact& size) {
+  if (size.value <= kMaxWorldSize) return {};
+  return launch_error(
+      "out_of_range",
+      format("%s; a job has at most %d ranks, because every rank keeps a record of each other "
+             "one; set it to the number of processes that are started",
+             size.text().c_str(), kMaxWorldSize));
+}
+
 Status check_ranges(const Facts& facts) {
+  if (facts.at(Field::kWorldSize)) DT_TRY(check_world_size(*facts.at(Field::kWorldSize)));
   DT_TRY(check_below(facts, Field::kRank, Field::kWorldSize));
   DT_TRY(check_below(facts, Field::kLocalRank, Field::kLocalSize));
   DT_TRY(check_below(facts, Field::kNodeRank, Field::kNodeCount));

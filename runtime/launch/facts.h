@@ -118,7 +118,10 @@ Status read_user_rendezvous(Variables& variables, Facts& facts);
 /// One process per node: local rank 0 of 1, node rank and count as rank and size.
 void set_one_per_node(Facts& facts);
 
-/// Local rank, node rank and rank in range of their sizes. Error: out_of_range with both variables.
+/// Whether a job can have so many ranks. To be asked before anything is allocated per rank.
+Status check_world_size(const NumberFact& size);
+/// Local rank, node rank and rank in range of their sizes, and the size of the world in that of a
+/// job. Error: out_of_range with the variables.
 Status check_ranges(const Facts& facts);
 
 /// Which families describe the same thing. A family of a later group may have started the process

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "base/world_size.h"
+
 namespace dt::record {
 namespace {
 
@@ -20,7 +22,6 @@ constexpr size_t kFrameBytes = 8 + 4 + 8 + 8;  // magic, version, length, checks
 constexpr size_t kEntryBytes = 68;             // without the label
 constexpr size_t kNameBytes = 1 << 10;
 constexpr size_t kMessageBytes = 16 << 10;
-constexpr int32_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxRanksOfAll = 4 << 20;  // ranks that all communicators of a file may name
 constexpr int64_t kMaxNumber = int64_t{1}
                                << 61;  // of times, counts and bytes: sums do not overflow
@@ -156,7 +157,7 @@ Entry get_entry(Source* source, size_t communicators) {
   entry.dtype = source->get<uint8_t>();
   entry.op = source->get<uint8_t>();
   entry.state = static_cast<State>(source->within<uint8_t>(0, static_cast<uint8_t>(State::kDone)));
-  entry.root = source->within<int32_t>(-1, kMaxRanks);
+  entry.root = source->within<int32_t>(-1, kMaxWorldSize);
   entry.status = static_cast<Code>(source->get<int32_t>());
   for (int64_t* number : {&entry.position, &entry.count, &entry.bytes, &entry.enqueued_ns,
                           &entry.started_ns, &entry.completed_ns}) {
@@ -178,7 +179,7 @@ void get_failure(Source* source, Trace* trace) {
   ErrorInfo& failure = trace->failure;
   failure.code = static_cast<Code>(source->get<int32_t>());
   failure.message = source->text(kMessageBytes);
-  failure.rank = source->within<int32_t>(-1, kMaxRanks);
+  failure.rank = source->within<int32_t>(-1, kMaxWorldSize);
   failure.host = source->text(kNameBytes);
   failure.pid = source->get<int64_t>();
   failure.operation = source->text(kNameBytes);
@@ -192,7 +193,7 @@ bool get_payload(Source source, Trace* trace) {
   identity.job_id = source.text(kNameBytes);
   identity.attempt = source.get<int32_t>();
   identity.session = source.get<uint64_t>();
-  identity.world_size = source.within<int32_t>(1, kMaxRanks);
+  identity.world_size = source.within<int32_t>(1, kMaxWorldSize);
   identity.rank = source.within<int32_t>(0, std::max(identity.world_size - 1, 0));
   identity.host = source.text(kNameBytes);
   identity.pid = source.get<int64_t>();
@@ -207,7 +208,7 @@ bool get_payload(Source source, Trace* trace) {
   for (size_t i = 0; i < communicators && source.ok(); ++i) {
     CommunicatorRecord& each = recorded.communicators.emplace_back();
     each.name = source.text(kNameBytes);
-    each.rank = source.within<int32_t>(0, kMaxRanks);
+    each.rank = source.within<int32_t>(0, kMaxWorldSize);
     each.issued = source.within<int64_t>(0, kMaxNumber);
     each.on_device = source.within<uint8_t>(0, 1) != 0;
     each.ended = source.within<uint8_t>(0, 1) != 0;

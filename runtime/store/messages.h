@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/world_size.h"
 
 namespace dt::store {
-
-/// Bounds what a few bytes of a verdict can unfold to.
-inline constexpr int32_t kMaxWorldSize = 1 << 20;
 
 /// Who a process is, as shown in texts.
 struct Member {

@@ -210,6 +210,15 @@ void test_job(const fixture* f) {
   OK(dt_config_set(impossible, "job.rank", "3"));
   FAILS(DT_ERR_CONFIG, dt_init(impossible, &untouched));
   EXPECT(untouched == f->job);
+  OK(dt_config_set(impossible, "job.rank", "0"));
+  OK(dt_config_set(impossible, "job.world_size", "2147483647"));
+  FAILS(DT_ERR_CONFIG, dt_init(impossible, &untouched));
+  EXPECT(strstr(dt_last_error(), "=2147483647; a job has at most 1048576 ranks") != NULL);
+  EXPECT(untouched == f->job);
+  dt_store_server* server = f->open[STORE_SERVER];
+  FAILS(DT_ERR_CONFIG, dt_store_serve(impossible, &server));
+  EXPECT(strstr(dt_last_error(), "job.world_size (call)=2147483647; a job has") != NULL);
+  EXPECT(server == f->open[STORE_SERVER]);
   dt_config_destroy(impossible);
   check_place(f);
   check_abort(f);

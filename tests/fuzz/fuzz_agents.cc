@@ -56,7 +56,7 @@ void check_ends(std::string_view bytes) {
        {bytes.substr(0, cut), bytes.substr(bytes.size() < cut ? bytes.size() : cut)}) {
     NodeEnds ends;
     if (!reads_the_same(part, &ends)) continue;
-    require_agent(ends.first_rank + ends.ends.size() <= size_t{dt::store::kMaxWorldSize});
+    require_agent(ends.first_rank + ends.ends.size() <= size_t{dt::kMaxWorldSize});
     nodes.push_back(std::move(ends));
   }
   const Outcome outcome = decide(nodes, facts);

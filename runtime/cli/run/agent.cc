@@ -210,7 +210,7 @@ Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
       agent->options.prefix.value_or(place.world_size > 1 && agent->config.boolean("run.prefix"));
   if (plain) return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
   // The ranks of an elastic job may become fewer.
-  const int most = agent->node.elastic() ? store::kMaxWorldSize : place.world_size;
+  const int most = agent->node.elastic() ? kMaxWorldSize : place.world_size;
   DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, most));
   options.shown.assign(shown.begin() + place.first_rank,
                        shown.begin() + place.first_rank + place.local_size);

@@ -266,10 +266,10 @@ Status Fleet::read_records(const Wait& wait) {
     first_rank += node.local_size;
     nodes_.push_back(std::move(node));
   }
-  if (first_rank <= store::kMaxWorldSize) return {};
+  if (first_rank <= kMaxWorldSize) return {};
   return Status(Code::kInvalidArgument,
                 format("%d ranks on %zu nodes are more than a job may have (%d)", first_rank,
-                       nodes_.size(), store::kMaxWorldSize));
+                       nodes_.size(), kMaxWorldSize));
 }
 
 }  // namespace dt::cli

@@ -172,7 +172,7 @@ ParsedRun parse_run(int argument_count, char** arguments) {
     parsed.exit_code = usage_error("unknown option " + options.command.front());
     return parsed;
   }
-  if (const auto shown = parse_show(options.show, store::kMaxWorldSize); !shown.ok()) {
+  if (const auto shown = parse_show(options.show, kMaxWorldSize); !shown.ok()) {
     parsed.exit_code = usage_error(shown.status().message());
   }
   if (options.command.empty()) parsed.exit_code = usage_error("no program to run");

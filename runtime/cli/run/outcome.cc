@@ -261,8 +261,8 @@ bool decode(std::string_view bytes, NodeEnds* out) {
   out->candidates.resize(reader.count(kCandidateBytes));
   // Whoever reads it keeps a list of all ranks up to this node's last one, and subtracts the times.
   const int size = static_cast<int>(out->ends.size());
-  bool in_range = size <= store::kMaxWorldSize && out->first_rank >= 0 &&
-                  out->first_rank <= store::kMaxWorldSize - size && out->first >= -1 &&
+  bool in_range = size <= kMaxWorldSize && out->first_rank >= 0 &&
+                  out->first_rank <= kMaxWorldSize - size && out->first >= -1 &&
                   out->first < size && out->stop_signal >= 0 && out->stop_signal < NSIG &&
                   is_exit_code(out->start_code);
   for (const RankEnd& end : out->ends) {

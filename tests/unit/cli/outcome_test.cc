@@ -320,8 +320,8 @@ TEST_CASE("a node's report with numbers that no node has is none, and costs its 
   };
   // Of a rank behind 2^31 others, node 0 would make a list of 64 GiB.
   CHECK(refused([](NodeEnds* ends) { ends->first_rank = INT32_MAX - 2; }));
-  CHECK(refused([](NodeEnds* ends) { ends->first_rank = dt::store::kMaxWorldSize - 1; }));
-  CHECK_FALSE(refused([](NodeEnds* ends) { ends->first_rank = dt::store::kMaxWorldSize - 2; }));
+  CHECK(refused([](NodeEnds* ends) { ends->first_rank = dt::kMaxWorldSize - 1; }));
+  CHECK_FALSE(refused([](NodeEnds* ends) { ends->first_rank = dt::kMaxWorldSize - 2; }));
   CHECK(refused([](NodeEnds* ends) { ends->first_rank = -1; }));
   CHECK(refused([](NodeEnds* ends) { ends->first = 2; }));
   CHECK(refused([](NodeEnds* ends) { ends->stop_signal = INT32_MAX; }));

@@ -268,6 +268,19 @@ TEST_CASE("discover: error texts") {
         "out_of_range: RANK=2 must be less than WORLD_SIZE=2");
   CHECK(error_of({{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}) ==
         "not_a_number: RANK=\"0x1\"; expected a decimal integer from 0 to 2147483646");
+  CHECK(error_of(with(kTorchrun, {{"WORLD_SIZE", "2147483647"}})) ==
+        "out_of_range: WORLD_SIZE=2147483647; a job has at most 1048576 ranks, because every rank "
+        "keeps a record of each other one; set it to the number of processes that are started");
+  for (const char* sizes : {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}) {
+    CHECK(error_of(with(kTorchrun, {{sizes, "2147483647"}})) ==
+          "out_of_range: " + std::string(sizes) + "=2147483647 must not be more than WORLD_SIZE=4");
+  }
+  CHECK(contains(error_of({{"OMPI_COMM_WORLD_RANK", "0"},
+                           {"OMPI_COMM_WORLD_SIZE", "1048577"},
+                           {"MASTER_ADDR", "m"},
+                           {"MASTER_PORT", "5"}}),
+                 "out_of_range: OMPI_COMM_WORLD_SIZE=1048577; a job has at most 1048576 ranks"));
+  CHECK(place_of(with(kTorchrun, {{"WORLD_SIZE", "1048576"}})).world_size == 1048576);
   CHECK(
       contains(error_of({{"RANK", "99999999999999999999"}, {"WORLD_SIZE", "2"}}), "out_of_range"));
   CHECK(contains(error_of({{"DT_RANK", "0"}, {"DT_WORLD_SIZE", "0"}}), "out_of_range: DT_WORLD_S"));
