@@ -114,6 +114,7 @@ void Server::Impl::declare_lost(int32_t rank, const std::string& doubt, int64_t 
   std::optional<Failure> death = joins_.lost(id, ending, &answers);
   join_deadline_ns_ = joins_.next_deadline_ns();
   if (death.has_value()) death->silent = true;
+  if (death.has_value() && options_.on_silent) options_.on_silent(rank);
   if (death.has_value() && !aborted_) push(*death, id);
   deliver(answers);
   review_gatherings();

@@ -81,11 +81,15 @@ void check_words(std::string_view bytes) {
   }
   const auto word = parse_word(bytes);
   if (!word) return;
-  // One of the four, and the numbers are those that stand there.
+  // One of the five, and the numbers are those that stand there.
   std::string written;
   if (word->failed_attempt) written += "end/" + std::to_string(*word->failed_attempt);
   if (word->heeding_attempt) written += "heed/" + std::to_string(*word->heeding_attempt);
   if (word->regroup_attempt) written += "regroup/" + std::to_string(*word->regroup_attempt);
+  if (word->silent_attempt) {
+    written +=
+        "silent/" + std::to_string(*word->silent_attempt) + "/" + std::to_string(word->silent_rank);
+  }
   if (word->signal != 0) {
     written += "stop/" + std::to_string(word->signal) + "/" + std::to_string(word->count);
   }
@@ -93,7 +97,8 @@ void check_words(std::string_view bytes) {
   require_agent(again && again->failed_attempt == word->failed_attempt &&
                 again->heeding_attempt == word->heeding_attempt &&
                 again->regroup_attempt == word->regroup_attempt && again->signal == word->signal &&
-                again->count == word->count);
+                again->count == word->count && again->silent_attempt == word->silent_attempt &&
+                again->silent_rank == word->silent_rank);
 }
 
 /// What agents say that wait for an attempt, and what they are told.

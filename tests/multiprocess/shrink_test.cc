@@ -165,6 +165,33 @@ TEST_CASE("a stopped rank that goes on after the shrink is told so, and disturbs
   CHECK(count_of(run.out, " is wrong") == 0);
 }
 
+TEST_CASE("a rank that stays stopped is ended when the others have ended, and dt run ends") {
+  Process::Options options;
+  options.environment = {"DT_HEARTBEAT_INTERVAL_MS=100", "DT_HEARTBEAT_TIMEOUT_MS=2000",
+                         "DT_RUN_GRACE_MS=500"};
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  for (const int victim : {1, 0}) {
+    CAPTURE(victim);
+    Process run(surviving(4, {"survive", "3"}), options);
+    REQUIRE(run.wait_for_output("ready ", 4));
+    const pid_t stopped = pid_of_rank(run.out, victim);
+    kill_rank(run, victim, SIGSTOP);
+    check_end(&run, 3);
+    const std::string rank = "rank " + std::to_string(victim) + " (host " + host + " pid " +
+                             std::to_string(stopped) + ")";
+    const std::vector<std::string> said = dt::test::lines_of(run.err);
+    REQUIRE(said.size() == 3);
+    CHECK(said[0] == "dt run: " + rank +
+                         " gave no sign of life, the job goes on without it, and no other rank is "
+                         "left on this host: it gets SIGKILL in 0.5 s");
+    CHECK(dt::test::starts_with(said[1], rank + " killed by SIGKILL after "));
+    CHECK(count_of(said[1],
+                   "; before, it gave no sign of life, and the others took it for lost; "
+                   "the others went on and ended well") == 1);
+  }
+}
+
 TEST_CASE("a rank that lives and does not call it is named to the others") {
   Process run(surviving(4, {"absent", "2"}));
   REQUIRE(run.wait_for_output("ready ", 4));

@@ -34,7 +34,7 @@ struct SharedWay {
   std::unique_ptr<store::Relay> relay;  // ends before the loop
 };
 
-Result<ServedStore> serve_store(const Agent& agent) {
+Result<ServedStore> serve_store(Agent& agent) {
   const JobPlace& place = agent.plan.place;
   store::ServerOptions options = job::store_options(agent.config);
   options.security = agent.credentials.security;
@@ -45,7 +45,12 @@ Result<ServedStore> serve_store(const Agent& agent) {
   options.host = agent.plan.host;
   options.pid = place.agent_pid;
   options.bind_address = place.store_host;
-  if (Fleet* const fleet = agent.fleet.get(); fleet != nullptr) {
+  Fleet* const fleet = agent.fleet.get();
+  options.on_silent = [lost = &agent.lost_ranks, fleet, attempt = place.attempt](int32_t rank) {
+    lost->note(attempt, rank);
+    if (fleet != nullptr) fleet->tell_silent(attempt, rank);
+  };
+  if (fleet != nullptr) {
     options.bind_address = fleet->bind_address();
     options.on_heed = [fleet, attempt = place.attempt] { fleet->tell_heed(attempt); };
   }
@@ -266,7 +271,7 @@ Status cannot_start(Agent* agent, const Status& status, int code) {
   return {};
 }
 
-FleetOptions fleet_options(const Agent& agent) {
+FleetOptions fleet_options(Agent& agent) {
   FleetOptions options;
   options.node = agent.node;
   options.local_size = agent.local_size;
@@ -280,6 +285,7 @@ FleetOptions fleet_options(const Agent& agent) {
   options.settle_timeout_ms = agent.plan.grace_ms + kSettleMs;
   options.heartbeat_ms = agent.config.integer("heartbeat.interval_ms");
   options.others_go_on = !agent.options.end_on_failure;
+  options.lost_ranks = &agent.lost_ranks;
   options.heartbeat_timeout_ms = agent.config.integer("heartbeat.timeout_ms");
   options.logger = std::make_shared<Logger>();
   return options;

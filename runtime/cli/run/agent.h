@@ -36,6 +36,7 @@ struct Agent {
   const NodePlace node;
   SupervisorPlan plan;
   OutputOptions output;
+  LostRanks lost_ranks;             // outlives who notes there: the store and the fleet
   ReservedPort master;              // with one node or on node 0
   ReservedPort ras;                 // of NCCL's service on this node
   std::unique_ptr<net::Loop> loop;  // of the fleet
@@ -55,7 +56,7 @@ Status raise_open_files(const rlimit& before, int local_size, int connections);
 Status cannot_start(Agent* agent, const Status& status, int code = kExitFailure);
 
 /// As this agent introduces itself.
-FleetOptions fleet_options(const Agent& agent);
+FleetOptions fleet_options(Agent& agent);
 /// The ranks' place follows from it.
 void take_fleet(Agent* agent, std::unique_ptr<Fleet> fleet);
 

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/run/processes.h"
 #include "cli/run/supervisor.h"
+#include "store/text.h"
 
 namespace dt::cli {
 namespace {
@@ -158,6 +159,7 @@ void Supervisor::reap() {
     on_first_failure(killed != failed.end() ? *killed : failed.front());
   }
   note_empty_groups();
+  await_lost();
   if (phase_ == Phase::kSweeping) sweep(sweep_signal_ == SIGKILL);
 }
 
@@ -182,7 +184,7 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
     return;
   }
   failed->push_back(rank);
-  if (!plan_.end_on_failure) {
+  if (!plan_.end_on_failure && !(lost_.count(rank) != 0 && all_ended())) {
     output_.message(
         "dt run: " + first_failure_line(plan_.place.first_rank + rank, end, plan_.host) +
         "; the others go on");
@@ -204,6 +206,40 @@ void Supervisor::end_ranks(int64_t term_after_ms) {
   if (stop_signal_ != 0) return;  // all are ending as they were asked to, in their own time
   term_at_ = term_at_.earlier(Deadline::after_ms(term_after_ms));
   kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));
+}
+
+void Supervisor::note_lost() {
+  for (const int world_rank : plan_.lost_ranks->take(plan_.place.attempt)) {
+    const int rank = world_rank - plan_.place.first_rank;
+    if (rank < 0 || rank >= static_cast<int>(ends_.size())) continue;  // of another node
+    RankEnd& end = ends_[static_cast<size_t>(rank)];
+    if (end.has_ended() || !lost_.insert(rank).second) continue;
+    end.lost_ns = monotonic_ns();
+  }
+  await_lost();
+}
+
+/// A rank that is stopped would never end. Once only such ranks are left here, and nothing else
+/// ends them, they get the grace.
+void Supervisor::await_lost() {
+  if (phase_ != Phase::kRunning || !kill_at_.is_never() || !kill_lost_at_.is_never()) return;
+  std::vector<int> left;
+  for (size_t rank = 0; rank < ends_.size(); ++rank) {
+    if (!ends_[rank].has_ended()) left.push_back(static_cast<int>(rank));
+  }
+  if (left.empty()) return;
+  if (!std::all_of(left.begin(), left.end(), [&](int rank) { return lost_.count(rank) != 0; })) {
+    return;
+  }
+  kill_lost_at_ = Deadline::after_ms(plan_.grace_ms);
+  for (const int rank : left) {
+    output_.message(
+        format("dt run: rank %d (host %s pid %d) gave no sign of life, the job goes on without "
+               "it, and no other rank is left on this host: it gets SIGKILL in %s",
+               plan_.place.first_rank + rank, plan_.host.c_str(),
+               static_cast<int>(ends_[static_cast<size_t>(rank)].pid),
+               store::seconds_text(plan_.grace_ms).c_str()));
+  }
 }
 
 // ---- what is told ----
@@ -228,7 +264,8 @@ std::vector<Candidate> Supervisor::candidates() const {
     if (!end.failed() || end.ended_ns > ending_ns_ + kSettleNs) continue;
     Candidate candidate;
     candidate.index = static_cast<int>(i);
-    candidate.killed = end.killed_by(SIGKILL) && end.ended_ns < killed_ns_;
+    candidate.killed =
+        end.killed_by(SIGKILL) && end.ended_ns < killed_ns_ && lost_.count(candidate.index) == 0;
     candidate.tail = lines_that_fit(output_.tail(candidate.index), &room);
     found.push_back(std::move(candidate));
   }
@@ -266,6 +303,13 @@ void Supervisor::check_deadlines() {
   if (kill_at_.passed()) {
     term_at_ = kill_at_ = Deadline::never();
     signal_groups(SIGKILL);
+  }
+  if (kill_lost_at_.passed()) {
+    kill_lost_at_ = Deadline::never();
+    for (const int rank : lost_) {
+      const RankEnd& end = ends_[static_cast<size_t>(rank)];
+      if (!end.has_ended()) kill(-end.pid, SIGKILL);
+    }
   }
   if (pass_on_at_.passed()) {
     pass_on_at_ = Deadline::never();
@@ -327,7 +371,7 @@ void Supervisor::sweep(bool send) {
     if (send) kill(pid, sweep_signal_);
   }
   if (anybody) return;
-  pass_on_at_ = term_at_ = kill_at_ = sweep_until_ = Deadline::never();
+  pass_on_at_ = term_at_ = kill_at_ = kill_lost_at_ = sweep_until_ = Deadline::never();
   phase_ = Phase::kDraining;
 }
 

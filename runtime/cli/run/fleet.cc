@@ -77,6 +77,12 @@ void Fleet::note_lost(State& state, const store::Failure& failure) const {
 void Fleet::hear(const store::Failure& failure) {
   const std::optional<Word> word = parse_word(failure.scope);
   if (!word && !failure.scope.empty()) return report_nonsense(failure.scope);
+  if (word && word->silent_attempt) {
+    if (options_.lost_ranks != nullptr) {
+      options_.lost_ranks->note(*word->silent_attempt, word->silent_rank);
+    }
+    return;
+  }
   state_.with([&](State& state) {
     if (failure.scope.empty() && failure.info.code == Code::kPeerLost) {
       note_lost(state, failure);
@@ -129,6 +135,10 @@ void Fleet::tell_failure(int attempt, int rank) {
 void Fleet::tell_heed(int attempt) {
   state_.with([&](State& state) { state.heeding_attempt = attempt; });
   member_->report_failure_soon(format("heed/%d", attempt), {}, [] {});
+}
+
+void Fleet::tell_silent(int attempt, int rank) {
+  member_->report_failure_soon(format("silent/%d/%d", attempt, rank), {}, [] {});
 }
 
 bool Fleet::heeded(int attempt) const {

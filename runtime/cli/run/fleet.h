@@ -17,6 +17,7 @@
 #include "base/wait.h"
 #include "cli/run/fd.h"
 #include "cli/run/fleet_words.h"
+#include "cli/run/lost_ranks.h"
 #include "cli/run/node_place.h"
 #include "cli/run/outcome.h"
 #include "net/loop.h"
@@ -43,6 +44,8 @@ struct FleetOptions {
   LoggerPtr logger;                  ///< may be null
   int64_t heartbeat_ms = 0;          ///< signs of life between the agents; node 0's counts; 0: none
   int64_t heartbeat_timeout_ms = 0;  ///< after such a silence a node counts as lost; likewise
+
+  LostRanks* lost_ranks = nullptr;  ///< hears of those of all nodes; may be null
 
   bool others_go_on = false;  ///< after the failure of a rank; node 0's counts
   // Of agents that may go on with another attempt when a node is lost.
@@ -80,7 +83,8 @@ struct FleetNews {
 /// 0 that is silent. The loop's thread gives them, which no output and no rank holds up. News come
 /// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT"
 /// for a signal to an agent, "heed/ATTEMPT" when a rank of it ends where it is asked to stop,
-/// "regroup/ATTEMPT" to make room for a node.
+/// "silent/ATTEMPT/RANK" for a rank that is taken for lost, "regroup/ATTEMPT" to make room for a
+/// node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -116,7 +120,9 @@ class Fleet {
   void tell_failure(int attempt, int rank);
   /// Node 0: a rank ends where the store asks it to stop. Any thread; does not wait.
   void tell_heed(int attempt);
-  /// Whether that was told.
+  /// Node 0: the store took a rank for lost because it was silent. Any thread; does not wait.
+  void tell_silent(int attempt, int rank);
+  /// Whether a heed was told.
   bool heeded(int attempt) const;
   /// A signal came to this agent for the `count`th time. Before it is passed on: what fails from
   /// then on is its effect.

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <utility>
 
 #include "base/number.h"
 #include "store/protocol.h"
@@ -18,6 +19,17 @@ bool is_port(int number) { return number >= 0 && number <= UINT16_MAX; }
 std::optional<int> attempt_behind(std::string_view prefix, std::string_view scope) {
   if (scope.substr(0, prefix.size()) != prefix) return std::nullopt;
   return parse_number<int>(scope.substr(prefix.size())).value_or(-1);
+}
+
+/// "PREFIX/7/8": 7 and 8. Absent: something else.
+std::optional<std::pair<int, int>> two_numbers_behind(std::string_view prefix,
+                                                      std::string_view scope) {
+  const size_t slash = scope.rfind('/');
+  if (scope.substr(0, prefix.size()) != prefix || slash < prefix.size()) return std::nullopt;
+  const auto first = parse_number<int>(scope.substr(prefix.size(), slash - prefix.size()));
+  const auto second = parse_number<int>(scope.substr(slash + 1));
+  if (!first || !second) return std::nullopt;
+  return std::pair(*first, *second);
 }
 
 }  // namespace
@@ -49,14 +61,16 @@ std::optional<Word> parse_word(std::string_view scope) {
   for (const auto& attempt : {word.failed_attempt, word.heeding_attempt, word.regroup_attempt}) {
     if (attempt) return *attempt >= 0 ? std::optional(word) : std::nullopt;
   }
-  constexpr std::string_view kStop = "stop/";
-  const size_t slash = scope.rfind('/');
-  if (scope.substr(0, kStop.size()) != kStop || slash < kStop.size()) return std::nullopt;
-  const auto signal = parse_number<int>(scope.substr(kStop.size(), slash - kStop.size()));
-  const auto count = parse_number<int>(scope.substr(slash + 1));
-  if (!signal || *signal < 1 || *signal >= NSIG || !count || *count < 1) return std::nullopt;
-  word.signal = *signal;
-  word.count = *count;
+  if (const auto silent = two_numbers_behind("silent/", scope)) {
+    if (silent->first < 0 || silent->second < 0) return std::nullopt;
+    word.silent_attempt = silent->first;
+    word.silent_rank = silent->second;
+    return word;
+  }
+  const auto stop = two_numbers_behind("stop/", scope);
+  if (!stop || stop->first < 1 || stop->first >= NSIG || stop->second < 1) return std::nullopt;
+  word.signal = stop->first;
+  word.count = stop->second;
   return word;
 }
 

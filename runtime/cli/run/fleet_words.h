@@ -23,12 +23,14 @@ std::string encode(const Endpoints& endpoints);
 /// False: the bytes are no such thing, or no addresses.
 bool decode(std::string_view bytes, Endpoints* out);
 
-/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT", "regroup/ATTEMPT" or
-/// "stop/SIGNAL/COUNT".
+/// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT", "regroup/ATTEMPT",
+/// "silent/ATTEMPT/RANK" or "stop/SIGNAL/COUNT".
 struct Word {
   std::optional<int> failed_attempt;
   std::optional<int> heeding_attempt;
   std::optional<int> regroup_attempt;
+  std::optional<int> silent_attempt;  ///< in which `silent_rank` was taken for lost
+  int silent_rank = -1;
   int signal = 0;
   int count = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxLineBytes = 1 << 20;
 constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds 32 MiB
 constexpr size_t kLengthBytes = 4;       // before each line
-constexpr size_t kEndBytes = 4 + 8 + 8 + 4;
+constexpr size_t kEndBytes = 4 + 8 + 8 + 8 + 4;
 constexpr size_t kCandidateBytes = 4 + 1 + 4;
 constexpr int kRestartBit = 1;
 constexpr int kRegroupBit = 2;
@@ -86,8 +86,8 @@ std::vector<RankEnd> all_ends(const std::vector<NodeEnds>& nodes) {
   return all;
 }
 
-/// A rank ended well, and after all those that failed. The clocks of hosts differ, so times count
-/// from the start of the ranks of a node.
+/// A rank ended well, and after all those that failed; whoever was lost had failed then. The clocks
+/// of hosts differ, so times count from the start of the ranks of a node.
 bool ended_well_without_them(const std::vector<NodeEnds>& nodes) {
   int64_t good_ns = -1;
   int64_t failed_ns = -1;
@@ -96,7 +96,8 @@ bool ended_well_without_them(const std::vector<NodeEnds>& nodes) {
     for (const RankEnd& end : node.ends) start_ns = std::min(start_ns, end.started_ns);
     for (const RankEnd& end : node.ends) {
       int64_t& last_ns = end.failed() ? failed_ns : good_ns;
-      if (end.has_ended()) last_ns = std::max(last_ns, end.ended_ns - start_ns);
+      const int64_t end_ns = end.failed() && end.lost_ns != 0 ? end.lost_ns : end.ended_ns;
+      if (end.has_ended()) last_ns = std::max(last_ns, end_ns - start_ns);
     }
   }
   return good_ns > failed_ns;
@@ -223,7 +224,8 @@ std::string encode(const NodeEnds& ends) {
   writer.i32(ends.node).text(ends.host).i32(ends.first_rank);
   writer.u32(static_cast<uint32_t>(ends.ends.size()));
   for (const RankEnd& end : ends.ends) {
-    writer.i32(end.pid).i64(end.started_ns).i64(end.ended_ns).i32(end.wait_status);
+    writer.i32(end.pid).i64(end.started_ns).i64(end.ended_ns);
+    writer.i32(end.wait_status).i64(end.lost_ns);
   }
   writer.text(ends.start_error)
       .i32(ends.start_code)
@@ -249,6 +251,7 @@ bool decode(std::string_view bytes, NodeEnds* out) {
     end.started_ns = reader.i64();
     end.ended_ns = reader.i64();
     end.wait_status = reader.i32();
+    end.lost_ns = reader.i64();
   }
   out->start_error = reader.text(kMaxLineBytes);
   out->start_code = reader.i32();
@@ -266,7 +269,7 @@ bool decode(std::string_view bytes, NodeEnds* out) {
                   out->first < size && out->stop_signal >= 0 && out->stop_signal < NSIG &&
                   is_exit_code(out->start_code);
   for (const RankEnd& end : out->ends) {
-    in_range = in_range && end.started_ns >= 0 && end.ended_ns >= 0;
+    in_range = in_range && end.started_ns >= 0 && end.ended_ns >= 0 && end.lost_ns >= 0;
   }
   for (Candidate& candidate : out->candidates) {
     candidate.index = reader.i32();

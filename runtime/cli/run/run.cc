@@ -27,6 +27,7 @@ void settle_options(Agent* agent) {
   plan.grace_ms = options.grace_ms.value_or(config.integer("run.grace_ms"));
   if (options.grace_ms || config.given("run.grace_ms")) plan.stop_grace_ms = plan.grace_ms;
   plan.end_on_failure = options.end_on_failure;
+  plan.lost_ranks = &agent->lost_ranks;
   plan.heed_ms = config.integer("run.stop_grace_ms");
   plan.place.local_size = agent->local_size;
   plan.place.world_size = agent->local_size;

@@ -129,6 +129,9 @@ void Supervisor::build_poll_set() {
   if (plan_.fleet != nullptr) {
     watch(plan_.fleet->wake_fd(), POLLIN, {Watched::kFleet, -1, Stream::kStdout});
   }
+  if (plan_.lost_ranks != nullptr) {
+    watch(plan_.lost_ranks->wake_fd(), POLLIN, {Watched::kLost, -1, Stream::kStdout});
+  }
   watch(stdin_relay_.read_fd(), POLLIN, {Watched::kStdinRead, 0, Stream::kStdout});
   watch(stdin_relay_.write_fd(), POLLOUT, {Watched::kStdinWrite, 0, Stream::kStdout});
   for (const Stream stream : kStreams) {
@@ -143,7 +146,8 @@ void Supervisor::build_poll_set() {
 int Supervisor::poll_timeout_ms() const {
   const bool can_drain = output_.accepts(Stream::kStdout) && output_.accepts(Stream::kStderr);
   if (phase_ == Phase::kDraining && can_drain) return 0;
-  const Deadline next = pass_on_at_.earlier(term_at_).earlier(kill_at_).earlier(sweep_until_);
+  const Deadline next =
+      pass_on_at_.earlier(term_at_).earlier(kill_at_).earlier(kill_lost_at_).earlier(sweep_until_);
   if (phase_ == Phase::kRunning && all_ended()) return 0;
   if (next.is_never()) return -1;  // the ranks decide, or the other nodes
   return static_cast<int>(std::clamp<int64_t>(next.remaining_ms(), 0, INT_MAX));
@@ -157,6 +161,7 @@ void Supervisor::handle(const Watched& watched) {
     case Watched::kStdinWrite: stdin_relay_.on_writable(); break;
     case Watched::kRankStream: read_stream(watched.rank, watched.stream); break;
     case Watched::kFleet: handle_news(); break;
+    case Watched::kLost: note_lost(); break;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "cli/run/environment.h"
 #include "cli/run/fleet.h"
 #include "cli/run/guardian.h"
+#include "cli/run/lost_ranks.h"
 #include "cli/run/outcome.h"
 #include "cli/run/output.h"
 #include "cli/run/report.h"
@@ -45,7 +46,8 @@ struct SupervisorPlan {
   int64_t heed_ms = 0;
   /// What the job's store saw fail first. Any time, any thread.
   FirstTold first_failure;
-  Fleet* fleet = nullptr;  ///< the other nodes; null with one node
+  LostRanks* lost_ranks = nullptr;  ///< of the job's store; null: nobody tells
+  Fleet* fleet = nullptr;           ///< the other nodes; null with one node
   /// A signal that came before this attempt: no rank is started, the others are told.
   int stop_signal = 0;
   bool stopped_here = false;  ///< it came to this agent
@@ -78,7 +80,7 @@ class Supervisor {
   };
   // What an entry of the poll set belongs to.
   struct Watched {
-    enum Kind { kSignals, kSink, kStdinRead, kStdinWrite, kRankStream, kFleet } kind;
+    enum Kind { kSignals, kSink, kStdinRead, kStdinWrite, kRankStream, kFleet, kLost } kind;
     int rank;
     Stream stream;
   };
@@ -107,6 +109,8 @@ class Supervisor {
   void on_first_failure(int rank);
   void end_ranks(int64_t term_after_ms);
   void handle_news();
+  void note_lost();
+  void await_lost();
   void stop_ranks(int signal, bool at_once);
   void check_deadlines();
   void signal_groups(int signal);
@@ -148,6 +152,8 @@ class Supervisor {
   Deadline pass_on_at_ = Deadline::never();  // the stop signal that was kept from the ranks
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
+  std::set<int> lost_;  // local ranks that the job goes on without, though they lived
+  Deadline kill_lost_at_ = Deadline::never();
   int64_t killed_ns_ = INT64_MAX;  // when we first sent a SIGKILL to all
   Deadline sweep_until_ = Deadline::never();
   int sweep_signal_ = 0;      // SIGTERM first after a clean end, else SIGKILL

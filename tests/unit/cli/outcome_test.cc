@@ -364,9 +364,29 @@ TEST_CASE("addresses and words of other agents are read only where they make sen
   CHECK(parse_word("heed/0")->heeding_attempt == 0);
   CHECK(parse_word("stop/15/2")->signal == 15);
   CHECK(parse_word("stop/15/2")->count == 2);
-  for (const char* text : {"", "end", "end/", "end/-1", "end/x", "heed/-1", "heed/99999999999",
-                           "stop/", "stop/15", "stop/15/", "stop/0/1", "stop/65/1", "stop/15/0",
-                           "stop//1", "stop/15/1/1", "halt/1", "end/1 "}) {
+  CHECK(parse_word("silent/3/12")->silent_attempt == 3);
+  CHECK(parse_word("silent/3/12")->silent_rank == 12);
+  for (const char* text : {"",
+                           "end",
+                           "end/",
+                           "end/-1",
+                           "end/x",
+                           "heed/-1",
+                           "heed/99999999999",
+                           "stop/",
+                           "stop/15",
+                           "stop/15/",
+                           "stop/0/1",
+                           "stop/65/1",
+                           "stop/15/0",
+                           "stop//1",
+                           "stop/15/1/1",
+                           "halt/1",
+                           "end/1 ",
+                           "silent/1",
+                           "silent/-1/2",
+                           "silent/1/-2",
+                           "silent/1/2/3"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_word(text).has_value());
   }
