@@ -90,7 +90,8 @@ class ConfigLoader {
   Status apply(const File& file) {
     const auto read = config::read_file(file.path, file.shown, file.policy);
     if (!read.ok()) return *file.named_by ? read.status().within(file.named_by) : read.status();
-    const std::optional<std::string>& text = read.value();
+    if (!read.value().warning.empty()) config_.warn(read.value().warning);
+    const std::optional<std::string>& text = read.value().text;
     if (!text) return {};
     DT_TRY_VALUE(const config::FileContent content,
                  config::parse_toml(options_.keys, *text, file.shown, file.rights));

@@ -41,17 +41,17 @@ Status check_kind(const struct stat& facts, const std::string& shown) {
   return {};
 }
 
-Status check_trust(const struct stat& facts, const std::string& shown) {
-  if (facts.st_uid != 0 && facts.st_uid != geteuid()) {
-    return failed(shown, format("belongs to user %u; a dt.toml in the working directory must "
-                                "belong to you (user %u) or root. If you trust it, set "
-                                "DT_CONFIG=./dt.toml or copy it; else remove it",
-                                facts.st_uid, geteuid()));
-  }
-  if ((facts.st_mode & S_IWOTH) != 0) {
-    return failed(shown, "can be written by everybody; run: chmod o-w " + shown);
-  }
-  return {};
+bool is_trusted(const struct stat& facts) { return facts.st_uid == 0 || facts.st_uid == geteuid(); }
+
+/// Not an error: in a folder such as /tmp anybody could stop everybody's jobs.
+FileText passed_over(const struct stat& facts, const std::string& shown) {
+  FileText file;
+  file.warning = format(
+      "%s in the working directory is not read: it belongs to user %u, and must belong to this "
+      "user (%u) or to root; if you trust it, set DT_CONFIG=./%s, otherwise start in another "
+      "directory or remove it",
+      shown.c_str(), facts.st_uid, geteuid(), shown.c_str());
+  return file;
 }
 
 }  // namespace
@@ -61,8 +61,12 @@ bool is_out_of_reach(const std::string& path) {
   return lstat(path.c_str(), &facts) != 0 && errno == EACCES;
 }
 
-Result<std::optional<std::string>> read_file(const std::string& path, const std::string& shown,
-                                             FilePolicy policy) {
+Result<FileText> read_file(const std::string& path, const std::string& shown, FilePolicy policy) {
+  // Before it is opened, because it may be a link, a FIFO or a device.
+  struct stat entry {};
+  if (policy.check_owner && lstat(path.c_str(), &entry) == 0 && !is_trusted(entry)) {
+    return passed_over(entry, shown);
+  }
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) {
@@ -72,20 +76,23 @@ Result<std::optional<std::string>> read_file(const std::string& path, const std:
       return failed(shown, "is a symbolic link to a file that does not exist; mend or remove it");
     }
     const bool absent = error == ENOENT || error == ENOTDIR;
-    if (absent && !policy.must_exist) return std::optional<std::string>();
+    if (absent && !policy.must_exist) return FileText();
     return failed(shown, "cannot be read: " + errno_text(error));
   }
   struct stat facts {};
   if (fstat(file.get(), &facts) != 0) {
     return failed(shown, "cannot be read: " + errno_text(errno));
   }
+  if (policy.check_owner && !is_trusted(facts)) return passed_over(facts, shown);
   DT_TRY(check_kind(facts, shown));
-  if (policy.check_owner) DT_TRY(check_trust(facts, shown));
+  if (policy.check_owner && (facts.st_mode & S_IWOTH) != 0) {
+    return failed(shown, "can be written by everybody; run: chmod o-w " + shown);
+  }
   std::string text;
   char buffer[16384];
   for (;;) {
     const ssize_t got = read(file.get(), buffer, sizeof buffer);
-    if (got == 0) return std::optional<std::string>(std::move(text));
+    if (got == 0) return FileText{std::move(text), {}};
     if (got < 0) {
       if (errno == EINTR) continue;
       return failed(shown, "cannot be read: " + errno_text(errno));

@@ -33,8 +33,11 @@ rebuild = false
   it is a warning. Unknown `DT_*` variables are ignored: other software sets some.
 - Bytes and milliseconds are plain decimal integers, without a unit. An empty variable counts as not
   set.
-- `./dt.toml` must belong to the user or to root and must not be writable by everybody. A working
-  directory or `~/.config/dt` that the user may not search is passed over with a warning.
+- `./dt.toml` counts only if it belongs to the user or to root. Another user's is not read, whatever
+  it is, but does not stop the job either: in a directory such as /tmp anybody can put one. A warning
+  names the owner. If everybody can write the user's own, that is an error. `DT_CONFIG` names a file
+  that is trusted whoever owns it.
+- A working directory or `~/.config/dt` that the user may not search is passed over with a warning.
 - `/etc/dt/dt.toml` can lock keys that it sets: `lock = ["reducer.bucket_cap_bytes"]`. Another value
   from elsewhere is then ignored with a warning.
 - *Ranks* says what the ranks of a job must agree on: **equal** settings are compared in the join and

@@ -140,8 +140,8 @@ Status check_regular(const std::string& path) {
 
 Result<std::string> text_of_file(const std::string& path) {
   DT_TRY(check_regular(path));
-  DT_TRY_VALUE(const auto text, config::read_file(path, path, {}));
-  return text.value_or("");
+  DT_TRY_VALUE(const auto file, config::read_file(path, path, {}));
+  return file.text.value_or("");
 }
 
 /// What a link leads to, so that the link stays; the path itself where nothing is.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "../as_other_user.h"
@@ -244,14 +247,54 @@ TEST_CASE("Config: ./dt.toml must be ours") {
   REQUIRE(chmod(tree.path("cwd/dt.toml").c_str(), 0646) == 0);
   CHECK(tree.error() == "dt.toml: can be written by everybody; run: chmod o-w dt.toml");
   CHECK(tree.load({{"DT_CONFIG", "dt.toml"}}).ok());  // named on purpose
-  REQUIRE(chmod(tree.path("cwd/dt.toml").c_str(), 0644) == 0);
-  if (chown(tree.path("cwd/dt.toml").c_str(), 4242, static_cast<gid_t>(-1)) == 0) {
-    CHECK(contains(tree.error(),
-                   "dt.toml: belongs to user 4242; a dt.toml in the working "
-                   "directory must belong to you (user 0) or root."));
-  } else {
+}
+
+TEST_CASE("Config: another user's ./dt.toml is not read, and stops nobody") {
+  const TempTree tree;
+  const std::string path = tree.path("cwd/dt.toml");
+  tree.write("cwd/dt.toml", "run.show_lines = 7\n");
+  const auto give_away = [&] { return lchown(path.c_str(), 4242, static_cast<gid_t>(-1)) == 0; };
+  if (!give_away()) {
     MESSAGE("not root: the owner is not tested");
+    return;
   }
+  const auto is_passed_over = [&] {
+    const auto config = tree.load();
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    CHECK(config.value().integer("run.show_lines") == 30);
+    CHECK(config.value().warnings() ==
+          std::vector<std::string>{
+              "dt.toml in the working directory is not read: it belongs to user 4242, and must "
+              "belong to this user (0) or to root; if you trust it, set DT_CONFIG=./dt.toml, "
+              "otherwise start in another directory or remove it"});
+  };
+  is_passed_over();
+  REQUIRE(chmod(path.c_str(), 0666) == 0);
+  is_passed_over();
+  CHECK(tree.load({{"DT_CONFIG", "dt.toml"}}).value().integer("run.show_lines") == 7);
+  // A link of the user's own that leads to it.
+  REQUIRE(rename(path.c_str(), (path + ".other").c_str()) == 0);
+  REQUIRE(symlink("dt.toml.other", path.c_str()) == 0);
+  is_passed_over();
+  // Things that would be errors, were they the user's own.
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(symlink("nowhere", path.c_str()) == 0);
+  REQUIRE(give_away());
+  is_passed_over();
+  REQUIRE(unlink(path.c_str()) == 0);
+  tree.write("cwd/own.toml", "run.show_lines = 8\n");
+  REQUIRE(symlink("own.toml", path.c_str()) == 0);  // a stranger does not choose what is read
+  REQUIRE(give_away());
+  is_passed_over();
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(mkfifo(path.c_str(), 0666) == 0);
+  REQUIRE(give_away());
+  is_passed_over();
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(mkdir(path.c_str(), 0777) == 0);
+  REQUIRE(give_away());
+  is_passed_over();
+  REQUIRE(rmdir(path.c_str()) == 0);
 }
 
 TEST_CASE("Config: ./dt.toml cannot set guarded keys, other files can") {
