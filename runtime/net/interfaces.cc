@@ -130,6 +130,10 @@ bool is_loopback(const Address& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
 }
 
+bool is_loopback_down(int error, const Address& to) {
+  return error == ENETUNREACH && is_loopback(to);
+}
+
 bool means_loopback(const std::string& host) {
   const auto literal = literal_address(host, 0);
   return literal.ok() ? is_loopback(literal.value()) : host == "localhost";

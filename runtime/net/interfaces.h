@@ -24,6 +24,10 @@ std::vector<std::string> interface_texts(const std::vector<Interface>& interface
 std::string interfaces_text(const std::vector<Interface>& interfaces);
 
 bool is_loopback(const Address& address);
+/// Whether `error` of a connection to `to` means that this host's loopback interface is down.
+bool is_loopback_down(int error, const Address& to);
+inline constexpr const char* kLoopbackDown =
+    "the loopback interface of this host is down; run: ip link set lo up";
 /// Whether who writes `host` means loopback: a literal of it, or localhost. A host's own name may
 /// lead there too, in its own /etc/hosts (Debian has 127.0.1.1), but means the host.
 bool means_loopback(const std::string& host);

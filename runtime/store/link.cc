@@ -194,15 +194,14 @@ void Link::closed(int error) {
                                : "lost the connection (" + errno_text(error) + ")");
     return;
   }
-  const bool is_down = error == ENETUNREACH && net::is_loopback(addresses_[next_address_ - 1]);
+  const bool is_down = net::is_loopback_down(error, addresses_[next_address_ - 1]);
   only_local_ = only_local_ && is_down;
   if (next_address_ < addresses_.size()) {
     dial_next();
   } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
     fail_greeting(connection_problem(error));
   } else {
-    end_try(is_down ? "the loopback interface of this host is down; run: ip link set lo up"
-                    : connection_problem(error));
+    end_try(is_down ? net::kLoopbackDown : connection_problem(error));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "net/address.h"
+#include "net/interfaces.h"
 #include "net/tcp.h"
 #include "store/protocol.h"
 #include "store/text.h"
@@ -46,7 +47,7 @@ std::vector<std::string> named(const std::vector<std::string>& wire_keys,
 
 }  // namespace
 
-// Written on the loop's thread: `is_open` before `begun`, `status` and `reply` before `done`.
+// Written on the loop's thread: `is_open` before `begun`, the rest before `done`.
 struct TorchClient::Call {
   Call(std::string asked, std::string shape) : bytes(std::move(asked)), reply(std::move(shape)) {}
 
@@ -54,7 +55,8 @@ struct TorchClient::Call {
   TorchReply reply;
   bool alone = false;  ///< on a new connection, closed afterwards
   bool is_open = false;
-  Event begun;  ///< there is a connection, or the call has failed
+  bool only_local = false;  ///< failed by what keeps only this host from connecting
+  Event begun;              ///< there is a connection, or the call has failed
   Event done;
   Status status;
 };
@@ -83,6 +85,7 @@ class TorchClient::Impl : public std::enable_shared_from_this<TorchClient::Impl>
     std::vector<net::Address> addresses;
     size_t next = 0;
     bool open = false;
+    bool only_local = true;  // so far no address failed by what may lie elsewhere
   };
 
   void dial(uint64_t id);
@@ -124,6 +127,7 @@ void TorchClient::Impl::begin(const std::shared_ptr<Call>& call) {
                  const auto impl = weak.lock();
                  if (impl == nullptr || impl->lines_.count(id) == 0) return;
                  if (!found.ok()) {
+                   impl->lines_[id].only_local = false;
                    impl->closed(id, found.status().message());
                    return;
                  }
@@ -146,13 +150,22 @@ void TorchClient::Impl::dial(uint64_t id) {
   events.on_close = [weak, id](int error) {
     const auto impl = weak.lock();
     if (impl == nullptr || impl->lines_.count(id) == 0) return;
-    const Line& ended = impl->lines_[id];
+    Line& ended = impl->lines_[id];
+    const bool is_down = net::is_loopback_down(error, ended.addresses[ended.next - 1]);
+    ended.only_local = ended.only_local && !ended.open && is_down;
     if (!ended.open && ended.next < ended.addresses.size()) return impl->dial(id);
-    impl->closed(id, error == 0 ? "it closed the connection" : errno_text(error));
+    impl->closed(id, is_down      ? net::kLoopbackDown
+                     : error == 0 ? "it closed the connection"
+                                  : errno_text(error));
   };
   auto dialled = net::Connection::dial(loop_, line.addresses[line.next++], std::move(events));
-  if (!dialled.ok()) return closed(id, dialled.status().message());
-  line.connection = std::move(dialled).value();
+  if (dialled.ok()) {
+    line.connection = std::move(dialled).value();
+  } else if (line.next < line.addresses.size()) {
+    dial(id);
+  } else {
+    closed(id, dialled.status().message());
+  }
 }
 
 void TorchClient::Impl::opened(uint64_t id) {
@@ -194,8 +207,9 @@ void TorchClient::Impl::closed(uint64_t id, const std::string& reason) {
   const Line line = std::move(found->second);
   lines_.erase(found);
   if (line.call == nullptr) return;
-  finish(line.call.get(), Status(Code::kSystem, format("%s: %s; look whether its process has ended",
-                                                       text.c_str(), reason.c_str())));
+  line.call->only_local = line.only_local && !line.open;
+  const char* advice = line.call->only_local ? "" : "; look whether its process has ended";
+  finish(line.call.get(), Status(Code::kSystem, text + ": " + reason + advice));
 }
 
 void TorchClient::Impl::abandon(const std::shared_ptr<Call>& call) {
@@ -295,7 +309,14 @@ Status TorchClient::find_dialect(const Wait& wait) {
     loop_->post([impl = impl_, call] { impl->abandon(call); });
     if (wait.interrupted()) return wait.interrupt->status();
     // A try that the deadline cut off says less than the one before.
-    if (call->done.is_set()) last = call->status.message();
+    if (call->done.is_set()) {
+      if (call->only_local) return call->status;  // as it will be the next time
+      last = call->status.message();
+      if (impl_->options.logger) {
+        impl_->options.logger->log(LogLevel::kDebug, "store: try %d failed: %s", tries,
+                                   last.c_str());
+      }
+    }
     std::uniform_int_distribution<int64_t> jitter(delay_ms / 2, delay_ms);
     const Deadline again = Deadline::after_ms(jitter(random));
     (void)never.wait({wait.deadline.earlier(again), wait.interrupt});

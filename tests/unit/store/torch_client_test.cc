@@ -2,6 +2,9 @@
 // dt as a client of stores that PyTorch serves. 1.13 itself is met in the multiprocess tests.
 #include "store/torch_client.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <map>
 
 #include "fixture.h"
@@ -252,6 +255,26 @@ TEST_CASE("torch client: what is no store of PyTorch is told so, in time") {
   CHECK(absent.message().find("no store within 0.2 s (") == 0);
   INFO(absent.message());
   CHECK(absent.message().find("efused") != std::string::npos);
+}
+
+TEST_CASE("torch client: what only this host keeps from connecting fails at once, and says what") {
+  auto loop = std::move(net::Loop::start()).value();
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int free_fd = dup(STDIN_FILENO);
+  REQUIRE(free_fd >= 0);
+  close(free_fd);
+  rlimit fewer = before;
+  fewer.rlim_cur = static_cast<rlim_t>(free_fd);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &fewer) == 0);
+  const Status full =
+      TorchClient::connect(loop.get(), {"127.0.0.1", 1, nullptr}, patiently()).status();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(full.code() == Code::kSystem);
+  INFO(full.message());
+  CHECK(full.message().find("PyTorch's store at 127.0.0.1:1: cannot connect to 127.0.0.1:1: Too "
+                            "many open files; ") == 0);
+  CHECK(full.message().find("look whether its process has ended") == std::string::npos);
 }
 
 TEST_CASE("torch client: a store that ends fails the calls, with its address") {
