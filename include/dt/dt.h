@@ -385,8 +385,10 @@ static inline void dt_place_init(dt_place* place) {
  * Collective: every rank of the job calls it. Returns when all ranks are there. A process that
  * nobody launched becomes rank 0 of 1 and opens no socket. Several jobs can live in one process,
  * and threads can be ranks: give each its own config with job.rank, job.world_size,
- * job.master_addr, job.master_port (see dt_store_serve()). The store of `dt run` serves one job for
- * each attempt: a second dt_init() there is DT_ERR_CONFIG at once.
+ * job.master_addr, job.master_port (see dt_store_serve()). Under `dt run` the same ranks can make
+ * one job after the other: the next dt_init() waits until all ranks have left the job before by
+ * dt_finalize(), and finds none of its keys. After a death or dt_abort() it is DT_ERR_CONFIG at
+ * once.
  * @param config  borrowed during the call; NULL: dt_config_create(NULL).
  * @param out_job gives the handle; dt_finalize(), then dt_job_destroy().
  * @return DT_OK; DT_ERR_CONFIG: bad settings, or refused with both sides named (foreign job, stale

@@ -42,8 +42,9 @@ Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
     if (one_job && operation == store::kRankOver) {
       ErrorInfo info = refused.info();
       info.message +=
-          "; dt run makes one job for each attempt: keep that job until the process ends, or let "
-          "rank 0 serve the next one with dt_store_serve()";
+          "; under dt run a rank may join another job of the same attempt after all ranks have "
+          "left "
+          "the one before with dt_finalize";
       return Status(std::move(info));
     }
     if (wait.interrupted()) return wait.interrupt->status();

@@ -81,6 +81,29 @@ Status JoinTable::check_identity(const Hello& hello) const {
   return {};
 }
 
+Status JoinTable::rank_is_over(const Slot& slot, const Member& newcomer) const {
+  const std::string rank = format("rank %d %s", newcomer.rank, process_text(slot.member).c_str());
+  const std::vector<Member> others = members();
+  if (setup_.several_jobs && deaths_.empty() && !others.empty()) {
+    std::vector<std::string> names;
+    for (const Member& other : others) names.push_back(other.text());
+    // No final refusal: it may come again.
+    return Status(Code::kTimeout,
+                  format("%s has left a job that others are still in: %s; the next one can begin "
+                         "when they have said goodbye",
+                         rank.c_str(), item_list(names).c_str()));
+  }
+  std::string what = rank + (slot.stage == Stage::kDead ? " has died in" : " has left");
+  if (slot.stage == Stage::kLeft && !deaths_.empty()) {
+    what += format(" attempt %d, in which rank %d died", setup_.attempt, deaths_[0].info().rank);
+  } else {
+    what += format(" attempt %d", setup_.attempt);
+  }
+  return over(kRankOver, newcomer,
+              format("%s; %s cannot take its place: start a new attempt", what.c_str(),
+                     process_text(newcomer).c_str()));
+}
+
 Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded) {
   DT_TRY(check_identity(hello));
   const Member& member = hello.member;
@@ -88,12 +111,7 @@ Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint6
   if (const auto taken = slots_.find(member.rank); taken != slots_.end()) {
     const Slot& slot = taken->second;
     if (slot.stage == Stage::kDead || slot.stage == Stage::kLeft) {
-      return over(kRankOver, member,
-                  format("rank %d %s has %s attempt %d; %s cannot take its place: start a new "
-                         "attempt",
-                         member.rank, process_text(slot.member).c_str(),
-                         slot.stage == Stage::kDead ? "died in" : "left", setup_.attempt,
-                         process_text(member).c_str()));
+      return rank_is_over(slot, member);
     }
     if (slot.nonce != hello.nonce || slot.stage != Stage::kConnected) {
       return refusal(member, format("duplicate rank %d: %s has it, and %s claims it too and is "

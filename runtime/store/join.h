@@ -55,7 +55,8 @@ struct JoinSetup {
   int32_t attempt = 0;
   int32_t world_size = 1;
   uint64_t session = 1;
-  int64_t timeout_ms = -1;  ///< after the first join, whatever the joiners allow; -1 none
+  int64_t timeout_ms = -1;    ///< after the first join, whatever the joiners allow; -1 none
+  bool several_jobs = false;  ///< another table may follow once this one is_over()
 };
 
 /// Who belongs to the job: from hello through the join and the verdict to goodbye or death.
@@ -67,6 +68,8 @@ class JoinTable {
  public:
   explicit JoinTable(JoinSetup setup) : setup_(std::move(setup)) {}
 
+  /// Ok, or why a process that says this is none of this job's.
+  Status check_identity(const Hello& hello) const;
   /// Checks a hello and, for a rank, takes its slot. `superseded` is set when the same process had
   /// it on an older connection, which the caller then closes without further ado.
   Status admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded);
@@ -88,6 +91,8 @@ class JoinTable {
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
   bool decided() const { return decided_; }
+  /// All ranks have said goodbye, and none has died.
+  bool is_over() const;
   /// Those that take part: since the verdict, and until they leave or die.
   std::vector<Member> members() const;
   /// One of them; null: it is none.
@@ -117,7 +122,7 @@ class JoinTable {
   void begin_waiting(Slot* slot, uint64_t request, Patience patience);
   void end_waiting(Slot* slot);
   void erase(int32_t rank);
-  Status check_identity(const Hello& hello) const;
+  Status rank_is_over(const Slot& slot, const Member& newcomer) const;
   size_t count(Stage stage) const { return counts_[static_cast<size_t>(stage)]; }
   void decide(Answers* answers);
   void fail_join(const Status& status, Answers* answers);
@@ -127,7 +132,7 @@ class JoinTable {
   std::string verdict_for(int32_t rank, const std::vector<JoinRecord>& records,
                           const std::vector<Placement>& places, const Verdict& common) const;
 
-  const JoinSetup setup_;
+  JoinSetup setup_;
   Slots slots_;                                      // by rank
   std::array<size_t, 5> counts_{};                   // of slots, by stage
   std::set<std::pair<int64_t, int32_t>> deadlines_;  // of the ranks that wait

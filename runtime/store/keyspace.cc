@@ -160,6 +160,12 @@ Result<CompareSet> Keyspace::compare_set(const std::string& key,
   return result;
 }
 
+void Keyspace::erase_of(Owner owner) {
+  for (const std::string& key : list("")) {
+    if (owner_of(key) == owner) erase(key);
+  }
+}
+
 bool Keyspace::erase(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;

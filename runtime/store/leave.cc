@@ -35,6 +35,10 @@ void JoinTable::leave(uint64_t client, Answers* answers) {
   finish_goodbyes(answers);
 }
 
+bool JoinTable::is_over() const {
+  return decided_ && deaths_.empty() && count(Stage::kLeft) == slots_.size();
+}
+
 void JoinTable::finish_goodbyes(Answers* answers) {
   if (!decided_ || count(Stage::kMember) != 0) return;
   for (auto& entry : slots_) {

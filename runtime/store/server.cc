@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <random>
 
 #include "net/refusal.h"
 #include "store/server_impl.h"
@@ -29,12 +28,6 @@ size_t stranger_limit() {
   return std::clamp<size_t>(limit.rlim_cur / 4, kMinStrangers, kMaxStrangers);
 }
 
-uint64_t random_session() {
-  std::random_device random;
-  const uint64_t session = (uint64_t{random()} << 32) | random();
-  return session == 0 ? 1 : session;
-}
-
 }  // namespace
 
 // ---- life ----
@@ -46,8 +39,7 @@ Server::Impl::Impl(net::Loop* loop, ServerOptions options)
       max_strangers_(stranger_limit()),
       keyspace_(budget_.keys, budget_.guest_keys),
       torch_(&keyspace_, std::min(net::Connection::kMaxQueuedBytes / 2, budget_.one_guest)),
-      joins_({options_.job_id, options_.attempt, options_.world_size, random_session(),
-              options_.join_timeout_ms}),
+      joins_(join_setup()),
       gatherings_({options_.world_size, [this](int32_t rank) { return joins_.member(rank); },
                    random_session}) {}
 

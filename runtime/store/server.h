@@ -34,6 +34,9 @@ struct ServerOptions {
   /// the other one counts as lost. 0: never.
   int64_t heartbeat_ms = 0;
   int64_t heartbeat_timeout_ms = 0;
+  /// Once all ranks have left a job by a goodbye, the same ranks may join another one, with keys of
+  /// its own. False: the attempt is over with its first job.
+  bool several_jobs = false;
   /// On the loop's thread, for each rank that counts as lost because it was silent. It may live.
   std::function<void(int32_t rank)> on_silent;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true

@@ -39,6 +39,8 @@ struct Dumping {
   std::vector<DumpAnswer> answers;
 };
 
+uint64_t random_session();  // never 0
+
 // Threads: everything runs on the loop's thread, except the constructor and what is const after
 // start(). Callbacks capture `this`: connections, listener and timer are destroyed by stop(), on
 // the loop's thread, and call nothing afterwards.
@@ -111,6 +113,9 @@ class Server::Impl {
   void handle_torch(uint64_t id);
   void handle(uint64_t id, Session* session, const Frame& frame);
   void hello(uint64_t id, Session* session, const Request& request);
+  JoinSetup join_setup() const;
+  bool begins_next_job(const Hello& hello) const;
+  void begin_next_job();
   void reported(uint64_t id, const Session& reporter, const Failure& failure, Answers* answers);
   void ask_peer(Ticket asker, int64_t rank, Patience patience);
   void peer_answered(uint64_t question, bool answers);

@@ -148,6 +148,7 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
 }
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
+  if (begins_next_job(request.hello)) begin_next_job();
   std::optional<uint64_t> superseded;
   Status admitted;
   if (session->relayed && request.hello.member.rank < 0) {

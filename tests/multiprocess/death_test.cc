@@ -19,6 +19,7 @@ using dt::test::lines_of;
 using dt::test::pid_of_rank;
 using dt::test::Process;
 using dt::test::ready_pids;
+using dt::test::required_variable;
 using dt::test::starts_with;
 using dt::test::Watch;
 
@@ -136,28 +137,70 @@ TEST_CASE("a clean job prints nothing of its own and leaves nothing behind") {
   CHECK(shared_memory_files().empty());
 }
 
-TEST_CASE("a second job in an attempt of dt run is refused at once, with what to do") {
+TEST_CASE("under dt run the same ranks make one job after the other") {
   for (const char* relay : {"false", "true"}) {
+    for (const char* mode : {"jobs", "early"}) {
+      for (const int ranks : {2, 4}) {
+        CAPTURE(relay);
+        CAPTURE(mode);
+        CAPTURE(ranks);
+        Process::Options options;
+        options.environment = {std::string("DT_STORE_RELAY=") + relay};
+        Process run(dt_run({"-n", std::to_string(ranks)}, {mode}), options);
+        CHECK(run.wait() == 0);
+        INFO(run.out);
+        INFO(run.err);
+        CHECK(run.err.empty());
+        for (const char* good : {"job 1 is good\n", "job 2 is good\n", "job 3 is good\n"}) {
+          CHECK(count_of(run.out, good) == static_cast<size_t>(ranks));
+        }
+        CHECK(lines_of(run.out).size() == static_cast<size_t>(4 * ranks));
+      }
+    }
+  }
+  CHECK(shared_memory_files().empty());
+}
+
+TEST_CASE("two programs in turn as one rank of dt run make a job each") {
+  const std::string program = required_variable("RUN_PROGRAM");
+  Process run({required_variable("DT_COMMAND"), "run", "-n", "2", "sh", "-c",
+               program + " nothing && exec " + program + " nothing"});
+  CHECK(run.wait() == 0);
+  INFO(run.out);
+  CHECK(run.err.empty());
+  CHECK(count_of(run.out, "ready ") == 4);
+}
+
+TEST_CASE("after a death no other job follows in an attempt of dt run, and that is told at once") {
+  for (const char* relay : {"false", "true"}) {
+    CAPTURE(relay);
     Process::Options options;
     options.environment = {std::string("DT_STORE_RELAY=") + relay};
-    Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"again"}), options);
-    CHECK(run.wait() == 9);
-    CAPTURE(relay);
+    Process run(dt_run({"-n", "3", "--on-failure", "continue"}, {"lost"}), options);
+    CHECK(run.wait() == 5);
     INFO(run.out);
     INFO(run.err);
-    const auto pids = ready_pids(run.out);
-    REQUIRE(pids.size() == 2);
-    for (int rank = 0; rank < 2; ++rank) {
+    for (const int rank : {0, 2}) {
       const std::string process = " pid " + std::to_string(pid_of_rank(run.out, rank)) + ")";
       const std::string number = "rank " + std::to_string(rank);
       CHECK(count_of(run.out, number + " saw DT_ERR_CONFIG of " + number) == 1);
-      CHECK(count_of(run.out, process + " has left attempt 0; (") == 1);
+      CHECK(count_of(run.out, process + " has left attempt 0, in which rank 1 died; (") == 1);
       CHECK(count_of(run.out,
-                     process + " cannot take its place: start a new attempt; dt run makes one job "
-                               "for each attempt: keep that job until the process ends, or let "
-                               "rank 0 serve the next one with dt_store_serve()\n") == 1);
+                     process + " cannot take its place: start a new attempt; under dt run a rank "
+                               "may join another job of the same attempt after all ranks have "
+                               "left the one before with dt_finalize\n") == 1);
     }
   }
+}
+
+TEST_CASE("a rank that makes no second job is named to those that do, within the limit") {
+  Process::Options options;
+  options.environment = {"DT_RENDEZVOUS_TIMEOUT_MS=2000"};
+  Process run(dt_run({"-n", "2", "--on-failure", "continue"}, {"fewer"}), options);
+  CHECK(run.wait() == 9);
+  INFO(run.out);
+  CHECK(count_of(run.out, "rank 0 saw DT_ERR_TIMEOUT of rank 1") == 1);
+  CHECK(count_of(run.out, "1 of 2 ranks joined within 2.0 s; missing rank 1;") == 1);
 }
 
 TEST_CASE("a second job under dt run works with a store that rank 0 serves") {

@@ -44,6 +44,7 @@ Result<ServedStore> serve_store(Agent& agent) {
   options.world_size = place.world_size;
   options.host = agent.plan.host;
   options.pid = place.agent_pid;
+  options.several_jobs = true;
   options.bind_address = place.store_host;
   Fleet* const fleet = agent.fleet.get();
   options.on_silent = [lost = &agent.lost_ranks, fleet, attempt = place.attempt](int32_t rank) {

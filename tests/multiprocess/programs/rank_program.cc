@@ -121,6 +121,50 @@ void reduce_until(dt_comm* world, int rank, int world_size, const char* stop) {
   }
 }
 
+void end_job(dt_job* job, int rank) {
+  check(dt_finalize(job, -1), rank);
+  dt_job_destroy(job);
+}
+
+/// Another job of the same ranks. Its sums are its own, and its store holds no key of another.
+dt_job* begin_job(int number, int rank, int world_size) {
+  dt_job* job = nullptr;
+  dt_comm* world = nullptr;
+  check(dt_init(nullptr, &job), rank);
+  check(dt_comm_world(job, &world), rank);
+  int64_t sum = number * (rank + 1);
+  check(dt_allreduce(world, &sum, &sum, 1, DT_I64, DT_SUM, nullptr, nullptr), rank);
+  int64_t count = 0;
+  check(dt_store_add(job, "came", 1, -1, &count), rank);
+  check(dt_store_barrier(job, "came", 0, -1), rank);
+  check(dt_store_add(job, "came", 0, -1, &count), rank);
+  const bool good = sum == number * world_size * (world_size + 1) / 2 && count == world_size;
+  printf("job %d is %s\n", number, good ? "good" : "wrong");
+  dt_comm_destroy(world);
+  return job;
+}
+
+constexpr int64_t kStayMs = 700;  // in a job that another rank has left
+
+/// Jobs 1 to `count`, where job 0 is the one of main(). `oddly`: in each of them another rank gives
+/// up waiting at its goodbye, and asks for the next one long before the others leave.
+void one_after_the_other(dt_job* job, const dt_place& place, int count, bool oddly) {
+  for (int number = 1; number <= count; ++number) {
+    const bool odd = oddly && number % place.world_size == place.rank;
+    if (oddly && !odd && dt_store_barrier(job, "never", place.world_size, kStayMs) == DT_OK) {
+      printf("the odd rank came\n");
+    }
+    if (odd && dt_finalize(job, 50) != DT_ERR_TIMEOUT) printf("nobody was missing\n");
+    if (odd) {
+      dt_job_destroy(job);
+    } else {
+      end_job(job, place.rank);
+    }
+    job = begin_job(number, place.rank, place.world_size);
+  }
+  end_job(job, place.rank);
+}
+
 /// Ends the job of the launcher and joins one whose store rank 0 serves.
 void join_next(dt_job* job, const dt_place& place) {
   const int rank = place.rank;
@@ -225,8 +269,17 @@ int main(int argc, char** argv) {
     join_next(job, place);
     return 0;
   }
-  check(dt_finalize(job, -1), rank);
-  dt_job_destroy(job);
-  if (mode == "again") check(dt_init(nullptr, &job), rank);
+  if (mode == "jobs" || mode == "early") {
+    one_after_the_other(job, place, 3, mode == "early");
+    return 0;
+  }
+  if (mode == "lost" && rank == 1) _exit(5);  // in the job
+  if (mode == "lost") {
+    if (dt_finalize(job, -1) != DT_ERR_PEER_LOST) printf("rank 1 was not missed\n");
+    dt_job_destroy(job);
+    begin_job(1, rank, place.world_size);
+  }
+  end_job(job, rank);
+  if (mode == "fewer" && rank != 1) begin_job(1, rank, place.world_size);
   return 0;
 }
