@@ -131,6 +131,15 @@ int64_t GatherTable::next_deadline_ns() const {
   return next;
 }
 
+size_t GatherTable::kept_bytes(int32_t rank) const {
+  for (const auto& [name, gathering] : gatherings_) {  // it is in one at most
+    const auto guest = gathering.guests.find(rank);
+    if (guest == gathering.guests.end()) continue;
+    return name.size() + gathering.members.size() * sizeof(int32_t) + guest->second.says.size();
+  }
+  return 0;
+}
+
 Status GatherTable::missing(const std::string& name, const Gathering& gathering,
                             int64_t timeout_ms) const {
   std::vector<std::string> absent;

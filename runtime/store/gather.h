@@ -46,6 +46,8 @@ class GatherTable {
   void review(Answers* answers);
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
+  /// What a rank told that has come and waits for others.
+  size_t kept_bytes(int32_t rank) const;
 
   /// A gathering that is over: those who were there go on without the others.
   struct Parting {

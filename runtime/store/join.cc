@@ -193,6 +193,7 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
   move(slot, Stage::kJoining);
   begin_waiting(slot, ticket.second, patience);
   slot->record = std::move(record);
+  slot->record_bytes = store::kept_bytes(slot->record);
   decide(answers);
   // A joiner without patience is answered at once, like one whose deadline passes later.
   if (!decided_ && failed_.ok()) expire(now_ns, answers);
@@ -222,7 +223,10 @@ void JoinTable::decide(Answers* answers) {
   // Whatever the verdict, it ends all joining: the slots need theirs no more.
   std::vector<JoinRecord> records;
   records.reserve(world_size);
-  for (auto& entry : slots_) records.push_back(std::move(entry.second.record));
+  for (auto& entry : slots_) {
+    records.push_back(std::move(entry.second.record));
+    entry.second.record_bytes = 0;
+  }
   for (const auto compare : {compare_configs, compare_addresses}) {
     if (const Status compared = compare(records); !compared.ok()) {
       fail_join(compared, answers);
@@ -281,6 +285,8 @@ void JoinTable::fail_join(const Status& status, Answers* answers) {
   failed_ = status;
   for (auto& entry : slots_) {
     Slot& slot = entry.second;
+    slot.record = {};
+    slot.record_bytes = 0;
     if (slot.stage != Stage::kJoining) continue;
     answers->push_back({{slot.client, *slot.waiting}, status, {}});
     end_waiting(&slot);

@@ -97,6 +97,8 @@ class JoinTable {
   std::vector<Member> members() const;
   /// One of them; null: it is none.
   const Member* member(int32_t rank) const;
+  /// What a rank that joins told, until the verdict.
+  size_t kept_bytes(int32_t rank) const;
   /// The connection of a rank that is there; 0 none.
   uint64_t client_of(int32_t rank) const;
   /// Once after the verdict: the records, as keys and values for the store.
@@ -114,6 +116,7 @@ class JoinTable {
     Patience patience;
     std::set<int32_t> forgiven;  // ranks
     JoinRecord record;
+    size_t record_bytes = 0;  // what it takes
   };
   using Slots = std::map<int32_t, Slot>;
 

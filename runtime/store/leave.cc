@@ -141,6 +141,11 @@ const Member* JoinTable::member(int32_t rank) const {
   return &slot->second.member;
 }
 
+size_t JoinTable::kept_bytes(int32_t rank) const {
+  const auto slot = slots_.find(rank);
+  return slot == slots_.end() ? 0 : slot->second.record_bytes;
+}
+
 uint64_t JoinTable::client_of(int32_t rank) const {
   const auto slot = slots_.find(rank);
   return slot == slots_.end() || slot->second.stage == Stage::kDead ? 0 : slot->second.client;

@@ -89,6 +89,16 @@ std::string Member::text() const {
 
 std::string join_record_key(int32_t rank) { return kJoinPrefix + std::to_string(rank); }
 
+size_t kept_bytes(const JoinRecord& record) {
+  size_t bytes = record.host_id.size() + record.host_name.size() + record.socket_name.size() +
+                 record.reach.problem.size() + record.payload.size();
+  for (const auto& entry : record.equal_config) {
+    bytes += sizeof entry + entry.first.size() + entry.second.size();
+  }
+  for (const std::string& each : record.reach.interfaces) bytes += sizeof each + each.size();
+  return bytes;
+}
+
 std::string encode(const JoinRecord& record) {
   Writer writer;
   writer.i32(record.rank).i32(record.world_size).text(record.host_id).text(record.host_name);

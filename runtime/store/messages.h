@@ -173,6 +173,8 @@ struct GatherVerdict {
 inline constexpr char kJoinPrefix[] = "dt.join/";
 std::string join_record_key(int32_t rank);
 
+/// What it takes in memory, which is more than its frame where it has many short entries.
+size_t kept_bytes(const JoinRecord& record);
 std::string encode(const JoinRecord& record);
 std::string encode(const Verdict& verdict);
 /// The two parts of that: what differs between ranks, and the table of hosts, the same for all.

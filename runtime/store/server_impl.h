@@ -134,6 +134,7 @@ class Server::Impl {
   void refuse(Session* session, const Status& status);
   void send(Session* session, std::string bytes, net::SharedBytes shared = {});
   void note(Session* session);
+  size_t told_bytes(const Session& session) const;
   void note(Uplink* uplink);
   void count_anew();
   size_t kept_for(Owner owner) const;

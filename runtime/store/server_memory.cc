@@ -39,9 +39,16 @@ void Server::Impl::send(Session* session, std::string bytes, net::SharedBytes sh
   note(session);
 }
 
+/// What the tables keep of what this rank told.
+size_t Server::Impl::told_bytes(const Session& session) const {
+  const int32_t rank = session.member.rank;
+  if (!session.welcomed || rank < 0 || joins_.client_of(rank) != session.id) return 0;
+  return joins_.kept_bytes(rank) + gatherings_.kept_bytes(rank) + vitals_.kept_bytes(rank);
+}
+
 void Server::Impl::note(Session* session) {
   const size_t now = kConnectionBytes + session->connection->kept_bytes() +
-                     session->parser.kept_bytes() +
+                     session->parser.kept_bytes() + told_bytes(*session) +
                      (session->torch == nullptr ? 0 : session->torch->kept_bytes());
   noted_bytes_[static_cast<size_t>(session->owner())] += now - session->noted_bytes;
   session->noted_bytes = now;

@@ -95,6 +95,15 @@ int64_t Vitals::silence_ms(int32_t rank, int64_t now_ns) const {
   return found == signs_.end() ? 0 : (now_ns - found->second.heard_ns) / kNsPerMs;
 }
 
+size_t Vitals::kept_bytes(int32_t rank) const {
+  const auto found = signs_.find(rank);
+  if (found == signs_.end()) return 0;
+  const Activity& told = found->second.activity;
+  return told.communicator.size() + told.operation.size() + told.label.size() +
+         told.refused.size() + told.members.size() * sizeof(int32_t) +
+         found->second.busy_with.size();
+}
+
 const Activity* Vitals::last_told(int32_t rank) const {
   const auto found = signs_.find(rank);
   return found == signs_.end() || found->second.told_ns == 0 ? nullptr : &found->second.activity;

@@ -34,6 +34,8 @@ class Vitals {
   int32_t unheard_elsewhere(const std::string& host, int64_t now_ns, int64_t ms) const;
   int64_t silence_ms(int32_t rank, int64_t now_ns) const;
   bool empty() const { return signs_.empty(); }
+  /// What the rank told takes.
+  size_t kept_bytes(int32_t rank) const;
   /// What the rank told last; null: nothing.
   const Activity* last_told(int32_t rank) const;
   /// "left allreduce #811 on comm "world" 31.0 s ago", "is inside ...", "has entered no operation
