@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # hermetic.sh FOLDER COMMAND...: runs a command without what its user or a launcher has set for dt: HOME and
-# XDG_CONFIG_HOME are in FOLDER, which it makes, and DT_* and the variables of all launchers are unset. A variable
-# TEST_NAME becomes NAME: so a test gets a setting of its own. `meson test` runs every test in this way.
+# XDG_CONFIG_HOME are in FOLDER, which it makes, and DT_* and the variables of all launchers are unset. Folders of
+# LD_LIBRARY_PATH that hold a libdt count only in the build folder, which is two above FOLDER. A variable TEST_NAME
+# becomes NAME: so a test gets a setting of its own. `meson test` runs every test in this way.
 set -euo pipefail
 
 folder=$1
@@ -22,6 +23,18 @@ for name in $(compgen -e TEST_); do
   export "${name#TEST_}=${!name}"
   unset "$name"
 done
+# The loader looks there before it looks next to a package's own library.
+if [ -n "${LD_LIBRARY_PATH:-}" ]; then
+  build=$(dirname "$(dirname "$folder")")
+  kept=
+  IFS=: read -ra libraries <<< "$LD_LIBRARY_PATH"
+  for each in "${libraries[@]}"; do
+    if [[ $each/ != "$build"/* ]] && compgen -G "$each/libdt*.so*" > /dev/null; then continue; fi
+    kept+=${kept:+:}$each
+  done
+  export LD_LIBRARY_PATH=$kept
+  [ -n "$kept" ] || unset LD_LIBRARY_PATH
+fi
 # Compiler caches stay where they are.
 [ -n "${XDG_CACHE_HOME:-}" ] || [ -z "${HOME:-}" ] || export XDG_CACHE_HOME=$HOME/.cache
 export HOME=$folder XDG_CONFIG_HOME=$folder/.config

@@ -45,6 +45,21 @@ class Hermetic(unittest.TestCase):
         self.assertEqual(left["HOME"], self.folder.name + "/empty")
         self.assertEqual(list(Path(left["XDG_CONFIG_HOME"]).iterdir()), [])
 
+    def test_a_libdt_outside_of_the_build_is_not_loaded(self):
+        root = Path(self.folder.name)
+        folders = {name: root / name for name in ("others", "build/runtime/capi", "plain")}
+        for name, folder in folders.items():
+            folder.mkdir(parents=True)
+            if name != "plain":
+                (folder / "libdt.so.0").touch()
+        for given, kept in (("others", None), ("build/runtime/capi others plain", "build/runtime/capi plain")):
+            text = ":".join(str(folders[name]) for name in given.split())
+            run = subprocess.run([TESTS / "hermetic.sh", root / "build/tests/home", "env"], check=True,
+                                 stdout=subprocess.PIPE, text=True, env={**os.environ, "LD_LIBRARY_PATH": text})
+            left = dict(line.split("=", 1) for line in run.stdout.splitlines() if "=" in line)
+            wanted = kept and ":".join(str(folders[name]) for name in kept.split())
+            self.assertEqual(left.get("LD_LIBRARY_PATH"), wanted)
+
     def test_this_test_runs_so(self):
         self.assertEqual([name for name in os.environ if name.startswith(("DT_", "SLURM_", "OMPI_"))], [])
         self.assertFalse(Path(os.environ["XDG_CONFIG_HOME"], "dt").exists())
