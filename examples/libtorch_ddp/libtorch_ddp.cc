@@ -59,7 +59,9 @@ class DistributedDataParallel {
   }
 
   std::vector<torch::Tensor> parameters_;
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // else they go, with their hooks
+  // A std::shared_ptr, and from libtorch 2.15 on an intrusive one.
+  using Node = decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()));
+  std::vector<Node> nodes_;  // without them the hooks are gone, too
   dt::Reducer reducer_;
 };
 
