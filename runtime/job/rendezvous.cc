@@ -43,8 +43,8 @@ Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
       ErrorInfo info = refused.info();
       info.message +=
           "; under dt run a rank may join another job of the same attempt after all ranks have "
-          "left "
-          "the one before with dt_finalize";
+          "left the "
+          "one before with dt_finalize";
       return Status(std::move(info));
     }
     if (wait.interrupted()) return wait.interrupt->status();
