@@ -93,11 +93,14 @@ Status JoinTable::rank_is_over(const Slot& slot, const Member& newcomer) const {
                          "when they have said goodbye",
                          rank.c_str(), item_list(names).c_str()));
   }
-  std::string what = rank + (slot.stage == Stage::kDead ? " has died in" : " has left");
-  if (slot.stage == Stage::kLeft && !deaths_.empty()) {
-    what += format(" attempt %d, in which rank %d died", setup_.attempt, deaths_[0].info().rank);
+  // After another's death it may have gone without a goodbye, which looks like a death, too.
+  const int32_t first_dead = deaths_.empty() ? newcomer.rank : deaths_[0].info().rank;
+  std::string what = rank;
+  if (first_dead != newcomer.rank) {
+    what += format(" has left attempt %d, in which rank %d died", setup_.attempt, first_dead);
   } else {
-    what += format(" attempt %d", setup_.attempt);
+    what += format(" has %s attempt %d", slot.stage == Stage::kDead ? "died in" : "left",
+                   setup_.attempt);
   }
   return over(kRankOver, newcomer,
               format("%s; %s cannot take its place: start a new attempt", what.c_str(),
