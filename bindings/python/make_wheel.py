@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
-make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --sources FILES...
+make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --headers FILES... --torch FILES...
+    --sources FILES...
 
 Beside the package's sources and its module it has libdt and OpenSSL, which find each other by
 $ORIGIN. The same input gives the same bytes."""
@@ -80,15 +81,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for option in ("--out", "--libdt", "--module", "--readme", "--licence"):
         parser.add_argument(option, required=True)
-    parser.add_argument("--sources", nargs="+", required=True)
+    folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
+    for option in folders:
+        parser.add_argument("--" + option, nargs="+", required=True)
     options = parser.parse_args()
 
     _, version, python, abi, platform = os.path.basename(options.out)[:-len(".whl")].split("-")
     tag = f"{python}-{abi}-{platform}"
     entries = {}
-    for source in options.sources:
-        with open(source, "rb") as file:
-            entries["dt/" + os.path.basename(source)] = file.read()
+    for option, folder in folders.items():
+        for source in getattr(options, option):
+            with open(source, "rb") as file:
+                entries[folder + os.path.basename(source)] = file.read()
     with tempfile.TemporaryDirectory() as folder:
         for library, name in (*find_carried(options.libdt), (options.libdt, "libdt.so.0"),
                               (options.module, os.path.basename(options.module))):
@@ -100,6 +104,7 @@ def main():
         entries[f"{info}/METADATA"] = metadata(version, file.read(), python)
     with open(options.licence, "rb") as file:
         entries[f"{info}/LICENSE"] = file.read()
+    entries[f"{info}/entry_points.txt"] = b"[torch.distributed.backends]\ndt = dt._process_group:register\n"
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"
                                 f"Tag: {tag}\n").encode()
     record = "".join(record_line(name, data) for name, data in sorted(entries.items()))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch modules trained with dt's reducer. Imports torch; `import dt` alone does not."""
+"""PyTorch modules trained with dt's reducer, and the backend "dt" of torch.distributed. Imports torch;
+`import dt` alone does not."""
 
 import contextlib
 import weakref
@@ -12,6 +13,10 @@ from ._errors import InvalidStateError, invalid, invalid_state
 from ._raw import Buffer
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
 from ._types import Dtype
+
+if torch.distributed.is_available():
+    from ._process_group import register as _register
+    _register()
 
 __all__ = ["DistributedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal"]
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * Tensors as operations of dt: element types, and memory in the order that dt wants.
+ */
+#include <deque>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "work.h"
+
+namespace dt::torch {
+
+/** How dt moves or reduces the elements of a tensor. */
+struct Elements {
+  at::ScalarType type;  ///< what the tensor is converted to, where that is another one
+  dt_dtype dtype;
+  int64_t factor;  ///< elements of dt in one of `type`
+  dt_reduce_op op = DT_SUM;
+};
+
+inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kChar: return DT_I8;
+    case at::kByte: return DT_U8;
+    case at::kInt: return DT_I32;
+    case at::kUInt32: return DT_U32;
+    case at::kLong: return DT_I64;
+    case at::kUInt64: return DT_U64;
+    case at::kHalf: return DT_F16;
+    case at::kBFloat16: return DT_BF16;
+    case at::kFloat: return DT_F32;
+    case at::kDouble: return DT_F64;
+    default: return std::nullopt;
+  }
+}
+
+/** Of an operation that copies. */
+inline Elements moved(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  const auto dtype = dtype_of(type);
+  return {type, dtype.value_or(DT_U8), dtype ? 1 : static_cast<int64_t>(tensor.element_size())};
+}
+
+/** Of an operation that reduces. */
+inline Elements reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  using c10d::ReduceOp;
+  const at::ScalarType type = tensor.scalar_type();
+  const auto refuse = [&](const char* what) {
+    throw_error(DT_ERR_UNSUPPORTED,
+                std::string("dt has no ") + what + " of " + c10::toString(type));
+  };
+  Elements found{type, DT_U8, 1};
+  switch (op.op_) {
+    case ReduceOp::SUM: found.op = DT_SUM; break;
+    case ReduceOp::AVG: found.op = DT_AVG; break;
+    case ReduceOp::PRODUCT: found.op = DT_PROD; break;
+    case ReduceOp::MIN: found.op = DT_MIN; break;
+    case ReduceOp::MAX: found.op = DT_MAX; break;
+    case ReduceOp::PREMUL_SUM: refuse("premultiplied sum"); break;
+    default:
+      if (type != at::kBool || op.op_ == ReduceOp::BXOR) refuse("bitwise reduction");
+  }
+  if (const auto dtype = dtype_of(type)) {
+    found.dtype = *dtype;
+  } else if (type == at::kBool) {  // bytes of 0 and 1: "or" is their maximum, "and" their minimum
+    if (op.op_ == ReduceOp::AVG) refuse("average");
+    const bool any = op.op_ == ReduceOp::SUM || op.op_ == ReduceOp::MAX || op.op_ == ReduceOp::BOR;
+    found.op = any ? DT_MAX : DT_MIN;
+  } else if (c10::isComplexType(type)) {
+    if (!c10d::isComplexViewAsRealAllowed(op) || op.op_ == ReduceOp::PRODUCT)
+      refuse("such reduction");
+    found.dtype = *dtype_of(c10::toRealValueType(type));
+    found.factor = 2;
+  } else if (type == at::kShort || type == at::kUInt16) {
+    found.type = at::kInt;
+    found.dtype = DT_I32;
+  } else if (c10::isFloat8Type(type)) {
+    found.type = at::kFloat;
+    found.dtype = DT_F32;
+  } else {
+    refuse("reduction");
+  }
+  return found;
+}
+
+/** One call of torch.distributed: the operations of dt it consists of, and their memory. */
+class Call {
+ public:
+  Call(c10d::OpType type, const char* title) : type(type), title(title) {}
+
+  /** The next operation, without its buffers. */
+  dt_collective& add(dt_kind kind, const Elements& elements, int64_t count = 0, int64_t peer = 0) {
+    dt_collective& one = operations.emplace_back();
+    dt_collective_init(&one);
+    one.kind = kind;
+    one.dtype = elements.dtype;
+    one.op = elements.op;
+    one.peer = static_cast<int32_t>(peer);
+    one.count = count * elements.factor;
+    return one;
+  }
+
+  /** Memory of a tensor in its logical order: its own, or a copy. @param type to convert to.
+   * @param reads dt reads it. @param writes dt writes it. */
+  void* memory(const at::Tensor& tensor, at::ScalarType type, bool reads, bool writes) {
+    return memory(std::vector<at::Tensor>{tensor}, type, reads, writes);
+  }
+  /** The same of several tensors, one behind the other. */
+  void* memory(const std::vector<at::Tensor>& given, at::ScalarType type, bool reads, bool writes) {
+    if (given.empty()) return nullptr;
+    int64_t total = 0;
+    bool whole = true;
+    const char* first = nullptr;
+    for (const at::Tensor& each : given) {
+      if (!each.is_cpu() || each.layout() != at::kStrided) {
+        throw_error(DT_ERR_UNSUPPORTED, std::string(title) +
+                                            ": backend dt takes dense tensors in " +
+                                            "host memory; this one is " + c10::str(each.layout()) +
+                                            " on " + each.device().str());
+      }
+      if (total == 0) first = static_cast<const char*>(each.const_data_ptr());
+      whole = whole && each.scalar_type() == type && each.is_contiguous() && !each.is_conj() &&
+              !each.is_neg() &&
+              (each.numel() == 0 ||
+               each.const_data_ptr() == first + total * static_cast<int64_t>(each.element_size()));
+      total += each.numel();
+    }
+    if (whole) {
+      tensors.used.insert(tensors.used.end(), given.begin(), given.end());
+      return const_cast<char*>(first);
+    }
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const at::Tensor all = at::empty({total}, given.front().options().dtype(type));
+    int64_t offset = 0;
+    for (const at::Tensor& each : given) {
+      const at::Tensor part = all.narrow(0, offset, each.numel()).view(each.sizes());
+      offset += each.numel();
+      if (reads) part.copy_(each);
+      if (writes) tensors.copies.emplace_back(each, part);
+    }
+    tensors.used.push_back(all);
+    return all.data_ptr();
+  }
+
+  /** How many elements of dt each tensor has. The table lives as long as the call. */
+  const int64_t* counts(const std::vector<at::Tensor>& given, const Elements& elements) {
+    auto& table = tables.emplace_back();
+    for (const at::Tensor& each : given) table.push_back(each.numel() * elements.factor);
+    return table.data();
+  }
+
+  const c10d::OpType type;
+  const char* const title;
+  std::vector<at::Tensor> inputs;  ///< for profilers
+  std::vector<dt_collective> operations;
+  std::deque<std::vector<int64_t>> tables;
+  Tensors tensors;
+};
+
+}  // namespace dt::torch

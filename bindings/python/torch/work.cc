@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "work.h"
+
+namespace dt::torch {
+
+void Work::launch(dt_comm* comm, const dt_collective& one) {
+  dt_work* work = nullptr;
+  check(dt_collective_launch(comm, &one, &work));
+  works_.push_back(work);
+}
+
+bool Work::poll(int64_t timeout_ms, std::exception_ptr& error) {
+  using std::chrono::milliseconds;
+  const auto end = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
+  try {
+    for (dt_work* const each : works_) {
+      int32_t done = 0;
+      if (timeout_ms > 0) {
+        const auto left = end - std::chrono::steady_clock::now();
+        timeout_ms = std::max<int64_t>(0, std::chrono::ceil<milliseconds>(left).count());
+      }
+      check(timeout_ms == 0 ? dt_work_test(each, &done) : dt_work_wait(each, timeout_ms, &done));
+      if (done == 0) return false;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  return true;
+}
+
+bool Work::ended(int64_t timeout_ms) {
+  {
+    const std::lock_guard lock(settling_);
+    if (settled_) return true;
+  }
+  std::exception_ptr error;
+  if (!poll(timeout_ms, error)) return false;
+  settle(error);
+  return true;
+}
+
+void Work::settle(std::exception_ptr error) {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(settling_);
+    if (settled_) return;
+    if (error == nullptr && !tensors_.copies.empty()) {
+      try {
+        const at::AutoDispatchBelowADInplaceOrView plain;
+        for (auto& [to, from] : tensors_.copies) to.copy_(from);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    tensors_.copies.clear();
+    tensors_.used.clear();
+    finish(error);
+    settled_ = true;
+    future = future_;
+  }
+  if (future) complete(*future);  // without the lock: callbacks may use this work
+}
+
+void Work::complete(c10::ivalue::Future& future) {
+  if (const std::exception_ptr error = exception()) {
+    future.setErrorIfNeeded(error);
+  } else {
+    future.markCompleted(c10::IValue(tensors_.results));
+  }
+}
+
+bool Work::isCompleted() { return ended(0); }
+
+bool Work::isSuccess() const {
+  const_cast<Work*>(this)->ended(0);
+  return c10d::Work::isSuccess();
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  if (!ended(timeout == kNoTimeout ? -1 : timeout.count())) {
+    throw_error(DT_ERR_TIMEOUT, c10d::opTypeToString(retrieveOpType()) + " after " +
+                                    std::to_string(timeout.count()) +
+                                    " ms; the operation itself goes on");
+  }
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+void Work::abort() {
+  throw_error(DT_ERR_UNSUPPORTED, "one work of dt cannot be aborted; abort the process group");
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  bool settled = false;
+  {
+    const std::lock_guard lock(settling_);
+    if (future_) return future_;
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    settled = settled_;
+  }
+  if (settled) {
+    complete(*future_);
+  } else {
+    completions_->add(c10::intrusive_ptr<Work>::reclaim_copy(this));
+  }
+  return future_;
+}
+
+void Completions::lead_on() {
+  if (led_ || works_.empty()) return;
+  led_ = true;
+  if (idle_ > 0) {
+    --idle_;
+    appointed_ = true;
+    changed_.notify_one();
+  } else {
+    std::thread([self = shared_from_this()] { self->run(); }).detach();
+  }
+}
+
+void Completions::add(c10::intrusive_ptr<Work> work) {
+  const std::lock_guard lock(mutex_);
+  works_.push_back(std::move(work));
+  lead_on();
+}
+
+void Completions::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void Completions::run() {
+  std::unique_lock lock(mutex_);
+  do {
+    c10::intrusive_ptr<Work> work = std::move(works_.front());
+    works_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    while (!work->poll(-1, error)) {
+    }
+    lock.lock();
+    led_ = false;
+    lead_on();
+    lock.unlock();
+    work->settle(error);
+    work.reset();
+    lock.lock();
+    ++idle_;
+    changed_.wait(lock, [this] { return appointed_ || closed_; });
+  } while (std::exchange(appointed_, false));
+}
+
+}  // namespace dt::torch

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * What a call of torch.distributed returns: one work for all dt operations of the call.
+ */
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+#include <dt/dt.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+namespace dt::torch {
+
+/** As the exception that users of torch.distributed catch. */
+[[noreturn]] inline void throw_error(dt_status status, const std::string& message) {
+  switch (status) {
+    case DT_ERR_INVALID_ARGUMENT: C10_THROW_ERROR(ValueError, message);
+    case DT_ERR_UNSUPPORTED: C10_THROW_ERROR(NotImplementedError, message);
+    case DT_ERR_TIMEOUT:  // as gloo says it, which programs look for
+      C10_THROW_ERROR(DistBackendError, "backend dt: Timed out on " + message);
+    default: C10_THROW_ERROR(DistBackendError, message);
+  }
+}
+inline void check(dt_status status) {
+  if (status != DT_OK) throw_error(status, dt_last_error());
+}
+
+/** The tensors of a call. */
+struct Tensors {
+  std::vector<at::Tensor> used;  ///< memory that dt reads or writes until it is done
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< to, from; afterwards
+  std::vector<at::Tensor> results;                        ///< what the future gives
+};
+
+class Work;
+
+/**
+ * Threads that complete works which have a future. dt completes the works of a communicator in
+ * order, so one thread waits for the oldest. It passes that duty on before it completes the future,
+ * because a callback may block, even on a later work.
+ */
+class Completions : public std::enable_shared_from_this<Completions> {
+ public:
+  void add(c10::intrusive_ptr<Work> work);
+  /** Threads without work end. */
+  void close();
+
+ private:
+  void run();      ///< of a thread that is to wait for the oldest work
+  void lead_on();  ///< appoints one where it is needed; mutex_ held
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<c10::intrusive_ptr<Work>> works_;
+  int idle_ = 0;
+  bool led_ = false;        ///< a thread waits for a work, or is about to
+  bool appointed_ = false;  ///< an idle thread is to do it
+  bool closed_ = false;
+};
+
+class Work final : public c10d::Work {
+ public:
+  Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+       Tensors tensors, std::shared_ptr<Completions> completions)
+      : c10d::Work(rank, type, title, inputs),
+        tensors_(std::move(tensors)),
+        completions_(std::move(completions)) {}
+  ~Work() override {
+    for (dt_work* const each : works_) dt_work_destroy(each);
+  }
+
+  /** Adds an operation, before anybody else has the work. */
+  void launch(dt_comm* comm, const dt_collective& one);
+  /** Every operation has succeeded, or one has failed; the first call counts. */
+  void settle(std::exception_ptr error);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  std::vector<at::Tensor> result() override { return tensors_.results; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  /** Whether all operations have ended after at most timeout_ms; < 0: their own limits. */
+  bool poll(int64_t timeout_ms, std::exception_ptr& error);
+
+ private:
+  bool ended(int64_t timeout_ms);  ///< poll(), then settle()
+  void complete(c10::ivalue::Future& future);
+
+  Tensors tensors_;
+  std::vector<dt_work*> works_;
+  std::mutex settling_;
+  bool settled_ = false;                            ///< under settling_, like future_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< once somebody wants it
+  const std::shared_ptr<Completions> completions_;
+};
+
+}  // namespace dt::torch
