@@ -789,6 +789,20 @@ DT_API dt_status dt_group_begin(dt_comm* comm);
 DT_API dt_status dt_group_end(dt_comm* comm);
 
 /**
+ * Combines elements of the caller's: inout[i] = inout[i] op in[i].
+ *
+ * The operation is associative and commutative; on one host elements come in rank order. Pointers
+ * are multiples of 8 if the buffers of all ranks are, and if element_bytes is.
+ * @param user_data dt_collective.combine_data.
+ * @param in        elements of another rank.
+ * @param inout     what was combined so far.
+ * @param count     of elements, >= 1; any part of those of the call.
+ * @thread any that calls dt, or one of dt's own; of several operations, and of parts of one, at the
+ *         same time. Must not call dt, throw or wait.
+ */
+typedef void (*dt_combine)(void* user_data, const void* in, void* inout, int64_t count);
+
+/**
  * One operation of a communicator as data; dt_collective_launch() runs it. The named functions
  * below (dt_allreduce(), ...) fill it in. size: ranks of the communicator; rank: the caller's.
  *
@@ -833,6 +847,9 @@ typedef struct dt_collective {
   const int64_t* recv_counts;  /**< elements from each rank; NULL where the kind has none */
   const int64_t* recv_offsets; /**< where they go in `recv`; NULL: one behind the other */
   dt_stream stream;            /**< CUDA stream that produces `send`; ignored over host memory */
+  dt_combine combine;          /**< a reduction of the caller's; NULL: `op` of `dtype` */
+  void* combine_data;          /**< passed to it; borrowed until completion */
+  int64_t element_bytes;       /**< of `combine`: size of an element, 1 to 4095 */
 } dt_collective;
 
 /** Sets struct_size and zeroes the rest. @param collective may not be NULL. @thread any */

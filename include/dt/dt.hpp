@@ -387,6 +387,21 @@ struct CallOptions {
 };
 inline CallOptions on_stream(dt_stream stream) { return {nullptr, 0, stream}; }
 
+/** Makes `one` a reduction of elements T: combine(const T& in, T& inout), which lives until the
+    operation is done. See dt_combine. */
+template <class T, class Function>
+void combine_by(dt_collective& one, const Function& combine) {
+  static_assert(std::is_trivially_copyable<T>::value, "elements are copied as bytes");
+  one.element_bytes = sizeof(T);
+  one.combine_data = const_cast<Function*>(&combine);
+  one.combine = [](void* data, const void* in, void* inout, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      (*static_cast<const Function*>(data))(static_cast<const T*>(in)[i],
+                                            static_cast<T*>(inout)[i]);
+    }
+  };
+}
+
 /** Of each channel, over all ranks, as dt_batch_moments() gives them. */
 struct BatchMoments {
   std::vector<double> mean;
@@ -454,6 +469,12 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
 
   // Each collective: blocking, then with a Work. In place is the form with one view; else a rank's
   // own part, view.part(), may lie where dt_collective says.
+
+  /** Any operation, as dt.h describes it. */
+  void launch(const dt_collective& one) { call(dt_collective_launch, &one, nullptr); }
+  Work launch_async(const dt_collective& one) {
+    return Work(ask<dt_work*>(dt_collective_launch, &one));
+  }
 
   void allreduce(ConstView send, View recv, dt_reduce_op op = DT_SUM,
                  const CallOptions& options = {}) {
@@ -725,11 +746,11 @@ class Comm : public detail::Handle<dt_comm, dt_comm_destroy> {
   }
   void run(dt_collective one, dt_reduce_op op = DT_SUM) {
     one.op = op;
-    call(dt_collective_launch, &one, nullptr);
+    launch(one);
   }
   Work start(dt_collective one, dt_reduce_op op = DT_SUM) {
     one.op = op;
-    return Work(ask<dt_work*>(dt_collective_launch, &one));
+    return launch_async(one);
   }
 };
 

@@ -35,6 +35,7 @@ enum class ReduceOp : int32_t {
   kBand = 5,
   kBor = 6,
   kBxor = 7,
+  kCustom = 255,  ///< the caller's own; no dt_reduce_op
 };
 inline constexpr int kReduceOpCount = 8;
 
@@ -51,6 +52,15 @@ constexpr bool is_integer(Dtype dtype) {
 }
 /// Those of 8 bits are only moved.
 constexpr bool is_floating(Dtype dtype) { return dtype >= Dtype::kF16 && dtype <= Dtype::kF64; }
+
+/// A reduction of the caller's. `function` combines so many elements: inout[i] = inout[i] op in[i].
+struct Combine {
+  static constexpr int64_t kMaxElementBytes = 4095;  // a signature has no room for more
+
+  void (*function)(void* user_data, const void* in, void* inout, int64_t count) = nullptr;
+  void* user_data = nullptr;
+  int64_t element_bytes = 0;
+};
 
 constexpr bool can_reduce(Dtype dtype, ReduceOp op) {
   if (dtype == Dtype::kBool) return op != ReduceOp::kAvg;
@@ -86,6 +96,7 @@ constexpr const char* dtype_name(Dtype dtype) {
 
 constexpr const char* reduce_op_name(ReduceOp op) {
   constexpr const char* names[] = {"sum", "avg", "prod", "min", "max", "band", "bor", "bxor"};
+  if (op == ReduceOp::kCustom) return "custom";
   return is_valid(op) ? names[static_cast<int>(op)] : "?";
 }
 

@@ -132,10 +132,14 @@ class Launch {
         kind_.send.holds == Holds::kCountPerRank || kind_.recv.holds == Holds::kCountPerRank;
     const bool counted =
         kind_.send.holds == Holds::kCount || kind_.recv.holds == Holds::kCount || per_rank;
-    DT_TRY(check_elements(call_, counted ? given_.count : 0, given_.dtype, per_rank ? size_ : 1));
-    out_.dtype = static_cast<Dtype>(given_.dtype);
-    element_ = dtype_bytes(out_.dtype);
-    if (kind_.reduces) {
+    const bool custom = given_.combine != nullptr;
+    if (custom) DT_TRY(read_combine());
+    const dt_dtype dtype = custom ? DT_U8 : given_.dtype;
+    DT_TRY(check_elements(call_, counted ? given_.count : 0, dtype, per_rank ? size_ : 1,
+                          out_.custom.element_bytes));
+    out_.dtype = static_cast<Dtype>(dtype);
+    element_ = out_.element_bytes();
+    if (kind_.reduces && !custom) {
       DT_TRY(check_op(call_, given_.op));
       out_.op = static_cast<ReduceOp>(given_.op);
       DT_TRY(check_reduction(call_, on_.comm->backend(), out_.dtype, out_.op));
@@ -152,12 +156,30 @@ class Launch {
     DT_TRY(check_buffer(call_, recv_name_, out_.recv, elements(kind_.recv, false)));
     DT_TRY(check_shared());
     if (kind_.kind == Kind::kReduceScatterv) return reduce_scatterv(out_work);
+    if (kind_.kind == Kind::kReduceScatter && custom) return custom_reduce_scatter(out_work);
     return issue(call_, on_, out_, out_work);
   }
 
  private:
   bool has(const KindBuffer& buffer) const {
     return buffer.holds != Holds::kNothing && (!buffer.root_only || given_.peer == rank_);
+  }
+
+  Status read_combine() {
+    if (!kind_.reduces) return call_.invalid("combine is set, but %s reduces nothing", kind_.name);
+    if (given_.element_bytes < 1 || given_.element_bytes > Combine::kMaxElementBytes) {
+      return call_.invalid("element_bytes is %lld; it must be in [1, %lld]",
+                           static_cast<long long>(given_.element_bytes),
+                           static_cast<long long>(Combine::kMaxElementBytes));
+    }
+    if (on_.comm->backend().device() != nullptr) {
+      return Status(
+          Code::kUnsupported,
+          format("%s: combine works in host memory only; use dt_comm_host", call_.function()));
+    }
+    out_.op = ReduceOp::kCustom;
+    out_.custom = {given_.combine, given_.combine_data, given_.element_bytes};
+    return {};
   }
 
   /// A table that the kind would not read is a mistake: the caller meant another kind.
@@ -227,6 +249,15 @@ class Launch {
     }
     DT_TRY(check_buffer(call_, sends_ ? send_name_ : recv_name_, out_.recv, given_.count));
     return issue(call_, on_, out_, out_work);
+  }
+
+  /// So that a piece of each rank need not fit into a slot together with those of all others.
+  Status custom_reduce_scatter(dt_work** out_work) {
+    auto blocks = std::make_shared<Blocks>();
+    for (int32_t rank = 0; rank < size_; ++rank)
+      blocks->outgoing.push_back({rank * given_.count, given_.count});
+    out_.blocks = std::move(blocks);
+    return reduce_scatterv(out_work);
   }
 
   /// One reduce for each rank, of which the last one's work is that of all: works of a communicator

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/operation.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace dt::capi {
 
-Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts) {
+Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts,
+                      int64_t element_bytes) {
   if (count < 0) {
     return call.invalid("count is %lld; it must be >= 0", static_cast<long long>(count));
   }
   if (!is_valid(static_cast<Dtype>(dtype))) {
     return call.invalid("dtype is %d, which is no dt_dtype", static_cast<int>(dtype));
   }
-  const int64_t element = dtype_bytes(static_cast<Dtype>(dtype));
+  const int64_t element = std::max(element_bytes, dtype_bytes(static_cast<Dtype>(dtype)));
   if (count > std::numeric_limits<int64_t>::max() / element / parts) {
     return call.invalid("count %lld x %lld parts of %s does not fit into 2^63 bytes",
                         static_cast<long long>(count), static_cast<long long>(parts),

@@ -12,8 +12,10 @@
 /// What the operations of dt.h share: checks of their arguments, and the way into a communicator.
 namespace dt::capi {
 
-/// `parts`: how many times `count` elements the larger buffer holds.
-Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts);
+/// `parts`: how many times `count` elements the larger buffer holds; `element_bytes` 0: the
+/// dtype's.
+Status check_elements(const Call& call, int64_t count, dt_dtype dtype, int64_t parts,
+                      int64_t element_bytes = 0);
 Status check_op(const Call& call, dt_reduce_op op);
 /// Whether there is such a reduction, and the backend has it.
 Status check_reduction(const Call& call, const backend::Backend& backend, Dtype dtype, ReduceOp op);

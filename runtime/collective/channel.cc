@@ -64,7 +64,7 @@ void Channel::start(const Collective& collective) {
   signature_ = signature_of(collective);
   const bool distributed = std::exchange(distributes_, moves_blocks(collective.kind));
   const int64_t elements = contribution(collective, group_.size());
-  const int64_t bytes = elements * dtype_bytes(collective.dtype);
+  const int64_t bytes = elements * collective.element_bytes();
   inline_bytes_ = bytes <= group_.shape().inline_bytes ? bytes : -1;
   if (!collective.name.empty()) {
     put_text(rest.name, collective.name);
@@ -109,7 +109,7 @@ void Channel::announce_inline(const Collective& collective, Head& head) {
 }
 
 uint64_t Channel::announce_places(const Collective& collective, Detail& rest) const {
-  const int64_t element = dtype_bytes(collective.dtype);
+  const int64_t element = collective.element_bytes();
   const int64_t in_bytes = contribution(collective, group_.size()) * element;
   const int64_t out_elements =
       collective.kind == Kind::kAllgather ? collective.count * group_.size() : collective.count;
@@ -233,7 +233,7 @@ const char* Channel::inline_data(int32_t rank) const {
 void Channel::finish_inline() {
   if (inline_bytes_ == 0) return;
   auto* recv = static_cast<char*>(collective_->recv);
-  const int64_t bytes = collective_->count * dtype_bytes(collective_->dtype);
+  const int64_t bytes = collective_->count * collective_->element_bytes();
   const auto copy_from = [&](int32_t rank, char* target) {
     const char* from = inline_data(rank);
     if (from != target) memmove(target, from, static_cast<size_t>(bytes));
@@ -253,7 +253,7 @@ void Channel::finish_inline() {
   for (int32_t rank = 0; rank < group_.size(); ++rank) sources_[rank] = inline_data(rank) + piece;
   const kernels::Reduction reduction{
       collective_->dtype, collective_->op,
-      collective_->divisor > 0 ? collective_->divisor : group_.size()};
+      collective_->divisor > 0 ? collective_->divisor : group_.size(), collective_->custom};
   kernels::reduce(reduction, recv, sources_.data(), group_.size(), collective_->count);
 }
 

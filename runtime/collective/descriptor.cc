@@ -11,6 +11,12 @@
 namespace dt::collective {
 namespace {
 
+// Of a signature: 20 bits for the root, which no job outgrows, and 12 for a caller's element.
+constexpr int kRootShift = 32;
+constexpr int kElementShift = 52;
+constexpr uint64_t kRootMask = (uint64_t{1} << (kElementShift - kRootShift)) - 1;
+static_assert(Combine::kMaxElementBytes < 1 << (64 - kElementShift));
+
 constexpr size_t kListedMax = 8;  // entries of a list in a message
 constexpr size_t kLabelMax = 64;  // bytes of an operation's name in a message
 
@@ -26,7 +32,9 @@ uint64_t signature_of(const Collective& collective) {
   if (collective.kind == Kind::kBarrier) return word;
   word |= (static_cast<uint64_t>(collective.dtype) & 0xff) << 8;
   if (reduces(collective.kind)) word |= (static_cast<uint64_t>(collective.op) & 0xff) << 16;
-  if (has_root(collective.kind)) word |= static_cast<uint64_t>(collective.root) << 32;
+  if (has_root(collective.kind)) word |= static_cast<uint64_t>(collective.root) << kRootShift;
+  if (collective.op == ReduceOp::kCustom)
+    word |= static_cast<uint64_t>(collective.custom.element_bytes) << kElementShift;
   return word;
 }
 
@@ -44,10 +52,15 @@ std::string describe(uint64_t signature, int64_t count, const std::string& name)
   const auto op = static_cast<ReduceOp>(signature >> 16 & 0xff);
   std::string text = kind_name(kind);
   if (kind != Kind::kBarrier) {
-    text += format(" %s", dtype_name(dtype));
-    if (reduces(kind)) text += format(" %s", reduce_op_name(op));
+    if (reduces(kind) && op == ReduceOp::kCustom) {
+      text += format(" custom of %d bytes", static_cast<int>(signature >> kElementShift));
+    } else {
+      text += format(" %s", dtype_name(dtype));
+      if (reduces(kind)) text += format(" %s", reduce_op_name(op));
+    }
     if (!is_irregular(kind)) text += format(" x %lld", static_cast<long long>(count));
-    if (has_root(kind)) text += format(" root %d", static_cast<int>(signature >> 32));
+    if (has_root(kind))
+      text += format(" root %d", static_cast<int>(signature >> kRootShift & kRootMask));
   }
   return text + label_text(name);
 }

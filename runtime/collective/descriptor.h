@@ -11,7 +11,8 @@
 
 namespace dt::collective {
 
-/// A signature packs what members must agree on, {kind, dtype, op, root}, and flags that may
+/// A signature packs what members must agree on, {kind, dtype, op, root, bytes of a
+/// caller's element}, and flags that may
 /// differ.
 namespace flag {
 inline constexpr uint64_t kSendShared = uint64_t{1} << 24;  ///< send lies in the arena

@@ -10,7 +10,8 @@ namespace dt::collective {
 namespace {
 
 kernels::Reduction reduction_of(const Collective& collective, int32_t members) {
-  return {collective.dtype, collective.op, collective.divisor > 0 ? collective.divisor : members};
+  return {collective.dtype, collective.op, collective.divisor > 0 ? collective.divisor : members,
+          collective.custom};
 }
 
 }  // namespace
@@ -28,7 +29,7 @@ Mover::Mover(Group& group)
 void Mover::begin(const Collective& collective, uint64_t signature) {
   if ((signature & flag::kSendShared) != 0) return;
   collective_ = &collective;
-  element_bytes_ = dtype_bytes(collective.dtype);
+  element_bytes_ = collective.element_bytes();
   last_segments_ = segments_;
   cut();
   begun_ = is_read();
@@ -65,6 +66,8 @@ void Mover::cut() {
                              : 1;
   const int64_t piece_max = group_.shape().slot_bytes / pieces / kLineBytes * kLineBytes;
   piece_bytes_ = thresholds.segment(collective_->count * element_bytes_, piece_max);
+  // A caller's element may be larger than that, but not than a slot.
+  if (piece_bytes_ < element_bytes_) piece_bytes_ = piece_max;
   segment_elements_ = piece_bytes_ / element_bytes_;
   segments_ = (collective_->count + segment_elements_ - 1) / segment_elements_;
   stager_.begin(collective_->count * element_bytes_);
@@ -73,7 +76,7 @@ void Mover::cut() {
 Status Mover::plan(const Collective& collective, const std::vector<uint64_t>& signatures,
                    const std::vector<const Detail*>& details) {
   collective_ = &collective;
-  element_bytes_ = dtype_bytes(collective.dtype);
+  element_bytes_ = collective.element_bytes();
   begun_ = false;
   filled_ = ahead_;
   reduced_ = consumed_ = relayed_ = 0;
@@ -176,7 +179,8 @@ Step Mover::advance() { return way_ == Way::kPush ? advance_push() : advance_pul
 
 Step Mover::advance_push() {
   if (consumed_ == 0) {
-    const int64_t at_once = group_.shape().thresholds.push_bytes / element_bytes_;
+    const int64_t at_once =
+        std::max<int64_t>(1, group_.shape().thresholds.push_bytes / element_bytes_);
     const int64_t count = std::min(at_once, end_ - next_);
     const int64_t offset = next_ * element_bytes_;
     for (int32_t rank = 0; rank < group_.size(); ++rank) {
@@ -337,7 +341,7 @@ Mover::Span Mover::span(int64_t segment) const {
 }
 
 Mover::Span Mover::part(int32_t rank, int64_t count) const {
-  const int64_t line = kLineBytes / element_bytes_;
+  const int64_t line = std::max<int64_t>(1, kLineBytes / element_bytes_);
   const int64_t lines = (count + line - 1) / line;
   const int64_t each = (lines + group_.size() - 1) / group_.size() * line;
   const int64_t begin = std::min(rank * each, count);

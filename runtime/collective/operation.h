@@ -39,6 +39,7 @@ struct Collective {
   Kind kind = Kind::kBarrier;
   Dtype dtype = Dtype::kU8;
   ReduceOp op = ReduceOp::kSum;
+  Combine custom;              ///< of op kCustom, in host memory; dtype is kU8 then
   int32_t root = 0;            ///< of those that have one; the peer of send and recv
   const void* send = nullptr;  ///< borrowed until completion
   void* recv = nullptr;        ///< borrowed until completion
@@ -63,6 +64,9 @@ struct Collective {
   /// all withholding ranks, moves no data, and leaves the communicator usable.
   std::shared_ptr<const std::string> withheld;
 
+  int64_t element_bytes() const {
+    return op == ReduceOp::kCustom ? custom.element_bytes : dtype_bytes(dtype);
+  }
   bool is_transfer() const { return dt::is_transfer(kind); }
 };
 

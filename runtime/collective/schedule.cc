@@ -26,7 +26,7 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
       op_(collective.op),
       root_(collective.root),
       count_(collective.kind == Kind::kBarrier ? 0 : collective.count),
-      element_bytes_(dtype_bytes(collective.dtype)),
+      element_bytes_(collective.element_bytes()),
       way_(way.value_or(choose_way(collective.kind, collective.dtype, hosts_, bytes(count_)))) {
   const int64_t others = hosts_ - 1;
   // Not where the hosts' ranks cannot be paired off.

@@ -37,7 +37,8 @@ record::Slot* Communicator::begin_record(record::Track* track,
   call.dtype = static_cast<uint8_t>(collective.dtype);
   call.op = static_cast<uint8_t>(collective.op);
   call.root = traits(collective.kind).peer == PeerRole::kNone ? -1 : collective.root;
-  call.count = collective.count;
+  call.count =
+      collective.count * (collective.op == ReduceOp::kCustom ? collective.custom.element_bytes : 1);
   call.label = &collective.name;
   call.queued = queued;
   return options_.recorder->begin(*track, call);

@@ -32,7 +32,7 @@ DT_FIELD(dt_error_info, host, 32, 256);
 DT_FIELD(dt_error_info, operation, 288, 64);
 DT_FIELD(dt_error_info, message, 352, 2048);
 
-DT_SIZE(dt_collective, 104);
+DT_SIZE(dt_collective, 128);
 DT_FIELD(dt_collective, struct_size, 0, 4);
 DT_FIELD(dt_collective, kind, 4, 4);
 DT_FIELD(dt_collective, dtype, 8, 4);
@@ -49,6 +49,9 @@ DT_FIELD(dt_collective, send_offsets, 72, 8);
 DT_FIELD(dt_collective, recv_counts, 80, 8);
 DT_FIELD(dt_collective, recv_offsets, 88, 8);
 DT_FIELD(dt_collective, stream, 96, 8);
+DT_FIELD(dt_collective, combine, 104, 8);
+DT_FIELD(dt_collective, combine_data, 112, 8);
+DT_FIELD(dt_collective, element_bytes, 120, 8);
 
 DT_SIZE(dt_place, 852);
 DT_FIELD(dt_place, struct_size, 0, 4);

@@ -24,8 +24,9 @@ static_assert(!becomes<const double (&)[3], dt::View>, "");
 static_assert(becomes<const double (&)[3], dt::ConstView>, "");
 static_assert(becomes<dt::View, dt::ConstView>, "");
 static_assert(!becomes<dt::ConstView, dt::View>, "");
-static_assert(!becomes<std::vector<short>&, dt::View>, "dt has no such dtype");
-static_assert(!becomes<std::string&, dt::ConstView>, "");
+static_assert(becomes<std::vector<short>&, dt::View>, "");
+static_assert(!becomes<std::vector<long double>&, dt::View>, "dt has no such dtype");
+static_assert(becomes<std::string&, dt::ConstView>, "bytes");
 static_assert(!becomes<float*, dt::View>, "a pointer needs a count");
 static_assert(becomes<const std::vector<long>&, dt::Blocks>, "");
 static_assert(!becomes<dt::View, dt::CallOptions>, "");
@@ -61,6 +62,21 @@ static_assert(becomes<std::span<const float>, dt::ConstView>, "");
   comm.alltoallv(more, counts, more, {counts, counts});
   comm.send({pointer, count}, 1);
   (void)comm.barrier_async();
+  struct Best {
+    float value;
+    int32_t rank;
+  } best{1, 2};
+  const auto better = [](const Best& in, Best& inout) {
+    if (in.value > inout.value) inout = in;
+  };
+  dt_collective one;
+  dt_collective_init(&one);
+  one.kind = DT_KIND_ALLREDUCE;
+  one.send = one.recv = &best;
+  one.count = 1;
+  dt::combine_by<Best>(one, better);
+  comm.launch(one);
+  (void)comm.launch_async(one);
 #if __cplusplus >= 202002L
   comm.allreduce(std::span<float>(values), DT_SUM, {.timeout_ms = 500, .stream = stream});
 #endif

@@ -196,6 +196,10 @@ void Conductor::start_stage(const collective::Stage& stage) {
     collective.kind = step.kind;
     collective.dtype = moving_->dtype;
     collective.op = step.op;
+    if (moving_->op == ReduceOp::kCustom) {  // which says how large elements are, also of a copy
+      collective.op = moving_->op;
+      collective.custom = moving_->custom;
+    }
     collective.divisor = step.divisor;
     collective.root = step.root;
     collective.send = address(step.send);
@@ -209,7 +213,7 @@ void Conductor::start_stage(const collective::Stage& stage) {
 void Conductor::sum(const collective::SumStep& step) {
   std::vector<const void*> sources;
   for (const collective::Piece& piece : step.sources) sources.push_back(address(piece));
-  const kernels::Reduction reduction{moving_->dtype, step.op, step.divisor};
+  const kernels::Reduction reduction{moving_->dtype, step.op, step.divisor, moving_->custom};
   kernels::reduce(reduction, address(step.target), sources.data(),
                   static_cast<int32_t>(sources.size()), step.count);
 }

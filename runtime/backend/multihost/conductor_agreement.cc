@@ -223,12 +223,13 @@ bool Conductor::reserve_scratch(int64_t bytes) {
 /// Equal on all ranks that make this call: it depends on what they compare only.
 bool Conductor::rides(const Collective& collective) const {
   return roster_.topology.host_count() == 2 && collective.kind == Kind::kAllreduce &&
-         collective.count > 0 && collective.count <= kRideBytes &&
-         collective.count * dtype_bytes(collective.dtype) <= kRideBytes;
+         collective.op != ReduceOp::kCustom && collective.count > 0 &&
+         collective.count <= kRideBytes &&
+         collective.count * collective.element_bytes() <= kRideBytes;
 }
 
 int64_t Conductor::payload_bytes() const {
-  return active_->collective.count * dtype_bytes(active_->collective.dtype);
+  return active_->collective.count * active_->collective.element_bytes();
 }
 
 /// Behind the statements of a message that may come from a broken peer; -1: that cannot be.

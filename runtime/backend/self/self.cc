@@ -180,7 +180,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
     if (moves_blocks(collective.kind)) {
       const collective::Extent from = collective::outgoing(collective, 0, 1, 0);
       const collective::Extent to = collective::incoming(collective, 0, 1, 0);
-      const int64_t element = dtype_bytes(collective.dtype);
+      const int64_t element = collective.element_bytes();
       Collective block = collective;
       block.count = std::min(from.count, to.count);
       if (block.count == 0) return {};
@@ -195,7 +195,7 @@ class SelfBackend final : public Backend, public std::enable_shared_from_this<Se
 
   static void copy(const void* from, void* to, const Collective& collective) {
     if (from == to || collective.count == 0) return;
-    memmove(to, from, static_cast<size_t>(collective.count * dtype_bytes(collective.dtype)));
+    memmove(to, from, static_cast<size_t>(collective.count * collective.element_bytes()));
   }
 
   Status match(const Collective& send, const Collective& recv) const {

@@ -15,6 +15,10 @@ constexpr int64_t kMeanPartBytes = 8192;
 /// What fills the registers that any instruction set uses at once.
 constexpr int64_t kShortBytes = 256;
 
+/// Of a caller's reduction: what is combined at once, on the stack.
+constexpr int64_t kCustomPartBytes = 8192;
+static_assert(kCustomPartBytes > Combine::kMaxElementBytes);
+
 /// Wide holds T and every divisor, so that nothing overflows.
 template <class T, class Wide>
 void divide(void* elements, int64_t count, int32_t divisor) {
@@ -82,6 +86,28 @@ void mean_of_integers(ReduceFunction sum, const Reduction& reduction, const Targ
   }
 }
 
+/// In memory of its own, because the destinations may be among the sources.
+void reduce_custom(const Combine& custom, const Targets& targets, const void* const* sources,
+                   int32_t source_count, int64_t count) {
+  alignas(64) unsigned char part[kCustomPartBytes];
+  const int64_t at_once = kCustomPartBytes / custom.element_bytes;
+  for (int64_t first = 0; first < count; first += at_once) {
+    const int64_t elements = std::min(at_once, count - first);
+    const int64_t offset = first * custom.element_bytes;
+    const int64_t bytes = elements * custom.element_bytes;
+    const auto from = [&](int32_t k) {
+      return static_cast<const unsigned char*>(sources[k]) + offset;
+    };
+    copy(part, from(0), bytes);
+    for (int32_t k = 1; k < source_count; ++k) {
+      custom.function(custom.user_data, from(k), part, elements);
+    }
+    for (int32_t k = 0; k < targets.count; ++k) {
+      copy(static_cast<unsigned char*>(targets.destinations[k]) + offset, part, bytes);
+    }
+  }
+}
+
 }  // namespace
 
 const char* isa_name(Isa isa) {
@@ -128,6 +154,9 @@ void reduce_with(Isa isa, const Reduction& reduction, void* destination, const v
 
 void reduce_with(Isa isa, const Reduction& given, const Targets& targets,
                  const void* const* sources, int32_t source_count, int64_t count) {
+  if (given.custom.function != nullptr) {
+    return reduce_custom(given.custom, targets, sources, source_count, count);
+  }
   const bool is_mean = given.op == ReduceOp::kAvg;
   if (!is_valid(given.dtype) || !is_valid(given.op) || !can_reduce(given.dtype, given.op) ||
       source_count < 1 || count <= 0 || targets.count < 1 || (is_mean && given.divisor < 1)) {

@@ -14,6 +14,7 @@ struct Reduction {
   /// For avg: each floating-point source is multiplied by 1/divisor before the sum (in f32 for f16
   /// and bf16); the wrapped integer sum is divided, truncating. Ignored by the other reductions.
   int32_t divisor = 1;
+  Combine custom;  ///< with a function: it is this, and neither dtype nor op count
 };
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... in this order, one rounding per step;

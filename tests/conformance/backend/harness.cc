@@ -144,6 +144,7 @@ double expected_value(Dtype dtype, ReduceOp op, int32_t size, int64_t index) {
       case ReduceOp::kBand: result = bits(result) & bits(value); break;
       case ReduceOp::kBor: result = bits(result) | bits(value); break;
       case ReduceOp::kBxor: result = bits(result) ^ bits(value); break;
+      case ReduceOp::kCustom: break;
     }
   }
   const bool integer = dt::is_integer(dtype);

@@ -134,6 +134,7 @@ T fold_integers(const Reduction& reduction, const std::vector<Bytes>& sources, i
       case ReduceOp::kBand: acc = static_cast<T>(acc & x); break;
       case ReduceOp::kBor: acc = static_cast<T>(acc | x); break;
       case ReduceOp::kBxor: acc = static_cast<T>(acc ^ x); break;
+      case ReduceOp::kCustom: break;
     }
   }
   if (reduction.op != ReduceOp::kAvg) return acc;

@@ -291,6 +291,45 @@ TEST_CASE("reduce: halves round to nearest even over the whole range, into infin
   }
 }
 
+TEST_CASE(
+    "reduce: a caller's function gets whole elements, also where the result replaces a source") {
+  struct Element {
+    int64_t sum;
+    int32_t greatest;
+  };
+  constexpr int64_t kCount = 3000;
+  dt::Combine custom;
+  custom.element_bytes = sizeof(Element);
+  custom.function = [](void*, const void* in, void* inout, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Element& from = static_cast<const Element*>(in)[i];
+      Element& to = static_cast<Element*>(inout)[i];
+      to = {to.sum + from.sum, std::max(to.greatest, from.greatest)};
+    }
+  };
+  const Reduction reduction{Dtype::kU8, ReduceOp::kCustom, 1, custom};
+  for (const size_t in_place : {0, 1, 2, 3}) {  // 3: none
+    std::vector<std::vector<Element>> sources(4, std::vector<Element>(kCount));
+    std::vector<const void*> pointers;
+    for (size_t k = 0; k < 3; ++k) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        sources[k][static_cast<size_t>(i)] = {
+            i + static_cast<int64_t>(k),
+            static_cast<int32_t>((i * 7 + 5 * static_cast<int64_t>(k)) % 11)};
+      }
+      pointers.push_back(sources[k].data());
+    }
+    dt::kernels::reduce(reduction, sources[in_place].data(), pointers.data(), 3, kCount);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      const Element& found = sources[in_place][static_cast<size_t>(i)];
+      const int64_t greatest = std::max(std::max(i * 7 % 11, (i * 7 + 5) % 11), (i * 7 + 10) % 11);
+      wrong += found.sum == 3 * i + 3 && found.greatest == greatest ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("reduce: what cannot be reduced leaves the destination as it is") {
   for (Isa isa : available_isas()) {
     CHECK(reduce_scalars(isa, {Dtype::kF8E4M3, ReduceOp::kSum, 1}, Bytes{1, 2}) == 0);
