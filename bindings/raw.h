@@ -380,7 +380,7 @@ inline void store_server_destroy(int64_t server) {
 
 /** For each parameter: its count, its dtype, its name as an item. */
 inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES, bool sum,
-                              bool keep_plan, int64_t bucket_cap_bytes,
+                              bool keep_plan, bool find_unused, int64_t bucket_cap_bytes,
                               int64_t first_bucket_bytes) {
   std::vector<dt_param> params;
   std::vector<std::string> names;
@@ -396,6 +396,7 @@ inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES, boo
   dt_reducer_options_init(&options);
   options.sum = sum ? 1 : 0;
   options.keep_plan = keep_plan ? 1 : 0;
+  options.find_unused = find_unused ? 1 : 0;
   options.bucket_cap_bytes = bucket_cap_bytes;
   options.first_bucket_bytes = first_bucket_bytes;
   return made<dt_reducer>([&](dt_reducer** out) {
@@ -411,6 +412,16 @@ inline int64_t reducer_grad(int64_t reducer, int32_t index) {
 inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {
   detail::check(
       dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
+}
+/** `gradient` 0: the average is wanted where reducer_grad() says. */
+inline void reducer_unused(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {
+  detail::check(
+      dt_reducer_unused(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
+}
+inline bool reducer_used(int64_t reducer, int32_t index) {
+  int32_t used = 0;
+  detail::check(dt_reducer_used(handle<dt_reducer>(reducer), index, &used));
+  return used != 0;
 }
 /** `data` 0: it is no longer watched. */
 inline void reducer_watch(int64_t reducer, int32_t index, int64_t data, int64_t bytes) {

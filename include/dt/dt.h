@@ -1527,7 +1527,7 @@ typedef struct dt_reducer_options {
   int64_t bucket_cap_bytes;   /**< a bucket closes when it reaches this; default from the config */
   int64_t first_bucket_bytes; /**< cap of the first bucket of each dtype; default from the config */
   int32_t keep_plan;          /**< 1: never rebuild by arrival order */
-  int32_t reserved;           /**< zero */
+  int32_t find_unused;        /**< 1: a parameter may have no gradient; see dt_reducer_unused() */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1620,6 +1620,40 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);
+
+/**
+ * Says that this rank has no gradient for parameter `index` in this step, as one of a branch that
+ * was not taken. It takes part with zeros, so that the average is that over all ranks. A parameter
+ * of which that was never said, and that was not ready, counts as unused at dt_reducer_finish().
+ *
+ * Needs dt_reducer_options.find_unused; ranks then tell each other in dt_reducer_finish() what they
+ * used.
+ * @param reducer the handle.
+ * @param index   of the parameter; instead of dt_reducer_ready().
+ * @param grad    [count] elements: receives the average if another rank has a gradient, and stays
+ *                as it is if none has; else as of dt_reducer_ready(). NULL: the average is where
+ *                dt_reducer_grad() says, or zeros.
+ * @param stream  as of dt_reducer_ready().
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused, or the second time in a step;
+ *         DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @thread any; different parameters at the same time
+ * @cost as dt_reducer_ready(). In dt_reducer_finish() an allreduce of a byte for each parameter,
+ *       over host memory also on GPUs: there it waits for the other ranks' calls.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad,
+                                   dt_stream stream);
+
+/**
+ * Whether any rank had a gradient for the parameter in the last finished step.
+ * @param reducer  the handle.
+ * @param index    of the parameter.
+ * @param out_used 1 or 0; 1 before the first step.
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_used(dt_reducer* reducer, int32_t index, int32_t* out_used);
 
 /**
  * Has dt_reducer_finish() compare a parameter between ranks, by its XXH64 hash: in the reducer's

@@ -915,6 +915,7 @@ struct Param {
 struct ReducerOptions {
   bool sum = false;
   bool keep_plan = false;
+  bool find_unused = false;
   int64_t bucket_cap_bytes = 0;
   int64_t first_bucket_bytes = 0;
 };
@@ -936,6 +937,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     dt_reducer_options_init(&c_options);
     c_options.sum = options.sum ? 1 : 0;
     c_options.keep_plan = options.keep_plan ? 1 : 0;
+    c_options.find_unused = options.find_unused ? 1 : 0;
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     detail::check(dt_reducer_create(comm.get_handle(), c_params.data(),
@@ -953,6 +955,12 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     call(dt_reducer_ready, index, gradient, stream);
   }
+  /** This rank has none in this step. `gradient` receives the average if another rank has one. */
+  void unused(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
+    call(dt_reducer_unused, index, gradient, stream);
+  }
+  /** Whether any rank had a gradient for it in the last step. */
+  bool used(int32_t index) const { return ask<int32_t>(dt_reducer_used, index) != 0; }
   /** finish() compares these bytes of parameter `index` between ranks, as often as
    * reducer.check_steps says; NULL: no longer. Borrowed. */
   void watch(int32_t index, const void* data, int64_t bytes) {

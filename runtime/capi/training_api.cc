@@ -59,6 +59,9 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
       return call.invalid("a bucket cap is negative");
     }
+    if (asked.find_unused != 0 && asked.find_unused != 1) {
+      return call.invalid("options->find_unused is %d; it must be 0 or 1", asked.find_unused);
+    }
     const Config& config = on->job->config();
     training::Reducer::Options chosen;
     chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
@@ -66,6 +69,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     chosen.rebuild = config.boolean("reducer.rebuild");
     chosen.check_steps = config.integer("reducer.check_steps");
     chosen.sum = asked.sum != 0;
+    chosen.find_unused = asked.find_unused != 0;
     if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
     if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
     if (asked.keep_plan != 0) chosen.rebuild = false;
@@ -99,6 +103,27 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(check_index(call, *object, index));
                       return object->reducer->ready(index, grad, stream_of(stream));
+                    });
+}
+
+dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {
+  return on_reducer("dt_reducer_unused", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.shared(call));
+                      DT_TRY(check_index(call, *object, index));
+                      return object->reducer->unused(index, grad, stream_of(stream));
+                    });
+}
+
+dt_status dt_reducer_used(dt_reducer* reducer, int32_t index, int32_t* out_used) {
+  return on_reducer("dt_reducer_used", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(call.not_null(out_used, "out_used"));
+                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY_VALUE(const bool used, object->reducer->used(index));
+                      *out_used = used ? 1 : 0;
+                      return {};
                     });
 }
 

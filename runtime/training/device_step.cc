@@ -15,6 +15,7 @@ struct DeviceStep::Errand {
   std::shared_ptr<kernels::TensorKernels> kernels;
   std::shared_ptr<kernels::TensorList> list;  // null: integers, or nothing outside
   std::vector<OutsideGradient> outside;
+  std::vector<std::pair<void*, int64_t>> zeros;
   void* data = nullptr;  // of the bucket
   int64_t count = 0;
   Dtype dtype = Dtype::kF32;
@@ -22,6 +23,7 @@ struct DeviceStep::Errand {
   int32_t divisor = 1;  // behind it, of the whole bucket
 
   Status gather(cuda::Stream stream) const {
+    for (const auto& [part, bytes] : zeros) DT_TRY(runtime->fill_zero(part, bytes, stream));
     if (list != nullptr) DT_TRY(kernels->gather(*list, dtype, data, dtype, scale, stream));
     if (divisor > 1) DT_TRY(kernels->divide(data, dtype, count, divisor, stream));
     return copy(stream, /*back=*/false);
@@ -103,7 +105,8 @@ Status DeviceStep::record(size_t bucket, cuda::Stream stream) {
 /// scaled parts; scaled with the gather where there is one of everything, else by a pass over the
 /// bucket. The gather's factor is an f32, too coarse for f64.
 Status DeviceStep::attach(size_t bucket_index, std::vector<OutsideGradient> outside,
-                          bool all_outside, backend::Collective* collective) {
+                          bool all_outside, std::vector<std::pair<void*, int64_t>> zeros,
+                          backend::Collective* collective) {
   Bucket& bucket = *buckets_[bucket_index];
   DT_TRY(list_of(&bucket, outside, *collective));
   const auto errand = std::make_shared<Errand>();
@@ -111,6 +114,7 @@ Status DeviceStep::attach(size_t bucket_index, std::vector<OutsideGradient> outs
   errand->kernels = kernels_;
   errand->list = bucket.list;
   errand->outside = std::move(outside);
+  errand->zeros = std::move(zeros);
   errand->data = collective->recv;
   errand->count = collective->count;
   errand->dtype = collective->dtype;
@@ -134,7 +138,7 @@ Status DeviceStep::attach(size_t bucket_index, std::vector<OutsideGradient> outs
   });
   steps->began = times_.began(bucket_index);
   steps->ended = times_.ended(bucket_index);
-  if (!errand->outside.empty() || errand->divisor > 1) {
+  if (!errand->outside.empty() || !errand->zeros.empty() || errand->divisor > 1) {
     steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
   }
   if (!errand->outside.empty()) {

@@ -60,10 +60,13 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// A gradient of the bucket is complete in the order of `stream`. Any thread.
   Status record(size_t bucket, cuda::Stream stream);
   /// Completes the allreduce of a full bucket, which is `collective` so far; `all_outside`: of no
-  /// gradient the bucket is the home. May synchronise where `outside` is not what it was in the
-  /// last step. One thread at a time.
+  /// gradient the bucket is the home; `zeros`: parts of it without a gradient, and their bytes. May
+  /// synchronise where `outside` is not what it was in the last step. One thread at a time.
   Status attach(size_t bucket, std::vector<OutsideGradient> outside, bool all_outside,
-                backend::Collective* collective);
+                std::vector<std::pair<void*, int64_t>> zeros, backend::Collective* collective);
+  Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) {
+    return runtime_->copy(to, from, bytes, stream);
+  }
   /// All operations of the step are enqueued, or it failed.
   void end_step();
 

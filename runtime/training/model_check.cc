@@ -64,6 +64,7 @@ Status Reducer::check_model() {
   rows.push_back(option_row("first_bucket_bytes", options_.first_bucket_bytes));
   rows.push_back(option_row("sum", options_.sum));
   rows.push_back(option_row("rebuild", options_.rebuild));
+  rows.push_back(option_row("find_unused", options_.find_unused));
   rows.push_back(option_row("check_steps", options_.check_steps));
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;

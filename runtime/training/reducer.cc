@@ -68,16 +68,22 @@ void* Reducer::grad(int32_t index) {
 }
 
 Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
+  return arrive(index, grad, stream, /*unused=*/false, "dt_reducer_ready");
+}
+
+Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unused,
+                       const char* call) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   const Param& param = params_[static_cast<size_t>(index)];
-  DT_TRY(comm_->check_ungrouped("dt_reducer_ready"));
+  DT_TRY(comm_->check_ungrouped(call));
   if (device_ != nullptr) DT_TRY(check_on_device(param, index, grad, stream));
   if (slot.arrived.exchange(true, std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
-                  format("dt_reducer_ready: parameter #%d \"%s\" became ready twice in one step on "
+                  format("%s: parameter #%d \"%s\" became ready twice in one step on "
                          "rank %d; call it once per parameter, then dt_reducer_finish",
-                         index, param.name.c_str(), comm_->rank()));
+                         call, index, param.name.c_str(), comm_->rank()));
   }
+  slot.unused = unused;
   if (const Status status = deliver(slot, param, grad, stream); !status.ok()) {
     slot.arrived.store(false, std::memory_order_release);
     return status;
@@ -110,8 +116,11 @@ Status Reducer::check_on_device(const Param& param, int32_t index, const void* g
 
 Status Reducer::deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream) {
   if (device_ != nullptr) DT_TRY(device_->record(static_cast<size_t>(slot.bucket), stream));
+  if (device_ == nullptr && slot.unused) {
+    std::memset(slot.data, 0, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
+  }
   if (grad == nullptr || grad == slot.data) return {};
-  if (device_ == nullptr) {
+  if (device_ == nullptr && !slot.unused) {
     std::memcpy(slot.data, grad, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
   }
   slot.copied_from = grad;
@@ -165,18 +174,22 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
 
 Status Reducer::attach_steps(const Bucket& bucket, Collective* collective) {
   std::vector<OutsideGradient> outside;
+  std::vector<std::pair<void*, int64_t>> zeros;
   bool all_outside = true;
   for (const int32_t index : bucket.params) {
     const Slot& slot = slots_[static_cast<size_t>(index)];
     const int64_t count = params_[static_cast<size_t>(index)].count;
     if (count == 0) continue;
-    if (slot.copied_from == nullptr) {
+    if (slot.unused) {
+      zeros.emplace_back(slot.data, count * dtype_bytes(bucket.dtype));
+    } else if (slot.copied_from == nullptr) {
       all_outside = false;
     } else {
       outside.push_back({slot.copied_from, slot.data, count});
     }
   }
-  return device_->attach(next_bucket_, std::move(outside), all_outside, collective);
+  return device_->attach(next_bucket_, std::move(outside), all_outside, std::move(zeros),
+                         collective);
 }
 
 std::string Reducer::missing_in(const Bucket& bucket) const {
@@ -221,9 +234,13 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   const bool complete =
       arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
+  if (options_.find_unused) DT_TRY(take_rest_as_unused(stream));
   (void)launch(/*all=*/true);
   const int64_t began_waiting_ns = monotonic_ns();
-  const Status status = device_ != nullptr ? order_buckets(stream) : wait_buckets();
+  const Status agreed = options_.find_unused ? agree_on_used() : Status();
+  Status status = device_ != nullptr ? order_buckets(stream) : wait_buckets();
+  if (status.ok()) status = agreed;
+  if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (!status.ok()) {
     end_step();
     return status;
@@ -243,7 +260,7 @@ Status Reducer::finish(cuda::Stream stream) {
 void Reducer::copy_back() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    if (slot.copied_from == nullptr) continue;
+    if (slot.copied_from == nullptr || (slot.unused && used_[i] == 0)) continue;
     std::memcpy(slot.copied_from, slot.data,
                 static_cast<size_t>(params_[i].count * dtype_bytes(params_[i].dtype)));
   }
@@ -337,6 +354,7 @@ void Reducer::end_step() {
   arrived_.store(0, std::memory_order_seq_cst);
   for (Slot& slot : slots_) {
     slot.copied_from = nullptr;
+    slot.unused = false;
     slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {

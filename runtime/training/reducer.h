@@ -30,7 +30,8 @@ struct Param {
 /// ready() of a bucket makes it full; buckets are launched in plan order, so every rank issues the
 /// same operations whatever its arrival order. A rank that lacks a gradient takes part in that
 /// bucket's operation as one that withholds: the operation then fails everywhere with the names,
-/// and since all ranks issued the same operations the communicator stays whole.
+/// and since all ranks issued the same operations the communicator stays whole. With find_unused it
+/// takes part with zeros instead, and finish() exchanges which parameters anybody had one for.
 ///
 /// On a communicator over GPUs nothing here waits for the GPU: ready() records where the caller's
 /// stream stands, what belongs to a bucket's operation is enqueued with it (DeviceStep), and
@@ -50,7 +51,8 @@ class Reducer {
     int64_t bucket_cap_bytes = 0;
     int64_t first_bucket_bytes = 0;
     bool rebuild = true;
-    int64_t check_steps = 0;  ///< how often what is watched is compared; 0: never
+    bool find_unused = false;  ///< a parameter may have no gradient in a step
+    int64_t check_steps = 0;   ///< how often what is watched is compared; 0: never
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -78,7 +80,11 @@ class Reducer {
   void* grad(int32_t index);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
+  /// This rank has none in this step; with find_unused. The average goes to `grad` if another has.
+  Status unused(int32_t index, void* grad, cuda::Stream stream = nullptr);
   Status finish(cuda::Stream stream = nullptr);
+  /// Whether any rank had a gradient for it in the last step.
+  Result<bool> used(int32_t index) const;
   /// finish() compares these bytes between ranks every options.check_steps steps; null: no longer.
   void watch(int32_t index, const void* data, int64_t bytes);
   /// Collective. True: pointers of grad() changed.
@@ -92,6 +98,7 @@ class Reducer {
     int32_t bucket = 0;
     char* data = nullptr;         // in the bucket
     void* copied_from = nullptr;  // result goes back there at the end of the step
+    bool unused = false;          // it arrived as zeros
     std::atomic<bool> arrived{false};
   };
   struct Bucket {
@@ -116,7 +123,13 @@ class Reducer {
   Status agree_on_memory(const Status& mine);
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
+  Status arrive(int32_t index, void* grad, cuda::Stream stream, bool unused, const char* call);
   Status deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream);
+  /// What has not arrived is unused.
+  Status take_rest_as_unused(cuda::Stream stream);
+  /// Collective.
+  Status agree_on_used();
+  Status bring_unused(cuda::Stream stream);
   /// Launches full buckets in order; with `all`, also the rest, withholding those that lack
   /// gradients.
   Status launch(bool all);
@@ -159,6 +172,7 @@ class Reducer {
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory
   int64_t step_bytes_ = 0;              // of all gradients
+  std::vector<uint8_t> used_;           // by parameter: any rank's, in the last step
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
 

@@ -36,8 +36,8 @@ static void check_create(const fixture* f) {
   options.first_bucket_bytes = -1;
   REFUSES("bucket cap", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.first_bucket_bytes = 0;
-  options.reserved = 1;
-  REFUSES("reserved", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.find_unused = 2;
+  REFUSES("find_unused", dt_reducer_create(f->comm, params, 2, &options, &untouched));
 
   /* A later header's larger struct: fine while what this library does not know is zero. */
   struct {
@@ -62,17 +62,24 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
     REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], &pointer));
     REFUSES("index", dt_reducer_ready(reducer, bad_indices[i], NULL, NULL));
+    REFUSES("index", dt_reducer_unused(reducer, bad_indices[i], NULL, NULL));
+    REFUSES("index", dt_reducer_used(reducer, bad_indices[i], &value));
     REFUSES("index", dt_reducer_bucket(reducer, bad_indices[i], &value));
     REFUSES("index", dt_reducer_watch(reducer, bad_indices[i], &value, 4));
   }
   REFUSES("bytes", dt_reducer_watch(reducer, 0, &value, -1));
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
+  REFUSES("out_used", dt_reducer_used(reducer, 0, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_unused(reducer, 0, NULL, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_used(reducer, 0, &value));
   REFUSES("out_statistics", dt_reducer_stats(reducer, NULL));
   dt_reducer_statistics statistics;
   dt_reducer_statistics_init(&statistics);
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_grad(h, 0, &pointer));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_unused(h, 0, NULL, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_used(h, 0, &value));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_watch(h, 0, &value, 4));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_rebuild(h, &value));

@@ -104,7 +104,7 @@ DT_FIELD(dt_reducer_options, sum, 4, 4);
 DT_FIELD(dt_reducer_options, bucket_cap_bytes, 8, 8);
 DT_FIELD(dt_reducer_options, first_bucket_bytes, 16, 8);
 DT_FIELD(dt_reducer_options, keep_plan, 24, 4);
-DT_FIELD(dt_reducer_options, reserved, 28, 4);
+DT_FIELD(dt_reducer_options, find_unused, 28, 4);
 
 DT_SIZE(dt_reducer_statistics, 80);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);

@@ -30,6 +30,8 @@ namespace Dt
         public bool Sum { get; set; }
         /// <summary>Never rebuilds the plan by arrival order.</summary>
         public bool KeepPlan { get; set; }
+        /// <summary>A parameter may have no gradient in a step, see Reducer.Unused.</summary>
+        public bool FindUnused { get; set; }
         /// <summary>A bucket closes when it reaches this; 0: from the config.</summary>
         public long BucketCapBytes { get; set; }
         /// <summary>Cap of the first bucket of each dtype; 0: from the config.</summary>
@@ -88,7 +90,7 @@ namespace Dt
 
         Reducer(Comm comm, Param[] parameters, ReducerOptions options)
             : base(new ReducerHandle(Raw.Native.reducer_create(comm, Packed(parameters), Packed(parameters).Length,
-                options.Sum, options.KeepPlan, options.BucketCapBytes, options.FirstBucketBytes)))
+                options.Sum, options.KeepPlan, options.FindUnused, options.BucketCapBytes, options.FirstBucketBytes)))
         {
             this.parameters = parameters;
         }
@@ -145,18 +147,38 @@ namespace Dt
         /// <summary>Says that a gradient is complete in this buffer, to be copied in. It is kept in its
         /// place until <see cref="Finish"/> has copied the result back; when that fails, until a later
         /// one or Dispose.</summary>
-        public void Ready(int index, Tensor gradient, IntPtr stream = default(IntPtr))
+        public void Ready(int index, Tensor gradient, IntPtr stream = default(IntPtr)) =>
+            Arrive("Ready", index, gradient, stream);
+
+        /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
+        /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused
+        /// at <see cref="Finish"/> counts as unused. The average is where <see cref="Gradient"/> says,
+        /// or zeros.</summary>
+        public void Unused(int index, IntPtr stream = default(IntPtr)) =>
+            Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
+
+        /// <summary>The same with a place for the average, which stays as it is if no rank has a
+        /// gradient.</summary>
+        public void Unused(int index, Tensor gradient, IntPtr stream = default(IntPtr)) =>
+            Arrive("Unused", index, gradient, stream);
+
+        /// <summary>Whether any rank had a gradient for a parameter in the last step.</summary>
+        public bool Used(int index) => Raw.Native.reducer_used(this, index);
+
+        void Arrive(string name, int index, Tensor gradient, IntPtr stream)
         {
-            const string Name = "Ready";
             if (gradient.IsNone)
-                throw DtException.InvalidArgument(Name + ": gradient is null; give an array, a memory or a Tensor");
-            Check(Name, index, gradient.Dtype, gradient.Count);
+                throw DtException.InvalidArgument(name + ": gradient is null; give an array, a memory or a Tensor");
+            Check(name, index, gradient.Dtype, gradient.Count);
             Pin pin = gradient.Pin();
             bool counted = false;
             try
             {
                 Enter(ref counted);
-                Raw.Native.reducer_ready(this, index, gradient.AddressIn(pin), stream.ToInt64());
+                if (name == "Ready")
+                    Raw.Native.reducer_ready(this, index, gradient.AddressIn(pin), stream.ToInt64());
+                else
+                    Raw.Native.reducer_unused(this, index, gradient.AddressIn(pin), stream.ToInt64());
             }
             finally
             {

@@ -32,6 +32,7 @@ class ReducerOptions:
     bucket_cap_bytes: int = 0  # a bucket closes when it reaches this
     first_bucket_bytes: int = 0  # cap of the first bucket of each dtype
     keep_plan: bool = False  # never rebuild by arrival order
+    find_unused: bool = False  # a parameter may have no gradient in a step, see Reducer.unused()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Reducer:
             raise invalid("Reducer: params is empty; give a Param for each parameter")
         packed = pack(part for each in self._params
                       for part in (int(each.count), int(each.dtype), each.name or ""))
-        number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan),
+        number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
                                      chosen.bucket_cap_bytes, chosen.first_bucket_bytes)
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
@@ -99,16 +100,35 @@ class Reducer:
             grad() said
         stream: CUDA stream that produces it; ignored over host memory
         """
+        self._arrive("ready", index, gradient, stream)
+
+    def unused(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
+        """Says that this rank has no gradient for parameter `index` in this step; it takes part with
+        zeros. Needs ReducerOptions.find_unused. What is neither ready nor unused at finish() counts as
+        unused.
+
+        gradient: an array that receives the average if another rank has a gradient, and stays as it is
+            if none has; None: the average is where grad() says, or zeros
+        """
+        self._arrive("unused", index, gradient, stream)
+
+    def used(self, index: int) -> bool:
+        """Whether any rank had a gradient for parameter `index` in the last step."""
+        with self._lock:
+            return bool(_raw.reducer_used(self._handle, index))
+
+    def _arrive(self, call: str, index: int, gradient: Any, stream: Any) -> None:
+        arrive = _raw.reducer_ready if call == "ready" else _raw.reducer_unused
         if gradient is None:
             with self._lock:
-                _raw.reducer_ready(self._handle, index, 0, stream_number(stream))
+                arrive(self._handle, index, 0, stream_number(stream))
             return
-        address, count, dtype, on_gpu, keep = _raw.buffer(gradient, True, "Reducer.ready: gradient")
+        address, count, dtype, on_gpu, keep = _raw.buffer(gradient, True, f"Reducer.{call}: gradient")
         if 0 <= index < len(self._params):
             param = self._params[index]
             if count != param.count or dtype != param.dtype or on_gpu is not self._on_gpu:
                 raise invalid(
-                    f"Reducer.ready: gradient {index} ({param.name or 'no name'}) has {count} elements "
+                    f"Reducer.{call}: gradient {index} ({param.name or 'no name'}) has {count} elements "
                     f"of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, its parameter "
                     f"{param.count} of {Dtype(param.dtype).name}"
                     f"{' on a GPU' if self._on_gpu else ''}; give an array of that kind")
@@ -116,7 +136,7 @@ class Reducer:
             address = 256  # some arrays without elements have no address, and 0 means grad()'s
         with self._lock:
             self._borrowed.append(keep)
-            _raw.reducer_ready(self._handle, index, address, stream_number(stream))
+            arrive(self._handle, index, address, stream_number(stream))
 
     def watch(self, index: int, parameter: Any) -> None:
         """Has finish() compare parameter `index` itself between ranks, as often as the setting

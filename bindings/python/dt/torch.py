@@ -4,7 +4,7 @@
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import torch
 
@@ -234,7 +234,9 @@ class DistributedDataParallel(torch.nn.Module):
     dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
 
     Every parameter that requires a gradient must get one in each step; backward() raises
-    dt.InvalidStateError on all ranks otherwise, and names those that did not. A step also ends with the
+    dt.InvalidStateError on all ranks otherwise, and names those that did not. With
+    find_unused_parameters one that a rank did not use counts as zero there, and keeps its gradient where
+    no rank used it; each rank must use at least one. A step also ends with the
     first graph that gives a gradient, so torch.utils.checkpoint needs use_reentrant=False here.
 
     When backward() ends with an exception on one rank, the others wait for it: its next forward pass
@@ -250,13 +252,16 @@ class DistributedDataParallel(torch.nn.Module):
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
-                 bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0) -> None:
+                 bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0,
+                 find_unused_parameters: bool = False) -> None:
         super().__init__()
         self.module = module
         self._comm = comm
         self._broadcast_buffers = broadcast_buffers
         self._synchronise = True
         self._in_step = False
+        self._find_unused = find_unused_parameters
+        self._used: Set[int] = set()  # in this step
         named: List[Tuple[str, torch.nn.Parameter]] = [
             (name, parameter) for name, parameter in module.named_parameters()
             if parameter.requires_grad]
@@ -271,7 +276,8 @@ class DistributedDataParallel(torch.nn.Module):
         params = [Param(parameter.numel(), _DTYPES[parameter.dtype], name)
                   for name, parameter in named]
         self._reducer = Reducer(comm, params, ReducerOptions(
-            bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes))
+            bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
+            find_unused=find_unused_parameters))
         self._device = named[0][1].device
         # Where gradients lie in the buckets; None: dt copies to and fro.
         self._views: List[Optional[torch.Tensor]] = [
@@ -348,6 +354,7 @@ class DistributedDataParallel(torch.nn.Module):
             return  # finish() names it
         if gradient.is_sparse:
             raise invalid("DistributedDataParallel: a gradient is sparse; dt reduces dense ones")
+        self._used.add(index)
         view = self._views[index]
         if view is not None:
             if gradient.data_ptr() != view.data_ptr():
@@ -362,7 +369,28 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _finish(self) -> None:
         self._in_step = False
+        unused = self._tell_unused() if self._find_unused else []
+        self._used.clear()
         self._reducer.finish(stream=_stream(self._device))
+        for index, gradient in unused:
+            if self._reducer.used(index):
+                self._trained[index].grad = gradient
+
+    def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
+        """What this rank did not use, and where the mean of it goes."""
+        unused = []
+        for index in set(range(len(self._trained))) - self._used:
+            parameter, view = self._trained[index], self._views[index]
+            if view is None:
+                gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+                self._reducer.unused(index, buffer(gradient), stream=_stream(gradient.device))
+            else:
+                gradient = view
+                if parameter.grad is not None and parameter.grad.data_ptr() == view.data_ptr():
+                    parameter.grad = parameter.grad.clone()  # the view becomes zero
+                self._reducer.unused(index)
+            unused.append((index, gradient))
+        return unused
 
     def _end_broken_step(self) -> None:
         try:

@@ -17,6 +17,7 @@ static class TrainingTests
             Suite.Add("training: reducer gives the mean, " + size + " ranks", () => Ranks.Run(ranks, Means));
         }
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
+        Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
@@ -107,6 +108,28 @@ static class TrainingTests
             Marshal.Copy(new double[parameter.Count], 0, reducer.Gradient(p), (int)parameter.Count);
         }
         reducer.Ready(p);
+    }
+
+    static void Unused(Ranks each)
+    {
+        Param[] parameters = { new Param(4), new Param(2), new Param(1) };
+        using (Reducer reducer = new Reducer(each.world, parameters))
+            Suite.Throws<DtInvalidStateException>(() => reducer.Unused(0), "Unused: parameter #0", "find_unused");
+        using (Reducer reducer = new Reducer(each.world, parameters, new ReducerOptions { FindUnused = true }))
+        {
+            float[] both = { 6, 6, 6, 6 }, one = { 6, 6 };
+            for (int step = 0; step < 3; ++step)
+            {
+                one[0] = one[1] = 6;
+                reducer.Ready(0, both);
+                if (each.rank == 1) reducer.Ready(1, one); else reducer.Unused(1, one);
+                reducer.Finish();  // nobody has the third
+                Suite.Equal(6f, both[3], "used by both");
+                Suite.Equal(3f, one[1], "used by one");
+                Suite.Equal(true, reducer.Used(1), "used");
+                Suite.Equal(false, reducer.Used(2), "used by nobody");
+            }
+        }
     }
 
     static void SumsAndMissing()

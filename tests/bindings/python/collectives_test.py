@@ -331,6 +331,23 @@ class Reducers(unittest.TestCase):
                     reducer.ready(3, array.array("f", [0]))
         run_ranks(2, body)
 
+    def test_what_a_rank_does_not_use(self):
+        def body(_, comm):
+            with dt.Reducer(comm, [dt.Param(4)]) as reducer:
+                with self.assertRaisesRegex(dt.InvalidStateError, "Reducer.unused: .* not made with find_unused"):
+                    reducer.unused(0)
+            with dt.Reducer(comm, [dt.Param(4), dt.Param(2), dt.Param(1)],
+                            dt.ReducerOptions(find_unused=True)) as reducer:
+                both, one = array.array("f", [6] * 4), array.array("f", [comm.rank + 5] * 2)
+                for _ in range(3):
+                    reducer.ready(0, both)
+                    (reducer.ready if comm.rank == 1 else reducer.unused)(1, one)
+                    reducer.finish()  # nobody has the third
+                    self.assertEqual((list(both), list(one)), ([6] * 4, [3] * 2))
+                    self.assertEqual([reducer.used(i) for i in range(3)], [True, True, False])
+                    one = array.array("f", [6] * 2)
+        run_ranks(2, body)
+
     def test_the_sum_in_place_and_a_new_plan(self):
         def body(_, comm):
             reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],

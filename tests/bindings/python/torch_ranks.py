@@ -95,6 +95,7 @@ def check(comm):
 
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
+    check_unused(comm)
     check_equality(comm)
     check_sync_batch_norm(comm)
     check_compiled(comm)
@@ -116,6 +117,42 @@ def check(comm):
     else:
         raise AssertionError("a module without parameters was taken")
     print(f"rank {comm.rank}: largest difference of the loss over {STEPS} steps {worst:.1e}")
+
+
+class Branches(torch.nn.Module):
+    """Uses the layers it is told to; nobody ever the last one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, values, used):
+        for index in used:
+            values = torch.tanh(self.layers[index](values))
+        return values
+
+
+def check_unused(comm):
+    """Layers that some ranks use, some none: as PyTorch's own."""
+    theirs = torch.nn.parallel.DistributedDataParallel(Branches(), find_unused_parameters=True)
+    ours = dt.torch.DistributedDataParallel(Branches(), comm, find_unused_parameters=True)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (theirs, ours)]
+    torch.manual_seed(comm.rank)
+    for step in range(6):
+        values = torch.randn(5, 6)
+        used = ([0, 1], [0, 2], [2], [0, 1, 2])[(step + comm.rank) % 4]
+        for each, optimizer in zip((theirs, ours), optimizers):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            each(values, used).square().sum().backward()
+        for (name, expected), found in zip(theirs.module.named_parameters(), ours.module.parameters()):
+            if expected.grad is None:
+                assert found.grad is None or not found.grad.any(), (step, name)
+            else:
+                assert torch.allclose(expected.grad, found.grad, atol=1e-6), (step, name)
+        for optimizer in optimizers:
+            optimizer.step()
+    ours.close()
 
 
 def check_broken_step(comm, ours, inputs, labels):

@@ -62,7 +62,7 @@ public final class Reducer extends Handle {
         .call(
             number ->
                 Raw.reducer_create(
-                    number, packing.take(), options.sum(), options.keepPlan(),
+                    number, packing.take(), options.sum(), options.keepPlan(), options.findUnused(),
                     options.bucketCapBytes(), options.firstBucketBytes()));
   }
 
@@ -111,7 +111,39 @@ public final class Reducer extends Handle {
    * @param index of the parameter; once per step
    */
   public void ready(int index) {
-    ready(index, 0, 0);
+    arrive(false, index, 0, 0);
+  }
+
+  /**
+   * Says that this rank has no gradient for a parameter in this step; it takes part with zeros.
+   * Needs {@link ReducerOptions#withUnused}. What is neither ready nor unused at {@link #finish()}
+   * counts as unused. The average is where {@link #gradient} says, or zeros.
+   *
+   * @param index of the parameter; once per step
+   */
+  public void unused(int index) {
+    arrive(true, index, 0, 0);
+  }
+
+  /**
+   * As {@link #unused(int)}, with a place for the average.
+   *
+   * @param index of the parameter; once per step
+   * @param gradient receives it if another rank has a gradient, and stays as it is if none has
+   * @param stream CUDA stream that used it last; ignored on a host communicator
+   */
+  public void unused(int index, Tensor gradient, long stream) {
+    arrive(true, index, gradient, stream);
+  }
+
+  /**
+   * Whether any rank had a gradient for a parameter in the last step.
+   *
+   * @param index of the parameter
+   * @return whether
+   */
+  public boolean used(int index) {
+    return call(number -> Raw.reducer_used(number, index));
   }
 
   /**
@@ -133,13 +165,18 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that produces it; ignored on a host communicator
    */
   public void ready(int index, Tensor gradient, long stream) {
-    checkIndex("Reducer.ready", index);
-    refuseArray("Reducer.ready", "gradient", gradient);
+    arrive(false, index, gradient, stream);
+  }
+
+  private void arrive(boolean unused, int index, Tensor gradient, long stream) {
+    String method = unused ? "Reducer.unused" : "Reducer.ready";
+    checkIndex(method, index);
+    refuseArray(method, "gradient", gradient);
     Param param = params.get(index);
     if (gradient.readOnly() || gradient.type() != param.type()
         || gradient.count() != param.count()) {
       throw Checks.refused(
-          "Reducer.ready", "gradient",
+          method, "gradient",
           "has " + gradient.count() + (gradient.readOnly() ? " read-only" : "") + " elements of "
               + gradient.type() + ", but the parameter " + param.count() + " of " + param.type(),
           "give as many of the same type that may be written");
@@ -147,7 +184,7 @@ public final class Reducer extends Handle {
     gradient.acquire();
     boolean kept = false;
     try {
-      ready(index, gradient.place(), stream);
+      arrive(unused, index, gradient.place(), stream);
       borrowed[index] = gradient;
       kept = true;
     } finally {
@@ -155,9 +192,13 @@ public final class Reducer extends Handle {
     }
   }
 
-  private void ready(int index, long gradient, long stream) {
+  private void arrive(boolean unused, int index, long gradient, long stream) {
     try {
-      Raw.reducer_ready(number(), index, gradient, stream);
+      if (unused) {
+        Raw.reducer_unused(number(), index, gradient, stream);
+      } else {
+        Raw.reducer_ready(number(), index, gradient, stream);
+      }
     } catch (InvalidArgumentException e) {
       throw refused(e);
     } finally {

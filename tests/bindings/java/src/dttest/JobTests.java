@@ -55,6 +55,7 @@ final class JobTests {
         Ranks.run(2, (job, world) -> reduce(world, false)));
     test("a reducer in place gives the mean", () ->
         Ranks.run(3, (job, world) -> reduce(world, true)));
+    test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
         Ranks.run(2, (job, world) -> kept(world)));
@@ -134,6 +135,33 @@ final class JobTests {
     thrown(InvalidArgumentException.class, () -> store.set("", odd), "key");
     thrown(InvalidArgumentException.class, () -> store.set("a", null), "null");
     thrown(InvalidArgumentException.class, () -> store.add("odd", 1), "odd");
+  }
+
+  private static void unused(Comm world) throws Exception {
+    List<Param> params = new ArrayList<>();
+    for (int i = 0; i < 3; i++) params.add(new Param("p" + i, 4, DataType.F32));
+    try (Reducer reducer = new Reducer(world, params)) {
+      thrown(InvalidStateException.class, () -> reducer.unused(0), "p0", "find_unused");
+    }
+    FloatBuffer both = floats(4);
+    FloatBuffer one = floats(4);
+    try (Reducer reducer = new Reducer(world, params, ReducerOptions.DEFAULT.withUnused())) {
+      for (int step = 0; step < 3; step++) {
+        both.put(0, 6);
+        one.put(0, 6);
+        reducer.ready(0, Tensor.of(both));
+        if (world.rank() == 1) {
+          reducer.ready(1, Tensor.of(one));
+        } else {
+          reducer.unused(1, Tensor.of(one), 0);
+        }
+        reducer.finish(); // nobody has the third
+        equal(both.get(0), 6f);
+        equal(one.get(0), 3f);
+        that(reducer.used(1), "used by one");
+        that(!reducer.used(2), "used by nobody");
+      }
+    }
   }
 
   private static void reduce(Comm world, boolean inPlace) {

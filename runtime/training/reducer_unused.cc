@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters that have no gradient in a step.
+#include "training/reducer.h"
+
+namespace dt::training {
+
+Status Reducer::unused(int32_t index, void* grad, cuda::Stream stream) {
+  if (!options_.find_unused) {
+    return Status(Code::kInvalidState,
+                  format("dt_reducer_unused: parameter #%d \"%s\": the reducer was not made with "
+                         "find_unused, with which ranks tell each other what they used",
+                         index, params_[static_cast<size_t>(index)].name.c_str()));
+  }
+  return arrive(index, grad, stream, /*unused=*/true, "dt_reducer_unused");
+}
+
+Result<bool> Reducer::used(int32_t index) const {
+  if (options_.find_unused) return used_.empty() || used_[static_cast<size_t>(index)] != 0;
+  return Status(Code::kInvalidState,
+                "dt_reducer_used: the reducer was not made with find_unused, so every parameter is "
+                "used");
+}
+
+Status Reducer::take_rest_as_unused(cuda::Stream stream) {
+  if (arrived_.load(std::memory_order_acquire) == param_count()) return {};
+  for (int32_t index = 0; index < param_count(); ++index) {
+    if (slots_[static_cast<size_t>(index)].arrived.load(std::memory_order_acquire)) continue;
+    DT_TRY(arrive(index, nullptr, stream, /*unused=*/true, "dt_reducer_finish"));
+  }
+  return {};
+}
+
+/// Over GPUs beside the buckets, in host memory: this waits for the other ranks, and not for GPUs.
+Status Reducer::agree_on_used() {
+  used_.resize(params_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) used_[i] = slots_[i].unused ? 0 : 1;
+  backend::Collective collective;
+  collective.kind = backend::Kind::kAllreduce;
+  collective.dtype = Dtype::kBool;
+  collective.op = ReduceOp::kBor;
+  collective.send = used_.data();
+  collective.recv = used_.data();
+  collective.count = param_count();
+  collective.name = "used parameters";
+  return comm_->run_on_host(collective);
+}
+
+/// The average of what this rank did not use, but another one.
+Status Reducer::bring_unused(cuda::Stream stream) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (!slot.unused || slot.copied_from == nullptr || used_[i] == 0) continue;
+    DT_TRY(device_->copy(slot.copied_from, slot.data,
+                         params_[i].count * dtype_bytes(params_[i].dtype), stream));
+  }
+  return {};
+}
+
+}  // namespace dt::training

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters without a gradient on some ranks, on GPUs that are made of threads.
+#include <doctest/doctest.h>
+
+#include "device_trainer.h"
+
+using namespace dt;
+using namespace dt::test;
+
+namespace {
+
+constexpr size_t kParams = 9;
+constexpr int64_t kElements = 600;
+constexpr float kUntouched = -77;
+
+bool uses(int64_t step, int rank, size_t param) {
+  return param != 0 && (step * 7 + rank * 3 + static_cast<int64_t>(param) * 5) % 3 != 0;
+}
+
+float average(int64_t step, int size, size_t param, int64_t i) {
+  float sum = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    if (uses(step, rank, param)) sum += static_cast<float>(given(step, rank, param, i));
+  }
+  return sum / static_cast<float>(size);
+}
+
+}  // namespace
+
+TEST_CASE("reducer on GPUs: what no rank used stays as it is, what some used is averaged") {
+  for (const char* const backend : {"nccl", "staged"}) {
+    CAPTURE(backend);
+    run_on_gpus({backend, 3}, [](GpuRank& rank) {
+      const auto params =
+          params_of(std::vector<std::pair<Dtype, int64_t>>(kParams, {Dtype::kF32, kElements}));
+      training::Reducer::Options options = small_buckets(false, false);
+      options.find_unused = true;
+      auto made = training::Reducer::create(rank.comm, params, options);
+      rank.expect_ok(made.status(), "create");
+      if (!made.ok()) return;
+      training::Reducer& reducer = *made.value();
+      const auto own = std::make_shared<Tensors>(kParams, std::vector<char>(kElements * 4));
+      rank.memory->push_back(own);  // kernels may still be in it when this is gone
+      const cuda::Stream stream = rank.new_stream();
+      for (int64_t step = 0; step < 5; ++step) {
+        std::vector<bool> said(kParams, true);
+        for (size_t p = 0; p < kParams; ++p) {
+          const auto index = static_cast<int32_t>(p);
+          auto* const grad = reinterpret_cast<float*>((*own)[p].data());
+          const bool used = uses(step, rank.rank, p);
+          const auto kernel = [=, me = rank.rank] {
+            for (int64_t i = 0; i < kElements; ++i) {
+              grad[i] = used ? static_cast<float>(given(step, me, p, i)) : kUntouched;
+            }
+          };
+          rank.expect_ok(rank.cuda->launch(stream, kernel), "compute");
+          said[p] = used || p % 2 == 0;
+          if (!said[p]) continue;
+          rank.expect_ok(
+              used ? reducer.ready(index, grad, stream) : reducer.unused(index, grad, stream),
+              "ready");
+        }
+        rank.expect_ok(reducer.finish(stream), "finish");
+        rank.expect(rank.cuda->finish(stream), "the stream ends");
+        for (size_t p = 0; p < kParams; ++p) {
+          bool anybody = false;
+          for (int other = 0; other < rank.size; ++other) {
+            anybody = anybody || uses(step, other, p);
+          }
+          const auto found = reducer.used(static_cast<int32_t>(p));
+          rank.expect(found.ok() && found.value() == anybody, "used");
+          if (!said[p]) continue;
+          const auto* const grad = reinterpret_cast<const float*>((*own)[p].data());
+          for (int64_t i = 0; i < kElements; ++i) {
+            const float wanted = anybody ? average(step, rank.size, p, i) : kUntouched;
+            if (std::abs(grad[i] - wanted) <= 1e-4F) continue;
+            rank.expect(false, format("step %lld, #%zu: %g, not %g", static_cast<long long>(step),
+                                      p, grad[i], wanted));
+            break;
+          }
+        }
+      }
+      rank.meet();
+      made.value() = nullptr;
+    });
+  }
+}
