@@ -4,13 +4,14 @@
 import array
 import contextlib
 import math
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union, overload
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union, overload
 
 from . import _raw
 from ._arrays import (ALLGATHER, ALLREDUCE, BARRIER, BROADCAST, RECV, REDUCE, REDUCE_SCATTER, SEND,
                       SUM, Launch, Op, groups)
 from ._blocks import Blocks
 from ._errors import Error, invalid
+from ._interruptible import Result, interruptible
 from ._memory import Memory, make_memory
 from ._objects import Objects
 from ._types import (Array, Dtype, DtypeLike, Handle, ReduceOp, Unpacker, milliseconds,
@@ -65,8 +66,10 @@ class Comm(Blocks, Objects):
     when it is ordered on the stream). The one that ends in _async returns a Work at once; both arrays
     are dt's until that is done.
 
-    Ctrl-C ends a plain call within a tenth of a second, as any exception of a signal handler does. The
-    operation itself goes on: its arrays stay dt's until it is done, and its result is undefined.
+    Ctrl-C ends a plain call, and split(), shrink() and check_equal(), within a tenth of a second, as any
+    exception of a signal handler does; over GPUs these three return first. The operation itself goes
+    on: its arrays stay dt's until it is done, and its result is undefined. The three have several
+    steps: the next operation of the communicator must not begin before they have ended on all ranks.
 
     op: a ReduceOp or its name, "sum"
     stream: the CUDA stream that produces `send`, as an int or as PyTorch's or CuPy's object; ignored
@@ -112,8 +115,10 @@ class Comm(Blocks, Objects):
 
         color: at least 0; None: this rank is in none, and gets None
         """
-        handle = _raw.comm_split(self._handle, -1 if color is None else color, key)
-        return Comm(handle, self._on_gpu) if handle != 0 else None
+        def split() -> Optional["Comm"]:
+            handle = _raw.comm_split(self._handle, -1 if color is None else color, key)
+            return Comm(handle, self._on_gpu) if handle != 0 else None
+        return self._wait(None, split)
 
     def host(self) -> "Comm":
         """The same ranks over host memory, in a job on GPUs for what lies there. Over GPUs it has an
@@ -123,7 +128,7 @@ class Comm(Blocks, Objects):
     def shrink(self) -> "Comm":
         """The ranks that are left after a failure, as a communicator of their own, in the same order:
         the job outlives its ranks. Collective over the ranks that live. This one stays broken."""
-        return Comm(_raw.comm_shrink(self._handle), self._on_gpu)
+        return self._wait(None, lambda: Comm(_raw.comm_shrink(self._handle), self._on_gpu))
 
     # ---- Its state ----
 
@@ -191,6 +196,10 @@ class Comm(Blocks, Objects):
         return f"<dt.Comm rank {self._rank} of {self._size}{', GPU memory' if self._on_gpu else ''}>"
 
     # ---- Collectives ----
+
+    def _wait(self, keep: Any, function: Callable[..., Result], *args: Any) -> Result:
+        """function(*args), which waits for the other ranks and uses the memory of `keep`."""
+        return interruptible(keep, function, *args) if self._waits else function(*args)
 
     def _reduction(self, send: Array, recv: Optional[Array]) -> Launch:
         if recv is None:
@@ -316,9 +325,8 @@ class Comm(Blocks, Objects):
         name: what it is, for messages; compared, too
         """
         address, _, count, dtype, keep = self._one("check_equal: array", array, False)
-        _raw.check_equal(self._handle, address, count * Dtype(dtype).itemsize, name,
-                         stream and stream_number(stream) or 0)
-        del keep
+        self._wait(keep, _raw.check_equal, self._handle, address, count * Dtype(dtype).itemsize, name,
+                   stream and stream_number(stream) or 0)
 
     # ---- Batch statistics ----
 
@@ -330,10 +338,9 @@ class Comm(Blocks, Objects):
         spatial: elements of a channel of one sample that lie together; 1 where channels are last
         """
         address, _, count, dtype, keep = self._one("batch_moments: input", input, False)
-        packed = bytes(_raw.batch_moments(self._handle, address,
-                                          _batch("batch_moments", count, channels, spatial),
-                                          channels, spatial, dtype))
-        del keep
+        packed = bytes(self._wait(keep, _raw.batch_moments, self._handle, address,
+                                  _batch("batch_moments", count, channels, spatial), channels, spatial,
+                                  dtype))
         mean, variance = _halves(packed[8:])
         return BatchMoments(mean, variance, Unpacker(packed).number())
 
@@ -356,10 +363,9 @@ class Comm(Blocks, Objects):
             raise invalid(f"{operation}: input has {count} elements of {Dtype(dtype).name}, gradient "
                           f"{other_count} of {Dtype(other_dtype).name}; give two arrays of one shape")
         known = array.array("d", moments.mean) + array.array("d", moments.variance)
-        packed = bytes(_raw.batch_gradient_sums(self._handle, address, other,
-                                                _batch(operation, count, channels, spatial), channels,
-                                                spatial, dtype, known, epsilon))
-        del keep, keep_other
+        packed = bytes(self._wait((keep, keep_other), _raw.batch_gradient_sums, self._handle, address,
+                                  other, _batch(operation, count, channels, spatial), channels, spatial,
+                                  dtype, known, epsilon))
         return BatchGradientSums(*_halves(packed))
 
     # ---- Between two ranks ----

@@ -13,7 +13,7 @@ try:
 except ImportError:
     pass
 
-from . import _raw
+from . import _raw, _interruptible
 from ._work import keep_all
 
 
@@ -29,6 +29,7 @@ def _end(pid: int) -> None:
         return
     # Handlers that were registered before the import of dt run after this one. They may call dt, but
     # must not wait for a daemon thread that is inside a call of dt: it does not come back.
+    _interruptible.stop()
     _raw.stop_log_sinks()
     keep_all()
     _raw.end_of_python()

@@ -9,6 +9,7 @@ from . import _raw
 from ._comm import Comm
 from ._config import Config
 from ._errors import AbortedError, Error, PeerLostError
+from ._interruptible import interruptible
 from ._statistics import JobStatistics, PeerStatistics, job_statistics, peer_statistics
 from ._store import Store, _handle_of
 from ._types import Handle, Place, Unpacker, milliseconds, pack
@@ -70,7 +71,8 @@ class Job:
         name: for messages and traces, the same on all of them
         """
         members = pack(int(rank) for rank in ranks)
-        return Comm(_raw.comm_create(self._handle, members, name), self._on_gpu)
+        return interruptible(
+            None, lambda: Comm(_raw.comm_create(self._handle, members, name), self._on_gpu))
 
     def abort(self, message: Optional[str] = None) -> None:
         """Fails the job on every rank with an AbortedError of this message. Returns at once."""
@@ -104,7 +106,7 @@ class Job:
 
     def agree(self, agreed: bool) -> bool:
         """A vote of all ranks, as whether a step is kept: True where every rank says so."""
-        return bool(_raw.job_agree(self._handle, bool(agreed)))
+        return bool(interruptible(None, _raw.job_agree, self._handle, bool(agreed)))
 
     def request_stop(self) -> None:
         """Asks all ranks to stop: their stop_requested() says so from the next call on. For signal
@@ -117,11 +119,12 @@ class Job:
         return bool(_raw.job_stop_requested(self._handle))
 
     def finalize(self, timeout: Optional[float] = None) -> None:
-        """Leaves the job together: returns when every rank has called it.
+        """Leaves the job together: returns when every rank has called it. After Ctrl-C it goes on
+        without the caller.
 
         timeout: seconds to wait for the others; None: job.finalize_timeout_ms
         """
-        _raw.job_finalize(self._handle, milliseconds(timeout))
+        interruptible(None, _raw.job_finalize, self._handle, milliseconds(timeout))
 
     def close(self) -> None:
         """Drops the handle, without waiting for anybody. Without finalize() the others hear of a

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from . import _raw
 from ._errors import invalid, invalid_state
+from ._interruptible import interruptible
 from ._memory import Gradient
 from ._types import Dtype, DtypeLike, Handle, Unpacker, pack, stream_number
 
@@ -72,6 +73,7 @@ class Reducer:
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
         self._on_gpu: bool = comm._on_gpu
+        self._waits: bool = comm._waits
         self._lock = threading.RLock()  # dt's reducer may be used by one thread at a time
         self._borrowed: List[Any] = []  # gradients by pointer of this step
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
@@ -163,8 +165,14 @@ class Reducer:
 
         InvalidStateError on all ranks when a gradient is missing anywhere; the reducer stays usable.
         MismatchError on all ranks when what watch() was told of differs between them; the gradients
-        are reduced then.
+        are reduced then. After Ctrl-C the step goes on, and other methods wait for its end.
         """
+        if self._waits:
+            interruptible(None, self._finish, stream)
+        else:
+            self._finish(stream)
+
+    def _finish(self, stream: Any) -> None:
         with self._lock:
             _raw.reducer_finish(self._handle, stream_number(stream))
             self._borrowed_before = self._borrowed if self._on_gpu else []

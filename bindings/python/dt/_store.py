@@ -6,6 +6,7 @@ from typing import Any, Iterable, List, Mapping, Optional, Union
 from . import _raw
 from ._config import Config
 from ._errors import invalid
+from ._interruptible import interruptible
 from ._types import Handle, Unpacker, milliseconds, pack, pack_keys
 
 Value = Union[str, bytes, bytearray, memoryview]
@@ -18,7 +19,8 @@ def _bytes(value: Any) -> Any:
 class Store:
     """The store of a job: what Job.store gives. Values are bytes; text is stored as UTF-8.
 
-    Every timeout is in seconds; None: rendezvous.timeout_ms.
+    Every timeout is in seconds; None: rendezvous.timeout_ms. Ctrl-C ends get(), wait() and barrier();
+    the request itself goes on until its timeout, and a barrier() counts this caller all the same.
     """
 
     __slots__ = ("_job",)
@@ -32,7 +34,8 @@ class Store:
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
         """Waits until the key exists and gives its value."""
-        return bytes(_raw.store_get(self._job._handle, key, milliseconds(timeout)))
+        return bytes(interruptible(None, _raw.store_get, self._job._handle, key,
+                                   milliseconds(timeout)))
 
     def add(self, key: str, delta: int = 1, timeout: Optional[float] = None) -> int:
         """Adds to a number kept as text, 0 where the key is absent, and gives the sum."""
@@ -42,7 +45,8 @@ class Store:
         """Waits until all keys exist."""
         if isinstance(keys, str):
             raise invalid("store.wait: a str, where a list of keys is needed; give [key]")
-        _raw.store_wait(self._job._handle, pack_keys(keys), milliseconds(timeout))
+        interruptible(None, _raw.store_wait, self._job._handle, pack_keys(keys),
+                      milliseconds(timeout))
 
     def compare_set(self, key: str, expected: Optional[Value], desired: Value,
                     timeout: Optional[float] = None) -> bool:
@@ -78,7 +82,8 @@ class Store:
 
     def barrier(self, name: str, count: int = 0, timeout: Optional[float] = None) -> None:
         """Returns when `count` callers (0: the world size) have reached the barrier of this name."""
-        _raw.store_barrier(self._job._handle, name, count, milliseconds(timeout))
+        interruptible(None, _raw.store_barrier, self._job._handle, name, count,
+                      milliseconds(timeout))
 
 
 class StoreServer:

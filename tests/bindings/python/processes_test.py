@@ -221,6 +221,46 @@ class Processes(unittest.TestCase):
             _, error = rank.communicate(timeout=LIMIT_S)
             self.assertEqual(rank.returncode, 0, error)
 
+    def test_ctrl_c_ends_whatever_waits_and_it_goes_on(self):
+        ranks = self.start("""
+            import os
+            from dt import _interruptible
+            values, reducer = array.array("f", [1] * 1000), dt.Reducer(comm, [dt.Param(8)])
+            reducer.ready(0)
+            calls = [lambda: job.store.get("get"), lambda: job.store.wait(["wait"]),
+                     lambda: job.store.barrier("all"), lambda: comm.split(0), lambda: job.create_comm([0, 1]),
+                     lambda: comm.check_equal(values), lambda: job.agree(True), lambda: comm.batch_moments(values, 8),
+                     reducer.finish, job.finalize]
+            print("ready", flush=True)
+            for call in calls:
+                if comm.rank == 1:
+                    sys.stdin.readline()
+                    job.store.set("get" if call is calls[0] else "wait", b"")
+                    call()
+                else:
+                    try:
+                        print("calls", flush=True)
+                        call()
+                    except KeyboardInterrupt:
+                        print("interrupted", flush=True)
+                    while not _interruptible._idle:
+                        os.sched_yield()
+                    assert threading.active_count() == 2, threading.enumerate()
+            print(reducer.statistics().steps, flush=True)
+            """)
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        for _ in range(10):
+            self.assertEqual(ranks[0].stdout.readline(), "calls\n")
+            wait_until_asleep(ranks[0])
+            ranks[0].send_signal(signal.SIGINT)
+            self.assertEqual(ranks[0].stdout.readline(), "interrupted\n")
+            ranks[1].stdin.write("\n")
+            ranks[1].stdin.flush()
+        for rank in ranks:
+            out, error = rank.communicate(timeout=LIMIT_S)
+            self.assertEqual((rank.returncode, out, error), (0, "1\n", ""))
+
     def test_a_signal_handler_runs_in_a_plain_call(self):
         ranks = self.start("""
             import signal
