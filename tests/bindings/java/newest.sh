@@ -15,7 +15,9 @@ if [ "$newest" -lt 24 ]; then
   echo "skipped: the newest Java beside $folder is $newest"
   exit 77
 fi
-"$java" --enable-native-access=ALL-UNNAMED "$@"
+# Fewer carriers than ranks that are virtual threads.
+"$java" --enable-native-access=ALL-UNNAMED -Djdk.virtualThreadScheduler.parallelism=2 \
+  -Djdk.virtualThreadScheduler.maxPoolSize=2 "$@"
 said=$("$java" --illegal-native-access=deny "$@" version) && { echo "$said"; exit 1; }
 grep -q "the virtual machine forbids native libraries .*--enable-native-access=ALL-UNNAMED" <<<"$said" || {
   echo "$said"

@@ -41,7 +41,10 @@ abstract class Handle implements AutoCloseable {
   /** Calls dt with the number. */
   final <T> T call(LongFunction<T> function) {
     try {
-      return function.apply(number());
+      long number = number();
+      return Waiting.virtual()
+          ? Waiting.call(() -> function.apply(number))
+          : function.apply(number);
     } catch (InvalidArgumentException e) {
       throw refused(e);
     } finally {
@@ -52,7 +55,12 @@ abstract class Handle implements AutoCloseable {
   /** As call(), without a result. */
   final void run(LongConsumer function) {
     try {
-      function.accept(number());
+      long number = number();
+      if (Waiting.virtual()) {
+        Waiting.run(() -> function.accept(number));
+      } else {
+        function.accept(number);
+      }
     } catch (InvalidArgumentException e) {
       throw refused(e);
     } finally {

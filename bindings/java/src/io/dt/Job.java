@@ -44,7 +44,11 @@ public final class Job extends Handle {
   public static Job init(Config config) {
     Loader.load();
     try {
-      return new Job(Raw.job_init(config == null ? 0 : config.number()));
+      long settings = config == null ? 0 : config.number();
+      return new Job(
+          Waiting.virtual()
+              ? Waiting.call(() -> Raw.job_init(settings))
+              : Raw.job_init(settings));
     } finally {
       Reference.reachabilityFence(config);
     }

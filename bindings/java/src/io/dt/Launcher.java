@@ -141,6 +141,16 @@ final class Launcher {
   private void launch(
       long number, OperationKind kind, ReduceOp op, int peer, DataType type, long send, long recv,
       long count, byte[] blocks) {
+    if (Waiting.virtual()) {
+      Waiting.run(() -> launchHere(number, kind, op, peer, type, send, recv, count, blocks));
+    } else {
+      launchHere(number, kind, op, peer, type, send, recv, count, blocks);
+    }
+  }
+
+  private void launchHere(
+      long number, OperationKind kind, ReduceOp op, int peer, DataType type, long send, long recv,
+      long count, byte[] blocks) {
     try {
       if (blocks == null) {
         Raw.launch(

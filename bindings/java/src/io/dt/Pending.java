@@ -50,7 +50,11 @@ final class Pending extends AtomicReference<Object> {
   boolean await(long timeoutMs) {
     if (get() == null) {
       try {
-        if (!Raw.work_wait(handle, timeoutMs)) return false;
+        boolean done =
+            Waiting.virtual()
+                ? Waiting.call(() -> Raw.work_wait(handle, timeoutMs))
+                : Raw.work_wait(handle, timeoutMs);
+        if (!done) return false;
         compareAndSet(null, DONE);
       } catch (DtException e) {
         if (compareAndSet(null, e)) throw e;
@@ -63,7 +67,11 @@ final class Pending extends AtomicReference<Object> {
   void waitStream(long stream) {
     if (get() == null) {
       try {
-        Raw.work_wait_stream(handle, stream);
+        if (Waiting.virtual()) {
+          Waiting.run(() -> Raw.work_wait_stream(handle, stream));
+        } else {
+          Raw.work_wait_stream(handle, stream);
+        }
         return;
       } catch (DtException e) {
         if (get() == null) throw e;

@@ -255,17 +255,11 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that will use the gradients; ignored on a host communicator
    */
   public void finish(long stream) {
-    try {
-      Raw.reducer_finish(number(), stream);
-      // A refused call may leave the step open, and dt uses them on.
-      for (int i = 0; i < borrowed.length; i++) {
-        Tensor.release(borrowed[i]);
-        borrowed[i] = null;
-      }
-    } catch (InvalidArgumentException e) {
-      throw refused(e);
-    } finally {
-      Reference.reachabilityFence(this);
+    run(number -> Raw.reducer_finish(number, stream));
+    // A refused call may leave the step open, and dt uses them on.
+    for (int i = 0; i < borrowed.length; i++) {
+      Tensor.release(borrowed[i]);
+      borrowed[i] = null;
     }
   }
 
@@ -284,7 +278,7 @@ public final class Reducer extends Handle {
         begin = Math.min(begin, address);
         end = Math.max(end, address + params.get(i).count() * params.get(i).type().bytes());
       }
-      boolean changed = Raw.reducer_rebuild(number());
+      boolean changed = call(Raw::reducer_rebuild);
       if (changed) {
         if (begin < end) leases.outlive(begin, end - begin);
         leases = new Leases();

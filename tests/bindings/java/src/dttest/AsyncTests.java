@@ -13,7 +13,10 @@ import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.DataType;
 import io.dt.Job;
+import io.dt.MismatchException;
+import io.dt.Param;
 import io.dt.ReduceOp;
+import io.dt.Reducer;
 import io.dt.Tensor;
 import io.dt.Work;
 import java.lang.management.ManagementFactory;
@@ -24,6 +27,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
@@ -48,6 +52,9 @@ final class AsyncTests {
     test("dropped handles release what they hold", AsyncTests::dropped);
     test("memory goes after its communicator", () -> SafetyTests.alone((job, comm) -> late(job)));
     test("a blocking call makes no garbage", AsyncTests::noGarbage);
+    if (Runtime.version().feature() >= 21) {
+      test("ranks that are virtual threads", AsyncTests::virtualRanks);
+    }
   }
 
   private static void order(Job job, Comm world) throws Exception {
@@ -222,6 +229,41 @@ final class AsyncTests {
 
   private static long mappedBytes() throws Exception {
     return Long.parseLong(Files.readString(Path.of("/proc/self/statm")).split(" ")[0]) * 4096;
+  }
+
+  /** With fewer carriers than ranks a call that kept its carrier would wait for ever. */
+  private static void virtualRanks() throws Exception {
+    Object builder = Thread.class.getMethod("ofVirtual").invoke(null);
+    var make = Class.forName("java.lang.Thread$Builder").getMethod("factory");
+    Ranks.run(3, (ThreadFactory) make.invoke(builder), (job, world) -> {
+      FloatBuffer values = pattern(world.rank(), 100);
+      for (int i = 0; i < 20; i++) world.allReduce(Tensor.of(values), ReduceOp.MAX);
+      equal(values.get(99), 3 + 0.5f * 99);
+      float[] array = {world.rank()};
+      world.allReduce(Tensor.of(array));
+      equal(array[0], 3f);
+      Work work = world.barrierAsync();
+      equal(Work.awaitAny(List.of(work), Duration.ofSeconds(30)), 0);
+      that(world.barrierAsync().await(Duration.ofSeconds(30)), "in time");
+      world.groupBegin();
+      world.allReduce(Tensor.of(values));
+      world.groupEnd();
+      equal(values.get(0), 9f);
+      if (world.rank() == 2) job.store().set("key", new byte[0]);
+      job.store().get("key");
+      job.store().barrier("all", 0);
+      try (Comm part = world.split(0, 0);
+          Reducer reducer = new Reducer(part, List.of(new Param("a", 1, DataType.F32)))) {
+        reducer.ready(0);
+        reducer.finish();
+        world.checkEqual(Tensor.of(values), null);
+      }
+      thrown(MismatchException.class, () ->
+          world.allReduce(Tensor.of(floats(1 + world.rank()))));
+      Comm left = world.shrink();
+      left.barrier();
+      left.close();
+    });
   }
 
   private static void noGarbage() throws Exception {

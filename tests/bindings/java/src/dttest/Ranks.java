@@ -9,6 +9,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.time.Duration;
+import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.atomic.AtomicReference;
 
 /** Ranks as threads of this process. */
@@ -43,12 +44,17 @@ final class Ranks {
 
   /** Runs the body as each rank, between Job.init and Job.leave. */
   static void run(int worldSize, Body body) throws Exception {
+    run(worldSize, Thread::new, body);
+  }
+
+  static void run(int worldSize, ThreadFactory factory, Body body) throws Exception {
     AtomicReference<Throwable> failure = new AtomicReference<>();
     try (StoreServer server = serve(worldSize)) {
       Thread[] threads = new Thread[worldSize];
       for (int r = 0; r < worldSize; r++) {
         int rank = r;
-        threads[r] = new Thread(() -> rank(rank, worldSize, server.port(), body, failure));
+        threads[r] =
+            factory.newThread(() -> rank(rank, worldSize, server.port(), body, failure));
         threads[r].setDaemon(true);
         threads[r].start();
       }
