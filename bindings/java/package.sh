@@ -11,7 +11,7 @@ date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/source" "$work/classes/native/linux-x64" "$work/classes/META-INF/maven/io.dt/dt"
+mkdir -p "$work/source" "$work/classes/io/dt/native/linux-x64" "$work/classes/META-INF/maven/io.dt/dt"
 cp -R "$root/." "$work/source/"
 cp "$@" "$work/source/io/dt/raw/"
 find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
@@ -20,7 +20,7 @@ find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
 # They find each other in their own folder, before any that LD_LIBRARY_PATH names.
 for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0" \
   "$libdtjava=libdtjava.so"; do
-  to="$work/classes/native/linux-x64/${pair##*=}"
+  to="$work/classes/io/dt/native/linux-x64/${pair##*=}"
   cp -L "${pair%=*}" "$to"
   chmod 755 "$to"
   strip --strip-unneeded "$to"

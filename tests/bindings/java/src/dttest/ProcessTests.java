@@ -51,6 +51,7 @@ final class ProcessTests {
     }
     test("the libraries are those of the jar", ProcessTests::libraries);
     test("the manifest enables native access", ProcessTests::manifest);
+    test("a jar of jars has a place for each file", ProcessTests::ownPaths);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
     test("waiting for no work may be the first call", ProcessTests::awaitFirst);
@@ -163,7 +164,7 @@ final class ProcessTests {
       // The libraries of the jar, laid out as another package would.
       try (var jar = new java.util.zip.ZipFile(jar())) {
         for (String name : NATIVES) {
-          Files.copy(jar.getInputStream(jar.getEntry("native/linux-x64/" + name)),
+          Files.copy(jar.getInputStream(jar.getEntry("io/dt/native/linux-x64/" + name)),
               empty.resolve(name));
         }
       }
@@ -188,6 +189,19 @@ final class ProcessTests {
   private static void manifest() throws Exception {
     try (var jar = new java.util.jar.JarFile(jar())) {
       equal(jar.getManifest().getMainAttributes().getValue("Enable-Native-Access"), "ALL-UNNAMED");
+    }
+  }
+
+  /** A generic path would collide with another library's libcrypto, for example. */
+  private static void ownPaths() throws Exception {
+    try (var jar = new java.util.jar.JarFile(jar())) {
+      for (var each : Collections.list(jar.entries())) {
+        String name = each.getName();
+        that(
+            name.startsWith("io/dt/") || name.startsWith("META-INF/maven/io.dt/dt/")
+                || List.of("META-INF/", "META-INF/MANIFEST.MF", "module-info.class").contains(name),
+            name);
+      }
     }
   }
 

@@ -58,7 +58,7 @@ public final class Loader {
     String platform =
         System.getProperty("os.name").toLowerCase(Locale.ROOT) + "-"
             + System.getProperty("os.arch").toLowerCase(Locale.ROOT).replace("amd64", "x64");
-    String folder = "/native/" + platform + "/";
+    String folder = "/io/dt/native/" + platform + "/";
     for (String name : LIBRARIES) {
       if (Loader.class.getResource(folder + name) == null) {
         return "dt: the jar has no " + folder + name + " (tried only this; it is built for"
