@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of a communicator is one dt_collective, checked by the traits of its kind.
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <string_view>
 
 #include "base/kinds.h"
 #include "capi/objects.h"
@@ -332,6 +334,27 @@ class Launch {
   Collective out_;
 };
 
+/// By kind.
+constexpr const char* kFunctions[] = {
+    "dt_allreduce",      "dt_reduce",    "dt_broadcast",  "dt_allgather",
+    "dt_reduce_scatter", "dt_barrier",   "dt_send",       "dt_recv",
+    "dt_alltoall",       "dt_alltoallv", "dt_gather",     "dt_gatherv",
+    "dt_scatter",        "dt_scatterv",  "dt_allgatherv", "dt_reduce_scatterv"};
+static_assert(std::ranges::equal(kFunctions, kKindTraits,
+                                 [](const char* function, const auto& row) {
+                                   return std::string_view(function).substr(3) == row.name;
+                                 }));
+
+/// What dt_collective_launch() is called in messages: as the function of the kind. The bindings run
+/// all kinds by it, and their users know only those.
+const char* launch_name(const dt_collective* given) {
+  constexpr size_t end = offsetof(dt_collective, kind) + sizeof given->kind;
+  if (given == nullptr || given->struct_size < end || !is_valid(static_cast<Kind>(given->kind))) {
+    return "dt_collective_launch";
+  }
+  return kFunctions[given->kind];
+}
+
 dt_status launch_as(const char* function, dt_comm* comm, const dt_collective& given,
                     dt_work** out_work, const char* buffer = nullptr) {
   return on_comm(function, comm, [&](const Call& call, const CommPtr& on) -> Status {
@@ -372,7 +395,7 @@ dt_status dt_group_end(dt_comm* comm) {
 }
 
 dt_status dt_collective_launch(dt_comm* comm, const dt_collective* collective, dt_work** out_work) {
-  return on_comm("dt_collective_launch", comm, [&](const Call& call, const CommPtr& on) -> Status {
+  return on_comm(launch_name(collective), comm, [&](const Call& call, const CommPtr& on) -> Status {
     DT_TRY(call.not_null(collective, "collective"));
     dt_collective given;
     DT_TRY(read_options(call, collective, "collective", "dt_collective_init", &given));

@@ -62,7 +62,8 @@ Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const voi
   const bool apart = first + static_cast<uintptr_t>(a_bytes) <= second ||
                      second + static_cast<uintptr_t>(b_bytes) <= first;
   if (apart) return {};
-  return call.invalid("send and recv overlap; in place they must coincide as dt.h says");
+  return call.invalid(
+      "send and recv overlap, but not as the operation in place; give memory that lies apart");
 }
 
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,

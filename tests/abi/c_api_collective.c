@@ -205,6 +205,10 @@ static dt_collective described(dt_kind kind, const void* send, void* recv) {
   return one;
 }
 
+/* A message names the function of the kind. */
+#define REFUSES_AS(function, argument, call) \
+  expect_refused((call), function "() as " #call, argument, __FILE__, __LINE__)
+
 /* The descriptor itself; what it shares with the named functions is tested there. */
 static void check_launch(const fixture* f) {
   float send[N];
@@ -213,13 +217,16 @@ static void check_launch(const fixture* f) {
   dt_work* work = NULL;
   fill(send);
   dt_collective one = described(DT_KIND_ALLREDUCE, send, recv);
+  REFUSES_AS("dt_allreduce", "comm is NULL", dt_collective_launch(NULL, &one, &work));
+  one.kind = (dt_kind)-1;
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_collective_launch(h, &one, &work));
+  one.kind = DT_KIND_ALLREDUCE;
   REFUSES("collective", dt_collective_launch(f->comm, NULL, &work));
   one.struct_size = 0;
   REFUSES("dt_collective_init", dt_collective_launch(f->comm, &one, &work));
   one.struct_size = (uint32_t)sizeof one;
   one.caller_waits = 2;
-  REFUSES("caller_waits", dt_collective_launch(f->comm, &one, &work));
+  REFUSES_AS("dt_allreduce", "caller_waits", dt_collective_launch(f->comm, &one, &work));
   one.caller_waits = 1;
   for (int i = 0; i < 3; ++i) {
     static const int kinds[] = {-1, 16, 0x7fffffff};
@@ -229,13 +236,13 @@ static void check_launch(const fixture* f) {
   /* A table that the kind does not read. */
   one.kind = DT_KIND_ALLTOALL;
   one.send_counts = &five;
-  REFUSES("send_counts is not NULL, but alltoall has no such table",
-          dt_collective_launch(f->comm, &one, &work));
+  REFUSES_AS("dt_alltoall", "send_counts is not NULL, but alltoall has no such table",
+             dt_collective_launch(f->comm, &one, &work));
   one = described(DT_KIND_SCATTERV, send, recv);
   one.send_counts = &five;
   one.recv_offsets = &five;
-  REFUSES("recv_offsets is not NULL, but scatterv has no such table",
-          dt_collective_launch(f->comm, &one, &work));
+  REFUSES_AS("dt_scatterv", "recv_offsets is not NULL, but scatterv has no such table",
+             dt_collective_launch(f->comm, &one, &work));
   EXPECT(work == NULL);
 
   for (int kind = DT_KIND_ALLREDUCE; kind <= DT_KIND_REDUCE_SCATTERV; ++kind) {
@@ -261,7 +268,7 @@ static void check_launch(const fixture* f) {
     EXPECT(kind == DT_KIND_BARRIER || kind == DT_KIND_BROADCAST || filled(recv));
   }
   one = described(DT_KIND_SEND, send, NULL);
-  REFUSES("peer 0 is this rank itself", dt_collective_launch(f->comm, &one, &work));
+  REFUSES_AS("dt_send", "peer 0 is this rank itself", dt_collective_launch(f->comm, &one, &work));
 }
 
 void test_collectives(const fixture* f) {

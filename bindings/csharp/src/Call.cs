@@ -185,11 +185,11 @@ namespace Dt
             }
         }
 
-        /// All operations are one function of libdt, which says its own name and fields.
+        /// libdt says its own names of the tables.
         DtException Reworded(DtException error)
         {
             bool two = kind == OperationKind.AllToAllV;
-            return DtException.InvalidArgument(error.Message.Replace(Words.Launch, NameOf(kind))
+            return DtException.InvalidArgument(error.Message
                 .Replace("send_counts", two ? "sendBlocks.Counts" : "blocks.Counts")
                 .Replace("recv_counts", two ? "recvBlocks.Counts" : "blocks.Counts")
                 .Replace("send_offsets", two ? "sendBlocks.Offsets" : "blocks.Offsets")

@@ -7,9 +7,6 @@ namespace Dt
     /// What libdt says to a program that calls it wrongly, with the names of C#.
     internal static class Words
     {
-        /// What runs any operation; Call knows which one it was.
-        internal const string Launch = "dt_collective_launch";
-
         static readonly Regex terms = new Regex(@"\bdt_[a-z_]+|\b(options|collective|state)->|\bNULL\b");
         static readonly Dictionary<string, string> known = new Dictionary<string, string>
         {
@@ -19,17 +16,14 @@ namespace Dt
             { "dt_reducer_grad", "Gradient" }, { "dt_reducer_stats", "Statistics" },
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
             { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
-            { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }, { Launch, Launch }
+            { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };
         // The object that a method belongs to is not said: the message is about a call of it.
         static readonly string[] objects = { "comm", "config", "job", "reducer", "sampler", "work" };
 
-        internal static string InCSharp(Status status, string message)
-        {
-            bool ofACall = status == Status.InvalidArgument || status == Status.InvalidState ||
-                status == Status.Unsupported;
-            return ofACall ? terms.Replace(message, match => Name(match.Value)) : message;
-        }
+        /// What the user of another rank wrote stays as it is.
+        internal static string InCSharp(Status status, string message) =>
+            status == Status.Aborted ? message : terms.Replace(message, match => Name(match.Value));
 
         static string Name(string term)
         {
@@ -37,6 +31,11 @@ namespace Dt
             if (known.TryGetValue(term, out name)) return name;
             if (term == "NULL") return "null";
             if (term.EndsWith("->")) return "";
+            string plain = term.Replace("_", "");
+            foreach (OperationKind kind in System.Enum.GetValues(typeof(OperationKind)))
+            {
+                if (plain == "dt" + kind.ToString().ToLowerInvariant()) return Call.NameOf(kind);
+            }
             List<string> parts = new List<string>(term.Split('_'));
             parts.RemoveAt(0);
             if (parts.Count > 1 && System.Array.IndexOf(objects, parts[0]) >= 0) parts.RemoveAt(0);

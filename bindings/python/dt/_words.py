@@ -21,8 +21,7 @@ _NAMES = {
 }
 _CLASSES = {"comm": "Comm", "config": "Config", "reducer": "Reducer", "sampler": "Sampler",
             "store": "Store", "work": "Work"}
-_WORDS = {" is NULL": " is None", "options->": "", "sequential and": "shuffle=False and",
-          "as dt.h says": "as the docstring says"}
+_WORDS = {" is NULL": " is None", "options->": "", "state->": "", "sequential and": "shuffle=False and"}
 _FUNCTION = re.compile(r"\bdt_((?:[a-z]+_)*[a-z]+)\b")
 _CLOSED = re.compile(r"\b(comm|config|job|reducer|sampler|server|work|works\[\d+\]) is NULL")
 

@@ -135,7 +135,7 @@ static class SafetyTests
         {
             job.Leave();
             job.Leave();
-            Suite.Throws<DtInvalidStateException>(() => world.AllReduce(new float[1]));
+            Suite.Throws<DtInvalidStateException>(() => world.AllReduce(new float[1]), "Leave was called");
             Suite.Throws<DtInvalidStateException>(() => world.AllReduceAsync(new float[1]));
             Suite.Throws<DtInvalidStateException>(() => job.World());
             Suite.Throws<DtInvalidStateException>(() => job.StoreSet("k", new byte[1]));
@@ -405,6 +405,7 @@ static class SafetyTests
                     () => part.AllReduce(new float[each.rank + 1]), "1", "2");
                 Suite.Equal("allreduce", error.Operation, "operation");
                 Suite.Throws<DtMismatchException>(() => part.AllReduceAsync(new float[1]).Wait());
+                Suite.Throws<DtMismatchException>(() => new Reducer(each.world, new Param[] { new Param(4 + each.rank) }));
             }
             each.world.Barrier();
         });

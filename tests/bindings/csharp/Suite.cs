@@ -2,6 +2,7 @@
 using System;
 using System.Collections.Generic;
 using System.IO;
+using System.Text.RegularExpressions;
 using System.Threading;
 using Dt;
 
@@ -50,6 +51,8 @@ static class Suite
         }
     }
 
+    static readonly Regex wordsOfC = new Regex(@"\bdt_[a-z]|\bNULL\b|->|dt\.h");
+
     /// The call throws this class, with a message that holds each text.
     internal static E Throws<E>(Action call, params string[] texts) where E : Exception
     {
@@ -60,6 +63,7 @@ static class Suite
         catch (E error)
         {
             foreach (string text in texts) Check(error.Message.Contains(text), "'" + text + "' in '" + error.Message + "'");
+            Check(!(error is DtException) || !wordsOfC.IsMatch(error.Message), "words of C in '" + error.Message + "'");
             return error;
         }
         throw new Exception("nothing was thrown, expected " + typeof(E).Name);

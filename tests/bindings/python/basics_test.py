@@ -14,7 +14,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
-from ranks import python
+from ranks import python, run_ranks
 
 
 def loaded(*names):
@@ -222,13 +222,41 @@ class Closed(unittest.TestCase):
             with self.subTest(text), self.assertRaises(dt.InvalidArgumentError) as caught:
                 call()
             self.assertEqual(str(caught.exception), text)
-        nine = memoryview(bytearray(9))
-        for call in (lambda: dt.Sampler(-5), lambda: dt.Reducer(dt.Job().world(), []),
-                     lambda: dt.Job().world().allreduce(nine[:8], nine[1:])):
-            with self.assertRaises(dt.InvalidArgumentError) as caught:
+
+    def refuses(self, *calls):
+        """Each is an error of dt without a word of C."""
+        for number, call in enumerate(calls):
+            with self.subTest(number), self.assertRaises(dt.Error) as caught:
                 call()
-            for word in ("dt_", "->", "NULL", "dt.h"):
-                self.assertNotIn(word, str(caught.exception))
+            self.assertNotRegex(str(caught.exception), r"\bdt_[a-z]|collective_launch|\bNULL\b|->|dt\.h")
+
+    def test_messages_have_no_words_of_c(self):
+        nine, job = memoryview(bytearray(9)), dt.Job()
+        comm, store = job.world(), job.store
+        reducer, state = dt.Reducer(comm, [dt.Param(4)]), dt.Sampler(10).state_dict()
+        reducer.ready(0)
+        self.refuses(
+            lambda: dt.Sampler(-5), lambda: dt.Sampler(5, 2, 2), lambda: dt.Sampler(11).load_state_dict(state),
+            lambda: dt.Sampler(10, seed=1).load_state_dict(state), lambda: dt.Sampler(10, window=2),
+            lambda: dt.Sampler(10, block=2, shuffle=False), lambda: dt.Sampler(10, weights=[0] * 10),
+            lambda: dt.Reducer(comm, []), lambda: dt.Reducer(comm, [dt.Param(-1)]),
+            lambda: comm.allreduce(nine[:8], nine[1:]), lambda: comm.alltoall(nine, nine),
+            lambda: comm.broadcast(nine, 1), lambda: comm.send(nine, 0), lambda: comm.world_rank(1),
+            lambda: comm.alltoallv(b"1", [2], bytearray(1), [1]),
+            lambda: comm.batch_moments(nine, 3), lambda: job.create_comm([]), lambda: job.create_comm([1]),
+            lambda: store.set("", b""), lambda: store.get("absent", timeout=0.01), lambda: store.wait([]),
+            lambda: reducer.ready(0), lambda: reducer.ready(1), lambda: reducer.bucket(1), reducer.rebuild,
+            lambda: job.peer_statistics(1), lambda: job.trace_dump("/proc/none"), lambda: dt.Config().set("a", "b"))
+        job.finalize()
+        self.refuses(job.world, lambda: comm.allreduce(nine), comm.barrier_async, lambda: comm.split(0),
+                     lambda: store.set("a", b""), reducer.finish)
+
+    def test_failures_have_no_words_of_c(self):
+        def body(job, comm):
+            self.refuses(lambda: comm.check_equal(bytes([comm.rank])), lambda: comm.allreduce(bytearray(1 + comm.rank)),
+                         comm.barrier, lambda: dt.Reducer(job.world(), [dt.Param(1)]))
+            self.refuses(lambda: dt.Reducer(comm.shrink(), [dt.Param(1 + comm.rank)]))
+        run_ranks(2, body)
 
     def test_after_finalize_every_call_says_so(self):
         job = dt.Job()

@@ -216,7 +216,7 @@ class Progress(unittest.TestCase):
     def test_a_state_of_something_else_is_refused(self):
         state = pickle.loads(pickle.dumps(dt.Sampler(100, seed=1).state_dict()))
         dt.Sampler(100, 4, 3, seed=1, drop_last=True).load_state_dict(state)
-        for sampler, wanted in ((dt.Sampler(99, seed=1), "state->size is 100, the sampler's data set has 99 samples"),
+        for sampler, wanted in ((dt.Sampler(99, seed=1), "size is 100, the sampler's data set has 99 samples"),
                                 (dt.Sampler(100, seed=2), "another seed or another order"),
                                 (dt.Sampler(100, shuffle=False), "another seed or another order"),
                                 (dt.Sampler(100, seed=1, block=1), "another seed or another order")):

@@ -85,7 +85,7 @@ final class Launcher {
       state.outstanding.add(pending);
       return work;
     } catch (InvalidArgumentException e) {
-      throw refused(kind, e);
+      throw comm.refused(e);
     } finally {
       if (!begun) {
         Tensor.release(send);
@@ -162,15 +162,8 @@ final class Launcher {
             stream, timeoutMs, name);
       }
     } catch (InvalidArgumentException e) {
-      throw refused(kind, e);
+      throw comm.refused(e);
     }
-  }
-
-  /** As dt refused it, with the name of the method that was called. */
-  private RuntimeException refused(OperationKind kind, InvalidArgumentException e) {
-    RuntimeException refusal = comm.refused(e);
-    if (refusal != e) return refusal;
-    return DtException.invalidArgument(e.getMessage().replace("Comm.launch", kind.method()));
   }
 
   /** Null for a kind without blocks. */

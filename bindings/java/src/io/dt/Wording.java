@@ -12,8 +12,8 @@ import java.util.regex.Pattern;
 final class Wording {
   private static final Pattern C_WORD =
       Pattern.compile(
-          "\\bdt_([a-z_]+)(\\(\\))?|\\boptions->([a-z_]+)|\\b(send|recv)_(counts|offsets)\\b"
-              + "|\\bNULL\\b");
+          "\\bdt_([a-z_]+)(\\(\\))?|\\b(?:options|state)->([a-z_]+)"
+              + "|\\b(send|recv)_(counts|offsets)\\b|\\bNULL\\b");
   /** Functions that the rule of method() does not cover. */
   private static final Map<String, String> METHODS =
       Map.ofEntries(
@@ -24,7 +24,6 @@ final class Wording {
           Map.entry("busy_begin", "Job.busyBegin"),
           Map.entry("busy_end", "Job.busyEnd"),
           Map.entry("check_equal", "Comm.checkEqual"),
-          Map.entry("collective_launch", "Comm.launch"),
           Map.entry("comm_create", "Job.createComm"),
           Map.entry("comm_world", "Job.world"),
           Map.entry("finalize", "Job.leave"),

@@ -158,6 +158,16 @@ final class ArgumentTests {
     all.add(thrown(refused, () -> comm.worldRank(1), "Comm.worldRank", "rank"));
     all.add(thrown(refused, () -> job.store().set("", new byte[0]), "Store.set", "key"));
     all.add(thrown(refused, () -> Work.awaitAny(List.of(), Duration.ZERO), "Work.awaitAny"));
+    Sampler other = new Sampler(comm, 10, 0);
+    all.add(thrown(refused, () -> new Sampler(comm, 11, 0).resume(other.save()), "size is 10"));
+    ByteBuffer nine = bytes(9);
+    all.add(
+        thrown(
+            refused,
+            () -> comm.allReduce(
+                Tensor.of(nine.slice(0, 8), DataType.U8), Tensor.of(nine.slice(1, 8), DataType.U8),
+                ReduceOp.SUM),
+            "Comm.allReduce: send and recv overlap"));
     comm.groupBegin();
     all.add(thrown(InvalidStateException.class, comm::groupBegin, "group"));
     comm.groupEnd();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 package dttest;
 
+import io.dt.DtException;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -63,6 +64,10 @@ final class Check {
       if (!type.isInstance(e)) throw new AssertionError("another class: " + e, e);
       for (String part : parts) {
         that(e.getMessage().contains(part), "\"" + part + "\" is not in: " + e.getMessage());
+      }
+      if (e instanceof DtException) {
+        String said = e.getMessage();
+        that(!said.matches("(?s).*(\\bdt_[a-z]|\\bNULL\\b|->|dt\\.h).*"), "words of C: " + said);
       }
       return type.cast(e);
     }
