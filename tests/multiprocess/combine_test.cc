@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions of the caller's: elements of any size, of which the lexicographically greatest stays.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -89,11 +90,12 @@ dt_status reduce_all_kinds(const Rank& rank, int64_t element_bytes, int64_t coun
   }
   void* shared = nullptr;
   RANK_TRY(dt_mem_alloc(rank.world, std::max<int64_t>(bytes * n, 1), &shared));
-  memcpy(shared, mine.data(), mine.size());
+  std::copy(mine.begin(), mine.end(), static_cast<unsigned char*>(shared));
   dt_collective in_place = reduction(DT_KIND_ALLREDUCE, &element_bytes, count * n);
   in_place.send = shared;
   RANK_TRY(launch(in_place, shared));
-  const bool right = memcmp(shared, expected.data(), expected.size()) == 0;
+  const bool right =
+      std::equal(expected.begin(), expected.end(), static_cast<const unsigned char*>(shared));
   RANK_TRY(dt_barrier(rank.world, nullptr, nullptr));
   RANK_TRY(dt_mem_free(rank.world, shared));
   return right ? DT_OK : DT_ERR_INTERNAL;
