@@ -866,8 +866,8 @@ static inline void dt_collective_init(dt_collective* collective) {
  * @param collective initialised by dt_collective_init(); read before the call returns.
  * @param out_work   NULL: the call returns when the result is there (on a GPU: when the operation
  *                   is enqueued). Otherwise it returns at once with one handle; dt_work_destroy().
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT: no effect, the message names the field; any communicator
- *         error, see dt_status.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT: no effect, the message names the field, and the function
+ *         of the kind (dt_allreduce); any communicator error, see dt_status.
  * @thread any; serialised per communicator
  * @since ABI 0
  */
