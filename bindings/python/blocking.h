@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include "python/arrays.h"
+#include "python/combine.h"
 #include "python/errors.h"
 #include "python/unlocked.h"
 #include "raw_comm.h"
@@ -75,7 +76,15 @@ struct Launch {
     }
     one = raw::collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
                           args[11] == Py_None ? nullptr : name.c_str());
-    return true;
+    return args[12] == Py_None || read_combination(args[12]);
+  }
+  bool read_combination(PyObject* combination) {
+    PyObject* const bytes = PyObject_GetAttrString(combination, "element_bytes");
+    const bool known = bytes != nullptr && to_int64(bytes, &one.element_bytes);
+    Py_XDECREF(bytes);
+    one.combine = combine;
+    one.combine_data = combination;
+    return known;
   }
   void run(dt_work** out) {
     detail::check(tables.obj == nullptr
@@ -114,11 +123,11 @@ inline bool run_in_slices(Launch& launch, PyObject* keep) {
 
 /**
  * carry_out(keep, waits, comm, kind, dtype, op, peer, send, recv, count, tables, stream,
- * timeout_ms, name). `waits`: for other ranks; `tables` and `name` may be None. `keep` keeps the
- * arrays.
+ * timeout_ms, name, combination). `waits`: for other ranks; `tables`, `name` and `combination` may
+ * be None. `keep` keeps the arrays and the combination.
  */
 inline PyObject* carry_out(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!takes(count, 14)) return nullptr;
+  if (!takes(count, 15)) return nullptr;
   Launch launch;
   if (!launch.read(args + 2)) return nullptr;
   if (args[1] == Py_True && PyThread_get_thread_ident() == waiting().main_thread) {
@@ -135,6 +144,22 @@ inline PyObject* carry_out(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
+/** start(comm, ... as carry_out()): its work, by handle. */
+inline PyObject* start(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!takes(count, 13)) return nullptr;
+  Launch launch;
+  if (!launch.read(args)) return nullptr;
+  dt_work* work = nullptr;
+  try {
+    const Unlocked unlocked;
+    launch.run(&work);
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+  return PyLong_FromLongLong(raw::number(work));
+}
+
 /** Adds what Python calls with many arguments, which SWIG would put into a tuple first. */
 inline bool add_fast_functions(PyObject* module) {
   using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -144,7 +169,9 @@ inline bool add_fast_functions(PyObject* module) {
   static PyMethodDef methods[] = {{"buffer", plain(buffer), METH_FASTCALL, nullptr},
                                   {"carry_out", plain(carry_out), METH_FASTCALL, nullptr},
                                   {"one", plain(one), METH_FASTCALL, nullptr},
+                                  {"start", plain(start), METH_FASTCALL, nullptr},
                                   {"two", plain(two), METH_FASTCALL, nullptr},
+                                  {"view", view, METH_VARARGS, nullptr},
                                   {nullptr, nullptr, 0, nullptr}};
   return PyModule_AddFunctions(module, methods) == 0;
 }

@@ -44,9 +44,11 @@ NATIVE(end_of_python)
   if (!dt::python::add_fast_functions(m)) return nullptr;
 %}
 
-// carry_out() of blocking.h stands for them.
+// carry_out() and start() of blocking.h stand for them.
 %ignore dt::raw::launch;
 %ignore dt::raw::launch_blocks;
+%ignore dt::raw::launch_async;
+%ignore dt::raw::launch_blocks_async;
 
 // ---- Numbers and text ----
 // SWIG's own take no NumPy integers, and cut text at its first NUL without a word.

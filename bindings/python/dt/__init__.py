@@ -23,6 +23,7 @@ from ._errors import (AbortedError, ConfigError, CudaError, Error, InternalError
                       OutOfMemoryError, PeerLostError, Status, SystemCallError, TimeoutError,
                       UnsupportedError, VersionError)
 from ._types import Dtype, LogLevel, Place, ReduceOp
+from ._combine import Combine
 from ._config import Config
 from ._work import Work, wait_any
 from ._memory import Gradient, Memory
@@ -35,8 +36,8 @@ from ._sampler import Sampler
 from ._raw import Buffer
 
 __all__ = [
-    "AbortedError", "BatchGradientSums", "BatchMoments", "Buffer", "Comm", "Config",
-    "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
+    "AbortedError", "BatchGradientSums", "BatchMoments", "Buffer", "Combine", "Comm",
+    "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
     "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",
     "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp", "Reducer",

@@ -3,9 +3,10 @@
 
 import math
 import re
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 from . import _raw
+from ._combine import Combination, Combine
 from ._errors import Error, invalid
 from ._types import Array, ReduceOp, milliseconds, stream_number
 from ._work import Work
@@ -17,7 +18,7 @@ groups: List[List[Any]] = []
 # Where an operation has one table, nothing needs to tell two apart.
 _TABLES = re.compile(r"\b(?:send|recv)_(?=counts|offsets)")
 
-Op = Union[ReduceOp, str]
+Op = Union[ReduceOp, str, Combine, Callable[[memoryview, memoryview], Any]]
 SUM = ReduceOp.SUM  # also of what reduces nothing
 
 # Addresses of send and recv, count, dtype, and what keeps the arrays.
@@ -132,40 +133,57 @@ class Arrays:
         raise invalid(f"{kind.operation}: send has {count} elements and recv {recv_count}, but "
                       f"{rule}; give arrays of matching sizes")
 
+    def _combination(self, kind: Kind, launch: Launch, op: Any, tables: Optional[bytes]
+                     ) -> Tuple[Launch, Combination, Optional[bytes]]:
+        """The launch in elements of a reduction of the caller's, which is kept with the arrays."""
+        sent, received, count, dtype, keep = launch
+        combination = Combination(op, dtype)
+        count = combination.elements(kind.operation, count)
+        if tables is not None:
+            tables = combination.tables(kind.operation, tables)
+        return (sent, received, count, dtype, (keep, combination)), combination, tables
+
     def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
              name: Optional[str], timeout: Optional[float], tables: Optional[bytes] = None) -> None:
-        sent, received, count, dtype, keep = launch
+        combination = None
         if op.__class__ is not ReduceOp:
-            op = ReduceOp(op)
+            if isinstance(op, Combine) or callable(op):
+                launch, combination, tables = self._combination(kind, launch, op, tables)
+                op = SUM
+            else:
+                op = ReduceOp(op)
+        sent, received, count, dtype, keep = launch
         if groups:
             _hold(keep)  # also if a signal ends this function after the call
         try:
             _raw.carry_out(keep, self._waits and not groups, self._handle, kind.number, dtype, op,
                            peer, sent, received, count, tables,
                            stream and stream_number(stream) or 0,
-                           0 if timeout is None else _limit(kind, timeout), name)
+                           0 if timeout is None else _limit(kind, timeout), name, combination)
         except Error as error:
             raise _named(error, kind)
         if groups:
             _hold(keep)  # if another thread has begun the group meanwhile
+        elif combination is not None:
+            combination.check()
 
     def _start(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
                name: Optional[str], timeout: Optional[float],
                tables: Optional[bytes] = None) -> Work:
-        sent, received, count, dtype, keep = launch
+        combination = None
         if op.__class__ is not ReduceOp:
-            op = ReduceOp(op)
+            if isinstance(op, Combine) or callable(op):
+                launch, combination, tables = self._combination(kind, launch, op, tables)
+                op = SUM
+            else:
+                op = ReduceOp(op)
+        sent, received, count, dtype, keep = launch
         stream = stream and stream_number(stream) or 0
         limit = 0 if timeout is None else _limit(kind, timeout)
-        work = Work(keep, self, kind.operation)
+        work = Work(keep, self, kind.operation, combination)
         try:
-            if tables is None:
-                work._handle = _raw.launch_async(self._handle, kind.number, dtype, op, peer, sent,
-                                                 received, count, stream, limit, name)
-            else:
-                work._handle = _raw.launch_blocks_async(
-                    self._handle, kind.number, dtype, op, peer, sent, received, count, tables,
-                    stream, limit, name)
+            work._handle = _raw.start(self._handle, kind.number, dtype, op, peer, sent, received,
+                                      count, tables, stream, limit, name, combination)
         except Error as error:
             raise _named(error, kind)  # nothing was issued
         except TypeError:

@@ -10,7 +10,6 @@ import weakref
 from typing import Any, Dict
 
 from . import _raw
-from ._errors import Error
 
 _EDGES = select.EPOLLIN | select.EPOLLET
 
@@ -60,7 +59,7 @@ def _settled(work: Any, future: "asyncio.Future[None]") -> bool:
         if not work.test():
             return False
         future.set_result(None)
-    except Error as error:
+    except Exception as error:  # pylint: disable=broad-exception-caught
         future.set_exception(error)
     return True
 

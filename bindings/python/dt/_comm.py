@@ -10,6 +10,7 @@ from . import _raw
 from ._arrays import (ALLGATHER, ALLREDUCE, BARRIER, BROADCAST, RECV, REDUCE, REDUCE_SCATTER, SEND,
                       SUM, Launch, Op, groups)
 from ._blocks import Blocks
+from ._combine import Combination, Combine
 from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
 from ._memory import Memory, make_memory
@@ -71,7 +72,7 @@ class Comm(Blocks, Objects):
     on: its arrays stay dt's until it is done, and its result is undefined. The three have several
     steps: the next operation of the communicator must not begin before they have ended on all ranks.
 
-    op: a ReduceOp or its name, "sum"
+    op: a ReduceOp, its name such as "sum", a function(in, inout), or a Combine, which says more
     stream: the CUDA stream that produces `send`, as an int or as PyTorch's or CuPy's object; ignored
         over host memory
     name: for messages and traces, the same on all ranks
@@ -176,6 +177,9 @@ class Comm(Blocks, Objects):
                     _raw.group_end(self._handle)
                 raise
             _raw.group_end(self._handle)
+            for keep in arrays:
+                if isinstance(keep, tuple) and keep and isinstance(keep[-1], Combination):
+                    keep[-1].check()
         finally:
             groups[:] = [each for each in groups if each is not arrays]
 
@@ -216,7 +220,8 @@ class Comm(Blocks, Objects):
         if self._on_gpu:
             raise invalid("allreduce: a number lies in host memory, and the communicator is over GPU "
                           "memory; give an array of one element")
-        whole = isinstance(number, int) and ReduceOp(op) is not ReduceOp.AVG
+        whole = isinstance(number, int) and (callable(op) or isinstance(op, Combine)
+                                             or ReduceOp(op) is not ReduceOp.AVG)
         try:
             value = array.array("q" if whole else "d", [number])
         except OverflowError:

@@ -64,13 +64,14 @@ class Work:
     nothing here.
     """
 
-    __slots__ = ("_handle", "_keep", "_comm", "_operation", "__weakref__")
+    __slots__ = ("_handle", "_keep", "_comm", "_operation", "_combination", "__weakref__")
 
-    def __init__(self, keep: Any, comm: Any, operation: str) -> None:
+    def __init__(self, keep: Any, comm: Any, operation: str, combination: Any = None) -> None:
         self._handle = 0  # the communicator issues the operation and sets it
         self._keep = keep
         self._comm = comm
         self._operation = operation
+        self._combination = combination  # whose exception is raised, or None
         if _abandoned:
             sweep()
 
@@ -82,16 +83,16 @@ class Work:
         """Whether it has ended, well or not."""
         try:
             return self.test()
-        except Error:
+        except Exception:  # pylint: disable=broad-exception-caught
             if self._handle == 0:
                 raise
             return True
 
-    def error(self) -> Optional[Error]:
+    def error(self) -> Optional[Exception]:
         """Why it failed; None while it runs and when it succeeded."""
         try:
             self.test()
-        except Error as error:
+        except Exception as error:  # pylint: disable=broad-exception-caught
             if self._handle == 0:
                 raise
             return error
@@ -137,7 +138,7 @@ class Work:
     def __repr__(self) -> str:
         try:
             state = "done" if self.test() else "under way"
-        except Error as error:
+        except Exception as error:  # pylint: disable=broad-exception-caught
             state = "closed" if self._handle == 0 else f"failed: {type(error).__name__}"
         return f"<dt.Work {self._operation}, {state}>"
 
@@ -158,6 +159,8 @@ class Work:
             raise
         if done:
             self._keep = None
+            if self._combination is not None:
+                self._combination.check()
         return bool(done)
 
 

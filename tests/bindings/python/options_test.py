@@ -110,7 +110,7 @@ class Reductions(unittest.TestCase):
 
     def test_what_is_none(self):
         with dt.Job() as job:
-            for wrong in ("mean", "", 8, -1, None, sum):
+            for wrong in ("mean", "", 8, -1, None):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "op: .* is no reduction; give a dt.ReduceOp "
                                             "or one of 'sum', 'avg', 'prod', 'min', 'max', 'band', 'bor', 'bxor'"):
                     job.world().allreduce(floats(1), op=wrong)

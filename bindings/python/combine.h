@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/**
+ * @file
+ * Reductions that are functions of Python's.
+ */
+#include <Python.h>
+
+#include "dt/dt.h"
+#include "python/unlocked.h"
+
+namespace dt::python {
+
+/**
+ * dt_collective.combine of a Combination of _combine.py, on whatever thread dt runs it. The caller
+ * keeps the Combination until the operation is done.
+ */
+inline void combine(void* combination, const void* in, void* inout, int64_t count) {
+  Returning& state = returning();
+  state.threads.fetch_add(1);
+  if (state.over.load() && pthread_equal(pthread_self(), state.last) == 0) {
+    state.threads.fetch_sub(1);
+    for (;;) pause();  // a result without this part would be wrong on other ranks, too
+  }
+  const PyGILState_STATE locked = PyGILState_Ensure();
+  state.threads.fetch_sub(1);
+  // The Combination keeps what its function raises; left here is at most that memory is short.
+  PyObject* const done = PyObject_CallMethod(
+      static_cast<PyObject*>(combination), "run", "LLL",
+      static_cast<long long>(reinterpret_cast<intptr_t>(in)),
+      static_cast<long long>(reinterpret_cast<intptr_t>(inout)), static_cast<long long>(count));
+  if (done == nullptr) PyErr_WriteUnraisable(static_cast<PyObject*>(combination));
+  Py_XDECREF(done);
+  PyGILState_Release(locked);
+}
+
+/** view(address, count, format, itemsize): that memory, to read and to write. */
+inline PyObject* view(PyObject*, PyObject* args) {
+  long long address = 0, count = 0, itemsize = 0;
+  int format = 0;
+  if (!PyArg_ParseTuple(args, "LLCL:view", &address, &count, &format, &itemsize)) return nullptr;
+  static char formats[128][2] = {};  // a memoryview points there
+  char* const text = formats[format & 127];
+  text[0] = static_cast<char>(format);
+  Py_ssize_t shape = static_cast<Py_ssize_t>(count);
+  Py_ssize_t stride = static_cast<Py_ssize_t>(itemsize);
+  Py_buffer memory = {};
+  memory.buf = reinterpret_cast<void*>(static_cast<intptr_t>(address));
+  memory.len = shape * stride;
+  memory.itemsize = stride;
+  memory.ndim = 1;
+  memory.format = text;
+  memory.shape = &shape;
+  memory.strides = &stride;
+  return PyMemoryView_FromBuffer(&memory);
+}
+
+}  // namespace dt::python
