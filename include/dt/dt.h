@@ -238,9 +238,9 @@ typedef enum dt_reduce_op {
   DT_PROD = 2,
   DT_MIN = 3,
   DT_MAX = 4,
-  DT_BAND = 5, /**< bits of integers and bool: and */
-  DT_BOR = 6,  /**< or */
-  DT_BXOR = 7, /**< exclusive or */
+  DT_BAND = 5, /**< bitwise and, for integers and bool */
+  DT_BOR = 6,  /**< bitwise or */
+  DT_BXOR = 7, /**< bitwise exclusive or */
   DT_REDUCE_OP_FORCE32 = 0x7fffffff
 } dt_reduce_op;
 
@@ -642,7 +642,7 @@ DT_API dt_status dt_comm_create(dt_job* job, const int32_t* ranks, int32_t count
 
 /**
  * The same ranks over host memory: in a job on GPUs for what lies there, as scalars, votes and
- * checkpoints. Of a host communicator another handle of the same.
+ * checkpoints. If `comm` is a host communicator, this gives another handle of it.
  *
  * No other rank is needed. Over GPUs it breaks together with `comm`, but has an order of its own:
  * the same on all ranks for all that is called on it and for dt_agree() and dt_comm_split() of

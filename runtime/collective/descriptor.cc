@@ -11,7 +11,8 @@
 namespace dt::collective {
 namespace {
 
-// Of a signature: 20 bits for the root, which no job outgrows, and 12 for a caller's element.
+// A signature has 20 bits for the root, enough for the largest job, and 12 for the bytes of a
+// caller's element.
 constexpr int kRootShift = 32;
 constexpr int kElementShift = 52;
 constexpr uint64_t kRootMask = (uint64_t{1} << (kElementShift - kRootShift)) - 1;

@@ -93,7 +93,7 @@ class Keyspace {
   Result<CompareSet> compare_set(const std::string& key, const std::optional<std::string>& expected,
                                  const std::string& desired, Answers* released);
   bool erase(const std::string& key);
-  /// All keys of these, of whom nobody waits any more.
+  /// Erases every key of the owner. Nobody waits for one of them any more.
   void erase_of(Owner owner);
   std::vector<std::string> list(const std::string& prefix) const;
   size_t count(const std::string& prefix) const;

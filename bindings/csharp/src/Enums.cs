@@ -51,11 +51,11 @@ namespace Dt
         Min = 3,
         /// <summary>The largest value of all ranks.</summary>
         Max = 4,
-        /// <summary>Of the bits of integers and truth values: and.</summary>
+        /// <summary>Bitwise and, for integers and truth values.</summary>
         Band = 5,
-        /// <summary>The same: or.</summary>
+        /// <summary>Bitwise or.</summary>
         Bor = 6,
-        /// <summary>The same: exclusive or.</summary>
+        /// <summary>Bitwise exclusive or.</summary>
         Bxor = 7
     }
 

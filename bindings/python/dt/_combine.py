@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 from . import _raw
 from ._errors import invalid
 
-# Of the memory that a function gets, by dtype; what memoryview has no format for is its bits.
+# Formats of the memoryviews that a function gets, by dtype. A dtype without a format shows its bits.
 _FORMATS = "bBiIqQeHfd?hHBB"
 
 

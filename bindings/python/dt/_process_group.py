@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "dt" of torch.distributed: how its process groups meet, and end.
 
-Each group is a job of its own for now. Its rank 0 serves a store, and says where in the store that
-the group already has.
+Each group is a job of its own. Its rank 0 serves a store, and says where in the store that the group
+already has.
 """
 
 import atexit

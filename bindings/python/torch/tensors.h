@@ -36,14 +36,14 @@ inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
   }
 }
 
-/** Of an operation that copies. */
+/** How an operation that copies moves a tensor. */
 inline Elements moved(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   const auto dtype = dtype_of(type);
   return {type, dtype.value_or(DT_U8), dtype ? 1 : static_cast<int64_t>(tensor.element_size())};
 }
 
-/** Of an operation that reduces. */
+/** How an operation that reduces combines a tensor. */
 inline Elements reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   using c10d::ReduceOp;
   const at::ScalarType type = tensor.scalar_type();

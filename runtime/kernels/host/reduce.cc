@@ -15,7 +15,7 @@ constexpr int64_t kMeanPartBytes = 8192;
 /// What fills the registers that any instruction set uses at once.
 constexpr int64_t kShortBytes = 256;
 
-/// Of a caller's reduction: what is combined at once, on the stack.
+/// A caller's reduction combines so many bytes at once, in memory on the stack.
 constexpr int64_t kCustomPartBytes = 8192;
 static_assert(kCustomPartBytes > Combine::kMaxElementBytes);
 

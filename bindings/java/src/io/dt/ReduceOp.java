@@ -13,11 +13,11 @@ public enum ReduceOp {
   MIN,
   /** The greatest; NaN wins. */
   MAX,
-  /** Of the bits of integers and truth values: and. */
+  /** Bitwise and, for integers and truth values. */
   BAND,
-  /** The same: or. */
+  /** Bitwise or. */
   BOR,
-  /** The same: exclusive or. */
+  /** Bitwise exclusive or. */
   BXOR;
 
   /** As dt_reduce_op. */
