@@ -95,7 +95,8 @@ size_t kept_bytes(const JoinRecord& record) {
   for (const auto& entry : record.equal_config) {
     bytes += sizeof entry + entry.first.size() + entry.second.size();
   }
-  for (const std::string& each : record.reach.interfaces) bytes += sizeof(std::string) + each.size();
+  for (const std::string& each : record.reach.interfaces)
+    bytes += sizeof(std::string) + each.size();
   return bytes;
 }
 
