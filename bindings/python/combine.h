@@ -34,25 +34,12 @@ inline void combine(void* combination, const void* in, void* inout, int64_t coun
   PyGILState_Release(locked);
 }
 
-/** view(address, count, format, itemsize): that memory, to read and to write. */
+/** view(address, bytes): that memory, to read and to write. */
 inline PyObject* view(PyObject*, PyObject* args) {
-  long long address = 0, count = 0, itemsize = 0;
-  int format = 0;
-  if (!PyArg_ParseTuple(args, "LLCL:view", &address, &count, &format, &itemsize)) return nullptr;
-  static char formats[128][2] = {};  // a memoryview points there
-  char* const text = formats[format & 127];
-  text[0] = static_cast<char>(format);
-  Py_ssize_t shape = static_cast<Py_ssize_t>(count);
-  Py_ssize_t stride = static_cast<Py_ssize_t>(itemsize);
-  Py_buffer memory = {};
-  memory.buf = reinterpret_cast<void*>(static_cast<intptr_t>(address));
-  memory.len = shape * stride;
-  memory.itemsize = stride;
-  memory.ndim = 1;
-  memory.format = text;
-  memory.shape = &shape;
-  memory.strides = &stride;
-  return PyMemoryView_FromBuffer(&memory);
+  long long address = 0, bytes = 0;
+  if (!PyArg_ParseTuple(args, "LL:view", &address, &bytes)) return nullptr;
+  return PyMemoryView_FromMemory(reinterpret_cast<char*>(static_cast<intptr_t>(address)),
+                                 static_cast<Py_ssize_t>(bytes), PyBUF_WRITE);
 }
 
 }  // namespace dt::python

@@ -17,7 +17,7 @@ struct FilePolicy {
 };
 
 struct FileText {
-  std::optional<std::string> text;  ///< absent: there is no such file, or it is passed over
+  std::optional<std::string> text;  ///< absent: the file does not exist or was ignored
   std::string warning;              ///< why it is passed over; empty: it is not
 };
 

@@ -125,7 +125,7 @@ TEST_CASE("combine: elements of any size, on one host and over several") {
   }
 }
 
-TEST_CASE("combine: ranks whose elements differ in size are told so") {
+TEST_CASE("combine: elements of different sizes are a mismatch on all ranks") {
   for (const bool apart : {false, true}) {
     CAPTURE(apart);
     const auto outcomes = run_ranks(

@@ -72,7 +72,7 @@ TEST_CASE("members: parts that overlap, in any order, on one host and over sever
   }
 }
 
-TEST_CASE("members: nobody waits for a rank that is in another operation") {
+TEST_CASE("members: the creation does not need the ranks that are not members") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     int64_t value = 1;
     if (rank.rank != 1) RANK_TRY(meet(rank, {2, 0}, "pair"));

@@ -2,14 +2,11 @@
 """Reductions that are functions of the caller's."""
 
 import struct
-import traceback
 from typing import Any, Callable, Optional
 
 from . import _raw
 from ._errors import invalid
-
-# Formats of the memoryviews that a function gets, by dtype. A dtype without a format shows its bits.
-_FORMATS = "bBiIqQeHfd?hHBB"
+from ._types import Dtype
 
 
 class Combine:
@@ -18,7 +15,7 @@ class Combine:
 
     function: combines in place, inout[i] = inout[i] op in[i]; associative and commutative. It gets
         memoryviews of the array's dtype (BF16 and 8-bit floats as unsigned integers) of any part of the
-        elements, for numpy.asarray() say, and may keep none. It runs on any thread and must not call
+        elements, for numpy.asarray() say, which are copies. It runs on any thread and must not call
         dt. After an exception this rank leaves inout as it is, and raises the first one from the call or
         the work (of a group: from its end) when the operation has ended. Other ranks do not see it, and
         the result is undefined on all.
@@ -34,17 +31,23 @@ class Combine:
         self._items = items
 
 
+class _Part(_raw.Region):
+    """A copy of elements, which lives as long as a view of it: a function may keep what it gets."""
+
+    __slots__ = ("keep",)
+
+
 class Combination:
     """A Combine in one operation."""
 
-    __slots__ = ("_function", "_format", "_items", "element_bytes", "error", "__weakref__")
+    __slots__ = ("_function", "_dtype", "_items", "element_bytes", "error", "__weakref__")
 
     def __init__(self, op: Any, dtype: int) -> None:
         combine = op if isinstance(op, Combine) else Combine(op)
         self._function = combine._function
         self._items = combine._items
-        self._format = _FORMATS[dtype]
-        self.element_bytes = struct.calcsize(self._format) * combine._items
+        self._dtype = Dtype(dtype)
+        self.element_bytes = self._dtype.itemsize * combine._items
         self.error: Optional[BaseException] = None
 
     def elements(self, operation: str, count: int) -> int:
@@ -64,16 +67,22 @@ class Combination:
         if self.error is not None:
             return
         try:
-            count *= self._items
-            itemsize = self.element_bytes // self._items
-            with _raw.view(source, count, self._format, itemsize) as given:
-                with _raw.view(target, count, self._format, itemsize) as inout:
-                    self._function(given, inout)
+            given = self._copy(source, count)
+            inout = self._copy(target, count)
+            self._function(memoryview(given), memoryview(inout))
+            with _raw.view(target, count * self.element_bytes) as ours:
+                ours[:] = memoryview(inout).cast("B")
         except BaseException as error:  # pylint: disable=broad-exception-caught
-            # Nobody may look at the memory through the frames of the function later.
-            traceback.clear_frames(error.__traceback__)
             if self.error is None:
                 self.error = error
+
+    def _copy(self, address: int, count: int) -> "_Part":
+        with _raw.view(address, count * self.element_bytes) as memory:
+            data = bytearray(memory)
+        place, _, _, _, keep = _raw.buffer(data, True, "Combine")
+        part = _Part(place, count * self._items, self._dtype)
+        part.keep = keep
+        return part
 
     def check(self) -> None:
         """Once the operation has ended: raises what the function raised."""
