@@ -378,27 +378,30 @@ inline void store_server_destroy(int64_t server) {
 
 // ---- Reducer ----
 
-/** For each parameter: its count, its dtype, its name as an item. */
-inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES, bool sum,
-                              bool keep_plan, bool find_unused, int64_t bucket_cap_bytes,
-                              int64_t first_bucket_bytes) {
+/** The numbers sum, keep_plan, find_unused, bucket_cap_bytes, first_bucket_bytes; then of each
+ * parameter its count, dtype, uses, and name as an item. */
+inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   std::vector<dt_param> params;
   std::vector<std::string> names;
-  for (Unpacker packed(DATA, BYTES); packed.more();) {
-    const int64_t count = packed.number();
-    params.push_back(dt_param{count, nullptr, static_cast<dt_dtype>(packed.number()), 0});
+  Unpacker packed(DATA, BYTES);
+  dt_reducer_options options;
+  dt_reducer_options_init(&options);
+  options.sum = static_cast<int32_t>(packed.number());
+  options.keep_plan = static_cast<int32_t>(packed.number());
+  options.find_unused = static_cast<int32_t>(packed.number());
+  options.bucket_cap_bytes = packed.number();
+  options.first_bucket_bytes = packed.number();
+  while (packed.more()) {
+    dt_param param = {};
+    param.count = packed.number();
+    param.dtype = static_cast<dt_dtype>(packed.number());
+    param.uses = static_cast<int32_t>(packed.number());
+    params.push_back(param);
     names.push_back(packed.item());
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (!names[i].empty()) params[i].name = names[i].c_str();
   }
-  dt_reducer_options options;
-  dt_reducer_options_init(&options);
-  options.sum = sum ? 1 : 0;
-  options.keep_plan = keep_plan ? 1 : 0;
-  options.find_unused = find_unused ? 1 : 0;
-  options.bucket_cap_bytes = bucket_cap_bytes;
-  options.first_bucket_bytes = first_bucket_bytes;
   return made<dt_reducer>([&](dt_reducer** out) {
     return dt_reducer_create(handle<dt_comm>(comm), params.data(), detail::count32(params.size()),
                              &options, out);
@@ -412,6 +415,9 @@ inline int64_t reducer_grad(int64_t reducer, int32_t index) {
 inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {
   detail::check(
       dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
+}
+inline void reducer_accumulate(int64_t reducer, bool on) {
+  detail::check(dt_reducer_accumulate(handle<dt_reducer>(reducer), on ? 1 : 0));
 }
 /** `gradient` 0: the average is wanted where reducer_grad() says. */
 inline void reducer_unused(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {

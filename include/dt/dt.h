@@ -1517,7 +1517,8 @@ typedef struct dt_param {
   int64_t count;    /**< elements, >= 0 */
   const char* name; /**< for messages; may be NULL */
   dt_dtype dtype;   /**< of its gradient */
-  int32_t reserved; /**< zero */
+  int32_t uses;     /**< calls of dt_reducer_ready() in a step, each with a part of the gradient,
+                         which are summed; 0: one */
 } dt_param;
 
 /** How a reducer works. Zero is the default of every field. */
@@ -1599,9 +1600,10 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * On GPUs the gradient is complete when `stream` comes to this call: an event is recorded there,
  * and the bucket's operation waits for it on the GPU, not for what the stream is given later.
  * @param reducer the handle.
- * @param index   of the parameter; once per step.
- * @param grad    [count] elements to copy in; dt_reducer_finish() copies the result back, so it is
- *                borrowed until then. NULL: it was written where dt_reducer_grad() said. On GPUs:
+ * @param index   of the parameter; once per step, or as often as its dt_param.uses.
+ * @param grad    [count] elements to copy in; dt_reducer_finish() copies the result back to the
+ *                last one, so that is borrowed until then, and what was added before is read in
+ *                this call. NULL: it was written, or added, where dt_reducer_grad() said. On GPUs:
  *                memory of the rank's GPU, aligned to its element, borrowed until the stream of
  *                dt_reducer_finish() has come to it.
  * @param stream  CUDA stream that produces the gradient, any of this GPU and another each time;
@@ -1609,7 +1611,7 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
  *         alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any
  *         communicator error.
- * @thread any, but none while dt_reducer_finish() or dt_reducer_rebuild() runs
+ * @thread any, but none while dt_reducer_finish(), _rebuild() or _accumulate() runs
  * @cost on GPUs microseconds, without a wait for the GPU. For gradients by pointer the bucket takes
  *       one kernel to gather and one to scatter them, over a list of the pointers that is kept
  *       while they stay the same from step to step; the call that launches a bucket with other
@@ -1620,6 +1622,23 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream);
+
+/**
+ * Turns accumulation on or off, so that a step may have several backward passes.
+ *
+ * While it is on, dt_reducer_ready() adds to what the parameter has of this step, and nothing is
+ * sent: the calls of one parameter may be any number, and differ between ranks. Turn it off before
+ * the last pass: its calls add once more, and complete the gradients. Sums are in the parameter's
+ * dtype. A gradient that is written in place is the caller's to add, and to zero before a step.
+ * @param reducer the handle.
+ * @param on      1 or 0, which it is at first.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE while another call runs.
+ * @thread one at a time
+ * @cost in dt_reducer_ready() a copy or a sum of the gradient, on GPUs by a kernel of `stream`,
+ *       which waits for the streams of the step's other parts of the bucket.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on);
 
 /**
  * Says that this rank has no gradient for parameter `index` in this step, as one of a branch that

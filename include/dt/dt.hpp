@@ -909,6 +909,7 @@ struct Param {
   int64_t count = 0;       /**< elements */
   dt_dtype dtype = DT_F32; /**< of its gradient */
   std::string name;        /**< for messages; may be empty */
+  int32_t uses = 1;        /**< calls of ready() in a step, each with a part of the gradient */
 };
 
 /** Fields as in dt_reducer_options; zero is the default of each. */
@@ -930,8 +931,8 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     std::vector<dt_param> c_params;
     c_params.reserve(params.size());
     for (const Param& param : params) {
-      c_params.push_back(
-          dt_param{param.count, param.name.empty() ? nullptr : param.name.c_str(), param.dtype, 0});
+      c_params.push_back(dt_param{param.count, param.name.empty() ? nullptr : param.name.c_str(),
+                                  param.dtype, param.uses});
     }
     dt_reducer_options c_options;
     dt_reducer_options_init(&c_options);
@@ -955,6 +956,9 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     call(dt_reducer_ready, index, gradient, stream);
   }
+  /** On: until it is off again, ready() adds to what the parameter has of this step, and completes
+   * nothing. */
+  void accumulate(bool on) { call(dt_reducer_accumulate, on ? 1 : 0); }
   /** This rank has none in this step. `gradient` receives the average if another rank has one. */
   void unused(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     call(dt_reducer_unused, index, gradient, stream);

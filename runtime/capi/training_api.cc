@@ -24,12 +24,13 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
       return call.invalid("params[%d].dtype is %d, which is no dt_dtype", i,
                           static_cast<int>(param.dtype));
     }
-    if (param.reserved != 0) return call.invalid("params[%d].reserved is not 0", i);
+    if (param.uses < 0) return call.invalid("params[%d].uses is %d", i, param.uses);
     if (param.count < 0 || param.count > left / dtype_bytes(dtype)) {
       return call.invalid("params[%d].count is %lld", i, static_cast<long long>(param.count));
     }
     left -= param.count * dtype_bytes(dtype);
-    read[static_cast<size_t>(i)] = {param.count, dtype, param.name != nullptr ? param.name : ""};
+    read[static_cast<size_t>(i)] = {param.count, dtype, param.name != nullptr ? param.name : "",
+                                    std::max(param.uses, 1)};
   }
   return read;
 }
@@ -103,6 +104,16 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(check_index(call, *object, index));
                       return object->reducer->ready(index, grad, stream_of(stream));
+                    });
+}
+
+dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on) {
+  return on_reducer("dt_reducer_accumulate", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      if (on != 0 && on != 1) return call.invalid("on is %d; give 0 or 1", on);
+                      object->reducer->accumulate(on == 1);
+                      return {};
                     });
 }
 

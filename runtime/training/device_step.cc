@@ -83,6 +83,15 @@ Status DeviceStep::capture_refused(const std::string& what) {
                        what.c_str()));
 }
 
+Status DeviceStep::wait_for_parts(size_t bucket, cuda::Stream stream) {
+  return buckets_[bucket]->streams.with([&](Streams& streams) -> Status {
+    for (const auto& [other, event] : streams.used) {
+      if (other != stream) DT_TRY(runtime_->wait(stream, event));
+    }
+    return {};
+  });
+}
+
 Status DeviceStep::record(size_t bucket, cuda::Stream stream) {
   return buckets_[bucket]->streams.with([&](Streams& streams) -> Status {
     for (const auto& [known, event] : streams.used) {

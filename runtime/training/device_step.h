@@ -57,7 +57,13 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// Whether the stream records a CUDA graph, and what is said of it then.
   Result<bool> is_capturing(cuda::Stream stream) const { return runtime_->is_capturing(stream); }
   static Status capture_refused(const std::string& what);
-  /// A gradient of the bucket is complete in the order of `stream`. Any thread.
+  /// `stream` waits for what was recorded of the bucket in this step.
+  Status wait_for_parts(size_t bucket, cuda::Stream stream);
+  /// to[i] += from[i]
+  Status add(void* to, const void* from, Dtype dtype, int64_t count, cuda::Stream stream) {
+    return kernels_->add(to, from, dtype, count, stream);
+  }
+  /// A gradient of the bucket, or a part of one, is complete in the order of `stream`. Any thread.
   Status record(size_t bucket, cuda::Stream stream);
   /// Completes the allreduce of a full bucket, which is `collective` so far; `all_outside`: of no
   /// gradient the bucket is the home; `zeros`: parts of it without a gradient, and their bytes. May

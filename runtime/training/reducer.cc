@@ -62,71 +62,6 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
   return reducer;
 }
 
-void* Reducer::grad(int32_t index) {
-  views_given_.store(true, std::memory_order_relaxed);
-  return slots_[static_cast<size_t>(index)].data;
-}
-
-Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
-  return arrive(index, grad, stream, /*unused=*/false, "dt_reducer_ready");
-}
-
-Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unused,
-                       const char* call) {
-  Slot& slot = slots_[static_cast<size_t>(index)];
-  const Param& param = params_[static_cast<size_t>(index)];
-  DT_TRY(comm_->check_ungrouped(call));
-  if (device_ != nullptr) DT_TRY(check_on_device(param, index, grad, stream));
-  if (slot.arrived.exchange(true, std::memory_order_acquire)) {
-    return Status(Code::kInvalidState,
-                  format("%s: parameter #%d \"%s\" became ready twice in one step on "
-                         "rank %d; call it once per parameter, then dt_reducer_finish",
-                         call, index, param.name.c_str(), comm_->rank()));
-  }
-  slot.unused = unused;
-  if (const Status status = deliver(slot, param, grad, stream); !status.ok()) {
-    slot.arrived.store(false, std::memory_order_release);
-    return status;
-  }
-  const int32_t position = arrived_.fetch_add(1, std::memory_order_relaxed);
-  arrivals_[static_cast<size_t>(position)] = index;
-  Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
-  if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
-    (void)comm_->backend().help();
-    return {};
-  }
-  return launch(/*all=*/false);
-}
-
-Status Reducer::check_on_device(const Param& param, int32_t index, const void* grad,
-                                cuda::Stream stream) const {
-  const auto address = reinterpret_cast<uintptr_t>(grad);
-  if (address % static_cast<uintptr_t>(dtype_bytes(param.dtype)) != 0) {
-    return Status(
-        Code::kInvalidArgument,
-        format("dt_reducer_ready: gradient #%d \"%s\" lies at %p, no multiple of the %lld "
-               "bytes of its elements",
-               index, param.name.c_str(), grad, static_cast<long long>(dtype_bytes(param.dtype))));
-  }
-  DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
-  if (!capturing) return {};
-  return DeviceStep::capture_refused(format("dt_reducer_ready of #%d \"%s\" on comm \"%s\"", index,
-                                            param.name.c_str(), comm_->name().c_str()));
-}
-
-Status Reducer::deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream) {
-  if (device_ != nullptr) DT_TRY(device_->record(static_cast<size_t>(slot.bucket), stream));
-  if (device_ == nullptr && slot.unused) {
-    std::memset(slot.data, 0, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
-  }
-  if (grad == nullptr || grad == slot.data) return {};
-  if (device_ == nullptr && !slot.unused) {
-    std::memcpy(slot.data, grad, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
-  }
-  slot.copied_from = grad;
-  return {};
-}
-
 Status Reducer::launch(bool all) {
   const Status status = launch_in_order(all);
   if (status.ok() || device_ == nullptr) return status;
@@ -199,8 +134,12 @@ std::string Reducer::missing_in(const Bucket& bucket) const {
   for (const int32_t index : bucket.params) {
     if (slots_[static_cast<size_t>(index)].arrived.load(std::memory_order_relaxed)) continue;
     if (++missing > kNamedParams) continue;
-    text += format("%s #%d \"%s\"", named++ == 0 ? "" : ",", index,
-                   params_[static_cast<size_t>(index)].name.c_str());
+    const Param& param = params_[static_cast<size_t>(index)];
+    text += format("%s #%d \"%s\"", named++ == 0 ? "" : ",", index, param.name.c_str());
+    if (param.uses > 1) {
+      text += format(" (ready %d of %d times)", slots_[static_cast<size_t>(index)].times_ready,
+                     param.uses);
+    }
   }
   if (missing > named) text += format(" and %zu more", missing - named);
   return text;
@@ -231,6 +170,12 @@ Status Reducer::finish(cuda::Stream stream) {
     if (capturing) {
       return DeviceStep::capture_refused("dt_reducer_finish on comm \"" + comm_->name() + "\"");
     }
+  }
+  if (accumulating_.load(std::memory_order_relaxed)) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_finish on comm \"" + comm_->name() +
+                      "\": the reducer accumulates; call dt_reducer_accumulate(reducer, 0) before "
+                      "the step's last backward pass");
   }
   const bool complete =
       arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
@@ -352,9 +297,12 @@ void Reducer::end_step() {
   if (device_ != nullptr) device_->end_step();
   // First: a slot that opens below may arrive at once, and its place in arrivals_ must exist.
   arrived_.store(0, std::memory_order_seq_cst);
+  begun_.store(false, std::memory_order_relaxed);
   for (Slot& slot : slots_) {
     slot.copied_from = nullptr;
     slot.unused = false;
+    slot.begun = false;
+    slot.times_ready = 0;
     slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {

@@ -22,12 +22,14 @@ struct Param {
   int64_t count = 0;  ///< elements
   Dtype dtype = Dtype::kF32;
   std::string name;  ///< may be empty
+  int32_t uses = 1;  ///< calls of ready() that complete it in a step, each with a part
 };
 
 /// Reduces gradients in buckets while the backward pass goes on.
 ///
-/// A step: ready() for every parameter, in any order and from any thread, then finish(). The last
-/// ready() of a bucket makes it full; buckets are launched in plan order, so every rank issues the
+/// A step: ready() for every parameter, in any order and from any thread, then finish(). While it
+/// accumulates, ready() only adds to the parameter's place in its bucket. The last ready() of a
+/// bucket makes it full; buckets are launched in plan order, so every rank issues the
 /// same operations whatever its arrival order. A rank that lacks a gradient takes part in that
 /// bucket's operation as one that withholds: the operation then fails everywhere with the names,
 /// and since all ranks issued the same operations the communicator stays whole. With find_unused it
@@ -38,12 +40,12 @@ struct Param {
 /// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
 /// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
 ///
-/// Threads. Per step each parameter is touched by one ready() call, which writes its slot in the
-/// bucket and then takes one from the bucket's `pending`; whoever brings it to zero goes on to
+/// Threads. ready() writes a parameter's slot in the bucket under the slot's mutex; the call that
+/// completes it then takes one from the bucket's `pending`; whoever brings it to zero goes on to
 /// launch(). launch() runs under `launching_`, and sees the slots because the decrements of
 /// `pending` are acquire-release: each is ordered before the one that read zero, and the launcher
-/// reads that zero. finish(), rebuild(), grad(), watch() and the statistics are for one thread at a
-/// time, ordered by the caller after the step's ready() calls.
+/// reads that zero. accumulate(), finish(), rebuild(), grad(), watch() and the statistics are
+/// for one thread at a time, ordered by the caller after the ready() calls before it.
 class Reducer {
  public:
   struct Options {
@@ -80,6 +82,8 @@ class Reducer {
   void* grad(int32_t index);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
+  /// On: until it is off again, ready() adds to what the parameter has and completes nothing.
+  void accumulate(bool on) { accumulating_.store(on, std::memory_order_relaxed); }
   /// This rank has none in this step; with find_unused. The average goes to `grad` if another has.
   Status unused(int32_t index, void* grad, cuda::Stream stream = nullptr);
   Status finish(cuda::Stream stream = nullptr);
@@ -99,6 +103,9 @@ class Reducer {
     char* data = nullptr;         // in the bucket
     void* copied_from = nullptr;  // result goes back there at the end of the step
     bool unused = false;          // it arrived as zeros
+    std::mutex mutex;             // of this slot's ready() calls
+    bool begun = false;           // `data` holds a part of this step's gradient
+    int32_t times_ready = 0;      // in this step, while not accumulating
     std::atomic<bool> arrived{false};
   };
   struct Bucket {
@@ -124,7 +131,14 @@ class Reducer {
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
   Status arrive(int32_t index, void* grad, cuda::Stream stream, bool unused, const char* call);
-  Status deliver(Slot& slot, const Param& param, void* grad, cuda::Stream stream);
+  /// Null: the gradient lies in its bucket.
+  static void* outside(const Slot& slot, void* grad) { return grad == slot.data ? nullptr : grad; }
+  Status add_part(const Slot& slot, const Param& param, const void* part, cuda::Stream stream);
+  Status add_part_on_device(const Slot& slot, const Param& param, const void* part,
+                            cuda::Stream stream);
+  Status deliver(Slot& slot, const Param& param, void* grad, bool unused);
+  Status deliver_on_device(Slot& slot, const Param& param, void* grad, cuda::Stream stream,
+                           bool unused);
   /// What has not arrived is unused.
   Status take_rest_as_unused(cuda::Stream stream);
   /// Collective.
@@ -160,9 +174,11 @@ class Reducer {
   void* memory_ = nullptr;  // of all buckets, from the communicator
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> arrivals_;         // parameters as they became ready in this step
-  std::vector<int32_t> last_arrivals_;    // of the last complete step
-  std::atomic<int32_t> arrived_{0};       // used of arrivals_
+  std::vector<int32_t> arrivals_;       // parameters as they became ready in this step
+  std::vector<int32_t> last_arrivals_;  // of the last complete step
+  std::atomic<int32_t> arrived_{0};     // used of arrivals_
+  std::atomic<bool> accumulating_{false};
+  std::atomic<bool> begun_{false};        // some slot has a part of this step
   std::atomic<bool> views_given_{false};  // grad() was called: memory stays until rebuild()
 
   std::mutex launching_;

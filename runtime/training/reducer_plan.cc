@@ -129,7 +129,7 @@ Result<std::vector<int32_t>> Reducer::agree_on_order() {
 
 Result<bool> Reducer::rebuild() {
   DT_TRY(comm_->check_ungrouped("dt_reducer_rebuild"));
-  if (arrived_.load(std::memory_order_acquire) != 0) {
+  if (begun_.load(std::memory_order_acquire)) {
     return Status(Code::kInvalidState,
                   "dt_reducer_rebuild: inside a step; call it after dt_reducer_finish");
   }

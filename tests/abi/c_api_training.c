@@ -23,8 +23,8 @@ static void check_create(const fixture* f) {
   bad[1].dtype = (dt_dtype)15;
   REFUSES("params", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
   bad[1].dtype = DT_F64;
-  bad[1].reserved = 1;
-  REFUSES("params[1].reserved", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
+  bad[1].uses = -1;
+  REFUSES("params[1].uses", dt_reducer_create(f->comm, bad, 2, NULL, &untouched));
 
   dt_reducer_options options;
   memset(&options, 0, sizeof options);
@@ -67,6 +67,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
     REFUSES("index", dt_reducer_bucket(reducer, bad_indices[i], &value));
     REFUSES("index", dt_reducer_watch(reducer, bad_indices[i], &value, 4));
   }
+  REFUSES("on", dt_reducer_accumulate(reducer, 2));
   REFUSES("bytes", dt_reducer_watch(reducer, 0, &value, -1));
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
@@ -80,6 +81,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_unused(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_used(h, 0, &value));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_accumulate(h, 1));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_watch(h, 0, &value, 4));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_rebuild(h, &value));
@@ -135,6 +137,9 @@ void test_reducer(const fixture* f) {
   OK(dt_reducer_rebuild(reducer, &changed));
   EXPECT(changed == 0 || changed == 1);
 
+  OK(dt_reducer_accumulate(reducer, 1));
+  OK(dt_reducer_ready(reducer, 1, copied, NULL));
+  OK(dt_reducer_accumulate(reducer, 0));
   OK(dt_reducer_ready(reducer, 1, copied, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_finish(reducer, NULL));
   EXPECT(strstr(dt_last_error(), "weight") != NULL);

@@ -96,7 +96,7 @@ DT_SIZE(dt_param, 24);
 DT_FIELD(dt_param, count, 0, 8);
 DT_FIELD(dt_param, name, 8, 8);
 DT_FIELD(dt_param, dtype, 16, 4);
-DT_FIELD(dt_param, reserved, 20, 4);
+DT_FIELD(dt_param, uses, 20, 4);
 
 DT_SIZE(dt_reducer_options, 32);
 DT_FIELD(dt_reducer_options, struct_size, 0, 4);

@@ -124,6 +124,26 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
+  Status add(void* data, const void* from, Dtype dtype, int64_t count,
+             cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] {
+      with_floating(dtype, [&](auto element) {
+        using T = decltype(element);
+        for (int64_t i = 0; i < count; ++i) {
+          store<T>(data, i, load<T>(data, i) + load<T>(from, i));
+        }
+      });
+      with_integer(dtype, [&](auto element) {
+        using T = decltype(element);
+        for (int64_t i = 0; i < count; ++i) {
+          const auto sum =
+              static_cast<uint64_t>(load<T>(data, i)) + static_cast<uint64_t>(load<T>(from, i));
+          store<T>(data, i, static_cast<T>(sum));
+        }
+      });
+    });
+  }
+
   Status divide(void* data, Dtype dtype, int64_t count, int32_t divisor,
                 cuda::Stream stream) override {
     if (divisor < 1) return Status(Code::kInvalidArgument, "the divisor is not positive");

@@ -372,6 +372,49 @@ TEST_CASE("divide: floats times the reciprocal, integers towards zero") {
   }
 }
 
+TEST_CASE("add: floats are rounded once, integers wrap") {
+  for (int code = 0; code <= static_cast<int>(Dtype::kF64); ++code) {
+    const auto dtype = static_cast<Dtype>(code);
+    const int64_t size = dtype_bytes(dtype);
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{15}, int64_t{70001}}) {
+      for (const int64_t lead : {0, 1, 5}) {
+        CAPTURE(dtype_name(dtype));
+        CAPTURE(count);
+        CAPTURE(lead);
+        Bytes part(static_cast<size_t>((count + 6) * size));
+        Bytes expected = part;
+        for (int64_t i = 0; i < count + 6; ++i) {
+          unsigned char* const left = &expected[static_cast<size_t>(i * size)];
+          unsigned char* const right = &part[static_cast<size_t>(i * size)];
+          if (dt::is_floating(dtype)) {
+            encode(dtype, static_cast<double>(i % 50), left);
+            encode(dtype, static_cast<double>(i % 9), right);
+          } else {
+            left[0] = static_cast<unsigned char>(i);
+            right[0] = static_cast<unsigned char>(i % 99);
+          }
+        }
+        const DeviceBytes data(&gpu(), expected);
+        const DeviceBytes from(&gpu(), part);
+        for (int64_t i = lead; i < lead + count; ++i) {
+          unsigned char* const at = &expected[static_cast<size_t>(i * size)];
+          if (dt::is_floating(dtype)) {
+            encode(dtype, static_cast<double>(i % 50 + i % 9), at);
+          } else if (size == 1) {
+            at[0] = static_cast<unsigned char>(i + i % 99);
+          } else {
+            const auto sum = static_cast<uint16_t>(static_cast<unsigned char>(i) + i % 99);
+            std::memcpy(at, &sum, sizeof sum);
+          }
+        }
+        must(gpu().kernels->add(data.at(lead * size), from.at(lead * size), dtype, count,
+                                gpu().stream));
+        CHECK(data.read() == expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("what cannot be done is refused before the GPU hears of it") {
   Case each({10}, kLayouts[0], Dtype::kF32, Dtype::kF32);
   auto& kernels = *gpu().kernels;

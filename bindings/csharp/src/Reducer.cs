@@ -13,13 +13,16 @@ namespace Dt
         public Dtype Dtype;
         /// <summary>For messages; may be null.</summary>
         public string Name;
+        /// <summary>Calls of Reducer.Ready in a step, each with a part of the gradient; 0: one.</summary>
+        public int Uses;
 
         /// <summary>A parameter of so many elements.</summary>
-        public Param(long count, Dtype dtype = Dtype.F32, string name = null)
+        public Param(long count, Dtype dtype = Dtype.F32, string name = null, int uses = 1)
         {
             Count = count;
             Dtype = dtype;
             Name = name;
+            Uses = uses;
         }
     }
 
@@ -89,11 +92,12 @@ namespace Dt
             : this(comm, Listed(comm, parameters), options ?? new ReducerOptions()) { }
 
         Reducer(Comm comm, Param[] parameters, ReducerOptions options)
-            : base(new ReducerHandle(Raw.Native.reducer_create(comm, Packed(parameters), Packed(parameters).Length,
-                options.Sum, options.KeepPlan, options.FindUnused, options.BucketCapBytes, options.FirstBucketBytes)))
+            : base(new ReducerHandle(Created(comm, Packed(parameters, options))))
         {
             this.parameters = parameters;
         }
+
+        static long Created(Comm comm, byte[] packed) => Raw.Native.reducer_create(comm, packed, packed.Length);
 
         static Param[] Listed(Comm comm, IEnumerable<Param> parameters)
         {
@@ -102,13 +106,19 @@ namespace Dt
             return new List<Param>(parameters).ToArray();
         }
 
-        static byte[] Packed(Param[] parameters)
+        static byte[] Packed(Param[] parameters, ReducerOptions options)
         {
             Packer packer = new Packer();
+            packer.AddNumber(options.Sum ? 1 : 0);
+            packer.AddNumber(options.KeepPlan ? 1 : 0);
+            packer.AddNumber(options.FindUnused ? 1 : 0);
+            packer.AddNumber(options.BucketCapBytes);
+            packer.AddNumber(options.FirstBucketBytes);
             foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);
                 packer.AddNumber((int)each.Dtype);
+                packer.AddNumber(each.Uses);
                 packer.Add(each.Name ?? "");
             }
             return packer.Take();
@@ -149,6 +159,11 @@ namespace Dt
         /// one or Dispose.</summary>
         public void Ready(int index, Tensor gradient, IntPtr stream = default(IntPtr)) =>
             Arrive("Ready", index, gradient, stream);
+
+        /// <summary>Turns accumulation on or off, for steps of several backward passes. While it is on,
+        /// Ready adds to what the parameter has of this step, and completes nothing; turn it off before
+        /// the last pass, which adds once more.</summary>
+        public void Accumulate(bool on) => Raw.Native.reducer_accumulate(this, on);
 
         /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused

@@ -20,6 +20,7 @@ class Param:
     count: int
     dtype: DtypeLike = Dtype.F32
     name: str = ""
+    uses: int = 1  # calls of ready() in a step, each with a part of the gradient
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", Dtype(self.dtype))
@@ -66,10 +67,11 @@ class Reducer:
         self._params: List[Param] = list(params)
         if not self._params:
             raise invalid("Reducer: params is empty; give a Param for each parameter")
-        packed = pack(part for each in self._params
-                      for part in (int(each.count), int(each.dtype), each.name or ""))
-        number = _raw.reducer_create(comm._handle, packed, bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
-                                     chosen.bucket_cap_bytes, chosen.first_bucket_bytes)
+        parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
+                            chosen.bucket_cap_bytes, chosen.first_bucket_bytes]
+        for each in self._params:
+            parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
+        number = _raw.reducer_create(comm._handle, pack(parts))
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
         self._on_gpu: bool = comm._on_gpu
@@ -96,13 +98,23 @@ class Reducer:
             return gradient
 
     def ready(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
-        """Says that gradient `index` of this step is complete; any thread.
+        """Says that gradient `index` of this step is complete, or a part of it; any thread.
 
         gradient: an array of it, in which finish() leaves the result; None: it was written where
             grad() said
         stream: CUDA stream that produces it; ignored over host memory
         """
         self._arrive("ready", index, gradient, stream)
+
+    def accumulate(self, on: bool) -> None:
+        """Turns accumulation on or off, for steps of several backward passes.
+
+        While it is on, ready() adds to what the parameter has of this step, and completes nothing; turn
+        it off before the last pass, which adds once more. A gradient that is written in place is the
+        caller's to add.
+        """
+        with self._lock:
+            _raw.reducer_accumulate(self._handle, bool(on))
 
     def unused(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
         """Says that this rank has no gradient for parameter `index` in this step; it takes part with

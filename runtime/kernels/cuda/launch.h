@@ -26,6 +26,7 @@ struct Launch {
 
 // CUDA loads a kernel when it is first used, and may wait for the whole device to do so: for ever,
 // where a collective runs there that waits for a peer. These load all kernels of a file beforehand.
+cudaError_t load_add();
 cudaError_t load_copy();
 cudaError_t load_divide();
 cudaError_t load_norm();
@@ -39,6 +40,8 @@ cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dty
 /// Also of an empty list.
 cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf);
 cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale, const float* device_scale);
+cudaError_t launch_add(const Launch& launch, void* data, const void* from, Dtype dtype,
+                       int64_t count);
 cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,
                           int32_t divisor);
 

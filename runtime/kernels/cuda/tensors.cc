@@ -135,6 +135,22 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const Launch& on) { return launch_scale(on, dtype, scale, device_scale); });
   }
 
+  Status add(void* data, const void* from, Dtype dtype, int64_t count,
+             cuda::Stream stream) override {
+    if (!is_valid(dtype) || count < 0) {
+      return Status(Code::kInvalidArgument,
+                    format("add of %lld elements of dtype %s: the count is at least 0",
+                           static_cast<long long>(count), dtype_name(dtype)));
+    }
+    DT_TRY(check_address("add", reinterpret_cast<uintptr_t>(data), dtype));
+    DT_TRY(check_address("add", reinterpret_cast<uintptr_t>(from), dtype));
+    if (count == 0) return {};
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked("add", device(), launch_add(on, data, from, dtype, count));
+  }
+
   Status divide(void* data, Dtype dtype, int64_t count, int32_t divisor,
                 cuda::Stream stream) override {
     if (!is_valid(dtype) || count < 0 || divisor < 1) {
@@ -193,7 +209,7 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const int32_t device = runtime->device().index;
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
-  for (const auto load : {load_copy, load_divide, load_norm, load_scale}) {
+  for (const auto load : {load_add, load_copy, load_divide, load_norm, load_scale}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

@@ -56,6 +56,9 @@ class TensorKernels {
   /// two are multiplied first.
   virtual Status scale(const TensorList& tensors, Dtype dtype, float scale,
                        const float* device_scale, cuda::Stream stream) = 0;
+  /// data[i] += from[i] of two flat buffers that do not overlap; integers wrap.
+  virtual Status add(void* data, const void* from, Dtype dtype, int64_t count,
+                     cuda::Stream stream) = 0;
   /// The average after a sum, as the host computes it: data[i] *= 1/divisor of one flat buffer, the
   /// factor rounded first; integers are divided, towards zero. `divisor` >= 1.
   virtual Status divide(void* data, Dtype dtype, int64_t count, int32_t divisor,

@@ -17,6 +17,7 @@ static class TrainingTests
             Suite.Add("training: reducer gives the mean, " + size + " ranks", () => Ranks.Run(ranks, Means));
         }
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
+        Suite.Add("training: passes and parts are summed", () => Ranks.Run(2, Accumulated));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
@@ -129,6 +130,26 @@ static class TrainingTests
                 Suite.Equal(true, reducer.Used(1), "used");
                 Suite.Equal(false, reducer.Used(2), "used by nobody");
             }
+        }
+    }
+
+    static void Accumulated(Ranks each)
+    {
+        Param[] parameters = { new Param(2), new Param(3, uses: 2) };
+        using (Reducer reducer = new Reducer(each.world, parameters))
+        {
+            float[] once = { each.rank, each.rank }, twice = { 1, 1, 1 };
+            reducer.Accumulate(true);
+            reducer.Ready(0, once);
+            for (int i = 0; i < each.rank; ++i) reducer.Ready(1, twice);
+            Suite.Throws<DtInvalidStateException>(() => reducer.Finish(), "accumulate");
+            reducer.Accumulate(false);
+            reducer.Ready(0, once);
+            reducer.Ready(1, twice);
+            reducer.Ready(1, twice);
+            reducer.Finish();
+            Suite.Equal(1f, once[1], "two passes");
+            Suite.Equal(2.5f, twice[2], "two parts and a pass");
         }
     }
 

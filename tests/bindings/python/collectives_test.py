@@ -348,6 +348,24 @@ class Reducers(unittest.TestCase):
                     one = array.array("f", [6] * 2)
         run_ranks(2, body)
 
+    def test_passes_and_parts_are_summed(self):
+        def body(_, comm):
+            with dt.Reducer(comm, [dt.Param(2), dt.Param(3, uses=2)]) as reducer:
+                once, twice = array.array("f", [comm.rank] * 2), array.array("f", [1] * 3)
+                reducer.accumulate(True)
+                reducer.ready(0, once)
+                for _ in range(comm.rank):
+                    reducer.ready(1, twice)
+                with self.assertRaisesRegex(dt.InvalidStateError, "accumulate"):
+                    reducer.finish()
+                reducer.accumulate(False)
+                reducer.ready(0, once)
+                reducer.ready(1, twice)
+                reducer.ready(1, twice)
+                reducer.finish()
+                self.assertEqual((list(once), list(twice)), ([1] * 2, [2.5] * 3))
+        run_ranks(2, body)
+
     def test_the_sum_in_place_and_a_new_plan(self):
         def body(_, comm):
             reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],

@@ -103,6 +103,20 @@ TEST_CASE("scale takes the factor that is on the device when it runs") {
   CHECK(data == std::vector<float>{6, 12});
 }
 
+TEST_CASE("add: floats are rounded once, integers wrap") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<uint8_t> small = {250, 7};
+  std::vector<float> real = {3, -6};
+  const std::vector<uint8_t> small_part = {10, 7};
+  const std::vector<float> real_part = {0.5f, 2};
+  REQUIRE(kernels->add(small.data(), small_part.data(), Dtype::kU8, 2, nullptr).ok());
+  REQUIRE(kernels->add(real.data(), real_part.data(), Dtype::kF32, 2, nullptr).ok());
+  REQUIRE(cuda->finish(nullptr));
+  CHECK(small == std::vector<uint8_t>{4, 14});
+  CHECK(real == std::vector<float>{3.5f, -4});
+}
+
 TEST_CASE("divide truncates integers and scales the others") {
   const auto cuda = std::make_shared<FakeCuda>();
   const auto kernels = dt::test::fake_tensor_kernels(cuda);

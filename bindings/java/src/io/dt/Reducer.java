@@ -5,6 +5,8 @@ import io.dt.raw.Raw;
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
  * Averages (or sums) gradients in buckets while the backward pass runs. Each step: {@code ready}
@@ -19,7 +21,7 @@ import java.util.List;
 public final class Reducer extends Handle {
   private final List<Param> params;
   /** Gradients that finish() writes; kept until one has returned. */
-  private final Tensor[] borrowed;
+  private final Queue<Tensor> borrowed = new ConcurrentLinkedQueue<>();
   /** Parameters that finish() reads. */
   private final Tensor[] watched;
 
@@ -45,25 +47,24 @@ public final class Reducer extends Handle {
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
     super(create(comm, params, options), Raw::reducer_destroy);
     this.params = List.copyOf(params);
-    borrowed = new Tensor[params.size()];
     watched = new Tensor[params.size()];
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
     String method = "Reducer";
+    Checks.notNull(method, "options", options);
     Packing packing = new Packing();
+    packing.add(options.sum() ? 1 : 0).add(options.keepPlan() ? 1 : 0);
+    packing.add(options.findUnused() ? 1 : 0);
+    packing.add(options.bucketCapBytes()).add(options.firstBucketBytes());
     for (Param each : Checks.notNull(method, "params", params)) {
       Checks.notNull(method, "a parameter", each);
       packing.add(each.count()).add(Checks.notNull(method, "type", each.type()).number());
+      packing.add(each.uses());
       packing.add(Checks.text(method, "a parameter's name", each.name()));
     }
-    Checks.notNull(method, "options", options);
     return Checks.notNull(method, "comm", comm)
-        .call(
-            number ->
-                Raw.reducer_create(
-                    number, packing.take(), options.sum(), options.keepPlan(), options.findUnused(),
-                    options.bucketCapBytes(), options.firstBucketBytes()));
+        .call(number -> Raw.reducer_create(number, packing.take()));
   }
 
   /**
@@ -115,6 +116,17 @@ public final class Reducer extends Handle {
   }
 
   /**
+   * Turns accumulation on or off, for steps of several backward passes. While it is on,
+   * {@code ready} adds to what the parameter has of this step, and completes nothing; turn it off
+   * before the last pass, which adds once more.
+   *
+   * @param on whether
+   */
+  public void accumulate(boolean on) {
+    run(number -> Raw.reducer_accumulate(number, on));
+  }
+
+  /**
    * Says that this rank has no gradient for a parameter in this step; it takes part with zeros.
    * Needs {@link ReducerOptions#withUnused}. What is neither ready nor unused at {@link #finish()}
    * counts as unused. The average is where {@link #gradient} says, or zeros.
@@ -150,7 +162,7 @@ public final class Reducer extends Handle {
    * Says that a gradient is complete. It is kept, and belongs to dt, until {@link #finish()}
    * has returned normally.
    *
-   * @param index of the parameter; once per step
+   * @param index of the parameter; once per step, or as often as its uses
    * @param gradient as many elements as the parameter; finish writes the result into it; no array
    */
   public void ready(int index, Tensor gradient) {
@@ -185,7 +197,7 @@ public final class Reducer extends Handle {
     boolean kept = false;
     try {
       arrive(unused, index, gradient.place(), stream);
-      borrowed[index] = gradient;
+      borrowed.add(gradient);
       kept = true;
     } finally {
       if (!kept) Tensor.release(gradient);
@@ -233,10 +245,10 @@ public final class Reducer extends Handle {
   }
 
   private void checkIndex(String method, int index) {
-    if (index >= 0 && index < borrowed.length) return;
+    if (index >= 0 && index < params.size()) return;
     throw Checks.refused(
-        method, "index", "is " + index + ", but there are " + borrowed.length + " parameters",
-        "give one of 0 to " + (borrowed.length - 1));
+        method, "index", "is " + index + ", but there are " + params.size() + " parameters",
+        "give one of 0 to " + (params.size() - 1));
   }
 
   private static void refuseArray(String method, String name, Tensor tensor) {
@@ -257,10 +269,7 @@ public final class Reducer extends Handle {
   public void finish(long stream) {
     run(number -> Raw.reducer_finish(number, stream));
     // A refused call may leave the step open, and dt uses them on.
-    for (int i = 0; i < borrowed.length; i++) {
-      Tensor.release(borrowed[i]);
-      borrowed[i] = null;
-    }
+    for (Tensor each; (each = borrowed.poll()) != null; ) Tensor.release(each);
   }
 
   /**

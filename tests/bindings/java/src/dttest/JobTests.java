@@ -55,6 +55,7 @@ final class JobTests {
         Ranks.run(2, (job, world) -> reduce(world, false)));
     test("a reducer in place gives the mean", () ->
         Ranks.run(3, (job, world) -> reduce(world, true)));
+    test("passes and parts are summed", () -> Ranks.run(2, (job, world) -> accumulate(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -161,6 +162,28 @@ final class JobTests {
         that(reducer.used(1), "used by one");
         that(!reducer.used(2), "used by nobody");
       }
+    }
+  }
+
+  private static void accumulate(Comm world) throws Exception {
+    List<Param> params =
+        List.of(new Param("p0", 2, DataType.F32), new Param("p1", 3, DataType.F32, 2));
+    try (Reducer reducer = new Reducer(world, params)) {
+      FloatBuffer once = floats(2);
+      FloatBuffer twice = floats(3);
+      once.put(0, world.rank());
+      twice.put(0, 1);
+      reducer.accumulate(true);
+      reducer.ready(0, Tensor.of(once));
+      for (int i = 0; i < world.rank(); i++) reducer.ready(1, Tensor.of(twice));
+      thrown(InvalidStateException.class, reducer::finish, "accumulate");
+      reducer.accumulate(false);
+      reducer.ready(0, Tensor.of(once));
+      reducer.ready(1, Tensor.of(twice));
+      reducer.ready(1, Tensor.of(twice));
+      reducer.finish();
+      equal(once.get(0), 1f);
+      equal(twice.get(0), 2.5f);
     }
   }
 

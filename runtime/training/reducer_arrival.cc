@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// How gradients come into their buckets.
+#include <cstring>
+
+#include "kernels/host/reduce.h"
+#include "training/reducer.h"
+
+namespace dt::training {
+namespace {
+
+size_t bytes_of(const Param& param) {
+  return static_cast<size_t>(param.count * dtype_bytes(param.dtype));
+}
+
+}  // namespace
+
+void* Reducer::grad(int32_t index) {
+  views_given_.store(true, std::memory_order_relaxed);
+  return slots_[static_cast<size_t>(index)].data;
+}
+
+Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
+  return arrive(index, grad, stream, /*unused=*/false, "dt_reducer_ready");
+}
+
+Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unused,
+                       const char* call) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  const Param& param = params_[static_cast<size_t>(index)];
+  const bool accumulating = accumulating_.load(std::memory_order_relaxed);
+  DT_TRY(comm_->check_ungrouped(call));
+  if (device_ != nullptr) DT_TRY(check_on_device(param, index, grad, stream));
+  {
+    std::lock_guard lock(slot.mutex);
+    if (slot.arrived.load(std::memory_order_relaxed)) {
+      return Status(Code::kInvalidState,
+                    format("%s: parameter #%d \"%s\" became ready %s in one step on "
+                           "rank %d; call it %s per parameter, then dt_reducer_finish",
+                           call, index, param.name.c_str(),
+                           param.uses > 1 ? "more often than its uses" : "twice", comm_->rank(),
+                           param.uses > 1 ? "as often as its uses" : "once"));
+    }
+    if (unused && accumulating) return {};
+    const bool last = !accumulating && (unused || slot.times_ready + 1 >= param.uses);
+    begun_.store(true, std::memory_order_relaxed);
+    if (!last) {
+      DT_TRY(add_part(slot, param, grad, stream));
+      slot.begun = true;
+      if (accumulating) return {};
+      ++slot.times_ready;
+      slot.copied_from = outside(slot, grad);
+      return {};
+    }
+    slot.unused = unused && !slot.begun;
+    if (unused && grad == nullptr) grad = slot.copied_from;  // of the parts before
+    DT_TRY(device_ != nullptr ? deliver_on_device(slot, param, grad, stream, unused)
+                              : deliver(slot, param, grad, unused));
+    ++slot.times_ready;
+    slot.arrived.store(true, std::memory_order_release);
+  }
+  const int32_t position = arrived_.fetch_add(1, std::memory_order_relaxed);
+  arrivals_[static_cast<size_t>(position)] = index;
+  Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
+  if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    (void)comm_->backend().help();
+    return {};
+  }
+  return launch(/*all=*/false);
+}
+
+Status Reducer::check_on_device(const Param& param, int32_t index, const void* grad,
+                                cuda::Stream stream) const {
+  const auto address = reinterpret_cast<uintptr_t>(grad);
+  if (address % static_cast<uintptr_t>(dtype_bytes(param.dtype)) != 0) {
+    return Status(
+        Code::kInvalidArgument,
+        format("dt_reducer_ready: gradient #%d \"%s\" lies at %p, no multiple of the %lld "
+               "bytes of its elements",
+               index, param.name.c_str(), grad, static_cast<long long>(dtype_bytes(param.dtype))));
+  }
+  DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
+  if (!capturing) return {};
+  return DeviceStep::capture_refused(format("dt_reducer_ready of #%d \"%s\" on comm \"%s\"", index,
+                                            param.name.c_str(), comm_->name().c_str()));
+}
+
+/// `part` is added to what the slot has of this step. One in the slot was added by the caller.
+Status Reducer::add_part(const Slot& slot, const Param& param, const void* part,
+                         cuda::Stream stream) {
+  if (device_ != nullptr) return add_part_on_device(slot, param, part, stream);
+  if (part == nullptr || part == slot.data) return {};
+  if (!slot.begun) {
+    std::memcpy(slot.data, part, bytes_of(param));
+    return {};
+  }
+  const void* const parts[] = {slot.data, part};
+  kernels::reduce({.dtype = param.dtype, .op = ReduceOp::kSum}, slot.data, parts, 2, param.count);
+  return {};
+}
+
+Status Reducer::add_part_on_device(const Slot& slot, const Param& param, const void* part,
+                                   cuda::Stream stream) {
+  const auto bucket = static_cast<size_t>(slot.bucket);
+  if (slot.begun) DT_TRY(device_->wait_for_parts(bucket, stream));
+  if (part != nullptr && part != slot.data) {
+    DT_TRY(slot.begun
+               ? device_->add(slot.data, part, param.dtype, param.count, stream)
+               : device_->copy(slot.data, part, static_cast<int64_t>(bytes_of(param)), stream));
+  }
+  return device_->record(bucket, stream);
+}
+
+/// The last part of the gradient; `unused`: there is none, and `grad` only takes the result.
+Status Reducer::deliver(Slot& slot, const Param& param, void* grad, bool unused) {
+  if (slot.unused) {
+    std::memset(slot.data, 0, bytes_of(param));
+  } else if (!unused) {
+    DT_TRY(add_part(slot, param, grad, nullptr));
+  }
+  slot.copied_from = outside(slot, grad);
+  return {};
+}
+
+/// A gradient outside its bucket is gathered when that is launched: parts that wait in the slot are
+/// added to it beforehand.
+Status Reducer::deliver_on_device(Slot& slot, const Param& param, void* grad, cuda::Stream stream,
+                                  bool unused) {
+  const auto bucket = static_cast<size_t>(slot.bucket);
+  slot.copied_from = outside(slot, grad);
+  if (slot.begun) {
+    DT_TRY(device_->wait_for_parts(bucket, stream));
+    if (slot.copied_from != nullptr && unused) {
+      DT_TRY(device_->copy(grad, slot.data, static_cast<int64_t>(bytes_of(param)), stream));
+    } else if (slot.copied_from != nullptr) {
+      DT_TRY(device_->add(grad, slot.data, param.dtype, param.count, stream));
+    }
+  }
+  return device_->record(bucket, stream);
+}
+
+}  // namespace dt::training

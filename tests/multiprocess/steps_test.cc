@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random models, steps and worlds through a reducer, against a plain loop: every rank can work out
+// what each of them did. STEPS_SEEDS says how many models a world gets.
+#include <cmath>
+#include <cstdlib>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+using Values = std::vector<double>;
+
+constexpr double kUntouched = -77;
+
+/// Draws that depend on nothing but the numbers given.
+class Draws {
+ public:
+  explicit Draws(std::initializer_list<unsigned> numbers) {
+    std::seed_seq sequence(numbers);
+    random_.seed(sequence);
+  }
+  int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+  bool one_in(int n) { return below(n) == 0; }
+  std::mt19937& engine() { return random_; }
+
+ private:
+  std::mt19937 random_;
+};
+
+/// An array of any of the dtypes that the models have.
+struct Array {
+  dt_dtype dtype = DT_F32;
+  std::vector<char> bytes;
+
+  Array() = default;
+  Array(dt_dtype type, int64_t count)
+      : dtype(type), bytes(static_cast<size_t>(count * dt_dtype_bytes(type))) {}
+};
+
+double element(dt_dtype dtype, const void* data, int64_t i) {
+  switch (dtype) {
+    case DT_I32: return static_cast<const int32_t*>(data)[i];
+    case DT_F64: return static_cast<const double*>(data)[i];
+    case DT_BF16: {
+      const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[i]} << 16;
+      float value;
+      memcpy(&value, &bits, sizeof value);
+      return static_cast<double>(value);
+    }
+    default: return static_cast<double>(static_cast<const float*>(data)[i]);
+  }
+}
+
+/// Of values that the dtype has.
+void set_element(dt_dtype dtype, void* data, int64_t i, double value) {
+  switch (dtype) {
+    case DT_I32: static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value); break;
+    case DT_F64: static_cast<double*>(data)[i] = value; break;
+    case DT_BF16: {
+      const auto narrow = static_cast<float>(value);
+      uint32_t bits;
+      memcpy(&bits, &narrow, sizeof bits);
+      static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits >> 16);
+      break;
+    }
+    default: static_cast<float*>(data)[i] = static_cast<float>(value);
+  }
+}
+
+struct Model {
+  std::vector<dt_param> params;
+  dt_reducer_options options;
+  bool views = false;  ///< gradients in place where a rank wants that
+
+  explicit Model(unsigned seed) {
+    Draws draws{seed};
+    dt_reducer_options_init(&options);
+    options.first_bucket_bytes = 1000;
+    options.bucket_cap_bytes = 4000;
+    options.sum = draws.one_in(3);
+    options.find_unused = draws.one_in(2);
+    options.keep_plan = draws.one_in(4);
+    views = draws.one_in(2);
+    const bool mixed = draws.one_in(2);
+    for (int i = draws.below(9); i >= 0; --i) {
+      constexpr dt_dtype kTypes[] = {DT_F32, DT_F64, DT_BF16, DT_I32};
+      const dt_dtype dtype = mixed ? kTypes[draws.below(4)] : DT_F32;
+      const int32_t uses = draws.one_in(4) ? 2 : draws.below(2);
+      params.push_back({draws.below(700), nullptr, dtype, uses});
+    }
+  }
+  size_t size() const { return params.size(); }
+  int uses(size_t param) const { return std::max(params[param].uses, 1); }
+};
+
+/// What a rank says of a parameter in a pass.
+struct Said {
+  int times = 0;          ///< ready
+  bool unused = false;    ///< behind that
+  bool in_place = false;  ///< all of it
+};
+
+/// What a rank does in a step, for every rank to work out.
+struct Step {
+  std::vector<std::vector<Said>> passes;  ///< by pass, by parameter
+
+  Step(const Model& model, unsigned seed, int step, int rank) {
+    Draws draws{seed, static_cast<unsigned>(step), static_cast<unsigned>(rank)};
+    passes.resize(static_cast<size_t>(draws.one_in(2) ? 1 : 1 + draws.below(3)));
+    for (size_t p = 0; p < model.size(); ++p) {
+      const bool in_place = model.views && draws.one_in(2);
+      for (size_t pass = 0; pass < passes.size(); ++pass) {
+        Said said;
+        said.in_place = in_place;
+        if (pass + 1 < passes.size()) {
+          said.times = draws.below(3);
+        } else if (!model.options.find_unused) {
+          said.times = model.uses(p);
+        } else {
+          said.times = draws.below(model.uses(p) + 1);
+          said.unused = said.times < model.uses(p) && draws.one_in(2);
+        }
+        passes[pass].push_back(said);
+      }
+    }
+  }
+  int parts(size_t param) const {
+    int sum = 0;
+    for (const auto& pass : passes) sum += pass[param].times;
+    return sum;
+  }
+};
+
+/// What a rank adds, each time in a step: small enough for every dtype to hold the sums.
+double part(int step, int rank, size_t param, int64_t i) {
+  return static_cast<double>((step * 5 + rank * 3 + static_cast<int64_t>(param) * 7 + i) % 4);
+}
+
+class Trainer {
+ public:
+  Trainer(const Rank& rank, unsigned seed) : rank_(rank), seed_(seed), model_(seed) {}
+  ~Trainer() { dt_reducer_destroy(reducer_); }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  dt_status create() {
+    return dt_reducer_create(rank_.world, model_.params.data(), static_cast<int32_t>(model_.size()),
+                             &model_.options, &reducer_);
+  }
+
+  dt_status step(int number) {
+    const Step mine(model_, seed_, number, rank_.rank);
+    arrays_.assign(model_.size(), {});
+    results_.assign(model_.size(), nullptr);
+    begun_.assign(model_.size(), false);
+    for (size_t pass = 0; pass < mine.passes.size(); ++pass) {
+      const bool last = pass + 1 == mine.passes.size();
+      if (mine.passes.size() > 1) RANK_TRY(dt_reducer_accumulate(reducer_, last ? 0 : 1));
+      std::vector<size_t> order(model_.size());
+      for (size_t p = 0; p < order.size(); ++p) order[p] = p;
+      Draws draws{seed_, static_cast<unsigned>(number), static_cast<unsigned>(rank_.rank),
+                  static_cast<unsigned>(pass)};
+      std::shuffle(order.begin(), order.end(), draws.engine());
+      for (const size_t p : order) RANK_TRY(say(number, p, mine.passes[pass][p], last));
+    }
+    RANK_TRY(dt_reducer_finish(reducer_, nullptr));
+    return check(number);
+  }
+
+ private:
+  dt_status say(int step, size_t param, const Said& said, bool last) {
+    const auto index = static_cast<int32_t>(param);
+    for (int i = 0; i < said.times; ++i) {
+      void* gradient = nullptr;
+      RANK_TRY(write(step, param, said.in_place, &gradient));
+      RANK_TRY(dt_reducer_ready(reducer_, index, said.in_place ? nullptr : gradient, nullptr));
+      if (last) results_[param] = gradient;
+    }
+    if (!said.unused) return DT_OK;
+    void* place = nullptr;
+    if (said.in_place) {
+      RANK_TRY(dt_reducer_grad(reducer_, index, &place));
+    } else {
+      place = fresh(param);
+    }
+    results_[param] = place;
+    return dt_reducer_unused(reducer_, index, said.in_place ? nullptr : place, nullptr);
+  }
+
+  void* fresh(size_t param) {
+    const dt_param& known = model_.params[param];
+    Array array(known.dtype, known.count + 1);  // one more, which nobody may touch
+    for (int64_t i = 0; i <= known.count; ++i) {
+      set_element(known.dtype, array.bytes.data(), i, kUntouched);
+    }
+    arrays_[param].push_back(std::move(array));
+    return arrays_[param].back().bytes.data();
+  }
+
+  dt_status write(int step, size_t param, bool in_place, void** out) {
+    const dt_param& known = model_.params[param];
+    if (in_place) {
+      RANK_TRY(dt_reducer_grad(reducer_, static_cast<int32_t>(param), out));
+    } else {
+      *out = fresh(param);
+    }
+    for (int64_t i = 0; i < known.count; ++i) {
+      const double before = in_place && begun_[param] ? element(known.dtype, *out, i) : 0;
+      set_element(known.dtype, *out, i, before + part(step, rank_.rank, param, i));
+    }
+    begun_[param] = true;
+    return DT_OK;
+  }
+
+  dt_status check(int step) {
+    std::vector<Step> ranks;
+    for (int r = 0; r < rank_.world_size; ++r) ranks.emplace_back(model_, seed_, step, r);
+    for (size_t p = 0; p < model_.size(); ++p) {
+      const dt_param& known = model_.params[p];
+      bool anybody = false;
+      for (const Step& each : ranks) anybody = anybody || each.parts(p) > 0;
+      int32_t used = 1;
+      if (model_.options.find_unused != 0) {
+        RANK_TRY(dt_reducer_used(reducer_, static_cast<int32_t>(p), &used));
+      }
+      if (used != (anybody ? 1 : 0)) return DT_ERR_INTERNAL;
+      if (results_[p] == nullptr) continue;  // it was not said where the result is wanted
+      const bool outside = !arrays_[p].empty();
+      for (int64_t i = 0; i < known.count; ++i) {
+        double sum = 0;
+        for (int r = 0; r < rank_.world_size; ++r) {
+          sum += ranks[static_cast<size_t>(r)].parts(p) * part(step, r, p, i);
+        }
+        double wanted = model_.options.sum != 0 ? sum : sum / rank_.world_size;
+        if (known.dtype == DT_I32) wanted = std::trunc(wanted);
+        if (!anybody) wanted = outside ? kUntouched : 0;
+        const double found = element(known.dtype, results_[p], i);
+        const double error = known.dtype == DT_BF16 ? 0.02 : 1e-5;
+        if (std::abs(found - wanted) > error * std::max(1.0, std::abs(wanted))) {
+          return DT_ERR_INTERNAL;
+        }
+      }
+      for (const Array& each : arrays_[p]) {
+        if (element(known.dtype, each.bytes.data(), known.count) != kUntouched) {
+          return DT_ERR_INTERNAL;
+        }
+      }
+    }
+    return DT_OK;
+  }
+
+  const Rank& rank_;
+  const unsigned seed_;
+  const Model model_;
+  dt_reducer* reducer_ = nullptr;
+  std::vector<std::vector<Array>> arrays_;  // by parameter, of this step
+  std::vector<void*> results_;              // by parameter
+  std::vector<bool> begun_;
+};
+
+unsigned seeds() {
+  const char* const asked = std::getenv("STEPS_SEEDS");
+  return asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 40;
+}
+
+}  // namespace
+
+TEST_CASE("steps: random models, orders, parts and passes, on one host and over several") {
+  const std::vector<std::vector<int>> layouts = {{0}, {0, 0}, {0, 0, 0, 0}, {0, 1}, {0, 1, 1}};
+  for (const auto& hosts : layouts) {
+    CAPTURE(hosts.size());
+    CAPTURE(hosts.back());
+    require_all_ok(run_ranks(
+        static_cast<int>(hosts.size()),
+        [](const Rank& rank) -> dt_status {
+          for (unsigned seed = 0; seed < seeds(); ++seed) {
+            Trainer trainer(rank, seed);
+            RANK_TRY(trainer.create());
+            for (int step = 0; step < 4; ++step) {
+              const dt_status status = trainer.step(step);
+              if (status == DT_OK) continue;
+              MESSAGE("rank ", rank.rank, ", seed ", seed, ", step ", step);
+              return status;
+            }
+          }
+          return DT_OK;
+        },
+        {},
+        [&](int rank) -> Settings {
+          return {{"job.host_id", "host" + std::to_string(hosts[static_cast<size_t>(rank)])}};
+        }));
+  }
+}
+
+TEST_CASE("steps: what cannot be done while gradients accumulate") {
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    const dt_param params[] = {{2, "weight", DT_F32, 2}, {1, "bias", DT_F32, 0}};
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params, 2, nullptr, &reducer));
+    float weight[] = {1, 2};
+    float bias = 3;
+    RANK_TRY(dt_reducer_accumulate(reducer, 1));
+    for (int i = 0; i < 3; ++i) RANK_TRY(dt_reducer_ready(reducer, 0, weight, nullptr));
+    const bool refused_on = dt_reducer_finish(reducer, nullptr) == DT_ERR_INVALID_STATE &&
+                            contains(dt_last_error(), "call dt_reducer_accumulate(reducer, 0)") &&
+                            dt_reducer_rebuild(reducer, nullptr) == DT_ERR_INVALID_STATE;
+    RANK_TRY(dt_reducer_accumulate(reducer, 0));
+    RANK_TRY(dt_reducer_ready(reducer, 1, &bias, nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 0, weight, nullptr));
+    const bool refused_half =
+        dt_reducer_finish(reducer, nullptr) == DT_ERR_INVALID_STATE &&
+        contains(dt_last_error(), "no gradient for #0 \"weight\" (ready 1 of 2 times)");
+    RANK_TRY(dt_reducer_ready(reducer, 1, &bias, nullptr));
+    for (int i = 0; i < 2; ++i) RANK_TRY(dt_reducer_ready(reducer, 0, weight, nullptr));
+    const bool refused_more =
+        dt_reducer_ready(reducer, 0, weight, nullptr) == DT_ERR_INVALID_STATE &&
+        contains(dt_last_error(), "#0 \"weight\" became ready more often than its uses");
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    dt_reducer_destroy(reducer);
+    return refused_on && refused_half && refused_more && weight[1] == 4 && bias == 3
+               ? DT_OK
+               : DT_ERR_INTERNAL;
+  }));
+}
