@@ -378,7 +378,8 @@ inline void store_server_destroy(int64_t server) {
 
 // ---- Reducer ----
 
-/** The numbers sum, keep_plan, find_unused, bucket_cap_bytes, first_bucket_bytes; then of each
+/** The numbers sum, keep_plan, find_unused, bucket_cap_bytes, first_bucket_bytes, divide_by_users,
+ * wire, and predivide as the bits of a double; then of each
  * parameter its count, dtype, uses, and name as an item. */
 inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   std::vector<dt_param> params;
@@ -391,6 +392,10 @@ inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   options.find_unused = static_cast<int32_t>(packed.number());
   options.bucket_cap_bytes = packed.number();
   options.first_bucket_bytes = packed.number();
+  options.divide_by_users = static_cast<int32_t>(packed.number());
+  options.wire = static_cast<dt_wire>(packed.number());
+  const int64_t predivide = packed.number();
+  memcpy(&options.predivide, &predivide, sizeof predivide);
   while (packed.more()) {
     dt_param param = {};
     param.count = packed.number();
@@ -435,6 +440,15 @@ inline void reducer_watch(int64_t reducer, int32_t index, int64_t data, int64_t 
 }
 inline void reducer_finish(int64_t reducer, int64_t stream) {
   detail::check(dt_reducer_finish(handle<dt_reducer>(reducer), memory(stream)));
+}
+/** `out` 0: returns the norm; else it is the address of an f32 of the GPU, which receives it. */
+inline double reducer_clip_norm(int64_t reducer, double max_norm, double norm_type, int64_t out,
+                                int64_t stream) {
+  float norm = 0;
+  detail::check(dt_reducer_clip_norm(handle<dt_reducer>(reducer), max_norm, norm_type,
+                                     memory(stream),
+                                     out == 0 ? &norm : static_cast<float*>(memory(out))));
+  return static_cast<double>(norm);
 }
 inline bool reducer_rebuild(int64_t reducer) {
   int32_t changed = 0;

@@ -1521,6 +1521,15 @@ typedef struct dt_param {
                          which are summed; 0: one */
 } dt_param;
 
+/** What gradients of DT_F32 travel as, where links are slow. Each is rounded on the way there, the
+ * sums are in f32 and are rounded once more, between hosts once for each host. */
+typedef enum dt_wire {
+  DT_WIRE_SAME = 0, /**< as they are */
+  DT_WIRE_F16 = 1,  /**< of less than 65520: what is larger becomes infinite */
+  DT_WIRE_BF16 = 2,
+  DT_WIRE_FORCE32 = 0x7fffffff
+} dt_wire;
+
 /** How a reducer works. Zero is the default of every field. */
 typedef struct dt_reducer_options {
   uint32_t struct_size;       /**< set by the *_init() function */
@@ -1528,7 +1537,14 @@ typedef struct dt_reducer_options {
   int64_t bucket_cap_bytes;   /**< a bucket closes when it reaches this; default from the config */
   int64_t first_bucket_bytes; /**< cap of the first bucket of each dtype; default from the config */
   int32_t keep_plan;          /**< 1: never rebuild by arrival order */
-  int32_t find_unused;        /**< 1: a parameter may have no gradient; see dt_reducer_unused() */
+  int32_t find_unused;        /**< 1: a parameter may have no gradient, see dt_reducer_unused(); the
+                                   plan is then not rebuilt by itself */
+  int32_t divide_by_users;    /**< 1: an average is over the ranks that had a gradient, and not over
+                                   all; with find_unused, without sum */
+  dt_wire wire;               /**< what gradients of DT_F32 travel as */
+  double predivide; /**< gradients of floating-point numbers are divided by this before
+                                   they are summed, and the sums by what is missing from the number
+                                   of ranks (or multiplied by it); 0: as dt_allreduce() averages */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1656,7 +1672,7 @@ DT_API dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on);
  * @return DT_OK; DT_ERR_INVALID_STATE without find_unused, or the second time in a step;
  *         DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread any; different parameters at the same time
- * @cost as dt_reducer_ready(). In dt_reducer_finish() an allreduce of a byte for each parameter,
+ * @cost as dt_reducer_ready(). In dt_reducer_finish() an allreduce of 4 bytes for each parameter,
  *       over host memory also on GPUs: there it waits for the other ranks' calls.
  * @since ABI 0
  */
@@ -1714,6 +1730,30 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
+
+/**
+ * Scales the gradients of the last step so that their norm over all parameters is at most
+ * `max_norm`: all by max_norm / (norm + 1e-6) where that is less than 1, as PyTorch's
+ * clip_grad_norm_ does. Where the norm is not finite nothing is scaled, and the caller may pass
+ * over the step. Integers, and parameters that no rank used, do not count.
+ *
+ * Not collective: every rank has the same gradients, adds in the same order and gets the same bits.
+ * Gradients given by pointer must still be there.
+ * @param reducer   the handle.
+ * @param max_norm  > 0; infinity only asks for the norm.
+ * @param norm_type >= 1, as 2, or infinity for the largest; 2 on GPUs.
+ * @param stream    CUDA stream behind that of dt_reducer_finish(); ignored on a host communicator.
+ * @param out_norm  gives the norm of before; may be NULL. On GPUs one f32 of the GPU, written when
+ *                  the stream comes to it, so that the host need not wait.
+ * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
+ *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED for other norms on GPUs.
+ * @thread one at a time
+ * @cost one pass over the gradients, and a second one to scale them. On GPUs the first call, and
+ *       one after gradients lie elsewhere, may wait for the GPU.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm_type,
+                                      dt_stream stream, float* out_norm);
 
 /**
  * Re-plans the buckets by the order in which gradients arrived on rank 0 in the last step. For

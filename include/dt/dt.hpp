@@ -917,8 +917,11 @@ struct ReducerOptions {
   bool sum = false;
   bool keep_plan = false;
   bool find_unused = false;
+  bool divide_by_users = false;
   int64_t bucket_cap_bytes = 0;
   int64_t first_bucket_bytes = 0;
+  dt_wire wire = DT_WIRE_SAME;
+  double predivide = 0;
 };
 
 /** Gradients reduced in buckets while the backward pass runs. */
@@ -939,6 +942,9 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.sum = options.sum ? 1 : 0;
     c_options.keep_plan = options.keep_plan ? 1 : 0;
     c_options.find_unused = options.find_unused ? 1 : 0;
+    c_options.divide_by_users = options.divide_by_users ? 1 : 0;
+    c_options.wire = options.wire;
+    c_options.predivide = options.predivide;
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     detail::check(dt_reducer_create(comm.get_handle(), c_params.data(),
@@ -972,6 +978,14 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
   /** Ends the step. Collective. On GPUs `stream` waits, the caller does not. */
   void finish(dt_stream stream = nullptr) { call(dt_reducer_finish, stream); }
+  /** Scales the last step's gradients to a norm of at most `max_norm`; the norm of before. On GPUs
+   * give `on_gpu`, an f32 of the GPU that receives it; then 0 is returned. */
+  float clip_norm(double max_norm, double norm_type = 2, dt_stream stream = nullptr,
+                  float* on_gpu = nullptr) {
+    float norm = 0;
+    call(dt_reducer_clip_norm, max_norm, norm_type, stream, on_gpu != nullptr ? on_gpu : &norm);
+    return norm;
+  }
   /** True: read the pointers of grad() again. Collective. */
   bool rebuild() { return ask<int32_t>(dt_reducer_rebuild) != 0; }
   /** In launch order. */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "capi/operation.h"
@@ -63,6 +64,20 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     if (asked.find_unused != 0 && asked.find_unused != 1) {
       return call.invalid("options->find_unused is %d; it must be 0 or 1", asked.find_unused);
     }
+    if (asked.divide_by_users != 0 && asked.divide_by_users != 1) {
+      return call.invalid("options->divide_by_users is %d; it must be 0 or 1",
+                          asked.divide_by_users);
+    }
+    if (asked.divide_by_users != 0 && (asked.find_unused == 0 || asked.sum != 0)) {
+      return call.invalid(
+          "options->divide_by_users is 1; it goes with find_unused = 1 and sum = 0");
+    }
+    if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_BF16) {
+      return call.invalid("options->wire is %d, which is no dt_wire", static_cast<int>(asked.wire));
+    }
+    if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
+      return call.invalid("options->predivide is %g; it must be positive, or 0", asked.predivide);
+    }
     const Config& config = on->job->config();
     training::Reducer::Options chosen;
     chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
@@ -71,6 +86,11 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     chosen.check_steps = config.integer("reducer.check_steps");
     chosen.sum = asked.sum != 0;
     chosen.find_unused = asked.find_unused != 0;
+    chosen.divide_by_users = asked.divide_by_users != 0;
+    chosen.predivide = asked.predivide;
+    if (asked.wire != DT_WIRE_SAME) {
+      chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
+    }
     if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
     if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
     if (asked.keep_plan != 0) chosen.rebuild = false;
@@ -156,6 +176,21 @@ dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream) {
                       DT_TRY_VALUE(const auto turn, object->turns.alone(call));
                       return object->job->seen(object->reducer->finish(stream_of(stream)));
                     });
+}
+
+dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm_type,
+                               dt_stream stream, float* out_norm) {
+  return on_reducer(
+      "dt_reducer_clip_norm", reducer, [&](const Call& call, const ReducerPtr& object) -> Status {
+        DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+        if (!(max_norm > 0)) {
+          return call.invalid("max_norm is %g; it must be positive", max_norm);
+        }
+        if (!(norm_type >= 1)) {
+          return call.invalid("norm_type is %g; it must be at least 1", norm_type);
+        }
+        return object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm);
+      });
 }
 
 dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed) {

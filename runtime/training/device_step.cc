@@ -8,35 +8,45 @@ namespace {
 
 using collective::StreamSteps;
 
+constexpr int64_t kScratchFloats = 8;  // four dtypes, the norm, the factor
+
 }  // namespace
 
 struct DeviceStep::Errand {
   std::shared_ptr<cuda::Runtime> runtime;
   std::shared_ptr<kernels::TensorKernels> kernels;
   std::shared_ptr<kernels::TensorList> list;  // null: integers, or nothing outside
-  std::vector<OutsideGradient> outside;
-  std::vector<std::pair<void*, int64_t>> zeros;
-  void* data = nullptr;  // of the bucket
+  BucketSteps steps;
+  void* data = nullptr;  // what is reduced
   int64_t count = 0;
   Dtype dtype = Dtype::kF32;
-  float scale = 1;      // with the gather
-  int32_t divisor = 1;  // behind it, of the whole bucket
+  bool scale_in_list =
+      false;  // by the kernels that gather and scatter, else by passes of their own
 
   Status gather(cuda::Stream stream) const {
-    for (const auto& [part, bytes] : zeros) DT_TRY(runtime->fill_zero(part, bytes, stream));
-    if (list != nullptr) DT_TRY(kernels->gather(*list, dtype, data, dtype, scale, stream));
-    if (divisor > 1) DT_TRY(kernels->divide(data, dtype, count, divisor, stream));
+    for (const auto& [part, bytes] : steps.zeros) DT_TRY(runtime->fill_zero(part, bytes, stream));
+    if (list != nullptr) {
+      const float scale = scale_in_list ? static_cast<float>(steps.before) : 1;
+      DT_TRY(kernels->gather(*list, steps.dtype, data, dtype, scale, stream));
+    }
+    DT_TRY(multiply(steps.before, stream));
     return copy(stream, /*back=*/false);
   }
   Status scatter(cuda::Stream stream) const {
-    if (list != nullptr) return kernels->scatter(*list, dtype, data, dtype, 1, stream);
-    return copy(stream, /*back=*/true);
+    DT_TRY(multiply(steps.behind, stream));
+    if (list == nullptr) return copy(stream, /*back=*/true);
+    const float scale = scale_in_list ? static_cast<float>(steps.behind) : 1;
+    return kernels->scatter(*list, steps.dtype, data, dtype, scale, stream);
   }
 
  private:
+  Status multiply(double factor, cuda::Stream stream) const {
+    if (factor == 1 || scale_in_list || !is_floating(dtype) || count == 0) return {};
+    return kernels->multiply(data, dtype, count, factor, stream);
+  }
   Status copy(cuda::Stream stream, bool back) const {
     if (list != nullptr) return {};
-    for (const OutsideGradient& each : outside) {
+    for (const OutsideGradient& each : steps.outside) {
       void* const to = back ? each.data : each.slot;
       const void* const from = back ? each.slot : each.data;
       DT_TRY(runtime->copy(to, from, each.count * dtype_bytes(dtype), stream));
@@ -56,6 +66,7 @@ DeviceStep::~DeviceStep() {
       for (const cuda::Event event : streams.spare) (void)runtime_->destroy_event(event);
     });
   }
+  if (scratch_ != nullptr) (void)runtime_->release(scratch_);
 }
 
 Status DeviceStep::reserve(size_t buckets) {
@@ -74,6 +85,8 @@ void DeviceStep::forget() {
     bucket->list = nullptr;
   }
   old_lists_.clear();
+  results_.clear();
+  result_lists_.clear();
 }
 
 Status DeviceStep::capture_refused(const std::string& what) {
@@ -113,32 +126,24 @@ Status DeviceStep::record(size_t bucket, cuda::Stream stream) {
 /// pointers and another in place. So the average of floating-point numbers is always a sum of
 /// scaled parts; scaled with the gather where there is one of everything, else by a pass over the
 /// bucket. The gather's factor is an f32, too coarse for f64.
-Status DeviceStep::attach(size_t bucket_index, std::vector<OutsideGradient> outside,
-                          bool all_outside, std::vector<std::pair<void*, int64_t>> zeros,
-                          backend::Collective* collective) {
+Status DeviceStep::attach(size_t bucket_index, BucketSteps given, backend::Collective* collective) {
   Bucket& bucket = *buckets_[bucket_index];
-  DT_TRY(list_of(&bucket, outside, *collective));
+  DT_TRY(list_of(&bucket, given.outside, *collective));
+  if (is_floating(collective->dtype)) collective->op = ReduceOp::kSum;
   const auto errand = std::make_shared<Errand>();
   errand->runtime = runtime_;
   errand->kernels = kernels_;
   errand->list = bucket.list;
-  errand->outside = std::move(outside);
-  errand->zeros = std::move(zeros);
   errand->data = collective->recv;
   errand->count = collective->count;
   errand->dtype = collective->dtype;
-  if (is_integer(collective->dtype)) {
-    collective->op = divisor_ > 1 ? ReduceOp::kAvg : ReduceOp::kSum;
-  } else {
-    collective->op = ReduceOp::kSum;
-    const bool with_gather =
-        all_outside && bucket.list != nullptr && collective->dtype != Dtype::kF64;
-    if (with_gather) {
-      errand->scale = 1.0f / static_cast<float>(divisor_);
-    } else if (collective->count > 0) {
-      errand->divisor = divisor_;
-    }
-  }
+  errand->scale_in_list =
+      given.all_outside && bucket.list != nullptr && collective->dtype != Dtype::kF64;
+  const bool scaled = is_floating(collective->dtype) && collective->count > 0;
+  const bool before =
+      !given.outside.empty() || !given.zeros.empty() || (scaled && given.before != 1);
+  const bool behind = !given.outside.empty() || (scaled && given.behind != 1);
+  errand->steps = std::move(given);
 
   const auto steps = std::make_shared<Steps>();
   steps->events = shared_from_this();
@@ -147,12 +152,8 @@ Status DeviceStep::attach(size_t bucket_index, std::vector<OutsideGradient> outs
   });
   steps->began = times_.began(bucket_index);
   steps->ended = times_.ended(bucket_index);
-  if (!errand->outside.empty() || !errand->zeros.empty() || errand->divisor > 1) {
-    steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
-  }
-  if (!errand->outside.empty()) {
-    steps->behind = [errand](cuda::Stream stream) { return errand->scatter(stream); };
-  }
+  if (before) steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
+  if (behind) steps->behind = [errand](cuda::Stream stream) { return errand->scatter(stream); };
   collective->steps = steps;
   return {};
 }
@@ -185,6 +186,41 @@ void DeviceStep::end_step() {
   }
   // Operations that are done have let go of theirs.
   std::erase_if(old_lists_, [](const auto& list) { return list.use_count() == 1; });
+}
+
+Status DeviceStep::list_results(std::vector<Results> results) {
+  if (scratch_ == nullptr) {
+    DT_TRY_VALUE(void* const memory, runtime_->allocate(kScratchFloats * int64_t{sizeof(float)}));
+    scratch_ = static_cast<float*>(memory);
+  }
+  if (results == results_) return {};
+  std::vector<std::shared_ptr<kernels::TensorList>> lists;
+  for (const Results& each : results) {
+    DT_TRY_VALUE(auto list, kernels_->prepare(each.tensors));
+    lists.push_back(std::move(list));
+  }
+  // The GPU may still be in the old ones: they go when the reducer's memory does.
+  for (auto& list : result_lists_) old_results_.push_back(std::move(list));
+  result_lists_ = std::move(lists);
+  results_ = std::move(results);
+  return {};
+}
+
+Status DeviceStep::clip(std::vector<Results> results, float max_norm, float tiny, float* norm,
+                        cuda::Stream stream) {
+  DT_TRY(list_results(std::move(results)));
+  for (size_t i = 0; i < results_.size(); ++i) {
+    DT_TRY(kernels_->squared_norm(*result_lists_[i], results_[i].dtype, scratch_ + i, nullptr,
+                                  stream));
+  }
+  float* const factor = scratch_ + kScratchFloats - 1;
+  float* const found = norm != nullptr ? norm : factor - 1;
+  DT_TRY(kernels_->clip_factor(scratch_, static_cast<int32_t>(results_.size()), max_norm, tiny,
+                               found, factor, stream));
+  for (size_t i = 0; i < results_.size(); ++i) {
+    DT_TRY(kernels_->scale(*result_lists_[i], results_[i].dtype, 1, factor, stream));
+  }
+  return {};
 }
 
 }  // namespace dt::training

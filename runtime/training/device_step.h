@@ -23,6 +23,16 @@ struct OutsideGradient {
   bool operator==(const OutsideGradient&) const = default;
 };
 
+/// What surrounds the allreduce of a full bucket.
+struct BucketSteps {
+  Dtype dtype = Dtype::kF32;  ///< of the gradients; the operation's may be another
+  std::vector<OutsideGradient> outside;
+  bool all_outside = true;                       ///< nothing else is in what is reduced
+  std::vector<std::pair<void*, int64_t>> zeros;  ///< without a gradient, and their bytes
+  double before = 1;                             ///< floating-point gradients are multiplied by it
+  double behind = 1;                             ///< and the results by this
+};
+
 /// What a reducer on GPUs does in a step beside its allreduces: events of the caller's streams, the
 /// way of outside gradients into their bucket and back, and the times.
 ///
@@ -40,13 +50,9 @@ struct OutsideGradient {
 /// What an operation uses stays while the operation does: its steps hold this object and the list.
 class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
  public:
-  /// `divisor`: what each rank's part is divided by; 1: sums.
   DeviceStep(std::shared_ptr<cuda::Runtime> runtime,
-             std::shared_ptr<kernels::TensorKernels> kernels, int32_t divisor)
-      : runtime_(std::move(runtime)),
-        kernels_(std::move(kernels)),
-        divisor_(divisor),
-        times_(runtime_) {}
+             std::shared_ptr<kernels::TensorKernels> kernels)
+      : runtime_(std::move(runtime)), kernels_(std::move(kernels)), times_(runtime_) {}
   ~DeviceStep();
 
   /// Makes what steps of that many buckets need. Between steps.
@@ -65,11 +71,27 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   }
   /// A gradient of the bucket, or a part of one, is complete in the order of `stream`. Any thread.
   Status record(size_t bucket, cuda::Stream stream);
-  /// Completes the allreduce of a full bucket, which is `collective` so far; `all_outside`: of no
-  /// gradient the bucket is the home; `zeros`: parts of it without a gradient, and their bytes. May
-  /// synchronise where `outside` is not what it was in the last step. One thread at a time.
-  Status attach(size_t bucket, std::vector<OutsideGradient> outside, bool all_outside,
-                std::vector<std::pair<void*, int64_t>> zeros, backend::Collective* collective);
+  /// Completes the allreduce of a full bucket, which is `collective` so far. May synchronise where
+  /// `outside` is not what it was in the last step. One thread at a time.
+  Status attach(size_t bucket, BucketSteps steps, backend::Collective* collective);
+  /// data[i] *= factor of floating-point numbers.
+  Status multiply(void* data, Dtype dtype, int64_t count, double factor, cuda::Stream stream) {
+    return kernels_->multiply(data, dtype, count, factor, stream);
+  }
+  Status divide(void* data, Dtype dtype, int64_t count, int32_t divisor, cuda::Stream stream) {
+    return kernels_->divide(data, dtype, count, divisor, stream);
+  }
+  /// The results of one dtype.
+  struct Results {
+    Dtype dtype = Dtype::kF32;
+    std::vector<kernels::Tensor> tensors;
+    bool operator==(const Results&) const = default;
+  };
+  /// Multiplies the results by max_norm / (their norm + tiny) where that is less than 1, and writes
+  /// the norm to `norm`, if not null. May synchronise where they are not what they were in the last
+  /// call. Between steps.
+  Status clip(std::vector<Results> results, float max_norm, float tiny, float* norm,
+              cuda::Stream stream);
   Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) {
     return runtime_->copy(to, from, bytes, stream);
   }
@@ -94,14 +116,20 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
 
   Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,
                  const backend::Collective& collective);
+  Status list_results(std::vector<Results> results);
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;
-  const int32_t divisor_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   // Of earlier steps, which the GPU may still be in. Released here and not with the operation,
   // since that may synchronise, which the device thread must not.
   std::vector<std::shared_ptr<kernels::TensorList>> old_lists_;
+  // Of clip().
+  std::vector<Results> results_;
+  std::vector<std::shared_ptr<kernels::TensorList>> result_lists_;
+  std::vector<std::shared_ptr<kernels::TensorList>> old_results_;
+  float* scratch_ =
+      nullptr;  // on the device: a sum of squares for each dtype, the norm, the factor
   StepTimes times_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds out, before any gradient moves, that ranks built different models.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "training/reducer.h"
@@ -65,6 +66,9 @@ Status Reducer::check_model() {
   rows.push_back(option_row("sum", options_.sum));
   rows.push_back(option_row("rebuild", options_.rebuild));
   rows.push_back(option_row("find_unused", options_.find_unused));
+  rows.push_back(option_row("divide_by_users", options_.divide_by_users));
+  rows.push_back(option_row("predivide, in millionths", std::llround(options_.predivide * 1e6)));
+  rows.push_back(option_row("wire", options_.wire ? static_cast<int64_t>(*options_.wire) : -1));
   rows.push_back(option_row("check_steps", options_.check_steps));
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;

@@ -29,8 +29,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       digester_(comm_) {
   for (const Param& param : params_) step_bytes_ += param.count * dtype_bytes(param.dtype);
   if (auto runtime = comm_->backend().device()) {
-    device_ = std::make_shared<DeviceStep>(std::move(runtime), comm_->backend().kernels(),
-                                           options_.sum ? 1 : comm_->size());
+    device_ = std::make_shared<DeviceStep>(std::move(runtime), comm_->backend().kernels());
   }
 }
 
@@ -84,10 +83,12 @@ Status Reducer::launch_in_order(bool all) {
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   Collective collective;
   collective.kind = Kind::kAllreduce;
-  collective.dtype = bucket.dtype;
-  collective.op = options_.sum ? ReduceOp::kSum : ReduceOp::kAvg;
-  collective.send = bucket.data;
-  collective.recv = bucket.data;
+  const bool avg = !options_.sum && !options_.divide_by_users &&
+                   (options_.predivide == 0 || !is_floating(bucket.dtype));
+  collective.dtype = bucket.wire != nullptr ? *options_.wire : bucket.dtype;
+  collective.op = avg ? ReduceOp::kAvg : ReduceOp::kSum;
+  collective.send = bucket.wire != nullptr ? bucket.wire : bucket.data;
+  collective.recv = bucket.wire != nullptr ? bucket.wire : bucket.data;
   collective.count = bucket.count;
   collective.name = format("bucket %zu", next_bucket_);
   if (device_ != nullptr) {
@@ -107,24 +108,34 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   return {};
 }
 
+/// What travels as another dtype comes from and goes to the places in the bucket that has the
+/// gradients' own, or outside.
 Status Reducer::attach_steps(const Bucket& bucket, Collective* collective) {
-  std::vector<OutsideGradient> outside;
-  std::vector<std::pair<void*, int64_t>> zeros;
-  bool all_outside = true;
+  BucketSteps steps;
+  steps.dtype = bucket.dtype;
+  steps.before = factor_before(bucket.dtype);
+  if (collective->op == ReduceOp::kAvg && is_floating(bucket.dtype)) {
+    steps.before = 1.0 / comm_->size();
+  } else if (!options_.divide_by_users) {
+    steps.behind = factor_behind(static_cast<size_t>(bucket.params[0]));
+  }
   for (const int32_t index : bucket.params) {
     const Slot& slot = slots_[static_cast<size_t>(index)];
     const int64_t count = params_[static_cast<size_t>(index)].count;
     if (count == 0) continue;
-    if (slot.unused) {
-      zeros.emplace_back(slot.data, count * dtype_bytes(bucket.dtype));
+    if (slot.unused) steps.zeros.emplace_back(slot.data, count * dtype_bytes(bucket.dtype));
+    if (slot.wire != nullptr) {
+      void* const own = slot.copied_from != nullptr && !slot.unused ? slot.copied_from : slot.data;
+      steps.outside.push_back({own, slot.wire, count});
+    } else if (slot.unused) {
+      steps.all_outside = steps.all_outside && steps.behind == 1;  // nobody scatters its result
     } else if (slot.copied_from == nullptr) {
-      all_outside = false;
+      steps.all_outside = false;
     } else {
-      outside.push_back({slot.copied_from, slot.data, count});
+      steps.outside.push_back({slot.copied_from, slot.data, count});
     }
   }
-  return device_->attach(next_bucket_, std::move(outside), all_outside, std::move(zeros),
-                         collective);
+  return device_->attach(next_bucket_, std::move(steps), collective);
 }
 
 std::string Reducer::missing_in(const Bucket& bucket) const {
@@ -186,6 +197,11 @@ Status Reducer::finish(cuda::Stream stream) {
   Status status = device_ != nullptr ? order_buckets(stream) : wait_buckets();
   if (status.ok()) status = agreed;
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
+  if (status.ok() && device_ != nullptr) status = share_by_users(stream);
+  has_results_ = status.ok();
+  for (Slot& slot : slots_) {
+    slot.result = slot.copied_from != nullptr ? slot.copied_from : slot.data;
+  }
   if (!status.ok()) {
     end_step();
     return status;
@@ -193,22 +209,13 @@ Status Reducer::finish(cuda::Stream stream) {
   if (device_ != nullptr) {
     count_step_on_device();
   } else {
-    copy_back();
+    give_results();
     count_step(began_waiting_ns);
   }
   if (complete) last_arrivals_ = arrivals_;
   end_step();
   DT_TRY(rebuild_after_first_step());
   return check_watched(stream);
-}
-
-void Reducer::copy_back() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    if (slot.copied_from == nullptr || (slot.unused && used_[i] == 0)) continue;
-    std::memcpy(slot.copied_from, slot.data,
-                static_cast<size_t>(params_[i].count * dtype_bytes(params_[i].dtype)));
-  }
 }
 
 /// The communicator's stream carries the buckets in order: behind the last all have ended. Waits

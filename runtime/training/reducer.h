@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,11 @@ class Reducer {
     int64_t bucket_cap_bytes = 0;
     int64_t first_bucket_bytes = 0;
     bool rebuild = true;
-    bool find_unused = false;  ///< a parameter may have no gradient in a step
-    int64_t check_steps = 0;   ///< how often what is watched is compared; 0: never
+    bool find_unused = false;      ///< a parameter may have no gradient in a step
+    bool divide_by_users = false;  ///< an average is over the ranks that had a gradient
+    double predivide = 0;          ///< divides gradients before they are summed; 0: nothing does
+    std::optional<Dtype> wire;     ///< what gradients of f32 travel as
+    int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -89,6 +93,10 @@ class Reducer {
   Status finish(cuda::Stream stream = nullptr);
   /// Whether any rank had a gradient for it in the last step.
   Result<bool> used(int32_t index) const;
+  /// Between steps: scales the last step's results so that their norm over all parameters is at
+  /// most `max_norm`, and writes the norm of before to `norm`, on GPUs one of the GPU; may be null.
+  /// Not finite: nothing is scaled.
+  Status clip_norm(double max_norm, double norm_type, cuda::Stream stream, float* norm);
   /// finish() compares these bytes between ranks every options.check_steps steps; null: no longer.
   void watch(int32_t index, const void* data, int64_t bytes);
   /// Collective. True: pointers of grad() changed.
@@ -101,7 +109,9 @@ class Reducer {
   struct Slot {
     int32_t bucket = 0;
     char* data = nullptr;         // in the bucket
+    char* wire = nullptr;         // its place in what travels; null: `data` does
     void* copied_from = nullptr;  // result goes back there at the end of the step
+    void* result = nullptr;       // of the last step; null: none, or it has moved
     bool unused = false;          // it arrived as zeros
     std::mutex mutex;             // of this slot's ready() calls
     bool begun = false;           // `data` holds a part of this step's gradient
@@ -111,7 +121,8 @@ class Reducer {
   struct Bucket {
     std::vector<int32_t> params;
     char* data = nullptr;
-    int64_t count = 0;  // elements with padding
+    char* wire = nullptr;  // null: `data` travels itself
+    int64_t count = 0;     // elements with padding
     Dtype dtype = Dtype::kF32;
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
@@ -150,11 +161,17 @@ class Reducer {
   Status launch_in_order(bool all);
   Status launch_bucket(Bucket& bucket, bool full);
   Status attach_steps(const Bucket& bucket, backend::Collective* collective);
+  /// What a gradient is multiplied with before the sum, and its result after that.
+  double factor_before(Dtype dtype) const;
+  double factor_behind(size_t index) const;
   std::string missing_in(const Bucket& bucket) const;
   Status missing_on_device() const;
   Status wait_buckets();
   Status order_buckets(cuda::Stream stream);
-  void copy_back();
+  void give_results();
+  Status share_by_users(cuda::Stream stream);
+  bool counts_in_norm(size_t index) const;
+  Status clip_on_device(float max_norm, cuda::Stream stream, float* norm);
   void count_step(int64_t began_waiting_ns);
   void count_step_on_device();
   void take_times();
@@ -188,7 +205,7 @@ class Reducer {
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory
   int64_t step_bytes_ = 0;              // of all gradients
-  std::vector<uint8_t> used_;           // by parameter: any rank's, in the last step
+  std::vector<int32_t> users_;          // by parameter: ranks that had one in the last step
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
 
@@ -197,6 +214,7 @@ class Reducer {
     int64_t bytes = 0;
   };
   std::vector<Watched> watched_;  // by parameter
+  bool has_results_ = false;      // the last step's, where the slots say
   int64_t finished_steps_ = 0;
   Digester digester_;
   mutable Guarded<Statistics> statistics_;

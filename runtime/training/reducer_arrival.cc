@@ -2,6 +2,7 @@
 // How gradients come into their buckets.
 #include <cstring>
 
+#include "kernels/host/cast.h"
 #include "kernels/host/reduce.h"
 #include "training/reducer.h"
 
@@ -112,12 +113,23 @@ Status Reducer::add_part_on_device(const Slot& slot, const Param& param, const v
 
 /// The last part of the gradient; `unused`: there is none, and `grad` only takes the result.
 Status Reducer::deliver(Slot& slot, const Param& param, void* grad, bool unused) {
+  slot.copied_from = outside(slot, grad);
+  const void* from = slot.data;
   if (slot.unused) {
     std::memset(slot.data, 0, bytes_of(param));
-  } else if (!unused) {
+  } else if (!unused && slot.begun) {
     DT_TRY(add_part(slot, param, grad, nullptr));
+  } else if (!unused && slot.copied_from != nullptr) {
+    from = slot.copied_from;
   }
-  slot.copied_from = outside(slot, grad);
+  const double factor = factor_before(param.dtype);
+  if (slot.wire != nullptr) {
+    kernels::cast(param.dtype, from, *options_.wire, slot.wire, param.count, factor);
+  } else if (factor != 1) {
+    kernels::cast(param.dtype, from, param.dtype, slot.data, param.count, factor);
+  } else if (from != slot.data) {
+    std::memcpy(slot.data, from, bytes_of(param));
+  }
   return {};
 }
 

@@ -27,6 +27,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::vector<int64_t> starts(params_.size());  // bytes from the start of the memory
   std::vector<int64_t> bucket_starts;
+  std::vector<int64_t> wire_starts;  // -1: none
   int64_t total = 0;
   for (const auto& indices : plan.buckets) {
     auto bucket = std::make_unique<Bucket>();
@@ -41,6 +42,13 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     }
     bucket->count = (total - bucket_starts.back()) / element;
     buckets.push_back(std::move(bucket));
+  }
+  for (const auto& bucket : buckets) {
+    const bool has_wire = options_.wire.has_value() && bucket->dtype == Dtype::kF32;
+    wire_starts.push_back(has_wire ? total : -1);
+    if (has_wire) {
+      total += round_up(bucket->count * dtype_bytes(*options_.wire), kGradientAlignment);
+    }
   }
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
   Status mine = allocated.status();
@@ -63,10 +71,18 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   char* const base = static_cast<char*>(memory);
   for (size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b]->data = base + bucket_starts[b];
+    buckets_[b]->wire = wire_starts[b] < 0 ? nullptr : base + wire_starts[b];
     for (const int32_t index : buckets_[b]->params) {
       Slot& slot = slots_[static_cast<size_t>(index)];
       slot.bucket = static_cast<int32_t>(b);
+      if (slot.result == slot.data) slot.result = nullptr;
       slot.data = base + starts[static_cast<size_t>(index)];
+      slot.wire = nullptr;
+      if (buckets_[b]->wire != nullptr) {
+        slot.wire = buckets_[b]->wire + (slot.data - buckets_[b]->data) /
+                                            dtype_bytes(buckets_[b]->dtype) *
+                                            dtype_bytes(*options_.wire);
+      }
     }
   }
   statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
@@ -101,7 +117,7 @@ Status Reducer::agree_on_memory(const Status& mine) {
 }
 
 Status Reducer::rebuild_after_first_step() {
-  if (asked_to_rebuild_ || !options_.rebuild) return {};
+  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused) return {};
   asked_to_rebuild_ = true;
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
   DT_TRY_VALUE(const bool may_move,

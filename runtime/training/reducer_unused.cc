@@ -15,7 +15,7 @@ Status Reducer::unused(int32_t index, void* grad, cuda::Stream stream) {
 }
 
 Result<bool> Reducer::used(int32_t index) const {
-  if (options_.find_unused) return used_.empty() || used_[static_cast<size_t>(index)] != 0;
+  if (options_.find_unused) return users_.empty() || users_[static_cast<size_t>(index)] != 0;
   return Status(Code::kInvalidState,
                 "dt_reducer_used: the reducer was not made with find_unused, so every parameter is "
                 "used");
@@ -32,14 +32,14 @@ Status Reducer::take_rest_as_unused(cuda::Stream stream) {
 
 /// Over GPUs beside the buckets, in host memory: this waits for the other ranks, and not for GPUs.
 Status Reducer::agree_on_used() {
-  used_.resize(params_.size());
-  for (size_t i = 0; i < slots_.size(); ++i) used_[i] = slots_[i].unused ? 0 : 1;
+  users_.resize(params_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) users_[i] = slots_[i].unused ? 0 : 1;
   backend::Collective collective;
   collective.kind = backend::Kind::kAllreduce;
-  collective.dtype = Dtype::kBool;
-  collective.op = ReduceOp::kBor;
-  collective.send = used_.data();
-  collective.recv = used_.data();
+  collective.dtype = Dtype::kI32;
+  collective.op = ReduceOp::kSum;
+  collective.send = users_.data();
+  collective.recv = users_.data();
   collective.count = param_count();
   collective.name = "used parameters";
   return comm_->run_on_host(collective);
@@ -49,7 +49,7 @@ Status Reducer::agree_on_used() {
 Status Reducer::bring_unused(cuda::Stream stream) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
-    if (!slot.unused || slot.copied_from == nullptr || used_[i] == 0) continue;
+    if (!slot.unused || slot.copied_from == nullptr || users_[i] == 0) continue;
     DT_TRY(device_->copy(slot.copied_from, slot.data,
                          params_[i].count * dtype_bytes(params_[i].dtype), stream));
   }

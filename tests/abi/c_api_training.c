@@ -38,6 +38,19 @@ static void check_create(const fixture* f) {
   options.first_bucket_bytes = 0;
   options.find_unused = 2;
   REFUSES("find_unused", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.find_unused = 0;
+  options.divide_by_users = 1;
+  REFUSES("find_unused", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.divide_by_users = 2;
+  REFUSES("divide_by_users", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.divide_by_users = 0;
+  options.wire = (dt_wire)3;
+  REFUSES("wire", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.wire = DT_WIRE_SAME;
+  options.predivide = -1;
+  REFUSES("predivide", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.predivide = (double)NAN;
+  REFUSES("predivide", dt_reducer_create(f->comm, params, 2, &options, &untouched));
 
   /* A later header's larger struct: fine while what this library does not know is zero. */
   struct {
@@ -68,6 +81,12 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
     REFUSES("index", dt_reducer_watch(reducer, bad_indices[i], &value, 4));
   }
   REFUSES("on", dt_reducer_accumulate(reducer, 2));
+  float norm = 77;
+  REFUSES("max_norm", dt_reducer_clip_norm(reducer, 0, 2, NULL, &norm));
+  REFUSES("norm_type", dt_reducer_clip_norm(reducer, 1, 0.5, NULL, &norm));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_clip_norm(reducer, 1, 2, NULL, &norm));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_clip_norm(h, 1, 2, NULL, &norm));
+  EXPECT((int)norm == 77);
   REFUSES("bytes", dt_reducer_watch(reducer, 0, &value, -1));
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
@@ -125,6 +144,14 @@ void test_reducer(const fixture* f) {
   OK(dt_reducer_finish(reducer, NULL));
   for (int i = 0; i < 3; ++i) EXPECT((int)in_place[i] == i + 1);
   EXPECT((int)(copied[0] * 2) == 3 && (int)(copied[1] * 2) == -5);
+
+  float norm = 0; /* of 1, 2, 3, 1.5, -2.5 */
+  OK(dt_reducer_clip_norm(reducer, (double)INFINITY, 2, NULL, &norm));
+  EXPECT(fabs((double)norm - sqrt(22.5)) < 1e-5);
+  OK(dt_reducer_clip_norm(reducer, 100, (double)INFINITY, NULL, &norm));
+  EXPECT((int)norm == 3);
+  OK(dt_reducer_clip_norm(reducer, 1, 1, NULL, &norm));
+  EXPECT((int)norm == 10 && fabs(copied[1] + 0.25) < 1e-5 && fabsf(in_place[1] - 0.2F) < 1e-5F);
 
   dt_reducer_statistics statistics;
   dt_reducer_statistics_init(&statistics);

@@ -98,13 +98,16 @@ DT_FIELD(dt_param, name, 8, 8);
 DT_FIELD(dt_param, dtype, 16, 4);
 DT_FIELD(dt_param, uses, 20, 4);
 
-DT_SIZE(dt_reducer_options, 32);
+DT_SIZE(dt_reducer_options, 48);
 DT_FIELD(dt_reducer_options, struct_size, 0, 4);
 DT_FIELD(dt_reducer_options, sum, 4, 4);
 DT_FIELD(dt_reducer_options, bucket_cap_bytes, 8, 8);
 DT_FIELD(dt_reducer_options, first_bucket_bytes, 16, 8);
 DT_FIELD(dt_reducer_options, keep_plan, 24, 4);
 DT_FIELD(dt_reducer_options, find_unused, 28, 4);
+DT_FIELD(dt_reducer_options, divide_by_users, 32, 4);
+DT_FIELD(dt_reducer_options, wire, 36, 4);
+DT_FIELD(dt_reducer_options, predivide, 40, 8);
 
 DT_SIZE(dt_reducer_statistics, 80);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
@@ -177,6 +180,12 @@ DT_VALUE(DT_U16, 12);
 DT_VALUE(DT_F8E4M3, 13);
 DT_VALUE(DT_F8E5M2, 14);
 DT_VALUE(DT_DTYPE_FORCE32, 2147483647);
+
+DT_SIZE(dt_wire, 4);
+DT_VALUE(DT_WIRE_SAME, 0);
+DT_VALUE(DT_WIRE_F16, 1);
+DT_VALUE(DT_WIRE_BF16, 2);
+DT_VALUE(DT_WIRE_FORCE32, 2147483647);
 
 DT_SIZE(dt_reduce_op, 4);
 DT_VALUE(DT_SUM, 0);

@@ -124,6 +124,29 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
+  Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny, float* norm,
+                     float* factor, cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] {
+      double sum = 0;
+      for (int32_t i = 0; i < count; ++i) sum += static_cast<double>(squares[i]);
+      *norm = static_cast<float>(std::sqrt(sum));
+      const float wanted = max_norm / (*norm + tiny);
+      *factor = std::isfinite(*norm) && wanted < 1 ? wanted : 1;
+    });
+  }
+
+  Status multiply(void* data, Dtype dtype, int64_t count, double factor,
+                  cuda::Stream stream) override {
+    if (!is_floating(dtype)) return refuse(dtype);
+    return runtime_->launch(stream, [=] {
+      with_floating(dtype, [&](auto element) {
+        using T = decltype(element);
+        const auto scale = static_cast<Arithmetic<T>>(factor);
+        for (int64_t i = 0; i < count; ++i) store<T>(data, i, load<T>(data, i) * scale);
+      });
+    });
+  }
+
   Status add(void* data, const void* from, Dtype dtype, int64_t count,
              cuda::Stream stream) override {
     return runtime_->launch(stream, [=] {

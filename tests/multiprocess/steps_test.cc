@@ -82,6 +82,9 @@ struct Model {
     options.sum = draws.one_in(3);
     options.find_unused = draws.one_in(2);
     options.keep_plan = draws.one_in(4);
+    options.divide_by_users = options.find_unused != 0 && options.sum == 0 && draws.one_in(2);
+    if (draws.one_in(3)) options.predivide = 4;
+    options.wire = static_cast<dt_wire>(draws.below(3));
     views = draws.one_in(2);
     const bool mixed = draws.one_in(2);
     for (int i = draws.below(9); i >= 0; --i) {
@@ -219,8 +222,14 @@ class Trainer {
     for (int r = 0; r < rank_.world_size; ++r) ranks.emplace_back(model_, seed_, step, r);
     for (size_t p = 0; p < model_.size(); ++p) {
       const dt_param& known = model_.params[p];
-      bool anybody = false;
-      for (const Step& each : ranks) anybody = anybody || each.parts(p) > 0;
+      int users = 0;
+      for (const Step& each : ranks) users += each.parts(p) > 0 ? 1 : 0;
+      const bool anybody = users > 0;
+      const int divisor = model_.options.sum != 0               ? 1
+                          : model_.options.divide_by_users != 0 ? std::max(users, 1)
+                                                                : rank_.world_size;
+      const bool rounded =
+          known.dtype == DT_BF16 || (known.dtype == DT_F32 && model_.options.wire != DT_WIRE_SAME);
       int32_t used = 1;
       if (model_.options.find_unused != 0) {
         RANK_TRY(dt_reducer_used(reducer_, static_cast<int32_t>(p), &used));
@@ -233,12 +242,14 @@ class Trainer {
         for (int r = 0; r < rank_.world_size; ++r) {
           sum += ranks[static_cast<size_t>(r)].parts(p) * part(step, r, p, i);
         }
-        double wanted = model_.options.sum != 0 ? sum : sum / rank_.world_size;
+        double wanted = sum / divisor;
         if (known.dtype == DT_I32) wanted = std::trunc(wanted);
         if (!anybody) wanted = outside ? kUntouched : 0;
         const double found = element(known.dtype, results_[p], i);
-        const double error = known.dtype == DT_BF16 ? 0.02 : 1e-5;
+        const double error = rounded ? 0.02 : 1e-5;
         if (std::abs(found - wanted) > error * std::max(1.0, std::abs(wanted))) {
+          MESSAGE("#", p, " of dtype ", known.dtype, ": element ", i, " is ", found, ", not ",
+                  wanted);
           return DT_ERR_INTERNAL;
         }
       }
@@ -322,5 +333,39 @@ TEST_CASE("steps: what cannot be done while gradients accumulate") {
     return refused_on && refused_half && refused_more && weight[1] == 4 && bias == 3
                ? DT_OK
                : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE(
+    "steps: the norm over all parameters is at most the limit, with the same bits everywhere") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const dt_param params[] = {
+        {1000, "weight", DT_F32, 0}, {3, "count", DT_I32, 0}, {5, "bias", DT_BF16, 0}};
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params, 3, nullptr, &reducer));
+    std::vector<float> weight(1000, static_cast<float>(rank.rank + 1));
+    int32_t counts[] = {1, 2, 3};
+    uint16_t bias[] = {0x4080, 0x4080, 0x4080, 0x4080, 0x4080};  // 4
+    RANK_TRY(dt_reducer_ready(reducer, 0, weight.data(), nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 1, counts, nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 2, bias, nullptr));
+    float norm = 0;
+    const bool early = dt_reducer_clip_norm(reducer, 1, 2, nullptr, &norm) == DT_ERR_INVALID_STATE;
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    const double root = std::sqrt(1000 * 2.25 + 5 * 16);
+    RANK_TRY(dt_reducer_clip_norm(reducer, 1, 2, nullptr, &norm));
+    const bool right = std::abs(static_cast<double>(norm) - root) < 1e-3 &&
+                       std::abs(static_cast<double>(weight[7]) - 1.5 / root) < 1e-6 &&
+                       counts[2] == 3;
+    float cube = 0;
+    RANK_TRY(dt_reducer_clip_norm(reducer, HUGE_VAL, 3, nullptr, &cube));
+    const bool clipped =
+        std::abs(static_cast<double>(cube) -
+                 std::cbrt(1000 * std::pow(1.5 / root, 3) + 5 * std::pow(4 / root, 3))) < 1e-3;
+    weight[3] = -INFINITY;
+    RANK_TRY(dt_reducer_clip_norm(reducer, 1e-9, HUGE_VAL, nullptr, &norm));
+    const bool left_alone = std::isinf(norm) && weight[7] > 1e-3F;
+    dt_reducer_destroy(reducer);
+    return early && right && clipped && left_alone ? DT_OK : DT_ERR_INTERNAL;
   }));
 }

@@ -26,6 +26,17 @@ namespace Dt
         }
     }
 
+    /// <summary>What gradients of F32 travel as, where links are slow.</summary>
+    public enum Wire
+    {
+        /// <summary>As they are.</summary>
+        Same = 0,
+        /// <summary>What is larger than 65520 becomes infinite.</summary>
+        F16 = 1,
+        /// <summary>With the range of F32.</summary>
+        BF16 = 2,
+    }
+
     /// <summary>How a reducer works. Zero and false are the defaults.</summary>
     public sealed class ReducerOptions
     {
@@ -35,6 +46,12 @@ namespace Dt
         public bool KeepPlan { get; set; }
         /// <summary>A parameter may have no gradient in a step, see Reducer.Unused.</summary>
         public bool FindUnused { get; set; }
+        /// <summary>An average is over the ranks that had a gradient; with FindUnused.</summary>
+        public bool DivideByUsers { get; set; }
+        /// <summary>What gradients of F32 travel as.</summary>
+        public Wire Wire { get; set; }
+        /// <summary>Divides gradients before they are summed; 0: averaged as AllReduce does.</summary>
+        public double Predivide { get; set; }
         /// <summary>A bucket closes when it reaches this; 0: from the config.</summary>
         public long BucketCapBytes { get; set; }
         /// <summary>Cap of the first bucket of each dtype; 0: from the config.</summary>
@@ -114,6 +131,9 @@ namespace Dt
             packer.AddNumber(options.FindUnused ? 1 : 0);
             packer.AddNumber(options.BucketCapBytes);
             packer.AddNumber(options.FirstBucketBytes);
+            packer.AddNumber(options.DivideByUsers ? 1 : 0);
+            packer.AddNumber((int)options.Wire);
+            packer.AddNumber(BitConverter.DoubleToInt64Bits(options.Predivide));
             foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);
@@ -248,6 +268,16 @@ namespace Dt
                 if (counted) handle.DangerousRelease();
             }
         }
+
+        /// <summary>Scales the last step's gradients so that their norm over all parameters is at most
+        /// maxNorm, and gives the norm of before; where that is not finite nothing is scaled. Not
+        /// collective; each rank gets the same bits. normType: at least 1, or infinity.</summary>
+        public double ClipNorm(double maxNorm, double normType = 2) =>
+            Raw.Native.reducer_clip_norm(this, maxNorm, normType, 0, 0);
+
+        /// <summary>The same over GPUs, where norm, one F32 of the GPU, receives the norm.</summary>
+        public void ClipNorm(double maxNorm, IntPtr norm, IntPtr stream) =>
+            Raw.Native.reducer_clip_norm(this, maxNorm, 2, norm.ToInt64(), stream.ToInt64());
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective.</summary>

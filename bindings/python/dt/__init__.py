@@ -31,7 +31,7 @@ from ._comm import BatchGradientSums, BatchMoments, Comm
 from ._store import Store, StoreServer
 from ._job import Job
 from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
-from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
+from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
 from ._raw import Buffer
 
@@ -42,7 +42,7 @@ __all__ = [
     "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",
     "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp", "Reducer",
     "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store", "StoreServer",
-    "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Work",
+    "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Wire", "Work",
     "abi_version", "build_info", "version", "wait_any",
 ]
 

@@ -2,6 +2,8 @@
 """Gradients reduced in buckets while the backward pass runs."""
 
 import dataclasses
+import enum
+import struct
 import threading
 import weakref
 from typing import Any, Dict, List, Optional, Sequence
@@ -26,6 +28,14 @@ class Param:
         object.__setattr__(self, "dtype", Dtype(self.dtype))
 
 
+class Wire(enum.IntEnum):
+    """What gradients of F32 travel as, where links are slow."""
+
+    SAME = 0
+    F16 = 1  # what is larger than 65520 becomes infinite
+    BF16 = 2
+
+
 @dataclasses.dataclass(frozen=True)
 class ReducerOptions:
     """How a reducer works. 0 bytes: as the config says."""
@@ -35,6 +45,9 @@ class ReducerOptions:
     first_bucket_bytes: int = 0  # cap of the first bucket of each dtype
     keep_plan: bool = False  # never rebuild by arrival order
     find_unused: bool = False  # a parameter may have no gradient in a step, see Reducer.unused()
+    divide_by_users: bool = False  # an average is over the ranks that had a gradient; with find_unused
+    wire: Wire = Wire.SAME
+    predivide: float = 0.0  # divides gradients before they are summed; 0: averaged as allreduce does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +81,9 @@ class Reducer:
         if not self._params:
             raise invalid("Reducer: params is empty; give a Param for each parameter")
         parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
-                            chosen.bucket_cap_bytes, chosen.first_bucket_bytes]
+                            chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
+                            bool(chosen.divide_by_users), int(chosen.wire),
+                            struct.unpack("q", struct.pack("d", chosen.predivide))[0]]
         for each in self._params:
             parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
         number = _raw.reducer_create(comm._handle, pack(parts))
@@ -189,6 +204,25 @@ class Reducer:
             _raw.reducer_finish(self._handle, stream_number(stream))
             self._borrowed_before = self._borrowed if self._on_gpu else []
             self._borrowed = []
+
+    def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Any = None,
+                  stream: Any = 0) -> float:
+        """Scales the last step's gradients so that their norm over all parameters is at most `max_norm`,
+        and gives the norm of before; where that is not finite nothing is scaled. Not collective.
+
+        out: on GPUs an array of one F32 that receives the norm instead; then 0 is given
+        """
+        address = 0
+        if out is not None:
+            address, count, dtype, on_gpu, _ = _raw.buffer(out, True, "Reducer.clip_norm: out")
+            if count < 1 or dtype != Dtype.F32 or on_gpu is not self._on_gpu:
+                raise invalid("Reducer.clip_norm: out must be an array of one F32"
+                              f"{' on the GPU' if self._on_gpu else ''}")
+        elif self._on_gpu:
+            raise invalid("Reducer.clip_norm: out is missing; give an array of one F32 on the GPU")
+        with self._lock:
+            return float(_raw.reducer_clip_norm(self._handle, max_norm, norm_type, address,
+                                                stream_number(stream)))
 
     def rebuild(self) -> bool:
         """Plans anew by the order in which gradients arrived on rank 0; for users of grad(), between

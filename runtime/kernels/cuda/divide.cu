@@ -62,10 +62,14 @@ cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t
     case Dtype::kU64: return launch_integers<uint64_t, uint64_t>(launch, data, count, divisor);
     default: break;
   }
+  return launch_multiply(launch, data, dtype, count, 1.0 / divisor);
+}
+
+cudaError_t launch_multiply(const Launch& launch, void* data, Dtype dtype, int64_t count,
+                            double factor) {
   return with_float_type(dtype, [&]<class T>() {
-    const auto factor = Accumulator<T>(1) / static_cast<Accumulator<T>>(divisor);
-    multiply<T><<<blocks_of(launch, count), kThreads, 0, launch.stream>>>(static_cast<T*>(data),
-                                                                          count, factor);
+    multiply<T><<<blocks_of(launch, count), kThreads, 0, launch.stream>>>(
+        static_cast<T*>(data), count, static_cast<Accumulator<T>>(factor));
     return cudaGetLastError();
   });
 }

@@ -40,6 +40,10 @@ cudaError_t launch_scatter(const Launch& launch, Dtype to, const void* flat, Dty
 /// Also of an empty list.
 cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, int32_t* found_inf);
 cudaError_t launch_scale(const Launch& launch, Dtype dtype, float scale, const float* device_scale);
+cudaError_t launch_clip_factor(const Launch& launch, const float* squares, int32_t count,
+                               float max_norm, float tiny, float* norm, float* factor);
+cudaError_t launch_multiply(const Launch& launch, void* data, Dtype dtype, int64_t count,
+                            double factor);
 cudaError_t launch_add(const Launch& launch, void* data, const void* from, Dtype dtype,
                        int64_t count);
 cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,

@@ -58,11 +58,22 @@ __global__ void __launch_bounds__(kFinalThreads)
   if (threadIdx.x == 0) *out = static_cast<float>(total);
 }
 
+__global__ void clip_factor(const float* squares, int32_t count, float max_norm, float tiny,
+                            float* norm, float* factor) {
+  double sum = 0;
+  for (int32_t i = 0; i < count; ++i) sum += static_cast<double>(squares[i]);
+  const auto root = static_cast<float>(sqrt(sum));
+  const float wanted = max_norm / (root + tiny);
+  *norm = root;
+  *factor = isfinite(root) && wanted < 1 ? wanted : 1;
+}
+
 }  // namespace
 
 cudaError_t load_norm() {
-  const cudaError_t error = load(sum_partial_sums);
-  if (error != cudaSuccess) return error;
+  for (const cudaError_t error : {load(sum_partial_sums), load(clip_factor)}) {
+    if (error != cudaSuccess) return error;
+  }
   return with_each_float_type([&]<class T>() { return load(sum_chunks<T>); });
 }
 
@@ -78,6 +89,12 @@ cudaError_t launch_squared_norm(const Launch& launch, Dtype dtype, float* out, i
     if (error != cudaSuccess) return error;
   }
   sum_partial_sums<<<1, kFinalThreads, 0, launch.stream>>>(list.partial_sums, list.chunks, out);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_clip_factor(const Launch& launch, const float* squares, int32_t count,
+                               float max_norm, float tiny, float* norm, float* factor) {
+  clip_factor<<<1, 1, 0, launch.stream>>>(squares, count, max_norm, tiny, norm, factor);
   return cudaGetLastError();
 }
 

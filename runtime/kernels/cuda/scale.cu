@@ -8,6 +8,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     scale_chunks(DeviceChunks list, float scale, const float* device_scale) {
   if (device_scale != nullptr) scale *= *device_scale;
+  if (scale == 1) return;
   const auto factor = static_cast<Accumulator<T>>(scale);
   for (int64_t index = blockIdx.x; index < list.chunks; index += gridDim.x) {
     const Chunk chunk = chunk_at(list, index);

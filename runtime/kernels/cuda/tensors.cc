@@ -135,6 +135,26 @@ class CudaTensorKernels : public TensorKernels {
                   [&](const Launch& on) { return launch_scale(on, dtype, scale, device_scale); });
   }
 
+  Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny, float* norm,
+                     float* factor, cuda::Stream stream) override {
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked("clip_factor", device(),
+                   launch_clip_factor(on, squares, count, max_norm, tiny, norm, factor));
+  }
+
+  Status multiply(void* data, Dtype dtype, int64_t count, double factor,
+                  cuda::Stream stream) override {
+    DT_TRY(check_float("multiply", dtype));
+    DT_TRY(check_address("multiply", reinterpret_cast<uintptr_t>(data), dtype));
+    if (count <= 0) return {};
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked("multiply", device(), launch_multiply(on, data, dtype, count, factor));
+  }
+
   Status add(void* data, const void* from, Dtype dtype, int64_t count,
              cuda::Stream stream) override {
     if (!is_valid(dtype) || count < 0) {

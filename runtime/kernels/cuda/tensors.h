@@ -16,6 +16,8 @@ struct Tensor {
   void* data = nullptr;  ///< on the device
   int64_t count = 0;     ///< elements
   int64_t offset = 0;    ///< elements from the start of the flat buffer
+
+  bool operator==(const Tensor&) const = default;
 };
 
 /// A list of tensors in the form the kernels read: on the device, made once and used in every step.
@@ -56,6 +58,13 @@ class TensorKernels {
   /// two are multiplied first.
   virtual Status scale(const TensorList& tensors, Dtype dtype, float scale,
                        const float* device_scale, cuda::Stream stream) = 0;
+  /// *norm = the root of the sum of `count` squares, *factor = max_norm / (*norm + tiny) where that
+  /// is less than 1 and the norm is finite, else 1. All f32, on the device.
+  virtual Status clip_factor(const float* squares, int32_t count, float max_norm, float tiny,
+                             float* norm, float* factor, cuda::Stream stream) = 0;
+  /// data[i] *= factor of one flat buffer of floating-point numbers.
+  virtual Status multiply(void* data, Dtype dtype, int64_t count, double factor,
+                          cuda::Stream stream) = 0;
   /// data[i] += from[i] of two flat buffers that do not overlap; integers wrap.
   virtual Status add(void* data, const void* from, Dtype dtype, int64_t count,
                      cuda::Stream stream) = 0;

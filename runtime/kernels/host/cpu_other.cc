@@ -25,4 +25,22 @@ void copy_streaming_avx512(void* destination, const void* source, int64_t bytes)
   copy_streaming_portable(destination, source, bytes);
 }
 
+void cast_avx2(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+               double scale) {
+  cast_portable(from_dtype, from, to_dtype, to, count, scale);
+}
+
+double squared_norm_avx2(Dtype dtype, const void* data, int64_t count) {
+  return squared_norm_portable(dtype, data, count);
+}
+
+void cast_avx512(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+                 double scale) {
+  cast_portable(from_dtype, from, to_dtype, to, count, scale);
+}
+
+double squared_norm_avx512(Dtype dtype, const void* data, int64_t count) {
+  return squared_norm_portable(dtype, data, count);
+}
+
 }  // namespace dt::kernels

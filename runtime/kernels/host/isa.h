@@ -29,6 +29,22 @@ void copy_streaming_portable(void* destination, const void* source, int64_t byte
 void copy_streaming_avx2(void* destination, const void* source, int64_t bytes);
 void copy_streaming_avx512(void* destination, const void* source, int64_t bytes);
 
+/// cast() and squared_norm().
+using CastFunction = void (*)(Dtype from_dtype, const void* from, Dtype to_dtype, void* to,
+                              int64_t count, double scale);
+using NormFunction = double (*)(Dtype dtype, const void* data, int64_t count);
+
+void cast_portable(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+                   double scale);
+void cast_avx2(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+               double scale);
+void cast_avx512(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+                 double scale);
+
+double squared_norm_portable(Dtype dtype, const void* data, int64_t count);
+double squared_norm_avx2(Dtype dtype, const void* data, int64_t count);
+double squared_norm_avx512(Dtype dtype, const void* data, int64_t count);
+
 /// Whether this build has the file, and both processor and operating system can run it.
 bool can_run_avx2();
 bool can_run_avx512();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DT_VECTOR_BYTES 32
 #define DT_HARDWARE_F16 1
+#include "kernels/host/cast_impl.h"
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {
@@ -12,6 +13,15 @@ void reduce_avx2(const Reduction& reduction, const Targets& targets, const void*
 
 void copy_streaming_avx2(void* destination, const void* source, int64_t bytes) {
   copy_here(destination, source, bytes);
+}
+
+void cast_avx2(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+               double scale) {
+  cast_here(from_dtype, from, to_dtype, to, count, scale);
+}
+
+double squared_norm_avx2(Dtype dtype, const void* data, int64_t count) {
+  return squared_norm_here(dtype, data, count);
 }
 
 }  // namespace dt::kernels

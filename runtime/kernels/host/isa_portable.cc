@@ -5,6 +5,7 @@
 #else
 #define DT_HARDWARE_F16 0
 #endif
+#include "kernels/host/cast_impl.h"
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {
@@ -16,6 +17,15 @@ void reduce_portable(const Reduction& reduction, const Targets& targets, const v
 
 void copy_streaming_portable(void* destination, const void* source, int64_t bytes) {
   copy_here(destination, source, bytes);
+}
+
+void cast_portable(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, int64_t count,
+                   double scale) {
+  cast_here(from_dtype, from, to_dtype, to, count, scale);
+}
+
+double squared_norm_portable(Dtype dtype, const void* data, int64_t count) {
+  return squared_norm_here(dtype, data, count);
 }
 
 }  // namespace dt::kernels

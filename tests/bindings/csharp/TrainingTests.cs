@@ -18,6 +18,7 @@ static class TrainingTests
         }
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
         Suite.Add("training: passes and parts are summed", () => Ranks.Run(2, Accumulated));
+        Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
@@ -151,6 +152,27 @@ static class TrainingTests
             Suite.Equal(1f, once[1], "two passes");
             Suite.Equal(2.5f, twice[2], "two parts and a pass");
         }
+    }
+
+    static void Norm(Ranks each)
+    {
+        Param[] parameters = { new Param(4), new Param(2) };
+        ReducerOptions options = new ReducerOptions { FindUnused = true, DivideByUsers = true, Wire = Wire.BF16, Predivide = 2 };
+        using (Reducer reducer = new Reducer(each.world, parameters, options))
+        {
+            float[] both = { 3, 3, 3, 3 }, one = { 5, 5 };
+            reducer.Ready(0, both);
+            if (each.rank == 1) reducer.Ready(1, one); else reducer.Unused(1, one);
+            reducer.Finish();
+            Suite.Equal(3f, both[3], "used by both");
+            Suite.Equal(5f, one[1], "used by one");
+            double norm = Math.Sqrt(4 * 9 + 2 * 25);
+            Suite.Check(Math.Abs(reducer.ClipNorm(1) - norm) < 1e-4, "the norm");
+            Suite.Check(Math.Abs(one[1] - 5 / norm) < 1e-4, "it is clipped");
+            Suite.Equal((double)one[0], reducer.ClipNorm(1, double.PositiveInfinity), "the largest");
+        }
+        Suite.Throws<DtInvalidArgumentException>(
+            () => new Reducer(each.world, parameters, new ReducerOptions { Predivide = -1 }), "predivide");
     }
 
     static void SumsAndMissing()

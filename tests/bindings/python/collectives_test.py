@@ -366,6 +366,22 @@ class Reducers(unittest.TestCase):
                 self.assertEqual((list(once), list(twice)), ([1] * 2, [2.5] * 3))
         run_ranks(2, body)
 
+    def test_the_wire_users_and_the_norm(self):
+        def body(_, comm):
+            options = dt.ReducerOptions(find_unused=True, divide_by_users=True, wire=dt.Wire.BF16, predivide=2)
+            with dt.Reducer(comm, [dt.Param(4), dt.Param(2)], options) as reducer:
+                both, one = array.array("f", [3] * 4), array.array("f", [5] * 2)
+                reducer.ready(0, both)
+                (reducer.ready if comm.rank == 1 else reducer.unused)(1, one)
+                reducer.finish()
+                self.assertEqual((list(both), list(one)), ([3] * 4, [5] * 2))
+                self.assertAlmostEqual(reducer.clip_norm(1), (4 * 9 + 2 * 25) ** 0.5, 4)
+                self.assertAlmostEqual(one[0], 5 / (4 * 9 + 2 * 25) ** 0.5, 4)
+                self.assertEqual(reducer.clip_norm(1, float("inf")), one[0])
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "predivide"):
+                dt.Reducer(comm, [dt.Param(1)], dt.ReducerOptions(predivide=-1))
+        run_ranks(2, body)
+
     def test_the_sum_in_place_and_a_new_plan(self):
         def body(_, comm):
             reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],

@@ -54,9 +54,7 @@ public final class Reducer extends Handle {
     String method = "Reducer";
     Checks.notNull(method, "options", options);
     Packing packing = new Packing();
-    packing.add(options.sum() ? 1 : 0).add(options.keepPlan() ? 1 : 0);
-    packing.add(options.findUnused() ? 1 : 0);
-    packing.add(options.bucketCapBytes()).add(options.firstBucketBytes());
+    options.pack(packing);
     for (Param each : Checks.notNull(method, "params", params)) {
       Checks.notNull(method, "a parameter", each);
       packing.add(each.count()).add(Checks.notNull(method, "type", each.type()).number());
@@ -270,6 +268,40 @@ public final class Reducer extends Handle {
     run(number -> Raw.reducer_finish(number, stream));
     // A refused call may leave the step open, and dt uses them on.
     for (Tensor each; (each = borrowed.poll()) != null; ) Tensor.release(each);
+  }
+
+  /**
+   * Scales the last step's gradients so that their norm over all parameters is at most a limit.
+   * Where the norm is not finite nothing is scaled. Not collective; each rank gets the same bits.
+   *
+   * @param maxNorm the limit
+   * @return the norm of before
+   */
+  public double clipNorm(double maxNorm) {
+    return clipNorm(maxNorm, 2);
+  }
+
+  /**
+   * As {@link #clipNorm(double)} with another norm.
+   *
+   * @param maxNorm the limit
+   * @param normType at least 1; infinity for the largest
+   * @return the norm of before
+   */
+  public double clipNorm(double maxNorm, double normType) {
+    return call(number -> Raw.reducer_clip_norm(number, maxNorm, normType, 0, 0));
+  }
+
+  /**
+   * As {@link #clipNorm(double)} over GPUs, where nothing waits for the norm.
+   *
+   * @param maxNorm the limit
+   * @param norm one F32 of the GPU, which receives the norm of before
+   * @param stream CUDA stream behind that of finish
+   */
+  public void clipNorm(double maxNorm, Tensor norm, long stream) {
+    refuseArray("Reducer.clipNorm", "norm", norm);
+    run(number -> Raw.reducer_clip_norm(number, maxNorm, 2, norm.place(), stream));
   }
 
   /**

@@ -1,33 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
-/**
- * How a reducer works.
- *
- * @param sum true: sum gradients instead of averaging them
- * @param keepPlan true: never rebuild by arrival order
- * @param findUnused true: a parameter may have no gradient in a step, see {@link Reducer#unused}
- * @param bucketCapBytes a bucket closes when it reaches this; 0: as the settings say
- * @param firstBucketBytes cap of the first bucket of each dtype; 0: as the settings say
- */
-public record ReducerOptions(
-    boolean sum,
-    boolean keepPlan,
-    boolean findUnused,
-    long bucketCapBytes,
-    long firstBucketBytes) {
+import java.util.function.Consumer;
+
+/** How a reducer works. Each {@code with} gives a changed copy. */
+public final class ReducerOptions implements Cloneable {
   /** The defaults. */
-  public static final ReducerOptions DEFAULT = new ReducerOptions(false, false, false, 0, 0);
+  public static final ReducerOptions DEFAULT = new ReducerOptions();
+
+  private boolean sum;
+  private boolean keepPlan;
+  private boolean findUnused;
+  private boolean divideByUsers;
+  private long bucketCapBytes;
+  private long firstBucketBytes;
+  private Wire wire = Wire.SAME;
+  private double predivide;
+
+  private ReducerOptions() {}
+
+  private ReducerOptions with(Consumer<ReducerOptions> change) {
+    try {
+      ReducerOptions copy = (ReducerOptions) clone();
+      change.accept(copy);
+      return copy;
+    } catch (CloneNotSupportedException e) {
+      throw new AssertionError(e);
+    }
+  }
+
+  /** In the order of Raw.reducer_create. */
+  void pack(Packing packing) {
+    packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
+    packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
+    packing.add(wire.ordinal()).add(Double.doubleToRawLongBits(predivide));
+  }
 
   /**
-   * With other caps of buckets.
+   * With other caps of buckets; 0: as the settings say.
    *
    * @param cap of each, in bytes
    * @param first of the first of each dtype, in bytes
    * @return a changed copy
    */
   public ReducerOptions withBucketBytes(long cap, long first) {
-    return new ReducerOptions(sum, keepPlan, findUnused, cap, first);
+    return with(
+        options -> {
+          options.bucketCapBytes = cap;
+          options.firstBucketBytes = first;
+        });
   }
 
   /**
@@ -36,24 +57,54 @@ public record ReducerOptions(
    * @return a changed copy
    */
   public ReducerOptions withSum() {
-    return new ReducerOptions(true, keepPlan, findUnused, bucketCapBytes, firstBucketBytes);
+    return with(options -> options.sum = true);
   }
 
   /**
-   * With the first plan for good.
+   * With the first plan for good: never rebuilt by arrival order.
    *
    * @return a changed copy
    */
   public ReducerOptions withKeptPlan() {
-    return new ReducerOptions(sum, true, findUnused, bucketCapBytes, firstBucketBytes);
+    return with(options -> options.keepPlan = true);
   }
 
   /**
-   * For models some of whose parameters have no gradient in a step.
+   * For models some of whose parameters have no gradient in a step, see {@link Reducer#unused}.
    *
    * @return a changed copy
    */
   public ReducerOptions withUnused() {
-    return new ReducerOptions(sum, keepPlan, true, bucketCapBytes, firstBucketBytes);
+    return with(options -> options.findUnused = true);
+  }
+
+  /**
+   * As {@link #withUnused}, with means over the ranks that had a gradient.
+   *
+   * @return a changed copy
+   */
+  public ReducerOptions withUsersOnly() {
+    return withUnused().with(options -> options.divideByUsers = true);
+  }
+
+  /**
+   * With another dtype on the way.
+   *
+   * @param wire what gradients of F32 travel as
+   * @return a changed copy
+   */
+  public ReducerOptions withWire(Wire wire) {
+    Checks.notNull("ReducerOptions.withWire", "wire", wire);
+    return with(options -> options.wire = wire);
+  }
+
+  /**
+   * With a division before the sum, and the rest of the mean's after it.
+   *
+   * @param predivide positive; 0: averaged as an allReduce does
+   * @return a changed copy
+   */
+  public ReducerOptions withPredivide(double predivide) {
+    return with(options -> options.predivide = predivide);
   }
 }

@@ -31,6 +31,7 @@ import io.dt.Sampler;
 import io.dt.Store;
 import io.dt.StoreServer;
 import io.dt.Tensor;
+import io.dt.Wire;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.FloatBuffer;
@@ -56,6 +57,7 @@ final class JobTests {
     test("a reducer in place gives the mean", () ->
         Ranks.run(3, (job, world) -> reduce(world, true)));
     test("passes and parts are summed", () -> Ranks.run(2, (job, world) -> accumulate(world)));
+    test("the wire, users and the norm", () -> Ranks.run(2, (job, world) -> norm(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -185,6 +187,35 @@ final class JobTests {
       equal(once.get(0), 1f);
       equal(twice.get(0), 2.5f);
     }
+  }
+
+  private static void norm(Comm world) throws Exception {
+    List<Param> params =
+        List.of(new Param("p0", 4, DataType.F32), new Param("p1", 2, DataType.F32));
+    ReducerOptions options =
+        ReducerOptions.DEFAULT.withUsersOnly().withWire(Wire.BF16).withPredivide(2);
+    try (Reducer reducer = new Reducer(world, params, options)) {
+      FloatBuffer both = floats(4);
+      FloatBuffer one = floats(2);
+      for (int i = 0; i < 4; i++) both.put(i, 3);
+      for (int i = 0; i < 2; i++) one.put(i, 5);
+      reducer.ready(0, Tensor.of(both));
+      if (world.rank() == 1) {
+        reducer.ready(1, Tensor.of(one));
+      } else {
+        reducer.unused(1, Tensor.of(one), 0);
+      }
+      reducer.finish();
+      equal(both.get(0), 3f);
+      equal(one.get(0), 5f);
+      double norm = Math.sqrt(4 * 9 + 2 * 25);
+      that(Math.abs(reducer.clipNorm(1) - norm) < 1e-4, "the norm");
+      that(Math.abs(one.get(1) - 5 / norm) < 1e-4, "it is clipped");
+      equal((float) reducer.clipNorm(1, Double.POSITIVE_INFINITY), one.get(0));
+    }
+    ReducerOptions wrong = ReducerOptions.DEFAULT.withPredivide(-1);
+    thrown(
+        InvalidArgumentException.class, () -> new Reducer(world, params, wrong), "predivide");
   }
 
   private static void reduce(Comm world, boolean inPlace) {

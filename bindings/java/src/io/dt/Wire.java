@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+/** What gradients of F32 travel as, where links are slow. */
+public enum Wire {
+  /** As they are. */
+  SAME,
+  /** What is larger than 65520 becomes infinite. */
+  F16,
+  /** With the range of F32. */
+  BF16
+}

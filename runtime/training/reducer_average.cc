@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// From sums to averages, and what travels as another dtype.
+#include <cstring>
+
+#include "kernels/host/cast.h"
+#include "kernels/host/reduce.h"
+#include "training/reducer.h"
+
+namespace dt::training {
+
+/// The average of a collective needs none.
+double Reducer::factor_before(Dtype dtype) const {
+  return options_.predivide > 0 && is_floating(dtype) ? 1 / options_.predivide : 1;
+}
+
+/// Of floating-point gradients that are summed; else 1.
+double Reducer::factor_behind(size_t index) const {
+  if (!is_floating(params_[index].dtype)) return 1;
+  const double undone = options_.predivide > 0 ? options_.predivide : 1;
+  if (options_.sum) return undone;
+  if (options_.divide_by_users) return undone / std::max(users_[index], 1);
+  return options_.predivide > 0 ? undone / comm_->size() : 1;
+}
+
+/// What no rank used stays as it is outside, and zeros inside the bucket.
+void Reducer::give_results() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const Param& param = params_[i];
+    if (slot.unused && users_[i] == 0) continue;
+    void* const to = slot.copied_from != nullptr ? slot.copied_from : slot.data;
+    const void* const from = slot.data;
+    const double factor = factor_behind(i);
+    if (slot.wire != nullptr) {
+      kernels::cast(*options_.wire, slot.wire, param.dtype, to, param.count, factor);
+    } else if (factor != 1) {
+      kernels::cast(param.dtype, from, param.dtype, to, param.count, factor);
+    } else if (options_.divide_by_users && users_[i] > 1 && !is_floating(param.dtype)) {
+      kernels::reduce({.dtype = param.dtype, .op = ReduceOp::kAvg, .divisor = users_[i]}, to, &from,
+                      1, param.count);
+    } else if (to != from) {
+      std::memcpy(to, from, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
+    }
+  }
+}
+
+/// In `stream`, behind the buckets: how many ranks used a parameter is known now.
+Status Reducer::share_by_users(cuda::Stream stream) {
+  if (!options_.divide_by_users) return {};
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const Param& param = params_[i];
+    if (param.count == 0 || users_[i] == 0) continue;
+    void* const result = slot.copied_from != nullptr ? slot.copied_from : slot.data;
+    if (!is_floating(param.dtype)) {
+      DT_TRY(device_->divide(result, param.dtype, param.count, users_[i], stream));
+    } else if (const double factor = factor_behind(i); factor != 1) {
+      DT_TRY(device_->multiply(result, param.dtype, param.count, factor, stream));
+    }
+  }
+  return {};
+}
+
+}  // namespace dt::training
