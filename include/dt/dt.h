@@ -1542,7 +1542,7 @@ typedef struct dt_reducer_options {
   int32_t divide_by_users;    /**< 1: an average is over the ranks that had a gradient, and not over
                                    all; with find_unused, without sum */
   dt_wire wire;               /**< what gradients of DT_F32 travel as */
-  double predivide; /**< gradients of floating-point numbers are divided by this before
+  double predivide;           /**< gradients of floating-point numbers are divided by this before
                                    they are summed, and the sums by what is missing from the number
                                    of ranks (or multiplied by it); 0: as dt_allreduce() averages */
 } dt_reducer_options;
