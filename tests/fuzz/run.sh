@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh SECONDS [BUILD_DIR]: builds the fuzz targets with clang, and runs each for so long, as many at a
-# time as there are processors. What makes one fail is left in BUILD_DIR/found; what it learnt in
+# run.sh SECONDS [BUILD_DIR [NAME...]]: builds the fuzz targets (or the named ones) with clang, and runs each for so
+# long, as many at a time as there are processors. What makes one fail is left in BUILD_DIR/found; what it learnt in
 # BUILD_DIR/learnt, for the next time.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "run.sh SECONDS [BUILD_DIR]: SECONDS is a number above 0" >&2; exit 2; }
+[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "run.sh SECONDS [BUILD_DIR [NAME...]]: SECONDS is a number above 0" >&2; exit 2; }
 seconds=$1
 build=${2:-$root/build-fuzz}
 command -v clang++ >/dev/null || { echo "skipped: clang is not here"; exit 77; }
@@ -18,7 +18,9 @@ if [ ! -f "$build/build.ninja" ]; then
     -Dc_link_args=-fuse-ld=gold -Dcpp_link_args=-fuse-ld=gold \
     -Db_sanitize=address,undefined -Db_lundef=false
 fi
-mapfile -t targets < <(cd "$root/tests/fuzz" && printf '%s\n' fuzz_*.cc | sed 's/^fuzz_\(.*\)\.cc$/\1/')
+targets=("${@:3}")
+[ ${#targets[@]} -gt 0 ] ||
+  mapfile -t targets < <(cd "$root/tests/fuzz" && printf '%s\n' fuzz_*.cc | sed 's/^fuzz_\(.*\)\.cc$/\1/')
 ninja --quiet -C "$build" "${targets[@]/#/tests/fuzz/fuzz_}"
 
 fuzz() { # name
