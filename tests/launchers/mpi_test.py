@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mpi_test.py openmpi|hydra DT CHECK_PROGRAM TRAINER LIBRARY INCLUDE: programs started by a real mpirun or mpiexec.
+"""mpi_test.py openmpi|hydra DT CHECK_PROGRAM TRAINER LIBRARY INCLUDE [PREFIX]: programs started by a real mpirun or
+mpiexec, Debian's or that of PREFIX.
 
 Two hosts are pretended by a replacement of ssh that gives each command a host name of its own (root only).
 """
 
 import glob
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -19,8 +21,10 @@ from trained import can_train, check_training, training_command
 
 KIND = sys.argv[1]
 DT, PROGRAM, TRAINER, LIBRARY, INCLUDE = (str(Path(argument).resolve()) for argument in sys.argv[2:7])
+PREFIX = str(Path(sys.argv[7]).resolve()) if len(sys.argv) > 7 else None
 OPENMPI = KIND == "openmpi"
 PMIX = next(iter(glob.glob("/usr/lib/*/libpmix.so.2")), None)
+COMPILER = f"{PREFIX}/bin/mpicc" if PREFIX else "/usr/bin/mpicc." + ("openmpi" if OPENMPI else "mpich")
 
 FAKE_SSH = """#!/bin/sh
 # ssh [options] HOST COMMAND: drops the options, and runs the command under that host name.
@@ -46,15 +50,26 @@ class Mpi:
     def __init__(self, launches, folder):
         self.launches, self.folder = launches, folder
         self.ssh = folder + "/ssh"
+        self.mpirun = "mpirun.openmpi" if OPENMPI else "mpiexec.hydra"
+        if PREFIX:
+            self.mpirun = f"{PREFIX}/bin/" + ("mpirun" if OPENMPI else "mpiexec.hydra")
+        version = launches.run([self.mpirun, "--version"])[1]
+        self.intel = "Intel" in version
+        # The component that starts Open MPI's daemons is called rsh before version 5.
+        self.rsh = "rsh" if re.search(r"\(Open ?(MPI|RTE)\) [1-4]\.", version) else "ssh"
         Path(self.ssh).write_text(FAKE_SSH)
         os.chmod(self.ssh, 0o700)
 
     def command(self, options, hosts):
         if OPENMPI:
-            remote = ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.ssh] if hosts else ["--oversubscribe"]
-            return ["mpirun.openmpi", "--bind-to", "none", *remote, *options]
+            remote = ["--mca", "plm", self.rsh, "--mca", f"plm_{self.rsh}_agent", self.ssh] if hosts else ["--oversubscribe"]
+            return [self.mpirun, "--bind-to", "none", *remote, *options]
         remote = ["-launcher", "ssh", "-launcher-exec", self.ssh] if hosts else []
-        return ["mpiexec.hydra", *remote, *options]
+        if self.intel and options[0] == "-hosts":  # which takes no counts there
+            machines = Path(self.folder, "machines")
+            machines.write_text(options[1].replace(",", "\n") + "\n")
+            options = ["-machinefile", str(machines), *options[2:]]
+        return [self.mpirun, *remote, *options]
 
     def run(self, options, program, hosts=False, **variables):
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torchrun_test.py CHECK_PROGRAM TRAINER: programs started by Debian's torchrun, static and c10d."""
+"""torchrun_test.py CHECK_PROGRAM TRAINER [TORCHRUN]: programs started by torchrun, static and c10d; by Debian's, or by
+that of a virtual environment."""
 
+import os
 import re
 import sys
 import tempfile
@@ -13,7 +15,8 @@ from started import (TOKEN, Launches, downwards, environment, expect, good_downw
 from trained import can_train, check_training, training_command
 
 PROGRAM, TRAINER = (str(Path(argument).resolve()) for argument in sys.argv[1:3])
-TORCHRUN = "/usr/bin/torchrun"
+TORCHRUN = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else "/usr/bin/torchrun"
+PYTHON = os.path.join(os.path.dirname(TORCHRUN), "python3")
 
 
 def plain(result):
@@ -76,7 +79,9 @@ def check_blame(torchrun):
     expect(re.search(r"rank +: 1 \(local_rank: 1\)", cause) and re.search(r"exitcode +: -9", cause), err)
     expect("PEER_LOST" in cause and "rank 1 (" in cause, err)
     others = err.partition("Failures:")[2].partition("Root Cause")[0]
-    expect(others.count("PEER_LOST") == 2 == others.count("rank 1 ("), err)
+    # A rank that was still ending is not among them: torchrun ended it.
+    failures = others.count("exitcode")
+    expect(failures <= 2 and others.count("PEER_LOST") == failures == others.count("rank 1 ("), err)
 
 
 def check_trainer(torchrun):
@@ -85,10 +90,10 @@ def check_trainer(torchrun):
 
 
 def main():
-    need([TORCHRUN.rpartition("/")[2]], "python3-torch")
+    need([TORCHRUN], "python3-torch")
     with tempfile.TemporaryDirectory() as folder, Launches() as launches:
-        if launches.run(["/usr/bin/python3", "-c", "import torch"], limit_s=100)[0] != 0:
-            skip("no torch for /usr/bin/python3: apt-get install python3-torch")
+        if launches.run([PYTHON, "-c", "import torch"], limit_s=100)[0] != 0:
+            skip(f"no torch for {PYTHON}: apt-get install python3-torch")
         torchrun = Torchrun(launches, folder)
         cases = [
             ("static", lambda: check_static(torchrun)),
