@@ -24,6 +24,9 @@ inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kChar: return DT_I8;
     case at::kByte: return DT_U8;
+    case at::kBool: return DT_BOOL;
+    case at::kShort: return DT_I16;
+    case at::kUInt16: return DT_U16;
     case at::kInt: return DT_I32;
     case at::kUInt32: return DT_U32;
     case at::kLong: return DT_I64;
@@ -32,8 +35,12 @@ inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
     case at::kBFloat16: return DT_BF16;
     case at::kFloat: return DT_F32;
     case at::kDouble: return DT_F64;
-    default: return std::nullopt;
+    case at::ScalarType::Float8_e5m2:
+    case at::ScalarType::Float8_e5m2fnuz: return DT_F8E5M2;
+    default: break;
   }
+  if (c10::isFloat8Type(type)) return DT_F8E4M3;  // dt moves every variant alike
+  return std::nullopt;
 }
 
 /** How an operation that copies moves a tensor. */
@@ -58,27 +65,22 @@ inline Elements reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     case ReduceOp::PRODUCT: found.op = DT_PROD; break;
     case ReduceOp::MIN: found.op = DT_MIN; break;
     case ReduceOp::MAX: found.op = DT_MAX; break;
-    case ReduceOp::PREMUL_SUM: refuse("premultiplied sum"); break;
-    default:
-      if (type != at::kBool || op.op_ == ReduceOp::BXOR) refuse("bitwise reduction");
+    case ReduceOp::BAND: found.op = DT_BAND; break;
+    case ReduceOp::BOR: found.op = DT_BOR; break;
+    case ReduceOp::BXOR: found.op = DT_BXOR; break;
+    default: refuse("premultiplied sum");
   }
-  if (const auto dtype = dtype_of(type)) {
-    found.dtype = *dtype;
-  } else if (type == at::kBool) {  // bytes of 0 and 1: "or" is their maximum, "and" their minimum
-    if (op.op_ == ReduceOp::AVG) refuse("average");
-    const bool any = op.op_ == ReduceOp::SUM || op.op_ == ReduceOp::MAX || op.op_ == ReduceOp::BOR;
-    found.op = any ? DT_MAX : DT_MIN;
-  } else if (c10::isComplexType(type)) {
-    if (!c10d::isComplexViewAsRealAllowed(op) || op.op_ == ReduceOp::PRODUCT)
-      refuse("such reduction");
+  if (found.op >= DT_BAND && !c10::isIntegralType(type, true)) refuse("bitwise reduction");
+  if (type == at::kBool && op.op_ == ReduceOp::AVG) refuse("average");
+  if (c10::isComplexType(type)) {  // as pairs
+    if (op.op_ != ReduceOp::SUM && op.op_ != ReduceOp::AVG) refuse("such reduction");
     found.dtype = *dtype_of(c10::toRealValueType(type));
     found.factor = 2;
-  } else if (type == at::kShort || type == at::kUInt16) {
-    found.type = at::kInt;
-    found.dtype = DT_I32;
-  } else if (c10::isFloat8Type(type)) {
+  } else if (c10::isFloat8Type(type)) {  // dt moves them, and reduces none
     found.type = at::kFloat;
     found.dtype = DT_F32;
+  } else if (const auto dtype = dtype_of(type)) {
+    found.dtype = *dtype;
   } else {
     refuse("reduction");
   }

@@ -3,6 +3,7 @@
 
 process_group_test.py; as a rank: process_group_test.py CASE RANK SIZE FOLDER"""
 
+import functools
 import importlib.util
 import os
 import signal
@@ -71,6 +72,41 @@ def case_collectives(dist, torch, rank, size):
     dist.barrier()
 
 
+def case_types(dist, torch, rank, size):
+    ranks = range(size)
+    every = [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
+             torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+             torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
+    for dtype in every:
+        sums = torch.tensor([1 + rank] * 5).to(dtype)
+        dist.all_reduce(sums)
+        assert sums.to(torch.complex64).real.tolist() == [sum(ranks) + size] * 5, (dtype, sums)
+    whole = [dtype for dtype in every if not dtype.is_floating_point and not dtype.is_complex]
+    for dtype in whole:
+        for op, combine in (("BAND", int.__and__), ("BOR", int.__or__), ("BXOR", int.__xor__)):
+            bits = torch.tensor([4 + rank, 7]).to(dtype)
+            dist.all_reduce(bits, op=getattr(dist.ReduceOp, op))
+            expected = [functools.reduce(combine, each) for each in ([4 + r for r in ranks], [7] * size)]
+            assert bits.to(torch.int64).tolist() == expected, (dtype, op, bits)
+    # Of bool the sum is "or", so that nothing but 0 and 1 lies in memory.
+    for op, expected in (("SUM", [1, 1, 0]), ("MAX", [1, 1, 0]), ("BOR", [1, 1, 0]), ("PRODUCT", [1, 0, 0]),
+                         ("MIN", [1, 0, 0]), ("BAND", [1, 0, 0]), ("BXOR", [size % 2, 1, 0])):
+        flags = torch.tensor([True, rank == 0, False])
+        dist.all_reduce(flags, op=getattr(dist.ReduceOp, op))
+        assert flags.view(torch.uint8).tolist() == expected, (op, flags)
+    for dtype in every + [torch.bool]:
+        parts = torch.empty(size * 3, dtype=dtype)
+        dist.all_gather_into_tensor(parts, torch.tensor([rank % 2] * 3).to(dtype))
+        assert parts.to(torch.complex64).real.tolist() == [each % 2 for each in ranks for _ in range(3)], dtype
+    for tensor, op in ((torch.ones(1), dist.ReduceOp.BXOR), (torch.tensor([True]), dist.ReduceOp.AVG)):
+        try:
+            dist.all_reduce(tensor, op=op)
+        except NotImplementedError as error:
+            assert "dt has no" in str(error), error
+        else:
+            raise AssertionError("not refused")
+
+
 def case_futures(dist, torch, rank, size):
     one = torch.ones(4)
     # A callback that waits for a later call must not hold up the completion of that call.
@@ -93,8 +129,7 @@ def case_groups(dist, torch, rank, size):
         dist.all_reduce(value, group=pair)
         assert value.item() == size + 1
     dist.all_reduce(value, group=mine)
-    for refused in (lambda: dist.isend(value, (rank + 1) % size, tag=3), lambda: dist.recv(value),
-                    lambda: dist.all_reduce(torch.ones(1, dtype=torch.int32), op=dist.ReduceOp.BXOR)):
+    for refused in (lambda: dist.isend(value, (rank + 1) % size, tag=3), lambda: dist.recv(value)):
         try:
             refused()
         except NotImplementedError:
@@ -167,6 +202,9 @@ class ProcessGroupTest(unittest.TestCase):
     def test_collectives(self):
         for size in (2, 3):
             self.all_pass("collectives", size)
+
+    def test_element_types(self):
+        self.all_pass("types", 3)
 
     def test_works_and_futures(self):
         self.all_pass("futures", 2)
