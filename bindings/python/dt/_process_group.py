@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "dt" of torch.distributed: how its process groups meet, and end.
 
-Each group is a job of its own. Its rank 0 serves a store, and says where in the store that the group
-already has.
+The default group is a job of dt, and later groups of its ranks are communicators of that job. A group
+whose ranks are not all in such a job is a job of its own. A job's rank 0 serves a store, and publishes
+its address in the store that the group already has.
 """
 
 import atexit
@@ -14,8 +15,10 @@ import secrets
 import socket
 import struct
 import sys
+import threading
+import warnings
 import weakref
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch.distributed
 
@@ -29,16 +32,51 @@ _KEY = "dt"
 _LEAVING_S = 5.0  # for the others, when Python ends
 
 
-class Group:
-    """The handles of a process group."""
+class Membership:
+    """This process in a job of dt, which may carry several process groups."""
 
     def __init__(self, job: Job, server: Optional[StoreServer]) -> None:
         self.job = job
         self.server = server
-        self.comm: Comm = job.world()
+        self.ended = False
+        self._creating = threading.Lock()  # a job makes one communicator at a time
+
+    def create_comm(self, ranks: List[int], name: str) -> Comm:
+        """The ranks alone call it, all of them; it returns when they are there."""
+        with self._creating:
+            return self.job.create_comm(ranks, name.encode()[:64].decode(errors="ignore"))
+
+    def end(self, timeout: Optional[float] = None) -> None:
+        """Leaves together with the other ranks."""
+        self.ended = True
+        self.job.finalize(timeout)
 
 
-_groups: "weakref.WeakSet[Group]" = weakref.WeakSet()
+class Group:
+    """A process group."""
+
+    def __init__(self, membership: Membership, comm: Comm, name: str, owns_job: bool) -> None:
+        self.membership = membership
+        self.comm = comm
+        self.name = name
+        self._owns_job = owns_job
+
+    def shutdown(self) -> None:
+        """The job ends with the group that it was made for. Of others only their handles go."""
+        if self._owns_job:
+            try:
+                self.membership.end()
+            except Error as error:
+                warnings.warn(f"leaving the process group {self.name}: {error}", stacklevel=2)
+
+    def abort(self) -> None:
+        """Of the whole job: dt cannot end one communicator of it."""
+        self.membership.ended = True
+        self.membership.job.abort(f"the process group {self.name} was aborted")
+
+
+_memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+_default: "Optional[weakref.ref[Membership]]" = None  # of the default group
 
 
 def _source_address(host: str) -> str:
@@ -122,7 +160,7 @@ def _milliseconds(timeout: datetime.timedelta) -> int:
     return max(1, round(timeout.total_seconds() * 1000))
 
 
-def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Group:
+def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Membership:
     """Joins the job of a group. All members call it with the store of the group alone."""
     limit_ms = _milliseconds(timeout)
     settings: Dict[str, Any] = {
@@ -130,7 +168,7 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Grou
         "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms}
     config = Config()
     if size == 1:
-        return Group(Job(Config(settings=settings)), None)
+        return Membership(Job(Config(settings=settings)), None)
     server = None
     token = secrets.token_hex(32) if rank == 0 and _takes_token(config) else ""
     if rank == 0:
@@ -151,33 +189,51 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Grou
     if rank == 0:
         with contextlib.suppress(Exception):  # some stores cannot; it misleads only a later group here
             store.delete_key(_KEY)
-    return Group(job, server)
+    return Membership(job, server)
 
 
-def communicator(options: Any) -> Group:
-    """The communicator of a new process group, of which this process is a member."""
-    group = _meet(options.store, options.group_rank, options.group_size, options.timeout)
-    _groups.add(group)
-    return group
+def _common_job(ranks: List[int]) -> Optional[Membership]:
+    """The job of the default group, if these global ranks are in it. They decide alike, because the
+    default group is the same everywhere, and no process leaves it before it destroys all groups."""
+    if not torch.distributed.is_initialized():
+        return None
+    found = _default() if _default is not None else None
+    return found if found is not None and not found.ended and ranks else None
+
+
+def _join(options: Any) -> Group:
+    """The part of this process in a new group, of which it is a member."""
+    global _default  # pylint: disable=global-statement
+    ranks = list(options.global_ranks_in_group)
+    membership = _common_job(ranks)
+    if membership is not None:
+        comm = membership.create_comm(ranks, options.group_id)
+        comm.set_timeout(options.timeout.total_seconds())
+        return Group(membership, comm, options.group_id, False)
+    membership = _meet(options.store, options.group_rank, options.group_size, options.timeout)
+    _memberships.add(membership)
+    if not torch.distributed.is_initialized():
+        _default = weakref.ref(membership)
+    return Group(membership, membership.job.world(), options.group_id, True)
 
 
 def _create(options: Any, _: Any) -> Any:
     from ._extension import load
     extension = load()  # before the meeting: it may take a minute the first time
-    group = communicator(options)
+    group = _join(options)
     return extension.Backend(options.group_rank, options.group_size, group.comm._owner.number,
-                             group.job._handle, _milliseconds(options.timeout), options.group_id, group)
+                             _milliseconds(options.timeout), group.name, group)
 
 
 def _leave() -> None:
     """At the end of Python: groups that were not destroyed."""
     failed = getattr(sys, "last_value", None)
-    for group in list(_groups):
+    for membership in list(_memberships):
         with contextlib.suppress(Error):
             if failed is not None:
-                group.job.abort(f"{type(failed).__name__}: {failed}".replace("\0", " "))
+                membership.job.abort(f"{type(failed).__name__}: {failed}".replace("\0", " "))
             else:
-                group.job.finalize(_LEAVING_S)
+                membership.end(_LEAVING_S)
 
 
 def register() -> None:

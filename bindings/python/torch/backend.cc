@@ -22,14 +22,13 @@ void check_one(const char* title, bool one) {
 
 class Backend final : public c10d::Backend {
  public:
-  /** `keep` holds the handles. */
-  Backend(int rank, int size, int64_t comm, int64_t job, int64_t timeout_ms, std::string name,
-          pybind11::object keep)
+  /** @param group holds the handles, and knows how it ends. */
+  Backend(int rank, int size, int64_t comm, int64_t timeout_ms, std::string name,
+          pybind11::object group)
       : c10d::Backend(rank, size),
         comm_(reinterpret_cast<dt_comm*>(comm)),
-        job_(reinterpret_cast<dt_job*>(job)),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
-        keep_(keep.release().ptr()) {
+        group_(group.release().ptr()) {
     options_->group_name = std::move(name);
   }
   ~Backend() override {
@@ -39,7 +38,7 @@ class Backend final : public c10d::Backend {
       if (!each->isCompleted()) (void)each.release();
     }
     const pybind11::gil_scoped_acquire gil;
-    Py_DECREF(keep_);
+    Py_DECREF(group_);
   }
 
   const std::string getBackendName() const override { return "dt"; }
@@ -231,11 +230,8 @@ class Backend final : public c10d::Backend {
     return run(call, {}, {}, options);
   }
 
-  void abort() override { check(dt_abort(job_, "the process group was aborted")); }
-  void shutdown() override {
-    if (dt_finalize(job_, -1) == DT_OK) return;
-    TORCH_WARN("leaving the process group ", options_->group_name, ": ", dt_last_error());
-  }
+  void abort() override { call_group("abort"); }
+  void shutdown() override { call_group("shutdown"); }
 
  private:
   [[noreturn]] static void bad_types(const Call& call) {
@@ -328,6 +324,11 @@ class Backend final : public c10d::Backend {
     return work;
   }
 
+  void call_group(const char* method) {
+    const pybind11::gil_scoped_acquire gil;
+    pybind11::handle(group_).attr(method)();
+  }
+
   void keep(const c10::intrusive_ptr<Work>& work) {
     const std::lock_guard lock(keeping_);
     pending_.push_back(work);
@@ -345,9 +346,8 @@ class Backend final : public c10d::Backend {
   }
 
   dt_comm* const comm_;
-  dt_job* const job_;
   const c10::intrusive_ptr<Options> options_;
-  PyObject* const keep_;
+  PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   std::mutex keeping_;
   std::deque<c10::intrusive_ptr<Work>> pending_;  ///< under keeping_; holds tensors in use
@@ -359,7 +359,7 @@ class Backend final : public c10d::Backend {
 PYBIND11_MODULE(dt_c10d, module) {
   pybind11::module_::import("torch.distributed");
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
-      .def(pybind11::init<int, int, int64_t, int64_t, int64_t, std::string, pybind11::object>());
+      .def(pybind11::init<int, int, int64_t, int64_t, std::string, pybind11::object>());
 }
 
 }  // namespace dt::torch

@@ -122,19 +122,53 @@ def case_futures(dist, torch, rank, size):
 
 
 def case_groups(dist, torch, rank, size):
+    from dt import _process_group
     pair = dist.new_group([0, size - 1])
     mine = dist.new_group([rank], use_local_synchronization=True)
+    halves = [dist.new_group([each for each in range(size) if each % 2 == part]) for part in range(2)]
+    beside = dist.new_group(backend="gloo")
+    # Made by its members alone; torch counts it in the names of what they make later.
+    both = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None
     value = torch.tensor([1.0 + rank])
     if rank in (0, size - 1):
         dist.all_reduce(value, group=pair)
         assert value.item() == size + 1
     dist.all_reduce(value, group=mine)
+    if both is not None:
+        flag = torch.tensor([rank])
+        dist.broadcast(flag, 1, group=both)
+        assert flag.item() == 1
+    last = torch.tensor([rank])
+    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=halves[rank % 2])
+    assert last.item() == max(each for each in range(size) if each % 2 == rank % 2)
+    assert len(_process_group._memberships) == 1, "one job for all groups"
+    dist.destroy_process_group(pair)
+    dist.barrier(group=beside)
     for refused in (lambda: dist.isend(value, (rank + 1) % size, tag=3), lambda: dist.recv(value)):
         try:
             refused()
         except NotImplementedError:
             continue
         raise AssertionError("not refused")
+
+
+def case_names(dist, torch, rank, size):
+    group = dist.new_group(list(range(size)), group_desc="pipeline")
+    dist.all_reduce(torch.ones(1), group=group)
+    try:
+        dist.all_reduce(torch.ones(1 + rank), group=group)
+    except torch.distributed.DistBackendError as error:
+        assert f'comm "{group.group_name}#' in str(error), error
+    else:
+        raise AssertionError("the counts differ, and nothing was raised")
+
+
+def case_not_default(dist, torch, rank, size):
+    group = dist.new_group([0, size - 1], backend="dt")  # the default group is gloo's
+    if rank in (0, size - 1):
+        value = torch.tensor([1.0 + rank])
+        dist.all_reduce(value, group=group)
+        assert value.item() == size + 1
 
 
 def case_ddp(dist, torch, rank, size):
@@ -212,6 +246,12 @@ class ProcessGroupTest(unittest.TestCase):
     def test_groups_of_some_ranks_and_refusals(self):
         self.all_pass("groups", 3)
 
+    def test_a_group_has_its_name_in_errors(self):
+        self.all_pass("names", 2)
+
+    def test_a_group_beside_a_default_group_of_gloo(self):
+        self.all_pass("not_default", 3)
+
     def test_ddp_learns_as_with_gloo(self):
         for size in (2, 3):
             self.all_pass("ddp", size)
@@ -232,7 +272,8 @@ def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
-    dist.init_process_group("dt", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    backend = "gloo" if name == "not_default" else "dt"
+    dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     globals()["case_" + name](dist, torch, rank, size)
     dist.destroy_process_group()
 
