@@ -29,6 +29,7 @@ from ._job import Job
 from ._store import StoreServer
 
 _KEY = "dt"
+_FAREWELL_S = 30.0  # for the others, when the default group is destroyed
 _LEAVING_S = 5.0  # for the others, when Python ends
 
 
@@ -39,6 +40,9 @@ class Membership:
         self.job = job
         self.server = server
         self.ended = False
+        self.messages: Any = None  # of the extension; None: there is only this rank
+        self._world = job.world()
+        self._for_messages: Optional[Comm] = None
         self._creating = threading.Lock()  # a job makes one communicator at a time
 
     def create_comm(self, ranks: List[int], name: str) -> Comm:
@@ -46,18 +50,33 @@ class Membership:
         with self._creating:
             return self.job.create_comm(ranks, name.encode()[:64].decode(errors="ignore"))
 
+    def open_messages(self, extension: Any, name: str, timeout_s: float) -> None:
+        """A communicator for the sends and receives of all groups, so that they do not stand in order
+        with collectives. All ranks call it."""
+        size = self._world.size
+        if size > 1:
+            self._for_messages = self.create_comm(list(range(size)), f"{name[:60]} p2p")
+            self._for_messages.set_timeout(timeout_s)
+            self.messages = extension.Messages(self._for_messages._handle, self._world.rank, size)
+
     def end(self, timeout: Optional[float] = None) -> None:
         """Leaves together with the other ranks."""
         self.ended = True
+        if self.messages is not None:
+            self.messages.leave(self._world._handle, round(1000 * (_FAREWELL_S if timeout is None else timeout)))
         self.job.finalize(timeout)
+        if self.messages is not None:
+            self.messages.close()
 
 
 class Group:
     """A process group."""
 
-    def __init__(self, membership: Membership, comm: Comm, name: str, owns_job: bool) -> None:
+    def __init__(self, membership: Membership, comm: Comm, ranks: List[int], name: str,
+                 owns_job: bool) -> None:
         self.membership = membership
         self.comm = comm
+        self.ranks = ranks  # of the job, by rank of the group
         self.name = name
         self._owns_job = owns_job
 
@@ -201,7 +220,7 @@ def _common_job(ranks: List[int]) -> Optional[Membership]:
     return found if found is not None and not found.ended and ranks else None
 
 
-def _join(options: Any) -> Group:
+def _join(options: Any, extension: Any) -> Group:
     """The part of this process in a new group, of which it is a member."""
     global _default  # pylint: disable=global-statement
     ranks = list(options.global_ranks_in_group)
@@ -209,20 +228,22 @@ def _join(options: Any) -> Group:
     if membership is not None:
         comm = membership.create_comm(ranks, options.group_id)
         comm.set_timeout(options.timeout.total_seconds())
-        return Group(membership, comm, options.group_id, False)
+        return Group(membership, comm, ranks, options.group_id, False)
     membership = _meet(options.store, options.group_rank, options.group_size, options.timeout)
     _memberships.add(membership)
     if not torch.distributed.is_initialized():
         _default = weakref.ref(membership)
-    return Group(membership, membership.job.world(), options.group_id, True)
+    membership.open_messages(extension, options.group_id, options.timeout.total_seconds())
+    return Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True)
 
 
 def _create(options: Any, _: Any) -> Any:
     from ._extension import load
     extension = load()  # before the meeting: it may take a minute the first time
-    group = _join(options)
-    return extension.Backend(options.group_rank, options.group_size, group.comm._owner.number,
-                             _milliseconds(options.timeout), group.name, group)
+    group = _join(options, extension)
+    return extension.Backend(options.group_rank, options.group_size, group.comm._handle,
+                             group.membership.messages, group.ranks, _milliseconds(options.timeout),
+                             group.name, group)
 
 
 def _leave() -> None:

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend "dt" of torch.distributed, for the installed release of PyTorch. It runs on a
-// communicator that Python has made.
+// The backend "dt" of torch.distributed, for the installed release of PyTorch. It runs on
+// communicators that Python has made.
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "tensors.h"
+#include "messages.h"
+#include "shapes.h"
 
 namespace dt::torch {
 namespace {
@@ -16,17 +17,17 @@ using Tensors1 = std::vector<Tensor>;
 using Tensors2 = std::vector<std::vector<Tensor>>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-void check_one(const char* title, bool one) {
-  if (!one) throw_error(DT_ERR_INVALID_ARGUMENT, std::string(title) + ": needs one tensor");
-}
-
 class Backend final : public c10d::Backend {
  public:
-  /** @param group holds the handles, and knows how it ends. */
-  Backend(int rank, int size, int64_t comm, int64_t timeout_ms, std::string name,
-          pybind11::object group)
+  /** @param messages of the job; null: there is only this rank. @param ranks of the job, by rank
+   * of the group. @param group holds the handles, and knows how it ends. */
+  Backend(int rank, int size, int64_t comm, std::shared_ptr<Messages> messages,
+          std::vector<int> ranks, int64_t timeout_ms, std::string name, pybind11::object group)
       : c10d::Backend(rank, size),
         comm_(reinterpret_cast<dt_comm*>(comm)),
+        messages_(std::move(messages)),
+        ranks_(std::make_shared<const std::vector<int>>(std::move(ranks))),
+        name_hash_(hash_of(name)),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
         group_(group.release().ptr()) {
     options_->group_name = std::move(name);
@@ -116,7 +117,7 @@ class Backend final : public c10d::Backend {
     Call call(c10d::OpType::_ALLGATHER_BASE, "dt:_all_gather_base");
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Elements elements = moved(inputs[i]);
-      check_sizes(call, outputs.at(i), inputs[i]);
+      check_sizes(call, size_, outputs.at(i), inputs[i]);
       auto& one = call.add(DT_KIND_ALLGATHER, elements, inputs[i].numel());
       one.send = call.memory(inputs[i], elements.type, true, false);
       one.recv = call.memory(outputs[i], elements.type, false, true);
@@ -132,7 +133,7 @@ class Backend final : public c10d::Backend {
     auto& one = call.add(DT_KIND_GATHER, elements, inputs[0].numel(), options.rootRank);
     one.send = call.memory(inputs[0], elements.type, true, false);
     if (root) {
-      check_list(call, outputs[0], inputs[0], true);
+      check_list(call, size_, outputs[0], inputs[0], true);
       one.recv = call.memory(outputs[0], elements.type, false, true);
     }
     return run(call, inputs, root ? outputs[0] : Tensors1(), options);
@@ -147,7 +148,7 @@ class Backend final : public c10d::Backend {
     auto& one = call.add(DT_KIND_SCATTER, elements, outputs[0].numel(), options.rootRank);
     one.recv = call.memory(outputs[0], elements.type, false, true);
     if (root) {
-      check_list(call, inputs[0], outputs[0], true);
+      check_list(call, size_, inputs[0], outputs[0], true);
       one.send = call.memory(inputs[0], elements.type, true, false);
     }
     return run(call, root ? inputs[0] : Tensors1(), outputs, options);
@@ -158,7 +159,7 @@ class Backend final : public c10d::Backend {
     Call call(c10d::OpType::REDUCE_SCATTER, "dt:reduce_scatter");
     check_one(call.title, outputs.size() == 1 && inputs.size() == 1);
     const Elements elements = reduced(outputs[0], options.reduceOp);
-    check_list(call, inputs[0], outputs[0], false);
+    check_list(call, size_, inputs[0], outputs[0], false);
     auto& one = call.add(DT_KIND_REDUCE_SCATTERV, elements);
     one.send_counts = call.counts(inputs[0], elements);
     one.send = call.memory(inputs[0], elements.type, true, false);
@@ -175,7 +176,7 @@ class Backend final : public c10d::Backend {
     Call call(c10d::OpType::_REDUCE_SCATTER_BASE, "dt:_reduce_scatter_base");
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Elements elements = reduced(inputs[i], options.reduceOp);
-      check_sizes(call, inputs[i], outputs.at(i));
+      check_sizes(call, size_, inputs[i], outputs.at(i));
       auto& one = call.add(DT_KIND_REDUCE_SCATTER, elements, outputs[i].numel());
       one.send = call.memory(inputs[i], elements.type, true, false);
       one.recv = call.memory(outputs[i], elements.type, false, true);
@@ -186,8 +187,8 @@ class Backend final : public c10d::Backend {
   WorkPtr alltoall(Tensors1& outputs, Tensors1& inputs,
                    const c10d::AllToAllOptions& options) override {
     Call call(c10d::OpType::ALLTOALL, "dt:all_to_all");
-    check_list(call, outputs, outputs.at(0), false);
-    check_list(call, inputs, outputs[0], false);
+    check_list(call, size_, outputs, outputs.at(0), false);
+    check_list(call, size_, inputs, outputs[0], false);
     const Elements elements = moved(inputs[0]);
     auto& one = call.add(DT_KIND_ALLTOALLV, elements);
     one.send_counts = call.counts(inputs, elements);
@@ -203,8 +204,8 @@ class Backend final : public c10d::Backend {
     if (output.scalar_type() != input.scalar_type()) bad_types(call);
     const Elements elements = moved(input);
     auto& one = call.add(DT_KIND_ALLTOALLV, elements);
-    one.send_counts = rows(call, input, input_splits, elements);
-    one.recv_counts = rows(call, output, output_splits, elements);
+    one.send_counts = rows(call, size_, input, input_splits, elements);
+    one.recv_counts = rows(call, size_, output, output_splits, elements);
     one.send = call.memory(input, elements.type, true, false);
     one.recv = call.memory(output, elements.type, false, true);
     return run(call, {input}, {output}, options);
@@ -212,16 +213,33 @@ class Backend final : public c10d::Backend {
 
   WorkPtr send(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::SEND, "dt:send");
-    pass(call, DT_KIND_SEND, tensors, peer, tag);
-    return run(call, tensors, tensors, c10d::BroadcastOptions());
+    check_one(call.title, tensors.size() == 1);
+    const Elements elements = moved(tensors[0]);
+    Header header;
+    header.group = name_hash_;
+    header.tag = tag;
+    header.dtype = elements.dtype;
+    header.count = tensors[0].numel() * elements.factor;
+    header.bytes = header.count * dt_dtype_bytes(elements.dtype);
+    const void* const memory = call.memory(tensors[0], elements.type, true, false);
+    const auto message = message_of(call, tensors);
+    try {
+      message->send(header, memory, member(call, peer), options_->timeout.count());
+    } catch (...) {
+      messages_->keep(message);
+      throw;
+    }
+    messages_->keep(message);
+    return message;
   }
   WorkPtr recv(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::RECV, "dt:recv");
-    pass(call, DT_KIND_RECV, tensors, peer, tag);
-    return run(call, tensors, tensors, c10d::BroadcastOptions());
+    const int source = member(call, peer);
+    return receive(call, tensors, {source}, "from rank " + std::to_string(peer), tag);
   }
-  WorkPtr recvAnysource(Tensors1&, int) override {
-    throw_error(DT_ERR_UNSUPPORTED, "dt:recv: dt cannot receive from any source; name the source");
+  WorkPtr recvAnysource(Tensors1& tensors, int tag) override {
+    Call call(c10d::OpType::RECVANYSOURCE, "dt:recv");
+    return receive(call, tensors, *ranks_, "from any rank", tag);
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
@@ -234,67 +252,44 @@ class Backend final : public c10d::Backend {
   void shutdown() override { call_group("shutdown"); }
 
  private:
-  [[noreturn]] static void bad_types(const Call& call) {
-    throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": tensors of different types");
-  }
-  /** `all` has the elements of a `part` of each rank. */
-  void check_sizes(const Call& call, const Tensor& all, const Tensor& part) const {
-    if (all.scalar_type() != part.scalar_type()) bad_types(call);
-    if (all.numel() != part.numel() * size_) {
-      throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": " +
-                                               std::to_string(all.numel()) + " elements, but the " +
-                                               std::to_string(size_) + " ranks have " +
-                                               std::to_string(part.numel()) + " each");
-    }
-  }
-  /** `list` has a tensor for each rank, of the type of `part`. */
-  void check_list(const Call& call, const Tensors1& list, const Tensor& part, bool equal) const {
-    if (static_cast<int>(list.size()) != size_) {
-      throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": " +
-                                               std::to_string(list.size()) + " tensors for " +
-                                               std::to_string(size_) + " ranks");
-    }
-    for (const Tensor& each : list) {
-      if (each.scalar_type() != part.scalar_type()) bad_types(call);
-      if (equal && each.numel() != part.numel()) {
-        throw_error(DT_ERR_INVALID_ARGUMENT,
-                    std::string(call.title) + ": tensors of different sizes");
-      }
-    }
-  }
   void gather_all(Call& call, const Tensors1& outputs, const Tensor& input) const {
-    check_list(call, outputs, input, false);
+    check_list(call, size_, outputs, input, false);
     const Elements elements = moved(input);
     auto& one = call.add(DT_KIND_ALLGATHERV, elements);
     one.recv_counts = call.counts(outputs, elements);
     one.send = call.memory(input, elements.type, true, false);
     one.recv = call.memory(outputs, elements.type, false, true);
   }
-  /** Elements that each rank gets of the rows of a tensor; without splits equally many. */
-  const int64_t* rows(Call& call, const Tensor& tensor, std::vector<int64_t> splits,
-                      const Elements& elements) const {
-    const int64_t count = tensor.dim() == 0 ? 1 : tensor.size(0);
-    if (splits.empty() && count % size_ == 0) splits.assign(size_, count / size_);
-    int64_t total = 0;
-    for (const int64_t each : splits) total += each;
-    if (static_cast<int>(splits.size()) != size_ || total != count) {
-      throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": the first dimension, " +
-                                               std::to_string(count) +
-                                               ", is not the sum of a split for each rank");
-    }
-    for (int64_t& each : splits) {
-      each *= count == 0 ? 0 : tensor.numel() / count * elements.factor;
-    }
-    return call.tables.emplace_back(std::move(splits)).data();
+  int member(const Call& call, int peer) const {
+    if (peer >= 0 && peer < size_ && peer != rank_) return (*ranks_)[static_cast<size_t>(peer)];
+    throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": rank " +
+                                             std::to_string(peer) + " is no other rank of " +
+                                             std::to_string(size_));
   }
-  static void pass(Call& call, dt_kind kind, const Tensors1& tensors, int peer, int tag) {
+  c10::intrusive_ptr<Message> message_of(Call& call, const Tensors1& tensors) {
+    if (!messages_) throw_error(DT_ERR_INVALID_ARGUMENT, "a group of one rank has no messages");
+    call.tensors.results = tensors;
+    ++sequence_;
+    return c10::make_intrusive<Message>(rank_, call.type, call.title, tensors,
+                                        std::move(call.tensors), messages_);
+  }
+  WorkPtr receive(Call& call, const Tensors1& tensors, std::vector<int> sources,
+                  const std::string& whence, int tag) {
     check_one(call.title, tensors.size() == 1);
-    if (tag != 0) throw_error(DT_ERR_UNSUPPORTED, std::string(call.title) + ": dt has no tags");
-    const bool sends = kind == DT_KIND_SEND;
     const Elements elements = moved(tensors[0]);
-    auto& one = call.add(kind, elements, tensors[0].numel(), peer);
-    void* const memory = call.memory(tensors[0], elements.type, sends, !sends);
-    (sends ? const_cast<void*&>(one.send) : one.recv) = memory;
+    auto wanted = std::make_shared<Receive>();
+    wanted->group = name_hash_;
+    wanted->tag = tag;
+    wanted->sources = std::move(sources);
+    wanted->memory = static_cast<char*>(call.memory(tensors[0], elements.type, false, true));
+    wanted->bytes = tensors[0].numel() * elements.factor * dt_dtype_bytes(elements.dtype);
+    wanted->end = std::chrono::steady_clock::now() + options_->timeout;
+    wanted->what = "recv " + whence + ", tag " + std::to_string(tag) + ", on rank " +
+                   std::to_string(rank_) + " of group \"" + options_->group_name + "\"";
+    const auto message = message_of(call, tensors);
+    message->receive(std::move(wanted), ranks_);
+    messages_->keep(message);
+    return message;
   }
 
   /** Carries the call out: all of it, where the caller would wait for it anyway. */
@@ -346,6 +341,9 @@ class Backend final : public c10d::Backend {
   }
 
   dt_comm* const comm_;
+  const std::shared_ptr<Messages> messages_;
+  const std::shared_ptr<const std::vector<int>> ranks_;
+  const uint64_t name_hash_;
   const c10::intrusive_ptr<Options> options_;
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
@@ -357,9 +355,22 @@ class Backend final : public c10d::Backend {
 }  // namespace
 
 PYBIND11_MODULE(dt_c10d, module) {
+  using pybind11::gil_scoped_release;
   pybind11::module_::import("torch.distributed");
+  pybind11::class_<Messages, std::shared_ptr<Messages>>(module, "Messages")
+      .def(pybind11::init([](int64_t comm, int rank, int size) {
+        return std::make_shared<Messages>(reinterpret_cast<dt_comm*>(comm), rank, size);
+      }))
+      .def(
+          "leave",
+          [](Messages& messages, int64_t world, int64_t timeout_ms) {
+            messages.leave(reinterpret_cast<dt_comm*>(world), timeout_ms);
+          },
+          pybind11::call_guard<gil_scoped_release>())
+      .def("close", &Messages::close, pybind11::call_guard<gil_scoped_release>());
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
-      .def(pybind11::init<int, int, int64_t, int64_t, std::string, pybind11::object>());
+      .def(pybind11::init<int, int, int64_t, std::shared_ptr<Messages>, std::vector<int>, int64_t,
+                          std::string, pybind11::object>());
 }
 
 }  // namespace dt::torch

@@ -102,10 +102,12 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   if (settled) {
     complete(*future_);
   } else {
-    completions_->add(c10::intrusive_ptr<Work>::reclaim_copy(this));
+    complete_later();
   }
   return future_;
 }
+
+void Work::complete_later() { completions_->add(c10::intrusive_ptr<Work>::reclaim_copy(this)); }
 
 void Completions::lead_on() {
   if (led_ || works_.empty()) return;

@@ -32,8 +32,22 @@ namespace dt::torch {
     default: C10_THROW_ERROR(DistBackendError, message);
   }
 }
+inline std::exception_ptr error_of(dt_status status, const std::string& message) {
+  try {
+    throw_error(status, message);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 inline void check(dt_status status) {
   if (status != DT_OK) throw_error(status, dt_last_error());
+}
+/** Whether a work has succeeded or failed; `error` is set only if it has failed. */
+inline bool is_done(dt_work* work, std::exception_ptr& error) {
+  int32_t done = 0;
+  const dt_status status = dt_work_test(work, &done);
+  if (status != DT_OK) error = error_of(status, dt_last_error());
+  return status != DT_OK || done != 0;
 }
 
 /** The tensors of a call. */
@@ -69,7 +83,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   bool closed_ = false;
 };
 
-class Work final : public c10d::Work {
+class Work : public c10d::Work {
  public:
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
        Tensors tensors, std::shared_ptr<Completions> completions)
@@ -92,14 +106,18 @@ class Work final : public c10d::Work {
   std::vector<at::Tensor> result() override { return tensors_.results; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   /** Whether all operations have ended after at most timeout_ms; < 0: their own limits. */
-  bool poll(int64_t timeout_ms, std::exception_ptr& error);
+  virtual bool poll(int64_t timeout_ms, std::exception_ptr& error);
+
+ protected:
+  std::vector<dt_work*> works_;
 
  private:
   bool ended(int64_t timeout_ms);  ///< poll(), then settle()
   void complete(c10::ivalue::Future& future);
+  /** Sees to it that the future is completed once the work is done. */
+  virtual void complete_later();
 
   Tensors tensors_;
-  std::vector<dt_work*> works_;
   std::mutex settling_;
   bool settled_ = false;                            ///< under settling_, like future_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< once somebody wants it

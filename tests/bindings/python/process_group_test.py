@@ -14,6 +14,7 @@ import time
 import unittest
 
 LIMIT_S = 120
+FOLDER = ""
 
 
 def case_collectives(dist, torch, rank, size):
@@ -144,12 +145,77 @@ def case_groups(dist, torch, rank, size):
     assert len(_process_group._memberships) == 1, "one job for all groups"
     dist.destroy_process_group(pair)
     dist.barrier(group=beside)
-    for refused in (lambda: dist.isend(value, (rank + 1) % size, tag=3), lambda: dist.recv(value)):
-        try:
-            refused()
-        except NotImplementedError:
-            continue
-        raise AssertionError("not refused")
+
+
+def case_messages(dist, torch, rank, size):
+    ranks = range(size)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 3, 1000, 1 << 20):  # in the header, and behind it
+        # A ring, the receives first; and both sides send first.
+        came = torch.empty(count)
+        receiving = dist.irecv(came, before)
+        dist.send(torch.full((count,), float(rank)), after)
+        receiving.wait()
+        assert bool((came == before).all())
+        # Tags in another order than they were sent, and from all ranks in any order.
+        sending = [dist.isend(torch.full((count,), 10.0 * rank + tag), peer, tag=tag)
+                   for tag in range(3) for peer in ranks if peer != rank]
+        for tag in (2, 0, 1):
+            for peer in reversed(ranks):
+                if peer != rank:
+                    dist.recv(came, peer, tag=tag)
+                    assert bool((came == 10.0 * peer + tag).all()), (peer, tag)
+        for each in sending:
+            each.wait()
+    # A receive that is satisfied last does not hold up collectives, nor other messages.
+    late = torch.empty(5)
+    receiving = dist.irecv(late, before, tag=7)
+    dist.barrier()
+    future = receiving.get_future()
+    assert not receiving.is_completed()
+    dist.send(torch.full((5,), 7.0), after, tag=7)
+    assert future.wait()[0].tolist() == [7.0] * 5 and receiving.is_completed()
+    # From any source, and what else these sent before and behind it.
+    if rank == 0:
+        kinds = torch.zeros(2, dtype=torch.int64)
+        seen = []
+        for _ in range(2 * (size - 1)):
+            source = dist.recv(kinds, tag=5)
+            assert kinds[0].item() == source
+            seen.append(tuple(kinds.tolist()))
+        assert sorted(seen) == [(peer, each) for peer in ranks[1:] for each in range(2)], seen
+        for peer in ranks[1:]:
+            dist.recv(kinds, peer, tag=6)
+            assert kinds.tolist() == [peer, 9]
+    else:
+        for each in range(2):
+            dist.send(torch.tensor([rank, each]), 0, tag=5)
+            if each == 0:
+                dist.send(torch.tensor([rank, 9]), 0, tag=6)
+    # Groups do not mix.
+    group = dist.new_group(list(ranks))
+    mine = torch.tensor([rank])
+    sending = [dist.isend(mine + 50, after), dist.isend(mine, after, group=group)]
+    came = torch.empty(1, dtype=torch.int64)
+    dist.recv(came, before, group=group)
+    assert came.item() == before
+    dist.recv(came, before)
+    assert came.item() == before + 50
+    for each in sending:
+        each.wait()
+    sending = dist.isend(torch.ones(3), after)
+    try:
+        dist.recv(torch.empty(4), before)
+    except torch.distributed.DistBackendError as error:
+        assert f"recv from rank {before}, tag 0" in str(error) and "16 bytes" in str(error), error
+    else:
+        raise AssertionError("the sizes differ, and nothing was raised")
+    sending.wait()
+    begun = time.monotonic()
+    dist.destroy_process_group(group)
+    dist.destroy_process_group()  # at once, although some ranks were listened to to the end
+    assert time.monotonic() - begun < 4
+    dist.init_process_group("dt", init_method=f"file://{FOLDER}/again", rank=rank, world_size=size)
 
 
 def case_names(dist, torch, rank, size):
@@ -243,8 +309,12 @@ class ProcessGroupTest(unittest.TestCase):
     def test_works_and_futures(self):
         self.all_pass("futures", 2)
 
-    def test_groups_of_some_ranks_and_refusals(self):
+    def test_groups_of_some_ranks(self):
         self.all_pass("groups", 3)
+
+    def test_messages(self):
+        for size in (2, 3):
+            self.all_pass("messages", size)
 
     def test_a_group_has_its_name_in_errors(self):
         self.all_pass("names", 2)
@@ -271,6 +341,8 @@ class ProcessGroupTest(unittest.TestCase):
 def run_rank(name, rank, size, folder):
     import torch
     import torch.distributed as dist
+    global FOLDER  # pylint: disable=global-statement
+    FOLDER = folder
     torch.set_num_threads(1)
     backend = "gloo" if name == "not_default" else "dt"
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
