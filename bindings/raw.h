@@ -421,6 +421,12 @@ inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int6
   detail::check(
       dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
 }
+/** `function` is a dt_bucket_hook, which gets `data`; 0: none. */
+inline void reducer_set_hook(int64_t reducer, int64_t function, int64_t data) {
+  detail::check(dt_reducer_set_hook(handle<dt_reducer>(reducer),
+                                    reinterpret_cast<dt_bucket_hook>(memory(function)),
+                                    memory(data)));
+}
 inline void reducer_accumulate(int64_t reducer, bool on) {
   detail::check(dt_reducer_accumulate(handle<dt_reducer>(reducer), on ? 1 : 0));
 }

@@ -11,6 +11,7 @@
 #include "python/arrays.h"
 #include "python/combine.h"
 #include "python/errors.h"
+#include "python/hook.h"
 #include "python/unlocked.h"
 #include "raw_comm.h"
 
@@ -168,6 +169,7 @@ inline bool add_fast_functions(PyObject* module) {
   };
   static PyMethodDef methods[] = {{"buffer", plain(buffer), METH_FASTCALL, nullptr},
                                   {"carry_out", plain(carry_out), METH_FASTCALL, nullptr},
+                                  {"hook_function", hook_function, METH_NOARGS, nullptr},
                                   {"one", plain(one), METH_FASTCALL, nullptr},
                                   {"start", plain(start), METH_FASTCALL, nullptr},
                                   {"two", plain(two), METH_FASTCALL, nullptr},

@@ -1656,6 +1656,55 @@ DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad
  */
 DT_API dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on);
 
+/** A full bucket, as a hook sees it: borrowed during the call. */
+typedef struct dt_bucket {
+  uint32_t struct_size;  /**< of the library's struct, which may be larger */
+  int32_t index;         /**< in launch order */
+  int32_t is_last;       /**< 1: of the step */
+  int32_t param_count;   /**< parameters in it */
+  const int32_t* params; /**< [param_count] their indices, in the order of memory */
+  void* data;            /**< [count] elements: gradients, each at a multiple of 256 bytes, and
+                              padding of any value between them */
+  int64_t count;         /**< elements, with padding */
+  dt_stream stream;      /**< on GPUs: the gradients are complete in its order, and what the hook
+                              enqueues there is in order with its works; else NULL */
+  dt_dtype dtype;        /**< of the elements */
+  int32_t reserved;      /**< zero */
+} dt_bucket;
+
+/**
+ * Reduces buckets in a reducer's place, such as compressed or over some of the ranks. Called with
+ * stage 0 as soon as a bucket is full and all before it are launched. It may start an operation,
+ * give its work away in `out_work`, and is then called for that bucket with the next stage once
+ * the work is done, in dt_reducer_finish(), until it gives none. `data` must then hold the result,
+ * divided as the caller wants it. In each stage the buckets come in launch order, so operations of
+ * all ranks match.
+ *
+ * It runs on a thread inside dt_reducer_ready(), dt_reducer_unused() or dt_reducer_finish(), one
+ * call at a time, and calls no function of the reducer; an exception must not leave it. On GPUs it
+ * enqueues and does not wait: a work is done for it when `stream` waits for the work.
+ * @param user_data as given to dt_reducer_set_hook().
+ * @param bucket    the bucket; the same memory in every stage of a step.
+ * @param stage     0, 1, 2, ...
+ * @param out_work  NULL at first, which says that the result is in `data`.
+ * @return DT_OK; else the step fails on all ranks with this rank, status and dt_last_error(), and
+ *         the communicator breaks.
+ */
+typedef dt_status (*dt_bucket_hook)(void* user_data, const dt_bucket* bucket, int32_t stage,
+                                    dt_work** out_work);
+
+/**
+ * Has a hook reduce the buckets, the same on all ranks. A gradient that is missing at
+ * dt_reducer_finish() breaks the communicator then.
+ * @param reducer   the handle, made without wire, predivide and divide_by_users.
+ * @param hook      NULL: none, as at first.
+ * @param user_data given to it; borrowed until another hook is set and the reducer is gone.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a step, or with one of those options.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_set_hook(dt_reducer* reducer, dt_bucket_hook hook, void* user_data);
+
 /**
  * Says that this rank has no gradient for parameter `index` in this step, as one of a branch that
  * was not taken. It takes part with zeros, so that the average is that over all ranks. A parameter

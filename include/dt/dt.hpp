@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -190,6 +191,8 @@ class Handle {
 
   void close() noexcept { Destroy(std::exchange(handle_, nullptr)); }
   T* get_handle() const noexcept { return handle_; }
+  /** Gives the handle away. */
+  T* release() noexcept { return std::exchange(handle_, nullptr); }
 
  protected:
   Handle() noexcept = default;
@@ -960,14 +963,22 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   /** `gradient` NULL: it was written where grad() said. Else borrowed until finish(), on GPUs until
    * the stream of finish() has come to it. `stream` produces the gradient. */
   void ready(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
-    call(dt_reducer_ready, index, gradient, stream);
+    with_hook([&] { call(dt_reducer_ready, index, gradient, stream); });
+  }
+  /** hook(bucket, stage) reduces buckets in the reducer's place, see dt_bucket_hook, and gives what
+   * it has started, or an empty Work. What it throws comes out of ready(), unused() or finish(). */
+  void set_hook(std::function<Work(const dt_bucket&, int32_t)> hook) {
+    auto kept = std::make_unique<Hook>(Hook{std::move(hook), nullptr});
+    call(dt_reducer_set_hook, kept->function ? &Hook::run : nullptr,
+         static_cast<void*>(kept.get()));
+    hook_ = std::move(kept);
   }
   /** On: until it is off again, ready() adds to what the parameter has of this step, and completes
    * nothing. */
   void accumulate(bool on) { call(dt_reducer_accumulate, on ? 1 : 0); }
   /** This rank has none in this step. `gradient` receives the average if another rank has one. */
   void unused(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
-    call(dt_reducer_unused, index, gradient, stream);
+    with_hook([&] { call(dt_reducer_unused, index, gradient, stream); });
   }
   /** Whether any rank had a gradient for it in the last step. */
   bool used(int32_t index) const { return ask<int32_t>(dt_reducer_used, index) != 0; }
@@ -977,7 +988,9 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     call(dt_reducer_watch, index, data, bytes);
   }
   /** Ends the step. Collective. On GPUs `stream` waits, the caller does not. */
-  void finish(dt_stream stream = nullptr) { call(dt_reducer_finish, stream); }
+  void finish(dt_stream stream = nullptr) {
+    with_hook([&] { call(dt_reducer_finish, stream); });
+  }
   /** Scales the last step's gradients to a norm of at most `max_norm`; the norm of before. On GPUs
    * give `on_gpu`, an f32 of the GPU that receives it; then 0 is returned. */
   float clip_norm(double max_norm, double norm_type = 2, dt_stream stream = nullptr,
@@ -996,6 +1009,33 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     call(dt_reducer_stats, &statistics);
     return statistics;
   }
+
+ private:
+  struct Hook {
+    std::function<Work(const dt_bucket&, int32_t)> function;
+    std::exception_ptr thrown;
+
+    static dt_status run(void* self, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
+      auto& hook = *static_cast<Hook*>(self);
+      try {
+        *out_work = hook.function(*bucket, stage).release();
+        return DT_OK;
+      } catch (...) {
+        hook.thrown = std::current_exception();
+        return DT_ERR_INTERNAL;
+      }
+    }
+  };
+  template <class Function>
+  void with_hook(Function function) {
+    try {
+      function();
+    } catch (const Error&) {
+      if (hook_ == nullptr || hook_->thrown == nullptr) throw;
+      std::rethrow_exception(std::exchange(hook_->thrown, nullptr));
+    }
+  }
+  std::unique_ptr<Hook> hook_;  // its address stays when this object moves
 };
 
 /** Fields as in dt_sampler_options. */

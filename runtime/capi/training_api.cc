@@ -36,6 +36,39 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
   return read;
 }
 
+/// Of the caller's function, which gives the handle of a work away.
+training::Hook hook_of(dt_bucket_hook function, void* user_data) {
+  return [function, user_data](const training::HookBucket& bucket,
+                               int32_t stage) -> Result<training::HookWork> {
+    dt_bucket view = {};
+    view.struct_size = sizeof view;
+    view.index = bucket.index;
+    view.is_last = bucket.last ? 1 : 0;
+    view.param_count = static_cast<int32_t>(bucket.params.size());
+    view.params = bucket.params.data();
+    view.data = bucket.data;
+    view.count = bucket.count;
+    view.dtype = static_cast<dt_dtype>(bucket.dtype);
+    view.stream = reinterpret_cast<dt_stream>(bucket.stream);
+    dt_work* work = nullptr;
+    const dt_status status = function(user_data, &view, stage, &work);
+    if (status != DT_OK) {
+      dt_work_destroy(work);
+      const Code code =
+          status > DT_OK && status <= DT_ERR_INTERNAL ? static_cast<Code>(status) : Code::kInternal;
+      return Status(code,
+                    format("it returned %s (%d); this thread's last error is \"%s\"",
+                           dt_status_name(status), static_cast<int>(status), dt_last_error()));
+    }
+    if (work == nullptr) return training::HookWork{};
+    const Call call("the reducer's hook");
+    DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "*out_work"));
+    training::HookWork started{object->comm, object->work};
+    dt_work_destroy(work);
+    return started;
+  };
+}
+
 Status check_index(const Call& call, const ReducerObject& object, int32_t index) {
   if (index >= 0 && index < object.reducer->param_count()) return {};
   return call.invalid("index is %d; the reducer has parameters 0 to %d", index,
@@ -134,6 +167,15 @@ dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on) {
                       if (on != 0 && on != 1) return call.invalid("on is %d; give 0 or 1", on);
                       object->reducer->accumulate(on == 1);
                       return {};
+                    });
+}
+
+dt_status dt_reducer_set_hook(dt_reducer* reducer, dt_bucket_hook hook, void* user_data) {
+  return on_reducer("dt_reducer_set_hook", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      return object->reducer->set_hook(hook != nullptr ? hook_of(hook, user_data)
+                                                                       : training::Hook());
                     });
 }
 

@@ -123,6 +123,7 @@ Status mismatch(const Group& group, const Collective& collective, int64_t sequen
     text += format("%s%s%s: %s", text.empty() ? "" : ", ", member_text(group, rank).c_str(),
                    others > 0 ? format(" and %d more", others).c_str() : "",
                    describe(one.signature, one.count, one.name).c_str());
+    if (!one.withheld.empty()) text += " (" + one.withheld + ")";
   }
   if (votes.size() > listed) text += format(", and %zu other calls", votes.size() - listed);
   return failure(group, Code::kMismatch, collective, sequence, culprit,

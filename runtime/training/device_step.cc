@@ -67,6 +67,8 @@ DeviceStep::~DeviceStep() {
     });
   }
   if (scratch_ != nullptr) (void)runtime_->release(scratch_);
+  if (hooks_ended_ != nullptr) (void)runtime_->destroy_event(hooks_ended_);
+  if (hook_stream_ != nullptr) (void)runtime_->destroy_stream(hook_stream_);
 }
 
 Status DeviceStep::reserve(size_t buckets) {
@@ -126,48 +128,77 @@ Status DeviceStep::record(size_t bucket, cuda::Stream stream) {
 /// pointers and another in place. So the average of floating-point numbers is always a sum of
 /// scaled parts; scaled with the gather where there is one of everything, else by a pass over the
 /// bucket. The gather's factor is an f32, too coarse for f64.
-Status DeviceStep::attach(size_t bucket_index, BucketSteps given, backend::Collective* collective) {
+Result<std::shared_ptr<DeviceStep::Errand>> DeviceStep::errand_of(size_t bucket_index,
+                                                                  BucketSteps steps, Flat flat,
+                                                                  Dtype dtype) {
   Bucket& bucket = *buckets_[bucket_index];
-  DT_TRY(list_of(&bucket, given.outside, *collective));
-  if (is_floating(collective->dtype)) collective->op = ReduceOp::kSum;
+  DT_TRY(list_of(&bucket, steps.outside, flat.data, dtype));
   const auto errand = std::make_shared<Errand>();
   errand->runtime = runtime_;
   errand->kernels = kernels_;
   errand->list = bucket.list;
-  errand->data = collective->recv;
-  errand->count = collective->count;
-  errand->dtype = collective->dtype;
-  errand->scale_in_list =
-      given.all_outside && bucket.list != nullptr && collective->dtype != Dtype::kF64;
+  errand->data = flat.data;
+  errand->count = flat.count;
+  errand->dtype = dtype;
+  errand->scale_in_list = steps.all_outside && bucket.list != nullptr && dtype != Dtype::kF64;
+  errand->steps = std::move(steps);
+  return errand;
+}
+
+Status DeviceStep::attach(size_t bucket, BucketSteps given, backend::Collective* collective) {
+  if (is_floating(collective->dtype)) collective->op = ReduceOp::kSum;
   const bool scaled = is_floating(collective->dtype) && collective->count > 0;
   const bool before =
       !given.outside.empty() || !given.zeros.empty() || (scaled && given.before != 1);
   const bool behind = !given.outside.empty() || (scaled && given.behind != 1);
-  errand->steps = std::move(given);
+  DT_TRY_VALUE(const std::shared_ptr<Errand> errand,
+               errand_of(bucket, std::move(given), {collective->recv, collective->count},
+                         collective->dtype));
 
   const auto steps = std::make_shared<Steps>();
   steps->events = shared_from_this();
-  bucket.streams.with([&](const Streams& streams) {
+  buckets_[bucket]->streams.with([&](const Streams& streams) {
     for (const auto& [stream, event] : streams.used) steps->after.push_back(event);
   });
-  steps->began = times_.began(bucket_index);
-  steps->ended = times_.ended(bucket_index);
+  steps->began = times_.began(bucket);
+  steps->ended = times_.ended(bucket);
   if (before) steps->before = [errand](cuda::Stream stream) { return errand->gather(stream); };
   if (behind) steps->behind = [errand](cuda::Stream stream) { return errand->scatter(stream); };
   collective->steps = steps;
   return {};
 }
 
+Result<cuda::Stream> DeviceStep::begin_hook(size_t bucket, BucketSteps steps, Flat flat) {
+  if (hook_stream_ == nullptr) {
+    DT_TRY_VALUE(hook_stream_, runtime_->create_stream(cuda::StreamPriority::kHigh));
+    DT_TRY_VALUE(hooks_ended_, runtime_->create_event(/*timed=*/false));
+  }
+  const Dtype dtype = steps.dtype;
+  DT_TRY_VALUE(const std::shared_ptr<Errand> errand,
+               errand_of(bucket, std::move(steps), flat, dtype));
+  DT_TRY(wait_for_parts(bucket, hook_stream_));
+  DT_TRY(errand->gather(hook_stream_));
+  buckets_[bucket]->hooked = errand;
+  return hook_stream_;
+}
+
+Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
+  for (size_t b = 0; b < buckets; ++b) {
+    if (buckets_[b]->hooked != nullptr) DT_TRY(buckets_[b]->hooked->scatter(hook_stream_));
+  }
+  DT_TRY(runtime_->record(hooks_ended_, hook_stream_));
+  return runtime_->wait(stream, hooks_ended_);
+}
+
 Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,
-                           const backend::Collective& collective) {
-  if (is_integer(collective.dtype) || outside == bucket->outside) return {};
+                           const void* flat, Dtype dtype) {
+  if (is_integer(dtype) || outside == bucket->outside) return {};
   std::shared_ptr<kernels::TensorList> list;
   if (!outside.empty()) {
     std::vector<kernels::Tensor> tensors;
     for (const OutsideGradient& each : outside) {
-      const int64_t bytes =
-          static_cast<const char*>(each.slot) - static_cast<const char*>(collective.recv);
-      tensors.push_back({each.data, each.count, bytes / dtype_bytes(collective.dtype)});
+      const int64_t bytes = static_cast<const char*>(each.slot) - static_cast<const char*>(flat);
+      tensors.push_back({each.data, each.count, bytes / dtype_bytes(dtype)});
     }
     DT_TRY_VALUE(list, kernels_->prepare(tensors));
   }
@@ -183,6 +214,7 @@ void DeviceStep::end_step() {
       for (const auto& [stream, event] : streams.used) streams.spare.push_back(event);
       streams.used.clear();
     });
+    bucket->hooked = nullptr;
   }
   // Operations that are done have let go of theirs.
   std::erase_if(old_lists_, [](const auto& list) { return list.use_count() == 1; });

@@ -74,6 +74,16 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// Completes the allreduce of a full bucket, which is `collective` so far. May synchronise where
   /// `outside` is not what it was in the last step. One thread at a time.
   Status attach(size_t bucket, BucketSteps steps, backend::Collective* collective);
+  /// What is reduced.
+  struct Flat {
+    void* data = nullptr;
+    int64_t count = 0;
+  };
+  /// Brings the gradients of a full bucket together for a hook, in the order of the stream that it
+  /// gives, one for the whole step. May synchronise as attach(). One thread at a time.
+  Result<cuda::Stream> begin_hook(size_t bucket, BucketSteps steps, Flat flat);
+  /// Brings the results where they are wanted, and makes `stream` wait for that.
+  Status end_hooks(size_t buckets, cuda::Stream stream);
   /// data[i] *= factor of floating-point numbers.
   Status multiply(void* data, Dtype dtype, int64_t count, double factor, cuda::Stream stream) {
     return kernels_->multiply(data, dtype, count, factor, stream);
@@ -101,6 +111,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   StepTimes& times() { return times_; }
 
  private:
+  /// What `before` and `behind` of one operation work on.
+  struct Errand;
   struct Streams {
     std::vector<std::pair<cuda::Stream, cuda::Event>> used;  // in this step
     std::vector<cuda::Event> spare;
@@ -109,13 +121,14 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
     Guarded<Streams> streams;
     std::vector<OutsideGradient> outside;  // that the list is of
     std::shared_ptr<kernels::TensorList> list;
+    std::shared_ptr<const Errand> hooked;  // of this step
   };
-  /// What `before` and `behind` of one operation work on.
-  struct Errand;
   struct Steps;
 
-  Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,
-                 const backend::Collective& collective);
+  Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside, const void* flat,
+                 Dtype dtype);
+  Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
+                                            Dtype dtype);
   Status list_results(std::vector<Results> results);
 
   const std::shared_ptr<cuda::Runtime> runtime_;
@@ -124,6 +137,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   // Of earlier steps, which the GPU may still be in. Released here and not with the operation,
   // since that may synchronise, which the device thread must not.
   std::vector<std::shared_ptr<kernels::TensorList>> old_lists_;
+  cuda::Stream hook_stream_ = nullptr;
+  cuda::Event hooks_ended_ = nullptr;
   // Of clip().
   std::vector<Results> results_;
   std::vector<std::shared_ptr<kernels::TensorList>> result_lists_;

@@ -43,6 +43,12 @@ Reducer::~Reducer() {
 
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
 bool Reducer::idle() {
+  for (const auto& bucket : buckets_) {
+    const auto& [comm, work] = bucket->hooked;
+    if (work != nullptr && !comm->backend().wait(*work, Wait{Deadline::after_ms(kLastStepMs)})) {
+      return false;
+    }
+  }
   if (last_work_ == nullptr) return true;
   if (device_ == nullptr) return last_work_->done();
   const Wait wait{Deadline::after_ms(kLastStepMs)};
@@ -63,9 +69,8 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
 
 Status Reducer::launch(bool all) {
   const Status status = launch_in_order(all);
-  if (status.ok() || device_ == nullptr) return status;
-  comm_->backend().fail(status);  // else the others would wait for this rank
-  return comm_->broken();
+  if (status.ok() || (device_ == nullptr && !hook_)) return status;
+  return fail_everywhere(status);
 }
 
 Status Reducer::launch_in_order(bool all) {
@@ -81,6 +86,7 @@ Status Reducer::launch_in_order(bool all) {
 }
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
+  if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
   Collective collective;
   collective.kind = Kind::kAllreduce;
   const bool avg = !options_.sum && !options_.divide_by_users &&
@@ -92,8 +98,8 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   collective.count = bucket.count;
   collective.name = format("bucket %zu", next_bucket_);
   if (device_ != nullptr) {
-    if (!full) return missing_on_device();
-    DT_TRY(attach_steps(bucket, &collective));
+    if (!full) return missing_and_broken();
+    DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), &collective));
   } else if (!full) {
     collective.withheld = std::make_shared<const std::string>(missing_in(bucket));
   }
@@ -110,11 +116,11 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
 
 /// What travels as another dtype comes from and goes to the places in the bucket that has the
 /// gradients' own, or outside.
-Status Reducer::attach_steps(const Bucket& bucket, Collective* collective) {
+BucketSteps Reducer::steps_around(const Bucket& bucket, bool avg) const {
   BucketSteps steps;
   steps.dtype = bucket.dtype;
   steps.before = factor_before(bucket.dtype);
-  if (collective->op == ReduceOp::kAvg && is_floating(bucket.dtype)) {
+  if (avg && is_floating(bucket.dtype)) {
     steps.before = 1.0 / comm_->size();
   } else if (!options_.divide_by_users) {
     steps.behind = factor_behind(static_cast<size_t>(bucket.params[0]));
@@ -135,7 +141,7 @@ Status Reducer::attach_steps(const Bucket& bucket, Collective* collective) {
       steps.outside.push_back({slot.copied_from, slot.data, count});
     }
   }
-  return device_->attach(next_bucket_, std::move(steps), collective);
+  return steps;
 }
 
 std::string Reducer::missing_in(const Bucket& bucket) const {
@@ -156,7 +162,7 @@ std::string Reducer::missing_in(const Bucket& bucket) const {
   return text;
 }
 
-Status Reducer::missing_on_device() const {
+Status Reducer::missing_and_broken() const {
   std::string text;
   for (const auto& bucket : buckets_) {
     if (bucket->pending.load(std::memory_order_acquire) == 0) continue;
@@ -194,7 +200,9 @@ Status Reducer::finish(cuda::Stream stream) {
   (void)launch(/*all=*/true);
   const int64_t began_waiting_ns = monotonic_ns();
   const Status agreed = options_.find_unused ? agree_on_used() : Status();
-  Status status = device_ != nullptr ? order_buckets(stream) : wait_buckets();
+  Status status = hook_                ? end_hooks(stream)
+                  : device_ != nullptr ? order_buckets(stream)
+                                       : wait_buckets();
   if (status.ok()) status = agreed;
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
@@ -252,6 +260,7 @@ void Reducer::count_step(int64_t began_waiting_ns) {
   int64_t communication_ns = 0;
   int64_t end_ns = 0;  // of the buckets so far; works complete in launch order
   for (const auto& bucket : buckets_) {
+    if (bucket->work == nullptr) continue;  // a hook's, done at once
     const int64_t done_ns = bucket->work->completed_ns();
     communication_ns += std::max<int64_t>(done_ns - std::max(bucket->launched_ns, end_ns), 0);
     end_ns = std::max(end_ns, done_ns);
@@ -314,6 +323,7 @@ void Reducer::end_step() {
   }
   for (const auto& bucket : buckets_) {
     bucket->work = nullptr;
+    bucket->hooked = {};
     bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);
   }
   if (device_ != nullptr) device_->times().begin_step();

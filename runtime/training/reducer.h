@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/dtype.h"
@@ -16,6 +17,7 @@
 #include "training/device_step.h"
 #include "training/digester.h"
 #include "training/equality.h"
+#include "training/hook.h"
 
 namespace dt::training {
 
@@ -84,6 +86,8 @@ class Reducer {
   int32_t param_count() const { return static_cast<int32_t>(params_.size()); }
   /// Where gradient `index` lies in its bucket.
   void* grad(int32_t index);
+  /// Between steps. Empty: none.
+  Status set_hook(Hook hook);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
   /// On: until it is off again, ready() adds to what the parameter has and completes nothing.
@@ -128,6 +132,7 @@ class Reducer {
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
     int64_t launched_ns = 0;
+    HookWork hooked;  // of the last call of the hook
   };
 
   Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> params,
@@ -160,12 +165,16 @@ class Reducer {
   Status launch(bool all);
   Status launch_in_order(bool all);
   Status launch_bucket(Bucket& bucket, bool full);
-  Status attach_steps(const Bucket& bucket, backend::Collective* collective);
   /// What a gradient is multiplied with before the sum, and its result after that.
   double factor_before(Dtype dtype) const;
   double factor_behind(size_t index) const;
+  BucketSteps steps_around(const Bucket& bucket, bool avg) const;
+  Status fail_everywhere(const Status& status);
+  Status launch_hook(Bucket& bucket);
+  Status call_hook(Bucket& bucket, int32_t stage);
+  Status end_hooks(cuda::Stream stream);
   std::string missing_in(const Bucket& bucket) const;
-  Status missing_on_device() const;
+  Status missing_and_broken() const;
   Status wait_buckets();
   Status order_buckets(cuda::Stream stream);
   void give_results();
@@ -202,6 +211,11 @@ class Reducer {
   size_t next_bucket_ = 0;  // under launching_
   Status broken_;           // under launching_: the first failed submission of this step
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
+
+  Hook hook_;
+  cuda::Stream hook_stream_ = nullptr;          // of this step
+  std::shared_ptr<backend::Work> failing_;      // of fail_everywhere()
+  std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory
   int64_t step_bytes_ = 0;              // of all gradients

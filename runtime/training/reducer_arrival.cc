@@ -31,6 +31,12 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
   const bool accumulating = accumulating_.load(std::memory_order_relaxed);
   DT_TRY(comm_->check_ungrouped(call));
   if (device_ != nullptr) DT_TRY(check_on_device(param, index, grad, stream));
+  if (inside_hook_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+    return Status(Code::kInvalidState,
+                  std::string(call) +
+                      ": called by the reducer's own hook, which would wait for "
+                      "itself");
+  }
   {
     std::lock_guard lock(slot.mutex);
     if (slot.arrived.load(std::memory_order_relaxed)) {

@@ -15,6 +15,7 @@ double Reducer::factor_before(Dtype dtype) const {
 
 /// Of floating-point gradients that are summed; else 1.
 double Reducer::factor_behind(size_t index) const {
+  if (hook_) return 1;
   if (!is_floating(params_[index].dtype)) return 1;
   const double undone = options_.predivide > 0 ? options_.predivide : 1;
   if (options_.sum) return undone;

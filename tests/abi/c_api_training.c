@@ -101,6 +101,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_unused(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_used(h, 0, &value));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_accumulate(h, 1));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_set_hook(h, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_watch(h, 0, &value, 4));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_rebuild(h, &value));
@@ -111,7 +112,31 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   EXPECT(pointer == (void*)f->comm && value == 77);
 }
 
+static dt_status double_bucket(void* calls, const dt_bucket* bucket, int32_t stage,
+                               dt_work** out_work) {
+  ++*(int32_t*)calls;
+  if (stage > 0 || *out_work != NULL || bucket->params == NULL) return DT_ERR_INTERNAL;
+  if (bucket->dtype != DT_F64) return DT_OK;
+  for (int64_t i = 0; i < 2; ++i) ((double*)bucket->data)[i] *= 2;
+  return DT_OK;
+}
+
+static void check_hook(const fixture* f) {
+  dt_reducer* reducer = NULL;
+  int32_t calls = 0;
+  float one[3] = {1, 2, 3};
+  double other[2] = {1, 2};
+  OK(dt_reducer_create(f->comm, params, 2, NULL, &reducer));
+  OK(dt_reducer_set_hook(reducer, double_bucket, &calls));
+  OK(dt_reducer_ready(reducer, 0, one, NULL));
+  OK(dt_reducer_ready(reducer, 1, other, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  EXPECT(calls == 2 && (int)one[1] == 2 && (int)other[1] == 4);
+  dt_reducer_destroy(reducer);
+}
+
 void test_reducer(const fixture* f) {
+  check_hook(f);
   check_create(f);
   dt_reducer_options options;
   dt_reducer* reducer = NULL;

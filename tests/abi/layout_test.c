@@ -98,6 +98,18 @@ DT_FIELD(dt_param, name, 8, 8);
 DT_FIELD(dt_param, dtype, 16, 4);
 DT_FIELD(dt_param, uses, 20, 4);
 
+DT_SIZE(dt_bucket, 56);
+DT_FIELD(dt_bucket, struct_size, 0, 4);
+DT_FIELD(dt_bucket, index, 4, 4);
+DT_FIELD(dt_bucket, is_last, 8, 4);
+DT_FIELD(dt_bucket, param_count, 12, 4);
+DT_FIELD(dt_bucket, params, 16, 8);
+DT_FIELD(dt_bucket, data, 24, 8);
+DT_FIELD(dt_bucket, count, 32, 8);
+DT_FIELD(dt_bucket, stream, 40, 8);
+DT_FIELD(dt_bucket, dtype, 48, 4);
+DT_FIELD(dt_bucket, reserved, 52, 4);
+
 DT_SIZE(dt_reducer_options, 48);
 DT_FIELD(dt_reducer_options, struct_size, 0, 4);
 DT_FIELD(dt_reducer_options, sum, 4, 4);

@@ -73,6 +73,7 @@ struct Model {
   std::vector<dt_param> params;
   dt_reducer_options options;
   bool views = false;  ///< gradients in place where a rank wants that
+  int hook = 0;        ///< 0: none
 
   explicit Model(unsigned seed) {
     Draws draws{seed};
@@ -86,6 +87,12 @@ struct Model {
     if (draws.one_in(3)) options.predivide = 4;
     options.wire = static_cast<dt_wire>(draws.below(3));
     views = draws.one_in(2);
+    if (draws.one_in(4)) {
+      hook = 1 + draws.below(3);
+      options.divide_by_users = 0;
+      options.predivide = 0;
+      options.wire = DT_WIRE_SAME;
+    }
     const bool mixed = draws.one_in(2);
     for (int i = draws.below(9); i >= 0; --i) {
       constexpr dt_dtype kTypes[] = {DT_F32, DT_F64, DT_BF16, DT_I32};
@@ -141,6 +148,22 @@ double part(int step, int rank, size_t param, int64_t i) {
   return static_cast<double>((step * 5 + rank * 3 + static_cast<int64_t>(param) * 7 + i) % 4);
 }
 
+/// What a reducer would do, as hooks: in one call, with a work, and with one more that changes
+/// nothing.
+struct BucketHook {
+  dt_comm* comm = nullptr;
+  const Model* model = nullptr;
+
+  static dt_status run(void* self, const dt_bucket* bucket, int32_t stage, dt_work** out_work) {
+    const auto& hook = *static_cast<const BucketHook*>(self);
+    if (bucket->struct_size != sizeof *bucket || bucket->param_count < 1) return DT_ERR_INTERNAL;
+    if (stage > (hook.model->hook == 3 ? 1 : 0)) return DT_OK;
+    const dt_reduce_op op = stage == 1 ? DT_MAX : hook.model->options.sum != 0 ? DT_SUM : DT_AVG;
+    return dt_allreduce(hook.comm, bucket->data, bucket->data, bucket->count, bucket->dtype, op,
+                        bucket->stream, hook.model->hook == 1 ? nullptr : out_work);
+  }
+};
+
 class Trainer {
  public:
   Trainer(const Rank& rank, unsigned seed) : rank_(rank), seed_(seed), model_(seed) {}
@@ -149,8 +172,10 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   dt_status create() {
-    return dt_reducer_create(rank_.world, model_.params.data(), static_cast<int32_t>(model_.size()),
-                             &model_.options, &reducer_);
+    RANK_TRY(dt_reducer_create(rank_.world, model_.params.data(),
+                               static_cast<int32_t>(model_.size()), &model_.options, &reducer_));
+    hook_ = {rank_.world, &model_};
+    return model_.hook == 0 ? DT_OK : dt_reducer_set_hook(reducer_, &BucketHook::run, &hook_);
   }
 
   dt_status step(int number) {
@@ -266,6 +291,7 @@ class Trainer {
   const unsigned seed_;
   const Model model_;
   dt_reducer* reducer_ = nullptr;
+  BucketHook hook_;
   std::vector<std::vector<Array>> arrays_;  // by parameter, of this step
   std::vector<void*> results_;              // by parameter
   std::vector<bool> begun_;

@@ -31,12 +31,13 @@ from ._comm import BatchGradientSums, BatchMoments, Comm
 from ._store import Store, StoreServer
 from ._job import Job
 from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
+from ._hook import Bucket
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
 from ._raw import Buffer
 
 __all__ = [
-    "AbortedError", "BatchGradientSums", "BatchMoments", "Buffer", "Combine", "Comm",
+    "AbortedError", "BatchGradientSums", "BatchMoments", "Bucket", "Buffer", "Combine", "Comm",
     "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
     "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",

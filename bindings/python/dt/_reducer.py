@@ -9,7 +9,8 @@ import weakref
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import _raw
-from ._errors import invalid, invalid_state
+from ._errors import Error, invalid, invalid_state
+from ._hook import Hook, HookCalls
 from ._interruptible import interruptible
 from ._memory import Gradient
 from ._types import Dtype, DtypeLike, Handle, Unpacker, pack, stream_number
@@ -96,6 +97,7 @@ class Reducer:
         self._borrowed_before: List[Any] = []  # a GPU may still be copying back to those
         self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
+        self._hook: Optional[HookCalls] = None
 
     def grad(self, index: int) -> Gradient:
         """Memory where gradient `index` is to be written, so that nothing is copied."""
@@ -120,6 +122,30 @@ class Reducer:
         stream: CUDA stream that produces it; ignored over host memory
         """
         self._arrive("ready", index, gradient, stream)
+
+    def set_hook(self, hook: Optional[Hook]) -> None:
+        """Has a function reduce the buckets, the same on all ranks; between steps. None: no longer.
+
+        hook(bucket, stage) is called with stage 0 as soon as a bucket is full. It may give the Work of an
+        operation that it has started, and is then called with the next stage once that is done, in
+        finish(), until it gives None; bucket.data then holds the result. It runs on a thread inside
+        ready(), unused() or finish(), and calls no method of the reducer. What it raises comes out of
+        that call; other ranks get a MismatchError that names this one.
+        """
+        calls = None if hook is None else HookCalls(hook, self._on_gpu)
+        with self._lock:
+            _raw.reducer_set_hook(self._handle, 0 if calls is None else _raw.hook_function(),
+                                  0 if calls is None else id(calls))
+            self._hook = calls
+
+    def _hooked(self, call: Any, *args: Any) -> None:
+        try:
+            call(self._handle, *args)
+        except Error:
+            if self._hook is not None and self._hook.error is not None:
+                error, self._hook.error = self._hook.error, None
+                raise error from None
+            raise
 
     def accumulate(self, on: bool) -> None:
         """Turns accumulation on or off, for steps of several backward passes.
@@ -150,7 +176,7 @@ class Reducer:
         arrive = _raw.reducer_ready if call == "ready" else _raw.reducer_unused
         if gradient is None:
             with self._lock:
-                arrive(self._handle, index, 0, stream_number(stream))
+                self._hooked(arrive, index, 0, stream_number(stream))
             return
         address, count, dtype, on_gpu, keep = _raw.buffer(gradient, True, f"Reducer.{call}: gradient")
         if 0 <= index < len(self._params):
@@ -165,7 +191,7 @@ class Reducer:
             address = 256  # some arrays without elements have no address, and 0 means grad()'s
         with self._lock:
             self._borrowed.append(keep)
-            arrive(self._handle, index, address, stream_number(stream))
+            self._hooked(arrive, index, address, stream_number(stream))
 
     def watch(self, index: int, parameter: Any) -> None:
         """Has finish() compare parameter `index` itself between ranks, as often as the setting
@@ -201,7 +227,9 @@ class Reducer:
 
     def _finish(self, stream: Any) -> None:
         with self._lock:
-            _raw.reducer_finish(self._handle, stream_number(stream))
+            self._hooked(_raw.reducer_finish, stream_number(stream))
+            if self._hook is not None and not self._on_gpu:
+                self._hook.keeps.clear()
             self._borrowed_before = self._borrowed if self._on_gpu else []
             self._borrowed = []
 

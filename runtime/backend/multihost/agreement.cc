@@ -69,6 +69,7 @@ Status disagreement(const Roster& roster, collective::Kind kind, int64_t sequenc
                    collective::describe(call_of(statement).first, statement.said.count,
                                         get_text(statement.name))
                        .c_str());
+    if (withholds(statement)) text += " (" + get_text(statement.withheld) + ")";
   }
   if (listed > kListedMax) text += format(", and %zu other calls", listed - kListedMax);
   return roster.failure(Code::kMismatch, kind, sequence, culprit != nullptr ? culprit->rank : -1,

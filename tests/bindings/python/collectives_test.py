@@ -382,6 +382,38 @@ class Reducers(unittest.TestCase):
                 dt.Reducer(comm, [dt.Param(1)], dt.ReducerOptions(predivide=-1))
         run_ranks(2, body)
 
+    def test_a_function_reduces_the_buckets(self):
+        def body(_, comm):
+            with dt.Reducer(comm, [dt.Param(4, name="w"), dt.Param(2)]) as reducer:
+                calls = []
+
+                def doubled(bucket, stage):
+                    calls.append((bucket.index, bucket.last, bucket.params, stage))
+                    if stage == 1:
+                        return None
+                    view = memoryview(bucket.data)
+                    for i in range(len(view)):
+                        view[i] *= 2
+                    del view
+                    return comm.allreduce_async(bucket.data)
+
+                reducer.set_hook(doubled)
+                weight, bias = array.array("f", [1] * 4), array.array("f", [comm.rank] * 2)
+                reducer.ready(1, bias)
+                reducer.ready(0, weight)
+                reducer.finish()
+                self.assertEqual((list(weight), list(bias)), ([4] * 4, [2] * 2))
+                self.assertEqual(calls, [(0, True, (1, 0), 0), (0, True, (1, 0), 1)])
+
+                def refused(bucket, stage):
+                    raise KeyError(repr(bucket))
+
+                reducer.set_hook(refused)
+                reducer.ready(1, bias)
+                with self.assertRaisesRegex(KeyError, "<dt.Bucket 0 of 2 parameters"):
+                    reducer.ready(0, weight)
+        run_ranks(2, body)
+
     def test_the_sum_in_place_and_a_new_plan(self):
         def body(_, comm):
             reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],

@@ -144,6 +144,43 @@ TEST_CASE("reducer on GPUs: averages over ranks and users, divided before, as an
   }
 }
 
+TEST_CASE("reducer on GPUs: a hook reduces the buckets in the order of its stream") {
+  for (const char* const backend : {"nccl", "staged"}) {
+    for (const Mode mode : {Mode::kPointers, Mode::kInPlace, Mode::kMixed}) {
+      CAPTURE(backend);
+      CAPTURE(static_cast<int>(mode));
+      run_on_gpus({backend, 3}, [mode](GpuRank& rank) {
+        Trainer trainer(&rank,
+                        params_of({{Dtype::kF32, 300},
+                                   {Dtype::kF32, 900},
+                                   {Dtype::kF64, 7},
+                                   {Dtype::kF32, 40},
+                                   {Dtype::kI32, 100}}),
+                        small_buckets(true, false), mode);
+        const auto hook = [&](const training::HookBucket& bucket,
+                              int32_t stage) -> Result<training::HookWork> {
+          if (stage == 2) return training::HookWork{};
+          backend::Collective collective;
+          collective.kind = backend::Kind::kAllreduce;
+          collective.dtype = bucket.dtype;
+          collective.op = stage == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+          collective.send = collective.recv = bucket.data;
+          collective.count = bucket.count;
+          collective.stream = bucket.stream;
+          training::HookWork started{rank.comm, rank.comm->new_work()};
+          DT_TRY(rank.comm->submit(collective, started.work));
+          return started;
+        };
+        rank.expect_ok(trainer.reducer().set_hook(hook), "set_hook");
+        const std::vector<cuda::Stream> streams = {rank.new_stream(), rank.new_stream()};
+        for (int64_t step = 0; step < 4; ++step) trainer.step(step, streams);
+        rank.meet();
+        trainer.drop_reducer();
+      });
+    }
+  }
+}
+
 TEST_CASE("reducer on GPUs: a norm that is not finite scales nothing, and others are refused") {
   run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
     auto made =

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets that a hook reduces.
+#include "training/reducer.h"
+
+namespace dt::training {
+
+Status Reducer::set_hook(Hook hook) {
+  if (begun_.load(std::memory_order_acquire)) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_set_hook: inside a step; call it after dt_reducer_finish");
+  }
+  if (hook && (options_.wire || options_.predivide > 0 || options_.divide_by_users)) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_set_hook: the reducer was made with wire, predivide or "
+                  "divide_by_users, which a hook would have to do; make it without");
+  }
+  hook_ = std::move(hook);
+  return {};
+}
+
+/// Under launching_.
+Status Reducer::launch_hook(Bucket& bucket) {
+  if (device_ != nullptr) {
+    DT_TRY_VALUE(hook_stream_, device_->begin_hook(next_bucket_, steps_around(bucket, false),
+                                                   {bucket.data, bucket.count}));
+  }
+  bucket.launched_ns = monotonic_ns();
+  DT_TRY(call_hook(bucket, 0));
+  bucket.work = bucket.hooked.work;
+  return {};
+}
+
+/// All ranks call it for the same buckets and stages in the same order: what it issues matches.
+Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
+  const auto at = std::find_if(buckets_.begin(), buckets_.end(),
+                               [&](const auto& each) { return each.get() == &bucket; });
+  HookBucket view;
+  view.index = static_cast<int32_t>(at - buckets_.begin());
+  view.last = at + 1 == buckets_.end();
+  view.params = bucket.params;
+  view.data = bucket.data;
+  view.count = bucket.count;
+  view.dtype = bucket.dtype;
+  view.stream = hook_stream_;
+  bucket.hooked = {};
+  inside_hook_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  auto started = hook_(view, stage);
+  inside_hook_.store({}, std::memory_order_relaxed);
+  if (started.ok()) {
+    bucket.hooked = std::move(started).value();
+    return {};
+  }
+  if (const Status broken = comm_->broken(); !broken.ok()) return broken;
+  ErrorInfo info = started.status().info();
+  info.rank = comm_->world_rank(comm_->rank());
+  info.message =
+      format("reducer on comm \"%s\": the hook failed on rank %d, bucket %d, stage %d: %s",
+             comm_->name().c_str(), info.rank, view.index, stage, info.message.c_str());
+  return Status(std::move(info));
+}
+
+/// Else the others would wait for this rank. In host memory it issues what matches nothing, with
+/// the reason: the next operation of any other rank then fails on all.
+Status Reducer::fail_everywhere(const Status& status) {
+  if (device_ != nullptr) {
+    comm_->backend().fail(status);
+    return comm_->broken();
+  }
+  if (const Status broken = comm_->broken(); !broken.ok()) return broken;
+  if (failing_ != nullptr) return status;
+  backend::Collective refusal;
+  refusal.kind = backend::Kind::kBarrier;
+  refusal.dtype = Dtype::kU8;
+  refusal.name = "failed step";
+  refusal.withheld = std::make_shared<const std::string>(status.message());
+  failing_ = comm_->new_work();
+  if (!comm_->submit(refusal, failing_).ok()) failing_ = nullptr;
+  return status;
+}
+
+/// Waits for every work, also after a failure: their memory is in use until they are done.
+Status Reducer::end_hooks(cuda::Stream stream) {
+  Status first = broken_;
+  bool more = true;
+  for (int32_t stage = 1; more; ++stage) {
+    more = false;
+    for (const auto& bucket : buckets_) {
+      const HookWork started = bucket->hooked;
+      if (started.work == nullptr) continue;
+      if (device_ == nullptr) {
+        started.comm->backend().wait(*started.work, Wait{});
+      } else if (first.ok()) {
+        first = started.comm->backend().wait_stream(*started.work, hook_stream_);
+      }
+      if (first.ok()) first = started.work->status();
+      if (!first.ok()) continue;
+      first = call_hook(*bucket, stage);
+      more = more || bucket->hooked.work != nullptr;
+      if (!first.ok()) first = fail_everywhere(first);
+    }
+  }
+  if (failing_ != nullptr) {
+    comm_->backend().wait(*failing_, Wait{});
+    failing_ = nullptr;
+  }
+  if (!first.ok()) return first;
+  return device_ != nullptr ? device_->end_hooks(buckets_.size(), stream) : Status();
+}
+
+}  // namespace dt::training

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hooks that fail, and what they may not do. That they work: steps_test.cc.
+#include <dt/dt.hpp>
+#include <stdexcept>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+constexpr dt_param kHooked[] = {{3, "weight", DT_F32, 0}, {5, "bias", DT_F32, 0}};
+
+struct Place {
+  Rank rank;
+  dt_reducer* reducer = nullptr;
+  std::string own;  // of its own call's error
+};
+
+dt_status fail_on_one(void* place, const dt_bucket* bucket, int32_t, dt_work** out_work) {
+  const auto& at = *static_cast<const Place*>(place);
+  if (at.rank.rank == 1) return dt_comm_rank(nullptr, nullptr);
+  return dt_allreduce(at.rank.world, bucket->data, bucket->data, bucket->count, bucket->dtype,
+                      DT_SUM, nullptr, out_work);
+}
+
+dt_status call_ready(void* place, const dt_bucket*, int32_t, dt_work**) {
+  auto& at = *static_cast<Place*>(place);
+  if (dt_reducer_ready(at.reducer, 0, nullptr, nullptr) != DT_ERR_INVALID_STATE) return DT_OK;
+  at.own = dt_last_error();
+  return DT_OK;
+}
+
+}  // namespace
+
+TEST_CASE("hook: one that fails on one rank ends the step on all, and names it") {
+  for (const std::vector<int>& hosts : std::vector<std::vector<int>>{{0, 0, 0}, {0, 1, 1}}) {
+    CAPTURE(hosts.back());
+    const auto body = [](const Rank& rank) -> dt_status {
+      Place place{rank, nullptr, ""};
+      RANK_TRY(dt_reducer_create(rank.world, kHooked, 2, nullptr, &place.reducer));
+      RANK_TRY(dt_reducer_set_hook(place.reducer, fail_on_one, &place));
+      dt_status status = DT_OK;
+      for (int32_t i = 0; i < 2 && status == DT_OK; ++i) {
+        status = dt_reducer_ready(place.reducer, i, nullptr, nullptr);
+      }
+      const dt_status end = dt_reducer_finish(place.reducer, nullptr);
+      dt_reducer_destroy(place.reducer);
+      return end;
+    };
+    const auto outcomes = run_ranks(3, body, {}, [&](int rank) -> Settings {
+      return {{"job.host_id", "host" + std::to_string(hosts[static_cast<size_t>(rank)])}};
+    });
+    for (int r = 0; r < 3; ++r) {
+      const Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      CHECK(outcome.status == (r == 1 ? DT_ERR_INVALID_ARGUMENT : DT_ERR_MISMATCH));
+      CHECK_MESSAGE(contains(outcome.message.c_str(),
+                             "the hook failed on rank 1, bucket 0, stage 0: it returned"),
+                    outcome.message);
+    }
+  }
+}
+
+TEST_CASE("hook: a gradient that is missing breaks the communicator, and is named on all ranks") {
+  const auto outcomes = run_ranks(2, [](const Rank& rank) -> dt_status {
+    Place place{rank, nullptr, ""};
+    place.rank.rank = 0;  // the hook works on all
+    RANK_TRY(dt_reducer_create(rank.world, kHooked, 2, nullptr, &place.reducer));
+    RANK_TRY(dt_reducer_set_hook(place.reducer, fail_on_one, &place));
+    RANK_TRY(dt_reducer_ready(place.reducer, 1, nullptr, nullptr));
+    if (rank.rank == 0) RANK_TRY(dt_reducer_ready(place.reducer, 0, nullptr, nullptr));
+    const Outcome outcome = outcome_of(dt_reducer_finish(place.reducer, nullptr));
+    dt_reducer_destroy(place.reducer);
+    return contains(outcome.message.c_str(), "no gradient for #0 \"weight\"") ? DT_ERR_MISMATCH
+                                                                              : outcome.status;
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK_MESSAGE(outcome.status == DT_ERR_MISMATCH, outcome.message);
+  }
+}
+
+TEST_CASE("hook: what it may not call, when it may be set, and with which options") {
+  require_all_ok(run_ranks(1, [](const Rank& rank) -> dt_status {
+    Place place{rank, nullptr, ""};
+    RANK_TRY(dt_reducer_create(rank.world, kHooked, 2, nullptr, &place.reducer));
+    RANK_TRY(dt_reducer_set_hook(place.reducer, call_ready, &place));
+    RANK_TRY(dt_reducer_ready(place.reducer, 0, nullptr, nullptr));
+    const bool inside =
+        dt_reducer_set_hook(place.reducer, nullptr, nullptr) == DT_ERR_INVALID_STATE;
+    RANK_TRY(dt_reducer_ready(place.reducer, 1, nullptr, nullptr));
+    RANK_TRY(dt_reducer_finish(place.reducer, nullptr));
+    const bool refused = contains(place.own.c_str(), "called by the reducer's own hook");
+    RANK_TRY(dt_reducer_set_hook(place.reducer, nullptr, nullptr));
+    RANK_TRY(dt_reducer_ready(place.reducer, 0, nullptr, nullptr));
+    RANK_TRY(dt_reducer_ready(place.reducer, 1, nullptr, nullptr));
+    RANK_TRY(dt_reducer_finish(place.reducer, nullptr));
+    dt_reducer_destroy(place.reducer);
+    dt_reducer_options options;
+    dt_reducer_options_init(&options);
+    options.wire = DT_WIRE_BF16;
+    RANK_TRY(dt_reducer_create(rank.world, kHooked, 2, &options, &place.reducer));
+    const bool other =
+        dt_reducer_set_hook(place.reducer, call_ready, &place) == DT_ERR_INVALID_STATE &&
+        contains(dt_last_error(), "made with wire");
+    dt_reducer_destroy(place.reducer);
+    return inside && refused && other ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("hook: in C++ a function, whose exception comes out of the call that ran it") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    dt_comm* same = nullptr;
+    RANK_TRY(dt_comm_split(rank.world, 0, rank.rank, &same));
+    dt::Comm comm(same);
+    dt::Reducer reducer(comm, {{4, DT_F32, "weight"}});
+    int calls = 0;
+    reducer.set_hook([&](const dt_bucket& bucket, int32_t stage) -> dt::Work {
+      ++calls;
+      if (stage == 1) return dt::Work(nullptr);
+      if (calls == 3) throw std::runtime_error("no more");
+      return comm.allreduce_async(dt::View(bucket.data, bucket.count, bucket.dtype));
+    });
+    dt::Reducer moved = std::move(reducer);
+    float weight[] = {1, 2, 3, static_cast<float>(rank.rank)};
+    moved.ready(0, weight);
+    moved.finish();
+    if (calls != 2 || weight[2] != 6 || weight[3] != 1) return DT_ERR_INTERNAL;
+    try {
+      moved.ready(0, weight);
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what()) == "no more" ? DT_OK : DT_ERR_INTERNAL;
+    }
+    return DT_ERR_INTERNAL;
+  }));
+}
