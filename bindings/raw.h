@@ -440,6 +440,11 @@ inline bool reducer_used(int64_t reducer, int32_t index) {
   detail::check(dt_reducer_used(handle<dt_reducer>(reducer), index, &used));
   return used != 0;
 }
+inline int32_t reducer_active(int64_t reducer) {
+  int32_t ranks = 0;
+  detail::check(dt_reducer_active(handle<dt_reducer>(reducer), &ranks));
+  return ranks;
+}
 /** `data` 0: it is no longer watched. */
 inline void reducer_watch(int64_t reducer, int32_t index, int64_t data, int64_t bytes) {
   detail::check(dt_reducer_watch(handle<dt_reducer>(reducer), index, memory(data), bytes));

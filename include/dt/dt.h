@@ -1740,6 +1740,19 @@ DT_API dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* gra
 DT_API dt_status dt_reducer_used(dt_reducer* reducer, int32_t index, int32_t* out_used);
 
 /**
+ * How many ranks had a gradient at all in the last finished step: for ranks with different numbers
+ * of batches. One that has run out goes on with dt_reducer_finish() alone, so that the others do
+ * not wait for it, and applies the same results; all leave the loop in the step that has 0. With
+ * divide_by_users averages are over the ranks that still had batches.
+ * @param reducer   the handle.
+ * @param out_ranks in [0, size of the communicator]; all before the first step.
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_active(dt_reducer* reducer, int32_t* out_ranks);
+
+/**
  * Has dt_reducer_finish() compare a parameter between ranks, by its XXH64 hash: in the reducer's
  * first step and in each step whose number is a multiple of reducer.check_steps. Where that is 0,
  * as by default, nothing is compared. All ranks watch the same parameters.

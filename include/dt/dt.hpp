@@ -982,6 +982,8 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
   /** Whether any rank had a gradient for it in the last step. */
   bool used(int32_t index) const { return ask<int32_t>(dt_reducer_used, index) != 0; }
+  /** Ranks that had a gradient at all in the last step; 0: all have run out of batches. */
+  int32_t active() const { return ask<int32_t>(dt_reducer_active); }
   /** finish() compares these bytes of parameter `index` between ranks, as often as
    * reducer.check_steps says; NULL: no longer. Borrowed. */
   void watch(int32_t index, const void* data, int64_t bytes) {

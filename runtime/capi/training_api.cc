@@ -200,6 +200,16 @@ dt_status dt_reducer_used(dt_reducer* reducer, int32_t index, int32_t* out_used)
                     });
 }
 
+dt_status dt_reducer_active(dt_reducer* reducer, int32_t* out_ranks) {
+  return on_reducer("dt_reducer_active", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(call.not_null(out_ranks, "out_ranks"));
+                      DT_TRY_VALUE(*out_ranks, object->reducer->active());
+                      return {};
+                    });
+}
+
 dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data, int64_t bytes) {
   return on_reducer("dt_reducer_watch", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {

@@ -101,6 +101,8 @@ class Reducer {
   /// most `max_norm`, and writes the norm of before to `norm`, on GPUs one of the GPU; may be null.
   /// Not finite: nothing is scaled.
   Status clip_norm(double max_norm, double norm_type, cuda::Stream stream, float* norm);
+  /// Ranks that had a gradient at all in the last step; with find_unused.
+  Result<int32_t> active() const;
   /// finish() compares these bytes between ranks every options.check_steps steps; null: no longer.
   void watch(int32_t index, const void* data, int64_t bytes);
   /// Collective. True: pointers of grad() changed.
@@ -219,7 +221,8 @@ class Reducer {
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory
   int64_t step_bytes_ = 0;              // of all gradients
-  std::vector<int32_t> users_;          // by parameter: ranks that had one in the last step
+  // Ranks that had a gradient in the last step, by parameter, then of any parameter.
+  std::vector<int32_t> users_;
 
   bool asked_to_rebuild_ = false;  // the one automatic rebuild was decided
 

@@ -21,6 +21,15 @@ Result<bool> Reducer::used(int32_t index) const {
                 "used");
 }
 
+Result<int32_t> Reducer::active() const {
+  if (!options_.find_unused) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_active: the reducer was not made with find_unused, so every rank has "
+                  "all gradients in each step");
+  }
+  return users_.empty() ? comm_->size() : users_.back();
+}
+
 Status Reducer::take_rest_as_unused(cuda::Stream stream) {
   if (arrived_.load(std::memory_order_acquire) == param_count()) return {};
   for (int32_t index = 0; index < param_count(); ++index) {
@@ -32,15 +41,17 @@ Status Reducer::take_rest_as_unused(cuda::Stream stream) {
 
 /// Over GPUs beside the buckets, in host memory: this waits for the other ranks, and not for GPUs.
 Status Reducer::agree_on_used() {
-  users_.resize(params_.size());
-  for (size_t i = 0; i < slots_.size(); ++i) users_[i] = slots_[i].unused ? 0 : 1;
+  users_.assign(params_.size() + 1, 0);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].unused) users_[i] = users_.back() = 1;
+  }
   backend::Collective collective;
   collective.kind = backend::Kind::kAllreduce;
   collective.dtype = Dtype::kI32;
   collective.op = ReduceOp::kSum;
   collective.send = users_.data();
   collective.recv = users_.data();
-  collective.count = param_count();
+  collective.count = static_cast<int64_t>(users_.size());
   collective.name = "used parameters";
   return comm_->run_on_host(collective);
 }

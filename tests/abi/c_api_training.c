@@ -91,6 +91,9 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
   REFUSES("out_used", dt_reducer_used(reducer, 0, NULL));
+  REFUSES("out_ranks", dt_reducer_active(reducer, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_active(reducer, &value));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_active(h, &value));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_unused(reducer, 0, NULL, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_used(reducer, 0, &value));
   REFUSES("out_statistics", dt_reducer_stats(reducer, NULL));

@@ -362,6 +362,44 @@ TEST_CASE("steps: what cannot be done while gradients accumulate") {
   }));
 }
 
+TEST_CASE("steps: ranks with different numbers of batches stop together, with equal results") {
+  for (const int32_t by_users : {0, 1}) {
+    CAPTURE(by_users);
+    require_all_ok(run_ranks(3, [by_users](const Rank& rank) -> dt_status {
+      const dt_param params[] = {{3, "weight", DT_F32, 0}};
+      dt_reducer_options options;
+      dt_reducer_options_init(&options);
+      options.find_unused = 1;
+      options.divide_by_users = by_users;
+      dt_reducer* reducer = nullptr;
+      RANK_TRY(dt_reducer_create(rank.world, params, 1, &options, &reducer));
+      int32_t active = 0;
+      RANK_TRY(dt_reducer_active(reducer, &active));
+      if (active != 3) return DT_ERR_INTERNAL;
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        float sum = 0;
+        int steps = 0;
+        for (;; ++steps) {
+          float gradient[] = {6, 6, 6};
+          if (steps < 1 + 2 * rank.rank) {  // 1, 3 and 5 batches
+            RANK_TRY(dt_reducer_ready(reducer, 0, gradient, nullptr));
+          } else {
+            RANK_TRY(dt_reducer_unused(reducer, 0, gradient, nullptr));
+          }
+          RANK_TRY(dt_reducer_finish(reducer, nullptr));
+          RANK_TRY(dt_reducer_active(reducer, &active));
+          if (active == 0) break;
+          if (active != (steps < 1 ? 3 : steps < 3 ? 2 : 1)) return DT_ERR_INTERNAL;
+          sum += gradient[2];
+        }
+        if (steps != 5 || sum != (by_users != 0 ? 30 : 18)) return DT_ERR_INTERNAL;
+      }
+      dt_reducer_destroy(reducer);
+      return DT_OK;
+    }));
+  }
+}
+
 TEST_CASE(
     "steps: the norm over all parameters is at most the limit, with the same bits everywhere") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {

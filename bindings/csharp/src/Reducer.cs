@@ -200,6 +200,10 @@ namespace Dt
         /// <summary>Whether any rank had a gradient for a parameter in the last step.</summary>
         public bool Used(int index) => Raw.Native.reducer_used(this, index);
 
+        /// <summary>How many ranks had a gradient at all in the last step. A rank that has run out of
+        /// batches goes on with Finish alone, and all stop at 0. Needs FindUnused.</summary>
+        public int Active => Raw.Native.reducer_active(this);
+
         void Arrive(string name, int index, Tensor gradient, IntPtr stream)
         {
             if (gradient.IsNone)

@@ -172,6 +172,14 @@ class Reducer:
         with self._lock:
             return bool(_raw.reducer_used(self._handle, index))
 
+    def active(self) -> int:
+        """How many ranks had a gradient at all in the last step; needs ReducerOptions.find_unused.
+
+        A rank that has run out of batches goes on with finish() alone, and all stop at 0.
+        """
+        with self._lock:
+            return int(_raw.reducer_active(self._handle))
+
     def _arrive(self, call: str, index: int, gradient: Any, stream: Any) -> None:
         arrive = _raw.reducer_ready if call == "ready" else _raw.reducer_unused
         if gradient is None:

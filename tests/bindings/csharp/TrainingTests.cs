@@ -130,6 +130,7 @@ static class TrainingTests
                 Suite.Equal(3f, one[1], "used by one");
                 Suite.Equal(true, reducer.Used(1), "used");
                 Suite.Equal(false, reducer.Used(2), "used by nobody");
+                Suite.Equal(2, reducer.Active, "ranks with gradients");
             }
         }
     }

@@ -345,6 +345,7 @@ class Reducers(unittest.TestCase):
                     reducer.finish()  # nobody has the third
                     self.assertEqual((list(both), list(one)), ([6] * 4, [3] * 2))
                     self.assertEqual([reducer.used(i) for i in range(3)], [True, True, False])
+                    self.assertEqual(reducer.active(), 2)
                     one = array.array("f", [6] * 2)
         run_ranks(2, body)
 

@@ -157,6 +157,16 @@ public final class Reducer extends Handle {
   }
 
   /**
+   * How many ranks had a gradient at all in the last step. A rank that has run out of batches goes
+   * on with {@link #finish()} alone, and all stop at 0. Needs {@link ReducerOptions#withUnused}.
+   *
+   * @return ranks
+   */
+  public int active() {
+    return call(Raw::reducer_active);
+  }
+
+  /**
    * Says that a gradient is complete. It is kept, and belongs to dt, until {@link #finish()}
    * has returned normally.
    *

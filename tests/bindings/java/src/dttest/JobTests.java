@@ -163,6 +163,7 @@ final class JobTests {
         equal(one.get(0), 3f);
         that(reducer.used(1), "used by one");
         that(!reducer.used(2), "used by nobody");
+        equal(reducer.active(), 2);
       }
     }
   }
