@@ -427,6 +427,23 @@ inline void reducer_set_hook(int64_t reducer, int64_t function, int64_t data) {
                                     reinterpret_cast<dt_bucket_hook>(memory(function)),
                                     memory(data)));
 }
+/** Rank, start_step, min_compression as the bits of a double, no_error_feedback, cold_start, seed,
+ * then the rows of all parameters. */
+inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.rank = static_cast<int32_t>(packed.number());
+  options.start_step = packed.number();
+  const int64_t min_compression = packed.number();
+  memcpy(&options.min_compression, &min_compression, sizeof min_compression);
+  options.no_error_feedback = static_cast<int32_t>(packed.number());
+  options.cold_start = static_cast<int32_t>(packed.number());
+  options.seed = static_cast<uint64_t>(packed.number());
+  std::vector<int64_t> rows;
+  while (packed.more()) rows.push_back(packed.number());
+  detail::check(dt_reducer_power_sgd(handle<dt_reducer>(reducer), rows.data(), &options));
+}
 inline void reducer_accumulate(int64_t reducer, bool on) {
   detail::check(dt_reducer_accumulate(handle<dt_reducer>(reducer), on ? 1 : 0));
 }

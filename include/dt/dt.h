@@ -1705,6 +1705,45 @@ typedef dt_status (*dt_bucket_hook)(void* user_data, const dt_bucket* bucket, in
  */
 DT_API dt_status dt_reducer_set_hook(dt_reducer* reducer, dt_bucket_hook hook, void* user_data);
 
+/** How gradients are compressed by PowerSGD. Zero is the default of every field. */
+typedef struct dt_power_sgd_options {
+  uint32_t struct_size;   /**< set by the *_init() function */
+  int32_t rank;           /**< columns of the two matrices that travel, in [1, 64]; 0: 1 */
+  int64_t start_step;     /**< steps before it are averaged as they are, such as 1000 */
+  double min_compression; /**< a matrix of n x m is compressed where n m is at least this many times
+                                  (n + m) rank; 0: 2 */
+  int32_t
+      no_error_feedback; /**< 1: what a step leaves out is forgotten, and not added to the next */
+  int32_t cold_start;    /**< 1: each step begins with random matrices, and not with the last */
+  uint64_t seed;         /**< of the random matrices */
+} dt_power_sgd_options;
+
+/** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
+static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+}
+
+/**
+ * Has gradients travel as products of two thin matrices (PowerSGD), for slow networks. A hook of
+ * dt's: it takes the place of one, and dt_reducer_set_hook() with NULL ends it. The same call on all
+ * ranks. Matrices of DT_F32 are compressed where that gains; results are the same on all ranks, but
+ * are not the averages.
+ * @param reducer the handle, made without sum, wire, predivide and divide_by_users; over host
+ *                memory.
+ * @param rows    [parameters of the reducer], borrowed during the call: the rows of each as a matrix
+ *                of rows by count / rows; 0 or 1: it is none.
+ * @param options NULL: defaults.
+ * @return DT_OK; DT_ERR_UNSUPPORTED on GPUs; DT_ERR_INVALID_STATE inside a step, or with one of those
+ *         options; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @cost memory as large as the gradients that are compressed; in a step for each about 4 rank passes
+ *       over it.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
+                                      const dt_power_sgd_options* options);
+
 /**
  * Says that this rank has no gradient for parameter `index` in this step, as one of a branch that
  * was not taken. It takes part with zeros, so that the average is that over all ranks. A parameter

@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -927,6 +928,16 @@ struct ReducerOptions {
   double predivide = 0;
 };
 
+/** Fields as in dt_power_sgd_options; zero is the default of each. */
+struct PowerSgdOptions {
+  int32_t rank = 0;
+  int64_t start_step = 0;
+  double min_compression = 0;
+  bool no_error_feedback = false;
+  bool cold_start = false;
+  uint64_t seed = 0;
+};
+
 /** Gradients reduced in buckets while the backward pass runs. */
 class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
  public:
@@ -934,6 +945,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   /** Collective over `comm`. */
   Reducer(const Comm& comm, const std::vector<Param>& params,
           const ReducerOptions& options = ReducerOptions()) {
+    param_count_ = params.size();
     std::vector<dt_param> c_params;
     c_params.reserve(params.size());
     for (const Param& param : params) {
@@ -972,6 +984,22 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     call(dt_reducer_set_hook, kept->function ? &Hook::run : nullptr,
          static_cast<void*>(kept.get()));
     hook_ = std::move(kept);
+  }
+  /** Compresses gradients by PowerSGD. `rows`: of each parameter as a matrix; 0: it is none. */
+  void power_sgd(const std::vector<int64_t>& rows,
+                 const PowerSgdOptions& options = PowerSgdOptions()) {
+    dt_power_sgd_options c_options;
+    dt_power_sgd_options_init(&c_options);
+    c_options.rank = options.rank;
+    c_options.start_step = options.start_step;
+    c_options.min_compression = options.min_compression;
+    c_options.no_error_feedback = options.no_error_feedback ? 1 : 0;
+    c_options.cold_start = options.cold_start ? 1 : 0;
+    c_options.seed = options.seed;
+    if (rows.size() != param_count_) {
+      throw std::invalid_argument("Reducer::power_sgd: give as many rows as there are parameters");
+    }
+    call(dt_reducer_power_sgd, rows.data(), &c_options);
   }
   /** On: until it is off again, ready() adds to what the parameter has of this step, and completes
    * nothing. */
@@ -1037,6 +1065,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
       std::rethrow_exception(std::exchange(hook_->thrown, nullptr));
     }
   }
+  std::size_t param_count_ = 0;
   std::unique_ptr<Hook> hook_;  // its address stays when this object moves
 };
 

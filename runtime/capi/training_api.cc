@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "capi/operation.h"
 
@@ -9,6 +10,7 @@ namespace dt::capi {
 namespace {
 
 constexpr int32_t kMaxParams = 1 << 20;
+constexpr int32_t kMaxPowerSgdRank = 64;
 
 Result<std::vector<training::Param>> read_params(const Call& call, const dt_param* params,
                                                  int32_t count) {
@@ -177,6 +179,35 @@ dt_status dt_reducer_set_hook(dt_reducer* reducer, dt_bucket_hook hook, void* us
                       return object->reducer->set_hook(hook != nullptr ? hook_of(hook, user_data)
                                                                        : training::Hook());
                     });
+}
+
+dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
+                               const dt_power_sgd_options* options) {
+  return on_reducer(
+      "dt_reducer_power_sgd", reducer, [&](const Call& call, const ReducerPtr& object) -> Status {
+        DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+        DT_TRY(call.not_null(rows, "rows"));
+        dt_power_sgd_options asked;
+        DT_TRY(read_options(call, options, "options", "dt_power_sgd_options_init", &asked));
+        if (asked.rank < 0 || asked.rank > kMaxPowerSgdRank) {
+          return call.invalid("options->rank is %d; it must be in [0, %d]", asked.rank,
+                              kMaxPowerSgdRank);
+        }
+        if (asked.start_step < 0) return call.invalid("options->start_step is negative");
+        if (!(asked.min_compression >= 0)) {
+          return call.invalid("options->min_compression is %g; it must be positive, or 0",
+                              asked.min_compression);
+        }
+        training::PowerSgd::Options chosen;
+        if (asked.rank > 0) chosen.rank = asked.rank;
+        if (asked.min_compression > 0) chosen.min_compression = asked.min_compression;
+        chosen.start_step = asked.start_step;
+        chosen.warm_start = asked.cold_start == 0;
+        chosen.error_feedback = asked.no_error_feedback == 0;
+        chosen.seed = asked.seed;
+        return object->reducer->compress(
+            std::span(rows, static_cast<size_t>(object->reducer->param_count())), chosen);
+      });
 }
 
 dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "training/digester.h"
 #include "training/equality.h"
 #include "training/hook.h"
+#include "training/power_sgd.h"
 
 namespace dt::training {
 
@@ -88,6 +90,8 @@ class Reducer {
   void* grad(int32_t index);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
+  /// Likewise, over host memory. `rows`: of each parameter as a matrix.
+  Status compress(std::span<const int64_t> rows, const PowerSgd::Options& options);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
   /// On: until it is off again, ready() adds to what the parameter has and completes nothing.

@@ -8,7 +8,7 @@
 namespace dt::training {
 namespace {
 
-constexpr double kTiny = 1e-6;  // beside the norm, as PyTorch has it
+constexpr double kBesideNorm = 1e-6;  // beside the norm, as PyTorch has it
 constexpr int64_t kBlock = 256;
 
 /// function(x) for each element, as doubles.
@@ -70,7 +70,7 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
     total = std::pow(total, 1 / norm_type);
   }
   if (norm != nullptr) *norm = static_cast<float>(total);
-  const double factor = max_norm / (total + kTiny);
+  const double factor = max_norm / (total + kBesideNorm);
   if (!std::isfinite(total) || !(factor < 1)) return {};
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Param& param = params_[i];
@@ -91,7 +91,7 @@ Status Reducer::clip_on_device(float max_norm, cuda::Stream stream, float* norm)
     if (same == results.end()) same = results.insert(same, {param.dtype, {}});
     same->tensors.push_back({slots_[i].result, param.count, 0});
   }
-  return device_->clip(std::move(results), max_norm, static_cast<float>(kTiny), norm, stream);
+  return device_->clip(std::move(results), max_norm, static_cast<float>(kBesideNorm), norm, stream);
 }
 
 }  // namespace dt::training

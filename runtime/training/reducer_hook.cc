@@ -18,6 +18,37 @@ Status Reducer::set_hook(Hook hook) {
   return {};
 }
 
+Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options& options) {
+  if (device_ != nullptr) {
+    return Status(Code::kUnsupported,
+                  "dt_reducer_power_sgd on comm \"" + comm_->name() +
+                      "\": PowerSGD works over host memory only; on GPUs write it as a hook "
+                      "(dt_reducer_set_hook)");
+  }
+  if (options_.sum) {
+    return Status(Code::kInvalidState,
+                  "dt_reducer_power_sgd: the reducer sums, and PowerSGD averages; make it without "
+                  "sum");
+  }
+  std::vector<PowerSgd::Matrix> matrices;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const bool whole = rows[i] > 0 && params_[i].count % rows[i] == 0;
+    if (rows[i] != 0 && !whole) {
+      return Status(
+          Code::kInvalidArgument,
+          format("dt_reducer_power_sgd: rows[%zu] is %lld, which does not divide the %lld "
+                 "elements of \"%s\"",
+                 i, static_cast<long long>(rows[i]), static_cast<long long>(params_[i].count),
+                 params_[i].name.c_str()));
+    }
+    const int64_t n = std::max<int64_t>(rows[i], 1);
+    matrices.push_back({n, params_[i].count / n});
+  }
+  const auto state = std::make_shared<PowerSgd>(comm_, std::move(matrices), options);
+  return set_hook(
+      [state](const HookBucket& bucket, int32_t stage) { return state->run(bucket, stage); });
+}
+
 /// Under launching_.
 Status Reducer::launch_hook(Bucket& bucket) {
   if (device_ != nullptr) {

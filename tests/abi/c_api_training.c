@@ -124,6 +124,39 @@ static dt_status double_bucket(void* calls, const dt_bucket* bucket, int32_t sta
   return DT_OK;
 }
 
+static void check_power_sgd(const fixture* f) {
+  dt_param matrix = {64, "matrix", DT_F32, 0};
+  dt_reducer* reducer = NULL;
+  int64_t rows = 8;
+  float data[64];
+  OK(dt_reducer_create(f->comm, &matrix, 1, NULL, &reducer));
+  dt_power_sgd_options options;
+  memset(&options, 0, sizeof options);
+  REFUSES("options", dt_reducer_power_sgd(reducer, &rows, &options));
+  dt_power_sgd_options_init(&options);
+  options.rank = 65;
+  REFUSES("rank", dt_reducer_power_sgd(reducer, &rows, &options));
+  options.rank = 0;
+  options.start_step = -1;
+  REFUSES("start_step", dt_reducer_power_sgd(reducer, &rows, &options));
+  options.start_step = 0;
+  options.min_compression = (double)NAN;
+  REFUSES("min_compression", dt_reducer_power_sgd(reducer, &rows, &options));
+  REFUSES("rows", dt_reducer_power_sgd(reducer, NULL, NULL));
+  rows = 7;
+  REFUSES("rows[0]", dt_reducer_power_sgd(reducer, &rows, NULL));
+  rows = 8;
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_power_sgd(h, &rows, NULL));
+  OK(dt_reducer_power_sgd(reducer, &rows, NULL));
+  for (int i = 0; i < 64; ++i) data[i] = (float)((i / 8 + 1) * (i % 8 - 3)); /* of rank 1 */
+  OK(dt_reducer_ready(reducer, 0, data, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  for (int i = 0; i < 64; ++i) {
+    EXPECT(fabsf(data[i] - (float)((i / 8 + 1) * (i % 8 - 3))) < 1e-3F);
+  }
+  dt_reducer_destroy(reducer);
+}
+
 static void check_hook(const fixture* f) {
   dt_reducer* reducer = NULL;
   int32_t calls = 0;
@@ -140,6 +173,7 @@ static void check_hook(const fixture* f) {
 
 void test_reducer(const fixture* f) {
   check_hook(f);
+  check_power_sgd(f);
   check_create(f);
   dt_reducer_options options;
   dt_reducer* reducer = NULL;

@@ -185,6 +185,28 @@ namespace Dt
         /// the last pass, which adds once more.</summary>
         public void Accumulate(bool on) => Raw.Native.reducer_accumulate(this, on);
 
+        /// <summary>Has gradients travel as products of two matrices of rank columns (PowerSGD), the same
+        /// on all ranks, over host memory. rows: of each parameter as a matrix; 0: it is none. Steps
+        /// before startStep are averaged as they are; matrices are compressed by minCompression at
+        /// least.</summary>
+        public void PowerSgd(long[] rows, int rank = 1, long startStep = 0, double minCompression = 2,
+            bool errorFeedback = true, bool warmStart = true, long seed = 0)
+        {
+            if (rows == null || rows.Length != parameters.Length)
+                throw DtException.InvalidArgument("PowerSgd: rows are not as many as the " + parameters.Length +
+                    " parameters; give one each");
+            Packer packer = new Packer();
+            packer.AddNumber(rank);
+            packer.AddNumber(startStep);
+            packer.AddNumber(BitConverter.DoubleToInt64Bits(minCompression));
+            packer.AddNumber(errorFeedback ? 0 : 1);
+            packer.AddNumber(warmStart ? 0 : 1);
+            packer.AddNumber(seed);
+            foreach (long each in rows) packer.AddNumber(each);
+            byte[] packed = packer.Take();
+            Raw.Native.reducer_power_sgd(this, packed, packed.Length);
+        }
+
         /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused
         /// at <see cref="Finish"/> counts as unused. The average is where <see cref="Gradient"/> says,

@@ -138,6 +138,23 @@ class Reducer:
                                   0 if calls is None else id(calls))
             self._hook = calls
 
+    def power_sgd(self, rows: Sequence[int], *, rank: int = 1, start_step: int = 0, min_compression: float = 2,
+                  error_feedback: bool = True, warm_start: bool = True, seed: int = 0) -> None:
+        """Has gradients travel as products of two matrices of `rank` columns (PowerSGD), the same on all
+        ranks, over host memory; set_hook(None) ends it.
+
+        rows: of each parameter as a matrix; 0: it is none
+        start_step: steps before it are averaged as they are
+        min_compression: matrices are compressed by at least that
+        """
+        if len(rows) != len(self._params):
+            raise invalid(f"Reducer.power_sgd: {len(rows)} rows for {len(self._params)} parameters; give one each")
+        ratio = struct.unpack("q", struct.pack("d", min_compression))[0]
+        with self._lock:
+            _raw.reducer_power_sgd(self._handle, pack(
+                [rank, start_step, ratio, not error_feedback, not warm_start, seed, *map(int, rows)]))
+            self._hook = None
+
     def _hooked(self, call: Any, *args: Any) -> None:
         try:
             call(self._handle, *args)

@@ -19,6 +19,7 @@ static class TrainingTests
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
         Suite.Add("training: passes and parts are summed", () => Ranks.Run(2, Accumulated));
         Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
+        Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
@@ -174,6 +175,22 @@ static class TrainingTests
         }
         Suite.Throws<DtInvalidArgumentException>(
             () => new Reducer(each.world, parameters, new ReducerOptions { Predivide = -1 }), "predivide");
+    }
+
+    static void Compressed(Ranks each)
+    {
+        using (Reducer reducer = new Reducer(each.world, new[] { new Param(64), new Param(3) }))
+        {
+            reducer.PowerSgd(new long[] { 8, 0 });
+            float[] matrix = new float[64];
+            for (int i = 0; i < 64; ++i) matrix[i] = (i / 8 + 1) * (i % 8 - 3) * (each.rank + 1);
+            reducer.Ready(0, matrix);
+            reducer.Ready(1, new float[3]);
+            reducer.Finish();
+            for (int i = 0; i < 64; ++i)
+                Suite.Check(Math.Abs(matrix[i] - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
+            Suite.Throws<DtInvalidArgumentException>(() => reducer.PowerSgd(new long[] { 8 }), "rows", "2 parameters");
+        }
     }
 
     static void SumsAndMissing()

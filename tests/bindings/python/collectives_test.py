@@ -415,6 +415,22 @@ class Reducers(unittest.TestCase):
                     reducer.ready(0, weight)
         run_ranks(2, body)
 
+    def test_power_sgd(self):
+        def body(_, comm):
+            with dt.Reducer(comm, [dt.Param(64), dt.Param(3)]) as reducer:
+                reducer.power_sgd([8, 0], rank=1, seed=7)
+                matrix = array.array("f", [(i // 8 + 1) * (i % 8 - 3) * (comm.rank + 1) for i in range(64)])
+                reducer.ready(0, matrix)
+                reducer.ready(1, array.array("f", [comm.rank] * 3))
+                reducer.finish()
+                for i in range(64):
+                    self.assertAlmostEqual(matrix[i], (i // 8 + 1) * (i % 8 - 3) * 1.5, 3)
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "1 rows for 2 parameters"):
+                    reducer.power_sgd([8])
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "rank is 65"):
+                    reducer.power_sgd([8, 0], rank=65)
+        run_ranks(2, body)
+
     def test_the_sum_in_place_and_a_new_plan(self):
         def body(_, comm):
             reducer = dt.Reducer(comm, [dt.Param(4), dt.Param(300)],

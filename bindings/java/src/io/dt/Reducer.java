@@ -125,6 +125,28 @@ public final class Reducer extends Handle {
   }
 
   /**
+   * Has gradients travel as products of two thin matrices, the same on all ranks, over host memory.
+   *
+   * @param rows of each parameter as a matrix; 0: it is none
+   * @param options how
+   */
+  public void powerSgd(long[] rows, PowerSgd options) {
+    String method = "Reducer.powerSgd";
+    if (Checks.notNull(method, "rows", rows).length != params.size()) {
+      throw Checks.refused(
+          method, "rows", "has " + rows.length + " numbers for " + params.size() + " parameters",
+          "give one each");
+    }
+    Checks.notNull(method, "options", options);
+    Packing packing = new Packing().add(options.rank()).add(options.startStep());
+    packing.add(Double.doubleToRawLongBits(options.minCompression()));
+    packing.add(options.errorFeedback() ? 0 : 1).add(options.warmStart() ? 0 : 1);
+    packing.add(options.seed());
+    for (long each : rows) packing.add(each);
+    run(number -> Raw.reducer_power_sgd(number, packing.take()));
+  }
+
+  /**
    * Says that this rank has no gradient for a parameter in this step; it takes part with zeros.
    * Needs {@link ReducerOptions#withUnused}. What is neither ready nor unused at {@link #finish()}
    * counts as unused. The average is where {@link #gradient} says, or zeros.

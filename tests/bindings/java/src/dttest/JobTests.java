@@ -24,6 +24,7 @@ import io.dt.MismatchException;
 import io.dt.OperationKind;
 import io.dt.OperationStatistics;
 import io.dt.Param;
+import io.dt.PowerSgd;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.ReducerStatistics;
@@ -58,6 +59,7 @@ final class JobTests {
         Ranks.run(3, (job, world) -> reduce(world, true)));
     test("passes and parts are summed", () -> Ranks.run(2, (job, world) -> accumulate(world)));
     test("the wire, users and the norm", () -> Ranks.run(2, (job, world) -> norm(world)));
+    test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -217,6 +219,25 @@ final class JobTests {
     ReducerOptions wrong = ReducerOptions.DEFAULT.withPredivide(-1);
     thrown(
         InvalidArgumentException.class, () -> new Reducer(world, params, wrong), "predivide");
+  }
+
+  private static void powerSgd(Comm world) throws Exception {
+    List<Param> params =
+        List.of(new Param("p0", 64, DataType.F32), new Param("p1", 3, DataType.F32));
+    try (Reducer reducer = new Reducer(world, params)) {
+      reducer.powerSgd(new long[] {8, 0}, new PowerSgd(1));
+      FloatBuffer matrix = floats(64);
+      for (int i = 0; i < 64; i++) matrix.put(i, (i / 8 + 1) * (i % 8 - 3) * (world.rank() + 1));
+      reducer.ready(0, Tensor.of(matrix));
+      reducer.ready(1, Tensor.of(floats(3)));
+      reducer.finish();
+      for (int i = 0; i < 64; i++) {
+        that(Math.abs(matrix.get(i) - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
+      }
+      thrown(
+          InvalidArgumentException.class,
+          () -> reducer.powerSgd(new long[] {8}, new PowerSgd(1)), "1 numbers for 2 parameters");
+    }
   }
 
   private static void reduce(Comm world, boolean inPlace) {

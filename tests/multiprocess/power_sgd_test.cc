@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// PowerSGD: what travels, that the errors come back, and equal results everywhere.
+#include <cmath>
+#include <numeric>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+constexpr int64_t kRows = 40;
+constexpr int64_t kColumns = 60;
+constexpr int64_t kElements = kRows * kColumns;
+
+/// Rank `rank`'s gradient in any step: of many singular values.
+float given(int rank, int64_t i) {
+  const auto x = static_cast<double>(i % kColumns + 1);
+  const auto y = static_cast<double>(i / kColumns + 1);
+  return static_cast<float>(std::sin(x * y * 0.1 + rank) + 0.3 * x - y * rank * 0.01);
+}
+
+struct Sums {
+  double error = 0;  ///< of the sum of all steps' results, relative
+  double first = 0;  ///< of the first step's result
+};
+
+dt_status train(const Rank& rank, const dt_power_sgd_options& options, int steps, Sums* out) {
+  const dt_param params[] = {
+      {kElements, "matrix", DT_F32, 0}, {7, "vector", DT_F32, 0}, {kElements, "other", DT_F64, 0}};
+  const int64_t rows[] = {kRows, 0, kRows};
+  dt_reducer* reducer = nullptr;
+  RANK_TRY(dt_reducer_create(rank.world, params, 3, nullptr, &reducer));
+  RANK_TRY(dt_reducer_power_sgd(reducer, rows, &options));
+  std::vector<double> sum(kElements);
+  std::vector<double> right(kElements);
+  for (int r = 0; r < rank.world_size; ++r) {
+    for (int64_t i = 0; i < kElements; ++i) {
+      right[static_cast<size_t>(i)] +=
+          static_cast<double>(given(r, i)) / static_cast<double>(rank.world_size);
+    }
+  }
+  const auto error_of = [&](int count) {
+    double squares = 0;
+    double all = 0;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      squares += std::pow(sum[i] / count - right[i], 2);
+      all += right[i] * right[i];
+    }
+    return std::sqrt(squares / all);
+  };
+  for (int step = 0; step < steps; ++step) {
+    std::vector<float> matrix(kElements);
+    std::vector<double> other(kElements, rank.rank);
+    std::vector<float> vector(7, static_cast<float>(rank.rank));
+    for (int64_t i = 0; i < kElements; ++i) matrix[static_cast<size_t>(i)] = given(rank.rank, i);
+    RANK_TRY(dt_reducer_ready(reducer, 2, other.data(), nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 1, vector.data(), nullptr));
+    RANK_TRY(dt_reducer_ready(reducer, 0, matrix.data(), nullptr));
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    const double mean = (rank.world_size - 1) / 2.0;
+    if (std::abs(static_cast<double>(vector[6]) - mean) > 1e-6 || other[5] != mean) {
+      return DT_ERR_INTERNAL;
+    }
+    RANK_TRY(dt_check_equal(rank.world, matrix.data(), kElements * 4, "matrix", nullptr));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(matrix[i]);
+    if (step == 0) out->first = error_of(1);
+  }
+  out->error = error_of(steps);
+  dt_reducer_destroy(reducer);
+  return DT_OK;
+}
+
+std::vector<Sums> run(const std::vector<int>& hosts, const dt_power_sgd_options& options,
+                      int steps) {
+  std::vector<Sums> sums(hosts.size());
+  require_all_ok(run_ranks(
+      static_cast<int>(hosts.size()),
+      [&](const Rank& rank) -> dt_status {
+        return train(rank, options, steps, &sums[static_cast<size_t>(rank.rank)]);
+      },
+      {},
+      [&](int rank) -> Settings {
+        return {{"job.host_id", "host" + std::to_string(hosts[static_cast<size_t>(rank)])}};
+      }));
+  return sums;
+}
+
+}  // namespace
+
+TEST_CASE("PowerSGD: what steps leave out comes back, results are equal on all ranks") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.rank = 2;
+  for (const std::vector<int>& hosts : std::vector<std::vector<int>>{{0}, {0, 0, 0}, {0, 1, 1}}) {
+    CAPTURE(hosts.size());
+    CAPTURE(hosts.back());
+    const Sums sums = run(hosts, options, 200)[0];
+    CHECK(sums.first > 0.02);
+    CHECK(sums.error < 0.3 * sums.first);
+  }
+}
+
+TEST_CASE("PowerSGD: without error feedback the same part is left out again, from cold or warm") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.rank = 2;
+  options.no_error_feedback = 1;
+  const Sums forgotten = run({0, 0}, options, 20)[0];
+  CHECK(forgotten.error > 0.02);
+  options.no_error_feedback = 0;
+  options.cold_start = 1;
+  options.seed = 5;
+  CHECK(run({0, 0}, options, 200)[0].error < 0.5 * forgotten.error);
+}
+
+TEST_CASE("PowerSGD: before its first step, and where it gains too little, averages are exact") {
+  dt_power_sgd_options options;
+  dt_power_sgd_options_init(&options);
+  options.start_step = 3;
+  CHECK(run({0, 0}, options, 3)[0].error < 1e-6);
+  CHECK(run({0, 0}, options, 4)[0].error > 1e-4);
+  options.start_step = 0;
+  options.min_compression = 100;
+  CHECK(run({0, 0}, options, 2)[0].error < 1e-6);
+}
