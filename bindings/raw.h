@@ -12,6 +12,8 @@
  *  - Bytes are (DATA, BYTES) in and Bytes out. Lists are one Bytes each, items as Packer writes
  *    them.
  */
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -32,6 +34,14 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void log(int32_t level, const std::string& message) = 0;
+};
+
+/** A function of the language's, which keeps it as long as dt may call it. Any thread. */
+class Upcall {
+ public:
+  virtual ~Upcall() = default;
+  /** What the numbers mean, and the result, is up to the kind of function. Throws nothing. */
+  virtual int32_t call(int64_t first, int64_t second, int64_t third) = 0;
 };
 
 #ifndef SWIG
@@ -108,26 +118,40 @@ inline std::vector<std::string> unpack(const char* data, int64_t bytes) {
 }
 
 /**
- * Between dt's threads and sinks. A message holds the lock shared while its sink runs; once
- * stop_log_sinks() has taken it alone, no sink runs and none will: the language may end.
+ * Between dt's threads and the language. A call holds the lock shared while it runs; once
+ * stop_upcalls() has taken it alone, no call runs and none will: the language may end.
  */
-struct SinkGate {
+struct UpcallGate {
   std::shared_mutex mutex;
   bool open = true;  ///< under mutex
 };
-inline SinkGate& sink_gate() {
-  static auto* const gate = new SinkGate;  // outlives dt's threads
+inline UpcallGate& upcall_gate() {
+  static auto* const gate = new UpcallGate;  // outlives dt's threads
   return *gate;
 }
-inline void log_to_sink(void* sink, dt_log_level level, const char* message) {
-  SinkGate& gate = sink_gate();
+/** Runs `call`; false: the language has ended. */
+template <class F>
+bool enter_language(F&& call) {
+  UpcallGate& gate = upcall_gate();
   const std::shared_lock lock(gate.mutex);
-  if (!gate.open) return;
+  if (!gate.open) return false;
   try {
-    static_cast<LogSink*>(sink)->log(level, message);
+    call();
   } catch (...) {
     // Nothing may be thrown through dt's frames; the language has said what went wrong.
   }
+  return true;
+}
+inline void log_to_sink(void* sink, dt_log_level level, const char* message) {
+  (void)enter_language([&] { static_cast<LogSink*>(sink)->log(level, message); });
+}
+/** As dt_combine; `upcall` takes the two addresses and the count. */
+inline void combine_by_upcall(void* upcall, const void* in, void* inout, int64_t count) {
+  if (enter_language(
+          [&] { (void)static_cast<Upcall*>(upcall)->call(number(in), number(inout), count); })) {
+    return;
+  }
+  for (;;) pause();  // a result without this part would be wrong on other ranks, too
 }
 
 #endif  // SWIG
@@ -162,16 +186,18 @@ inline std::string config_dump(int64_t config) {
     return dt_config_dump(handle<dt_config>(config), buffer, capacity_bytes, out_bytes);
   });
 }
-/** The sink must live until stop_log_sinks(); null: stderr again. */
+/** The sink must live until stop_upcalls(); null: stderr again. */
 inline void config_set_log_sink(int64_t config, LogSink* sink) {
   detail::check(dt_config_set_log_sink(handle<dt_config>(config),
                                        sink == nullptr ? nullptr : log_to_sink, sink));
 }
-/** Waits for sinks that run. For the end of a language's virtual machine. */
-inline void stop_log_sinks() {
-  const std::unique_lock lock(sink_gate().mutex);
-  sink_gate().open = false;
+/** Waits for calls that run. For the end of a language's virtual machine. */
+inline void stop_upcalls() {
+  const std::unique_lock lock(upcall_gate().mutex);
+  upcall_gate().open = false;
 }
+/** For launch(). */
+inline int64_t upcall_number(Upcall* upcall) { return number(upcall); }
 inline void config_destroy(int64_t config) { dt_config_destroy(handle<dt_config>(config)); }
 
 // ---- Job ----

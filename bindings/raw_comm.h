@@ -139,7 +139,7 @@ class Tables {
 
 inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t peer, int64_t send,
                                 int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
-                                const char* name) {
+                                const char* name, int64_t upcall = 0, int64_t element_bytes = 0) {
   dt_collective one;
   dt_collective_init(&one);
   one.kind = static_cast<dt_kind>(kind);
@@ -152,6 +152,11 @@ inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t
   one.stream = memory(stream);
   one.timeout_ms = timeout_ms;
   one.name = name;
+  if (upcall != 0) {
+    one.combine = combine_by_upcall;
+    one.combine_data = memory(upcall);
+    one.element_bytes = element_bytes;
+  }
   return one;
 }
 /** As dt_collective_launch(), of a kind with tables. */
@@ -173,20 +178,24 @@ inline dt_status launch_with_tables(int64_t comm, dt_collective& one, const char
 }
 #endif
 
-/** dt_collective_launch() of a kind without tables. NAME may be null. */
+/**
+ * dt_collective_launch() of a kind without tables. NAME may be null. With an upcall, which is
+ * upcall_number() or 0, elements are combined by it; then `count` is of elements of element_bytes.
+ */
 inline void launch(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
                    int64_t send, int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
-                   const char* NAME) {
-  const dt_collective one =
-      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+                   const char* NAME, int64_t upcall, int64_t element_bytes) {
+  const dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
+                                       NAME, upcall, element_bytes);
   detail::check(dt_collective_launch(handle<dt_comm>(comm), &one, nullptr));
 }
 /** The same without waiting; gives a work. */
 inline int64_t launch_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
                             int64_t send, int64_t recv, int64_t count, int64_t stream,
-                            int64_t timeout_ms, const char* NAME) {
-  const dt_collective one =
-      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+                            int64_t timeout_ms, const char* NAME, int64_t upcall,
+                            int64_t element_bytes) {
+  const dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
+                                       NAME, upcall, element_bytes);
   return issued(
       [&](dt_work** out) { return dt_collective_launch(handle<dt_comm>(comm), &one, out); });
 }
@@ -197,18 +206,20 @@ inline int64_t launch_async(int64_t comm, int32_t kind, int32_t dtype, int32_t o
  */
 inline void launch_blocks(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
                           int64_t send, int64_t recv, int64_t count, const char* DATA,
-                          int64_t BYTES, int64_t stream, int64_t timeout_ms, const char* NAME) {
-  dt_collective one =
-      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+                          int64_t BYTES, int64_t stream, int64_t timeout_ms, const char* NAME,
+                          int64_t upcall, int64_t element_bytes) {
+  dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME,
+                                 upcall, element_bytes);
   detail::check(launch_with_tables(comm, one, DATA, BYTES, nullptr));
 }
 /** The same without waiting; gives a work. */
 inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op,
                                    int32_t peer, int64_t send, int64_t recv, int64_t count,
                                    const char* DATA, int64_t BYTES, int64_t stream,
-                                   int64_t timeout_ms, const char* NAME) {
-  dt_collective one =
-      collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME);
+                                   int64_t timeout_ms, const char* NAME, int64_t upcall,
+                                   int64_t element_bytes) {
+  dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME,
+                                 upcall, element_bytes);
   return issued([&](dt_work** out) { return launch_with_tables(comm, one, DATA, BYTES, out); });
 }
 

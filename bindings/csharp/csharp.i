@@ -88,9 +88,18 @@ static void dt_throw_own(dt_status status, const char* message) {
   dt_keep_or_no_memory([&] { dt_keep(static_cast<int>(status), -1, 0, -1, "", "", message); });
 }
 %}
+%{
+/** Calls of C# that are under way on this thread: it is one of C#'s. */
+static thread_local int dt_calls = 0;
+struct DtCall {
+  DtCall() { ++dt_calls; }
+  ~DtCall() { --dt_calls; }
+};
+%}
 %exception {
   dt_forget_error();
   try {
+    const DtCall call;
     $action
   } catch (const dt::Error& error) {
     dt_throw(error);
@@ -163,12 +172,15 @@ static void dt_throw_own(dt_status status, const char* message) {
     return global::Dt.Text.TakeBytes(given);
   }
 
-// Log messages wait in a queue for a thread of C#. No thread of dt enters the runtime: they block
-// every signal, and a garbage collector that stops threads by signals would wait for them for ever.
+// Log messages wait in a queue for a thread of C#, and so do calls of functions. No thread of dt
+// enters the runtime: they block every signal, and a garbage collector that stops threads by signals
+// would wait for them for ever; with signals open Mono does not end before they do.
 %ignore dt::raw::Bytes;
 %ignore dt::raw::LogSink;
 %ignore dt::raw::config_set_log_sink;
-%ignore dt::raw::stop_log_sinks;
+%ignore dt::raw::stop_upcalls;
+%ignore dt::raw::Upcall;
+%ignore dt::raw::upcall_number;
 %{
 #include <condition_variable>
 #include <deque>
@@ -227,6 +239,73 @@ class LogQueue {
   bool stopped_ = false;
 };
 
+/**
+ * Functions of one domain of C#, which threads of C# call themselves; for others a thread of C#'s
+ * does it, and they wait. Never destroyed: threads may wait in it.
+ */
+class CallQueue {
+ public:
+  using Function = int32_t(SWIGSTDCALL*)(int64_t id, int64_t first, int64_t second, int64_t third);
+
+  explicit CallQueue(Function function) : function_(function) {}
+  int32_t call(int64_t id, int64_t first, int64_t second, int64_t third) {
+    if (dt_calls > 0) return function_(id, first, second, third);
+    One one{id, first, second, third, 0, false};
+    std::unique_lock lock(mutex_);
+    waiting_.push_back(&one);
+    filled_.notify_one();
+    answered_.wait(lock, [&] { return one.done; });  // for ever, once the queue is stopped
+    return one.result;
+  }
+  /** On a thread of C#'s, until the queue is stopped. */
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      filled_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+      if (stopped_) return;
+      One* const one = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      const int32_t result = function_(one->id, one->first, one->second, one->third);
+      lock.lock();
+      one->result = result;
+      one->done = true;
+      answered_.notify_all();
+    }
+  }
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    filled_.notify_all();
+  }
+
+ private:
+  struct One {
+    int64_t id, first, second, third;
+    int32_t result;
+    bool done;
+  };
+  const Function function_;
+  std::mutex mutex_;
+  std::condition_variable filled_, answered_;
+  std::deque<One*> waiting_;  // under mutex_, as all below
+  bool stopped_ = false;
+};
+
+class QueuedUpcall : public Upcall {
+ public:
+  QueuedUpcall(CallQueue* queue, int64_t id) : queue_(queue), id_(id) {}
+  int32_t call(int64_t first, int64_t second, int64_t third) override {
+    return queue_->call(id_, first, second, third);
+  }
+
+ private:
+  CallQueue* const queue_;
+  const int64_t id_;
+};
+
 /** Never destroyed: jobs keep its address. */
 class QueuedSink : public LogSink {
  public:
@@ -256,6 +335,16 @@ inline void config_unqueue_log(int64_t config) { config_set_log_sink(config, nul
 inline dt::raw::Bytes log_queue_next(int64_t queue) { return handle<LogQueue>(queue)->next(); }
 /** Takes no more; what is in it still comes out. */
 inline void log_queue_stop(int64_t queue) { handle<LogQueue>(queue)->stop(); }
+inline int64_t call_queue_create(int64_t function) {
+  return number(new CallQueue(reinterpret_cast<CallQueue::Function>(memory(function))));
+}
+inline void call_queue_run(int64_t queue) { handle<CallQueue>(queue)->run(); }
+inline void call_queue_stop(int64_t queue) { handle<CallQueue>(queue)->stop(); }
+/** For launch(). */
+inline int64_t upcall_create(int64_t queue, int64_t id) {
+  return number(static_cast<Upcall*>(new QueuedUpcall(handle<CallQueue>(queue), id)));
+}
+inline void upcall_destroy(int64_t upcall) { delete handle<Upcall>(upcall); }
 /** Whether this process can read the byte there: that of a GPU it cannot. */
 inline bool readable(int64_t address) {
   int ends[2];

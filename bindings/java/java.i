@@ -209,6 +209,7 @@ void copy_out(JNIEnv* env, int64_t address, jobject ARRAY, int64_t first, int64_
 }
 %}
 
-// ---- The log sink ----
+// ---- What native code calls ----
 
 %feature("director") dt::raw::LogSink;
+%feature("director") dt::raw::Upcall;

@@ -44,6 +44,10 @@ NATIVE(end_of_python)
   if (!dt::python::add_fast_functions(m)) return nullptr;
 %}
 
+// Python has calls of its own: see combine.h.
+%ignore dt::raw::Upcall;
+%ignore dt::raw::upcall_number;
+
 // carry_out() and start() of blocking.h stand for them.
 %ignore dt::raw::launch;
 %ignore dt::raw::launch_blocks;

@@ -12,15 +12,16 @@ namespace Dt
         readonly Dtype dtype;
         readonly long count;
         readonly byte[] tables;
+        internal readonly Combination custom;  // null: op
         long send, recv;
         static readonly byte[] noTables = new byte[0];
 
         /// Throws unless the lengths of the buffers fit each other.
-        internal Call(Comm comm, OperationKind kind, in Tensor send, in Tensor recv, ReduceOp op, int peer,
+        internal Call(Comm comm, OperationKind kind, in Tensor send, in Tensor recv, Reduction op, int peer,
             Blocks sendBlocks, Blocks recvBlocks) : this()
         {
             this.kind = kind;
-            this.op = op;
+            this.op = op.op;
             this.peer = peer;
             bool atRoot;
             switch (kind)
@@ -88,6 +89,10 @@ namespace Dt
             dtype = send.IsNone ? recv.Dtype : send.Dtype;
             if (!send.IsNone && !recv.IsNone && send.Dtype != recv.Dtype)
                 throw Refuse("send has elements of " + dtype + ", but recv of " + recv.Dtype + "; give one type");
+            if (op.combine == null) return;
+            custom = new Combination(NameOf(kind), op.combine, dtype);
+            count = custom.Whole(count);
+            if (tables != null) tables = custom.Whole(tables);
         }
 
         /// Whether it may end before others of its communicator that were called earlier.
@@ -143,6 +148,8 @@ namespace Dt
 
         internal unsafe void Run(Comm comm)
         {
+            long upcall = custom == null ? 0 : custom.Begin();
+            int bytes = custom == null ? 0 : custom.ElementBytes;
             fixed (byte* name = comm.name)
             {
                 try
@@ -150,12 +157,12 @@ namespace Dt
                     if (tables == null)
                     {
                         Raw.Native.launch(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.stream,
-                            comm.timeoutMs, (IntPtr)name);
+                            comm.timeoutMs, (IntPtr)name, upcall, bytes);
                     }
                     else
                     {
                         Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
-                            tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                            tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes);
                     }
                 }
                 catch (DtInvalidArgumentException error)
@@ -168,15 +175,17 @@ namespace Dt
         /// Gives the number of the work.
         internal unsafe long Start(Comm comm)
         {
+            long upcall = custom == null ? 0 : custom.Begin();
+            int bytes = custom == null ? 0 : custom.ElementBytes;
             fixed (byte* name = comm.name)
             {
                 try
                 {
                     return tables == null
                         ? Raw.Native.launch_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
-                            comm.stream, comm.timeoutMs, (IntPtr)name)
+                            comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes)
                         : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv,
-                            count, tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name);
+                            count, tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes);
                 }
                 catch (DtInvalidArgumentException error)
                 {

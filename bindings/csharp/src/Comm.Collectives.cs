@@ -9,30 +9,30 @@ namespace Dt
     {
         /// <summary>Sums (or averages, multiplies, ...) over all ranks; every rank ends with the
         /// same bits.</summary>
-        public void AllReduce(Tensor inPlace, ReduceOp op = ReduceOp.Sum) =>
+        public void AllReduce(Tensor inPlace, Reduction op = default(Reduction)) =>
             Run(OperationKind.AllReduce, inPlace, inPlace, op);
 
         /// <summary>The same without waiting.</summary>
-        public Work AllReduceAsync(Tensor inPlace, ReduceOp op = ReduceOp.Sum, CancellationToken
+        public Work AllReduceAsync(Tensor inPlace, Reduction op = default(Reduction), CancellationToken
             token = default(CancellationToken)) =>
             Start(OperationKind.AllReduce, inPlace, inPlace, token, op);
 
         /// <summary>Likewise into another buffer.</summary>
-        public void AllReduce(Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum) =>
+        public void AllReduce(Tensor send, Tensor recv, Reduction op = default(Reduction)) =>
             Run(OperationKind.AllReduce, send, recv, op);
 
         /// <summary>The same without waiting.</summary>
-        public Work AllReduceAsync(Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum,
+        public Work AllReduceAsync(Tensor send, Tensor recv, Reduction op = default(Reduction),
             CancellationToken token = default(CancellationToken)) =>
             Start(OperationKind.AllReduce, send, recv, token, op);
 
         /// <summary>As AllReduce, with the result on the root alone; elsewhere recv may be
         /// default.</summary>
-        public void Reduce(Tensor send, Tensor recv, int root, ReduceOp op = ReduceOp.Sum) =>
+        public void Reduce(Tensor send, Tensor recv, int root, Reduction op = default(Reduction)) =>
             Run(OperationKind.Reduce, send, recv, op, root);
 
         /// <summary>The same without waiting.</summary>
-        public Work ReduceAsync(Tensor send, Tensor recv, int root, ReduceOp op = ReduceOp.Sum,
+        public Work ReduceAsync(Tensor send, Tensor recv, int root, Reduction op = default(Reduction),
             CancellationToken token = default(CancellationToken)) =>
             Start(OperationKind.Reduce, send, recv, token, op, root);
 
@@ -68,21 +68,21 @@ namespace Dt
 
         /// <summary>Reduces over all ranks and leaves the r-th part on rank r: send has Size times
         /// as many elements as recv.</summary>
-        public void ReduceScatter(Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum) =>
+        public void ReduceScatter(Tensor send, Tensor recv, Reduction op = default(Reduction)) =>
             Run(OperationKind.ReduceScatter, send, recv, op);
 
         /// <summary>The same without waiting.</summary>
-        public Work ReduceScatterAsync(Tensor send, Tensor recv, ReduceOp op = ReduceOp.Sum,
+        public Work ReduceScatterAsync(Tensor send, Tensor recv, Reduction op = default(Reduction),
             CancellationToken token = default(CancellationToken)) =>
             Start(OperationKind.ReduceScatter, send, recv, token, op);
 
         /// <summary>Reduces over all ranks and leaves the r-th block of send on rank r. Counts are the
         /// same on all ranks.</summary>
-        public void ReduceScatter(Tensor send, Blocks blocks, Tensor recv, ReduceOp op = ReduceOp.Sum) =>
+        public void ReduceScatter(Tensor send, Blocks blocks, Tensor recv, Reduction op = default(Reduction)) =>
             Run(OperationKind.ReduceScatterV, send, recv, op, sendBlocks: blocks);
 
         /// <summary>The same without waiting.</summary>
-        public Work ReduceScatterAsync(Tensor send, Blocks blocks, Tensor recv, ReduceOp op = ReduceOp.Sum,
+        public Work ReduceScatterAsync(Tensor send, Blocks blocks, Tensor recv, Reduction op = default(Reduction),
             CancellationToken token = default(CancellationToken)) =>
             Start(OperationKind.ReduceScatterV, send, recv, token, op, sendBlocks: blocks);
 

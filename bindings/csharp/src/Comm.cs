@@ -141,13 +141,13 @@ namespace Dt
         /// Buffers are kept in their place until the call returns, inside a group until that ends.
         /// `lasting`: not only as long as this call.
         internal unsafe void Run(OperationKind kind, in Tensor send, in Tensor recv,
-            ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
+            Reduction op = default(Reduction), int peer = 0, Blocks sendBlocks = default(Blocks),
             Blocks recvBlocks = default(Blocks), bool lasting = true)
         {
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
             Pin sendPin = new Pin(), recvPin = new Pin();
             int turn = group.Turns;
-            bool inside = GroupState.IsInside(turn);
+            bool inside = GroupState.IsInside(turn), held = false;
             if (inside && !lasting)
             {
                 throw DtException.InvalidArgument(Call.NameOf(kind) + ": a span cannot be kept until the " +
@@ -159,34 +159,35 @@ namespace Dt
                 {
                     call.Place(send, recv, ref sendPin, ref recvPin, (long)from, (long)to);
                     call.Run(this);
-                    if (inside)
+                    held = inside && group.Hold(turn, sendPin, recvPin, call.custom);
+                    if (held)
                     {
-                        group.Hold(turn, sendPin, recvPin);
                         sendPin = recvPin = new Pin();
+                        return;
                     }
-                    else
-                    {
-                        group.Settle(turn);
-                    }
+                    if (!inside) group.Settle(turn);
                 }
                 finally
                 {
+                    if (call.custom != null && !held) call.custom.End();
                     Pin.Free(ref sendPin, ref recvPin);
                 }
             }
+            Combination.Check(call.custom);
         }
 
         Work Start(OperationKind kind, in Tensor send, in Tensor recv, System.Threading.CancellationToken token,
-            ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
+            Reduction op = default(Reduction), int peer = 0, Blocks sendBlocks = default(Blocks),
             Blocks recvBlocks = default(Blocks))
         {
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
-            bool held = send.HasOwner || recv.HasOwner;
+            bool held = send.HasOwner || recv.HasOwner || call.custom != null;
             if (held) Completions.Prepare();
             Pending pending = new Pending(this);
             Work work = new Work(pending, token);
             try
             {
+                pending.custom = call.custom;
                 call.Place(send, recv, ref pending.send, ref pending.recv);
                 pending.Issue(call);
             }

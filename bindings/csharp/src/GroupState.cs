@@ -8,7 +8,8 @@ namespace Dt
     /// done: their buffers stay pinned until the group ends.
     internal sealed class GroupState
     {
-        readonly List<Pin> held = new List<Pin>();  // under this
+        readonly List<Pin> held = new List<Pin>();  // under this, as all below
+        readonly List<Combination> customs = new List<Combination>();
         int turns;  // odd: inside a group
 
         internal int Turns => Volatile.Read(ref turns);
@@ -27,19 +28,17 @@ namespace Dt
             }
         }
 
-        /// After a call inside the group of that turn. If it ended meanwhile, the operation is done.
-        internal void Hold(int turn, Pin send, Pin recv)
+        /// After a call inside the group of that turn. False: it ended meanwhile, the operation is done.
+        internal bool Hold(int turn, Pin send, Pin recv, Combination custom)
         {
             lock (this)
             {
-                if (turns == turn)
-                {
-                    held.Add(send);
-                    held.Add(recv);
-                    return;
-                }
+                if (turns != turn) return false;
+                held.Add(send);
+                held.Add(recv);
+                if (custom != null) customs.Add(custom);
+                return true;
             }
-            Pin.Free(ref send, ref recv);
         }
 
         internal void Begin(Comm comm)
@@ -76,14 +75,16 @@ namespace Dt
                 if (error.Status != Status.InvalidState && error.Status != Status.InvalidArgument) Close();
                 throw;
             }
-            Close();
+            foreach (Combination custom in Close()) Combination.Check(custom);
         }
 
-        void Close()
+        Combination[] Close()
         {
             lock (this)
             {
+                Combination[] ended = customs.ToArray();
                 if (IsInside(turns)) Leave();
+                return ended;
             }
         }
 
@@ -91,6 +92,8 @@ namespace Dt
         {
             Pin[] all = held.ToArray();
             held.Clear();
+            foreach (Combination custom in customs) custom.End();
+            customs.Clear();
             Volatile.Write(ref turns, turns + 1);
             Monitor.PulseAll(this);
             Pin.Free(all, all.Length);

@@ -8,6 +8,7 @@ namespace Dt
     internal sealed class Pending
     {
         internal Pin send, recv;
+        internal Combination custom;  // null: a reduction of libdt's, or none
         internal readonly Channel channel;
         internal Handle handle;
         internal long turn;     // order of issue on the communicator
@@ -40,7 +41,9 @@ namespace Dt
             failure = null;
             try
             {
-                return Raw.Native.work_test(handle.Number);
+                bool ended = Raw.Native.work_test(handle.Number);
+                if (ended && custom != null) failure = custom.Failure;
+                return ended;
             }
             catch (DtException caught)
             {
@@ -114,6 +117,10 @@ namespace Dt
             if (now && handle != null) handle.Dispose();
         }
 
-        internal void LetGo() => Pin.Free(ref send, ref recv);
+        internal void LetGo()
+        {
+            if (custom != null) custom.End();
+            Pin.Free(ref send, ref recv);
+        }
     }
 }

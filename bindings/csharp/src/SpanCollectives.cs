@@ -10,19 +10,19 @@ namespace Dt
     /// keeps these until it ends.</summary>
     public static class SpanCollectives
     {
-        /// <summary>As <see cref="Comm.AllReduce(Tensor, ReduceOp)"/>.</summary>
-        public static void AllReduce<T>(this Comm comm, Span<T> inPlace, ReduceOp op = ReduceOp.Sum)
+        /// <summary>As <see cref="Comm.AllReduce(Tensor, Reduction)"/>.</summary>
+        public static void AllReduce<T>(this Comm comm, Span<T> inPlace, Reduction op = default(Reduction))
             where T : struct =>
             Run<T>(comm, OperationKind.AllReduce, inPlace, inPlace, op);
 
-        /// <summary>As <see cref="Comm.AllReduce(Tensor, Tensor, ReduceOp)"/>.</summary>
-        public static void AllReduce<T>(this Comm comm, ReadOnlySpan<T> send, Span<T> recv, ReduceOp
-            op = ReduceOp.Sum) where T : struct =>
+        /// <summary>As <see cref="Comm.AllReduce(Tensor, Tensor, Reduction)"/>.</summary>
+        public static void AllReduce<T>(this Comm comm, ReadOnlySpan<T> send, Span<T> recv, Reduction
+            op = default(Reduction)) where T : struct =>
             Run<T>(comm, OperationKind.AllReduce, send, recv, op);
 
-        /// <summary>As <see cref="Comm.Reduce(Tensor, Tensor, int, ReduceOp)"/>.</summary>
+        /// <summary>As <see cref="Comm.Reduce(Tensor, Tensor, int, Reduction)"/>.</summary>
         public static void Reduce<T>(this Comm comm, ReadOnlySpan<T> send, Span<T> recv, int root,
-            ReduceOp op = ReduceOp.Sum) where T : struct =>
+            Reduction op = default(Reduction)) where T : struct =>
             Run<T>(comm, OperationKind.Reduce, send, recv, op, root);
 
         /// <summary>As <see cref="Comm.Broadcast(Tensor, int)"/>.</summary>
@@ -40,14 +40,14 @@ namespace Dt
             blocks) where T : struct =>
             Run<T>(comm, OperationKind.AllGatherV, send, recv, recvBlocks: blocks);
 
-        /// <summary>As <see cref="Comm.ReduceScatter(Tensor, Tensor, ReduceOp)"/>.</summary>
+        /// <summary>As <see cref="Comm.ReduceScatter(Tensor, Tensor, Reduction)"/>.</summary>
         public static void ReduceScatter<T>(this Comm comm, ReadOnlySpan<T> send, Span<T> recv,
-            ReduceOp op = ReduceOp.Sum) where T : struct =>
+            Reduction op = default(Reduction)) where T : struct =>
             Run<T>(comm, OperationKind.ReduceScatter, send, recv, op);
 
-        /// <summary>As <see cref="Comm.ReduceScatter(Tensor, Blocks, Tensor, ReduceOp)"/>.</summary>
+        /// <summary>As <see cref="Comm.ReduceScatter(Tensor, Blocks, Tensor, Reduction)"/>.</summary>
         public static void ReduceScatter<T>(this Comm comm, ReadOnlySpan<T> send, Blocks blocks,
-            Span<T> recv, ReduceOp op = ReduceOp.Sum) where T : struct =>
+            Span<T> recv, Reduction op = default(Reduction)) where T : struct =>
             Run<T>(comm, OperationKind.ReduceScatterV, send, recv, op, sendBlocks: blocks);
 
         /// <summary>As <see cref="Comm.AllToAll(Tensor, Tensor)"/>.</summary>
@@ -91,7 +91,7 @@ namespace Dt
             Run<T>(comm, OperationKind.Recv, default(ReadOnlySpan<T>), buffer, peer: peer);
 
         static unsafe void Run<T>(Comm comm, OperationKind kind, ReadOnlySpan<T> send, ReadOnlySpan<T> recv,
-            ReduceOp op = ReduceOp.Sum, int peer = 0, Blocks sendBlocks = default(Blocks),
+            Reduction op = default(Reduction), int peer = 0, Blocks sendBlocks = default(Blocks),
             Blocks recvBlocks = default(Blocks)) where T : struct
         {
             Dtype dtype = Elements.Of<T>();

@@ -37,6 +37,7 @@ namespace Dt
         public bool Test()
         {
             bool done = Raw.Native.work_test(Number);
+            if (done) Combination.Check(pending.custom);
             GC.KeepAlive(this);
             return done;
         }
@@ -46,6 +47,7 @@ namespace Dt
         public bool Wait(TimeSpan? timeout = null)
         {
             bool done = Raw.Native.work_wait(Number, Limit.InMs(timeout));
+            if (done) Combination.Check(pending.custom);
             GC.KeepAlive(this);
             return done;
         }
@@ -55,6 +57,7 @@ namespace Dt
         public void WaitStream(IntPtr stream)
         {
             Raw.Native.work_wait_stream(Number, stream.ToInt64());
+            Combination.Check(pending.custom);
             GC.KeepAlive(this);
         }
 

@@ -30,7 +30,7 @@ def _end(pid: int) -> None:
     # Handlers that were registered before the import of dt run after this one. They may call dt, but
     # must not wait for a daemon thread that is inside a call of dt: it does not come back.
     _interruptible.stop()
-    _raw.stop_log_sinks()
+    _raw.stop_upcalls()
     keep_all()
     _raw.end_of_python()
 

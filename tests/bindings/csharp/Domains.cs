@@ -92,7 +92,7 @@ static class Domains
                 unload.Start();
                 Suite.WaitFor(() => Volatile.Read(ref unloading), "the unloading begins");
                 int[] buffer = new int[1 << 20];
-                world.AllReduce(buffer);
+                world.AllReduce(buffer, Sum());
                 Suite.Equal(5, buffer[buffer.Length - 1], "sum with a domain that is unloaded");
                 Suite.Check(unload.Join(60000) && Volatile.Read(ref unloaded), "the domain is unloaded");
             }
@@ -105,7 +105,14 @@ static class Domains
         Job job = new Job(Ranks.Settings(0, 2, port));
         int[] buffer = new int[1 << 20];
         for (int i = 0; i < buffer.Length; ++i) buffer[i] = 5;
-        forgotten = job.World().AllReduceAsync(buffer);
+        forgotten = job.World().AllReduceAsync(buffer, Sum());
         Suite.Check(!forgotten.Test(), "it waits for its peer");
     }
+
+    /// A function of this domain.
+    static Combine Sum() =>
+        Combine.Of<int>((given, inOut) =>
+        {
+            for (int i = 0; i < given.Length; ++i) inOut[i] += given[i];
+        });
 }

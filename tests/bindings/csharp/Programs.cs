@@ -130,6 +130,7 @@ static class Programs
         Work work = part.AllReduceAsync(new float[100000]);
         Reducer reducer = new Reducer(part, new Param[] { new Param(5) });
         reducer.Ready(0, new float[5]);
+        LeaveCombining();
         StoreServer server = new StoreServer(config);
         StoreServer waited = Ranks.Serve(2);
         kept = new object[] { config, job, world, part, work, work.AsTask(), reducer, server, waited,
@@ -141,5 +142,23 @@ static class Programs
         late.IsBackground = true;
         late.Start();
         return kept.Length > 0 ? 0 : 1;
+    }
+
+    /// Operations whose functions run while the process ends.
+    static void LeaveCombining()
+    {
+        StoreServer server = Ranks.Serve(2);
+        Thread[] ranks = new Thread[2];
+        for (int i = 0; i < ranks.Length; ++i)
+        {
+            int rank = i;
+            ranks[i] = new Thread(() =>
+            {
+                Job job = new Job(Ranks.Settings(rank, 2, server.Port));
+                job.World().AllReduceAsync(new byte[1 << 18], new Combine((given, inOut, count) => Thread.SpinWait(1000000)));
+            });
+            ranks[i].Start();
+        }
+        foreach (Thread rank in ranks) rank.Join();
     }
 }

@@ -195,6 +195,7 @@ static class Program
         BlockTests.Add();
         SafetyTests.Add();
         AsyncTests.Add();
+        CombineTests.Add();
         TrainingTests.Add();
         StoreTests.Add();
         int code = Suite.Run(arguments[0]);

@@ -72,17 +72,17 @@ abstract class Collectives extends Handle {
    * @param tensor what this rank gives, and the result
    * @param op how values become one
    */
-  public void allReduce(Tensor tensor, ReduceOp op) {
+  public void allReduce(Tensor tensor, Reduction op) {
     launcher.run(ALLREDUCE, op, 0, tensor, null, tensor, null);
   }
 
   /**
-   * As {@link #allReduce(Tensor, ReduceOp)}, without waiting.
+   * As {@link #allReduce(Tensor, Reduction)}, without waiting.
    * @param tensor what this rank gives, and the result
    * @param op how values become one
    * @return the operation under way
    */
-  public Work allReduceAsync(Tensor tensor, ReduceOp op) {
+  public Work allReduceAsync(Tensor tensor, Reduction op) {
     return launcher.start(ALLREDUCE, op, 0, tensor, null, tensor, null);
   }
 
@@ -92,18 +92,18 @@ abstract class Collectives extends Handle {
    * @param recv the result, as many elements; may be the same
    * @param op how values become one
    */
-  public void allReduce(Tensor send, Tensor recv, ReduceOp op) {
+  public void allReduce(Tensor send, Tensor recv, Reduction op) {
     launcher.run(ALLREDUCE, op, 0, send, null, recv, null);
   }
 
   /**
-   * As {@link #allReduce(Tensor, Tensor, ReduceOp)}, without waiting.
+   * As {@link #allReduce(Tensor, Tensor, Reduction)}, without waiting.
    * @param send what this rank gives
    * @param recv the result, as many elements; may be the same
    * @param op how values become one
    * @return the operation under way
    */
-  public Work allReduceAsync(Tensor send, Tensor recv, ReduceOp op) {
+  public Work allReduceAsync(Tensor send, Tensor recv, Reduction op) {
     return launcher.start(ALLREDUCE, op, 0, send, null, recv, null);
   }
 
@@ -114,19 +114,19 @@ abstract class Collectives extends Handle {
    * @param op how values become one
    * @param root rank in the communicator
    */
-  public void reduce(Tensor send, Tensor recv, ReduceOp op, int root) {
+  public void reduce(Tensor send, Tensor recv, Reduction op, int root) {
     launcher.run(REDUCE, op, root, send, null, recv, null);
   }
 
   /**
-   * As {@link #reduce(Tensor, Tensor, ReduceOp, int)}, without waiting.
+   * As {@link #reduce(Tensor, Tensor, Reduction, int)}, without waiting.
    * @param send what this rank gives
    * @param recv the result, on the root; may be the same; elsewhere ignored, may be null
    * @param op how values become one
    * @param root rank in the communicator
    * @return the operation under way
    */
-  public Work reduceAsync(Tensor send, Tensor recv, ReduceOp op, int root) {
+  public Work reduceAsync(Tensor send, Tensor recv, Reduction op, int root) {
     return launcher.start(REDUCE, op, root, send, null, recv, null);
   }
 
@@ -195,18 +195,18 @@ abstract class Collectives extends Handle {
    * @param recv the part of this rank; may be that part of {@code send}
    * @param op how values become one
    */
-  public void reduceScatter(Tensor send, Tensor recv, ReduceOp op) {
+  public void reduceScatter(Tensor send, Tensor recv, Reduction op) {
     launcher.run(REDUCE_SCATTER, op, 0, send, null, recv, null);
   }
 
   /**
-   * As {@link #reduceScatter(Tensor, Tensor, ReduceOp)}, without waiting.
+   * As {@link #reduceScatter(Tensor, Tensor, Reduction)}, without waiting.
    * @param send size times as many elements as {@code recv}
    * @param recv the part of this rank; may be that part of {@code send}
    * @param op how values become one
    * @return the operation under way
    */
-  public Work reduceScatterAsync(Tensor send, Tensor recv, ReduceOp op) {
+  public Work reduceScatterAsync(Tensor send, Tensor recv, Reduction op) {
     return launcher.start(REDUCE_SCATTER, op, 0, send, null, recv, null);
   }
 
@@ -217,19 +217,19 @@ abstract class Collectives extends Handle {
    * @param recv the block of this rank; may be that block of {@code send}
    * @param op how values become one
    */
-  public void reduceScatter(Tensor send, Blocks sendBlocks, Tensor recv, ReduceOp op) {
+  public void reduceScatter(Tensor send, Blocks sendBlocks, Tensor recv, Reduction op) {
     launcher.run(REDUCE_SCATTERV, op, 0, send, sendBlocks, recv, null);
   }
 
   /**
-   * As {@link #reduceScatter(Tensor, Blocks, Tensor, ReduceOp)}, without waiting.
+   * As {@link #reduceScatter(Tensor, Blocks, Tensor, Reduction)}, without waiting.
    * @param send the blocks for all ranks
    * @param sendBlocks where they lie; counts are the same on all ranks
    * @param recv the block of this rank; may be that block of {@code send}
    * @param op how values become one
    * @return the operation under way
    */
-  public Work reduceScatterAsync(Tensor send, Blocks sendBlocks, Tensor recv, ReduceOp op) {
+  public Work reduceScatterAsync(Tensor send, Blocks sendBlocks, Tensor recv, Reduction op) {
     return launcher.start(REDUCE_SCATTERV, op, 0, send, sendBlocks, recv, null);
   }
 

@@ -124,6 +124,16 @@ public class DtException extends RuntimeException {
         new Data(Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1, message, null));
   }
 
+  /** Of an operation whose Combine threw. */
+  static InvalidArgumentException thrown(String method, Throwable cause) {
+    return new InvalidArgumentException(
+        new Data(
+            Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1,
+            method + ": the function of Combine threw " + cause
+                + "; mend it: the result is undefined on all ranks",
+            cause));
+  }
+
   private static DtException of(Data data) {
     switch (Status.of(data.status())) {
       case INVALID_ARGUMENT: return new InvalidArgumentException(data);

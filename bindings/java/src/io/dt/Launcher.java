@@ -26,7 +26,7 @@ final class Launcher {
 
   /** Returns when the result is there; inside a group at once. */
   void run(
-      OperationKind kind, ReduceOp op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
+      OperationKind kind, Reduction op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
       Blocks recvBlocks) {
     long number = comm.number();
     long count =
@@ -36,24 +36,44 @@ final class Launcher {
     if (CommState.grouped(generation)) {
       refuseArrays(kind, send, recv, "inside a group");
       state.join(issue(number, kind, op, peer, send, recv, count, blocks).pending(), stream);
-    } else if (onHeap(send) || onHeap(recv)) {
-      runCopied(number, kind, op, peer, send, recv, count, blocks, generation);
-    } else {
-      Tensor.acquire(send, recv);
+    } else if (op instanceof Combine combine) {
+      long elements = combine.elements(kind.method(), count);
+      byte[] parts = combine.elements(kind.method(), blocks);
+      Combination custom = Combination.of(kind, combine, type(send, recv));
       try {
-        launch(number, kind, op, peer, type(send, recv), place(send), place(recv), count, blocks);
-        state.settle(generation);
+        runHere(number, kind, op, peer, send, recv, elements, parts, custom, generation);
       } finally {
-        Tensor.release(send);
-        Tensor.release(recv);
-        fence(send, recv);
+        custom.delete();
       }
+      custom.check();
+    } else {
+      runHere(number, kind, op, peer, send, recv, count, blocks, null, generation);
+    }
+  }
+
+  private void runHere(
+      long number, OperationKind kind, Reduction op, int peer, Tensor send, Tensor recv, long count,
+      byte[] blocks, Combination custom, int generation) {
+    if (onHeap(send) || onHeap(recv)) {
+      runCopied(number, kind, op, peer, send, recv, count, blocks, custom, generation);
+      return;
+    }
+    Tensor.acquire(send, recv);
+    try {
+      launch(
+          number, kind, op, peer, type(send, recv), place(send), place(recv), count, blocks,
+          custom);
+      state.settle(generation);
+    } finally {
+      Tensor.release(send);
+      Tensor.release(recv);
+      fence(send, recv);
     }
   }
 
   /** Gives the operation under way. */
   Work start(
-      OperationKind kind, ReduceOp op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
+      OperationKind kind, Reduction op, int peer, Tensor send, Blocks sendBlocks, Tensor recv,
       Blocks recvBlocks) {
     long number = comm.number();
     long count =
@@ -63,24 +83,31 @@ final class Launcher {
   }
 
   private Work issue(
-      long number, OperationKind kind, ReduceOp op, int peer, Tensor send, Tensor recv, long count,
+      long number, OperationKind kind, Reduction op, int peer, Tensor send, Tensor recv, long count,
       byte[] blocks) {
+    DataType type = type(send, recv);
+    if (op instanceof Combine combine) {
+      count = combine.elements(kind.method(), count);
+      blocks = combine.elements(kind.method(), blocks);
+    }
     Tensor.acquire(send, recv);
+    Combination custom = null;
     boolean begun = false;
     try {
       if (!watched) watch(number);
       // Made before the call: once the operation has begun nothing may fail.
-      Pending pending = new Pending(send, recv, kind.isTransfer() || state.grouped());
+      custom = Combination.of(kind, op, type);
+      Pending pending = new Pending(send, recv, custom, kind.isTransfer() || state.grouped());
       Work work = new Work(pending);
-      DataType type = type(send, recv);
       pending.issued(
           blocks == null
               ? Raw.launch_async(
-                  number, kind.ordinal(), type.number(), op.number(), peer, place(send),
-                  place(recv), count, stream, timeoutMs, name)
+                  number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, place(send),
+                  place(recv), count, stream, timeoutMs, name, upcall(custom), bytes(custom))
               : Raw.launch_blocks_async(
-                  number, kind.ordinal(), type.number(), op.number(), peer, place(send),
-                  place(recv), count, blocks, stream, timeoutMs, name));
+                  number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, place(send),
+                  place(recv), count, blocks, stream, timeoutMs, name, upcall(custom),
+                  bytes(custom)));
       begun = true;
       state.outstanding.add(pending);
       return work;
@@ -90,6 +117,7 @@ final class Launcher {
       if (!begun) {
         Tensor.release(send);
         Tensor.release(recv);
+        Combination.delete(custom);
       }
       fence(send, recv);
     }
@@ -112,8 +140,8 @@ final class Launcher {
    * garbage, not even one that is a rank this one waits for.
    */
   private void runCopied(
-      long number, OperationKind kind, ReduceOp op, int peer, Tensor send, Tensor recv, long count,
-      byte[] blocks, int generation) {
+      long number, OperationKind kind, Reduction op, int peer, Tensor send, Tensor recv, long count,
+      byte[] blocks, Combination custom, int generation) {
     long sendBytes = onHeap(send) ? send.bytes() : 0;
     long recvBytes = onHeap(recv) ? recv.bytes() : 0;
     long recvOffset = kind.sameSize() && sendBytes == recvBytes ? 0 : sendBytes;
@@ -127,7 +155,8 @@ final class Launcher {
       if (onHeap(send) && kind.sends(comm.rank(), peer)) send.copyIn(sendPlace);
       // What lies between blocks stays as it is.
       if (writes && blocks != null) recv.copyIn(recvPlace);
-      launch(number, kind, op, peer, type(send, recv), sendPlace, recvPlace, count, blocks);
+      launch(
+          number, kind, op, peer, type(send, recv), sendPlace, recvPlace, count, blocks, custom);
       state.settle(generation);
       if (writes) recv.copyOut(recvPlace);
     } finally {
@@ -139,27 +168,28 @@ final class Launcher {
   }
 
   private void launch(
-      long number, OperationKind kind, ReduceOp op, int peer, DataType type, long send, long recv,
-      long count, byte[] blocks) {
+      long number, OperationKind kind, Reduction op, int peer, DataType type, long send, long recv,
+      long count, byte[] blocks, Combination custom) {
     if (Waiting.virtual()) {
-      Waiting.run(() -> launchHere(number, kind, op, peer, type, send, recv, count, blocks));
+      Waiting.run(
+          () -> launchHere(number, kind, op, peer, type, send, recv, count, blocks, custom));
     } else {
-      launchHere(number, kind, op, peer, type, send, recv, count, blocks);
+      launchHere(number, kind, op, peer, type, send, recv, count, blocks, custom);
     }
   }
 
   private void launchHere(
-      long number, OperationKind kind, ReduceOp op, int peer, DataType type, long send, long recv,
-      long count, byte[] blocks) {
+      long number, OperationKind kind, Reduction op, int peer, DataType type, long send, long recv,
+      long count, byte[] blocks, Combination custom) {
     try {
       if (blocks == null) {
         Raw.launch(
-            number, kind.ordinal(), type.number(), op.number(), peer, send, recv, count, stream,
-            timeoutMs, name);
+            number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv, count,
+            stream, timeoutMs, name, upcall(custom), bytes(custom));
       } else {
         Raw.launch_blocks(
-            number, kind.ordinal(), type.number(), op.number(), peer, send, recv, count, blocks,
-            stream, timeoutMs, name);
+            number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv, count,
+            blocks, stream, timeoutMs, name, upcall(custom), bytes(custom));
       }
     } catch (InvalidArgumentException e) {
       throw comm.refused(e);
@@ -192,6 +222,14 @@ final class Launcher {
   /** The element type; a barrier has none, and any type will do. */
   private static DataType type(Tensor send, Tensor recv) {
     return send != null ? send.type() : recv != null ? recv.type() : DataType.U8;
+  }
+
+  private static long upcall(Combination custom) {
+    return custom == null ? 0 : custom.number;
+  }
+
+  private static long bytes(Combination custom) {
+    return custom == null ? 0 : custom.elementBytes;
   }
 
   private void fence(Tensor send, Tensor recv) {

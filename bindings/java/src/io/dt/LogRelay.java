@@ -7,11 +7,13 @@ import java.util.List;
 
 /** Between dt's threads and a user's sink. */
 final class LogRelay extends io.dt.raw.LogSink {
-  /** How long a sink that never returns may hold up the end of the virtual machine. */
+  /** How long a call that never returns may hold up the end of the virtual machine. */
   private static final long END_MS = 2000;
 
   /** dt may log until the process ends. */
   private static final List<LogRelay> KEPT = new ArrayList<>();
+  /** Whether stop() will be called. Guarded by KEPT. */
+  private static boolean stopped;
 
   private final LogSink sink;
 
@@ -22,15 +24,23 @@ final class LogRelay extends io.dt.raw.LogSink {
   static LogRelay keep(LogSink sink) {
     LogRelay relay = new LogRelay(sink);
     synchronized (KEPT) {
-      if (KEPT.isEmpty()) Runtime.getRuntime().addShutdownHook(new Thread(LogRelay::stop));
+      stopAtEnd();
       KEPT.add(relay);
     }
     return relay;
   }
 
+  /** Before native code may call Java. */
+  static void stopAtEnd() {
+    synchronized (KEPT) {
+      if (!stopped) Runtime.getRuntime().addShutdownHook(new Thread(LogRelay::stop));
+      stopped = true;
+    }
+  }
+
   /** After this no thread of dt enters the virtual machine, which is about to go. */
   private static void stop() {
-    Thread waiting = new Thread(Raw::stop_log_sinks, "dt-stop-log-sinks");
+    Thread waiting = new Thread(Raw::stop_upcalls, "dt-stop-upcalls");
     waiting.setDaemon(true);
     waiting.start();
     try {

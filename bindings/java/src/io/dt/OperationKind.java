@@ -101,9 +101,9 @@ public enum OperationKind {
    * enough to be compiled into its caller, like each part of it.
    */
   long check(
-      int ranks, int rank, ReduceOp op, int peerRank, Tensor from, Blocks fromBlocks, Tensor to,
+      int ranks, int rank, Reduction op, int peerRank, Tensor from, Blocks fromBlocks, Tensor to,
       Blocks toBlocks) {
-    if (op == null) throw Checks.refused(method, "op", "is null", "give a ReduceOp");
+    if (op == null) throw Checks.refused(method, "op", "is null", "give a ReduceOp or a Combine");
     if (peer != Peer.NONE) checkPeer(ranks, rank, peerRank);
     boolean one = from == to || send == Holds.NOTHING || recv == Holds.NOTHING;
     Tensor sent = sends(rank, peerRank) ? present(one ? "tensor" : "send", from) : null;

@@ -19,14 +19,17 @@ final class Pending extends AtomicReference<Object> {
   final boolean unordered;
   private transient Tensor send;
   private transient Tensor recv;
+  /** Null: a reduction of dt's, or none. */
+  private final transient Combination custom;
   private transient long handle;
   /** In a list of {@link Outstanding}. */
   transient Pending next;
 
   /** Made before the call: once the operation has begun nothing may fail. */
-  Pending(Tensor send, Tensor recv, boolean unordered) {
+  Pending(Tensor send, Tensor recv, Combination custom, boolean unordered) {
     this.send = send;
     this.recv = recv;
+    this.custom = custom;
     this.unordered = unordered;
   }
 
@@ -39,11 +42,16 @@ final class Pending extends AtomicReference<Object> {
     if (get() != null) return true;
     try {
       if (!Raw.work_test(handle)) return false;
-      compareAndSet(null, DONE);
+      done();
     } catch (DtException e) {
       compareAndSet(null, e);
     }
     return true;
+  }
+
+  private void done() {
+    DtException failure = custom == null ? null : custom.failure();
+    compareAndSet(null, failure == null ? DONE : failure);
   }
 
   /** As dt_work_wait(). */
@@ -55,7 +63,7 @@ final class Pending extends AtomicReference<Object> {
                 ? Waiting.call(() -> Raw.work_wait(handle, timeoutMs))
                 : Raw.work_wait(handle, timeoutMs);
         if (!done) return false;
-        compareAndSet(null, DONE);
+        done();
       } catch (DtException e) {
         if (compareAndSet(null, e)) throw e;
       }
@@ -72,7 +80,7 @@ final class Pending extends AtomicReference<Object> {
         } else {
           Raw.work_wait_stream(handle, stream);
         }
-        return;
+        if (custom == null || !poll()) return;
       } catch (DtException e) {
         if (get() == null) throw e;
       }
@@ -93,6 +101,7 @@ final class Pending extends AtomicReference<Object> {
   void finish() {
     Tensor.release(send);
     Tensor.release(recv);
+    Combination.delete(custom);
     send = null;
     recv = null;
     Raw.work_destroy(handle);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
-/** How the values of the ranks become one. Each rank gets the same bits. */
-public enum ReduceOp {
+/** The reductions that dt has. Each rank gets the same bits. */
+public enum ReduceOp implements Reduction {
   /** Their sum; integers wrap. */
   SUM,
   /** Their mean; of integers the wrapped sum divided, truncated. */
@@ -20,8 +20,8 @@ public enum ReduceOp {
   /** Bitwise exclusive or. */
   BXOR;
 
-  /** As dt_reduce_op. */
-  int number() {
-    return ordinal();
+  /** As dt_reduce_op, which a Combine does not need. */
+  static int number(Reduction op) {
+    return op instanceof ReduceOp one ? one.ordinal() : 0;
   }
 }

@@ -13,6 +13,7 @@ public final class Main {
     CollectiveTests.add();
     BlockTests.add();
     AsyncTests.add();
+    CombineTests.add();
     JobTests.add();
     SamplerTests.add();
     ProcessTests.add();

@@ -5,6 +5,7 @@ import static dttest.Check.equal;
 import static dttest.Check.test;
 import static dttest.Check.that;
 
+import io.dt.Combine;
 import io.dt.Comm;
 import io.dt.Config;
 import io.dt.DataType;
@@ -35,6 +36,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 
 /** What needs processes of its own, or class loaders. */
 final class ProcessTests {
@@ -331,6 +333,9 @@ final class ProcessTests {
       done.await();
       synchronized (OPEN) {
         OPEN.addAll(List.of(config, job, comm, reducer, buffer, done, new Sampler(comm, 9, 0)));
+        // Its function runs while the virtual machine ends.
+        Combine slowly = Combine.of((in, inOut) -> LockSupport.parkNanos(20_000_000));
+        OPEN.add(comm.allReduceAsync(Tensor.of(Ranks.floats(1 << 18)), slowly));
         if (last) return;
         OPEN.add(comm.allReduceAsync(Tensor.of(Ranks.floats(9))));
       }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Runtime.InteropServices;
+using System.Threading;
+
+namespace Dt
+{
+    /// A function that native code calls, until this is disposed of. It takes and gives what its kind
+    /// says, and throws nothing. Threads of C# that are inside a call of libdt call it themselves; for
+    /// those of libdt a thread of this class does.
+    internal sealed class Upcall : IDisposable
+    {
+        [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+        delegate int Entry(long id, long first, long second, long third);
+
+        const int ExitLimitMs = 5000;  // a function that hangs does not keep the process
+
+        static readonly Entry entry = Enter;  // native code has its address
+        static readonly object gate = new object();
+        static long queue;  // this domain's, native code's
+        static Thread thread;
+
+        GCHandle function;
+
+        internal Upcall(Func<long, long, long, int> function)
+        {
+            lock (gate) Start();
+            this.function = GCHandle.Alloc(function);
+            try
+            {
+                Number = Raw.Native.upcall_create(queue, GCHandle.ToIntPtr(this.function).ToInt64());
+            }
+            catch
+            {
+                this.function.Free();
+                throw;
+            }
+        }
+
+        /// For the native layer.
+        internal long Number { get; private set; }
+
+        /// Native code calls it no more.
+        public void Dispose()
+        {
+            if (Number == 0) return;
+            Raw.Native.upcall_destroy(Number);
+            Number = 0;
+            function.Free();
+        }
+
+        static int Enter(long id, long first, long second, long third) =>
+            ((Func<long, long, long, int>)GCHandle.FromIntPtr(new IntPtr(id)).Target)(first, second, third);
+
+        static void Start()
+        {
+            if (thread != null) return;
+            if (queue == 0)
+                queue = Raw.Native.call_queue_create(Marshal.GetFunctionPointerForDelegate(entry).ToInt64());
+            Thread calling = new Thread(() => Raw.Native.call_queue_run(queue));
+            calling.IsBackground = true;
+            calling.Name = "dt calls";
+            calling.Start();
+            AppDomain.CurrentDomain.ProcessExit += Stop;
+            AppDomain.CurrentDomain.DomainUnload += Unload;
+            thread = calling;
+        }
+
+        static void Unload(object sender, EventArgs arguments)
+        {
+            Completions.CheckUnload();
+            Stop(sender, arguments);
+        }
+
+        static void Stop(object sender, EventArgs arguments)
+        {
+            Raw.Native.call_queue_stop(queue);
+            if (Thread.CurrentThread != thread) thread.Join(ExitLimitMs);
+        }
+    }
+}
