@@ -153,6 +153,17 @@ inline void combine_by_upcall(void* upcall, const void* in, void* inout, int64_t
   }
   for (;;) pause();  // a result without this part would be wrong on other ranks, too
 }
+/** As dt_bucket_hook; `upcall` takes the addresses of the bucket and of *out_work around the stage,
+ * and gives a dt_status. */
+inline dt_status hook_by_upcall(void* upcall, const dt_bucket* bucket, int32_t stage,
+                                dt_work** out_work) {
+  int32_t status = DT_ERR_ABORTED;
+  (void)enter_language([&] {
+    status = DT_ERR_INTERNAL;
+    status = static_cast<Upcall*>(upcall)->call(number(bucket), stage, number(out_work));
+  });
+  return static_cast<dt_status>(status);
+}
 
 #endif  // SWIG
 
@@ -452,6 +463,26 @@ inline void reducer_set_hook(int64_t reducer, int64_t function, int64_t data) {
   detail::check(dt_reducer_set_hook(handle<dt_reducer>(reducer),
                                     reinterpret_cast<dt_bucket_hook>(memory(function)),
                                     memory(data)));
+}
+/** The same with an upcall of hook_by_upcall(); 0: none. */
+inline void reducer_set_hook_upcall(int64_t reducer, int64_t upcall) {
+  detail::check(dt_reducer_set_hook(handle<dt_reducer>(reducer),
+                                    upcall == 0 ? nullptr : hook_by_upcall, memory(upcall)));
+}
+/** Index, is_last, data, count, dtype, stream, then the params. */
+inline Bytes bucket_fields(int64_t bucket) {
+  const dt_bucket& from = *handle<dt_bucket>(bucket);
+  Packer packed;
+  for (const int64_t value : {int64_t{from.index}, int64_t{from.is_last}, number(from.data),
+                              from.count, int64_t{from.dtype}, number(from.stream)}) {
+    packed.add_number(value);
+  }
+  for (int32_t i = 0; i < from.param_count; ++i) packed.add_number(from.params[i]);
+  return packed.take();
+}
+/** Gives a handle of `work` to the reducer. */
+inline void bucket_give(int64_t out_work, int64_t work) {
+  detail::check(dt_work_share(handle<dt_work>(work), handle<dt_work*>(out_work)));
 }
 /** Rank, start_step, min_compression as the bits of a double, no_error_feedback, cold_start, seed,
  * then the rows of all parameters. */

@@ -250,6 +250,9 @@ inline int32_t work_wait_any(const char* DATA, int64_t BYTES, int64_t timeout_ms
   detail::check(dt_work_wait_any(works.data(), detail::count32(works.size()), timeout_ms, &index));
   return index;
 }
+inline int64_t work_share(int64_t work) {
+  return made<dt_work>([&](dt_work** out) { return dt_work_share(handle<dt_work>(work), out); });
+}
 inline void work_destroy(int64_t work) { dt_work_destroy(handle<dt_work>(work)); }
 
 /**

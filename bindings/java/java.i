@@ -138,6 +138,8 @@ DT_OPTIONAL_TEXT(NAME, "byte[]", "$javainput")
 %typemap(freearg) (const char* DATA, int64_t BYTES) ""
 
 %ignore dt::raw::Bytes;
+%ignore dt::raw::reducer_set_hook;
+%ignore dt::raw::work_share;
 %typemap(jni) dt::raw::Bytes "jbyteArray"
 %typemap(jtype) dt::raw::Bytes "byte[]"
 %typemap(jstype) dt::raw::Bytes "byte[]"

@@ -47,6 +47,9 @@ NATIVE(end_of_python)
 // Python has calls of its own: see combine.h.
 %ignore dt::raw::Upcall;
 %ignore dt::raw::upcall_number;
+%ignore dt::raw::reducer_set_hook_upcall;
+%ignore dt::raw::bucket_fields;
+%ignore dt::raw::bucket_give;
 
 // carry_out() and start() of blocking.h stand for them.
 %ignore dt::raw::launch;

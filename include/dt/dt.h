@@ -1292,6 +1292,16 @@ DT_API const char* dt_work_error(dt_work* work);
  */
 DT_API dt_status dt_work_error_info(dt_work* work, dt_error_info* out_info);
 
+/**
+ * Another handle of the same work, for who gives one away and goes on with the other.
+ * @param work      the handle.
+ * @param out_other gives the other; dt_work_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_work_share(dt_work* work, dt_work** out_other);
+
 /** Drops the handle. An unfinished work goes on and still borrows its buffers. @param work may be
  * NULL. @thread any @since ABI 0 */
 DT_API void dt_work_destroy(dt_work* work);

@@ -307,6 +307,8 @@ class Work : public detail::Handle<dt_work, dt_work_destroy> {
   bool wait(int64_t timeout_ms = -1) const { return ask<int32_t>(dt_work_wait, timeout_ms) != 0; }
   /** Orders the work before later work on `stream` and returns at once. */
   void wait_stream(dt_stream stream) const { call(dt_work_wait_stream, stream); }
+  /** The same work once more, to give one away. */
+  Work share() const { return Work(ask<dt_work*>(dt_work_share)); }
   /** Why it failed; none while it runs and on success. */
   std::optional<Error> error() const {
     dt_error_info info;

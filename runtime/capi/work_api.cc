@@ -140,6 +140,14 @@ dt_status dt_work_error_info(dt_work* work, dt_error_info* out_info) {
   });
 }
 
+dt_status dt_work_share(dt_work* work, dt_work** out_other) {
+  return guard("dt_work_share", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(auto object, call.get<WorkObject>(work, "work"));
+    DT_TRY(call.not_null(out_other, "out_other"));
+    return call.give(std::move(object), out_other);
+  });
+}
+
 void dt_work_destroy(dt_work* work) { destroy<WorkObject>(work); }
 
 }  // extern "C"

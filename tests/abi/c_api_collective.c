@@ -401,6 +401,15 @@ void test_work(const fixture* f) {
   OK(dt_work_error_info(works[0], &info));
   EXPECT(info.status == DT_OK && info.message[0] == '\0');
   EXPECT(dt_work_error(works[0])[0] == '\0');
+  dt_work* other = NULL;
+  REFUSES("out_other", dt_work_share(works[0], NULL));
+  REFUSES_HANDLES(f, WORK, dt_work, "work", dt_work_share(h, &other));
+  EXPECT(other == NULL);
+  OK(dt_work_share(works[0], &other));
+  int32_t shared_done = 0;
+  dt_work_destroy(other);
+  OK(dt_work_test(works[0], &shared_done));
+  EXPECT(shared_done == 1 && other != works[0]);
   DESTROY_SURVIVES(f, WORK, dt_work, dt_work_destroy);
   dt_work_destroy(works[0]);
   dt_work_destroy(works[1]);

@@ -116,6 +116,15 @@ namespace Dt
 
         internal ReducerHandle(long number) : base(number, Raw.NativePINVOKE.reducer_destroy) { }
 
+        HookCalls hook;
+
+        /// Keeps it, and gives the one before.
+        internal void KeepHook(ref HookCalls calls) => calls = System.Threading.Interlocked.Exchange(ref hook, calls);
+
+        internal void EndHookStep() => hook?.EndStep();
+
+        internal void RethrowHook() => hook?.Rethrow();
+
         internal void Hold(Pin pin)
         {
             lock (gate)
@@ -167,6 +176,7 @@ namespace Dt
         {
             bool released = base.ReleaseHandle();
             LetGo(Held);
+            hook?.Dispose();
             Pin.Free(new List<Pin>(watched.Values).ToArray(), watched.Count);
             return released;
         }

@@ -185,6 +185,25 @@ namespace Dt
         /// the last pass, which adds once more.</summary>
         public void Accumulate(bool on) => Raw.Native.reducer_accumulate(this, on);
 
+        /// <summary>Has a function reduce the buckets, the same on all ranks; between steps; null: none.
+        /// hook(bucket, stage) is called with stage 0 as soon as a bucket is full, and with the next stage
+        /// once the work that it gave is done, in Finish, until it gives null; the bucket's data then
+        /// holds the result. What it throws comes out of Finish or of the Ready or Unused with a gradient
+        /// that ran it; other ranks get a DtMismatchException that names this one.</summary>
+        public void SetHook(Func<Bucket, int, Work> hook)
+        {
+            HookCalls calls = hook == null ? null : new HookCalls(hook);
+            try
+            {
+                Raw.Native.reducer_set_hook_upcall(this, calls == null ? 0 : calls.Number);
+                Kept.KeepHook(ref calls);
+            }
+            finally
+            {
+                if (calls != null) calls.Dispose();  // the one before, or the new one if it failed
+            }
+        }
+
         /// <summary>Has gradients travel as products of two matrices of rank columns (PowerSGD), the same
         /// on all ranks, over host memory. rows: of each parameter as a matrix; 0: it is none. Steps
         /// before startStep are averaged as they are; matrices are compressed by minCompression at
@@ -241,6 +260,11 @@ namespace Dt
                 else
                     Raw.Native.reducer_unused(this, index, gradient.AddressIn(pin), stream.ToInt64());
             }
+            catch (DtException)
+            {
+                Kept.RethrowHook();
+                throw;
+            }
             finally
             {
                 if (counted)
@@ -288,6 +312,12 @@ namespace Dt
                 long held = Kept.Held;
                 Raw.Native.reducer_finish(this, stream.ToInt64());
                 Kept.LetGo(held);  // not when it failed: the step may be open still
+                Kept.EndHookStep();
+            }
+            catch (DtException)
+            {
+                Kept.RethrowHook();
+                throw;
             }
             finally
             {

@@ -23,7 +23,7 @@ namespace Dt
             this.token = token;
         }
 
-        long Number
+        internal long Number
         {
             get
             {

@@ -5,6 +5,7 @@ import dataclasses
 import struct
 from typing import Any, Callable, List, Optional, Tuple
 
+from . import _raw
 from ._errors import invalid
 from ._memory import Region
 from ._types import Dtype
@@ -36,7 +37,7 @@ class HookCalls:
     def __init__(self, function: Hook, on_gpu: bool) -> None:
         self._function = function
         self._on_gpu = on_gpu
-        self.keeps: List[Any] = []  # buffers of works that were given away, until the step's end
+        self.keeps: List[Any] = []  # works that were given away, until the step's end
         self.error: Optional[BaseException] = None
 
     def run(self, index: int, last: int, params: bytes, address: int, count: int, dtype: int,
@@ -50,7 +51,8 @@ class HookCalls:
                 return 0
             if not isinstance(work, Work):
                 raise invalid(f"Reducer.set_hook: the function gave {work!r}; give a dt.Work or None")
-            return work._give(self.keeps)
+            self.keeps.append(work)
+            return int(_raw.work_share(work._handle))
         except BaseException as error:  # pylint: disable=broad-exception-caught
             if self.error is None:
                 self.error = error

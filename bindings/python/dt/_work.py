@@ -6,7 +6,7 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Dict, Generator, List, NoReturn, Optional, Sequence
+from typing import Any, Dict, Generator, NoReturn, Optional, Sequence
 
 from . import _raw
 from ._errors import Error, invalid
@@ -128,15 +128,6 @@ class Work:
             _raw.work_destroy(handle)
         else:
             _retire(handle)
-
-    def _give(self, keeps: List[Any]) -> int:
-        """Gives the operation away, and what it needs to `keeps`; raises if it is closed."""
-        self.done()
-        keeps.append((self._keep, self._combination))
-        handle, self._handle = self._handle, 0
-        self._keep = None
-        self._comm = None
-        return handle
 
     def __del__(self) -> None:
         self.close()

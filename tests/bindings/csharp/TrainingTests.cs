@@ -19,6 +19,7 @@ static class TrainingTests
         Suite.Add("training: reducer sums, and names what is missing", SumsAndMissing);
         Suite.Add("training: passes and parts are summed", () => Ranks.Run(2, Accumulated));
         Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
+        Suite.Add("training: a function reduces the buckets", () => Ranks.Run(2, Hooked));
         Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
@@ -190,6 +191,28 @@ static class TrainingTests
             for (int i = 0; i < 64; ++i)
                 Suite.Check(Math.Abs(matrix[i] - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
             Suite.Throws<DtInvalidArgumentException>(() => reducer.PowerSgd(new long[] { 8 }), "rows", "2 parameters");
+        }
+    }
+
+    static void Hooked(Ranks each)
+    {
+        List<string> calls = new List<string>();
+        using (Reducer reducer = new Reducer(each.world, new[] { new Param(4), new Param(2) }))
+        {
+            reducer.SetHook((bucket, stage) =>
+            {
+                calls.Add(bucket.Index + " " + bucket.IsLast + " " + string.Join(",", bucket.Params) + " " + stage);
+                return stage == 1 ? null : each.world.AllReduceAsync(bucket.Data);
+            });
+            float[] weight = { 1, 1, 1, 1 + each.rank }, bias = { 0, 0 };
+            reducer.Ready(1, bias);
+            reducer.Ready(0, weight);
+            reducer.Finish();
+            Suite.Equal(3f, weight[3], "the sum");
+            Suite.Equal("0 True 1,0 0; 0 True 1,0 1", string.Join("; ", calls), "calls");
+            reducer.SetHook((bucket, stage) => { throw new TimeZoneNotFoundException("no more"); });
+            reducer.Ready(1, bias);
+            Suite.Throws<TimeZoneNotFoundException>(() => reducer.Ready(0, weight), "no more");
         }
     }
 

@@ -25,6 +25,7 @@ public final class Reducer extends Handle {
   /** Parameters that finish() reads. */
   private final Tensor[] watched;
 
+  private volatile HookCalls hook;
   private Leases leases = new Leases();
 
   /**
@@ -122,6 +123,24 @@ public final class Reducer extends Handle {
    */
   public void accumulate(boolean on) {
     run(number -> Raw.reducer_accumulate(number, on));
+  }
+
+  /**
+   * Has a function reduce the buckets, the same on all ranks; between steps. What it throws comes
+   * out of the call that ran it; other ranks get a {@link MismatchException} that names this one.
+   *
+   * @param hook null: none
+   */
+  public void setHook(BucketHook hook) {
+    HookCalls calls = hook == null ? null : new HookCalls(hook);
+    HookCalls old = calls;
+    try {
+      run(number -> Raw.reducer_set_hook_upcall(number, calls == null ? 0 : calls.number));
+      old = this.hook;
+      this.hook = calls;
+    } finally {
+      HookCalls.delete(old);
+    }
   }
 
   /**
@@ -242,7 +261,9 @@ public final class Reducer extends Handle {
         Raw.reducer_ready(number(), index, gradient, stream);
       }
     } catch (InvalidArgumentException e) {
-      throw refused(e);
+      throw HookCalls.of(hook, refused(e));
+    } catch (DtException e) {
+      throw HookCalls.of(hook, e);
     } finally {
       Reference.reachabilityFence(this);
     }
@@ -297,7 +318,11 @@ public final class Reducer extends Handle {
    * @param stream CUDA stream that will use the gradients; ignored on a host communicator
    */
   public void finish(long stream) {
-    run(number -> Raw.reducer_finish(number, stream));
+    try {
+      run(number -> Raw.reducer_finish(number, stream));
+    } catch (DtException e) {
+      throw HookCalls.of(hook, e);
+    }
     // A refused call may leave the step open, and dt uses them on.
     for (Tensor each; (each = borrowed.poll()) != null; ) Tensor.release(each);
   }
@@ -384,6 +409,8 @@ public final class Reducer extends Handle {
   @Override
   public void close() {
     super.close();
+    HookCalls.delete(hook);
+    hook = null;
     for (int i = 0; i < watched.length; i++) {
       Tensor.release(watched[i]);
       watched[i] = null;

@@ -25,6 +25,7 @@ import io.dt.OperationKind;
 import io.dt.OperationStatistics;
 import io.dt.Param;
 import io.dt.PowerSgd;
+import io.dt.ReduceOp;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.ReducerStatistics;
@@ -59,6 +60,7 @@ final class JobTests {
         Ranks.run(3, (job, world) -> reduce(world, true)));
     test("passes and parts are summed", () -> Ranks.run(2, (job, world) -> accumulate(world)));
     test("the wire, users and the norm", () -> Ranks.run(2, (job, world) -> norm(world)));
+    test("a function reduces the buckets", () -> Ranks.run(2, (job, world) -> hook(world)));
     test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
@@ -237,6 +239,33 @@ final class JobTests {
       thrown(
           InvalidArgumentException.class,
           () -> reducer.powerSgd(new long[] {8}, new PowerSgd(1)), "1 numbers for 2 parameters");
+    }
+  }
+
+  private static void hook(Comm world) throws Exception {
+    List<Param> params =
+        List.of(new Param("p0", 4, DataType.F32), new Param("p1", 2, DataType.F32));
+    List<String> calls = new ArrayList<>();
+    try (Reducer reducer = new Reducer(world, params)) {
+      reducer.setHook(
+          (bucket, stage) -> {
+            calls.add(bucket.index() + " " + bucket.last() + " " + bucket.params() + " " + stage);
+            return stage == 1 ? null : world.allReduceAsync(bucket.data(), ReduceOp.SUM);
+          });
+      FloatBuffer weight = floats(4);
+      FloatBuffer bias = floats(2);
+      for (int i = 0; i < 4; i++) weight.put(i, 1 + world.rank());
+      reducer.ready(1, Tensor.of(bias));
+      reducer.ready(0, Tensor.of(weight));
+      reducer.finish();
+      equal(weight.get(3), 3f);
+      equal(calls, List.of("0 true [1, 0] 0", "0 true [1, 0] 1"));
+      reducer.setHook(
+          (bucket, stage) -> {
+            throw new java.io.IOException("no more");
+          });
+      reducer.ready(1, Tensor.of(bias));
+      thrown(IllegalStateException.class, () -> reducer.ready(0, Tensor.of(weight)), "no more");
     }
   }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import io.dt.raw.Upcall;
+
+/** What dt calls for a {@link BucketHook}, on a thread inside ready, unused or finish. */
+final class HookCalls extends Upcall {
+  static {
+    LogRelay.stopAtEnd();
+  }
+
+  final long number = Raw.upcall_number(this);
+  private final BucketHook hook;
+  private volatile Throwable thrown;
+
+  HookCalls(BucketHook hook) {
+    this.hook = hook;
+  }
+
+  @Override
+  public int call(long bucket, long stage, long outWork) {
+    try {
+      Work work = hook.reduce(Bucket.at(bucket), (int) stage);
+      if (work != null) Raw.bucket_give(outWork, work.pending().handle());
+      return 0;
+    } catch (Throwable e) {
+      thrown = e;
+      return Status.INTERNAL.number();
+    }
+  }
+
+  /** What the hook has thrown, if it has, instead of what dt says of it. */
+  static RuntimeException of(HookCalls calls, RuntimeException error) {
+    Throwable own = calls == null ? null : calls.thrown;
+    if (own == null) return error;
+    calls.thrown = null;
+    if (own instanceof Error e) throw e;
+    return own instanceof RuntimeException e ? e : new IllegalStateException(own);
+  }
+
+  /** Null: none. */
+  static void delete(HookCalls one) {
+    if (one != null) one.delete();
+  }
+}
