@@ -80,6 +80,13 @@ class Group:
         self.name = name
         self._owns_job = owns_job
 
+    def split(self, ranks: List[int], name: str, timeout_ms: int) -> Any:
+        """The backend of a group of some ranks of this one, which all call it; it includes this rank."""
+        chosen = [self.ranks[each] for each in ranks]
+        comm = self.membership.create_comm(chosen, name)
+        comm.set_timeout(timeout_ms / 1000)
+        return _backend(Group(self.membership, comm, chosen, name, False), timeout_ms)
+
     def shutdown(self) -> None:
         """The job ends with the group that it was made for. Of others only their handles go."""
         if self._owns_job:
@@ -237,13 +244,16 @@ def _join(options: Any, extension: Any) -> Group:
     return Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True)
 
 
+def _backend(group: Group, timeout_ms: int) -> Any:
+    from ._extension import load
+    return load().Backend(group.comm.rank, group.comm.size, group.comm._handle, group.membership.messages,
+                          group.ranks, timeout_ms, group.name, group)
+
+
 def _create(options: Any, _: Any) -> Any:
     from ._extension import load
     extension = load()  # before the meeting: it may take a minute the first time
-    group = _join(options, extension)
-    return extension.Backend(options.group_rank, options.group_size, group.comm._handle,
-                             group.membership.messages, group.ranks, _milliseconds(options.timeout),
-                             group.name, group)
+    return _backend(_join(options, extension), _milliseconds(options.timeout))
 
 
 def _leave() -> None:

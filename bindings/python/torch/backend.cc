@@ -6,8 +6,10 @@
 #include <atomic>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "messages.h"
+#include "batch.h"
+#include "group_messages.h"
 #include "shapes.h"
+#include "sparse.h"
 
 namespace dt::torch {
 namespace {
@@ -25,9 +27,7 @@ class Backend final : public c10d::Backend {
           std::vector<int> ranks, int64_t timeout_ms, std::string name, pybind11::object group)
       : c10d::Backend(rank, size),
         comm_(reinterpret_cast<dt_comm*>(comm)),
-        messages_(std::move(messages)),
-        ranks_(std::make_shared<const std::vector<int>>(std::move(ranks))),
-        name_hash_(hash_of(name)),
+        messages_(std::move(messages), std::move(ranks), rank, name),
         options_(c10::make_intrusive<Options>("dt", std::chrono::milliseconds(timeout_ms))),
         group_(group.release().ptr()) {
     options_->group_name = std::move(name);
@@ -65,11 +65,18 @@ class Backend final : public c10d::Backend {
   WorkPtr allreduce(Tensors1& tensors, const c10d::AllreduceOptions& options) override {
     Call call(c10d::OpType::ALLREDUCE, "dt:all_reduce");
     for (const Tensor& each : tensors) {
+      if (each.layout() == at::kSparse) {
+        add_sparse(call, comm_, rank_, size_, each, options.reduceOp, limit_ms(options));
+        continue;
+      }
       const Elements elements = reduced(each, options.reduceOp);
       auto& one = call.add(DT_KIND_ALLREDUCE, elements, each.numel());
-      one.send = one.recv = call.memory(each, elements.type, true, true);
+      call.in_place(one, each, elements, true);
     }
     return run(call, tensors, tensors, options);
+  }
+  WorkPtr allreduce_sparse(Tensors1& tensors, const c10d::AllreduceOptions& options) override {
+    return allreduce(tensors, options);
   }
   WorkPtr allreduce_coalesced(Tensors1& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override {
@@ -80,10 +87,8 @@ class Backend final : public c10d::Backend {
     Call call(c10d::OpType::REDUCE, "dt:reduce");
     for (const Tensor& each : tensors) {
       const Elements elements = reduced(each, options.reduceOp);
-      const bool root = rank_ == options.rootRank;
       auto& one = call.add(DT_KIND_REDUCE, elements, each.numel(), options.rootRank);
-      one.send = call.memory(each, elements.type, true, root);
-      if (root) one.recv = const_cast<void*>(one.send);
+      call.in_place(one, each, elements, rank_ == options.rootRank);
     }
     return run(call, tensors, tensors, options);
   }
@@ -161,8 +166,10 @@ class Backend final : public c10d::Backend {
     const Elements elements = reduced(outputs[0], options.reduceOp);
     check_list(call, size_, inputs[0], outputs[0], false);
     auto& one = call.add(DT_KIND_REDUCE_SCATTERV, elements);
-    one.send_counts = call.counts(inputs[0], elements);
-    one.send = call.memory(inputs[0], elements.type, true, false);
+    Tensors1 sent;
+    for (const Tensor& each : inputs[0]) sent.push_back(elements.scaled(each));
+    one.send_counts = call.counts(sent, elements);
+    one.send = call.memory(sent, elements.type, true, false);
     one.recv = call.memory(outputs[0], elements.type, false, true);
     return run(call, inputs[0], outputs, options);
   }
@@ -178,7 +185,7 @@ class Backend final : public c10d::Backend {
       const Elements elements = reduced(inputs[i], options.reduceOp);
       check_sizes(call, size_, inputs[i], outputs.at(i));
       auto& one = call.add(DT_KIND_REDUCE_SCATTER, elements, outputs[i].numel());
-      one.send = call.memory(inputs[i], elements.type, true, false);
+      one.send = call.memory(elements.scaled(inputs[i]), elements.type, true, false);
       one.recv = call.memory(outputs[i], elements.type, false, true);
     }
     return run(call, inputs, outputs, options);
@@ -213,34 +220,49 @@ class Backend final : public c10d::Backend {
 
   WorkPtr send(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::SEND, "dt:send");
-    check_one(call.title, tensors.size() == 1);
-    const Elements elements = moved(tensors[0]);
-    Header header;
-    header.group = name_hash_;
-    header.tag = tag;
-    header.dtype = elements.dtype;
-    header.count = tensors[0].numel() * elements.factor;
-    header.bytes = header.count * dt_dtype_bytes(elements.dtype);
-    const void* const memory = call.memory(tensors[0], elements.type, true, false);
-    const auto message = message_of(call, tensors);
-    try {
-      message->send(header, memory, member(call, peer), options_->timeout.count());
-    } catch (...) {
-      messages_->keep(message);
-      throw;
-    }
-    messages_->keep(message);
-    return message;
+    return begun(messages_.send(call, tensors, peer, tag, options_->timeout));
   }
   WorkPtr recv(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::RECV, "dt:recv");
-    const int source = member(call, peer);
-    return receive(call, tensors, {source}, "from rank " + std::to_string(peer), tag);
+    if (peer < 0) peer = size_;  // no rank
+    return begun(messages_.receive(call, tensors, peer, tag, options_->timeout));
   }
   WorkPtr recvAnysource(Tensors1& tensors, int tag) override {
     Call call(c10d::OpType::RECVANYSOURCE, "dt:recv");
-    return receive(call, tensors, *ranks_, "from any rank", tag);
+    return begun(messages_.receive(call, tensors, -1, tag, options_->timeout));
   }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override {
+    messages_.monitored_barrier(
+        options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout, wait_for_all);
+  }
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override {
+    const std::lock_guard lock(keeping_);
+    batch_ = std::make_shared<std::atomic<bool>>(true);
+    batched_.clear();
+  }
+  WorkPtr endCoalescing() override {
+    const std::lock_guard lock(keeping_);
+    if (batch_) *batch_ = false;
+    batch_.reset();
+    auto works = std::exchange(batched_, {});
+    if (works.size() == 1) return works[0];
+    return c10::make_intrusive<Batch>(rank_, std::move(works));
+  }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE  // in releases that have split() with these arguments
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>&,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override {
+    if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+    const pybind11::gil_scoped_acquire gil;
+    return pybind11::handle(group_)
+        .attr("split")(ranks, options->group_name, options->timeout.count())
+        .cast<c10::intrusive_ptr<Backend>>();
+  }
+#endif
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     Call call(c10d::OpType::BARRIER, "dt:barrier");
@@ -260,38 +282,6 @@ class Backend final : public c10d::Backend {
     one.send = call.memory(input, elements.type, true, false);
     one.recv = call.memory(outputs, elements.type, false, true);
   }
-  int member(const Call& call, int peer) const {
-    if (peer >= 0 && peer < size_ && peer != rank_) return (*ranks_)[static_cast<size_t>(peer)];
-    throw_error(DT_ERR_INVALID_ARGUMENT, std::string(call.title) + ": rank " +
-                                             std::to_string(peer) + " is no other rank of " +
-                                             std::to_string(size_));
-  }
-  c10::intrusive_ptr<Message> message_of(Call& call, const Tensors1& tensors) {
-    if (!messages_) throw_error(DT_ERR_INVALID_ARGUMENT, "a group of one rank has no messages");
-    call.tensors.results = tensors;
-    ++sequence_;
-    return c10::make_intrusive<Message>(rank_, call.type, call.title, tensors,
-                                        std::move(call.tensors), messages_);
-  }
-  WorkPtr receive(Call& call, const Tensors1& tensors, std::vector<int> sources,
-                  const std::string& whence, int tag) {
-    check_one(call.title, tensors.size() == 1);
-    const Elements elements = moved(tensors[0]);
-    auto wanted = std::make_shared<Receive>();
-    wanted->group = name_hash_;
-    wanted->tag = tag;
-    wanted->sources = std::move(sources);
-    wanted->memory = static_cast<char*>(call.memory(tensors[0], elements.type, false, true));
-    wanted->bytes = tensors[0].numel() * elements.factor * dt_dtype_bytes(elements.dtype);
-    wanted->end = std::chrono::steady_clock::now() + options_->timeout;
-    wanted->what = "recv " + whence + ", tag " + std::to_string(tag) + ", on rank " +
-                   std::to_string(rank_) + " of group \"" + options_->group_name + "\"";
-    const auto message = message_of(call, tensors);
-    message->receive(std::move(wanted), ranks_);
-    messages_->keep(message);
-    return message;
-  }
-
   /** Carries the call out: all of it, where the caller would wait for it anyway. */
   template <class SomeOptions>
   WorkPtr run(Call& call, const Tensors1& inputs, const Tensors1& results,
@@ -300,11 +290,9 @@ class Backend final : public c10d::Backend {
     auto work = c10::make_intrusive<Work>(rank_, call.type, call.title, inputs,
                                           std::move(call.tensors), completions_);
     sweep();
-    for (dt_collective& each : call.operations) {
-      if (options.timeout.count() > 0) each.timeout_ms = options.timeout.count();
-    }
+    for (dt_collective& each : call.operations) each.timeout_ms = limit_ms(options);
     sequence_ += call.operations.size();
-    if (!options.asyncOp) {
+    if (!options.asyncOp && !is_batching()) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
       work->settle(nullptr);
       return work;
@@ -324,9 +312,32 @@ class Backend final : public c10d::Backend {
     pybind11::handle(group_).attr(method)();
   }
 
+  /** 0: the communicator's. */
+  template <class SomeOptions>
+  static int64_t limit_ms(const SomeOptions& options) {
+    return std::max<int64_t>(0, options.timeout.count());
+  }
+  bool is_batching() {
+    const std::lock_guard lock(keeping_);
+    return batch_ != nullptr;
+  }
+  /** With keeping_ held. */
+  void add_to_batch(const c10::intrusive_ptr<Work>& work) {
+    if (!batch_) return;
+    work->join(batch_);
+    batched_.push_back(work);
+  }
+  /** A message has begun. */
+  WorkPtr begun(const c10::intrusive_ptr<Message>& message) {
+    ++sequence_;
+    const std::lock_guard lock(keeping_);
+    add_to_batch(message);
+    return message;
+  }
   void keep(const c10::intrusive_ptr<Work>& work) {
     const std::lock_guard lock(keeping_);
     pending_.push_back(work);
+    add_to_batch(work);
   }
   /** Forgets works that are done. */
   void sweep() {
@@ -341,14 +352,14 @@ class Backend final : public c10d::Backend {
   }
 
   dt_comm* const comm_;
-  const std::shared_ptr<Messages> messages_;
-  const std::shared_ptr<const std::vector<int>> ranks_;
-  const uint64_t name_hash_;
+  GroupMessages messages_;
   const c10::intrusive_ptr<Options> options_;
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   std::mutex keeping_;
   std::deque<c10::intrusive_ptr<Work>> pending_;  ///< under keeping_; holds tensors in use
+  std::shared_ptr<std::atomic<bool>> batch_;      ///< under keeping_; null: none is open
+  Batch::Works batched_;                          ///< under keeping_
   std::atomic<uint64_t> sequence_ = 0;
 };
 
@@ -370,7 +381,9 @@ PYBIND11_MODULE(dt_c10d, module) {
       .def("close", &Messages::close, pybind11::call_guard<gil_scoped_release>());
   pybind11::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(pybind11::init<int, int, int64_t, std::shared_ptr<Messages>, std::vector<int>, int64_t,
-                          std::string, pybind11::object>());
+                          std::string, pybind11::object>())
+      // torch calls it on ranks outside of a new group; they have nothing to do.
+      .def("perform_nocolor_split", [](Backend&, const pybind11::object&) {});
 }
 
 }  // namespace dt::torch

@@ -5,13 +5,16 @@
 
 namespace dt::torch {
 
-void Message::send(const Header& header, const void* memory, int peer, int64_t timeout_ms) {
+void Message::send(const Header& header, const void* memory, int peer,
+                   std::chrono::steady_clock::time_point end, std::string what) {
   header_ = header;
   peer_ = peer;
+  end_ = end;
+  what_ = std::move(what);
   if (header.bytes > 0 && header.bytes <= Header::kInlineBytes) {
     std::memcpy(header_.data, memory, static_cast<size_t>(header.bytes));
   }
-  messages_->send(*this, header_, memory, peer, timeout_ms);
+  messages_->send(*this, header_, memory, peer);
 }
 
 void Message::receive(std::shared_ptr<Receive> receive,
@@ -30,11 +33,12 @@ bool Message::sent(std::vector<dt_work*>& left, std::exception_ptr& error) const
   return left.empty();
 }
 
-int Message::receiver() {
+int Message::receiver() const {
   std::vector<dt_work*> left;
   std::exception_ptr error;
   return receive_ || sent(left, error) ? -1 : peer_;
 }
+bool Message::in_use() const { return receiver() >= 0; }
 
 bool Message::poll(int64_t timeout_ms, std::exception_ptr& error) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -45,6 +49,11 @@ bool Message::poll(int64_t timeout_ms, std::exception_ptr& error) {
       return true;
     }
     if (!receive_ && sent(left, error)) return true;
+    if (!receive_ && peer_ >= 0 && std::chrono::steady_clock::now() >= end_) {
+      error = error_of(DT_ERR_TIMEOUT,
+                       what_ + ": not received in time; it may still be received later");
+      return true;
+    }
     int64_t rest = Messages::kLookMs;
     if (timeout_ms >= 0) {
       rest = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now())

@@ -50,14 +50,13 @@ void fill(Receive& receive, const void* bytes) {
 
 Messages::Messages(dt_comm* comm, int rank, int size) : comm_(comm), rank_(rank), peers_(size) {}
 
-void Messages::send(Message& message, const Header& header, const void* memory, int peer,
-                    int64_t timeout_ms) {
+void Messages::send(Message& message, const Header& header, const void* memory, int peer) {
   const std::lock_guard lock(sending_);
-  message.launch(comm_, transfer(DT_KIND_SEND, peer, const_cast<Header*>(&header), sizeof(Header),
-                                 DT_U8, timeout_ms));
+  message.launch(
+      comm_, transfer(DT_KIND_SEND, peer, const_cast<Header*>(&header), sizeof(Header), DT_U8, -1));
   if (header.bytes <= Header::kInlineBytes) return;
   message.launch(comm_, transfer(DT_KIND_SEND, peer, const_cast<void*>(memory), header.count,
-                                 static_cast<dt_dtype>(header.dtype), timeout_ms));
+                                 static_cast<dt_dtype>(header.dtype), -1));
 }
 
 void Messages::post(const std::shared_ptr<Receive>& receive) {
@@ -224,6 +223,17 @@ void Messages::fail(const std::exception_ptr& error) {
   waiting_.clear();
 }
 
+bool Messages::cancel(const std::shared_ptr<Receive>& receive) {
+  const std::lock_guard lock(mutex_);
+  take_in();
+  const auto found = std::find(waiting_.begin(), waiting_.end(), receive);
+  if (found == waiting_.end()) return false;
+  waiting_.erase(found);
+  receive->error = error_of(DT_ERR_INVALID_STATE, receive->what + ": taken back");
+  receive->done = true;
+  return true;
+}
+
 bool Messages::advance(const Receive* receive) {
   const std::lock_guard lock(mutex_);
   if (receive != nullptr && receive->done) return true;
@@ -270,7 +280,7 @@ void Messages::sweep() {
   auto all = std::move(kept_);
   kept_.clear();
   lock.unlock();  // their callbacks may use the process group
-  all.remove_if([](const auto& each) { return each->isCompleted(); });
+  all.remove_if([](const auto& each) { return each->isCompleted() && each->receiver() < 0; });
   lock.lock();
   kept_.splice(kept_.begin(), all);
   sweep_at_ = std::max<size_t>(16, 2 * kept_.size());
@@ -356,7 +366,7 @@ void Messages::leave(dt_comm* world, int64_t timeout_ms) {
                                    std::vector<at::Tensor>(), Tensors(), shared_from_this());
   for (int peer = 0; peer < static_cast<int>(mine.size()); ++peer) {
     if (mine[peer] == 0 && all[peer * mine.size() + rank_] == 0) continue;
-    send(*farewells, farewell_, nullptr, peer, std::max<int64_t>(1, timeout_ms));
+    send(*farewells, farewell_, nullptr, peer);
     const std::lock_guard lock(mutex_);
     peers_[peer].parting = true;
     listen(peer);

@@ -69,8 +69,9 @@ class Message;
  * because dt has a lane for each. A program that ends when every send waits for its receive also
  * ends here: a send to a rank is held up only while no receive of that rank names the sender, since
  * messages with other tags are taken meanwhile. Whoever waits for a message takes in all that has
- * come; while nobody waits, a thread of this class does. Nothing waits without a limit: a receive
- * has one, what dt moves has another, and leave() has its own.
+ * come; while nobody waits, a thread of this class does. Nothing waits without a limit: a message
+ * has one, what dt moves to a receive has another, and leave() has its own. A send that is not
+ * taken in time fails alone, and dt keeps it: it may still arrive.
  *
  * A receive from any source listens to all its peers, and when one has sent, goes on listening to
  * the others: what they send is kept for later receives. As dt cannot take a receive back, ranks
@@ -84,10 +85,11 @@ class Messages : public std::enable_shared_from_this<Messages> {
   /** @param comm of all ranks of the job, for messages alone. */
   Messages(dt_comm* comm, int rank, int size);
 
-  /** Header and message. timeout_ms < 0: no limit. */
-  void send(Message& message, const Header& header, const void* memory, int peer,
-            int64_t timeout_ms);
+  /** Header and message. dt has no limit for them: one that passes would break the communicator. */
+  void send(Message& message, const Header& header, const void* memory, int peer);
   void post(const std::shared_ptr<Receive>& receive);
+  /** Takes a receive back. @return false: it is done. */
+  bool cancel(const std::shared_ptr<Receive>& receive);
   /** Takes in what has come. @return whether `receive`, if not NULL, is done. */
   bool advance(const Receive* receive);
   /** Until anything has moved, for a short time at most. `others`: not done. */
@@ -156,22 +158,29 @@ class Message final : public Work {
       : Work(rank, type, title, inputs, std::move(tensors), nullptr),
         messages_(std::move(messages)) {}
 
-  void send(const Header& header, const void* memory, int peer, int64_t timeout_ms);
+  /** @param what it is, for errors. */
+  void send(const Header& header, const void* memory, int peer,
+            std::chrono::steady_clock::time_point end, std::string what);
   /** @param ranks of the job, by rank of the group; shared by all messages of the group. */
   void receive(std::shared_ptr<Receive> receive, std::shared_ptr<const std::vector<int>> ranks);
 
+  /** See Messages::cancel(). */
+  bool cancel() { return messages_->cancel(receive_); }
   bool poll(int64_t timeout_ms, std::exception_ptr& error) override;
   int sourceRank() const override;
-  /** Whom a send that is not done goes to; otherwise -1. */
-  int receiver();
+  /** Whom a send that dt has not done goes to; otherwise -1. */
+  int receiver() const;
 
  private:
   bool sent(std::vector<dt_work*>& left, std::exception_ptr& error) const;
+  bool in_use() const override;
   void complete_later() override;
 
   const std::shared_ptr<Messages> messages_;
   Header header_;
   int peer_ = -1;
+  std::chrono::steady_clock::time_point end_;  ///< of a send
+  std::string what_;                           ///< of a send
   std::shared_ptr<Receive> receive_;
   std::shared_ptr<const std::vector<int>> ranks_;
 };

@@ -18,6 +18,16 @@ struct Elements {
   dt_dtype dtype;
   int64_t factor;  ///< elements of dt in one of `type`
   dt_reduce_op op = DT_SUM;
+  const c10d::NCCLPreMulSumSupplement* scale = nullptr;  ///< of a premultiplied sum
+
+  /** What dt reduces. */
+  at::Tensor scaled(const at::Tensor& tensor) const {
+    if (scale == nullptr) return tensor;
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const at::Tensor plain_type = tensor.to(type);
+    return scale->tensor_factor.defined() ? plain_type.mul(scale->tensor_factor)
+                                          : plain_type.mul(scale->double_factor);
+  }
 };
 
 inline std::optional<dt_dtype> dtype_of(at::ScalarType type) {
@@ -68,12 +78,14 @@ inline Elements reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     case ReduceOp::BAND: found.op = DT_BAND; break;
     case ReduceOp::BOR: found.op = DT_BOR; break;
     case ReduceOp::BXOR: found.op = DT_BXOR; break;
-    default: refuse("premultiplied sum");
+    default:
+      found.scale = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+      if (found.scale == nullptr || c10::isIntegralType(type, true)) refuse("premultiplied sum");
   }
   if (found.op >= DT_BAND && !c10::isIntegralType(type, true)) refuse("bitwise reduction");
   if (type == at::kBool && op.op_ == ReduceOp::AVG) refuse("average");
   if (c10::isComplexType(type)) {  // as pairs
-    if (op.op_ != ReduceOp::SUM && op.op_ != ReduceOp::AVG) refuse("such reduction");
+    if (found.op != DT_SUM && found.op != DT_AVG) refuse("such reduction");
     found.dtype = *dtype_of(c10::toRealValueType(type));
     found.factor = 2;
   } else if (c10::isFloat8Type(type)) {  // dt moves them, and reduces none
@@ -144,6 +156,15 @@ class Call {
     }
     tensors.used.push_back(all);
     return all.data_ptr();
+  }
+
+  /** Buffers of a reduction whose result replaces the tensor. @param gets this rank has a result.
+   */
+  void in_place(dt_collective& one, const at::Tensor& tensor, const Elements& elements, bool gets) {
+    const bool itself = elements.scale == nullptr;
+    void* const result = itself || gets ? memory(tensor, elements.type, itself, gets) : nullptr;
+    one.send = itself ? result : memory(elements.scaled(tensor), elements.type, true, false);
+    if (gets) one.recv = result;
   }
 
   /** How many elements of dt each tensor has. The table lives as long as the call. */

@@ -44,16 +44,18 @@ void Work::settle(std::exception_ptr error) {
   {
     const std::lock_guard lock(settling_);
     if (settled_) return;
-    if (error == nullptr && !tensors_.copies.empty()) {
+    if (error == nullptr && (tensors_.combine || !tensors_.copies.empty())) {
       try {
         const at::AutoDispatchBelowADInplaceOrView plain;
+        if (tensors_.combine) tensors_.combine();
         for (auto& [to, from] : tensors_.copies) to.copy_(from);
       } catch (...) {
         error = std::current_exception();
       }
     }
+    tensors_.combine = nullptr;
     tensors_.copies.clear();
-    tensors_.used.clear();
+    if (!in_use()) tensors_.used.clear();
     finish(error);
     settled_ = true;
     future = future_;
@@ -77,6 +79,7 @@ bool Work::isSuccess() const {
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
+  if (open_batch_ && *open_batch_) return true;
   if (!ended(timeout == kNoTimeout ? -1 : timeout.count())) {
     throw_error(DT_ERR_TIMEOUT, c10d::opTypeToString(retrieveOpType()) + " after " +
                                     std::to_string(timeout.count()) +

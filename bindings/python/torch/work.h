@@ -9,9 +9,11 @@
 #include <c10/util/Exception.h>
 #include <dt/dt.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -52,7 +54,8 @@ inline bool is_done(dt_work* work, std::exception_ptr& error) {
 
 /** The tensors of a call. */
 struct Tensors {
-  std::vector<at::Tensor> used;  ///< memory that dt reads or writes until it is done
+  std::vector<at::Tensor> used;   ///< memory that dt reads or writes until it is done
+  std::function<void()> combine;  ///< what is left to do when all operations have succeeded
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< to, from; afterwards
   std::vector<at::Tensor> results;                        ///< what the future gives
 };
@@ -96,6 +99,8 @@ class Work : public c10d::Work {
 
   /** Adds an operation, before anybody else has the work. */
   void launch(dt_comm* comm, const dt_collective& one);
+  /** wait() returns at once while this is true. */
+  void join(std::shared_ptr<std::atomic<bool>> batch) { open_batch_ = std::move(batch); }
   /** Every operation has succeeded, or one has failed; the first call counts. */
   void settle(std::exception_ptr error);
 
@@ -109,6 +114,9 @@ class Work : public c10d::Work {
   virtual bool poll(int64_t timeout_ms, std::exception_ptr& error);
 
  protected:
+  /** A work that has failed by its own limit: dt goes on, and uses its tensors. */
+  virtual bool in_use() const { return false; }
+
   std::vector<dt_work*> works_;
 
  private:
@@ -122,6 +130,7 @@ class Work : public c10d::Work {
   bool settled_ = false;                            ///< under settling_, like future_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< once somebody wants it
   const std::shared_ptr<Completions> completions_;
+  std::shared_ptr<std::atomic<bool>> open_batch_;  ///< see Batch
 };
 
 }  // namespace dt::torch

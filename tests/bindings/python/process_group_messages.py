@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks of process_group_test.py do: messages, with tags, in batches and in monitored barriers."""
+
+import datetime
+import os
+import signal
+import sys
+import time
+
+
+def case_messages(dist, torch, rank, size):
+    ranks = range(size)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 3, 1000, 1 << 20):  # in the header, and behind it
+        # A ring, the receives first; and both sides send first.
+        came = torch.empty(count)
+        receiving = dist.irecv(came, before)
+        dist.send(torch.full((count,), float(rank)), after)
+        receiving.wait()
+        assert bool((came == before).all())
+        # Tags in another order than they were sent, and from all ranks in any order.
+        sending = [dist.isend(torch.full((count,), 10.0 * rank + tag), peer, tag=tag)
+                   for tag in range(3) for peer in ranks if peer != rank]
+        for tag in (2, 0, 1):
+            for peer in reversed(ranks):
+                if peer != rank:
+                    dist.recv(came, peer, tag=tag)
+                    assert bool((came == 10.0 * peer + tag).all()), (peer, tag)
+        for each in sending:
+            each.wait()
+    # A receive that is satisfied last does not hold up collectives, nor other messages.
+    late = torch.empty(5)
+    receiving = dist.irecv(late, before, tag=7)
+    assert not receiving.is_completed()
+    dist.barrier()
+    future = receiving.get_future()
+    dist.send(torch.full((5,), 7.0), after, tag=7)
+    assert future.wait()[0].tolist() == [7.0] * 5 and receiving.is_completed()
+    # From any source, and what else these sent before and behind it.
+    if rank == 0:
+        kinds = torch.zeros(2, dtype=torch.int64)
+        seen = []
+        for _ in range(2 * (size - 1)):
+            source = dist.recv(kinds, tag=5)
+            assert kinds[0].item() == source
+            seen.append(tuple(kinds.tolist()))
+        assert sorted(seen) == [(peer, each) for peer in ranks[1:] for each in range(2)], seen
+        for peer in ranks[1:]:
+            dist.recv(kinds, peer, tag=6)
+            assert kinds.tolist() == [peer, 9]
+    else:
+        for each in range(2):
+            dist.send(torch.tensor([rank, each]), 0, tag=5)
+            if each == 0:
+                dist.send(torch.tensor([rank, 9]), 0, tag=6)
+    # Groups do not mix.
+    group = dist.new_group(list(ranks))
+    mine = torch.tensor([rank])
+    sending = [dist.isend(mine + 50, after), dist.isend(mine, after, group=group)]
+    came = torch.empty(1, dtype=torch.int64)
+    dist.recv(came, before, group=group)
+    assert came.item() == before
+    dist.recv(came, before)
+    assert came.item() == before + 50
+    for each in sending:
+        each.wait()
+    sending = dist.isend(torch.ones(3), after)
+    try:
+        dist.recv(torch.empty(4), before)
+    except torch.distributed.DistBackendError as error:
+        assert f"recv from rank {before}, tag 0" in str(error) and "16 bytes" in str(error), error
+    else:
+        raise AssertionError("the sizes differ, and nothing was raised")
+    sending.wait()
+    begun = time.monotonic()
+    dist.destroy_process_group(group)
+    dist.destroy_process_group()  # at once, although some ranks were listened to to the end
+    assert time.monotonic() - begun < 4
+    dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/again", rank=rank, world_size=size)
+
+
+def case_batches(dist, torch, rank, size):
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (5, 1 << 16):
+        # Every rank sends first, and more than a mailbox holds.
+        came = [torch.empty(count) for _ in range(2)]
+        sent = [torch.full((count,), 10.0 * rank + each) for each in range(2)]
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, each, after) for each in sent]
+                                       + [dist.P2POp(dist.irecv, each, before) for each in came])
+        assert len(works) == 1
+        works[0].wait()
+        assert works[0].is_completed() and works[0].is_success()
+        assert [each[0].item() for each in came] == [10.0 * before, 10.0 * before + 1]
+    # Blocking calls in a batch do not wait before its end.
+    group = dist.group.WORLD
+    value, mine = torch.tensor([1.0 + rank]), torch.full((1 << 16,), 3.0)
+    with dist.distributed_c10d._coalescing_manager(group, torch.device("cpu"), async_ops=True) as batch:
+        dist.send(mine, after)
+        dist.recv(came[0], before)
+        dist.broadcast(value, 1)
+    assert value.item() == 2 or not batch.works[0].is_completed()
+    future = batch.works[0].get_future()
+    assert len(future.wait()) == 3 and value.item() == 2 and came[0][-1].item() == 3
+    with dist.distributed_c10d._coalescing_manager(group):
+        for each in sent:
+            dist.all_reduce(each)
+    assert sent[0][0].item() == sum(10.0 * each for each in range(size))
+    with dist.distributed_c10d._coalescing_manager(group, torch.device("cpu"), async_ops=True) as batch:
+        pass
+    assert batch.works[0].is_completed()
+
+
+def case_monitored(dist, torch, rank, size):
+    short = datetime.timedelta(seconds=1)
+    for every in (False, True):
+        dist.monitored_barrier(wait_all_ranks=every)
+    for every, expected in ((False, "Rank 1 failed to pass"), (True, "Ranks 1 failed to pass")):
+        if rank != 1:
+            if rank != 0:
+                expected = f"Rank {rank} successfully reached monitoredBarrier, but received errors"
+            begun = time.monotonic()
+            try:
+                dist.monitored_barrier(timeout=short, wait_all_ranks=every)
+            except dist.DistBackendError as error:
+                assert expected in str(error), error
+            else:
+                raise AssertionError("a rank is missing, and nothing was raised")
+            assert 0.9 < time.monotonic() - begun < 5
+        dist.barrier()
+        dist.monitored_barrier()  # the group, and its messages, are whole
+    if rank == 0:
+        expected = "Rank 0 timed out in monitoredBarrier after 0 ms"
+        try:
+            dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=0))
+        except dist.DistBackendError as error:
+            assert expected in str(error), error
+        else:
+            raise AssertionError("there was no time, and nothing was raised")
+    elif rank == 1:  # rank 0 takes what comes, and no longer answers
+        try:
+            dist.monitored_barrier(timeout=short)
+        except dist.DistBackendError as error:
+            assert "check rank 0 logs" in str(error), error
+    dist.barrier()
+
+
+def case_untaken(dist, torch, rank, size):
+    group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+    big = torch.full((1 << 16,), 4.0)
+    if rank == 0:
+        for tag, tensor in ((3, big[:2]), (4, big)):
+            sending = dist.isend(tensor, 1, group=group, tag=tag)
+            try:
+                sending.wait()
+            except dist.DistBackendError as error:
+                assert f"send to rank 1, tag {tag}, on rank 0" in str(error), error
+                assert "not received in time" in str(error), error
+            else:
+                raise AssertionError("nobody received, and nothing was raised")
+            assert sending.is_completed() and not sending.is_success()
+    dist.barrier()
+    # Other messages go on, and this one still arrives.
+    came = torch.empty(1 << 16)
+    sending = dist.isend(big, (rank + 1) % size)
+    dist.recv(came, (rank - 1) % size)
+    sending.wait()
+    if rank == 1:
+        dist.recv(came, 0, group=group, tag=4)
+        assert came[-1].item() == 4
+    dist.barrier()
+
+
+def case_peer_killed(dist, torch, rank, size):
+    """Of receives and sends that wait for a killed rank, and of a receive that does not."""
+    dist.barrier()
+    if rank == size - 1:
+        dist.recv(torch.ones(1), 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        if rank == 0:
+            dist.send(torch.ones(1), size - 1)
+            dist.recv(torch.ones(1), size - 1)
+        elif rank == 1:
+            dist.send(torch.ones(1 << 20), size - 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+    except dist.DistBackendError as error:
+        assert f"rank {size - 1}" in str(error), error
+    else:
+        raise AssertionError("a rank is gone, and nothing was raised")
+    assert time.monotonic() - begun < 10
+    sys.exit()

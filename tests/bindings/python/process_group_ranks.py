@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank of process_group_test.py, which does not import dt: process_group_ranks.py CASE RANK SIZE FOLDER"""
+
+import functools
+import os
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import process_group_messages
+
+
+def case_collectives(dist, torch, rank, size):
+    ranks = range(size)
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.int16, torch.complex64):
+        sums = (torch.arange(6).reshape(2, 3) + rank).to(dtype).t()  # not contiguous
+        dist.all_reduce(sums)
+        expected = (torch.arange(6).reshape(2, 3) * size + sum(ranks)).to(dtype).t()
+        assert torch.equal(sums, expected), (dtype, sums)
+    anywhere = torch.tensor([rank == 0, False])
+    dist.all_reduce(anywhere)
+    assert anywhere.tolist() == [True, False]
+    for dtype in (torch.bool, torch.int16, torch.complex128, torch.float8_e4m3fn, torch.uint16):
+        moved = torch.tensor([rank == 0] * 5).to(torch.float32).to(dtype)
+        dist.broadcast(moved, 0)
+        assert moved.to(torch.float32).tolist() == [1.0] * 5, dtype
+    parts = [torch.empty(2, dtype=torch.int64) for _ in ranks]
+    dist.all_gather(parts, torch.tensor([rank, 7]))
+    assert [part.tolist() for part in parts] == [[each, 7] for each in ranks]
+    flat = torch.empty(size * 2)
+    dist.all_gather_into_tensor(flat, torch.full((2,), float(rank)))
+    assert flat.tolist() == [each for each in ranks for _ in range(2)]
+    piece = torch.empty(3)
+    dist.reduce_scatter_tensor(piece, torch.arange(3.0 * size), op=dist.ReduceOp.AVG)
+    assert torch.allclose(piece, torch.arange(3.0) + 3 * rank), piece
+    uneven = torch.empty(rank + 1)
+    dist.reduce_scatter(uneven, [torch.full((each + 1,), 1.0 * each) for each in ranks])
+    assert uneven.tolist() == [rank * size] * (rank + 1)
+    # To rank r go r + 1 rows.
+    rows = sum(ranks) + size
+    received = torch.empty(size * (rank + 1), 2)
+    dist.all_to_all_single(received, torch.full((rows, 2), float(rank)), [rank + 1] * size,
+                           [each + 1 for each in ranks])
+    assert received[:, 1].tolist() == [each for each in ranks for _ in range(rank + 1)]
+    outputs = [torch.empty(rank + 1) for _ in ranks]
+    dist.all_to_all(outputs, [torch.full((each + 1,), 10.0 * rank) for each in ranks])
+    assert [each.tolist() for each in outputs] == [[10.0 * each] * (rank + 1) for each in ranks]
+    gathered = [torch.empty(1) for _ in ranks] if rank == 1 else None
+    dist.gather(torch.tensor([float(rank)]), gathered, dst=1)
+    assert gathered is None or torch.cat(gathered).tolist() == list(ranks)
+    own = torch.empty(2)
+    dist.scatter(own, [torch.full((2,), 5.0 + each) for each in ranks] if rank == 1 else None, src=1)
+    assert own.tolist() == [5.0 + rank] * 2
+    total = torch.tensor([1.0 + rank])
+    dist.reduce(total, 1)
+    assert total.item() == (sum(ranks) + size if rank == 1 else 1.0 + rank)
+    passed = torch.tensor([rank])
+    request = dist.isend(passed, (rank + 1) % size)
+    came = torch.tensor([-1])
+    dist.recv(came, (rank - 1) % size)
+    request.wait()
+    assert came.item() == (rank - 1) % size
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": each} for each in ranks]
+    dist.barrier()
+
+
+def case_types(dist, torch, rank, size):
+    ranks = range(size)
+    every = [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
+             torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+             torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
+    for dtype in every:
+        sums = torch.tensor([1 + rank] * 5).to(dtype)
+        dist.all_reduce(sums)
+        assert sums.to(torch.complex64).real.tolist() == [sum(ranks) + size] * 5, (dtype, sums)
+    whole = [dtype for dtype in every if not dtype.is_floating_point and not dtype.is_complex]
+    for dtype in whole:
+        for op, combine in (("BAND", int.__and__), ("BOR", int.__or__), ("BXOR", int.__xor__)):
+            bits = torch.tensor([4 + rank, 7]).to(dtype)
+            dist.all_reduce(bits, op=getattr(dist.ReduceOp, op))
+            expected = [functools.reduce(combine, each) for each in ([4 + r for r in ranks], [7] * size)]
+            assert bits.to(torch.int64).tolist() == expected, (dtype, op, bits)
+    # Of bool the sum is "or", so that nothing but 0 and 1 lies in memory.
+    for op, expected in (("SUM", [1, 1, 0]), ("MAX", [1, 1, 0]), ("BOR", [1, 1, 0]), ("PRODUCT", [1, 0, 0]),
+                         ("MIN", [1, 0, 0]), ("BAND", [1, 0, 0]), ("BXOR", [size % 2, 1, 0])):
+        flags = torch.tensor([True, rank == 0, False])
+        dist.all_reduce(flags, op=getattr(dist.ReduceOp, op))
+        assert flags.view(torch.uint8).tolist() == expected, (op, flags)
+    for dtype in every + [torch.bool]:
+        parts = torch.empty(size * 3, dtype=dtype)
+        dist.all_gather_into_tensor(parts, torch.tensor([rank % 2] * 3).to(dtype))
+        assert parts.to(torch.complex64).real.tolist() == [each % 2 for each in ranks for _ in range(3)], dtype
+    for tensor, op in ((torch.ones(1), dist.ReduceOp.BXOR), (torch.tensor([True]), dist.ReduceOp.AVG)):
+        try:
+            dist.all_reduce(tensor, op=op)
+        except NotImplementedError as error:
+            assert "dt has no" in str(error), error
+        else:
+            raise AssertionError("not refused")
+
+
+def case_futures(dist, torch, rank, size):
+    one = torch.ones(4)
+    # A callback that waits for a later call must not hold up the completion of that call.
+    def again(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+    assert dist.all_reduce(one, async_op=True).get_future().then(again).wait().tolist() == [size**2] * 4
+    work = dist.all_reduce(one, async_op=True)
+    while not work.is_completed():
+        pass
+    assert work.wait() and one[0].item() == size**3
+    dist.all_reduce(torch.ones(1 << 20), async_op=True)  # nobody waits, and the tensor goes
+    dist.barrier()
+
+
+def case_groups(dist, torch, rank, size):
+    from dt import _process_group
+    pair = dist.new_group([0, size - 1])
+    mine = dist.new_group([rank], use_local_synchronization=True)
+    halves = [dist.new_group([each for each in range(size) if each % 2 == part]) for part in range(2)]
+    beside = dist.new_group(backend="gloo")
+    # Made by its members alone; torch counts it in the names of what they make later.
+    both = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None
+    value = torch.tensor([1.0 + rank])
+    if rank in (0, size - 1):
+        dist.all_reduce(value, group=pair)
+        assert value.item() == size + 1
+    dist.all_reduce(value, group=mine)
+    if both is not None:
+        flag = torch.tensor([rank])
+        dist.broadcast(flag, 1, group=both)
+        assert flag.item() == 1
+    last = torch.tensor([rank])
+    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=halves[rank % 2])
+    assert last.item() == max(each for each in range(size) if each % 2 == rank % 2)
+    assert len(_process_group._memberships) == 1, "one job for all groups"
+    dist.destroy_process_group(pair)
+    dist.barrier(group=beside)
+
+
+def case_reductions(dist, torch, rank, size):
+    ranks = range(size)
+    # Sparse: rank r has r elements, in a matrix whose rows are dense.
+    def sparse(each):
+        return torch.sparse_coo_tensor([[0] * each], torch.full((each, 2), each + 1.0), (3, 2))
+    expected = sum((sparse(each).to_dense() for each in ranks), torch.zeros(3, 2))
+    for work in (False, True):
+        given = sparse(rank)
+        waiting = dist.all_reduce(given, async_op=work)
+        if work:
+            assert torch.equal(waiting.get_future().wait()[0].to_dense(), expected)
+        assert given.is_coalesced() and torch.equal(given.to_dense(), expected), given
+    mean = sparse(rank)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    assert torch.allclose(mean.to_dense(), expected / size)
+    nothing = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), [], (4, 4))
+    dist.all_reduce(nothing)
+    assert nothing._nnz() == 0
+    try:
+        dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (3 + rank,)))
+    except dist.DistBackendError as error:
+        assert "rank 0 has Float of [3]" in str(error) and "rank 1 Float of [4]" in str(error), error
+    else:
+        raise AssertionError("the sizes differ, and nothing was raised")
+    # Each rank has a factor of its own.
+    for factor in (0.5 + rank, torch.tensor([0.5 + rank])):
+        scaled = torch._C._distributed_c10d._make_nccl_premul_sum(factor)
+        weighted = sum((0.5 + each) * (each + 1) for each in ranks)
+        value = torch.full((3, 2), rank + 1.0).t()
+        dist.all_reduce(value, op=scaled)
+        assert torch.equal(value, torch.full((2, 3), weighted)), value
+        value = torch.full((4,), rank + 1.0)
+        dist.reduce(value, 1, op=scaled)
+        assert value.tolist() == [weighted if rank == 1 else rank + 1.0] * 4, value
+        piece = torch.empty(2)
+        given = torch.full((2 * size,), rank + 1.0)
+        dist.reduce_scatter_tensor(piece, given, op=scaled)
+        assert piece.tolist() == [weighted] * 2 and given[0].item() == rank + 1
+        dist.reduce_scatter(piece, list(given.chunk(size)), op=scaled)
+        assert piece.tolist() == [weighted] * 2
+    try:
+        dist.all_reduce(torch.ones(1, dtype=torch.int64), op=scaled)
+    except NotImplementedError as error:
+        assert "premultiplied sum of Long" in str(error), error
+    else:
+        raise AssertionError("not refused")
+
+
+def case_splits(dist, torch, rank, size):
+    from dt import _process_group
+    part = dist.split_group(split_ranks=[[size - 1, 0]])
+    if rank in (0, size - 1):
+        assert part.rank() == (1 if rank == 0 else 0)
+        value = torch.tensor([1.0 + rank])
+        dist.all_reduce(value, group=part)
+        assert value.item() == size + 1
+        if rank == 0:
+            dist.send(value, group=part, group_dst=0)
+        else:
+            dist.recv(value, group=part, group_src=1)
+        alone = dist.split_group(part, [[part.rank()]])  # each rank another group
+        dist.all_reduce(value, group=alone)
+        assert value.item() == size + 1
+    else:
+        assert part == dist.GroupMember.NON_GROUP_MEMBER
+    assert len(_process_group._memberships) == 1, "one job for all groups"
+    dist.barrier()
+
+
+def case_aborted(dist, torch, rank, size):
+    """A rank aborts, while the others wait in a collective, for a message and in a barrier."""
+    dist.all_reduce(torch.ones(1))
+    pair = dist.new_group([0, size - 1])
+    begun = time.monotonic()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == size - 1:
+        store.wait([f"waiting{each}" for each in range(size - 1)])
+        pair.abort()
+        return
+    store.set(f"waiting{rank}", "")
+    try:
+        if rank == 0:
+            dist.recv(torch.ones(1), size - 1)
+        else:
+            dist.all_reduce(torch.ones(1))
+    except dist.DistBackendError as error:
+        text = f"process group {pair.group_name} was aborted" if rank == 0 else "was aborted"
+        assert text in str(error) and f"rank {size - 1}" in str(error), error
+    else:
+        raise AssertionError("a rank aborted, and nothing was raised")
+    assert time.monotonic() - begun < 10
+
+
+def case_again(dist, torch, rank, size):
+    """A group ends by shutdown, another is made, and ends by abort of all ranks."""
+    for each in range(2):
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/again{each}", rank=rank, world_size=size)
+    dist.barrier()
+    dist.distributed_c10d._abort_process_group()
+    assert not dist.is_initialized()
+    dist.init_process_group("dt", init_method=f"file://{sys.argv[4]}/last", rank=rank, world_size=size)
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    assert one.item() == size
+
+
+def case_names(dist, torch, rank, size):
+    group = dist.new_group(list(range(size)), group_desc="pipeline")
+    dist.all_reduce(torch.ones(1), group=group)
+    try:
+        dist.all_reduce(torch.ones(1 + rank), group=group)
+    except torch.distributed.DistBackendError as error:
+        assert f'comm "{group.group_name}#' in str(error), error
+    else:
+        raise AssertionError("the counts differ, and nothing was raised")
+
+
+def case_not_default(dist, torch, rank, size):
+    group = dist.new_group([0, size - 1], backend="dt")  # the default group is gloo's
+    if rank in (0, size - 1):
+        value = torch.tensor([1.0 + rank])
+        dist.all_reduce(value, group=group)
+        assert value.item() == size + 1
+
+
+def case_ddp(dist, torch, rank, size):
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data.distributed import DistributedSampler
+    losses = {}
+    for group in (None, dist.new_group(backend="gloo")):
+        torch.manual_seed(5)
+        data = TensorDataset(torch.randn(96, 32), torch.randint(0, 10, (96,)))
+        sampler = DistributedSampler(data)
+        model = torch.nn.Sequential(torch.nn.Linear(32, 300), torch.nn.BatchNorm1d(300), torch.nn.ReLU(),
+                                    torch.nn.Linear(300, 10))
+        wrapped = DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.02)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for inputs, labels in DataLoader(data, batch_size=16, sampler=sampler):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(wrapped(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                losses.setdefault(group is None, []).append(loss.item())
+    difference = max(abs(ours - theirs) for ours, theirs in zip(losses[True], losses[False]))
+    assert difference < (1e-9 if size == 2 else 1e-5), losses
+
+
+def case_killed(dist, torch, rank, size):
+    dist.all_reduce(torch.ones(1))
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(1))
+    except torch.distributed.DistBackendError as error:
+        assert f"rank {size - 1}" in str(error), error
+    else:
+        raise AssertionError("a rank is gone, and nothing was raised")
+    assert time.monotonic() - begun < 10
+    future = dist.all_reduce(torch.ones(1), async_op=True)
+    raise SystemExit(f"unexpected: {future}")
+
+
+def case_differing(dist, torch, rank, size):
+    try:
+        dist.all_reduce(torch.ones(1 + rank))
+    except torch.distributed.DistBackendError as error:
+        assert "f32 sum x 2" in str(error) and "ranks disagree" in str(error), error
+    else:
+        raise AssertionError("the counts differ, and nothing was raised")
+
+
+def run_rank(name, rank, size, folder):
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    backend = "gloo" if name == "not_default" else "dt"
+    dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    case = globals().get("case_" + name) or getattr(process_group_messages, "case_" + name)
+    case(dist, torch, rank, size)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_rank(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
