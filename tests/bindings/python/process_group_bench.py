@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The backend dt of torch.distributed beside gloo, on the ranks of one host:
+
+    process_group_bench.py [--ranks 2] [--rounds 11]
+
+Both are groups of the same processes, and take turns. A round is the mean of as many calls as take
+about --seconds; the table has the median of the rounds, and their range."""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def all_reduce(dist, torch, group, rank, size, count):
+    tensor = torch.ones(max(1, count // 4))
+    dist.all_reduce(tensor, group=group)
+    assert tensor[0].item() == size, tensor
+    tensor.zero_()
+    return lambda: dist.all_reduce(tensor, group=group)
+
+
+def ping_pong(dist, torch, group, rank, size, count):
+    tensor = torch.full((max(1, count // 4),), 1.0 + rank)
+
+    def once():
+        if rank == 0:
+            dist.send(tensor, 1, group=group)
+            dist.recv(tensor, 1, group=group)
+        elif rank == 1:
+            dist.recv(tensor, 0, group=group)
+            dist.send(tensor, 0, group=group)
+    once()
+    assert rank > 1 or tensor[-1].item() == 1
+    return once
+
+
+def text_of(seconds):
+    low, middle, high = (1e6 * each for each in (min(seconds), statistics.median(seconds), max(seconds)))
+    digits = 1 if middle < 100 else 0
+    return f"{middle:.{digits}f} us [{low:.{digits}f}-{high:.{digits}f}]", middle
+
+
+def measure(options, dist, torch):
+    groups = {"dt": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    rank, size = options.rank, options.ranks
+    if rank == 0:
+        print(f"| {size} ranks | dt | gloo | gloo / dt |\n|---|---|---|---|")
+    for name, make, counts in (("all_reduce", all_reduce, (("1 KiB", 1 << 10), ("1 MiB", 1 << 20),
+                                                          ("25 MiB", 25 << 20))),
+                               ("send and back", ping_pong, (("8 bytes", 8), ("1 MiB", 1 << 20)))):
+        for label, count in counts:
+            calls, repeats, rounds = {}, {}, {each: [] for each in groups}
+            for each, group in groups.items():
+                calls[each] = make(dist, torch, group, rank, size, count)
+                begun = time.perf_counter()
+                for _ in range(5):
+                    calls[each]()
+                took = torch.tensor([(time.perf_counter() - begun) / 5])
+                dist.broadcast(took, 0)
+                repeats[each] = max(3, min(20000, int(options.seconds / took.item())))
+            for _ in range(options.rounds):
+                for each in groups:
+                    dist.barrier()
+                    begun = time.perf_counter()
+                    for _ in range(repeats[each]):
+                        calls[each]()
+                    rounds[each].append((time.perf_counter() - begun) / repeats[each])
+            if rank == 0:
+                (ours, our_us), (theirs, their_us) = text_of(rounds["dt"]), text_of(rounds["gloo"])
+                print(f"| {name}, {label} | {ours} | {theirs} | {their_us / our_us:.1f} |", flush=True)
+
+
+def main():
+    options = parse()
+    if options.rank is None:
+        print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([sys.executable, "-I", os.path.abspath(__file__), "--ranks",
+                                       str(options.ranks), "--rounds", str(options.rounds), "--seconds",
+                                       str(options.seconds), "--rank", str(rank), "--folder", folder])
+                     for rank in range(options.ranks)]
+            failed = any([rank.wait() for rank in ranks])
+        print(f"load {os.getloadavg()[0]:.1f} afterwards")
+        return int(failed)
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    dist.init_process_group("dt", init_method=f"file://{options.folder}/meeting", rank=options.rank,
+                            world_size=options.ranks)
+    measure(options, dist, torch)
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
