@@ -11,7 +11,8 @@ import torch
 from ._comm import Comm
 from ._errors import InvalidStateError, invalid, invalid_state
 from ._raw import Buffer
-from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics
+from ._hook import Hook
+from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._types import Dtype
 
 if torch.distributed.is_available():
@@ -229,6 +230,7 @@ class DistributedDataParallel(torch.nn.Module):
     comm: the communicator
     broadcast_buffers: also make buffers (of batch norm, say) rank 0's before each forward pass
     bucket_cap_bytes, first_bucket_bytes: of the reducer; 0: as the config says
+    wire: what gradients of float32 travel as
 
     After loss.backward() every parameter has the mean gradient. Over host memory parameter.grad lies in
     dt's buckets from then on: with optimizer.zero_grad(set_to_none=False) nothing is copied.
@@ -253,7 +255,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
                  bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0,
-                 find_unused_parameters: bool = False) -> None:
+                 find_unused_parameters: bool = False, wire: Wire = Wire.SAME) -> None:
         super().__init__()
         self.module = module
         self._comm = comm
@@ -277,7 +279,7 @@ class DistributedDataParallel(torch.nn.Module):
                   for name, parameter in named]
         self._reducer = Reducer(comm, params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
-            find_unused=find_unused_parameters))
+            find_unused=find_unused_parameters, wire=wire))
         self._device = named[0][1].device
         # Where gradients lie in the buckets; None: dt copies to and fro.
         self._views: List[Optional[torch.Tensor]] = [
@@ -316,6 +318,19 @@ class DistributedDataParallel(torch.nn.Module):
             yield
         finally:
             self._synchronise = before
+
+    def set_hook(self, hook: Optional[Hook]) -> None:
+        """Has a function reduce the buckets, see dt.Reducer.set_hook(); between steps."""
+        self._reducer.set_hook(hook)
+
+    def power_sgd(self, *, rank: int = 1, start_step: int = 1000, **options: Any) -> None:
+        """Compresses gradients of two dimensions and more, see dt.Reducer.power_sgd(); between steps."""
+        self._reducer.power_sgd([each.shape[0] if each.dim() > 1 else 0 for each in self._trained],
+                                rank=rank, start_step=start_step, **options)
+
+    def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Any = None) -> float:
+        """Clips the gradients of the last step by their norm, see dt.Reducer.clip_norm()."""
+        return self._reducer.clip_norm(max_norm, norm_type, out=out, stream=_stream(self._device))
 
     def statistics(self) -> ReducerStatistics:
         """What the reducer did so far."""

@@ -96,6 +96,7 @@ def check(comm):
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
     check_unused(comm)
+    check_reductions(comm)
     check_equality(comm)
     check_sync_batch_norm(comm)
     check_compiled(comm)
@@ -153,6 +154,36 @@ def check_unused(comm):
         for optimizer in optimizers:
             optimizer.step()
     ours.close()
+
+
+def check_reductions(comm):
+    """16 bits on the way, PowerSGD, a hook, and clipping, each beside the plain mean."""
+    def gradients(each):
+        torch.manual_seed(comm.rank)
+        each.module.zero_grad()
+        each(torch.randn(40, 20)).square().sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in each.module.parameters()])
+
+    def wrapped(**options):
+        torch.manual_seed(5)
+        return dt.torch.DistributedDataParallel(torch.nn.Linear(20, 30), comm, **options)
+
+    plain, narrow, compressed, hooked = wrapped(), wrapped(wire=dt.Wire.BF16), wrapped(), wrapped()
+    mean = gradients(plain).clone()
+    limit = 0.02 * mean.abs().max()
+    assert (gradients(narrow) - mean).abs().max() < limit
+    compressed.power_sgd(rank=2, start_step=2)
+    assert torch.allclose(gradients(compressed), mean, atol=1e-4)
+    assert torch.allclose(gradients(compressed), mean, atol=1e-4)
+    assert not torch.allclose(gradients(compressed), mean, atol=1e-2)
+    hooked.set_hook(lambda bucket, stage: comm.allreduce_async(bucket.data) if stage == 0 else None)
+    assert torch.allclose(gradients(hooked), comm.size * mean, atol=1e-3)
+    norm = plain.clip_norm(1)
+    assert abs(norm - float(mean.norm())) < 1e-3 * norm
+    found = torch.cat([parameter.grad.flatten() for parameter in plain.module.parameters()])
+    assert torch.allclose(found, mean / norm, atol=1e-5)
+    for each in (plain, narrow, compressed, hooked):
+        each.close()
 
 
 def check_broken_step(comm, ours, inputs, labels):
