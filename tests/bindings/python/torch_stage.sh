@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# torch_stage.sh [BUILD_DIR]: the backend dt of torch.distributed with the PyTorch that pip finds: tests of dt's own, and
+# PyTorch's own on 2, 3 and 4 ranks. Uses the environment build-nightly/launchers/torch of tests/launchers/wheels.sh, or
+# makes it. Skipped where pip finds no PyTorch.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+build=${1:-$root/build-tests}
+environment=$root/build-nightly/launchers/torch
+[ -f "$build/build.ninja" ] || { echo "torch_stage.sh: $build is not built yet: run tests/run.sh first" >&2; exit 2; }
+ninja --quiet -C "$build"
+skip() { # reason
+  echo "skipped: $1"
+  exit 77
+}
+wheel=$(compgen -G "$build/bindings/python/dt-*.whl") || skip 'the build has no wheel of dt: it was configured without Python'
+
+mkdir -p "${environment%/*}"
+[ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
+pip=("$environment/bin/pip" --disable-pip-version-check install --quiet)
+"${pip[@]}" --upgrade torch numpy expecttest >"$environment.log" 2>&1 || skip "$(tail -n 1 "$environment.log")"
+"${pip[@]}" --no-deps --force-reinstall "$wheel"
+
+run() { # script, arguments...
+  "$root/tests/hermetic.sh" "$build/tests/home" "$environment/bin/python" -I "$root/tests/bindings/python/$1" "${@:2}"
+}
+failed=0
+run process_group_test.py 2>&1 || failed=1
+run torch_own_tests.py --ranks 2 3 4 || failed=$((failed + 1))
+echo "$((2 - failed)) passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
