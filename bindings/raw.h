@@ -416,7 +416,7 @@ inline void store_server_destroy(int64_t server) {
 // ---- Reducer ----
 
 /** The numbers sum, keep_plan, find_unused, bucket_cap_bytes, first_bucket_bytes, divide_by_users,
- * wire, and predivide as the bits of a double; then of each
+ * wire, predivide as the bits of a double, how many the order has, and those; then of each
  * parameter its count, dtype, uses, and name as an item. */
 inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   std::vector<dt_param> params;
@@ -433,6 +433,8 @@ inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
   options.wire = static_cast<dt_wire>(packed.number());
   const int64_t predivide = packed.number();
   memcpy(&options.predivide, &predivide, sizeof predivide);
+  std::vector<int32_t> order(static_cast<std::size_t>(packed.number()));
+  for (int32_t& index : order) index = static_cast<int32_t>(packed.number());
   while (packed.more()) {
     dt_param param = {};
     param.count = packed.number();
@@ -441,6 +443,8 @@ inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
     params.push_back(param);
     names.push_back(packed.item());
   }
+  if (!order.empty() && order.size() != params.size()) order.assign(params.size(), -1);  // refused
+  options.order = order.empty() ? nullptr : order.data();
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (!names[i].empty()) params[i].name = names[i].c_str();
   }
@@ -539,6 +543,14 @@ inline bool reducer_rebuild(int64_t reducer) {
   int32_t changed = 0;
   detail::check(dt_reducer_rebuild(handle<dt_reducer>(reducer), &changed));
   return changed != 0;
+}
+/** Of `count` parameters. */
+inline Bytes reducer_order(int64_t reducer, int32_t count) {
+  std::vector<int32_t> order(static_cast<std::size_t>(count));
+  detail::check(dt_reducer_order(handle<dt_reducer>(reducer), order.data()));
+  Packer packed;
+  for (const int32_t index : order) packed.add_number(index);
+  return packed.take();
 }
 inline int32_t reducer_bucket(int64_t reducer, int32_t index) {
   int32_t value = 0;

@@ -1555,6 +1555,10 @@ typedef struct dt_reducer_options {
   double predivide;           /**< gradients of floating-point numbers are divided by this before
                                    they are summed, and the sums by what is missing from the number
                                    of ranks (or multiplied by it); 0: as dt_allreduce() averages */
+  const int32_t* order;       /**< [count of parameters] dt_reducer_order() of an earlier run, the
+                                   same on all ranks, so that step 1 overlaps as the others do; the
+                                   plan then stays. Borrowed during the call; NULL: as
+                                   dt_reducer_create() says */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1890,6 +1894,17 @@ DT_API dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed);
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_bucket);
+
+/**
+ * The order by which the plan in use was made: after a rebuild, that in which gradients came. To be
+ * kept, with a checkpoint say, for dt_reducer_options.order of a later run.
+ * @param reducer   the handle.
+ * @param out_order [count of parameters] gives their indices.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_order(dt_reducer* reducer, int32_t* out_order);
 
 /**
  * What the reducer did so far. What is hidden was not waited for; over host memory it took

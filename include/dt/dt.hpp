@@ -928,6 +928,7 @@ struct ReducerOptions {
   int64_t first_bucket_bytes = 0;
   dt_wire wire = DT_WIRE_SAME;
   double predivide = 0;
+  std::vector<int32_t> order; /**< empty: none */
 };
 
 /** Fields as in dt_power_sgd_options; zero is the default of each. */
@@ -962,6 +963,10 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.divide_by_users = options.divide_by_users ? 1 : 0;
     c_options.wire = options.wire;
     c_options.predivide = options.predivide;
+    if (!options.order.empty() && options.order.size() != params.size()) {
+      throw std::invalid_argument("ReducerOptions::order: give each parameter once");
+    }
+    c_options.order = options.order.empty() ? nullptr : options.order.data();
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     detail::check(dt_reducer_create(comm.get_handle(), c_params.data(),
@@ -1033,6 +1038,12 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
   /** True: read the pointers of grad() again. Collective. */
   bool rebuild() { return ask<int32_t>(dt_reducer_rebuild) != 0; }
+  /** By which the plan in use was made, for ReducerOptions::order of a later run. */
+  std::vector<int32_t> order() const {
+    std::vector<int32_t> order(param_count_);
+    call(dt_reducer_order, order.data());
+    return order;
+  }
   /** In launch order. */
   int32_t bucket(int32_t index) const { return ask<int32_t>(dt_reducer_bucket, index); }
   dt_reducer_statistics stats() const {

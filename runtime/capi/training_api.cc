@@ -71,6 +71,21 @@ training::Hook hook_of(dt_bucket_hook function, void* user_data) {
   };
 }
 
+/// Each parameter once.
+Result<std::vector<int32_t>> read_order(const Call& call, const int32_t* order, size_t count) {
+  if (order == nullptr) return std::vector<int32_t>();
+  std::vector<bool> seen(count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto index = static_cast<size_t>(order[i]);
+    if (order[i] < 0 || index >= count || seen[index]) {
+      return call.invalid("options->order[%zu] is %d; it must name each of the %zu parameters once",
+                          i, order[i], count);
+    }
+    seen[index] = true;
+  }
+  return std::vector<int32_t>(order, order + count);
+}
+
 Status check_index(const Call& call, const ReducerObject& object, int32_t index) {
   if (index >= 0 && index < object.reducer->param_count()) return {};
   return call.invalid("index is %d; the reducer has parameters 0 to %d", index,
@@ -123,6 +138,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     chosen.find_unused = asked.find_unused != 0;
     chosen.divide_by_users = asked.divide_by_users != 0;
     chosen.predivide = asked.predivide;
+    DT_TRY_VALUE(chosen.order, read_order(call, asked.order, read.size()));
     if (asked.wire != DT_WIRE_SAME) {
       chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
     }
@@ -293,6 +309,17 @@ dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_buc
                       DT_TRY(call.not_null(out_bucket, "out_bucket"));
                       DT_TRY(check_index(call, *object, index));
                       *out_bucket = object->reducer->bucket_of(index);
+                      return {};
+                    });
+}
+
+dt_status dt_reducer_order(dt_reducer* reducer, int32_t* out_order) {
+  return on_reducer("dt_reducer_order", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(call.not_null(out_order, "out_order"));
+                      const auto& order = object->reducer->order();
+                      std::copy(order.begin(), order.end(), out_order);
                       return {};
                     });
 }

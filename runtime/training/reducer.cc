@@ -63,6 +63,10 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
   DT_TRY(reducer->check_model());
   std::vector<int32_t> order(reducer->params_.size());
   std::iota(order.rbegin(), order.rend(), 0);
+  if (!options.order.empty()) {
+    order = options.order;
+    reducer->asked_to_rebuild_ = true;
+  }
   DT_TRY(reducer->lay_out(order));
   return reducer;
 }

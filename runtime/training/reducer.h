@@ -61,6 +61,7 @@ class Reducer {
     bool find_unused = false;      ///< a parameter may have no gradient in a step
     bool divide_by_users = false;  ///< an average is over the ranks that had a gradient
     double predivide = 0;          ///< divides gradients before they are summed; 0: nothing does
+    std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
     std::optional<Dtype> wire;     ///< what gradients of f32 travel as
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
   };
@@ -111,6 +112,8 @@ class Reducer {
   void watch(int32_t index, const void* data, int64_t bytes);
   /// Collective. True: pointers of grad() changed.
   Result<bool> rebuild();
+  /// Parameters in the order that the plan in use was made by.
+  const std::vector<int32_t>& order() const { return order_; }
   int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
   Statistics statistics();
 
@@ -206,6 +209,7 @@ class Reducer {
   void* memory_ = nullptr;  // of all buckets, from the communicator
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Slot> slots_;
+  std::vector<int32_t> order_;          // that lay_out() was given
   std::vector<int32_t> arrivals_;       // parameters as they became ready in this step
   std::vector<int32_t> last_arrivals_;  // of the last complete step
   std::atomic<int32_t> arrived_{0};     // used of arrivals_

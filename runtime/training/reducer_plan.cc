@@ -67,6 +67,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   if (device_ != nullptr) device_->forget();
   last_work_ = nullptr;
   memory_ = memory;
+  order_ = order;
   buckets_ = std::move(buckets);
   char* const base = static_cast<char*>(memory);
   for (size_t b = 0; b < buckets_.size(); ++b) {

@@ -51,6 +51,11 @@ static void check_create(const fixture* f) {
   REFUSES("predivide", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.predivide = (double)NAN;
   REFUSES("predivide", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.predivide = 0;
+  static const int32_t twice[] = {1, 1};
+  options.order = twice;
+  REFUSES("order[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.order = NULL;
 
   /* A later header's larger struct: fine while what this library does not know is zero. */
   struct {
@@ -221,6 +226,11 @@ void test_reducer(const fixture* f) {
   EXPECT(statistics.steps == 1 && statistics.bucket_count == 2);
   EXPECT(statistics.hidden_share >= 0 && statistics.hidden_share <= 1);
 
+  int32_t order[2] = {7, 7};
+  REFUSES("out_order", dt_reducer_order(reducer, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_order(h, order));
+  OK(dt_reducer_order(reducer, order));
+  EXPECT(order[0] == 1 && order[1] == 0);
   OK(dt_reducer_rebuild(reducer, NULL));
   int32_t changed = 77;
   OK(dt_reducer_rebuild(reducer, &changed));

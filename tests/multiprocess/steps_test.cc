@@ -433,3 +433,38 @@ TEST_CASE(
     return early && right && clipped && left_alone ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
+
+TEST_CASE("steps: a run begins with the plan that another one has learnt, the same on all ranks") {
+  const auto body = [](const Rank& rank) -> dt_status {
+    std::vector<dt_param> params(6, dt_param{300, nullptr, DT_F32, 0});
+    dt_reducer_options options;
+    dt_reducer_options_init(&options);
+    options.bucket_cap_bytes = options.first_bucket_bytes = 2000;
+    dt_reducer* reducer = nullptr;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 6, &options, &reducer));
+    std::vector<float> gradient(300);
+    const int32_t arrival[] = {3, 0, 5, 1, 4, 2};
+    for (const int32_t index : arrival) {
+      RANK_TRY(dt_reducer_ready(reducer, index, gradient.data(), nullptr));
+    }
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    int32_t order[6];
+    RANK_TRY(dt_reducer_order(reducer, order));
+    dt_reducer_destroy(reducer);
+    if (!std::equal(order, order + 6, arrival)) return DT_ERR_INTERNAL;
+    options.order = order;
+    RANK_TRY(dt_reducer_create(rank.world, params.data(), 6, &options, &reducer));
+    int32_t first = -1;
+    int32_t last = -1;
+    RANK_TRY(dt_reducer_bucket(reducer, 3, &first));
+    RANK_TRY(dt_reducer_bucket(reducer, 2, &last));
+    dt_reducer_destroy(reducer);
+    if (first != 0 || last != 2) return DT_ERR_INTERNAL;
+    std::swap(order[0], order[rank.rank]);
+    return dt_reducer_create(rank.world, params.data(), 6, &options, &reducer);
+  };
+  for (const Outcome& outcome : run_ranks(2, body)) {
+    CHECK(outcome.status == DT_ERR_MISMATCH);
+    CHECK_MESSAGE(contains(outcome.message.c_str(), "order, as a hash"), outcome.message);
+  }
+}

@@ -50,6 +50,8 @@ namespace Dt
         public bool DivideByUsers { get; set; }
         /// <summary>What gradients of F32 travel as.</summary>
         public Wire Wire { get; set; }
+        /// <summary>Reducer.Order of an earlier run: the plan is made by it, and stays; null: none.</summary>
+        public int[] Order { get; set; }
         /// <summary>Divides gradients before they are summed; 0: averaged as AllReduce does.</summary>
         public double Predivide { get; set; }
         /// <summary>A bucket closes when it reaches this; 0: from the config.</summary>
@@ -134,6 +136,9 @@ namespace Dt
             packer.AddNumber(options.DivideByUsers ? 1 : 0);
             packer.AddNumber((int)options.Wire);
             packer.AddNumber(BitConverter.DoubleToInt64Bits(options.Predivide));
+            int[] order = options.Order ?? new int[0];
+            packer.AddNumber(order.Length);
+            foreach (int each in order) packer.AddNumber(each);
             foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);
@@ -338,6 +343,19 @@ namespace Dt
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
         /// step, between steps. True: read the addresses again. Collective.</summary>
         public bool Rebuild() => Raw.Native.reducer_rebuild(this);
+
+        /// <summary>Parameters in the order by which the plan in use was made, for ReducerOptions.Order of
+        /// a later run.</summary>
+        public int[] Order
+        {
+            get
+            {
+                Unpacker packed = new Unpacker(Raw.Native.reducer_order(this, parameters.Length));
+                int[] order = new int[parameters.Length];
+                for (int i = 0; i < order.Length; ++i) order[i] = (int)packed.Number();
+                return order;
+            }
+        }
 
         /// <summary>In which bucket a parameter lies, in launch order.</summary>
         public int Bucket(int index) => Raw.Native.reducer_bucket(this, index);

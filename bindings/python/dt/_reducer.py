@@ -48,6 +48,7 @@ class ReducerOptions:
     find_unused: bool = False  # a parameter may have no gradient in a step, see Reducer.unused()
     divide_by_users: bool = False  # an average is over the ranks that had a gradient; with find_unused
     wire: Wire = Wire.SAME
+    order: Sequence[int] = ()  # Reducer.order() of an earlier run: the plan is made by it, and stays
     predivide: float = 0.0  # divides gradients before they are summed; 0: averaged as allreduce does
 
 
@@ -84,7 +85,8 @@ class Reducer:
         parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
                             chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                             bool(chosen.divide_by_users), int(chosen.wire),
-                            struct.unpack("q", struct.pack("d", chosen.predivide))[0]]
+                            struct.unpack("q", struct.pack("d", chosen.predivide))[0],
+                            len(chosen.order), *map(int, chosen.order)]
         for each in self._params:
             parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
         number = _raw.reducer_create(comm._handle, pack(parts))
@@ -300,6 +302,13 @@ class Reducer:
                     if not changed and address != 0:
                         each._give(address)
             return changed
+
+    def order(self) -> List[int]:
+        """Parameters in the order by which the plan in use was made, for ReducerOptions.order of a later
+        run."""
+        with self._lock:
+            packed = _raw.reducer_order(self._handle, len(self._params))
+        return list(struct.unpack(f"{len(self._params)}q", packed))
 
     def bucket(self, index: int) -> int:
         """In which bucket a parameter lies, in launch order."""

@@ -174,6 +174,8 @@ static class TrainingTests
             Suite.Check(Math.Abs(one[1] - 5 / norm) < 1e-4, "it is clipped");
             Suite.Equal((double)one[0], reducer.ClipNorm(1, double.PositiveInfinity), "the largest");
         }
+        using (Reducer reducer = new Reducer(each.world, parameters, new ReducerOptions { Order = new[] { 0, 1 } }))
+            Suite.Equal("0,1", string.Join(",", reducer.Order), "the order");
         Suite.Throws<DtInvalidArgumentException>(
             () => new Reducer(each.world, parameters, new ReducerOptions { Predivide = -1 }), "predivide");
     }

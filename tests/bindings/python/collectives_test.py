@@ -346,6 +346,7 @@ class Reducers(unittest.TestCase):
                     self.assertEqual((list(both), list(one)), ([6] * 4, [3] * 2))
                     self.assertEqual([reducer.used(i) for i in range(3)], [True, True, False])
                     self.assertEqual(reducer.active(), 2)
+                    self.assertEqual(reducer.order(), [2, 1, 0])
                     one = array.array("f", [6] * 2)
         run_ranks(2, body)
 
@@ -379,6 +380,10 @@ class Reducers(unittest.TestCase):
                 self.assertAlmostEqual(reducer.clip_norm(1), (4 * 9 + 2 * 25) ** 0.5, 4)
                 self.assertAlmostEqual(one[0], 5 / (4 * 9 + 2 * 25) ** 0.5, 4)
                 self.assertEqual(reducer.clip_norm(1, float("inf")), one[0])
+            with dt.Reducer(comm, [dt.Param(1)] * 3, dt.ReducerOptions(order=[1, 2, 0])) as reducer:
+                self.assertEqual(reducer.order(), [1, 2, 0])
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "order"):
+                dt.Reducer(comm, [dt.Param(1)] * 3, dt.ReducerOptions(order=[1, 2]))
             with self.assertRaisesRegex(dt.InvalidArgumentError, "predivide"):
                 dt.Reducer(comm, [dt.Param(1)], dt.ReducerOptions(predivide=-1))
         run_ranks(2, body)

@@ -388,6 +388,19 @@ public final class Reducer extends Handle {
   }
 
   /**
+   * By which the plan in use was made, for {@link ReducerOptions#withOrder} of a later run.
+   *
+   * @return the parameters' indices
+   */
+  public int[] order() {
+    ByteBuffer packed =
+        Packing.read(call(number -> Raw.reducer_order(number, params.size())));
+    int[] order = new int[params.size()];
+    for (int i = 0; i < order.length; i++) order[i] = (int) packed.getLong();
+    return order;
+  }
+
+  /**
    * In which bucket a parameter lies.
    *
    * @param index of the parameter

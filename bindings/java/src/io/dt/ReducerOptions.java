@@ -16,6 +16,7 @@ public final class ReducerOptions implements Cloneable {
   private long firstBucketBytes;
   private Wire wire = Wire.SAME;
   private double predivide;
+  private int[] order = {};
 
   private ReducerOptions() {}
 
@@ -34,6 +35,8 @@ public final class ReducerOptions implements Cloneable {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
     packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
     packing.add(wire.ordinal()).add(Double.doubleToRawLongBits(predivide));
+    packing.add(order.length);
+    for (int each : order) packing.add(each);
   }
 
   /**
@@ -106,5 +109,16 @@ public final class ReducerOptions implements Cloneable {
    */
   public ReducerOptions withPredivide(double predivide) {
     return with(options -> options.predivide = predivide);
+  }
+
+  /**
+   * With the plan of an earlier run, which stays.
+   *
+   * @param order of {@link Reducer#order}
+   * @return a changed copy
+   */
+  public ReducerOptions withOrder(int[] order) {
+    int[] own = Checks.notNull("ReducerOptions.withOrder", "order", order).clone();
+    return with(options -> options.order = own);
   }
 }

@@ -218,6 +218,10 @@ final class JobTests {
       that(Math.abs(one.get(1) - 5 / norm) < 1e-4, "it is clipped");
       equal((float) reducer.clipNorm(1, Double.POSITIVE_INFINITY), one.get(0));
     }
+    ReducerOptions ordered = ReducerOptions.DEFAULT.withOrder(new int[] {0, 1});
+    try (Reducer reducer = new Reducer(world, params, ordered)) {
+      that(java.util.Arrays.equals(reducer.order(), new int[] {0, 1}), "the order");
+    }
     ReducerOptions wrong = ReducerOptions.DEFAULT.withPredivide(-1);
     thrown(
         InvalidArgumentException.class, () -> new Reducer(world, params, wrong), "predivide");
