@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/device_step.h"
 
+#include <sched.h>
+
 #include <algorithm>
 
 namespace dt::training {
@@ -188,6 +190,16 @@ Status DeviceStep::end_hooks(size_t buckets, cuda::Stream stream) {
   }
   DT_TRY(runtime_->record(hooks_ended_, hook_stream_));
   return runtime_->wait(stream, hooks_ended_);
+}
+
+bool DeviceStep::await_hooks(Deadline deadline) const {
+  if (hooks_ended_ == nullptr) return true;
+  for (;;) {
+    const Result<bool> passed = runtime_->passed(hooks_ended_);
+    if (!passed.ok() || passed.value()) return passed.ok();
+    if (deadline.passed()) return false;
+    sched_yield();
+  }
 }
 
 Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,

@@ -84,6 +84,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Result<cuda::Stream> begin_hook(size_t bucket, BucketSteps steps, Flat flat);
   /// Brings the results where they are wanted, and makes `stream` wait for that.
   Status end_hooks(size_t buckets, cuda::Stream stream);
+  /// Whether what end_hooks() enqueued last has passed, or nothing was.
+  bool await_hooks(Deadline deadline) const;
   /// data[i] *= factor of floating-point numbers.
   Status multiply(void* data, Dtype dtype, int64_t count, double factor, cuda::Stream stream) {
     return kernels_->multiply(data, dtype, count, factor, stream);

@@ -36,13 +36,16 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
 Reducer::~Reducer() {
   if (idle()) {
     (void)comm_->backend().release(memory_);
-  } else if (device_ != nullptr) {
-    comm_->backend().keep(device_);
+    return;
   }
+  if (device_ != nullptr) comm_->backend().keep(device_);
+  if (hook_) (void)new Hook(std::move(hook_));  // its buffers may be in use for ever
 }
 
 /// Where not, peers or the GPU may still write into the memory, so it stays with the communicator.
 bool Reducer::idle() {
+  if (hooks_lost_) return false;
+  if (device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kLastStepMs))) return false;
   for (const auto& bucket : buckets_) {
     const auto& [comm, work] = bucket->hooked;
     if (work != nullptr && !comm->backend().wait(*work, Wait{Deadline::after_ms(kLastStepMs)})) {

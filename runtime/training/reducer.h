@@ -217,14 +217,17 @@ class Reducer {
   std::atomic<bool> begun_{false};        // some slot has a part of this step
   std::atomic<bool> views_given_{false};  // grad() was called: memory stays until rebuild()
 
+  // Held while a hook runs, too: one call at a time, in launch order. A hook that comes back to
+  // this reducer is refused before it would take it.
   std::mutex launching_;
   size_t next_bucket_ = 0;  // under launching_
   Status broken_;           // under launching_: the first failed submission of this step
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
 
   Hook hook_;
-  cuda::Stream hook_stream_ = nullptr;          // of this step
-  std::shared_ptr<backend::Work> failing_;      // of fail_everywhere()
+  cuda::Stream hook_stream_ = nullptr;      // of this step
+  bool hooks_lost_ = false;                 // works on a GPU failed, and may still use the buckets
+  std::shared_ptr<backend::Work> failing_;  // of fail_everywhere()
   std::atomic<std::thread::id> inside_hook_{};  // the thread that is in it
 
   std::shared_ptr<DeviceStep> device_;  // null: host memory

@@ -134,7 +134,10 @@ Status Reducer::end_hooks(cuda::Stream stream) {
     comm_->backend().wait(*failing_, Wait{});
     failing_ = nullptr;
   }
-  if (!first.ok()) return first;
+  if (!first.ok()) {
+    hooks_lost_ = device_ != nullptr;
+    return first;
+  }
   return device_ != nullptr ? device_->end_hooks(buckets_.size(), stream) : Status();
 }
 

@@ -10,6 +10,7 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
+constexpr int64_t kHookLimitMs = 60'000;     // for what hooks have enqueued on a GPU
 constexpr int64_t kGradientAlignment = 256;  // bytes: a cache line pair, and what NCCL likes
 
 int64_t round_up(int64_t value, int64_t multiple) {
@@ -55,6 +56,9 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   if (mine.ok() && device_ != nullptr && last_work_ != nullptr) {  // the GPU may be behind
     comm_->backend().wait(*last_work_, Wait());
     mine = last_work_->status();
+  }
+  if (mine.ok() && device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kHookLimitMs))) {
+    mine = Status(Code::kTimeout, "what a hook enqueued has not passed on the GPU");
   }
   if (mine.ok() && device_ != nullptr) mine = device_->reserve(buckets.size());
   if (const Status agreed = agree_on_memory(mine); !agreed.ok()) {
