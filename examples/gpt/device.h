@@ -63,24 +63,26 @@ class Device {
   virtual void add(int64_t count, const void* from, void* to) = 0;
   /// Adds bias[column] to every row.
   virtual void add_bias(int64_t rows, int64_t columns, const void* bias, void* values) = 0;
-  /// Sum of each column: the gradient of a bias.
-  virtual void sum_rows(int64_t rows, int64_t columns, const void* values, void* sums) = 0;
+  /// Sum of each column: the gradient of a bias; `keep` adds it to what is in sums.
+  virtual void sum_rows(int64_t rows, int64_t columns, const void* values, bool keep,
+                        void* sums) = 0;
 
   /// out[row] = token_table[tokens[row]] + position_table[row % length].
   virtual void embed(int64_t rows, int64_t length, int64_t channels, const uint8_t* tokens,
                      const void* token_table, const void* position_table, void* out) = 0;
-  /// Each token's sum of gradients; `keep` adds it to what is in token_gradient.
+  /// Each token's and position's sum of gradients; `keep_*` adds it to what is there.
   virtual void embed_backward(int64_t rows, int64_t length, int64_t channels, int64_t vocabulary,
-                              const uint8_t* tokens, const void* gradient, bool keep,
-                              void* token_gradient, void* position_gradient) = 0;
+                              const uint8_t* tokens, const void* gradient, bool keep_tokens,
+                              bool keep_positions, void* token_gradient,
+                              void* position_gradient) = 0;
 
   /// Layer normalisation of each row. `statistics`: 16 bytes per row, for the way back.
   virtual void normalise(int64_t rows, int64_t channels, const void* in, const void* weight,
                          const void* bias, void* out, void* statistics) = 0;
-  /// Adds to in_gradient; overwrites the other two.
+  /// Adds to in_gradient; overwrites the other two, or with `keep` adds to them.
   virtual void normalise_backward(int64_t rows, int64_t channels, const void* out_gradient,
                                   const void* in, const void* weight, const void* statistics,
-                                  void* in_gradient, void* weight_gradient,
+                                  bool keep, void* in_gradient, void* weight_gradient,
                                   void* bias_gradient) = 0;
 
   /// GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415).
@@ -100,9 +102,10 @@ class Device {
   virtual void causal_softmax_backward(const HeadShape& shape, const void* shares,
                                        void* gradient) = 0;
 
-  /// *loss = sum over rows of the cross entropy in nats; logits become their gradient times scale.
+  /// *loss = sum over rows of the cross entropy in nats, or with `keep` += it; logits become their
+  /// gradient times scale.
   virtual void cross_entropy(int64_t rows, int64_t columns, const uint8_t* targets, double scale,
-                             void* logits, double* loss) = 0;
+                             bool keep, void* logits, double* loss) = 0;
 
   /// Updates `count` values and their rounded copy, which may be the same memory.
   virtual void adamw(const AdamStep& step, int64_t count, const void* gradient, float* first,

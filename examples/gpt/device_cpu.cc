@@ -83,8 +83,8 @@ class CpuDevice final : public Device {
   void add_bias(int64_t rows, int64_t columns, const void* bias, void* values) override {
     for (int64_t row = 0; row < rows; ++row) add(columns, bias, out(values) + row * columns);
   }
-  void sum_rows(int64_t rows, int64_t columns, const void* values, void* sums) override {
-    std::fill_n(out(sums), columns, Real{0});
+  void sum_rows(int64_t rows, int64_t columns, const void* values, bool keep, void* sums) override {
+    if (!keep) std::fill_n(out(sums), columns, Real{0});
     for (int64_t row = 0; row < rows; ++row) add(columns, in(values) + row * columns, sums);
   }
 
@@ -97,10 +97,10 @@ class CpuDevice final : public Device {
     }
   }
   void embed_backward(int64_t rows, int64_t length, int64_t channels, int64_t vocabulary,
-                      const uint8_t* tokens, const void* gradient, bool keep, void* token_gradient,
-                      void* position_gradient) override {
-    if (!keep) std::fill_n(out(token_gradient), vocabulary * channels, Real{0});
-    std::fill_n(out(position_gradient), length * channels, Real{0});
+                      const uint8_t* tokens, const void* gradient, bool keep_tokens,
+                      bool keep_positions, void* token_gradient, void* position_gradient) override {
+    if (!keep_tokens) std::fill_n(out(token_gradient), vocabulary * channels, Real{0});
+    if (!keep_positions) std::fill_n(out(position_gradient), length * channels, Real{0});
     for (int64_t row = 0; row < rows; ++row) {
       const Real* source = in(gradient) + row * channels;
       add(channels, source, out(token_gradient) + tokens[row] * channels);
@@ -127,10 +127,12 @@ class CpuDevice final : public Device {
     }
   }
   void normalise_backward(int64_t rows, int64_t channels, const void* out_gradient,
-                          const void* input, const void* weight, const void* statistics,
+                          const void* input, const void* weight, const void* statistics, bool keep,
                           void* in_gradient, void* weight_gradient, void* bias_gradient) override {
-    std::fill_n(out(weight_gradient), channels, Real{0});
-    std::fill_n(out(bias_gradient), channels, Real{0});
+    if (!keep) {
+      std::fill_n(out(weight_gradient), channels, Real{0});
+      std::fill_n(out(bias_gradient), channels, Real{0});
+    }
     for (int64_t row = 0; row < rows; ++row) {
       const Real mean = in(statistics)[2 * row], scale = in(statistics)[2 * row + 1];
       const Real* x = in(input) + row * channels;
@@ -208,7 +210,7 @@ class CpuDevice final : public Device {
     }
   }
 
-  void cross_entropy(int64_t rows, int64_t columns, const uint8_t* targets, double scale,
+  void cross_entropy(int64_t rows, int64_t columns, const uint8_t* targets, double scale, bool keep,
                      void* logits, double* loss) override {
     double total = 0;
     for (int64_t row = 0; row < rows; ++row) {
@@ -222,7 +224,7 @@ class CpuDevice final : public Device {
       for (int64_t i = 0; i < columns; ++i) values[i] *= factor;
       values[targets[row]] -= static_cast<Real>(scale);
     }
-    *loss = total;
+    *loss = keep ? *loss + total : total;
   }
 
   void adamw(const AdamStep& step, int64_t count, const void* gradient, float* first, float* second,

@@ -111,8 +111,9 @@ class CudaDevice final : public Device {
     run_each(rows * columns, kernels::add_bias<Element>, rows * columns, columns, in(bias),
              out(values));
   }
-  void sum_rows(int64_t rows, int64_t columns, const void* values, void* sums) override {
-    run_tiles(columns, kernels::sum_rows<Element>, rows, columns, in(values), out(sums));
+  void sum_rows(int64_t rows, int64_t columns, const void* values, bool keep, void* sums) override {
+    run_tiles(columns, kernels::sum_rows<Element>, rows, columns, in(values), keep ? 1 : 0,
+              out(sums));
   }
 
   void embed(int64_t rows, int64_t length, int64_t channels, const uint8_t* tokens,
@@ -121,12 +122,12 @@ class CudaDevice final : public Device {
              in(token_table), in(position_table), out(result));
   }
   void embed_backward(int64_t rows, int64_t length, int64_t channels, int64_t vocabulary,
-                      const uint8_t* tokens, const void* gradient, bool keep, void* token_gradient,
-                      void* position_gradient) override {
+                      const uint8_t* tokens, const void* gradient, bool keep_tokens,
+                      bool keep_positions, void* token_gradient, void* position_gradient) override {
     run_each(length * channels, kernels::position_gradient<Element>, rows, length, channels,
-             in(gradient), out(position_gradient));
+             in(gradient), keep_positions ? 1 : 0, out(position_gradient));
     run_each(vocabulary * channels, kernels::token_gradient<Element>, rows, channels, vocabulary,
-             tokens, in(gradient), keep ? 1 : 0, out(token_gradient));
+             tokens, in(gradient), keep_tokens ? 1 : 0, out(token_gradient));
   }
 
   void normalise(int64_t rows, int64_t channels, const void* input, const void* weight,
@@ -135,12 +136,12 @@ class CudaDevice final : public Device {
              static_cast<float*>(statistics));
   }
   void normalise_backward(int64_t rows, int64_t channels, const void* out_gradient,
-                          const void* input, const void* weight, const void* statistics,
+                          const void* input, const void* weight, const void* statistics, bool keep,
                           void* in_gradient, void* weight_gradient, void* bias_gradient) override {
     const auto* numbers = static_cast<const float*>(statistics);
     run_tiles(channels, norm_weight_gradient<Element>, rows, channels, in(out_gradient), in(input),
-              numbers, out(weight_gradient));
-    sum_rows(rows, channels, out_gradient, bias_gradient);
+              numbers, keep ? 1 : 0, out(weight_gradient));
+    sum_rows(rows, channels, out_gradient, keep, bias_gradient);
     run_rows(rows, normalise_backward_rows<Element>, channels, in(out_gradient), in(input),
              in(weight), numbers, out(in_gradient));
   }
@@ -172,7 +173,7 @@ class CudaDevice final : public Device {
              in(shares), out(gradient));
   }
 
-  void cross_entropy(int64_t rows, int64_t columns, const uint8_t* targets, double scale,
+  void cross_entropy(int64_t rows, int64_t columns, const uint8_t* targets, double scale, bool keep,
                      void* logits, double* loss) override {
     if (rows > loss_rows_) {
       losses_ = static_cast<float*>(allocate(rows * int64_t{sizeof(float)}));
@@ -180,7 +181,7 @@ class CudaDevice final : public Device {
     }
     run_rows(rows, cross_entropy_rows<Element>, columns, targets, static_cast<float>(scale),
              out(logits), losses_);
-    run_rows(1, sum_losses, rows, losses_, loss);
+    run_rows(1, sum_losses, rows, losses_, keep ? 1 : 0, loss);
   }
 
   void adamw(const AdamStep& step, int64_t count, const void* gradient, float* first, float* second,

@@ -64,9 +64,10 @@ __global__ void add_bias(int64_t count, int64_t columns, const T* bias, T* value
   if (i < count) store(values + i, load(values + i) + load(bias + i % columns));
 }
 
-/// Sums what value(row, column) returns over all rows; blocks of kTileColumns x kTileRows threads.
+/// Sums what value(row, column) returns over all rows, and `keep` what is there; blocks of
+/// kTileColumns x kTileRows threads.
 template <class T, class Value>
-__device__ void column_sums(int64_t rows, int64_t columns, Value value, T* sums) {
+__device__ void column_sums(int64_t rows, int64_t columns, Value value, int keep, T* sums) {
   __shared__ float parts[kTileRows][kTileColumns];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kTileColumns + threadIdx.x;
   float sum = 0;
@@ -77,16 +78,18 @@ __device__ void column_sums(int64_t rows, int64_t columns, Value value, T* sums)
   __syncthreads();
   if (threadIdx.y == 0 && column < columns) {
     for (int i = 1; i < kTileRows; ++i) sum += parts[i][threadIdx.x];
+    if (keep != 0) sum += load(sums + column);
     store(sums + column, sum);
   }
   __syncthreads();
 }
 
 template <class T>
-__global__ void sum_rows(int64_t rows, int64_t columns, const T* values, T* sums) {
+__global__ void sum_rows(int64_t rows, int64_t columns, const T* values, int keep, T* sums) {
   column_sums(
       rows, columns,
-      [&](int64_t row, int64_t column) { return load(values + row * columns + column); }, sums);
+      [&](int64_t row, int64_t column) { return load(values + row * columns + column); }, keep,
+      sums);
 }
 
 template <class T>
@@ -115,10 +118,10 @@ __global__ void token_gradient(int64_t rows, int64_t channels, int64_t vocabular
 
 template <class T>
 __global__ void position_gradient(int64_t rows, int64_t length, int64_t channels, const T* gradient,
-                                  T* out) {
+                                  int keep, T* out) {
   const int64_t i = thread_index();
   if (i >= length * channels) return;
-  float sum = 0;
+  float sum = keep != 0 ? load(out + i) : 0.0f;
   for (int64_t row = i / channels; row < rows; row += length) {
     sum += load(gradient + row * channels + i % channels);
   }
@@ -176,7 +179,7 @@ __global__ void normalise_backward_rows(int64_t channels, const T* out_gradient,
 /// Gradient of a norm's weight.
 template <class T>
 __global__ void norm_weight_gradient(int64_t rows, int64_t channels, const T* out_gradient,
-                                     const T* in, const float* statistics, T* sums) {
+                                     const T* in, const float* statistics, int keep, T* sums) {
   column_sums(
       rows, channels,
       [&](int64_t row, int64_t column) {
@@ -184,7 +187,7 @@ __global__ void norm_weight_gradient(int64_t rows, int64_t channels, const T* ou
         return load(out_gradient + at) * (load(in + at) - statistics[2 * row]) *
                statistics[2 * row + 1];
       },
-      sums);
+      keep, sums);
 }
 
 __device__ inline float bend(float x) {
@@ -289,7 +292,7 @@ __global__ void cross_entropy_rows(int64_t columns, const uint8_t* targets, floa
 }
 
 /// One block.
-static __global__ void sum_losses(int64_t rows, const float* losses, double* out) {
+static __global__ void sum_losses(int64_t rows, const float* losses, int keep, double* out) {
   __shared__ double parts[kBlock];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < rows; i += kBlock) sum += static_cast<double>(losses[i]);
@@ -297,7 +300,7 @@ static __global__ void sum_losses(int64_t rows, const float* losses, double* out
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int i = 1; i < kBlock; ++i) sum += parts[i];
-  *out = sum;
+  *out = keep != 0 ? *out + sum : sum;
 }
 
 struct AdamNumbers {

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     const dt::Place place = job->place();
     rank = place.rank;
     std::string text;
-    gpt::Error error = gpt::check_batch(options.batch, place.world_size);
+    gpt::Error error = gpt::check_batch(options.batch, place.world_size, options.accumulate);
     if (error.empty()) {
       error = gpt::read_text(options.files.empty() ? gpt::default_files() : options.files,
                              options.text_bytes, &text);

@@ -26,11 +26,11 @@ bool ends_with(const std::string& text, const std::string& end) {
 Network::Network(Device* device, const Shape& shape, int64_t sequences)
     : device_(device), shape_(shape), most_rows_(sequences * shape.length) {
   const int64_t channels = shape.channels;
-  token_table_ = add_parameter("token_embedding", kVocabulary * channels, true);
-  position_table_ = add_parameter("position_embedding", shape.length * channels, true);
+  token_table_ = add_parameter("token_embedding", kVocabulary, channels);
+  position_table_ = add_parameter("position_embedding", shape.length, channels);
   for (int64_t i = 0; i < shape.layers; ++i) add_block(i);
   final_norm_ = add_norm("final_norm");
-  head_ = shape.tied ? token_table_ : add_parameter("head", kVocabulary * channels, true);
+  head_ = shape.tied ? token_table_ : add_parameter("head", kVocabulary, channels);
 
   const auto value_bytes = parameter_count_ * static_cast<int64_t>(sizeof(float));
   values_ = static_cast<float*>(device_->allocate(value_bytes));
@@ -66,15 +66,16 @@ Network::Network(Device* device, const Shape& shape, int64_t sequences)
   loss_ = static_cast<double*>(device_->allocate(sizeof(double)));
 }
 
-int Network::add_parameter(const std::string& name, int64_t count, bool decays) {
-  layout_.push_back({name, count, parameter_count_, decays});
+int Network::add_parameter(const std::string& name, int64_t rows, int64_t columns) {
+  const int64_t count = std::max<int64_t>(rows, 1) * columns;
+  layout_.push_back({name, count, parameter_count_, rows});
   parameter_count_ += count;
   return static_cast<int>(layout_.size()) - 1;
 }
 
 int Network::add_norm(const std::string& name) {
-  const int weight = add_parameter(name + ".weight", shape_.channels, false);
-  add_parameter(name + ".bias", shape_.channels, false);
+  const int weight = add_parameter(name + ".weight", 0, shape_.channels);
+  add_parameter(name + ".bias", 0, shape_.channels);
   return weight;
 }
 
@@ -83,15 +84,15 @@ void Network::add_block(int64_t index) {
   const std::string name = "block" + std::to_string(index) + ".";
   Block block = {};
   block.norm1 = add_norm(name + "norm1");
-  block.qkv = add_parameter(name + "qkv.weight", 3 * channels * channels, true);
-  block.qkv_bias = add_parameter(name + "qkv.bias", 3 * channels, false);
-  block.out = add_parameter(name + "out.weight", channels * channels, true);
-  block.out_bias = add_parameter(name + "out.bias", channels, false);
+  block.qkv = add_parameter(name + "qkv.weight", channels, 3 * channels);
+  block.qkv_bias = add_parameter(name + "qkv.bias", 0, 3 * channels);
+  block.out = add_parameter(name + "out.weight", channels, channels);
+  block.out_bias = add_parameter(name + "out.bias", 0, channels);
   block.norm2 = add_norm(name + "norm2");
-  block.up = add_parameter(name + "up.weight", 4 * channels * channels, true);
-  block.up_bias = add_parameter(name + "up.bias", 4 * channels, false);
-  block.down = add_parameter(name + "down.weight", 4 * channels * channels, true);
-  block.down_bias = add_parameter(name + "down.bias", channels, false);
+  block.up = add_parameter(name + "up.weight", channels, 4 * channels);
+  block.up_bias = add_parameter(name + "up.bias", 0, 4 * channels);
+  block.down = add_parameter(name + "down.weight", 4 * channels, channels);
+  block.down_bias = add_parameter(name + "down.bias", 0, channels);
   blocks_.push_back(block);
 }
 
@@ -110,7 +111,7 @@ void Network::initialise(uint64_t seed) {
   uint64_t state = seed;
   for (const Parameter& parameter : layout_) {
     float* target = values.data() + parameter.offset;
-    if (!parameter.decays) {
+    if (parameter.rows == 0) {
       const bool is_scale =
           parameter.name.find("norm") != std::string::npos && ends_with(parameter.name, ".weight");
       std::fill_n(target, parameter.count, is_scale ? 1.0f : 0.0f);
@@ -134,9 +135,10 @@ HeadShape Network::head_shape() const {
   return {rows_ / shape_.length, shape_.length, shape_.heads, shape_.channels / shape_.heads};
 }
 
-void Network::forward(const uint8_t* text, int64_t sequences) {
+void Network::forward(const uint8_t* text, int64_t sequences, const Part& part) {
   const int64_t length = shape_.length, channels = shape_.channels;
   rows_ = sequences * length;
+  keep_ = part.index > 0;
   std::vector<uint8_t> tokens, targets;
   for (int64_t i = 0; i < sequences; ++i) {
     const uint8_t* begin = text + i * (length + 1);
@@ -158,8 +160,8 @@ void Network::forward(const uint8_t* text, int64_t sequences) {
   product.inner = channels;
   product.turn_b = true;
   device_->multiply(product, normal_, weight(head_), logits_);
-  device_->cross_entropy(rows_, kVocabulary, targets_, 1.0 / static_cast<double>(rows_), logits_,
-                         loss_);
+  device_->cross_entropy(rows_, kVocabulary, targets_,
+                         1.0 / static_cast<double>(rows_ * part.count), keep_, logits_, loss_);
 }
 
 void Network::forward_block(const Block& block, void* out) {
@@ -209,6 +211,7 @@ void Network::backward(const std::vector<void*>& gradients, const std::function<
   head.columns = channels;
   head.inner = rows_;
   head.turn_a = true;
+  head.keep = keep_ ? 1 : 0;
   device_->multiply(head, logits_, normal_, gradients[static_cast<size_t>(head_)]);
   if (!shape_.tied) ready(head_);
   Product back;
@@ -222,7 +225,7 @@ void Network::backward(const std::vector<void*>& gradients, const std::function<
   normalise_backward(final_norm_, narrow_, last_, statistics_);
   for (size_t i = blocks_.size(); i-- > 0;) backward_block(blocks_[i]);
   device_->embed_backward(rows_, shape_.length, channels, kVocabulary, tokens_, gradient_,
-                          shape_.tied, gradients[static_cast<size_t>(token_table_)],
+                          keep_ || shape_.tied, keep_, gradients[static_cast<size_t>(token_table_)],
                           gradients[static_cast<size_t>(position_table_)]);
   ready(position_table_);
   ready(token_table_);
@@ -282,13 +285,14 @@ void Network::linear(int weight_index, int bias, int64_t inputs, int64_t outputs
 
 void Network::linear_backward(int weight_index, int bias, int64_t inputs, int64_t outputs,
                               const void* in, const void* out_gradient, void* in_gradient) {
-  device_->sum_rows(rows_, outputs, out_gradient, (*gradients_)[static_cast<size_t>(bias)]);
+  device_->sum_rows(rows_, outputs, out_gradient, keep_, (*gradients_)[static_cast<size_t>(bias)]);
   (*ready_)(bias);
   Product to_weight;
   to_weight.rows = inputs;
   to_weight.columns = outputs;
   to_weight.inner = rows_;
   to_weight.turn_a = true;
+  to_weight.keep = keep_ ? 1 : 0;
   device_->multiply(to_weight, in, out_gradient, (*gradients_)[static_cast<size_t>(weight_index)]);
   (*ready_)(weight_index);
   Product to_input;
@@ -307,7 +311,7 @@ void Network::normalise_backward(int norm, const void* out_gradient, const void*
                                  const void* statistics) {
   const auto index = static_cast<size_t>(norm);
   device_->normalise_backward(rows_, shape_.channels, out_gradient, in, weight(norm), statistics,
-                              gradient_, (*gradients_)[index], (*gradients_)[index + 1]);
+                              keep_, gradient_, (*gradients_)[index], (*gradients_)[index + 1]);
   (*ready_)(norm + 1);
   (*ready_)(norm);
 }
@@ -328,7 +332,7 @@ void Network::update(const AdamStep& step, int64_t begin, int64_t end,
                      const std::vector<void*>& gradients) {
   for (const Piece& piece : pieces(begin, end)) {
     AdamStep own = step;
-    if (!layout_[static_cast<size_t>(piece.parameter)].decays) own.decay = 0;
+    if (layout_[static_cast<size_t>(piece.parameter)].rows == 0) own.decay = 0;
     device_->adamw(own, piece.count,
                    part(gradients[static_cast<size_t>(piece.parameter)], piece.inside),
                    first_ + piece.offset, second_ + piece.offset, values_ + piece.offset,

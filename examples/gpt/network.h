@@ -25,7 +25,13 @@ struct Parameter {
   std::string name;
   int64_t count;
   int64_t offset;  // elements
-  bool decays;     // matrices do, biases and norms do not
+  int64_t rows;    // of the matrix; 0: a bias or of a norm, which does not decay
+};
+
+/// Which of a step's equal parts forward() and backward() take; those behind the first add to it.
+struct Part {
+  int64_t index = 0;
+  int64_t count = 1;
 };
 
 /// Part of one parameter that lies in a flat range.
@@ -53,9 +59,10 @@ class Network {
 
   /// `text`: sequences * (length + 1) bytes; each byte is to be foretold from those before. The sum
   /// of the cross entropies, nats, goes to loss(). Runs half of the way back, up to the logits.
-  void forward(const uint8_t* text, int64_t sequences);
-  /// Writes the gradient of the mean loss of the last forward() into gradients[i], elements of the
-  /// device's precision, and calls ready(i) once the device was told all that makes it.
+  void forward(const uint8_t* text, int64_t sequences, const Part& part = {});
+  /// Writes the last forward()'s share of the gradient of the step's mean loss into gradients[i],
+  /// elements of the device's precision, or adds it there if its part is not the first, and calls
+  /// ready(i) once the device was told all that makes it.
   void backward(const std::vector<void*>& gradients, const std::function<void(int)>& ready);
   /// AdamW on parameters [begin, end) of the flat range.
   void update(const AdamStep& step, int64_t begin, int64_t end,
@@ -79,7 +86,7 @@ class Network {
     void *in, *normal1, *statistics1, *heads, *shares, *mixed;
     void *middle, *normal2, *statistics2, *wide, *bent;
   };
-  int add_parameter(const std::string& name, int64_t count, bool decays);
+  int add_parameter(const std::string& name, int64_t rows, int64_t columns);
   int add_norm(const std::string& name);
   void add_block(int64_t index);
   void* allocate(int64_t elements);
@@ -108,7 +115,8 @@ class Network {
   float *values_, *first_, *second_;
   void* weights_;  // values_ rounded, or values_ itself
 
-  int64_t rows_ = 0;  // tokens of the last forward()
+  int64_t rows_ = 0;   // tokens of the last forward()
+  bool keep_ = false;  // its part is not the step's first
   uint8_t *tokens_, *targets_;
   void *last_, *normal_, *statistics_, *logits_;
   void *gradient_, *narrow_, *wide_, *heads_, *shares_;  // of the way back

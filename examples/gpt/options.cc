@@ -57,6 +57,18 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
       ->check(CLI::NonNegativeNumber);
   app->add_option("--text-bytes", out->text_bytes, "Read no more text than this")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app->add_option("--accumulate", out->accumulate,
+                  "Backward passes of a step, each over a part of its batch")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
+  CLI::Option* wire = app->add_option("--wire", out->wire, "What gradients of f32 travel as")
+                          ->check(CLI::IsMember({"same", "f16", "bf16"}));
+  app->add_option("--powersgd", out->power_sgd,
+                  "Gradients travel as matrices of this rank, over host memory; 0: not")
+      ->check(CLI::Range(int64_t{0}, int64_t{64}))
+      ->excludes(wire);
+  app->add_option("--clip", out->clip, "Scale gradients to at most this norm; 0: not")
+      ->check(CLI::Range(0.0, 1e30))
+      ->check(refuse_nan);
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
   app->add_flag(
       "--apart", out->apart,
@@ -103,13 +115,26 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code) {
   return true;
 }
 
-std::string check_batch(int64_t batch, int64_t world_size) {
-  if (batch % world_size == 0) return {};
-  const int64_t below = batch / world_size * world_size;
-  std::string next = std::to_string(below + world_size);
+std::string check_batch(int64_t batch, int64_t world_size, int64_t passes) {
+  const int64_t parts = world_size * passes;
+  if (batch % parts == 0) return {};
+  const int64_t below = batch / parts * parts;
+  std::string next = std::to_string(below + parts);
   if (below > 0) next = std::to_string(below) + " or " + next;
   return "--batch " + std::to_string(batch) + " cannot be dealt evenly to " +
-         std::to_string(world_size) + " ranks; choose " + next;
+         std::to_string(world_size) + " ranks" +
+         (passes > 1 ? " with --accumulate " + std::to_string(passes) : "") + "; choose " + next;
+}
+
+std::string check_exchange(const Options& options, bool is_gpu, Precision precision) {
+  if (options.power_sgd > 0 && is_gpu) {
+    return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
+           "with --dtype f32";
+  }
+  if (options.wire != "same" && precision == Precision::kBf16) {
+    return "--wire " + options.wire + " is for gradients of f32; use --dtype f32, or leave it out";
+  }
+  return {};
 }
 
 double learning_rate_at(double peak, int64_t step, int64_t steps) {
@@ -121,15 +146,17 @@ double learning_rate_at(double peak, int64_t step, int64_t steps) {
 }
 
 std::string describe(const Options& options, Precision precision, uint64_t text_hash) {
-  char text[400];
+  char text[500];
   const Shape& shape = options.shape;
   std::snprintf(text, sizeof text,
                 "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
                 ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
-                ", interval %" PRId64 "%s%s, text %016" PRIx64,
+                ", interval %" PRId64 ", accumulate %" PRId64 ", wire %s, powersgd %" PRId64
+                ", clip %g%s%s, text %016" PRIx64,
                 precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels,
                 shape.heads, shape.length, shape.tied ? "tied" : "untied", options.batch,
                 options.steps, options.rate, options.decay, options.seed, options.interval,
+                options.accumulate, options.wire.c_str(), options.power_sgd, options.clip,
                 options.loss_log.empty() ? "" : " and a log", options.apart ? ", apart" : "",
                 text_hash);
   return text;

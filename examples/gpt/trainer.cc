@@ -21,6 +21,11 @@ constexpr int64_t kMostBucketBytes = 25 << 20;  // as dt's default
 
 dt_dtype dtype_of(Precision precision) { return precision == Precision::kBf16 ? DT_BF16 : DT_F32; }
 
+dt_wire wire_of(const std::string& name) {
+  if (name == "f16") return DT_WIRE_F16;
+  return name == "bf16" ? DT_WIRE_BF16 : DT_WIRE_SAME;
+}
+
 const char* name_of(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "f32"; }
 
 }  // namespace
@@ -31,16 +36,24 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
       job_(job),
       place_(job->place()),
       text_(std::move(text)),
-      local_batch_(options.batch / place_.world_size),
+      part_batch_(options.batch / place_.world_size / options.accumulate),
       device_(std::move(device)),
       comm_(job->world()) {
+  const std::string error = check_exchange(options_, device_->is_gpu(), device_->precision());
+  if (!error.empty()) throw std::runtime_error(error);
   compare_settings();
-  network_ = std::make_unique<Network>(device_.get(), options_.shape, local_batch_);
+  network_ = std::make_unique<Network>(device_.get(), options_.shape, part_batch_);
   network_->initialise(static_cast<uint64_t>(options_.seed));
+  norm_ = static_cast<float*>(device_->allocate(sizeof(float)));
+  make_reducer();
+}
 
+void Trainer::make_reducer() {
   std::vector<dt::Param> params;
+  std::vector<int64_t> rows;
   for (const Parameter& parameter : network_->layout()) {
     params.push_back({parameter.count, dtype_of(device_->precision()), parameter.name});
+    rows.push_back(parameter.rows);
   }
   dt::ReducerOptions reducer_options;
   const int64_t gradient_bytes = network_->parameter_count() * device_->element_bytes();
@@ -49,9 +62,16 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
           ? options_.bucket_bytes
           : std::clamp(gradient_bytes / kBuckets, kLeastBucketBytes, kMostBucketBytes);
   reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
+  reducer_options.wire = wire_of(options_.wire);
   // Alone in a communicator, a rank does all but the exchange.
   if (options_.apart) alone_ = comm_.split(place_.rank, 0);
   reducer_.emplace(alone_ ? *alone_ : comm_, params, reducer_options);
+  if (options_.power_sgd > 0) {
+    dt::PowerSgdOptions power_sgd;
+    power_sgd.rank = static_cast<int32_t>(options_.power_sgd);
+    power_sgd.seed = static_cast<uint64_t>(options_.seed);
+    reducer_->power_sgd(rows, power_sgd);
+  }
   gradients_.resize(params.size());
   read_gradient_pointers();
 }
@@ -99,15 +119,19 @@ void Trainer::run() {
 /// see the same batch whatever W is.
 void Trainer::train_step() {
   const dt_stream stream = device_->stream();
-  const std::vector<uint8_t> batch =
-      cut_batch(text_, static_cast<uint64_t>(options_.seed), step_, place_.rank * local_batch_,
-                local_batch_, options_.shape.length);
-  network_->forward(batch.data(), local_batch_);
-
-  // Each gradient goes straight into its bucket, and full buckets travel while this goes on.
-  network_->backward(gradients_,
-                     [&](int parameter) { reducer_->ready(parameter, nullptr, stream); });
+  for (Part part = {0, options_.accumulate}; part.index < part.count; ++part.index) {
+    const std::vector<uint8_t> batch = cut_batch(
+        text_, static_cast<uint64_t>(options_.seed), step_,
+        (place_.rank * part.count + part.index) * part_batch_, part_batch_, options_.shape.length);
+    network_->forward(batch.data(), part_batch_, part);
+    // Each gradient goes straight into its bucket, where later passes add to it. In the last pass
+    // full buckets travel while it goes on.
+    reducer_->accumulate(part.index + 1 < part.count);
+    network_->backward(gradients_,
+                       [&](int parameter) { reducer_->ready(parameter, nullptr, stream); });
+  }
   reducer_->finish(stream);
+  if (options_.clip > 0) reducer_->clip_norm(options_.clip, 2, stream, norm_);
 
   AdamStep adam;
   adam.step = step_;

@@ -36,6 +36,7 @@ class Trainer {
  private:
   void compare_settings();
   void open_loss_log();
+  void make_reducer();
   void read_gradient_pointers();
   void train_step();
   void read_loss();
@@ -48,13 +49,14 @@ class Trainer {
   dt::Job* const job_;
   const dt::Place place_;
   const std::string text_;
-  const int64_t local_batch_;  // sequences of this rank per step
+  const int64_t part_batch_;  // sequences of this rank per backward pass
 
   const std::unique_ptr<Device> device_;
   dt::Comm comm_;
   std::optional<dt::Comm> alone_;  // the reducer's, where ranks exchange no gradients
   std::unique_ptr<Network> network_;
   std::optional<dt::Reducer> reducer_;
+  float* norm_ = nullptr;         // on the device: of the gradients, before they are clipped
   std::vector<void*> gradients_;  // inside their buckets, per parameter
   int64_t step_ = 0;              // done
   std::vector<double> losses_;

@@ -167,6 +167,34 @@ TEST_CASE("bf16 loss and gradients are close to those of the CPU") {
   }
 }
 
+TEST_CASE("a batch in parts has the loss and the gradients of the whole on the CPU") {
+  constexpr int64_t kSequences = 3;
+  for (const bool tied : {true, false}) {
+    CAPTURE(tied);
+    const Shape shape = shape_of(2, 21, 3, 13, tied);
+    const auto cpu = make_cpu_device(Precision::kF32);
+    const auto gpu = make_cuda_device(0, Precision::kF32);
+    Network expected(cpu.get(), shape, kSequences), got(gpu.get(), shape, 1);
+    for (Network* network : {&expected, &got}) {
+      network->initialise(5);
+      shake(network, 0.1f);
+    }
+    Gradients expected_gradients(cpu.get(), expected), gradients(gpu.get(), got);
+    const auto batch = cut_batch(make_text(2000), 1, 0, 0, kSequences, shape.length);
+    expected.forward(batch.data(), kSequences);
+    expected.backward(expected_gradients.pointers, [](int) {});
+    for (int64_t i = 0; i < kSequences; ++i) {
+      got.forward(batch.data() + i * (shape.length + 1), 1, {i, kSequences});
+      got.backward(gradients.pointers, [](int) {});
+    }
+    CHECK(got.read_loss() == doctest::Approx(expected.read_loss()).epsilon(1e-5));
+    for (size_t i = 0; i < got.layout().size(); ++i) {
+      CAPTURE(got.layout()[i].name);
+      CHECK(distance(expected_gradients.read(i), gradients.read(i)) <= 1e-3);
+    }
+  }
+}
+
 TEST_CASE("twenty steps on a GPU make the loss fall, twice alike") {
   constexpr int64_t kSequences = 4, kSteps = 20;
   const Shape shape = shape_of(2, 32, 4, 32, true);

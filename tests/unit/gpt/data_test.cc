@@ -104,9 +104,30 @@ TEST_CASE("sequences begin everywhere") {
 }
 
 TEST_CASE("a batch that cannot be dealt names those that can") {
-  CHECK(check_batch(16, 4).empty());
-  CHECK(check_batch(16, 3).find("15 or 18") != std::string::npos);
-  CHECK(check_batch(2, 3).find("choose 3") != std::string::npos);
+  CHECK(check_batch(16, 4, 1).empty());
+  CHECK(check_batch(16, 3, 1).find("15 or 18") != std::string::npos);
+  CHECK(check_batch(2, 3, 1).find("choose 3") != std::string::npos);
+  CHECK(check_batch(24, 3, 4).empty());
+  CHECK(check_batch(16, 2, 4).empty());
+  CHECK(check_batch(20, 2, 4).find("2 ranks with --accumulate 4; choose 16 or 24") !=
+        std::string::npos);
+}
+
+TEST_CASE("what gradients cannot travel as is refused, with what can") {
+  Options options;
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    CHECK(check_exchange(options, true, precision).empty());
+  }
+  options.power_sgd = 4;
+  CHECK(check_exchange(options, false, Precision::kF32).empty());
+  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
+        std::string::npos);
+  options.power_sgd = 0;
+  options.wire = "f16";
+  CHECK(check_exchange(options, true, Precision::kF32).empty());
+  CHECK(
+      check_exchange(options, true, Precision::kBf16).find("--wire f16 is for gradients of f32") !=
+      std::string::npos);
 }
 
 TEST_CASE("the learning rate rises to its peak and falls to a tenth") {

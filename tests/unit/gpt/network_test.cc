@@ -132,6 +132,32 @@ TEST_CASE("float gradients agree with double ones") {
   }
 }
 
+TEST_CASE("a batch in parts has the loss and the gradients of the whole") {
+  for (const bool tied : {true, false}) {
+    CAPTURE(tied);
+    const Shape shape = tiny(tied);
+    const std::vector<uint8_t> text = make_text(shape);
+    const auto device = make_cpu_device(Precision::kF64);
+    Network whole(device.get(), shape, kSequences), parts(device.get(), shape, 1);
+    shake(&whole);
+    shake(&parts);
+    Gradients<double> expected(whole), got(parts);
+    whole.forward(text.data(), kSequences);
+    whole.backward(expected.pointers, [](int) {});
+    for (int64_t i = 0; i < kSequences; ++i) {
+      parts.forward(text.data() + i * (shape.length + 1), 1, {i, kSequences});
+      parts.backward(got.pointers, [](int) {});
+    }
+    CHECK(parts.read_loss() == doctest::Approx(whole.read_loss()).epsilon(1e-12));
+    for (size_t i = 0; i < whole.layout().size(); ++i) {
+      CAPTURE(whole.layout()[i].name);
+      for (size_t at = 0; at < got.values[i].size(); ++at) {
+        REQUIRE(std::fabs(got.values[i][at] - expected.values[i][at]) <= 1e-12);
+      }
+    }
+  }
+}
+
 TEST_CASE("at the start every byte is about equally likely") {
   const Shape shape = tiny(true);
   const auto device = make_cpu_device(Precision::kF32);
