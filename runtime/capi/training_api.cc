@@ -38,7 +38,7 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
   return read;
 }
 
-/// Of the caller's function, which gives the handle of a work away.
+/// Wraps the caller's function, and takes the handle of the work that it gives.
 training::Hook hook_of(dt_bucket_hook function, void* user_data) {
   return [function, user_data](const training::HookBucket& bucket,
                                int32_t stage) -> Result<training::HookWork> {

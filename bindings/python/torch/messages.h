@@ -168,7 +168,7 @@ class Message final : public Work {
   bool cancel() { return messages_->cancel(receive_); }
   bool poll(int64_t timeout_ms, std::exception_ptr& error) override;
   int sourceRank() const override;
-  /** Whom a send that dt has not done goes to; otherwise -1. */
+  /** The destination of an unfinished send; -1: there is none. */
   int receiver() const;
 
  private:

@@ -97,7 +97,7 @@ static class CombineTests
         CheckSum(block, size, each.rank * share, "ReduceScatter with blocks");
     }
 
-    /// Of a value and an index the pair with the greatest value.
+    /// Pairs of a value and an index: the one with the greater value stays.
     static void Greatest(double[] given, double[] inOut)
     {
         for (int i = 0; i < given.Length; i += 2)

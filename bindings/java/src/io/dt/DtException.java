@@ -124,7 +124,7 @@ public class DtException extends RuntimeException {
         new Data(Status.INVALID_ARGUMENT.number(), -1, "", 0, "", -1, message, null));
   }
 
-  /** Of an operation whose Combine threw. */
+  /** The error of an operation whose Combine threw. */
   static InvalidArgumentException thrown(String method, Throwable cause) {
     return new InvalidArgumentException(
         new Data(

@@ -105,7 +105,7 @@ final class CombineTests {
     }
   }
 
-  /** Of a value and an index the pair with the greatest value. */
+  /** Pairs of a value and an index: the one with the greater value stays. */
   private static void greatest(ByteBuffer in, ByteBuffer inOut) {
     for (int i = 0; i < in.limit(); i += 16) {
       if (in.getDouble(i) > inOut.getDouble(i)) inOut.put(i, in, i, 16);
