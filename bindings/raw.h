@@ -484,9 +484,9 @@ inline Bytes bucket_fields(int64_t bucket) {
   for (int32_t i = 0; i < from.param_count; ++i) packed.add_number(from.params[i]);
   return packed.take();
 }
-/** Gives a handle of `work` to the reducer. */
+/** Gives the handle to the reducer. */
 inline void bucket_give(int64_t out_work, int64_t work) {
-  detail::check(dt_work_share(handle<dt_work>(work), handle<dt_work*>(out_work)));
+  *handle<dt_work*>(out_work) = handle<dt_work>(work);
 }
 /** Rank, start_step, min_compression as the bits of a double, no_error_feedback, cold_start, seed,
  * then the rows of all parameters. */

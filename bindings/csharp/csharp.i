@@ -182,7 +182,6 @@ struct DtCall {
 %ignore dt::raw::Upcall;
 %ignore dt::raw::upcall_number;
 %ignore dt::raw::reducer_set_hook;
-%ignore dt::raw::work_share;
 %{
 #include <condition_variable>
 #include <deque>

@@ -139,7 +139,6 @@ DT_OPTIONAL_TEXT(NAME, "byte[]", "$javainput")
 
 %ignore dt::raw::Bytes;
 %ignore dt::raw::reducer_set_hook;
-%ignore dt::raw::work_share;
 %typemap(jni) dt::raw::Bytes "jbyteArray"
 %typemap(jtype) dt::raw::Bytes "byte[]"
 %typemap(jstype) dt::raw::Bytes "byte[]"

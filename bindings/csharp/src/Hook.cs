@@ -56,7 +56,7 @@ namespace Dt
             {
                 Work work = function(new Bucket(new Unpacker(Raw.Native.bucket_fields(bucket))), (int)stage);
                 if (work == null) return (int)Status.Ok;
-                Raw.Native.bucket_give(outWork, work.Number);
+                Raw.Native.bucket_give(outWork, Raw.Native.work_share(work.Number));
                 given.Add(work);
                 return (int)Status.Ok;
             }

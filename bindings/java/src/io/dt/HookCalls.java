@@ -3,6 +3,8 @@ package io.dt;
 
 import io.dt.raw.Raw;
 import io.dt.raw.Upcall;
+import java.util.HashMap;
+import java.util.Map;
 
 /** What dt calls for a {@link BucketHook}, on a thread inside ready, unused or finish. */
 final class HookCalls extends Upcall {
@@ -20,13 +22,21 @@ final class HookCalls extends Upcall {
 
   @Override
   public int call(long bucket, long stage, long outWork) {
+    Map<Pending, Long> shares = new HashMap<>();
+    Pending.SHARES.set(shares);
     try {
       Work work = hook.reduce(Bucket.at(bucket), (int) stage);
-      if (work != null) Raw.bucket_give(outWork, work.pending().handle());
+      if (work != null) {
+        Long own = shares.remove(work.pending());
+        Raw.bucket_give(outWork, own != null ? own : Raw.work_share(work.pending().handle()));
+      }
       return 0;
     } catch (Throwable e) {
       thrown = e;
       return Status.INTERNAL.number();
+    } finally {
+      Pending.SHARES.remove();
+      shares.values().forEach(Raw::work_destroy);
     }
   }
 

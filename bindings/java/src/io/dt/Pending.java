@@ -2,6 +2,7 @@
 package io.dt;
 
 import io.dt.raw.Raw;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicReference;
 
@@ -13,6 +14,12 @@ import java.util.concurrent.atomic.AtomicReference;
 final class Pending extends AtomicReference<Object> {
   private static final long serialVersionUID = 1L;
   private static final Object DONE = new Object();
+  /**
+   * On a thread that runs a reducer's hook: another handle of each work that it issues, since the
+   * first may be gone with the operation before the hook gives it away. Else nothing.
+   */
+  static final ThreadLocal<Map<Pending, Long>> SHARES = new ThreadLocal<>();
+
 
   final transient CompletableFuture<Void> future = new CompletableFuture<>();
   /** Whether it may end before an operation that was called earlier. */
@@ -35,6 +42,13 @@ final class Pending extends AtomicReference<Object> {
 
   void issued(long work) {
     handle = work;
+    Map<Pending, Long> shares = SHARES.get();
+    if (shares == null) return;
+    try {
+      shares.put(this, Raw.work_share(work));
+    } catch (DtException e) {
+      // No handle is left; the first one may still be there when it is given away.
+    }
   }
 
   /** Whether it has ended, well or not. */

@@ -264,6 +264,11 @@ final class JobTests {
       reducer.finish();
       equal(weight.get(3), 3f);
       equal(calls, List.of("0 true [1, 0] 0", "0 true [1, 0] 1"));
+      for (int i = 0; i < 500; i++) { // a work may have ended before the hook gives it away
+        reducer.ready(1, Tensor.of(bias));
+        reducer.ready(0, Tensor.of(weight));
+        reducer.finish();
+      }
       reducer.setHook(
           (bucket, stage) -> {
             throw new java.io.IOException("no more");
