@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # gpu.sh [--report FILE] [--only REGEX] [--limit SECONDS] [BUILD_DIR]
-# Everything that needs a GPU: tests, compute-sanitizer, several ranks on one GPU, benchmarks. One
-# table tells all; the last line counts: "N passed, N failed, N skipped".
+# Everything that needs a GPU: tests, compute-sanitizer, several ranks on one GPU, PyTorch's
+# tensors, benchmarks. One table tells all; the last line counts: "N passed, N failed, N skipped".
 # Without BUILD_DIR it builds into build-gpu/; with it, it builds nothing and runs what is there, for
 # example on another machine. Nothing is begun after --limit seconds. --report writes the table, the
 # versions and what the benchmarks printed, in the form of docs/measured. NCCL: DT_NCCL_LIBRARY, or
@@ -42,7 +42,7 @@ if [ -z "$build" ]; then
     meson setup "$build" "$root" -Dcuda=enabled -Ddocs=disabled -Dbuildtype=release
   # Also what other folders have for a GPU.
   mapfile -t more < <(ninja -C "$build" -t targets all |
-    sed -n 's/^\(\(tests\|examples\)\/.*\/gpu_[a-z0-9_]*\|examples\/gpt\/gpt\): .*/\1/p')
+    sed -n 's/^\(\(tests\|examples\)\/.*\/gpu_[a-z0-9_]*\|examples\/gpt\/gpt\|bindings\/python\/.*\.whl\): .*/\1/p')
   ninja --quiet -C "$build" "${programs[@]}" "${more[@]}"
   # What runs elsewhere has no repository beside it.
   commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -163,10 +163,14 @@ for tool in memcheck racecheck; do
   run "${tool}_kernels" test "${no_gpu:-$no_sanitizer}" \
     "$sanitizer" --tool "$tool" --error-exitcode 1 "$build/tests/gpu/gpu_kernels"
 done
-run memcheck_runtime test "${no_gpu:-$no_sanitizer}" \
-  "$sanitizer" --tool memcheck --error-exitcode 1 "$build/tests/gpu/gpu_runtime"
+# Calls that fail on purpose are no errors, and a forked child does not come out of the sanitizer.
+for program in runtime reducer; do
+  run "memcheck_$program" test "${no_gpu:-$no_sanitizer}" "$sanitizer" --tool memcheck \
+    --report-api-errors no --error-exitcode 1 "$build/tests/gpu/gpu_$program" \
+    --test-case-exclude='*forked*'
+done
 
-# ---- Benchmarks ----
+# ---- Ranks ----
 
 # Ranks that hold one GPU: staged through the host, or over NCCL, which takes each for a host of its
 # own and goes over loopback. They take turns on the GPU: such times are no measure of NCCL.
@@ -178,8 +182,25 @@ own_hosts=("${one_gpu[@]}" NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE
   NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=4
   "$dt" run -n 2 --no-prefix -- sh -c 'NCCL_HOSTID=dt-$RANK exec "$0" "$@"')
 all_gpus=("$dt" run -n "$gpus" --no-prefix --)
-sizes=(-b 8 -e 256M -f 8) few_sizes=(--sizes "8,64K,4M" --iters 10 --rounds 3)
+# PyTorch's tensors, where there is a wheel for its Python.
+no_torch=''
+python3 -c 'import torch' 2>/dev/null || no_torch='python3 has no PyTorch'
+python_tag=$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])' 2>/dev/null || true)
+wheel=$(compgen -G "$build/bindings/python/dt-*-$python_tag-*.whl" | head -n 1 || true)
+[ -n "$no_torch" ] || [ -n "$wheel" ] || no_torch="no wheel for this Python, ${python_tag:-none}"
+if [ -z "${no_gpu:-$no_torch}" ]; then
+  python3 -m zipfile -e "$wheel" "$logs/python"
+  export PYTHONPATH=$logs/python
+fi
+torch=(python3 "$root/tests/gpu/torch_ranks.py")
+run torch_1 test "${no_gpu:-$no_torch}" "${one_gpu[@]}" "$dt" run -n 1 -- "${torch[@]}"
+run torch_2_staged test "${no_gpu:-$no_torch}" "${staged[@]}" "${torch[@]}"
+run torch_2_nccl_one_gpu test "${no_gpu:-${no_nccl:-$no_torch}}" "${own_hosts[@]}" "${torch[@]}"
+run torch_all_gpus test "${no_gpu:-${no_nccl:-${no_second:-$no_torch}}}" "${all_gpus[@]}" "${torch[@]}"
 
+# ---- Benchmarks ----
+
+sizes=(-b 8 -e 256M -f 8) few_sizes=(--sizes "8,64K,4M" --iters 10 --rounds 3)
 run bandwidth bench "$no_gpu" "$build/tests/bench/kernel_bandwidth" --least 0.85
 for collective in allreduce allgather reduce_scatter broadcast reduce; do
   run "bench_${collective}_1" bench "$no_gpu" \

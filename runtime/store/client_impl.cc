@@ -133,6 +133,7 @@ void Client::Impl::begin(const std::shared_ptr<Call>& call, FrameType type,
     goodbye_id_ = call->id;
     tell_orders(true);  // so that the store knows what others wait for in vain
   }
+  if (type == FrameType::kReportFailure) tell_orders(false);  // so that it knows who is behind
   link_->send(type, call->id, payload);
   if (!broken_.ok() && is_goodbye) {
     // Said, so that our end is no second death; but there is nothing left to agree on.

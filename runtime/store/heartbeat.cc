@@ -43,6 +43,42 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
   }
 }
 
+/// Adds to a time-out that blames nobody which ranks have not called the operation. Whether the
+/// ranks of that communicator tell what they call.
+bool Server::Impl::name_laggards(Failure* failure, int64_t now_ns) const {
+  ErrorInfo& info = failure->info;
+  if (failure->scope.empty() || info.code != Code::kTimeout || info.rank >= 0) return false;
+  const auto laggards = orders_.laggards(failure->scope, info.sequence);
+  if (!laggards.has_value()) return false;
+  std::vector<std::string> texts;
+  for (const Member& member : laggards->ranks) {
+    const int64_t silence_ms = vitals_.silence_ms(member.rank, now_ns);
+    const bool silent = silence_ms > 2 * options_.heartbeat_ms;
+    // One that told nothing since may have called it meanwhile.
+    if (!silent && vitals_.told_ns(member.rank) <= laggards->since_ns) continue;
+    std::string text = member.text();
+    if (const std::string where = vitals_.whereabouts(member.rank, now_ns); !where.empty()) {
+      text += ", which " + where;
+    }
+    if (silent) text += " and has given no sign of life for " + seconds_text(silence_ms);
+    texts.push_back(std::move(text));
+    info.rank = member.rank;
+    info.host = member.host;
+    info.pid = member.pid;
+  }
+  if (texts.size() > 1) {
+    info.rank = -1;
+    info.host.clear();
+    info.pid = 0;
+  }
+  if (!texts.empty()) {
+    info.message += "; not called by " + item_list(texts);
+  } else if (laggards->nobody) {
+    info.message += "; all ranks have called it, so look at the network and the GPUs";
+  }
+  return true;
+}
+
 /// Usually all ranks leave at about the same time. A message to each rank about each other one
 /// would be the square of their number, so the store waits kDepartedMs and then sends one message
 /// about all that have left to those that have not.

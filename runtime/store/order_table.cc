@@ -69,7 +69,7 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
                            [&](const Mind& each) { return each.chain == order.chain; });
   if (mind == point.end()) {
     if (point.size() >= kMaxMinds) return;
-    mind = point.insert(point.end(), Mind{order.chain, 0, {}, {}});
+    mind = point.insert(point.end(), Mind{order.chain, 0, {}, now_ns, {}});
   }
   if (mind->call.empty()) {
     mind->sequence = order.sequence;
@@ -84,6 +84,26 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
   } else if (mind->ranks.size() >= static_cast<size_t>(std::max(comm->size, 1))) {
     comm->points.erase(order.position);
   }
+}
+
+std::optional<OrderTable::Laggards> OrderTable::laggards(const std::string& communicator,
+                                                         int64_t sequence) const {
+  const auto known = comms_.find(communicator);
+  if (known == comms_.end() || known->second.over || known->second.differs_at > 0) {
+    return std::nullopt;
+  }
+  const Comm& comm = known->second;
+  Laggards found;
+  found.nobody = comm.points.empty() && std::ssize(comm.tellers) == comm.size;
+  const auto point = std::find_if(comm.points.begin(), comm.points.end(), [&](const auto& each) {
+    return each.second[0].sequence == sequence && !each.second[0].call.empty();
+  });
+  if (point == comm.points.end()) return found;
+  found.since_ns = point->second[0].told_ns;
+  for (const auto& [rank, teller] : comm.tellers) {
+    if (teller.reached < point->first) found.ranks.push_back(teller.member);
+  }
+  return found;
 }
 
 std::vector<Failure> OrderTable::verdicts(int64_t now_ns, int64_t patience_ns) {

@@ -24,6 +24,14 @@ class OrderTable {
   void tell(const Member& member, const Orders& orders, int64_t now_ns);
   /// The rank has left, and told all that it called.
   void leave(int32_t rank);
+  /// Who has not called an operation that others have.
+  struct Laggards {
+    std::vector<Member> ranks;  ///< of those that have called anything on the communicator
+    int64_t since_ns = 0;       ///< when the first told of the operation
+    bool nobody = false;        ///< all ranks have called all that anybody has
+  };
+  /// Of the operation with this number; none: not known.
+  std::optional<Laggards> laggards(const std::string& communicator, int64_t sequence) const;
   /// Each disagreement once, when all ranks have come to it or `patience_ns` after it was found.
   std::vector<Failure> verdicts(int64_t now_ns, int64_t patience_ns);
 
@@ -32,6 +40,7 @@ class OrderTable {
     uint64_t chain = 0;
     int64_t sequence = 0;
     std::string call;  // empty: not known any more
+    int64_t told_ns = 0;
     std::vector<int32_t> ranks;
   };
   using Point = std::vector<Mind>;

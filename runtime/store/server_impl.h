@@ -155,6 +155,7 @@ class Server::Impl {
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
+  bool name_laggards(Failure* failure, int64_t now_ns) const;
   void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);
   void tell_disagreements(int64_t now_ns);
   void note_departure(int32_t rank, int64_t now_ns);

@@ -131,7 +131,11 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
   const ErrorInfo& info = failure.info;
   const bool seen = failure.scope.empty() && info.code == Code::kPeerLost &&
                     info.operation.empty() && info.host == reporter.member.host;
-  if (!seen) return push(failure, id);
+  if (!seen) {
+    Failure told = failure;
+    // Who reported it waits for the answer, which names more.
+    return push(told, name_laggards(&told, monotonic_ns()) ? 0 : id);
+  }
   const uint64_t dead = joins_.client_of(info.rank);
   const auto found = sessions_.find(dead);
   if (dead == id || found == sessions_.end()) return;  // it was seen here

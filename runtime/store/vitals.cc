@@ -95,6 +95,11 @@ int64_t Vitals::silence_ms(int32_t rank, int64_t now_ns) const {
   return found == signs_.end() ? 0 : (now_ns - found->second.heard_ns) / kNsPerMs;
 }
 
+int64_t Vitals::told_ns(int32_t rank) const {
+  const auto found = signs_.find(rank);
+  return found == signs_.end() ? 0 : found->second.told_ns;
+}
+
 size_t Vitals::kept_bytes(int32_t rank) const {
   const auto found = signs_.find(rank);
   if (found == signs_.end()) return 0;

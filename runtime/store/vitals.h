@@ -33,6 +33,8 @@ class Vitals {
   /// The number of ranks on other hosts than `host`, if none of them was heard for `ms`; else 0.
   int32_t unheard_elsewhere(const std::string& host, int64_t now_ns, int64_t ms) const;
   int64_t silence_ms(int32_t rank, int64_t now_ns) const;
+  /// When the rank told last what it does; 0: never.
+  int64_t told_ns(int32_t rank) const;
   bool empty() const { return signs_.empty(); }
   /// What the rank told takes.
   size_t kept_bytes(int32_t rank) const;

@@ -106,7 +106,7 @@ std::vector<Operation> operations_of(Gpu* gpu, Model* model) {
        [=, &list] { return kernels->squared_norm(list, Dtype::kF32, norm, found_inf, stream); }},
       // By 1, so that nothing becomes 0 on the way.
       {"scale f32", 8 * count,
-       [=, &list] { return kernels->scale(list, Dtype::kF32, 1, nullptr, stream); }},
+       [=, &list] { return kernels->scale(list, Dtype::kF32, -1, nullptr, stream); }},
       {"divide f32, flat", 8 * count,
        [=] { return kernels->divide(model->other.at(), Dtype::kF32, count, 3, stream); }},
   };

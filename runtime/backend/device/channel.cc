@@ -19,6 +19,7 @@ constexpr int64_t kLeaveMs = 1'000;   // when the job ends, memory in use after 
 constexpr int64_t kHangingMs = 5'000;
 constexpr int64_t kAbortMs = 3'000;
 constexpr int64_t kGateGraceMs = 2'000;
+constexpr int64_t kCulpritMs = 1'000;  // a failure without a culprit waits for news of one
 constexpr int64_t kUnusedMs =
     1'000;                           // an aborted operation may use its buffers no longer than this
 constexpr size_t kTogetherMax = 64;  // sends and receives that were not grouped by the caller
@@ -199,7 +200,7 @@ DeviceChannel::Launched DeviceChannel::launch(size_t places) {
   const bool went_on = !batch_.empty();
   Status status = interrupt_.status();
   if (status.ok()) {
-    const Result<bool> passes = passes_gate(places);
+    const Result<bool> passes = suspicion_.ok() ? passes_gate(places) : Result<bool>(false);
     if (passes.ok() && !passes.value()) {
       out.under_way = true;  // it stays at the head of the order
       return out;
@@ -208,12 +209,10 @@ DeviceChannel::Launched DeviceChannel::launch(size_t places) {
     if (status.ok()) status = begin_some(places, &out);
     if (status.ok()) status = end_some(&out);
     if (!status.ok()) {
-      if (batch_.empty()) {
-        break_with(status);
-      } else {
-        break_with(status.code() == Code::kTimeout && status.info().operation.empty()
-                       ? failure(*batch_[0], Code::kTimeout, "timed out: " + status.message())
-                       : failure(*batch_[0], status.code(), status.message()));
+      suspect(batch_.empty() ? status : failure(*batch_[0], status));
+      if (!interrupt_.fired()) {
+        out.under_way = true;
+        return out;
       }
     }
   }
@@ -259,11 +258,7 @@ Result<bool> DeviceChannel::passes_gate(size_t places) {
   if (first == nullptr) return true;
   const auto passes = options_.gate->passes(first->entry, last->entry, first->collective.deadline);
   if (passes.ok()) return passes;
-  ErrorInfo info = failure(*first, passes.status().code(), passes.status().message()).info();
-  info.rank = passes.status().info().rank;
-  info.host = passes.status().info().host;
-  info.pid = passes.status().info().pid;
-  return Status(std::move(info));
+  return failure(*first, passes.status());
 }
 
 Status DeviceChannel::begin_some(size_t places, Launched* out) {
@@ -335,7 +330,8 @@ Status DeviceChannel::mark_done(const Operation& operation) {
 
 DeviceChannel::Turn DeviceChannel::advance() {
   bool progressed = false;
-  if (!interrupt_.fired()) {
+  if (!suspicion_.ok() && suspicion_ends_.passed()) break_with(suspicion_);
+  if (!interrupt_.fired() && suspicion_.ok()) {
     const int64_t now_ns = monotonic_ns();
     progressed |= advance_opening();
     progressed |= complete_some();
@@ -400,13 +396,13 @@ bool DeviceChannel::complete_some() {
     if (first == nullptr) return progressed;
     const auto passed = device_->runtime().passed(first->launch->done);
     if (!passed.ok()) {
-      break_with(failure(*first, passed.status().code(), passed.status().message()));
+      suspect(failure(*first, passed.status()));
       return true;
     }
     if (!passed.value()) {
       const Status status = options_.carrier->check();
       if (status.ok()) return progressed;
-      break_with(failure(*first, status.code(), status.message()));
+      suspect(failure(*first, status));
       return true;
     }
     const bool ours = lists_.with([&](Lists& lists) {
@@ -448,7 +444,7 @@ void DeviceChannel::keep_deadlines(int64_t now_ns) {
     look(lists.queued, grace_ms, true);
     look(lists.grouped, grace_ms, true);
   });
-  if (late != nullptr) break_with(timed_out(*late, queued));
+  if (late != nullptr && suspicion_.ok()) suspect(timed_out(*late, queued));
 }
 
 // ---- the device thread: the end ----
@@ -536,6 +532,19 @@ bool DeviceChannel::left() {
 
 // ---- failure ----
 
+/// The device thread's way to break it. The libraries below know no ranks, and the control plane
+/// may: of a rank that died it tells by itself, and who is behind it says when a time-out is
+/// reported. Either comes by interrupt(), and if it comes soon it is what callers are told.
+void DeviceChannel::suspect(const Status& status) {
+  const ErrorInfo& info = status.info();
+  const bool late = info.code == Code::kTimeout && options_.ledger != nullptr;
+  const bool lost = info.code == Code::kPeerLost || info.code == Code::kNccl;
+  if (info.rank >= 0 || !options_.on_broken || !(late || lost)) return break_with(status);
+  suspicion_ = status;
+  suspicion_ends_ = Deadline::after_ms(kCulpritMs);
+  if (late && !told_.exchange(true)) options_.on_broken(options_.name, status);
+}
+
 /// The first to break it tells the control plane, before callers hear of it.
 void DeviceChannel::break_with(const Status& status) {
   interrupt_.fire(status);
@@ -579,6 +588,17 @@ Status DeviceChannel::failure(const Operation& operation, Code code,
                         collective::label_text(operation.collective.name).c_str(),
                         static_cast<long long>(operation.sequence), options_.name.c_str(),
                         options_.self.c_str(), message.c_str());
+  return Status(std::move(info));
+}
+
+Status DeviceChannel::failure(const Operation& operation, const Status& status) const {
+  const ErrorInfo& cause = status.info();
+  const bool late = cause.code == Code::kTimeout && cause.operation.empty();
+  ErrorInfo info =
+      failure(operation, cause.code, (late ? "timed out: " : "") + cause.message).info();
+  info.rank = cause.rank;
+  info.host = cause.host;
+  info.pid = cause.pid;
   return Status(std::move(info));
 }
 

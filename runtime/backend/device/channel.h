@@ -143,10 +143,13 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   void mark_last();
   bool passed_last() const;
   bool left();
+  void suspect(const Status& status);
   void break_with(const Status& status);
   void fail_unlaunched();
   void fail_all();
   Status failure(const Operation& operation, Code code, const std::string& message) const;
+  /// The same with the rank that `status` blames.
+  Status failure(const Operation& operation, const Status& status) const;
   Status timed_out(const Operation& operation, bool queued) const;
   void complete(const Operation& operation, const Status& status);
 
@@ -167,6 +170,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
   std::vector<OperationPtr> batch_;  ///< begun, not wholly enqueued
   std::vector<const Collective*> ended_;
   bool aborted_ = false;
+  Status suspicion_;  ///< not ok: a failure whose culprit may become known
+  Deadline suspicion_ends_ = Deadline::never();
   bool all_failed_ = false;
   Deadline told_ended_ = Deadline::never();
   bool closed_ = false;

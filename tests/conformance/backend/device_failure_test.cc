@@ -105,6 +105,32 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
   }
 }
 
+TEST_CASE("device: callers are told of the rank that died, where news of it follow NCCL's error") {
+  Setup setup = over_nccl(2);
+  setup.on_broken = [](const Status&) {};
+  require_none(run_ranks(setup, [&](Rank& rank) {
+    std::vector<float> data(kDeviceCount, 1);
+    rank.expect_ok(rank.run(sum(&data)), "first");
+    if (rank.rank == 1) return rank.meet();
+    FakeNccl::Order order;
+    order.function = "ncclCommGetAsyncError";
+    order.answer = dt::nccl::Answer::kRemoteError;
+    order.rank = 0;
+    fake().order(order);
+    const int64_t asked = fake().calls("ncclCommGetAsyncError");
+    const auto work = std::make_shared<Work>();
+    const int64_t begin_ns = dt::monotonic_ns();
+    rank.expect_ok(rank.backend->submit(sum(&data), work), "submit");
+    while (fake().calls("ncclCommGetAsyncError") == asked) sched_yield();
+    rank.backend->interrupt(Status(Code::kPeerLost, "rank 1 died"));
+    const bool at_once = dt::monotonic_ns() - begin_ns < 500'000'000;
+    rank.expect(rank.backend->wait(*work, {Deadline::after_ms(30'000)}), "ends");
+    rank.expect(work->status().code() == Code::kPeerLost, work->status().message());
+    if (at_once) rank.expect(work->status().message() == "rank 1 died", work->status().message());
+    rank.meet();
+  }));
+}
+
 TEST_CASE("device: a call of NCCL that hangs holds up nobody for longer than the deadline") {
   Setup setup = over_nccl(2);
   require_none(run_ranks(setup, [&](Rank& rank) {
@@ -189,7 +215,7 @@ TEST_CASE("device: what the host carries fails at once where a rank of another h
         return rank.meet();
       }
       const Status status = rank.run(sum(&data, 60'000));
-      rank.expect(status.code() == Code::kPeerLost &&
+      rank.expect(status.code() == Code::kPeerLost && status.info().rank == 100 + leaver &&
                       contains(status, " has left the job with dt_finalize, and this operation"),
                   status.message());
       rank.meet();

@@ -216,6 +216,58 @@ TEST_CASE("heartbeat: ranks that called different things are told, and so are th
   }
 }
 
+TEST_CASE(
+    "heartbeat: a time-out is told with the rank that has not called the operation, also to its "
+    "reporter") {
+  for (const bool all_called : {false, true}) {
+    CAPTURE(all_called);
+    Job job(3, beat_often);
+    auto clients = job.join_all();
+    const auto told = std::make_shared<Told>();
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      const bool behind = rank == 2 && !all_called;
+      Activity activity;
+      activity.communicator = "world";
+      activity.operation = "allreduce";
+      activity.sequence = behind ? 6 : 7;
+      activity.inside = !behind;
+      Client::Observers observers = alive(nullptr, activity);
+      observers.orders = [behind, first = true](bool) mutable -> std::vector<Orders> {
+        if (!std::exchange(first, false)) return {};
+        std::vector<Order> news = {{1, 77, 6, "allreduce f32 sum x 3"}};
+        if (!behind) news.push_back({2, 78, 7, "allreduce f32 sum x 3"});
+        return {{"world", 3, std::move(news)}};
+      };
+      clients[static_cast<size_t>(rank)]->observe(std::move(observers));
+    }
+    clients[0]->on_failure([told](const Failure& failure) {
+      if (failure.info.code != Code::kTimeout || failure.scope != "world") return;
+      told->text.with([&](std::string& text) {
+        text = format("rank %d, pid %d: %s", failure.info.rank, int(failure.info.pid),
+                      failure.info.message.c_str());
+      });
+      told->came.set();
+    });
+    ErrorInfo info;
+    info.code = Code::kTimeout;
+    info.message = "timed out";
+    info.sequence = 7;
+    const std::string wanted = all_called
+                                   ? "all ranks have called it, so look at the network and the GPUs"
+                                   : "not called by rank 2 (hostB pid 12), which left allreduce #6";
+    // Until the store has heard of all three.
+    const Deadline deadline = Deadline::after_ms(kPatienceMs);
+    std::string text;
+    do {
+      REQUIRE(clients[0]->report_failure("world", info, patiently()).ok());
+      text = told->text.with([](const std::string& mine) { return mine; });
+    } while (!has(text, wanted) && !deadline.passed());
+    INFO(text);
+    CHECK(has(text, wanted));
+    CHECK(has(text, all_called ? "rank -1, pid 0: timed out; " : "rank 2, pid 12: timed out; "));
+  }
+}
+
 TEST_CASE("heartbeat: ranks are asked to stop once one of them heeds it") {
   Job job(2, beat_often);
   auto clients = job.join_all();
