@@ -86,10 +86,12 @@ no_second=''
 
 # ---- One row of the table ----
 
-table=() benchmarks=()
-passed=0 failed=0 skipped=0
-add_row() {  # NAME RESULT SECONDS TEXT
-  table+=("$(printf '%-34s %-8s %5d  %s' "$1" "$2" "$3" "$4")")
+# Tests run beside each other, in a file each has its row; benchmarks run alone.
+benchmarks=() rows=$logs/rows begun=0 side_by_side=$(($(nproc) / 4))
+rm -rf "$rows"
+mkdir -p "$rows"
+add_row() {  # NUMBER NAME RESULT SECONDS TEXT
+  printf '%-34s %-8s %5d  %s\n' "$2" "$3" "$4" "$5" >"$rows/$(printf %03d "$1")"
 }
 
 # figure NAME: what a log says in one line.
@@ -116,9 +118,21 @@ figure() {
 
 # run NAME KIND REASON COMMAND...: skipped for the reason unless that is empty. KIND: test, bench.
 run() {
-  local name=$1 kind=$2 reason=$3 begin=$SECONDS status=0 log=$logs/$1.log
-  shift 3
-  [[ $name =~ $only ]] || return 0
+  [[ $1 =~ $only ]] || return 0
+  begun=$((begun + 1))
+  if [ "$2" = bench ]; then
+    wait
+    row "$begun" "$@"
+    return
+  fi
+  while [ "$(jobs -rp | wc -l)" -gt "$side_by_side" ]; do wait -n || true; done
+  row "$begun" "$@" &
+}
+
+# row NUMBER NAME KIND REASON COMMAND...
+row() {
+  local number=$1 name=$2 kind=$3 reason=$4 begin=$SECONDS status=0 log=$logs/$2.log
+  shift 4
   if [ -z "$reason" ] && [ "$limit" -gt 0 ] && [ $SECONDS -ge "$limit" ]; then
     reason="not begun: $limit seconds are over"
   fi
@@ -126,20 +140,17 @@ run() {
     timeout --kill-after=10 "${TIMEOUT_S:-600}" "$root/tests/hermetic.sh" "$logs/home" "$@" >"$log" 2>&1 </dev/null || status=$?
     [ $status -ne 77 ] || reason=$(sed -n 's/^skipped: //p' "$log" | tail -n 1)
   fi
+  local seconds=$((SECONDS - begin))
   if [ -n "$reason" ]; then
-    skipped=$((skipped + 1))
-    add_row "$name" skipped $((SECONDS - begin)) "$reason"
+    add_row "$number" "$name" skipped $seconds "$reason"
   elif [ $status -eq 0 ]; then
-    passed=$((passed + 1))
-    add_row "$name" passed $((SECONDS - begin)) "$(figure "$name")"
+    add_row "$number" "$name" passed $seconds "$(figure "$name")"
     [ "$kind" = test ] || benchmarks+=("$name")
   else
-    failed=$((failed + 1))
     local why="exit code $status"
     [ $status -ne 124 ] && [ $status -ne 137 ] || why="not done in time"
-    add_row "$name" FAILED $((SECONDS - begin)) "$why; $log"
-    printf '== %s\n' "$name"
-    tail -n 40 "$log"
+    add_row "$number" "$name" FAILED $seconds "$why; $log"
+    printf '== %s\n%s\n' "$name" "$(tail -n 40 "$log")"
   fi
 }
 
@@ -239,9 +250,12 @@ run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
 
 # ---- What came of it ----
 
+wait
+count() { { cat "$rows"/* 2>/dev/null || true; } | awk -v result="$1" '$2 == result { ++n } END { print n + 0 }'; }
+passed=$(count passed) failed=$(count FAILED) skipped=$(count skipped)
 print_table() {
   printf '%-34s %-8s %5s  %s\n' name result s ''
-  [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
+  cat "$rows"/* 2>/dev/null || true
 }
 write_report() {
   echo "# Measured on a GPU"
@@ -265,5 +279,5 @@ echo "commit $commit; GPU: ${gpu_text:-none}; driver ${driver:-none}; CUDA: ${cu
 print_table
 [ -z "$report" ] || write_report >"$report"
 echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ] || exit 1
+[ "$failed" -eq 0 ] || exit 1
 [ -z "$no_gpu" ] || exit 77

@@ -282,6 +282,7 @@ Result<std::shared_ptr<Backend>> make_device_world(const Config& config, DeviceW
   if (device.check == backend::Check::kLazy) device.order_book = options.order_book;
   device.on_host = options.on_host;
   device.on_broken = options.on_broken;
+  device.note_last = options.note_last;
   device.engine = equipment.engine;
   device.kernels = equipment.kernels;
   const auto device_thread = device.engine->device_thread();

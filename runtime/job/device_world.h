@@ -64,6 +64,8 @@ struct DeviceWorldOptions {
   Devices devices;
   LoggerPtr logger;
   std::function<void(const std::string& communicator, const Status&)> on_broken;
+  /// Shows the peers of this host what was called last; must not block. May be null.
+  std::function<void(backend::Kind, int64_t sequence, const std::string& name)> note_last;
   /// Gets the ledgers of communicators whose operations the control plane compares.
   std::shared_ptr<backend::OrderBook> order_book;
 };

@@ -29,6 +29,13 @@ bool has_left(const shm::SectionHeader& header) {
   return header.left.load(std::memory_order_acquire) != 0;
 }
 
+/// Shows the peers of this host the last operation of this rank.
+auto noting(const backend::HostEngine& engine) {
+  return [arena = engine.arena()](backend::Kind kind, int64_t sequence, const std::string& name) {
+    arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);
+  };
+}
+
 collective::Thresholds thresholds_of(const Config& config) {
   collective::Thresholds thresholds;
   thresholds.segment_bytes = config.integer("host.segment_bytes");
@@ -320,10 +327,7 @@ backend::MultihostOptions Job::multihost_options(
   options.settle = [control = control_] { control->settle(); };
   options.way = way_of(config_.text("network.algorithm"));
   options.meter = tracer_->meter();
-  options.note_last = [arena = engine->arena()](backend::Kind kind, int64_t sequence,
-                                                const std::string& name) {
-    arena->own_header().last.set(static_cast<int64_t>(kind), sequence, name);
-  };
+  options.note_last = noting(*engine);
   return options;
 }
 
@@ -342,6 +346,8 @@ Result<std::shared_ptr<backend::Backend>> Job::on_devices(const Config& config,
   options.on_broken = [control = control_](const std::string& communicator, const Status& status) {
     control->report_soon(communicator, status, [] {});
   };
+  const LocalPeers local = local_.with([](const LocalPeers& mine) { return mine; });
+  if (local.engine != nullptr) options.note_last = noting(*local.engine);
   return make_device_world(config, std::move(options), wait);
 }
 

@@ -48,7 +48,7 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
 bool Server::Impl::name_laggards(Failure* failure, int64_t now_ns) const {
   ErrorInfo& info = failure->info;
   if (failure->scope.empty() || info.code != Code::kTimeout || info.rank >= 0) return false;
-  const auto laggards = orders_.laggards(failure->scope, info.sequence);
+  const auto laggards = orders_.laggards(failure->scope, info.sequence, joins_.members());
   if (!laggards.has_value()) return false;
   std::vector<std::string> texts;
   for (const Member& member : laggards->ranks) {

@@ -87,7 +87,8 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
 }
 
 std::optional<OrderTable::Laggards> OrderTable::laggards(const std::string& communicator,
-                                                         int64_t sequence) const {
+                                                         int64_t sequence,
+                                                         const std::vector<Member>& job) const {
   const auto known = comms_.find(communicator);
   if (known == comms_.end() || known->second.over || known->second.differs_at > 0) {
     return std::nullopt;
@@ -102,6 +103,11 @@ std::optional<OrderTable::Laggards> OrderTable::laggards(const std::string& comm
   found.since_ns = point->second[0].told_ns;
   for (const auto& [rank, teller] : comm.tellers) {
     if (teller.reached < point->first) found.ranks.push_back(teller.member);
+  }
+  if (std::ssize(job) == comm.size) {
+    for (const Member& member : job) {
+      if (comm.tellers.count(member.rank) == 0) found.ranks.push_back(member);
+    }
   }
   return found;
 }

@@ -86,6 +86,9 @@ Status DeviceChannel::submit(const Collective& collective, std::shared_ptr<Work>
     DT_TRY(refused(lists));
     operation->sequence = ++lists.sequence;
     lists.last_kind = collective.kind;
+    if (options_.note_last) {
+      options_.note_last(collective.kind, operation->sequence, collective.name);
+    }
     if (options_.ledger != nullptr && !collective.is_transfer()) {
       operation->entry = options_.ledger->add(collective, operation->sequence);
     }

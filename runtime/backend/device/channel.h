@@ -36,6 +36,8 @@ class DeviceChannel : public std::enable_shared_from_this<DeviceChannel> {
     std::shared_ptr<Carrier> carrier;
     /// The first to break it tells the control plane; must not block.
     std::function<void(const std::string& communicator, const Status&)> on_broken;
+    /// Shows the peers of this host what was called last; may be null.
+    std::function<void(Kind, int64_t sequence, const std::string& name)> note_last;
     std::shared_ptr<Ledger> ledger;  ///< null: what ranks call is not compared
     std::unique_ptr<Gate> gate;      ///< null: not before it is launched
   };

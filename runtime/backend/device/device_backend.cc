@@ -56,6 +56,7 @@ class DeviceBackend final : public Backend {
     channel.name = options_.name;
     channel.self = options_.self;
     channel.on_broken = options_.on_broken;
+    channel.note_last = options_.note_last;
     channel.carrier = carrier;
     carrier_ = std::move(carrier);
     channel_ =

@@ -45,6 +45,8 @@ struct DeviceOptions {
   };
   std::function<std::shared_ptr<Carrier>(const Seat&)> make_carrier;
   std::function<void(const std::string& communicator, const Status&)> on_broken;
+  /// Shows the peers of this host what was called last; must not block. May be null.
+  std::function<void(Kind, int64_t sequence, const std::string& name)> note_last;
   const char* backend_name = "nccl";
 };
 

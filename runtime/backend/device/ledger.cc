@@ -24,7 +24,8 @@ Ledger::Entry Ledger::add(const collective::Collective& collective, int64_t sequ
   Entry entry;
   entry.sequence = sequence;
   entry.signature = collective::signature_of(collective);
-  entry.count = collective.count;
+  // Else the ranks' own counts would look like a disagreement.
+  entry.count = is_irregular(collective.kind) ? 0 : collective.count;
   memcpy(entry.name, collective.name.data(), std::min(collective.name.size(), kNameBytes - 1));
   return state_.with([&](State& state) {
     Fingerprint fingerprint = {state.chain, entry.signature, entry.count, {}};
