@@ -3,7 +3,7 @@
 
 import dataclasses
 import struct
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from . import _raw
 from ._errors import invalid
@@ -32,12 +32,12 @@ Hook = Callable[[Bucket, int], Optional[Work]]
 class HookCalls:
     """What dt calls for a reducer."""
 
-    __slots__ = ("_function", "_on_gpu", "keeps", "error")
+    __slots__ = ("_function", "_on_gpu", "_combined", "error")
 
     def __init__(self, function: Hook, on_gpu: bool) -> None:
         self._function = function
         self._on_gpu = on_gpu
-        self.keeps: List[Any] = []  # works that were given away, until the step's end
+        self._combined: List[Work] = []  # works of this step whose reduction is a function, which may raise
         self.error: Optional[BaseException] = None
 
     def run(self, index: int, last: int, params: bytes, address: int, count: int, dtype: int,
@@ -51,9 +51,16 @@ class HookCalls:
                 return 0
             if not isinstance(work, Work):
                 raise invalid(f"Reducer.set_hook: the function gave {work!r}; give a dt.Work or None")
-            self.keeps.append(work)
+            if work._combination is not None:
+                self._combined.append(work)
             return int(_raw.work_share(work._handle))
         except BaseException as error:  # pylint: disable=broad-exception-caught
             if self.error is None:
                 self.error = error
             return -1
+
+    def end_step(self) -> None:
+        """Raises what a reduction of the step has raised."""
+        works, self._combined = self._combined, []
+        for work in works:
+            work.wait()  # it is done

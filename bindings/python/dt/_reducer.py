@@ -255,8 +255,8 @@ class Reducer:
     def _finish(self, stream: Any) -> None:
         with self._lock:
             self._hooked(_raw.reducer_finish, stream_number(stream))
-            if self._hook is not None and not self._on_gpu:
-                self._hook.keeps.clear()
+            if self._hook is not None:
+                self._hook.end_step()
             self._borrowed_before = self._borrowed if self._on_gpu else []
             self._borrowed = []
 

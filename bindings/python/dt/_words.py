@@ -34,10 +34,15 @@ def _name(match: Match[str]) -> str:
     return f"{_CLASSES[of]}.{what}" if of in _CLASSES else name
 
 
+def _closed(match: Match[str]) -> str:
+    return f"{match[1]} is closed"
+
+
 def pythonic(message: str) -> str:
     """The message with Python's names of things."""
     if "dt_" in message or "NULL" in message:
-        message = _CLOSED.sub(r"\1 is closed", _FUNCTION.sub(_name, message))
+        # Functions, since a template makes re import at its first use, which the end of Python refuses.
+        message = _CLOSED.sub(_closed, _FUNCTION.sub(_name, message))
         for word, ours in _WORDS.items():
             message = message.replace(word, ours)
     return message

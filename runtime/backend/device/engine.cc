@@ -162,7 +162,8 @@ void DeviceThread::run() {
   Deadline farewell = Deadline::never();
   while (farewell.is_never() || !live.empty()) {
     turn_since_ns_.store(monotonic_ns());
-    if (has_mail_.exchange(false)) take_mail(&live, &farewell);
+    const bool told = has_mail_.exchange(false);
+    if (told) take_mail(&live, &farewell);
     if (farewell.passed() && !std::exchange(ending_, true)) {
       for (const auto& channel : live) channel->interrupt(Status(Code::kAborted, kJobEnded));
     }
@@ -175,7 +176,7 @@ void DeviceThread::run() {
       progressed |= turn == DeviceChannel::Turn::kProgressed;
       return turn == DeviceChannel::Turn::kIdle;
     });
-    if (progressed || !busy) idle_since_ns = monotonic_ns();
+    if (progressed || told) idle_since_ns = monotonic_ns();
     if (!progressed && (farewell.is_never() || !live.empty())) nap(idle_since_ns, busy);
   }
   turn_since_ns_.store(0);
@@ -243,7 +244,9 @@ void DeviceThread::abort_broken(const Channels& live) {
 
 void DeviceThread::nap(int64_t idle_since_ns, bool under_way) {
   const int64_t idle_ns = monotonic_ns() - idle_since_ns;
-  if (under_way && idle_ns < kSpinNs) {
+  // Also where nothing is under way: the next operation often follows at once, and waking up takes
+  // longer than launching it.
+  if (idle_ns < kSpinNs) {
     sched_yield();
     return;
   }
