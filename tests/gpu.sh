@@ -203,11 +203,15 @@ if [ -z "${no_gpu:-$no_torch}" ]; then
   python3 -m zipfile -e "$wheel" "$logs/python"
   export PYTHONPATH=$logs/python
 fi
-torch=(python3 "$root/tests/gpu/torch_ranks.py")
-run torch_1 test "${no_gpu:-$no_torch}" "${one_gpu[@]}" "$dt" run -n 1 -- "${torch[@]}"
-run torch_2_staged test "${no_gpu:-$no_torch}" "${staged[@]}" "${torch[@]}"
-run torch_2_nccl_one_gpu test "${no_gpu:-${no_nccl:-$no_torch}}" "${own_hosts[@]}" "${torch[@]}"
-run torch_all_gpus test "${no_gpu:-${no_nccl:-${no_second:-$no_torch}}}" "${all_gpus[@]}" "${torch[@]}"
+# The first calls dt itself; the second is torch.distributed with the backend dt, compiled when used first.
+for name in torch_ranks torch_backend; do
+  program=(python3 "$root/tests/gpu/$name.py")
+  run "${name}_1" test "${no_gpu:-$no_torch}" "${one_gpu[@]}" "$dt" run -n 1 -- "${program[@]}"
+  run "${name}_2_staged" test "${no_gpu:-$no_torch}" "${staged[@]}" "${program[@]}"
+  run "${name}_2_nccl_one_gpu" test "${no_gpu:-${no_nccl:-$no_torch}}" "${own_hosts[@]}" "${program[@]}"
+  run "${name}_all_gpus" test "${no_gpu:-${no_nccl:-${no_second:-$no_torch}}}" \
+    "${all_gpus[@]}" "${program[@]}"
+done
 
 # ---- Benchmarks ----
 

@@ -41,6 +41,7 @@ class Membership:
         self.server = server
         self.ended = False
         self.messages: Any = None  # of the extension; None: there is only this rank
+        self.gpu: Optional[Membership] = None  # the same ranks' job over their GPUs
         self._world = job.world()
         self._for_messages: Optional[Comm] = None
         self._creating = threading.Lock()  # a job makes one communicator at a time
@@ -62,6 +63,8 @@ class Membership:
     def end(self, timeout: Optional[float] = None) -> None:
         """Leaves together with the other ranks."""
         self.ended = True
+        if self.gpu is not None:
+            self.gpu.end(timeout)
         if self.messages is not None:
             self.messages.leave(self._world._handle, round(1000 * (_FAREWELL_S if timeout is None else timeout)))
         self.job.finalize(timeout)
@@ -73,19 +76,45 @@ class Group:
     """A process group."""
 
     def __init__(self, membership: Membership, comm: Comm, ranks: List[int], name: str,
-                 owns_job: bool) -> None:
+                 owns_job: bool, store: Any, timeout: datetime.timedelta) -> None:
         self.membership = membership
         self.comm = comm
         self.ranks = ranks  # of the job, by rank of the group
         self.name = name
         self._owns_job = owns_job
+        self._store = store
+        self._timeout = timeout
+        self._opening = threading.Lock()
+        self._on_gpu: Optional[Comm] = None
+        self._gpu: Optional[Membership] = None  # of this group alone
 
-    def split(self, ranks: List[int], name: str, timeout_ms: int) -> Any:
+    def split(self, store: Any, ranks: List[int], name: str, timeout_ms: int) -> Any:
         """The backend of a group of some ranks of this one, which all call it; it includes this rank."""
         chosen = [self.ranks[each] for each in ranks]
         comm = self.membership.create_comm(chosen, name)
         comm.set_timeout(timeout_ms / 1000)
-        return _backend(Group(self.membership, comm, chosen, name, False), timeout_ms)
+        return _backend(Group(self.membership, comm, chosen, name, False, store,
+                              datetime.timedelta(milliseconds=timeout_ms)), timeout_ms)
+
+    def open_gpu(self, device: int) -> int:
+        """The communicator over GPUs. All ranks of the group call it for their first tensor there, and
+        the job over GPUs is the default group's if that has one by then."""
+        with self._opening:
+            if self._on_gpu is None:
+                shared = self.membership.gpu
+                if shared is None:
+                    shared = _meet(torch.distributed.PrefixStore("gpu", self._store), self.comm.rank, self.comm.size,
+                                   self._timeout, {"backend.name": "nccl", "backend.device": device})
+                    _memberships.add(shared)
+                    if self._owns_job:
+                        self.membership.gpu = shared
+                    else:
+                        self._gpu = shared
+                    self._on_gpu = shared.job.world()
+                else:
+                    self._on_gpu = shared.create_comm(self.ranks, self.name)
+                self._on_gpu.set_timeout(self._timeout.total_seconds())
+            return self._on_gpu._handle
 
     def shutdown(self) -> None:
         """The job ends with the group that it was made for. Of others only their handles go."""
@@ -98,6 +127,8 @@ class Group:
     def abort(self) -> None:
         """Of the whole job: dt cannot end one communicator of it."""
         self.membership.ended = True
+        if self.membership.gpu is not None:
+            self.membership.gpu.job.abort(f"the process group {self.name} was aborted")
         self.membership.job.abort(f"the process group {self.name} was aborted")
 
 
@@ -186,12 +217,16 @@ def _milliseconds(timeout: datetime.timedelta) -> int:
     return max(1, round(timeout.total_seconds() * 1000))
 
 
-def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Membership:
-    """Joins the job of a group. All members call it with the store of the group alone."""
+def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta,
+          more: Optional[Dict[str, Any]] = None) -> Membership:
+    """Joins the job of a group. All members call it with the store of the group alone.
+
+    more: settings
+    """
     limit_ms = _milliseconds(timeout)
     settings: Dict[str, Any] = {
         "job.rank": rank, "job.world_size": size, "job.local_rank": -1, "job.store_served": size > 1,
-        "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms}
+        "rendezvous.timeout_ms": limit_ms, "collective.timeout_ms": limit_ms, **(more or {})}
     config = Config()
     if size == 1:
         return Membership(Job(Config(settings=settings)), None)
@@ -235,13 +270,14 @@ def _join(options: Any, extension: Any) -> Group:
     if membership is not None:
         comm = membership.create_comm(ranks, options.group_id)
         comm.set_timeout(options.timeout.total_seconds())
-        return Group(membership, comm, ranks, options.group_id, False)
+        return Group(membership, comm, ranks, options.group_id, False, options.store, options.timeout)
     membership = _meet(options.store, options.group_rank, options.group_size, options.timeout)
     _memberships.add(membership)
     if not torch.distributed.is_initialized():
         _default = weakref.ref(membership)
     membership.open_messages(extension, options.group_id, options.timeout.total_seconds())
-    return Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True)
+    return Group(membership, membership.job.world(), list(range(options.group_size)), options.group_id, True,
+                 options.store, options.timeout)
 
 
 def _backend(group: Group, timeout_ms: int) -> Any:
@@ -271,5 +307,5 @@ def register() -> None:
     """Makes the backend known: an entry point of torch.distributed, and what `import dt.torch` does."""
     backend = torch.distributed.Backend
     if int(torch.__version__.partition(".")[0]) >= 2 and "DT" not in backend._plugins:
-        backend.register_backend("dt", _create, extended_api=True, devices=["cpu"])
+        backend.register_backend("dt", _create, extended_api=True, devices=["cpu", "cuda"])
         atexit.register(_leave)

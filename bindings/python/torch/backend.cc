@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "batch.h"
+#include "gpu.h"
 #include "group_messages.h"
 #include "shapes.h"
 #include "sparse.h"
@@ -220,15 +221,21 @@ class Backend final : public c10d::Backend {
 
   WorkPtr send(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::SEND, "dt:send");
+    if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, true);
     return begun(messages_.send(call, tensors, peer, tag, options_->timeout));
   }
   WorkPtr recv(Tensors1& tensors, int peer, int tag) override {
     Call call(c10d::OpType::RECV, "dt:recv");
+    if (!tensors.empty() && tensors[0].is_cuda()) return transfer(call, tensors, peer, false);
     if (peer < 0) peer = size_;  // no rank
     return begun(messages_.receive(call, tensors, peer, tag, options_->timeout));
   }
   WorkPtr recvAnysource(Tensors1& tensors, int tag) override {
     Call call(c10d::OpType::RECVANYSOURCE, "dt:recv");
+    if (!tensors.empty() && tensors[0].is_cuda()) {
+      throw_error(DT_ERR_UNSUPPORTED,
+                  "dt:recv: a tensor on a GPU is received from a rank that is named; give src");
+    }
     return begun(messages_.receive(call, tensors, -1, tag, options_->timeout));
   }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override {
@@ -243,23 +250,39 @@ class Backend final : public c10d::Backend {
     batched_.clear();
   }
   WorkPtr endCoalescing() override {
-    const std::lock_guard lock(keeping_);
-    if (batch_) *batch_ = false;
-    batch_.reset();
-    auto works = std::exchange(batched_, {});
+    std::vector<c10::intrusive_ptr<GpuWork>> grouped;
+    Batch::Works works;
+    {
+      const std::lock_guard lock(keeping_);
+      if (batch_) *batch_ = false;
+      batch_.reset();
+      works = std::exchange(batched_, {});
+      grouped = std::exchange(grouped_, {});
+    }
+    if (!grouped.empty()) check(dt_group_end(gpu_comm_));
+    std::exception_ptr error;
+    for (const auto& each : grouped) {
+      try {
+        each->order();
+      } catch (...) {
+        error = std::current_exception();
+        each->give_up(error);
+      }
+    }
+    if (error) std::rethrow_exception(error);
     if (works.size() == 1) return works[0];
     return c10::make_intrusive<Batch>(rank_, std::move(works));
   }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE  // in releases that have split() with these arguments
   bool supportsSplitting() const override { return true; }
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>&,
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override {
     if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
     const pybind11::gil_scoped_acquire gil;
     return pybind11::handle(group_)
-        .attr("split")(ranks, options->group_name, options->timeout.count())
+        .attr("split")(store, ranks, options->group_name, options->timeout.count())
         .cast<c10::intrusive_ptr<Backend>>();
   }
 #endif
@@ -287,10 +310,11 @@ class Backend final : public c10d::Backend {
   WorkPtr run(Call& call, const Tensors1& inputs, const Tensors1& results,
               const SomeOptions& options) {
     call.tensors.results = results;
+    for (dt_collective& each : call.operations) each.timeout_ms = limit_ms(options);
+    if (call.on_gpu()) return run_on_gpu(call, inputs, options.asyncOp);
     auto work = c10::make_intrusive<Work>(rank_, call.type, call.title, inputs,
                                           std::move(call.tensors), completions_);
     sweep();
-    for (dt_collective& each : call.operations) each.timeout_ms = limit_ms(options);
     sequence_ += call.operations.size();
     if (!options.asyncOp && !is_batching()) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
@@ -305,6 +329,72 @@ class Backend final : public c10d::Backend {
     }
     keep(work);
     return work;
+  }
+
+  /** Without `async` the current stream itself waits for the operations. */
+  WorkPtr run_on_gpu(Call& call, const Tensors1& inputs, bool async) {
+    dt_comm* const comm = comm_on(*call.device);
+    sweep();
+    sequence_ += call.operations.size();
+    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    const bool batching = is_batching();
+    const c10::Stream behind = async || batching ? *side_stream_ : cuda.getStream(*call.device);
+    auto work = c10::make_intrusive<GpuWork>(rank_, call.type, call.title, inputs,
+                                             std::move(call.tensors), handles_, behind);
+    if (batching) {
+      const std::lock_guard lock(keeping_);
+      if (grouped_.empty()) check(dt_group_begin(comm));
+      grouped_.push_back(work);
+      batched_.push_back(work);
+      pending_.push_back(work);
+    } else {
+      const std::lock_guard lock(keeping_);
+      pending_.push_back(work);
+    }
+    try {
+      for (const auto& each : call.operations) work->launch(comm, each);
+      if (!batching) work->order();
+    } catch (...) {
+      if (!batching) work->give_up(std::current_exception());
+      throw;
+    }
+    return work;
+  }
+
+  WorkPtr transfer(Call& call, const Tensors1& tensors, int peer, bool sends) {
+    for (const Tensor& each : tensors) {
+      const Elements elements = moved(each);
+      auto& one = call.add(sends ? DT_KIND_SEND : DT_KIND_RECV, elements, each.numel(), peer);
+      void* const memory = call.memory(each, elements.type, sends, !sends);
+      if (sends)
+        one.send = memory;
+      else
+        one.recv = memory;
+    }
+    call.tensors.results = tensors;
+    return run_on_gpu(call, tensors, true);
+  }
+
+  /** The communicator over the GPU, which all ranks make with their first tensor there. */
+  dt_comm* comm_on(c10::Device device) {
+    if (!gpu_opened_.load()) {
+      const pybind11::gil_scoped_acquire gil;
+      const auto handle =
+          pybind11::handle(group_).attr("open_gpu")(int{device.index()}).cast<int64_t>();
+      if (!gpu_opened_.load()) {  // under Python's lock for this
+        const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+        side_stream_ = cuda.getStreamFromGlobalPool(device, true);
+        gpu_comm_ = reinterpret_cast<dt_comm*>(handle);
+        gpu_opened_.store(true);
+      }
+    }
+    if (side_stream_->device() != device) {
+      throw_error(DT_ERR_INVALID_ARGUMENT,
+                  "the process group is on " + side_stream_->device().str() +
+                      ", and the tensor on " + device.str() +
+                      "; each rank has one GPU: choose it by torch.cuda.set_device()");
+    }
+    return gpu_comm_;
   }
 
   void call_group(const char* method) {
@@ -357,10 +447,16 @@ class Backend final : public c10d::Backend {
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   std::mutex keeping_;
-  std::deque<c10::intrusive_ptr<Work>> pending_;  ///< under keeping_; holds tensors in use
-  std::shared_ptr<std::atomic<bool>> batch_;      ///< under keeping_; null: none is open
-  Batch::Works batched_;                          ///< under keeping_
+  std::deque<WorkPtr> pending_;                       ///< under keeping_; holds tensors in use
+  std::shared_ptr<std::atomic<bool>> batch_;          ///< under keeping_; null: none is open
+  Batch::Works batched_;                              ///< under keeping_
+  std::vector<c10::intrusive_ptr<GpuWork>> grouped_;  ///< under keeping_; of the open batch
   std::atomic<uint64_t> sequence_ = 0;
+  // Set once, before gpu_opened_.
+  std::atomic<bool> gpu_opened_ = false;
+  dt_comm* gpu_comm_ = nullptr;
+  std::optional<c10::Stream> side_stream_;  ///< behind operations that nobody has waited for yet
+  const std::shared_ptr<StreamHandles> handles_ = std::make_shared<StreamHandles>();
 };
 
 }  // namespace

@@ -128,12 +128,7 @@ class Call {
     bool whole = true;
     const char* first = nullptr;
     for (const at::Tensor& each : given) {
-      if (!each.is_cpu() || each.layout() != at::kStrided) {
-        throw_error(DT_ERR_UNSUPPORTED, std::string(title) +
-                                            ": backend dt takes dense tensors in " +
-                                            "host memory; this one is " + c10::str(each.layout()) +
-                                            " on " + each.device().str());
-      }
+      check_place(each);
       if (total == 0) first = static_cast<const char*>(each.const_data_ptr());
       whole = whole && each.scalar_type() == type && each.is_contiguous() && !each.is_conj() &&
               !each.is_neg() &&
@@ -174,12 +169,33 @@ class Call {
     return table.data();
   }
 
+  /** A GPU's, where the tensors are there. */
+  bool on_gpu() const { return device && device->is_cuda(); }
+
   const c10d::OpType type;
   const char* const title;
-  std::vector<at::Tensor> inputs;  ///< for profilers
+  std::optional<c10::Device> device;  ///< of the tensors; none: there is no tensor
+  std::vector<at::Tensor> inputs;     ///< for profilers
   std::vector<dt_collective> operations;
   std::deque<std::vector<int64_t>> tables;
   Tensors tensors;
+
+ private:
+  /** All tensors of a call are in host memory, or on one GPU. */
+  void check_place(const at::Tensor& tensor) {
+    if ((!tensor.is_cpu() && !tensor.is_cuda()) || tensor.layout() != at::kStrided) {
+      throw_error(DT_ERR_UNSUPPORTED, std::string(title) +
+                                          ": backend dt takes dense tensors in host memory or on " +
+                                          "a GPU; this one is " + c10::str(tensor.layout()) +
+                                          " on " + tensor.device().str());
+    }
+    if (device && *device != tensor.device()) {
+      throw_error(DT_ERR_INVALID_ARGUMENT,
+                  std::string(title) + ": one tensor is on " + device->str() + " and another on " +
+                      tensor.device().str() + "; give tensors of one device");
+    }
+    device = tensor.device();
+  }
 };
 
 }  // namespace dt::torch
