@@ -110,6 +110,7 @@ figure() {
         if ($i == "tokens/s") speed[runs] = $(i - 1)
         if ($i == "waited") waited = $(i + 1) } }
       END { printf "%s tokens/s, %s without exchange; waited %s %%\n", speed[1], speed[2], waited }' "$log" ;;
+    torch_ddp*) sed -n 's/^ratio: //p' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
     peers) grep -c 'MESSAGE: .* saw DT_ERR_' "$log" | sed 's/$/ losses named;/' | tr '\n' ' '
       grep -m 1 '^not run: ' "$log" || echo ;;
@@ -238,6 +239,9 @@ run overlap_1 bench "$no_gpu" "$overlap"
 run overlap_2_staged bench "$no_gpu" "${staged[@]}" "$overlap" --rounds 9
 run overlap_2_nccl_one_gpu bench "${no_gpu:-$no_nccl}" "${own_hosts[@]}" "$overlap" --rounds 9
 run overlap_all_gpus bench "${no_gpu:-${no_nccl:-$no_second}}" "${all_gpus[@]}" "$overlap"
+ddp=(python3 "$root/tests/gpu/torch_ddp.py")
+run torch_ddp_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_torch}}" "${own_hosts[@]}" "${ddp[@]}"
+run torch_ddp_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_torch}}}" "${all_gpus[@]}" "${ddp[@]}"
 # The language model's step, and the same without its communication. It learns this file.
 gpt=$build/examples/gpt/gpt
 no_gpt=''

@@ -235,7 +235,8 @@ def _meet(store: Any, rank: int, size: int, timeout: datetime.timedelta,
     if rank == 0:
         bind, told = _where_to_serve(store, config)
         name = "torch-" + secrets.token_hex(8)
-        with _with_token({"job.id": name, "job.world_size": size, "store.bind": bind}, token) as served:
+        settings_of_store = {"job.id": name, "job.world_size": size, "job.master_port": 0, "store.bind": bind}
+        with _with_token(settings_of_store, token) as served:
             server = StoreServer(Config(settings=served))
         store.set(_KEY, " ".join((name, told, str(server.port), token)))
         port = str(server.port)

@@ -4,6 +4,7 @@
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,10 @@ RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process_group_r
 
 
 class ProcessGroupTest(unittest.TestCase):
-    def run_case(self, name, size):
+    def run_case(self, name, size, **environment):
         with tempfile.TemporaryDirectory() as folder:
             ranks = [subprocess.Popen([sys.executable, "-I", RANK, name, str(rank), str(size), folder],
-                                      stderr=subprocess.PIPE, text=True)
+                                      env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
                      for rank in range(size)]
             try:
                 return [(rank.communicate(timeout=LIMIT_S)[1], rank.returncode) for rank in ranks]
@@ -25,13 +26,18 @@ class ProcessGroupTest(unittest.TestCase):
                 for rank in ranks:
                     rank.kill()
 
-    def all_pass(self, name, size):
-        for rank, (text, status) in enumerate(self.run_case(name, size)):
+    def all_pass(self, name, size, **environment):
+        for rank, (text, status) in enumerate(self.run_case(name, size, **environment)):
             self.assertEqual(status, 0, f"{name}, rank {rank} of {size}: {text}")
 
     def test_collectives(self):
         for size in (2, 3):
             self.all_pass("collectives", size)
+
+    def test_a_port_that_the_launcher_holds(self):
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            port = str(held.getsockname()[1])
+            self.all_pass("futures", 2, DT_MASTER_ADDR="127.0.0.1", DT_MASTER_PORT=port)
 
     def test_element_types(self):
         self.all_pass("types", 3)
