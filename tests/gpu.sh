@@ -201,6 +201,7 @@ python_tag=$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])' 2>/
 wheel=$(compgen -G "$build/bindings/python/dt-*-$python_tag-*.whl" | head -n 1 || true)
 [ -n "$no_torch" ] || [ -n "$wheel" ] || no_torch="no wheel for this Python, ${python_tag:-none}"
 if [ -z "${no_gpu:-$no_torch}" ]; then
+  rm -rf "$logs/python"
   python3 -m zipfile -e "$wheel" "$logs/python"
   export PYTHONPATH=$logs/python
 fi
@@ -259,6 +260,8 @@ run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
 # ---- What came of it ----
 
 wait
+written=$(find "$rows" -type f | wc -l)
+[ "$written" -eq "$begun" ] || { echo "gpu.sh: $((begun - written)) rows are missing" >&2; exit 1; }
 count() { { cat "$rows"/* 2>/dev/null || true; } | awk -v result="$1" '$2 == result { ++n } END { print n + 0 }'; }
 passed=$(count passed) failed=$(count FAILED) skipped=$(count skipped)
 print_table() {

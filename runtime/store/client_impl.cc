@@ -252,11 +252,11 @@ void Client::Impl::on_beat() {
   const int64_t silence_ms =
       (now_ns - std::max({link_->heard_ns(), awake_ns_, excused_until_ns_})) / kNsPerMs;
   if (limit_ms > 0 && silence_ms > limit_ms) return on_silence(silence_ms);
+  tell_orders(false);  // before the beat, with which the store takes a rank's calls as told
   Request request;
   request.type = FrameType::kBeat;
   request.activity = observers_.activity();
   link_->send(FrameType::kBeat, 0, encode_request(request));
-  tell_orders(false);
   beat_at_ns_ = now_ns + welcome.heartbeat_ms * kNsPerMs;
   beat_timer_->start(welcome.heartbeat_ms);
 }

@@ -8,6 +8,7 @@
 namespace dt::store {
 namespace {
 
+constexpr size_t kNamedMax = 8;       // ranks of a time-out
 constexpr int64_t kDepartedMs = 200;  // from the first goodbye to the news of it
 
 }  // namespace
@@ -45,34 +46,41 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
 
 /// Adds to a time-out that blames nobody which ranks have not called the operation. Whether the
 /// ranks of that communicator tell what they call.
-bool Server::Impl::name_laggards(Failure* failure, int64_t now_ns) const {
+bool Server::Impl::name_laggards(Failure* failure, int32_t reporter, int64_t now_ns) const {
   ErrorInfo& info = failure->info;
   if (failure->scope.empty() || info.code != Code::kTimeout || info.rank >= 0) return false;
-  const auto laggards = orders_.laggards(failure->scope, info.sequence, joins_.members());
+  // Of sends and receives nobody tells.
+  if (info.sequence < 0 || info.operation == "send" || info.operation == "recv") return false;
+  std::vector<Member> job = joins_.members();
+  if (std::ssize(job) != options_.world_size)
+    job.clear();  // some have left: who is whose is not known
+  const auto laggards =
+      orders_.laggards(failure->scope, reporter, info.operation, info.sequence, job);
   if (!laggards.has_value()) return false;
+  std::vector<const Member*> late;
   std::vector<std::string> texts;
   for (const Member& member : laggards->ranks) {
     const int64_t silence_ms = vitals_.silence_ms(member.rank, now_ns);
     const bool silent = silence_ms > 2 * options_.heartbeat_ms;
     // One that told nothing since may have called it meanwhile.
     if (!silent && vitals_.told_ns(member.rank) <= laggards->since_ns) continue;
+    late.push_back(&member);
+    if (late.size() > kNamedMax) continue;
     std::string text = member.text();
     if (const std::string where = vitals_.whereabouts(member.rank, now_ns); !where.empty()) {
       text += ", which " + where;
     }
     if (silent) text += " and has given no sign of life for " + seconds_text(silence_ms);
     texts.push_back(std::move(text));
-    info.rank = member.rank;
-    info.host = member.host;
-    info.pid = member.pid;
   }
-  if (texts.size() > 1) {
-    info.rank = -1;
-    info.host.clear();
-    info.pid = 0;
+  if (late.size() > kNamedMax) texts.push_back(format("%zu more", late.size() - kNamedMax));
+  if (late.size() == 1) {
+    info.rank = late[0]->rank;
+    info.host = late[0]->host;
+    info.pid = late[0]->pid;
   }
   if (!texts.empty()) {
-    info.message += "; not called by " + item_list(texts);
+    info.message += "; not known to be called by " + item_list(texts);
   } else if (laggards->nobody) {
     info.message += "; all ranks have called it, so look at the network and the GPUs";
   }

@@ -87,6 +87,8 @@ void OrderTable::add(Comm* comm, int32_t rank, const Order& order, int64_t now_n
 }
 
 std::optional<OrderTable::Laggards> OrderTable::laggards(const std::string& communicator,
+                                                         int32_t reporter,
+                                                         const std::string& operation,
                                                          int64_t sequence,
                                                          const std::vector<Member>& job) const {
   const auto known = comms_.find(communicator);
@@ -96,8 +98,11 @@ std::optional<OrderTable::Laggards> OrderTable::laggards(const std::string& comm
   const Comm& comm = known->second;
   Laggards found;
   found.nobody = comm.points.empty() && std::ssize(comm.tellers) == comm.size;
+  // Numbers count sends and receives, too, and so differ between ranks.
   const auto point = std::find_if(comm.points.begin(), comm.points.end(), [&](const auto& each) {
-    return each.second[0].sequence == sequence && !each.second[0].call.empty();
+    const Mind& mind = each.second[0];
+    return mind.sequence == sequence && mind.call.substr(0, mind.call.find(' ')) == operation &&
+           std::find(mind.ranks.begin(), mind.ranks.end(), reporter) != mind.ranks.end();
   });
   if (point == comm.points.end()) return found;
   found.since_ns = point->second[0].told_ns;

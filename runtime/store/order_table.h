@@ -30,9 +30,10 @@ class OrderTable {
     int64_t since_ns = 0;  ///< when the first told of the operation
     bool nobody = false;   ///< all ranks have called all that anybody has
   };
-  /// Of the operation with this number; none: not known. `job`: all its ranks. Those that have
-  /// called nothing on the communicator are known where it has as many.
-  std::optional<Laggards> laggards(const std::string& communicator, int64_t sequence,
+  /// Of the operation that `reporter` numbers so; none: not known. `job`: all its ranks. Those that
+  /// have called nothing on the communicator are known where it has as many.
+  std::optional<Laggards> laggards(const std::string& communicator, int32_t reporter,
+                                   const std::string& operation, int64_t sequence,
                                    const std::vector<Member>& job) const;
   /// Each disagreement once, when all ranks have come to it or `patience_ns` after it was found.
   std::vector<Failure> verdicts(int64_t now_ns, int64_t patience_ns);

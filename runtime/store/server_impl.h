@@ -155,7 +155,7 @@ class Server::Impl {
   void begin_watch(int64_t now_ns);
   void beat(uint64_t id, Session* session, Request* request, int64_t now_ns);
   void set_busy(Session* session, Request* request, int64_t now_ns);
-  bool name_laggards(Failure* failure, int64_t now_ns) const;
+  bool name_laggards(Failure* failure, int32_t reporter, int64_t now_ns) const;
   void compare_orders(uint64_t id, const Session& session, const Request& request, int64_t now_ns);
   void tell_disagreements(int64_t now_ns);
   void note_departure(int32_t rank, int64_t now_ns);
@@ -212,6 +212,7 @@ class Server::Impl {
   GatherTable gatherings_;
   Vitals vitals_;                        // of the members, where they give signs of life
   OrderTable orders_;                    // of the members, where they tell what they call
+  std::set<std::string> late_comms_;     // whose time-out was told to all
   int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
   std::vector<int32_t> departed_;        // said goodbye, and the others have not been told
   int64_t tell_departed_ns_ = kNeverNs;  // when they are

@@ -6,6 +6,11 @@
 #include "store/text.h"
 
 namespace dt::store {
+namespace {
+
+constexpr size_t kLateMax = 1024;  // communicators whose time-out is told to all
+
+}  // namespace
 
 bool Server::Impl::reply_again(Session* session, const Frame& frame) {
   if (!session->welcomed || frame.type != FrameType::kMultiGet || last_read_.answer == nullptr ||
@@ -133,8 +138,11 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
                     info.operation.empty() && info.host == reporter.member.host;
   if (!seen) {
     Failure told = failure;
-    // Who reported it waits for the answer, which names more.
-    return push(told, name_laggards(&told, monotonic_ns()) ? 0 : id);
+    if (!name_laggards(&told, reporter.member.rank, monotonic_ns())) return push(told, id);
+    // Who reported it waits for the answer, which names more. The others need it once.
+    if (late_comms_.size() < kLateMax && late_comms_.insert(told.scope).second)
+      return push(told, 0);
+    return send(sessions_.at(id).get(), encode_frame(FrameType::kFailure, 0, encode(told)));
   }
   const uint64_t dead = joins_.client_of(info.rank);
   const auto found = sessions_.find(dead);

@@ -59,6 +59,10 @@ class HookCalls:
                 self.error = error
             return -1
 
+    def forget(self) -> None:
+        """The step has failed, and its works with it."""
+        self._combined = []
+
     def end_step(self) -> None:
         """Raises what a reduction of the step has raised."""
         works, self._combined = self._combined, []

@@ -63,13 +63,15 @@ class Membership:
     def end(self, timeout: Optional[float] = None) -> None:
         """Leaves together with the other ranks."""
         self.ended = True
-        if self.gpu is not None:
-            self.gpu.end(timeout)
-        if self.messages is not None:
-            self.messages.leave(self._world._handle, round(1000 * (_FAREWELL_S if timeout is None else timeout)))
-        self.job.finalize(timeout)
-        if self.messages is not None:
-            self.messages.close()
+        try:
+            if self.gpu is not None:
+                self.gpu.end(timeout)
+        finally:
+            if self.messages is not None:
+                self.messages.leave(self._world._handle, round(1000 * (_FAREWELL_S if timeout is None else timeout)))
+            self.job.finalize(timeout)
+            if self.messages is not None:
+                self.messages.close()
 
 
 class Group:
@@ -101,6 +103,7 @@ class Group:
         the job over GPUs is the default group's if that has one by then."""
         with self._opening:
             if self._on_gpu is None:
+                self.comm.barrier()  # a rank that is gone is named at once
                 shared = self.membership.gpu
                 if shared is None:
                     shared = _meet(torch.distributed.PrefixStore("gpu", self._store), self.comm.rank, self.comm.size,
@@ -118,18 +121,22 @@ class Group:
 
     def shutdown(self) -> None:
         """The job ends with the group that it was made for. Of others only their handles go."""
-        if self._owns_job:
-            try:
-                self.membership.end()
-            except Error as error:
-                warnings.warn(f"leaving the process group {self.name}: {error}", stacklevel=2)
+        for mine in (self._gpu, self.membership if self._owns_job else None):
+            if mine is not None:
+                try:
+                    mine.end()
+                except Error as error:
+                    warnings.warn(f"leaving the process group {self.name}: {error}", stacklevel=2)
 
     def abort(self) -> None:
         """Of the whole job: dt cannot end one communicator of it."""
         self.membership.ended = True
-        if self.membership.gpu is not None:
-            self.membership.gpu.job.abort(f"the process group {self.name} was aborted")
-        self.membership.job.abort(f"the process group {self.name} was aborted")
+        text = f"the process group {self.name} was aborted"
+        for on_gpu in (self._gpu, self.membership.gpu):
+            if on_gpu is not None:
+                with contextlib.suppress(Error):
+                    on_gpu.job.abort(text)
+        self.membership.job.abort(text)
 
 
 _memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()

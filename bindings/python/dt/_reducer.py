@@ -254,7 +254,12 @@ class Reducer:
 
     def _finish(self, stream: Any) -> None:
         with self._lock:
-            self._hooked(_raw.reducer_finish, stream_number(stream))
+            try:
+                self._hooked(_raw.reducer_finish, stream_number(stream))
+            except Error:
+                if self._hook is not None:
+                    self._hook.forget()
+                raise
             if self._hook is not None:
                 self._hook.end_step()
             self._borrowed_before = self._borrowed if self._on_gpu else []

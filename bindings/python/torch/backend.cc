@@ -35,9 +35,11 @@ class Backend final : public c10d::Backend {
   }
   ~Backend() override {
     completions_->close();
-    for (auto& each : pending_) {
-      // dt still uses the tensors: they stay.
-      if (!each->isCompleted()) (void)each.release();
+    for (auto* const pending : {&pending_, &pending_on_gpu_}) {
+      for (auto& each : *pending) {
+        // dt still uses the tensors: they stay.
+        if (!each->isCompleted()) (void)each.release();
+      }
     }
     const pybind11::gil_scoped_acquire gil;
     Py_DECREF(group_);
@@ -49,6 +51,7 @@ class Backend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   void setTimeout(std::chrono::milliseconds timeout) override {
     check(dt_comm_set_timeout(comm_, timeout.count()));
+    if (gpu_opened_.load()) check(dt_comm_set_timeout(gpu_comm_, timeout.count()));
     options_->timeout = timeout;
   }
 
@@ -259,10 +262,11 @@ class Backend final : public c10d::Backend {
       works = std::exchange(batched_, {});
       grouped = std::exchange(grouped_, {});
     }
-    if (!grouped.empty()) check(dt_group_end(gpu_comm_));
-    std::exception_ptr error;
+    const dt_status ended = grouped.empty() ? DT_OK : dt_group_end(gpu_comm_);
+    std::exception_ptr error = ended == DT_OK ? nullptr : error_of(ended, dt_last_error());
     for (const auto& each : grouped) {
       try {
+        if (error) std::rethrow_exception(error);
         each->order();
       } catch (...) {
         error = std::current_exception();
@@ -289,6 +293,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     Call call(c10d::OpType::BARRIER, "dt:barrier");
+    if (gpu_opened_.load()) check(dt_comm_check(gpu_comm_));
     call.add(DT_KIND_BARRIER, {at::kByte, DT_U8, 1});
     return run(call, {}, {}, options);
   }
@@ -314,7 +319,7 @@ class Backend final : public c10d::Backend {
     if (call.on_gpu()) return run_on_gpu(call, inputs, options.asyncOp);
     auto work = c10::make_intrusive<Work>(rank_, call.type, call.title, inputs,
                                           std::move(call.tensors), completions_);
-    sweep();
+    sweep(pending_);
     sequence_ += call.operations.size();
     if (!options.asyncOp && !is_batching()) {
       for (const auto& each : call.operations) check(dt_collective_launch(comm_, &each, nullptr));
@@ -334,7 +339,7 @@ class Backend final : public c10d::Backend {
   /** Without `async` the current stream itself waits for the operations. */
   WorkPtr run_on_gpu(Call& call, const Tensors1& inputs, bool async) {
     dt_comm* const comm = comm_on(*call.device);
-    sweep();
+    sweep(pending_on_gpu_);
     sequence_ += call.operations.size();
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
     const bool batching = is_batching();
@@ -346,19 +351,37 @@ class Backend final : public c10d::Backend {
       if (grouped_.empty()) check(dt_group_begin(comm));
       grouped_.push_back(work);
       batched_.push_back(work);
-      pending_.push_back(work);
+      pending_on_gpu_.push_back(work);
     } else {
       const std::lock_guard lock(keeping_);
-      pending_.push_back(work);
+      pending_on_gpu_.push_back(work);
     }
     try {
       for (const auto& each : call.operations) work->launch(comm, each);
       if (!batching) work->order();
     } catch (...) {
-      if (!batching) work->give_up(std::current_exception());
+      if (batching) {
+        drop_batch(std::current_exception());
+      } else {
+        work->give_up(std::current_exception());
+      }
       throw;
     }
     return work;
+  }
+
+  /** After a call that failed torch does not end the batch. */
+  void drop_batch(const std::exception_ptr& error) {
+    std::vector<c10::intrusive_ptr<GpuWork>> dropped;
+    {
+      const std::lock_guard lock(keeping_);
+      if (batch_) *batch_ = false;
+      batch_.reset();
+      batched_.clear();
+      dropped = std::exchange(grouped_, {});
+    }
+    (void)dt_group_end(gpu_comm_);  // the caller is told of the first error
+    for (const auto& each : dropped) each->give_up(error);
   }
 
   WorkPtr transfer(Call& call, const Tensors1& tensors, int peer, bool sends) {
@@ -385,6 +408,7 @@ class Backend final : public c10d::Backend {
         const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
         side_stream_ = cuda.getStreamFromGlobalPool(device, true);
         gpu_comm_ = reinterpret_cast<dt_comm*>(handle);
+        check(dt_comm_set_timeout(gpu_comm_, options_->timeout.count()));
         gpu_opened_.store(true);
       }
     }
@@ -430,14 +454,14 @@ class Backend final : public c10d::Backend {
     add_to_batch(work);
   }
   /** Forgets works that are done. */
-  void sweep() {
+  void sweep(std::deque<WorkPtr>& pending) {
     std::unique_lock lock(keeping_);
-    while (!pending_.empty()) {
-      const auto oldest = pending_.front();
+    while (!pending.empty()) {
+      const auto oldest = pending.front();
       lock.unlock();  // its callbacks may use the process group
       if (!oldest->isCompleted()) return;
       lock.lock();
-      if (!pending_.empty() && pending_.front() == oldest) pending_.pop_front();
+      if (!pending.empty() && pending.front() == oldest) pending.pop_front();
     }
   }
 
@@ -447,9 +471,10 @@ class Backend final : public c10d::Backend {
   PyObject* const group_;  ///< a Group of _process_group.py
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   std::mutex keeping_;
-  std::deque<WorkPtr> pending_;                       ///< under keeping_; holds tensors in use
-  std::shared_ptr<std::atomic<bool>> batch_;          ///< under keeping_; null: none is open
-  Batch::Works batched_;                              ///< under keeping_
+  std::deque<WorkPtr> pending_;               ///< under keeping_; holds tensors in use
+  std::deque<WorkPtr> pending_on_gpu_;        ///< likewise; these end in an order of their own
+  std::shared_ptr<std::atomic<bool>> batch_;  ///< under keeping_; null: none is open
+  Batch::Works batched_;                      ///< under keeping_
   std::vector<c10::intrusive_ptr<GpuWork>> grouped_;  ///< under keeping_; of the open batch
   std::atomic<uint64_t> sequence_ = 0;
   // Set once, before gpu_opened_.

@@ -61,8 +61,13 @@ void GpuWork::settle(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     tensors_.copies.clear();
-    end_.emplace(c10::DeviceType::CUDA);
-    end_->record(behind_);
+    try {
+      end_.emplace(c10::DeviceType::CUDA);
+      end_->record(behind_);
+    } catch (...) {  // an earlier error of the GPU
+      end_.reset();
+      if (!error) error = std::current_exception();
+    }
     ordered_ = true;
     if (error) finish(error);
     future = future_;
@@ -81,6 +86,8 @@ void GpuWork::complete(c10::ivalue::Future& future) {
 }
 
 bool GpuWork::isCompleted() {
+  std::vector<at::Tensor>
+      unused;  // goes without the lock, since the end of a tensor can want Python's
   const std::lock_guard lock(mutex_);
   if (done_) return true;
   if (!ordered_) return false;
@@ -88,8 +95,12 @@ bool GpuWork::isCompleted() {
   for (dt_work* const each : works_) {
     if (!is_done(each, error)) return false;
   }
-  if (!end_->query()) return false;
-  tensors_.used.clear();
+  try {
+    if (end_ && !end_->query()) return false;
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+  unused.swap(tensors_.used);
   done_ = true;
   finish(error);
   return true;
@@ -106,7 +117,7 @@ bool GpuWork::wait(std::chrono::milliseconds timeout) {
     const std::lock_guard lock(mutex_);
     if (!ordered_) return true;  // the batch's work waits for it
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-    end_->block(cuda.getStream(behind_.device()));
+    if (end_) end_->block(cuda.getStream(behind_.device()));
   }
   const auto end = std::chrono::steady_clock::now() + timeout;
   for (dt_work* const each : works_) {
@@ -120,7 +131,11 @@ bool GpuWork::wait(std::chrono::milliseconds timeout) {
                                       " ms; the operation itself goes on");
     }
   }
-  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  std::exception_ptr error = exception();
+  for (dt_work* const each : works_) {
+    if (!error) (void)is_done(each, error);
+  }
+  if (error) std::rethrow_exception(error);
   return true;
 }
 

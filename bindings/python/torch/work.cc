@@ -41,6 +41,10 @@ bool Work::ended(int64_t timeout_ms) {
 
 void Work::settle(std::exception_ptr error) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  // These go without the lock, since the end of a tensor can want Python's.
+  decltype(tensors_.copies) copies;
+  decltype(tensors_.combine) combine;
+  decltype(tensors_.used) unused;
   {
     const std::lock_guard lock(settling_);
     if (settled_) return;
@@ -53,9 +57,9 @@ void Work::settle(std::exception_ptr error) {
         error = std::current_exception();
       }
     }
-    tensors_.combine = nullptr;
-    tensors_.copies.clear();
-    if (!in_use()) tensors_.used.clear();
+    combine.swap(tensors_.combine);
+    copies.swap(tensors_.copies);
+    if (!in_use()) unused.swap(tensors_.used);
     finish(error);
     settled_ = true;
     future = future_;

@@ -153,9 +153,9 @@ void DeviceChannel::look_after() {
     if (late) fail_all();
     return;
   }
-  const OperationPtr late = lists_.with([](const Lists& lists) -> OperationPtr {
-    const auto hangs = [](const OperationPtr& each) {
-      return each->collective.deadline.plus_ms(kHangingMs).passed();
+  const OperationPtr late = lists_.with([this](const Lists& lists) -> OperationPtr {
+    const auto hangs = [this](const OperationPtr& each) {
+      return excuse_.apply(each->collective.deadline).plus_ms(kHangingMs).passed();
     };
     if (!lists.earliest.plus_ms(kHangingMs).passed()) return nullptr;
     for (const auto& each : lists.under_way) {
@@ -333,8 +333,11 @@ Status DeviceChannel::mark_done(const Operation& operation) {
 
 DeviceChannel::Turn DeviceChannel::advance() {
   bool progressed = false;
-  if (!suspicion_.ok() && suspicion_ends_.passed()) break_with(suspicion_);
-  if (!interrupt_.fired() && suspicion_.ok()) {
+  if (!interrupt_.fired() && !suspicion_.ok()) {
+    if (!suspicion_ends_.passed()) return run_calls() ? Turn::kProgressed : Turn::kBusy;
+    break_with(suspicion_);
+  }
+  if (!interrupt_.fired()) {
     const int64_t now_ns = monotonic_ns();
     progressed |= advance_opening();
     progressed |= complete_some();
@@ -540,7 +543,10 @@ bool DeviceChannel::left() {
 /// reported. Either comes by interrupt(), and if it comes soon it is what callers are told.
 void DeviceChannel::suspect(const Status& status) {
   const ErrorInfo& info = status.info();
-  const bool late = info.code == Code::kTimeout && options_.ledger != nullptr;
+  // Of sends and receives nobody tells; before a gate all ranks have shown their call.
+  const bool late = info.code == Code::kTimeout && options_.ledger != nullptr &&
+                    options_.gate == nullptr && info.operation != kind_name(Kind::kSend) &&
+                    info.operation != kind_name(Kind::kRecv);
   const bool lost = info.code == Code::kPeerLost || info.code == Code::kNccl;
   if (info.rank >= 0 || !options_.on_broken || !(late || lost)) return break_with(status);
   suspicion_ = status;

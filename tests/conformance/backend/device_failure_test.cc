@@ -2,6 +2,8 @@
 // Communicators over device memory: deadlines, ranks that are missing, what NCCL may do wrong. The
 // GPU and NCCL are made of threads.
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "device_setup.h"
@@ -14,6 +16,24 @@ using Fault = FakeNccl::Fault;
 namespace {
 
 constexpr int64_t kDeadlineMs = 300;
+
+/// Whether all threads of that name in this process come to sleep: what spins is always running.
+bool threads_sleep(const std::string& name) {
+  const Deadline deadline = Deadline::after_ms(20'000);
+  for (int asleep = 0; asleep < 50 && !deadline.passed(); sched_yield()) {
+    bool all = true;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(task.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const size_t end = stat.rfind(") ");
+      if (end == std::string::npos || stat.find("(" + name + ")") == std::string::npos) continue;
+      all = all && stat[end + 2] == 'S';
+    }
+    asleep = all ? asleep + 1 : 0;
+  }
+  return !deadline.passed();
+}
 
 /// What ranks were told when a communicator could not be made.
 struct Refusals {
@@ -99,6 +119,7 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
       rank.expect(status.code() == found.second, status.message());
       rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
                   status.message());
+      rank.expect(threads_sleep("dt-device"), "the device thread sleeps");
       rank.meet();
     }));
     CHECK(told == 1);

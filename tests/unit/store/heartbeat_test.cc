@@ -251,10 +251,11 @@ TEST_CASE(
     ErrorInfo info;
     info.code = Code::kTimeout;
     info.message = "timed out";
+    info.operation = "allreduce";
     info.sequence = 7;
-    const std::string wanted = all_called
-                                   ? "all ranks have called it, so look at the network and the GPUs"
-                                   : "not called by rank 2 (hostB pid 12), which left allreduce #6";
+    const std::string wanted =
+        all_called ? "all ranks have called it, so look at the network and the GPUs"
+                   : "not known to be called by rank 2 (hostB pid 12), which left allreduce #6";
     // Until the store has heard of all three.
     const Deadline deadline = Deadline::after_ms(kPatienceMs);
     std::string text;
