@@ -24,14 +24,15 @@ class OrderTable {
   void tell(const Member& member, const Orders& orders, int64_t now_ns);
   /// The rank has left, and told all that it called.
   void leave(int32_t rank);
-  /// Who has not called an operation that others have.
+  /// Ranks that have not called an operation that others have called.
   struct Laggards {
     std::vector<Member> ranks;
     int64_t since_ns = 0;  ///< when the first told of the operation
     bool nobody = false;   ///< all ranks have called all that anybody has
   };
-  /// Of the operation that `reporter` numbers so; none: not known. `job`: all its ranks. Those that
-  /// have called nothing on the communicator are known where it has as many.
+  /// Looks for the operation by the number that `reporter` gave it; nullopt: nothing is known of
+  /// the communicator. `job`: all ranks of the job. If the communicator has as many, those that
+  /// have called nothing on it are among the result.
   std::optional<Laggards> laggards(const std::string& communicator, int32_t reporter,
                                    const std::string& operation, int64_t sequence,
                                    const std::vector<Member>& job) const;

@@ -7,39 +7,15 @@ streams, batches, groups, DistributedDataParallel and fully_shard beside one pro
 The wheel's folder must be in PYTHONPATH. Ends with 77 where there is no PyTorch or no GPU."""
 
 import datetime
-import os
-import sys
 import time
 
-try:
-    import torch
-except ImportError:
-    print("skipped: there is no PyTorch")
-    sys.exit(77)
-if not torch.cuda.is_available():
-    print("skipped: PyTorch sees no GPU")
-    sys.exit(77)
-
+from torch_gpu import close, same, take_gpu, torch, values
 import torch.distributed as dist
 import dt.torch  # noqa: F401 (makes the backend known)
 
 COUNT = 5003
 STEPS = 4
 BATCH = 8
-
-
-def values(rank, dtype=torch.float32, count=COUNT, step=0):
-    return ((torch.arange(count, device="cuda") * 3 + rank * 5 + step) % 7).to(dtype)
-
-
-def same(what, given, wanted):
-    assert given.is_cuda == wanted.is_cuda, what
-    assert torch.equal(given, wanted), f"{what}: {given.flatten()[:8].tolist()}, not {wanted.flatten()[:8].tolist()}"
-
-
-def close(what, given, wanted, most):
-    error = (given.double() - wanted.double()).abs().max().item()
-    assert error <= most, f"{what}: off by {error}, more than {most}"
 
 
 def check_collectives(rank, size):
@@ -230,7 +206,7 @@ def check_fsdp(rank, size):
 
 
 def main():
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    take_gpu()
     dist.init_process_group("dt", timeout=datetime.timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     for check in (check_collectives, check_streams, check_messages, check_groups, check_ddp, check_fsdp):

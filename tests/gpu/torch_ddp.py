@@ -6,20 +6,10 @@
 The wheel's folder must be in PYTHONPATH. Ends with 77 where there is no PyTorch or no GPU."""
 
 import datetime
-import os
 import statistics
-import sys
 import time
 
-try:
-    import torch
-except ImportError:
-    print("skipped: there is no PyTorch")
-    sys.exit(77)
-if not torch.cuda.is_available():
-    print("skipped: PyTorch sees no GPU")
-    sys.exit(77)
-
+from torch_gpu import take_gpu, torch
 import torch.distributed as dist
 import dt.torch  # noqa: F401 (makes the backend known)
 
@@ -49,7 +39,7 @@ class Trainer:
 
 
 def main():
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    take_gpu()
     dist.init_process_group("cpu:gloo,cuda:nccl", timeout=datetime.timedelta(seconds=60))
     trainers = {"nccl": Trainer(None), "dt": Trainer(dist.new_group(backend="dt"))}
     for each in trainers.values():

@@ -8,41 +8,18 @@ The wheel's folder must be in PYTHONPATH. Ends with 77 where there is no PyTorch
 
 import contextlib
 import copy
-import sys
 import time
 
-try:
-    import torch
-except ImportError:
-    print("skipped: there is no PyTorch")
-    sys.exit(77)
-if not torch.cuda.is_available():
-    print("skipped: PyTorch sees no GPU")
-    sys.exit(77)
-
+from torch_gpu import close, same, take_gpu, torch, values
 import dt
 import dt.torch
 from dt.torch import DistributedDataParallel
 
 DTYPES = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
           torch.float64]
-COUNT = 10_007
+COUNT = 5003
 STEPS = 6
 BATCH = 12  # samples of a rank
-
-
-def values(rank, dtype, count=COUNT, step=0):
-    """Small whole numbers, which every type holds, as it does their sums."""
-    return ((torch.arange(count, device="cuda") * 3 + rank * 5 + step) % 7).to(dtype)
-
-
-def same(what, given, wanted):
-    assert torch.equal(given, wanted), f"{what}: {given[:8].tolist()}, not {wanted[:8].tolist()}"
-
-
-def close(what, given, wanted, most):
-    error = (given.double().cpu() - wanted.double().cpu()).abs().max().item()
-    assert error <= most, f"{what}: off by {error}, more than {most}"
 
 
 def check_reductions(job, comm):
@@ -285,8 +262,7 @@ def check_copied(job, comm):
 def main():
     with dt.Job(dt.Config(settings={"backend.name": "nccl"})) as job:
         with job.world() as comm:
-            with comm.alloc(1) as memory:
-                torch.cuda.set_device(torch.as_tensor(memory, device="cuda").device)
+            take_gpu()
             for check in (check_reductions, check_blocks, check_streams, check_memory, check_accumulation,
                           check_unused, check_training, check_copied):
                 begin = time.monotonic()

@@ -380,7 +380,7 @@ class Backend final : public c10d::Backend {
       batched_.clear();
       dropped = std::exchange(grouped_, {});
     }
-    (void)dt_group_end(gpu_comm_);  // the caller is told of the first error
+    (void)dt_group_end(gpu_comm_);  // `error` came first
     for (const auto& each : dropped) each->give_up(error);
   }
 

@@ -295,7 +295,7 @@ void Messages::watch(c10::intrusive_ptr<Message> message) {
   if (asleep_) changed_.notify_one();
 }
 
-/** What the thread runs: it receives messages while nobody waits, at growing intervals. */
+/** The thread: receives messages while no caller waits, at growing intervals. */
 void Messages::serve() {
   std::unique_lock lock(mutex_);
   microseconds tick = kFirstTick;

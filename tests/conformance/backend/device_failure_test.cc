@@ -35,6 +35,15 @@ bool threads_sleep(const std::string& name) {
   return !deadline.passed();
 }
 
+/// From now on NCCL tells rank 0 of this error.
+void fail_rank_0(dt::nccl::Answer answer) {
+  FakeNccl::Order order;
+  order.function = "ncclCommGetAsyncError";
+  order.answer = answer;
+  order.rank = 0;
+  fake().order(order);
+}
+
 /// What ranks were told when a communicator could not be made.
 struct Refusals {
   std::mutex mutex;
@@ -110,11 +119,7 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
       std::vector<float> data(kDeviceCount, 1);
       rank.expect_ok(rank.run(sum(&data)), "first");
       if (rank.rank == 1) return rank.meet();
-      FakeNccl::Order order;
-      order.function = "ncclCommGetAsyncError";
-      order.answer = found.first;
-      order.rank = 0;
-      fake().order(order);
+      fail_rank_0(found.first);
       const Status status = rank.run(sum(&data, 20'000));
       rank.expect(status.code() == found.second, status.message());
       rank.expect(contains(status, "allreduce #2 on comm \"world\", rank 0 (thishost): "),
@@ -126,18 +131,14 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
   }
 }
 
-TEST_CASE("device: callers are told of the rank that died, where news of it follow NCCL's error") {
+TEST_CASE("device: callers are told which rank died, also if that news comes after NCCL's error") {
   Setup setup = over_nccl(2);
   setup.on_broken = [](const Status&) {};
   require_none(run_ranks(setup, [&](Rank& rank) {
     std::vector<float> data(kDeviceCount, 1);
     rank.expect_ok(rank.run(sum(&data)), "first");
     if (rank.rank == 1) return rank.meet();
-    FakeNccl::Order order;
-    order.function = "ncclCommGetAsyncError";
-    order.answer = dt::nccl::Answer::kRemoteError;
-    order.rank = 0;
-    fake().order(order);
+    fail_rank_0(dt::nccl::Answer::kRemoteError);
     const int64_t asked = fake().calls("ncclCommGetAsyncError");
     const auto work = std::make_shared<Work>();
     const int64_t begin_ns = dt::monotonic_ns();

@@ -209,7 +209,7 @@ TEST_CASE("OrderTable: who has not called an operation is known by its number") 
   // Numbers differ between ranks where they send and receive.
   CHECK_FALSE(knows(table.laggards("world", 0, "send", 12, job)));
   CHECK_FALSE(knows(table.laggards("world", 2, "barrier", 12, job)));
-  // Of a number that nobody told of, or not yet, nothing is said.
+  // No rank has told of this number.
   const auto unknown = table.laggards("world", 0, "barrier", 13, job);
   REQUIRE(unknown.has_value());
   CHECK(unknown->ranks.empty());

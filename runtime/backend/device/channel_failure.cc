@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a communicator on a device breaks, and what callers are told.
+#include <algorithm>
+#include <utility>
+
+#include "backend/device/channel.h"
+#include "collective/descriptor.h"
+
+namespace dt::backend {
+namespace {
+
+constexpr int64_t kAbortMs = 3'000;
+constexpr int64_t kCulpritMs = 1'000;  // a failure without a culprit waits for news of one
+
+}  // namespace
+
+/// How the device thread breaks it. CUDA and NCCL know no ranks, and the store may: it tells of a
+/// rank that died by itself, and when a time-out is reported it answers who has not called the
+/// operation. Both come by interrupt(). Callers are told what comes within kCulpritMs, or else
+/// `status`.
+void DeviceChannel::suspect(const Status& status) {
+  const ErrorInfo& info = status.info();
+  // Of sends and receives nobody tells; before a gate all ranks have shown their call.
+  const bool late = info.code == Code::kTimeout && options_.ledger != nullptr &&
+                    options_.gate == nullptr && info.operation != kind_name(Kind::kSend) &&
+                    info.operation != kind_name(Kind::kRecv);
+  const bool lost = info.code == Code::kPeerLost || info.code == Code::kNccl;
+  if (info.rank >= 0 || !options_.on_broken || !(late || lost)) return break_with(status);
+  suspicion_ = status;
+  suspicion_ends_ = Deadline::after_ms(kCulpritMs);
+  if (late && !told_.exchange(true)) options_.on_broken(options_.name, status);
+}
+
+/// The first to break it tells the control plane, before callers hear of it.
+void DeviceChannel::break_with(const Status& status) {
+  interrupt_.fire(status);
+  if (!told_.exchange(true) && options_.on_broken) {
+    options_.on_broken(options_.name, interrupt_.status());
+  }
+  fail_unlaunched();
+  device_->wake(shared_from_this());
+}
+
+void DeviceChannel::fail_unlaunched() {
+  std::vector<OperationPtr> all;
+  lists_.with([&](Lists& lists) {
+    if (lists.told_by.is_never()) lists.told_by = Deadline::after_ms(kAbortMs);
+    all.assign(lists.queued.begin(), lists.queued.end());
+    all.insert(all.end(), lists.grouped.begin(), lists.grouped.end());
+    lists.queued.clear();
+    lists.grouped.clear();
+  });
+  for (const OperationPtr& each : all) complete(*each, interrupt_.status());
+}
+
+void DeviceChannel::fail_all() {
+  std::vector<OperationPtr> all;
+  lists_.with([&](Lists& lists) {
+    all.assign(lists.under_way.begin(), lists.under_way.end());
+    all.insert(all.end(), lists.enqueuing.begin(), lists.enqueuing.end());
+    lists.under_way.clear();
+    lists.enqueuing.clear();
+  });
+  for (const OperationPtr& each : all) complete(*each, interrupt_.status());
+}
+
+Status DeviceChannel::failure(const Operation& operation, Code code,
+                              const std::string& message) const {
+  ErrorInfo info;
+  info.code = code;
+  info.operation = kind_name(operation.collective.kind);
+  info.sequence = operation.sequence;
+  info.message = format("%s%s #%lld on comm \"%s\", %s: %s", info.operation.c_str(),
+                        collective::label_text(operation.collective.name).c_str(),
+                        static_cast<long long>(operation.sequence), options_.name.c_str(),
+                        options_.self.c_str(), message.c_str());
+  return Status(std::move(info));
+}
+
+Status DeviceChannel::failure(const Operation& operation, const Status& status) const {
+  const ErrorInfo& cause = status.info();
+  const bool late = cause.code == Code::kTimeout && cause.operation.empty();
+  ErrorInfo info =
+      failure(operation, cause.code, (late ? "timed out: " : "") + cause.message).info();
+  info.rank = cause.rank;
+  info.host = cause.host;
+  info.pid = cause.pid;
+  return Status(std::move(info));
+}
+
+Status DeviceChannel::timed_out(const Operation& operation, bool queued) const {
+  const auto passed = [&](cuda::Event event) {
+    const auto answer = device_->runtime().passed(event);
+    return !answer.ok() || answer.value();
+  };
+  const auto& steps = operation.collective.steps;
+  const bool ready = steps == nullptr
+                         ? passed(operation.launch->ready)
+                         : std::all_of(steps->after.begin(), steps->after.end(), passed);
+  std::string why;
+  if (!ready) {
+    why =
+        "the caller's stream has not come to it: earlier work of this program is still running "
+        "on the GPU; look at that, or raise collective.timeout_ms";
+  } else if (queued) {
+    why =
+        "an earlier operation on this GPU, maybe of another communicator, is not launched yet; "
+        "look at that one, or raise collective.timeout_ms";
+  } else {
+    why = format(
+        "it waits for %s; look at what the other ranks do and at the network to them, or "
+        "raise collective.timeout_ms",
+        options_.carrier->waits_for());
+  }
+  return failure(operation, Code::kTimeout, "timed out on the GPU: " + why);
+}
+
+}  // namespace dt::backend
