@@ -49,7 +49,7 @@ void Server::Impl::tell_disagreements(int64_t now_ns) {
 bool Server::Impl::name_laggards(Failure* failure, int32_t reporter, int64_t now_ns) const {
   ErrorInfo& info = failure->info;
   if (failure->scope.empty() || info.code != Code::kTimeout || info.rank >= 0) return false;
-  // Of sends and receives nobody tells.
+  // Ranks do not report their sends and receives.
   if (info.sequence < 0 || info.operation == "send" || info.operation == "recv") return false;
   std::vector<Member> job = joins_.members();
   if (std::ssize(job) != options_.world_size)

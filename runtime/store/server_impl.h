@@ -212,7 +212,7 @@ class Server::Impl {
   GatherTable gatherings_;
   Vitals vitals_;                        // of the members, where they give signs of life
   OrderTable orders_;                    // of the members, where they tell what they call
-  std::set<std::string> late_comms_;     // whose time-out was told to all
+  std::set<std::string> late_comms_;     // whose time-out all ranks were told of
   int64_t look_at_ns_ = kNeverNs;        // when to look for silent ones
   std::vector<int32_t> departed_;        // said goodbye, and the others have not been told
   int64_t tell_departed_ns_ = kNeverNs;  // when they are

@@ -8,7 +8,7 @@
 namespace dt::store {
 namespace {
 
-constexpr size_t kLateMax = 1024;  // communicators whose time-out is told to all
+constexpr size_t kLateMax = 1024;  // most communicators in late_comms_
 
 }  // namespace
 

@@ -86,8 +86,8 @@ void GpuWork::complete(c10::ivalue::Future& future) {
 }
 
 bool GpuWork::isCompleted() {
-  std::vector<at::Tensor>
-      unused;  // goes without the lock, since the end of a tensor can want Python's
+  // Destroyed after the lock is released: the destructor of a tensor may take Python's lock.
+  std::vector<at::Tensor> unused;
   const std::lock_guard lock(mutex_);
   if (done_) return true;
   if (!ordered_) return false;

@@ -41,7 +41,7 @@ bool Work::ended(int64_t timeout_ms) {
 
 void Work::settle(std::exception_ptr error) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
-  // These go without the lock, since the end of a tensor can want Python's.
+  // Destroyed after the lock is released: the destructor of a tensor may take Python's lock.
   decltype(tensors_.copies) copies;
   decltype(tensors_.combine) combine;
   decltype(tensors_.used) unused;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a communicator on a device breaks, and what callers are told.
+// What happens when a communicator over devices fails, and which error its callers get.
 #include <algorithm>
 #include <utility>
 
@@ -10,17 +10,17 @@ namespace dt::backend {
 namespace {
 
 constexpr int64_t kAbortMs = 3'000;
-constexpr int64_t kCulpritMs = 1'000;  // a failure without a culprit waits for news of one
+constexpr int64_t kCulpritMs = 1'000;  // wait for the store to name the rank at fault
 
 }  // namespace
 
-/// How the device thread breaks it. CUDA and NCCL know no ranks, and the store may: it tells of a
-/// rank that died by itself, and when a time-out is reported it answers who has not called the
-/// operation. Both come by interrupt(). Callers are told what comes within kCulpritMs, or else
-/// `status`.
+/// The device thread calls this when an operation fails. CUDA and NCCL do not know which rank is at
+/// fault, but the store may: it reports a rank that died, and it answers the report of a time-out
+/// with the ranks that have not called the operation. Both arrive by interrupt(). If one arrives
+/// within kCulpritMs, callers get that error; otherwise they get `status`.
 void DeviceChannel::suspect(const Status& status) {
   const ErrorInfo& info = status.info();
-  // Of sends and receives nobody tells; before a gate all ranks have shown their call.
+  // Ranks do not report their sends and receives. With a gate, all ranks have called the operation.
   const bool late = info.code == Code::kTimeout && options_.ledger != nullptr &&
                     options_.gate == nullptr && info.operation != kind_name(Kind::kSend) &&
                     info.operation != kind_name(Kind::kRecv);

@@ -131,7 +131,8 @@ TEST_CASE("device: a peer that NCCL finds gone is PEER_LOST, another error is NC
   }
 }
 
-TEST_CASE("device: callers are told which rank died, also if that news comes after NCCL's error") {
+TEST_CASE(
+    "device: the error names the rank that died, even if NCCL fails before the store reports it") {
   Setup setup = over_nccl(2);
   setup.on_broken = [](const Status&) {};
   require_none(run_ranks(setup, [&](Rank& rank) {
