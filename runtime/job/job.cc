@@ -217,6 +217,7 @@ Result<store::Verdict> Job::join(const Config& config, const shm::ArenaListener&
   record.socket_name = listener.name();
   record.equal_config = config.equal_keys();
   record.reach = reach;
+  record.limit_ms = rendezvous_timeout_ms_;
   return control_->client()->join(record, wait);
 }
 

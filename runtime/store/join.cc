@@ -194,6 +194,7 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
   if (count(Stage::kJoining) == 0) first_join_ = Patience::starting(now_ns, setup_.timeout_ms);
   died_joining_.erase(record.rank);
   move(slot, Stage::kJoining);
+  if (record.limit_ms >= 0) patience.timeout_ms = record.limit_ms;
   begin_waiting(slot, ticket.second, patience);
   slot->record = std::move(record);
   slot->record_bytes = store::kept_bytes(slot->record);

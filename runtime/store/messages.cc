@@ -111,6 +111,7 @@ std::string encode(const JoinRecord& record) {
   writer.u32(static_cast<uint32_t>(reach.interfaces.size()));
   for (const std::string& each : reach.interfaces) writer.text(cut(each, kMaxNameBytes));
   writer.text(cut(reach.problem, kMaxConfigTextBytes)).text(record.payload);
+  writer.i64(record.limit_ms);
   return writer.take();
 }
 
@@ -140,6 +141,7 @@ bool decode(std::string_view bytes, JoinRecord* out) {
   }
   reach.problem = reader.text(kMaxConfigTextBytes);
   out->payload = reader.text(kMaxRecordBytes);
+  out->limit_ms = reader.i64();
   return reader.done() && port <= UINT16_MAX;
 }
 

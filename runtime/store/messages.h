@@ -69,6 +69,9 @@ struct JoinRecord {
   std::vector<std::pair<std::string, std::string>> equal_config;  ///< must be equal on all ranks
   Reach reach;
   std::string payload;  ///< opaque bytes for the layers above
+  /// The rank's whole time to meet the others, for messages: some of it has passed when it joins.
+  /// -1: the time-out of the request.
+  int64_t limit_ms = -1;
 };
 
 /// A rank of the reader's own host.

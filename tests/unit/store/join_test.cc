@@ -224,6 +224,17 @@ TEST_CASE("JoinTable: one joiner's deadline tells all who is missing, and late r
   CHECK(table.joins.next_deadline_ns() == kNeverNs);
 }
 
+TEST_CASE("JoinTable: the limit in the message is the whole one, not what was left at the join") {
+  Table table(2);
+  JoinRecord record = record_of(0, 2);
+  record.limit_ms = 2000;
+  table.join(record, 900);  // that is left
+  table.joins.expire(900 * kMsNs, &table.answers);
+  REQUIRE(table.answers.size() == 1);
+  CHECK(table.answers[0].status.message() ==
+        "1 of 2 ranks joined within 2.0 s; missing rank 1; joined: 0 (hostA pid 12)");
+}
+
 TEST_CASE("JoinTable: the server's own limit counts from the first join") {
   Table table(2, 3000);
   table.now_ns = 500 * kMsNs;
