@@ -170,7 +170,7 @@ TEST_CASE("pmi: no message shows a part of the token that is exchanged") {
 
 TEST_CASE("pmi: ranks that do not come end the wait at its deadline") {
   Service silent({kHydra[0], kHydra[1], kHydra[2], ""});
-  const auto got = PmiClient(silent.fd(), soon()).exchange(1, "");
+  const auto got = PmiClient(silent.fd(), later()).exchange(1, "");
   CHECK(contains(got.status().message(), "has closed the connection"));
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
