@@ -171,9 +171,10 @@ static class CombineTests
     {
         bool over = false;
         int foreign = 0;
+        AutoResetEvent called = new AutoResetEvent(false);
         Thread collector = new Thread(() =>
         {
-            while (!Volatile.Read(ref over)) GC.Collect();
+            while (called.WaitOne() && !Volatile.Read(ref over)) GC.Collect();
         });
         collector.Start();
         try
@@ -183,6 +184,7 @@ static class CombineTests
                 Thread own = Thread.CurrentThread;
                 Combine op = Combine.Of<int>((given, inOut) =>
                 {
+                    called.Set();
                     if (Thread.CurrentThread != own) Interlocked.Increment(ref foreign);
                     Add(given, inOut);
                 });
@@ -197,6 +199,7 @@ static class CombineTests
         finally
         {
             Volatile.Write(ref over, true);
+            called.Set();
             collector.Join();
         }
         Suite.Check(foreign > 0, "another thread has called the function");
