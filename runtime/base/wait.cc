@@ -31,7 +31,7 @@ Deadline Deadline::after_ms(int64_t timeout_ms) {
   if (timeout_ms < 0) return never();
   const int64_t now = monotonic_ns();
   if (timeout_ms > (kNever - now) / kNsPerMs - 1) return never();
-  return Deadline(now + timeout_ms * kNsPerMs);
+  return Deadline(now + timeout_ms * kNsPerMs, timeout_ms * kNsPerMs);
 }
 
 Deadline Deadline::roughly_after_ms(int64_t timeout_ms) {
@@ -40,12 +40,14 @@ Deadline Deadline::roughly_after_ms(int64_t timeout_ms) {
       clock_gettime(CLOCK_MONOTONIC_COARSE, &now) != 0) {
     return after_ms(timeout_ms);
   }
-  return Deadline(now.tv_sec * kNsPerS + now.tv_nsec + (timeout_ms + kTickMs) * kNsPerMs);
+  return Deadline(now.tv_sec * kNsPerS + now.tv_nsec + (timeout_ms + kTickMs) * kNsPerMs,
+                  timeout_ms * kNsPerMs);
 }
 
 Deadline Deadline::after_ns(int64_t timeout_ns) {
   const int64_t now = monotonic_ns();
-  return timeout_ns < 0 || timeout_ns > kNever - now ? never() : Deadline(now + timeout_ns);
+  return timeout_ns < 0 || timeout_ns > kNever - now ? never()
+                                                     : Deadline(now + timeout_ns, timeout_ns);
 }
 
 int64_t Deadline::remaining_ns() const {

@@ -17,7 +17,7 @@ class Deadline {
  public:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  static Deadline never() { return Deadline(kNever); }
+  static Deadline never() { return Deadline(kNever, kNever); }
   /// A negative duration means never.
   static Deadline after_ms(int64_t timeout_ms);
   static Deadline after_ns(int64_t timeout_ns);
@@ -30,23 +30,27 @@ class Deadline {
   int64_t remaining_ns() const;
   /// Rounded up, so that a wait of this length does not wake before the deadline.
   int64_t remaining_ms() const;
-  bool operator==(const Deadline&) const = default;
+  /// The duration that it was made from, for messages: how much of it is left when a wait begins
+  /// depends on how busy the machine is.
+  int64_t limit_ms() const { return is_never() ? kNever : (limit_ns_ + 999'999) / 1'000'000; }
+  bool operator==(const Deadline& other) const { return at_ns_ == other.at_ns_; }
   /// Later by so much; never stays never.
   Deadline plus_ms(int64_t ms) const {
-    return is_never() ? *this : Deadline(at_ns_ + ms * 1'000'000);
+    return is_never() ? *this : Deadline(at_ns_ + ms * 1'000'000, limit_ns_ + ms * 1'000'000);
   }
   /// The later of this and a point of the monotonic clock.
-  Deadline later_ns(int64_t at_ns) const { return Deadline(at_ns_ < at_ns ? at_ns : at_ns_); }
+  Deadline later_ns(int64_t at_ns) const {
+    return Deadline(at_ns_ < at_ns ? at_ns : at_ns_, limit_ns_);
+  }
   bool is_at_or_before(int64_t now_ns) const { return at_ns_ <= now_ns; }
   bool before(Deadline other) const { return at_ns_ < other.at_ns_; }
   /// The sooner of two.
-  Deadline earlier(Deadline other) const {
-    return Deadline(at_ns_ < other.at_ns_ ? at_ns_ : other.at_ns_);
-  }
+  Deadline earlier(Deadline other) const { return at_ns_ < other.at_ns_ ? *this : other; }
 
  private:
-  explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
+  Deadline(int64_t at_ns, int64_t limit_ns) : at_ns_(at_ns), limit_ns_(limit_ns) {}
   int64_t at_ns_;
+  int64_t limit_ns_;
 };
 
 /// Nanoseconds of the monotonic clock.

@@ -70,7 +70,6 @@ Result<std::shared_ptr<Client>> Client::connect(net::Loop* loop, ClientOptions o
                   format("store: the address \"%s\" port %u is incomplete; give a host and a port",
                          options.host.c_str(), unsigned{options.port}));
   }
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   auto impl = std::make_shared<Impl>(loop, std::move(options));
   // Owned from here on: whatever happens below, the destructor closes what was begun.
   std::shared_ptr<Client> client(new Client(loop, impl));
@@ -85,11 +84,11 @@ Result<std::shared_ptr<Client>> Client::connect(net::Loop* loop, ClientOptions o
     });
     if (!ready->done.is_set()) {
       if (wait.interrupted()) return wait.interrupt->status();
-      return Status(
-          Code::kTimeout,
-          format("no store at %s within %s (%s); check that rank 0 or dt run is started "
-                 "and that the address is right",
-                 impl->address.c_str(), seconds_text(timeout_ms).c_str(), progress.c_str()));
+      return Status(Code::kTimeout,
+                    format("no store at %s within %s (%s); check that rank 0 or dt run is started "
+                           "and that the address is right",
+                           impl->address.c_str(), seconds_text(wait.deadline.limit_ms()).c_str(),
+                           progress.c_str()));
     }
   }
   DT_TRY(ready->status);

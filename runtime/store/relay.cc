@@ -371,7 +371,6 @@ void Relay::Impl::limit(Local* local, uint64_t id, int64_t after_ms) {
 
 Result<std::unique_ptr<Relay>> Relay::start(net::Loop* loop, RelayOptions options,
                                             const Wait& wait) {
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   std::unique_ptr<Relay> relay(new Relay(loop, std::make_shared<Impl>(loop, std::move(options))));
   const auto begun = std::make_shared<Impl::Begun>();
   if (!loop->post([impl = relay->impl_, begun] { impl->begin(begun); })) {
@@ -382,10 +381,11 @@ Result<std::unique_ptr<Relay>> Relay::start(net::Loop* loop, RelayOptions option
     std::string progress;
     loop->run([&] { progress = relay->impl_->progress(); });
     if (wait.interrupted()) return wait.interrupt->status();
-    return Status(Code::kTimeout,
-                  format("relay: no store at %s within %s (%s); look whether this "
-                         "host reaches that address",
-                         address.c_str(), seconds_text(timeout_ms).c_str(), progress.c_str()));
+    return Status(
+        Code::kTimeout,
+        format("relay: no store at %s within %s (%s); look whether this "
+               "host reaches that address",
+               address.c_str(), seconds_text(wait.deadline.limit_ms()).c_str(), progress.c_str()));
   }
   if (!begun->status.ok()) return begun->status.within("relay to the store at " + address);
   return relay;

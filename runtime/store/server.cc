@@ -506,7 +506,6 @@ Status Server::wait_empty(const Wait& wait) {
   if (loop_->on_thread() || !loop_->post([this, empty] { impl_->when_empty(empty); })) {
     return Status(Code::kInvalidState, "store: cannot wait on the I/O thread or after its end");
   }
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   if (empty->wait(wait)) return {};
   if (wait.interrupted()) return wait.interrupt->status();
   const auto names = std::make_shared<std::vector<std::string>>();
@@ -520,7 +519,7 @@ Status Server::wait_empty(const Wait& wait) {
   }
   return Status(Code::kTimeout,
                 format("store: %zu clients are still connected after %s: %s", names->size(),
-                       seconds_text(timeout_ms).c_str(), item_list(*names).c_str()));
+                       seconds_text(wait.deadline.limit_ms()).c_str(), item_list(*names).c_str()));
 }
 
 }  // namespace dt::store

@@ -265,16 +265,16 @@ Result<TorchReply> TorchClient::ask(const std::vector<TorchRequest>& requests, s
                                     const std::string& what, const Wait& wait) {
   std::string bytes;
   for (const TorchRequest& request : requests) bytes += encode_torch(request, impl_->dialect);
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   const auto call = std::make_shared<Call>(std::move(bytes), std::move(shape));
   Result<bool> answered = run(call, wait);
   if (wait.interrupted()) return wait.interrupt->status();
   if (!answered.ok()) return answered.status().within(what);
   if (answered.value()) return std::move(call->reply);
-  return Status(Code::kTimeout,
-                format("%s: no answer from %s within %s; its process may be stopped "
-                       "or its network down",
-                       what.c_str(), impl_->text.c_str(), seconds_text(timeout_ms).c_str()));
+  return Status(
+      Code::kTimeout,
+      format("%s: no answer from %s within %s; its process may be stopped "
+             "or its network down",
+             what.c_str(), impl_->text.c_str(), seconds_text(wait.deadline.limit_ms()).c_str()));
 }
 
 // ---- finding the store and its dialect ----
@@ -294,7 +294,6 @@ Result<std::shared_ptr<TorchClient>> TorchClient::connect(net::Loop* loop,
 // and the other waits for the rest of a request, must not be greeted before: an older store that
 // hears a newer client's greeting waits for more and serves nobody meanwhile.
 Status TorchClient::find_dialect(const Wait& wait) {
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   std::minstd_rand random(std::random_device{}());
   int64_t delay_ms = kFirstRetryMs;
   Event never;
@@ -324,7 +323,7 @@ Status TorchClient::find_dialect(const Wait& wait) {
     if (wait.deadline.passed()) {
       return Status(Code::kTimeout,
                     format("no store within %s (%d tries, the last: %s); check the address",
-                           seconds_text(timeout_ms).c_str(), tries, last.c_str()));
+                           seconds_text(wait.deadline.limit_ms()).c_str(), tries, last.c_str()));
     }
   }
   const bool answered =
@@ -397,7 +396,6 @@ Status TorchClient::wait_for(const std::vector<std::string>& keys, const Wait& w
     request.texts.push_back(wire(key));
   }
   const std::string what = "wait for " + key_list(keys);
-  const int64_t timeout_ms = wait.deadline.remaining_ms();
   const auto call = std::make_shared<Call>(encode_torch(request, impl_->dialect), "b");
   const Result<bool> answered = run(call, wait);
   if (wait.interrupted()) return wait.interrupt->status();
@@ -407,7 +405,8 @@ Status TorchClient::wait_for(const std::vector<std::string>& keys, const Wait& w
   return Status(Code::kTimeout,
                 format("%s%s %s set in %s within %s; look for the rank that should set %s",
                        one ? "" : "not all of ", key_list(keys).c_str(), one ? "was not" : "were",
-                       impl_->text.c_str(), seconds_text(timeout_ms).c_str(), one ? "it" : "them"));
+                       impl_->text.c_str(), seconds_text(wait.deadline.limit_ms()).c_str(),
+                       one ? "it" : "them"));
 }
 
 Result<std::string> TorchClient::get(const std::string& key, const Wait& wait) {

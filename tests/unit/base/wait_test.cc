@@ -27,6 +27,18 @@ TEST_CASE("Deadline: a rough one is never earlier, and later by little") {
   }
 }
 
+TEST_CASE("Deadline: it knows the duration that it was made from") {
+  CHECK(Deadline::never().limit_ms() == Deadline::never().remaining_ms());
+  CHECK(Deadline::after_ms(0).limit_ms() == 0);
+  CHECK(Deadline::after_ns(1).limit_ms() == 1);
+  CHECK(Deadline::roughly_after_ms(2'000).limit_ms() == 2'000);
+  const Deadline soon = Deadline::after_ms(50);
+  CHECK(soon.plus_ms(25).limit_ms() == 75);
+  CHECK(soon.later_ns(INT64_MAX - 1).limit_ms() == 50);
+  CHECK(soon.earlier(Deadline::after_ms(1'000'000)).limit_ms() == 50);
+  CHECK(Deadline::after_ms(1'000'000).earlier(soon).limit_ms() == 50);
+}
+
 TEST_CASE("Event: wait returns at the deadline, when set, and when interrupted") {
   dt::Event event;
   CHECK_FALSE(event.wait({Deadline::after_ms(1)}));
