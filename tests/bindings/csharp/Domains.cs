@@ -9,7 +9,7 @@ using Dt;
 static class Domains
 {
     const string PortKey = "port";
-    static Work forgotten;  // of the domain that runs Leave
+    static Work forgotten, last;  // of the domain that runs Leave
 
     internal static int Run()
     {
@@ -94,6 +94,8 @@ static class Domains
                 int[] buffer = new int[1 << 20];
                 world.AllReduce(buffer, Sum());
                 Suite.Equal(5, buffer[buffer.Length - 1], "sum with a domain that is unloaded");
+                Suite.Check(!Volatile.Read(ref unloaded), "it is there while it waits for a message");
+                world.Send(new int[1], 0);  // ends here before the other rank goes, which has not left
                 Suite.Check(unload.Join(60000) && Volatile.Read(ref unloaded), "the domain is unloaded");
             }
         }
@@ -106,7 +108,8 @@ static class Domains
         int[] buffer = new int[1 << 20];
         for (int i = 0; i < buffer.Length; ++i) buffer[i] = 5;
         forgotten = job.World().AllReduceAsync(buffer, Sum());
-        Suite.Check(!forgotten.Test(), "it waits for its peer");
+        last = job.World().RecvAsync(new int[1], 1);
+        Suite.Check(!forgotten.Test() && !last.Test(), "both wait for their peer");
     }
 
     /// A function of this domain.
