@@ -167,6 +167,8 @@ typedef struct dt_comm dt_comm;
 typedef struct dt_work dt_work;
 /** Gradients reduced in buckets while the backward pass runs. @thread see dt_reducer_ready() */
 typedef struct dt_reducer dt_reducer;
+/** Parameters of which each rank updates its own pieces. @thread as its reducer */
+typedef struct dt_shard dt_shard;
 /** Which samples of a data set this rank sees, in which order. @thread one at a time */
 typedef struct dt_sampler dt_sampler;
 /** A store served by this process for others. @thread any */
@@ -1853,7 +1855,8 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * over the step. Integers, and parameters that no rank used, do not count.
  *
  * Not collective: every rank has the same gradients, adds in the same order and gets the same bits.
- * Gradients given by pointer must still be there.
+ * Gradients given by pointer must still be there. With the reducer of a shard of stage 1 it is
+ * collective, with the same arguments on all ranks.
  * @param reducer   the handle.
  * @param max_norm  > 0; infinity only asks for the norm.
  * @param norm_type >= 1, as 2, or infinity for the largest; 2 on GPUs.
@@ -1861,9 +1864,11 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * @param out_norm  gives the norm of before; may be NULL. On GPUs one f32 of the GPU, written when
  *                  the stream comes to it, so that the host need not wait.
  * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
- *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED for other norms on GPUs.
+ *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED for other norms on GPUs; with a shard
+ *         DT_ERR_MISMATCH on all ranks where arguments differ, and any communicator error.
  * @thread one at a time
- * @cost one pass over the gradients, and a second one to scale them. On GPUs the first call, and
+ * @cost one pass over the gradients, and a second one to scale them; with a shard one more, and two
+ *       allreduces of a few bytes. On GPUs the first call, and
  *       one after gradients lie elsewhere, may wait for the GPU.
  * @since ABI 0
  */
@@ -1927,6 +1932,159 @@ DT_API dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* ou
  * stays with the communicator until that is gone. @param reducer may be NULL.
  * @thread any @since ABI 0 */
 DT_API void dt_reducer_destroy(dt_reducer* reducer);
+
+/* ---- Shard --------------------------------------------------------------------------------- */
+
+/** What each rank keeps, and how gradients are reduced. Zero is the default of every field but
+ * `stage`, which dt_shard_options_init() sets. */
+typedef struct dt_shard_options {
+  uint32_t struct_size;              /**< set by the *_init() function */
+  int32_t stage;                     /**< 1, the default: each rank updates its own pieces, and
+                                          keeps what an optimizer knows of those alone; 0: every
+                                          rank updates all parameters, and ends with the same bits
+                                          on one host */
+  const dt_reducer_options* reducer; /**< of the gradients; the plan stays as it is, and its first
+                                          bucket is like the others. Borrowed during the call, like
+                                          the next two; NULL: defaults */
+  const int64_t* granules;           /**< [count of parameters] elements: a parameter is cut at
+                                          multiples of its granule only; 0 is 1; NULL: all 1 */
+  const int32_t* units;              /**< [count of parameters] >= 0: those with the same number are
+                                          gathered together, and lie side by side; NULL: all 0 */
+} dt_shard_options;
+
+/** Sets struct_size and stage = 1, and zeroes the rest. @param options may not be NULL.
+ * @thread any */
+static inline void dt_shard_options_init(dt_shard_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->stage = 1;
+}
+
+/** The part of a parameter that this rank updates. */
+typedef struct dt_piece {
+  uint32_t struct_size; /**< set by the *_init() function */
+  uint32_t reserved;    /**< zero */
+  int64_t offset;       /**< elements from the parameter's start */
+  int64_t count;        /**< elements; 0: this rank has none of the parameter */
+  void* param;          /**< [count] elements of the parameter, valid as long as the shard; NULL
+                             where count is 0 */
+  void* grad;           /**< [count] elements of the gradient, valid from dt_reducer_finish() to the
+                             next step; NULL before the first, and where count is 0 */
+} dt_piece;
+
+/** Sets struct_size and zeroes the rest. @param piece may not be NULL. @thread any */
+static inline void dt_piece_init(dt_piece* piece) {
+  memset(piece, 0, sizeof *piece);
+  piece->struct_size = (uint32_t)sizeof *piece;
+}
+
+/**
+ * Lays the parameters out, cuts them into a piece for each rank, and checks on all ranks that the
+ * model is the same: ZeRO's stage 1 (Rajbhandari et al. 2020).
+ *
+ * Collective over `comm`, which is over host memory. Parameters lie in dt's memory and start as
+ * zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a rank the gradients
+ * of its pieces only; then each rank updates its pieces and calls dt_shard_updated(). List
+ * parameters as the forward pass comes to them: gradients come in the reverse order, and parameters
+ * are sent in this one. Buckets hold parameters of one unit and dtype; each is cut into equal
+ * parts, or, where a parameter has a granule, at the granules nearest to them, which costs a
+ * reduction for each rank instead of one.
+ * @param comm      the communicator.
+ * @param params    [count] parameters, borrowed during the call. dt_param.dtype is that of the
+ *                  parameter and of its gradient.
+ * @param count     in [1, 1048576].
+ * @param options   NULL: defaults.
+ * @param out_shard gives the handle; dt_shard_destroy().
+ * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
+ *         sides; DT_ERR_UNSUPPORTED on a communicator over GPUs; DT_ERR_OUT_OF_MEMORY; any
+ *         communicator error.
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
+                                 const dt_shard_options* options, dt_shard** out_shard);
+
+/**
+ * The reducer of its gradients, for everything that a step needs: dt_reducer_ready(),
+ * _accumulate(), _unused(), _finish(), _clip_norm() and hooks, which may run as long as the shard
+ * or any handle of the reducer is there. It differs from others: results are in dt_piece.grad, and
+ * nothing is copied back to what dt_reducer_ready() or dt_reducer_unused() was given;
+ * dt_reducer_clip_norm() is collective with stage 1, and its norm has the same bits whatever the
+ * stage and the size of buckets; a hook reduces whole buckets still, and so does PowerSGD.
+ * @param shard       the handle.
+ * @param out_reducer gives a handle of its own; dt_reducer_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_reducer(dt_shard* shard, dt_reducer** out_reducer);
+
+/**
+ * Where a parameter lies, whole, for the forward and the backward pass.
+ * @param shard       the handle.
+ * @param index       of the parameter.
+ * @param out_pointer [count] elements, aligned to 256 bytes, valid as long as the shard. After
+ *                    dt_shard_updated() their values are valid from dt_shard_gather() of its unit.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_pointer);
+
+/**
+ * Copies a parameter in, whole: its first values, or those of a checkpoint. On this rank only, so
+ * give the same on all; with stage 1 a dt_shard_updated() behind it gives all ranks what the
+ * pieces' owners have. Waits for what is still sent of it.
+ * @param shard  the handle.
+ * @param index  of the parameter.
+ * @param values [count] elements.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values);
+
+/**
+ * What this rank updates of a parameter. With stage 0 that is all of it. Waits for what is still
+ * sent of it, so that it may be written at once.
+ * @param shard     the handle.
+ * @param index     of the parameter.
+ * @param out_piece initialised by dt_piece_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece);
+
+/**
+ * Says that this rank has updated its pieces: begins to send them to all ranks, and to receive
+ * theirs, while the caller goes on; first the parameters that were listed first. A parameter may
+ * not be written from here to dt_shard_gather() of its unit or dt_shard_piece() of itself.
+ * Collective.
+ * @param shard the handle.
+ * @return DT_OK; any communicator error, after which parameters may be torn: the later calls fail
+ *         alike.
+ * @thread as its reducer's dt_reducer_finish()
+ * @cost with stage 1 an allgather of each bucket, which dt_reducer_stats() does not count; with
+ *       stage 0 nothing
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_updated(dt_shard* shard);
+
+/**
+ * Waits until the parameters of a unit are those of dt_shard_updated() on all ranks: to be called
+ * before they are used, in the forward pass or for a checkpoint.
+ * @param shard the handle.
+ * @param unit  one of dt_shard_options.units; a second call waits for nothing.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit);
+
+/** Drops the handle; its parameters go with it. What operations still use after a second stays with
+ * the communicator until that is gone. @param shard may be NULL. @thread any @since ABI 0 */
+DT_API void dt_shard_destroy(dt_shard* shard);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 

@@ -949,26 +949,8 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   Reducer(const Comm& comm, const std::vector<Param>& params,
           const ReducerOptions& options = ReducerOptions()) {
     param_count_ = params.size();
-    std::vector<dt_param> c_params;
-    c_params.reserve(params.size());
-    for (const Param& param : params) {
-      c_params.push_back(dt_param{param.count, param.name.empty() ? nullptr : param.name.c_str(),
-                                  param.dtype, param.uses});
-    }
-    dt_reducer_options c_options;
-    dt_reducer_options_init(&c_options);
-    c_options.sum = options.sum ? 1 : 0;
-    c_options.keep_plan = options.keep_plan ? 1 : 0;
-    c_options.find_unused = options.find_unused ? 1 : 0;
-    c_options.divide_by_users = options.divide_by_users ? 1 : 0;
-    c_options.wire = options.wire;
-    c_options.predivide = options.predivide;
-    if (!options.order.empty() && options.order.size() != params.size()) {
-      throw std::invalid_argument("ReducerOptions::order: give each parameter once");
-    }
-    c_options.order = options.order.empty() ? nullptr : options.order.data();
-    c_options.bucket_cap_bytes = options.bucket_cap_bytes;
-    c_options.first_bucket_bytes = options.first_bucket_bytes;
+    const std::vector<dt_param> c_params = to_c(params);
+    const dt_reducer_options c_options = to_c(options, params.size());
     detail::check(dt_reducer_create(comm.get_handle(), c_params.data(),
                                     detail::count32(c_params.size()), &c_options, &handle_));
   }
@@ -1054,6 +1036,33 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
 
  private:
+  friend class Shard;
+  static std::vector<dt_param> to_c(const std::vector<Param>& params) {
+    std::vector<dt_param> c_params;
+    c_params.reserve(params.size());
+    for (const Param& param : params) {
+      c_params.push_back(dt_param{param.count, param.name.empty() ? nullptr : param.name.c_str(),
+                                  param.dtype, param.uses});
+    }
+    return c_params;
+  }
+  static dt_reducer_options to_c(const ReducerOptions& options, std::size_t param_count) {
+    dt_reducer_options c_options;
+    dt_reducer_options_init(&c_options);
+    c_options.sum = options.sum ? 1 : 0;
+    c_options.keep_plan = options.keep_plan ? 1 : 0;
+    c_options.find_unused = options.find_unused ? 1 : 0;
+    c_options.divide_by_users = options.divide_by_users ? 1 : 0;
+    c_options.wire = options.wire;
+    c_options.predivide = options.predivide;
+    if (!options.order.empty() && options.order.size() != param_count) {
+      throw std::invalid_argument("ReducerOptions::order: give each parameter once");
+    }
+    c_options.order = options.order.empty() ? nullptr : options.order.data();
+    c_options.bucket_cap_bytes = options.bucket_cap_bytes;
+    c_options.first_bucket_bytes = options.first_bucket_bytes;
+    return c_options;
+  }
   struct Hook {
     std::function<Work(const dt_bucket&, int32_t)> function;
     std::exception_ptr thrown;
@@ -1080,6 +1089,65 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   }
   std::size_t param_count_ = 0;
   std::unique_ptr<Hook> hook_;  // its address stays when this object moves
+};
+
+/** Fields as in dt_shard_options. */
+struct ShardOptions {
+  int32_t stage = 1;
+  ReducerOptions reducer;
+  std::vector<int64_t> granules; /**< empty: all 1 */
+  std::vector<int32_t> units;    /**< empty: all 0 */
+};
+
+/** Parameters of which each rank updates its own pieces. */
+class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
+ public:
+  using Handle::Handle;
+  /** Collective over `comm`, which is over host memory. */
+  Shard(const Comm& comm, const std::vector<Param>& params,
+        const ShardOptions& options = ShardOptions()) {
+    const std::vector<dt_param> c_params = Reducer::to_c(params);
+    const dt_reducer_options gradients = Reducer::to_c(options.reducer, params.size());
+    if ((!options.granules.empty() && options.granules.size() != params.size()) ||
+        (!options.units.empty() && options.units.size() != params.size())) {
+      throw std::invalid_argument("ShardOptions: give each parameter one granule and one unit");
+    }
+    dt_shard_options c_options;
+    dt_shard_options_init(&c_options);
+    c_options.stage = options.stage;
+    c_options.reducer = &gradients;
+    c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
+    c_options.units = options.units.empty() ? nullptr : options.units.data();
+    detail::check(dt_shard_create(comm.get_handle(), c_params.data(),
+                                  detail::count32(c_params.size()), &c_options, &handle_));
+    reducer_ = Reducer(ask<dt_reducer*>(dt_shard_reducer));
+    reducer_.param_count_ = params.size();
+  }
+
+  /** Of its gradients. */
+  Reducer& reducer() { return reducer_; }
+  /** Whole; after updated() its values are valid from gather() of its unit. */
+  void* param(int32_t index) const { return ask<void*>(dt_shard_param, index); }
+  template <class T>
+  T* param_as(int32_t index) const {
+    return static_cast<T*>(param(index));
+  }
+  /** Copies all elements of a parameter in, on this rank. */
+  void set(int32_t index, const void* values) { call(dt_shard_set, index, values); }
+  /** What this rank updates of it. */
+  dt_piece piece(int32_t index) const {
+    dt_piece piece;
+    dt_piece_init(&piece);
+    call(dt_shard_piece, index, &piece);
+    return piece;
+  }
+  /** This rank's pieces are updated: begins to send them to all ranks. Collective. */
+  void updated() { call(dt_shard_updated); }
+  /** Waits until the unit's parameters are whole. */
+  void gather(int32_t unit) { call(dt_shard_gather, unit); }
+
+ private:
+  Reducer reducer_{nullptr};
 };
 
 /** Fields as in dt_sampler_options. */

@@ -271,14 +271,7 @@ class Launch {
     if (groups) DT_TRY(comm.begin_group());
     Status status;
     for (int32_t root = 0; root < size_ && status.ok(); ++root) {
-      const Extent block = out_.blocks->outgoing[static_cast<size_t>(root)];
-      Collective part = out_;
-      part.kind = Kind::kReduce;
-      part.blocks = nullptr;
-      part.root = root;
-      part.count = block.count;
-      part.send = static_cast<const char*>(out_.send) + block.offset * element_;
-      part.recv = root == rank_ ? out_.recv : nullptr;
+      Collective part = collective::reduce_for(out_, root, rank_);
       if (part.name.empty()) part.name = kind_.name;
       if (root + 1 == size_) {
         status = issue(call_, on_, part, out_work);

@@ -28,6 +28,7 @@ const char* handle_kind_name(HandleKind kind) {
     case HandleKind::kReducer: return "reducer";
     case HandleKind::kSampler: return "sampler";
     case HandleKind::kStoreServer: return "store server";
+    case HandleKind::kShard: return "shard";
   }
   return nullptr;
 }

@@ -22,6 +22,7 @@ enum class HandleKind : uint8_t {
   kReducer = 5,
   kSampler = 6,
   kStoreServer = 7,
+  kShard = 8,
 };
 const char* handle_kind_name(HandleKind kind);
 

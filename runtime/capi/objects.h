@@ -11,6 +11,7 @@
 #include "job/job.h"
 #include "training/reducer.h"
 #include "training/sampler.h"
+#include "training/shard.h"
 
 namespace dt::capi {
 
@@ -51,11 +52,20 @@ using CommPtr = std::shared_ptr<CommObject>;
 struct ReducerObject {
   static constexpr HandleKind kKind = HandleKind::kReducer;
   std::shared_ptr<job::Job> job;
-  std::unique_ptr<training::Reducer> reducer;
+  std::shared_ptr<training::Reducer> reducer;
   Turns turns;  ///< finish and rebuild have it alone
 };
 
 using ReducerPtr = std::shared_ptr<ReducerObject>;
+
+struct ShardObject {
+  static constexpr HandleKind kKind = HandleKind::kShard;
+  std::shared_ptr<job::Job> job;
+  std::unique_ptr<training::Shard> shard;
+  ReducerPtr reducer;  ///< its turns are the shard's, too
+};
+
+using ShardPtr = std::shared_ptr<ShardObject>;
 
 struct SamplerObject {
   static constexpr HandleKind kKind = HandleKind::kSampler;

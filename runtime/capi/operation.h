@@ -4,7 +4,9 @@
 #include <dt/dt.h>
 
 #include <cstdint>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "capi/call.h"
 #include "capi/objects.h"
@@ -50,6 +52,16 @@ template <class F>
 dt_status on_reducer(const char* function, dt_reducer* reducer, F&& body) noexcept {
   return on<ReducerObject>(function, reducer, "reducer", std::forward<F>(body));
 }
+
+/// What dt_reducer_create() and dt_shard_create() take.
+Result<std::vector<training::Param>> read_params(const Call& call, const dt_param* params,
+                                                 int32_t count);
+/// `params`: as read_params() gave them.
+Result<training::Reducer::Options> read_reducer_options(const Call& call, const CommObject& on,
+                                                        const dt_reducer_options* options,
+                                                        const char* argument,
+                                                        std::span<const training::Param> params);
+Status check_param(const Call& call, const training::Reducer& reducer, int32_t index);
 
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,

@@ -12,6 +12,8 @@ namespace {
 constexpr int32_t kMaxParams = 1 << 20;
 constexpr int32_t kMaxPowerSgdRank = 64;
 
+}  // namespace
+
 Result<std::vector<training::Param>> read_params(const Call& call, const dt_param* params,
                                                  int32_t count) {
   DT_TRY(call.not_null(params, "params"));
@@ -37,6 +39,8 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
   }
   return read;
 }
+
+namespace {
 
 /// Wraps the caller's function, and takes the handle of the work that it gives.
 training::Hook hook_of(dt_bucket_hook function, void* user_data) {
@@ -72,27 +76,82 @@ training::Hook hook_of(dt_bucket_hook function, void* user_data) {
 }
 
 /// Each parameter once.
-Result<std::vector<int32_t>> read_order(const Call& call, const int32_t* order, size_t count) {
+Result<std::vector<int32_t>> read_order(const Call& call, const char* options, const int32_t* order,
+                                        size_t count) {
   if (order == nullptr) return std::vector<int32_t>();
   std::vector<bool> seen(count);
   for (size_t i = 0; i < count; ++i) {
     const auto index = static_cast<size_t>(order[i]);
     if (order[i] < 0 || index >= count || seen[index]) {
-      return call.invalid("options->order[%zu] is %d; it must name each of the %zu parameters once",
-                          i, order[i], count);
+      return call.invalid("%s->order[%zu] is %d; it must name each of the %zu parameters once",
+                          options, i, order[i], count);
     }
     seen[index] = true;
   }
   return std::vector<int32_t>(order, order + count);
 }
 
-Status check_index(const Call& call, const ReducerObject& object, int32_t index) {
-  if (index >= 0 && index < object.reducer->param_count()) return {};
+}  // namespace
+
+Status check_param(const Call& call, const training::Reducer& reducer, int32_t index) {
+  if (index >= 0 && index < reducer.param_count()) return {};
   return call.invalid("index is %d; the reducer has parameters 0 to %d", index,
-                      object.reducer->param_count() - 1);
+                      reducer.param_count() - 1);
 }
 
-}  // namespace
+Result<training::Reducer::Options> read_reducer_options(const Call& call, const CommObject& on,
+                                                        const dt_reducer_options* options,
+                                                        const char* argument,
+                                                        std::span<const training::Param> params) {
+  dt_reducer_options asked;
+  DT_TRY(read_options(call, options, argument, "dt_reducer_options_init", &asked));
+  if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
+    return call.invalid("a bucket cap of %s is negative", argument);
+  }
+  if (asked.find_unused != 0 && asked.find_unused != 1) {
+    return call.invalid("%s->find_unused is %d; it must be 0 or 1", argument, asked.find_unused);
+  }
+  if (asked.divide_by_users != 0 && asked.divide_by_users != 1) {
+    return call.invalid("%s->divide_by_users is %d; it must be 0 or 1", argument,
+                        asked.divide_by_users);
+  }
+  if (asked.divide_by_users != 0 && (asked.find_unused == 0 || asked.sum != 0)) {
+    return call.invalid("%s->divide_by_users is 1; it goes with find_unused = 1 and sum = 0",
+                        argument);
+  }
+  if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_BF16) {
+    return call.invalid("%s->wire is %d, which is no dt_wire", argument,
+                        static_cast<int>(asked.wire));
+  }
+  if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
+    return call.invalid("%s->predivide is %g; it must be positive, or 0", argument,
+                        asked.predivide);
+  }
+  const Config& config = on.job->config();
+  training::Reducer::Options chosen;
+  chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
+  chosen.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
+  chosen.rebuild = config.boolean("reducer.rebuild");
+  chosen.check_steps = config.integer("reducer.check_steps");
+  chosen.sum = asked.sum != 0;
+  chosen.find_unused = asked.find_unused != 0;
+  chosen.divide_by_users = asked.divide_by_users != 0;
+  chosen.predivide = asked.predivide;
+  DT_TRY_VALUE(chosen.order, read_order(call, argument, asked.order, params.size()));
+  if (asked.wire != DT_WIRE_SAME) {
+    chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
+  }
+  if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
+  if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
+  if (asked.keep_plan != 0) chosen.rebuild = false;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Status has = check_reduction(call, on.comm->backend(), params[i].dtype,
+                                       chosen.sum ? ReduceOp::kSum : ReduceOp::kAvg);
+    if (!has.ok()) return Status(has.code(), format("%s (params[%zu])", has.message().c_str(), i));
+  }
+  return chosen;
+}
+
 }  // namespace dt::capi
 
 using namespace dt;
@@ -106,51 +165,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     DT_TRY(call.not_null(out_reducer, "out_reducer"));
     DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
-    dt_reducer_options asked;
-    DT_TRY(read_options(call, options, "options", "dt_reducer_options_init", &asked));
-    if (asked.bucket_cap_bytes < 0 || asked.first_bucket_bytes < 0) {
-      return call.invalid("a bucket cap is negative");
-    }
-    if (asked.find_unused != 0 && asked.find_unused != 1) {
-      return call.invalid("options->find_unused is %d; it must be 0 or 1", asked.find_unused);
-    }
-    if (asked.divide_by_users != 0 && asked.divide_by_users != 1) {
-      return call.invalid("options->divide_by_users is %d; it must be 0 or 1",
-                          asked.divide_by_users);
-    }
-    if (asked.divide_by_users != 0 && (asked.find_unused == 0 || asked.sum != 0)) {
-      return call.invalid(
-          "options->divide_by_users is 1; it goes with find_unused = 1 and sum = 0");
-    }
-    if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_BF16) {
-      return call.invalid("options->wire is %d, which is no dt_wire", static_cast<int>(asked.wire));
-    }
-    if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
-      return call.invalid("options->predivide is %g; it must be positive, or 0", asked.predivide);
-    }
-    const Config& config = on->job->config();
-    training::Reducer::Options chosen;
-    chosen.bucket_cap_bytes = config.integer("reducer.bucket_cap_bytes");
-    chosen.first_bucket_bytes = config.integer("reducer.first_bucket_bytes");
-    chosen.rebuild = config.boolean("reducer.rebuild");
-    chosen.check_steps = config.integer("reducer.check_steps");
-    chosen.sum = asked.sum != 0;
-    chosen.find_unused = asked.find_unused != 0;
-    chosen.divide_by_users = asked.divide_by_users != 0;
-    chosen.predivide = asked.predivide;
-    DT_TRY_VALUE(chosen.order, read_order(call, asked.order, read.size()));
-    if (asked.wire != DT_WIRE_SAME) {
-      chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
-    }
-    if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
-    if (asked.first_bucket_bytes > 0) chosen.first_bucket_bytes = asked.first_bucket_bytes;
-    if (asked.keep_plan != 0) chosen.rebuild = false;
-    for (size_t i = 0; i < read.size(); ++i) {
-      const Status has = check_reduction(call, on->comm->backend(), read[i].dtype,
-                                         chosen.sum ? ReduceOp::kSum : ReduceOp::kAvg);
-      if (!has.ok())
-        return Status(has.code(), format("%s (params[%zu])", has.message().c_str(), i));
-    }
+    DT_TRY_VALUE(const auto chosen, read_reducer_options(call, *on, options, "options", read));
     auto object = std::make_shared<ReducerObject>();
     object->job = on->job;
     DT_TRY_VALUE(object->reducer, training::Reducer::create(on->comm, std::move(read), chosen));
@@ -163,7 +178,7 @@ dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(call.not_null(out_pointer, "out_pointer"));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       *out_pointer = object->reducer->grad(index);
                       return {};
                     });
@@ -173,7 +188,7 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
   return on_reducer("dt_reducer_ready", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       return object->reducer->ready(index, grad, stream_of(stream));
                     });
 }
@@ -230,7 +245,7 @@ dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad, dt_s
   return on_reducer("dt_reducer_unused", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       return object->reducer->unused(index, grad, stream_of(stream));
                     });
 }
@@ -240,7 +255,7 @@ dt_status dt_reducer_used(dt_reducer* reducer, int32_t index, int32_t* out_used)
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.alone(call));
                       DT_TRY(call.not_null(out_used, "out_used"));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       DT_TRY_VALUE(const bool used, object->reducer->used(index));
                       *out_used = used ? 1 : 0;
                       return {};
@@ -261,7 +276,7 @@ dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void* data,
   return on_reducer("dt_reducer_watch", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.alone(call));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       if (bytes < 0)
                         return call.invalid("bytes is %lld", static_cast<long long>(bytes));
                       object->reducer->watch(index, data, bytes);
@@ -288,7 +303,8 @@ dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm
         if (!(norm_type >= 1)) {
           return call.invalid("norm_type is %g; it must be at least 1", norm_type);
         }
-        return object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm);
+        return object->job->seen(
+            object->reducer->clip_norm(max_norm, norm_type, stream_of(stream), out_norm));
       });
 }
 
@@ -307,7 +323,7 @@ dt_status dt_reducer_bucket(dt_reducer* reducer, int32_t index, int32_t* out_buc
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(call.not_null(out_bucket, "out_bucket"));
-                      DT_TRY(check_index(call, *object, index));
+                      DT_TRY(check_param(call, *object->reducer, index));
                       *out_bucket = object->reducer->bucket_of(index);
                       return {};
                     });

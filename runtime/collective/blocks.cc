@@ -45,6 +45,18 @@ Extent incoming(const Collective& collective, int32_t rank, int32_t size, int32_
   return collective.blocks->incoming[static_cast<size_t>(from)];
 }
 
+Collective reduce_for(const Collective& collective, int32_t root, int32_t rank) {
+  const Extent block = collective.blocks->outgoing[static_cast<size_t>(root)];
+  Collective part = collective;
+  part.kind = Kind::kReduce;
+  part.blocks = nullptr;
+  part.root = root;
+  part.count = block.count;
+  part.send = static_cast<const char*>(collective.send) + block.offset * collective.element_bytes();
+  part.recv = root == rank ? collective.recv : nullptr;
+  return part;
+}
+
 uint64_t balance(const Collective& collective, int32_t rank, int32_t size) {
   uint64_t sum = 0;
   for (int32_t peer = 0; peer < size; ++peer) {

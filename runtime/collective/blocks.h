@@ -20,7 +20,8 @@ struct Extent {
 };
 
 /// What a rank sends to and gets from each rank where these are not the same for all: of alltoallv,
-/// gatherv, scatterv and allgatherv. Both vectors have an entry for each rank of the communicator.
+/// gatherv, scatterv and allgatherv. Both vectors have an entry for each rank of the communicator;
+/// `outgoing` alone for a reduce_scatterv, see reduce_for().
 struct Blocks {
   std::vector<Extent> outgoing;  ///< of `send`
   std::vector<Extent> incoming;  ///< of `recv`
@@ -30,6 +31,10 @@ struct Blocks {
 Extent outgoing(const Collective& collective, int32_t rank, int32_t size, int32_t to);
 /// The place of the block that it gets from rank `from`.
 Extent incoming(const Collective& collective, int32_t rank, int32_t size, int32_t from);
+
+/// An irregular reduce-scatter is a reduce of `outgoing` block `root` for each root; this is the
+/// calling rank's part in one.
+Collective reduce_for(const Collective& collective, int32_t root, int32_t rank);
 
 /// One word of what a rank says of an irregular collective: the sum of these words over all ranks
 /// is zero where each block is as long for its sender as for its receiver, and else, but for one

@@ -49,7 +49,8 @@ struct Collective {
   int64_t count = 0;
   /// What the average divides by; 0: the communicator's size. Set for a part of a larger one.
   int32_t divisor = 0;
-  /// Of alltoallv, gatherv, scatterv and allgatherv: what goes where. Null for the others.
+  /// Of alltoallv, gatherv, scatterv, allgatherv and reduce_scatterv: what goes where. Null for the
+  /// others.
   std::shared_ptr<const Blocks> blocks;
   /// What produces `send` and uses `recv`, on a device communicator; elsewhere ignored.
   cuda::Stream stream = nullptr;

@@ -37,4 +37,14 @@ struct BucketPlan {
 BucketPlan plan_buckets(std::span<const PlanParam> params, std::span<const int64_t> caps,
                         std::span<const int32_t> order);
 
+/// Bytes that every gradient's place in a bucket is aligned to: a pair of cache lines, and what
+/// NCCL likes.
+inline constexpr int64_t kGradientAlignment = 256;
+
+/// Elements from a parameter's place in a bucket to the next one's.
+inline int64_t padded_count(int64_t count, Dtype dtype) {
+  const int64_t multiple = kGradientAlignment / dtype_bytes(dtype);
+  return (count + multiple - 1) / multiple * multiple;
+}
+
 }  // namespace dt::training

@@ -15,12 +15,14 @@ using backend::Kind;
 /// One parameter, or the options, as every rank shows it to the others.
 struct Row {
   int64_t count = 0;
+  int64_t granule = 1;
   int32_t dtype = 0;
-  char name[52] = {};  // cut
+  int32_t unit = 0;
+  char name[56] = {};  // cut
 
   bool operator==(const Row& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Row) == 64);
+static_assert(sizeof(Row) == 80);
 
 uint64_t fnv1a(uint64_t hash, const void* data, size_t bytes) {
   const auto* p = static_cast<const unsigned char*>(data);
@@ -38,8 +40,11 @@ Row option_row(const char* name, int64_t value) {
 
 std::string row_text(const Row& row) {
   if (row.dtype == -1) return format("%s = %lld", row.name, static_cast<long long>(row.count));
-  return format("\"%s\" %s x %lld", row.name, dtype_name(static_cast<Dtype>(row.dtype)),
-                static_cast<long long>(row.count));
+  std::string text = format("\"%s\" %s x %lld", row.name, dtype_name(static_cast<Dtype>(row.dtype)),
+                            static_cast<long long>(row.count));
+  if (row.granule != 1) text += format(", granule %lld", static_cast<long long>(row.granule));
+  if (row.unit != 0) text += format(", unit %d", row.unit);
+  return text;
 }
 
 /// Everyone's `bytes` bytes, in rank order.
@@ -73,12 +78,15 @@ Status Reducer::check_model() {
       fnv1a(14695981039346656037u, options_.order.data(), options_.order.size() * sizeof(int32_t));
   rows.push_back(option_row("order, as a hash", static_cast<int64_t>(order)));
   rows.push_back(option_row("check_steps", options_.check_steps));
+  if (options_.by_units) rows.push_back(option_row("stage", options_.scatter ? 1 : 0));
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;
   for (const Param& param : params_) {
     Row row;
     row.count = param.count;
+    row.granule = param.granule;
     row.dtype = static_cast<int32_t>(param.dtype);
+    row.unit = param.unit;
     std::strncpy(row.name, param.name.c_str(), sizeof row.name - 1);
     hash = fnv1a(hash, param.name.data(), param.name.size());
     rows.push_back(row);
@@ -123,20 +131,20 @@ Status Reducer::check_model() {
       ErrorInfo info;
       info.code = Code::kMismatch;
       info.rank = comm_->world_rank(static_cast<int32_t>(rank));
-      info.operation = "reducer_create";
+      info.operation = options_.by_units ? "shard_create" : "reducer_create";
       info.message = format(
-          "dt_reducer_create on comm \"%s\": the model differs between ranks, first at %s: rank 0 "
+          "dt_%s on comm \"%s\": the model differs between ranks, first at %s: rank 0 "
           "%s, rank %zu %s; build the same model with the same options on every rank",
-          comm_->name().c_str(), where.c_str(), text(0, left).c_str(), rank,
+          info.operation.c_str(), comm_->name().c_str(), where.c_str(), text(0, left).c_str(), rank,
           text(rank, right).c_str());
       return Status(std::move(info));
     }
   }
-  return Status(
-      Code::kMismatch,
-      format("dt_reducer_create on comm \"%s\": parameter names differ between ranks beyond "
-             "their first %zu bytes",
-             comm_->name().c_str(), sizeof(Row::name) - 1));
+  return Status(Code::kMismatch,
+                format("dt_%s on comm \"%s\": parameter names differ between ranks beyond "
+                       "their first %zu bytes",
+                       options_.by_units ? "shard_create" : "reducer_create", comm_->name().c_str(),
+                       sizeof(Row::name) - 1));
 }
 
 }  // namespace dt::training

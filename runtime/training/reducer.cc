@@ -7,6 +7,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "collective/blocks.h"
+
 namespace dt::training {
 namespace {
 
@@ -104,6 +106,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   collective.recv = bucket.wire != nullptr ? bucket.wire : bucket.data;
   collective.count = bucket.count;
   collective.name = format("bucket %zu", next_bucket_);
+  if (options_.scatter) scatter(bucket, &collective);
   if (device_ != nullptr) {
     if (!full) return missing_and_broken();
     DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), &collective));
@@ -111,14 +114,34 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
     collective.withheld = std::make_shared<const std::string>(missing_in(bucket));
   }
   bucket.launched_ns = monotonic_ns();
-  bucket.work = comm_->new_work();
-  const Status status = comm_->submit(collective, bucket.work);
-  if (!status.ok()) {
-    bucket.work = nullptr;
-    return status;
+  if (collective.blocks == nullptr) return submit(&bucket, std::move(collective));
+  for (int32_t root = 0; root < comm_->size(); ++root) {
+    DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
   }
-  last_work_ = bucket.work;
   return {};
+}
+
+/// Works are done in their order, and those of a bucket fail alike: the last stands for all.
+Status Reducer::submit(Bucket* bucket, Collective collective) {
+  const auto work = comm_->new_work();
+  DT_TRY(comm_->submit(collective, work));
+  bucket->work = last_work_ = work;
+  return {};
+}
+
+/// Each rank's part of the bucket onto that rank, in place. With blocks: for reduce_for().
+void Reducer::scatter(const Bucket& bucket, Collective* collective) const {
+  const auto [from, to] = result_of(bucket);
+  auto* const begin = static_cast<char*>(collective->recv);
+  collective->kind = Kind::kReduceScatter;
+  collective->recv = begin + from * dtype_bytes(collective->dtype);
+  collective->count = to - from;
+  if (bucket.is_equally_cut()) return;
+  auto blocks = std::make_shared<collective::Blocks>();
+  for (size_t rank = 0; rank + 1 < bucket.cuts.size(); ++rank) {
+    blocks->outgoing.push_back({bucket.cuts[rank], bucket.part(static_cast<int32_t>(rank))});
+  }
+  collective->blocks = std::move(blocks);
 }
 
 /// What travels as another dtype comes from and goes to the places in the bucket that has the
@@ -215,7 +238,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   has_results_ = status.ok();
   for (Slot& slot : slots_) {
-    slot.result = slot.copied_from != nullptr ? slot.copied_from : slot.data;
+    slot.result = result_place(slot);
   }
   if (!status.ok()) {
     end_step();
@@ -337,6 +360,12 @@ void Reducer::end_step() {
   std::lock_guard lock(launching_);
   next_bucket_ = 0;
   broken_ = {};
+}
+
+Reducer::Part Reducer::result(int32_t index) const {
+  const Slot& slot = slots_[static_cast<size_t>(index)];
+  const bool there = has_results_ && !begun_.load(std::memory_order_acquire);
+  return {slot.offset, slot.count, there ? slot.result : nullptr};
 }
 
 Reducer::Statistics Reducer::statistics() {

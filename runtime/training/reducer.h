@@ -20,14 +20,17 @@
 #include "training/equality.h"
 #include "training/hook.h"
 #include "training/power_sgd.h"
+#include "training/shard_plan.h"
 
 namespace dt::training {
 
 struct Param {
   int64_t count = 0;  ///< elements
   Dtype dtype = Dtype::kF32;
-  std::string name;  ///< may be empty
-  int32_t uses = 1;  ///< calls of ready() that complete it in a step, each with a part
+  std::string name;     ///< may be empty
+  int32_t uses = 1;     ///< calls of ready() that complete it in a step, each with a part
+  int64_t granule = 1;  ///< as in ShardParam, like the next one; of shards only
+  int32_t unit = 0;
 };
 
 /// Reduces gradients in buckets while the backward pass goes on.
@@ -64,6 +67,8 @@ class Reducer {
     std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
     std::optional<Dtype> wire;     ///< what gradients of f32 travel as
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
+    bool by_units = false;         ///< buckets are those of plan_shards(), and are not rebuilt
+    bool scatter = false;          ///< with by_units: this rank gets its part of each bucket only
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -114,7 +119,26 @@ class Reducer {
   Result<bool> rebuild();
   /// Parameters in the order that the plan in use was made by.
   const std::vector<int32_t>& order() const { return order_; }
+  /// Elements from the bucket's start.
+  int64_t start_of(int32_t index) const {
+    const Slot& slot = slots_[static_cast<size_t>(index)];
+    const Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
+    return (slot.data - bucket.data) / dtype_bytes(bucket.dtype);
+  }
   int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
+  /// What this rank gets of a parameter's gradient: valid from finish() until the next step.
+  struct Part {
+    int64_t offset = 0;  ///< elements from the gradient's start
+    int64_t count = 0;
+    void* data = nullptr;
+  };
+  Part result(int32_t index) const;
+  const std::vector<Param>& params() const { return params_; }
+  size_t bucket_count() const { return buckets_.size(); }
+  /// Of the plan in use.
+  const ShardBucket& layout(size_t bucket) const { return *buckets_[bucket]; }
+  /// Collective: no rank goes on where one has no memory.
+  Status agree_on_memory(const Status& mine);
   Statistics statistics();
 
  private:
@@ -123,6 +147,8 @@ class Reducer {
     int32_t bucket = 0;
     char* data = nullptr;         // in the bucket
     char* wire = nullptr;         // its place in what travels; null: `data` does
+    int64_t offset = 0;           // of what this rank gets the result of, in elements
+    int64_t count = 0;            // of that
     void* copied_from = nullptr;  // result goes back there at the end of the step
     void* result = nullptr;       // of the last step; null: none, or it has moved
     bool unused = false;          // it arrived as zeros
@@ -131,12 +157,9 @@ class Reducer {
     int32_t times_ready = 0;      // in this step, while not accumulating
     std::atomic<bool> arrived{false};
   };
-  struct Bucket {
-    std::vector<int32_t> params;
+  struct Bucket : ShardBucket {
     char* data = nullptr;
     char* wire = nullptr;  // null: `data` travels itself
-    int64_t count = 0;     // elements with padding
-    Dtype dtype = Dtype::kF32;
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
@@ -148,11 +171,11 @@ class Reducer {
           const Options& options);
 
   Status check_model();
+  std::vector<ShardBucket> plan(const std::vector<int32_t>& order) const;
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
   /// Collective: whether the answer of every rank is yes.
   Result<bool> all_say(bool mine, const char* question);
-  Status agree_on_memory(const Status& mine);
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
   Status arrive(int32_t index, void* grad, cuda::Stream stream, bool unused, const char* call);
@@ -174,6 +197,22 @@ class Reducer {
   Status launch(bool all);
   Status launch_in_order(bool all);
   Status launch_bucket(Bucket& bucket, bool full);
+  void scatter(const Bucket& bucket, backend::Collective* collective) const;
+  Status submit(Bucket* bucket, backend::Collective collective);
+  /// Elements of the bucket that this rank gets the result of: from, to.
+  std::pair<int64_t, int64_t> result_of(const ShardBucket& bucket) const {
+    if (!options_.scatter) return {0, bucket.count};
+    const auto rank = static_cast<size_t>(comm_->rank());
+    return {bucket.cuts[rank], bucket.cuts[rank + 1]};
+  }
+  /// Where the result of what has arrived in the slot belongs.
+  void* result_place(const Slot& slot) const {
+    if (options_.by_units) {
+      return slot.data +
+             slot.offset * dtype_bytes(buckets_[static_cast<size_t>(slot.bucket)]->dtype);
+    }
+    return slot.copied_from != nullptr ? slot.copied_from : slot.data;
+  }
   /// What a gradient is multiplied with before the sum, and its result after that.
   double factor_before(Dtype dtype) const;
   double factor_behind(size_t index) const;
@@ -189,6 +228,8 @@ class Reducer {
   void give_results();
   Status share_by_users(cuda::Stream stream);
   bool counts_in_norm(size_t index) const;
+  double norm_of_results(double norm_type) const;
+  Result<double> norm_of_parts(double max_norm, double norm_type);
   Status clip_on_device(float max_norm, cuda::Stream stream, float* norm);
   void count_step(int64_t began_waiting_ns);
   void count_step_on_device();

@@ -29,18 +29,19 @@ void Reducer::give_results() {
     const Slot& slot = slots_[i];
     const Param& param = params_[i];
     if (slot.unused && users_[i] == 0) continue;
-    void* const to = slot.copied_from != nullptr ? slot.copied_from : slot.data;
-    const void* const from = slot.data;
+    void* const to = result_place(slot);
+    const void* const from = slot.data + slot.offset * dtype_bytes(param.dtype);
     const double factor = factor_behind(i);
     if (slot.wire != nullptr) {
-      kernels::cast(*options_.wire, slot.wire, param.dtype, to, param.count, factor);
+      kernels::cast(*options_.wire, slot.wire + slot.offset * dtype_bytes(*options_.wire),
+                    param.dtype, to, slot.count, factor);
     } else if (factor != 1) {
-      kernels::cast(param.dtype, from, param.dtype, to, param.count, factor);
+      kernels::cast(param.dtype, from, param.dtype, to, slot.count, factor);
     } else if (options_.divide_by_users && users_[i] > 1 && !is_floating(param.dtype)) {
       kernels::reduce({.dtype = param.dtype, .op = ReduceOp::kAvg, .divisor = users_[i]}, to, &from,
-                      1, param.count);
+                      1, slot.count);
     } else if (to != from) {
-      std::memcpy(to, from, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
+      std::memcpy(to, from, static_cast<size_t>(slot.count * dtype_bytes(param.dtype)));
     }
   }
 }

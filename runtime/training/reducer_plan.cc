@@ -10,8 +10,7 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-constexpr int64_t kHookLimitMs = 60'000;     // for what hooks have enqueued on a GPU
-constexpr int64_t kGradientAlignment = 256;  // bytes: a cache line pair, and what NCCL likes
+constexpr int64_t kHookLimitMs = 60'000;  // for what hooks have enqueued on a GPU
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -19,29 +18,42 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 }  // namespace
 
-Status Reducer::lay_out(const std::vector<int32_t>& order) {
+std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const {
+  if (options_.by_units) {
+    std::vector<ShardParam> shard_params;
+    for (const Param& param : params_) {
+      shard_params.push_back({param.count, param.dtype, param.granule, param.unit});
+    }
+    return plan_shards(shard_params, options_.bucket_cap_bytes, order,
+                       options_.scatter ? comm_->size() : 1);
+  }
   std::vector<PlanParam> plan_params;
   for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
   const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
-  const BucketPlan plan = plan_buckets(plan_params, caps, order);
-
-  std::vector<std::unique_ptr<Bucket>> buckets;
-  std::vector<int64_t> starts(params_.size());  // bytes from the start of the memory
-  std::vector<int64_t> bucket_starts;
-  std::vector<int64_t> wire_starts;  // -1: none
-  int64_t total = 0;
-  for (const auto& indices : plan.buckets) {
-    auto bucket = std::make_unique<Bucket>();
-    bucket->params = indices;
-    bucket->dtype = params_[static_cast<size_t>(indices[0])].dtype;
-    bucket_starts.push_back(total);
-    const int64_t element = dtype_bytes(bucket->dtype);
+  std::vector<ShardBucket> buckets;
+  for (auto& indices : plan_buckets(plan_params, caps, order).buckets) {
+    ShardBucket& bucket = buckets.emplace_back();
+    bucket.dtype = params_[static_cast<size_t>(indices[0])].dtype;
     for (const int32_t index : indices) {
-      const int64_t bytes = params_[static_cast<size_t>(index)].count * element;
-      starts[static_cast<size_t>(index)] = total;
-      total += round_up(bytes, kGradientAlignment);
+      bucket.starts.push_back(bucket.count);
+      bucket.count += padded_count(params_[static_cast<size_t>(index)].count, bucket.dtype);
     }
-    bucket->count = (total - bucket_starts.back()) / element;
+    bucket.params = std::move(indices);
+    bucket.cuts = {0, bucket.count};
+  }
+  return buckets;
+}
+
+Status Reducer::lay_out(const std::vector<int32_t>& order) {
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<int64_t> bucket_starts;  // bytes from the start of the memory
+  std::vector<int64_t> wire_starts;    // likewise; -1: none
+  int64_t total = 0;
+  for (ShardBucket& planned : plan(order)) {
+    auto bucket = std::make_unique<Bucket>();
+    static_cast<ShardBucket&>(*bucket) = std::move(planned);
+    bucket_starts.push_back(total);
+    total += round_up(bucket->count * dtype_bytes(bucket->dtype), kGradientAlignment);
     buckets.push_back(std::move(bucket));
   }
   for (const auto& bucket : buckets) {
@@ -77,16 +89,20 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b]->data = base + bucket_starts[b];
     buckets_[b]->wire = wire_starts[b] < 0 ? nullptr : base + wire_starts[b];
-    for (const int32_t index : buckets_[b]->params) {
-      Slot& slot = slots_[static_cast<size_t>(index)];
+    const int64_t element = dtype_bytes(buckets_[b]->dtype);
+    const auto [from, to] = result_of(*buckets_[b]);
+    for (size_t i = 0; i < buckets_[b]->params.size(); ++i) {
+      const auto index = static_cast<size_t>(buckets_[b]->params[i]);
+      const int64_t start = buckets_[b]->starts[i];
+      Slot& slot = slots_[index];
       slot.bucket = static_cast<int32_t>(b);
+      slot.offset = std::clamp<int64_t>(from - start, 0, params_[index].count);
+      slot.count = std::clamp<int64_t>(to - start, 0, params_[index].count) - slot.offset;
       if (slot.result == slot.data) slot.result = nullptr;
-      slot.data = base + starts[static_cast<size_t>(index)];
+      slot.data = buckets_[b]->data + start * element;
       slot.wire = nullptr;
       if (buckets_[b]->wire != nullptr) {
-        slot.wire = buckets_[b]->wire + (slot.data - buckets_[b]->data) /
-                                            dtype_bytes(buckets_[b]->dtype) *
-                                            dtype_bytes(*options_.wire);
+        slot.wire = buckets_[b]->wire + start * dtype_bytes(*options_.wire);
       }
     }
   }
@@ -122,7 +138,9 @@ Status Reducer::agree_on_memory(const Status& mine) {
 }
 
 Status Reducer::rebuild_after_first_step() {
-  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused) return {};
+  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused || options_.by_units) {
+    return {};
+  }
   asked_to_rebuild_ = true;
   // Memory that was handed out never moves; if any rank handed some out, no rank rebuilds.
   DT_TRY_VALUE(const bool may_move,
@@ -154,15 +172,14 @@ Result<bool> Reducer::rebuild() {
     return Status(Code::kInvalidState,
                   "dt_reducer_rebuild: inside a step; call it after dt_reducer_finish");
   }
+  if (options_.by_units) return false;  // where pieces lie is part of what their owners keep
   DT_TRY_VALUE(const std::vector<int32_t> order, agree_on_order());
-  std::vector<std::vector<int32_t>> before;
-  for (const auto& bucket : buckets_) before.push_back(bucket->params);
   // The broadcast order is the same on all ranks, and so is the plan that was in force: all ranks
   // find the same answer.
-  std::vector<PlanParam> plan_params;
-  for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
-  const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
-  const bool changed = plan_buckets(plan_params, caps, order).buckets != before;
+  const std::vector<ShardBucket> planned = plan(order);
+  const bool changed = !std::equal(
+      planned.begin(), planned.end(), buckets_.begin(), buckets_.end(),
+      [](const ShardBucket& now, const auto& before) { return now.params == before->params; });
   if (changed) DT_TRY(lay_out(order));
   statistics_.with([](Statistics& s) { s.rebuilt = true; });
   return changed;

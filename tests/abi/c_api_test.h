@@ -7,7 +7,7 @@
 
 #define COUNT_OF(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
-enum handle_kind { CONFIG, JOB, COMM, WORK, REDUCER, SAMPLER, STORE_SERVER, KINDS };
+enum handle_kind { CONFIG, JOB, COMM, WORK, REDUCER, SHARD, SAMPLER, STORE_SERVER, KINDS };
 
 typedef struct fixture {
   void* open[KINDS];   /* a usable handle of each kind */
@@ -78,6 +78,7 @@ void test_memory(const fixture* f);
 void test_store(const fixture* f);
 void test_store_server(const fixture* f);
 void test_reducer(const fixture* f);
+void test_shard(const fixture* f);
 void test_sampler(const fixture* f);
 void test_batch_norm(const fixture* f);
 

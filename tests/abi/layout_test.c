@@ -131,6 +131,20 @@ DT_FIELD(dt_reducer_options, wire, 36, 4);
 DT_FIELD(dt_reducer_options, predivide, 40, 8);
 DT_FIELD(dt_reducer_options, order, 48, 8);
 
+DT_SIZE(dt_shard_options, 32);
+DT_FIELD(dt_shard_options, struct_size, 0, 4);
+DT_FIELD(dt_shard_options, stage, 4, 4);
+DT_FIELD(dt_shard_options, reducer, 8, 8);
+DT_FIELD(dt_shard_options, granules, 16, 8);
+DT_FIELD(dt_shard_options, units, 24, 8);
+DT_SIZE(dt_piece, 40);
+DT_FIELD(dt_piece, struct_size, 0, 4);
+DT_FIELD(dt_piece, reserved, 4, 4);
+DT_FIELD(dt_piece, offset, 8, 8);
+DT_FIELD(dt_piece, count, 16, 8);
+DT_FIELD(dt_piece, param, 24, 8);
+DT_FIELD(dt_piece, grad, 32, 8);
+
 DT_SIZE(dt_reducer_statistics, 80);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
 DT_FIELD(dt_reducer_statistics, bucket_count, 4, 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random models, steps and worlds through a reducer, against a plain loop: every rank can work out
-// what each of them did. STEPS_SEEDS says how many models a world gets.
+// Random models, steps and worlds through a reducer, or that of a shard, against a plain loop:
+// every rank can work out what each of them did. STEPS_SEEDS says how many models a world gets.
 #include <cmath>
 #include <cstdlib>
 
@@ -74,6 +74,9 @@ struct Model {
   dt_reducer_options options;
   bool views = false;  ///< gradients in place where a rank wants that
   int hook = 0;        ///< 0: none
+  int stage = -1;      ///< of a shard, with the next two; -1: none
+  std::vector<int32_t> units;
+  std::vector<int64_t> granules;
 
   explicit Model(unsigned seed) {
     Draws draws{seed};
@@ -99,6 +102,12 @@ struct Model {
       const dt_dtype dtype = mixed ? kTypes[draws.below(4)] : DT_F32;
       const int32_t uses = draws.one_in(4) ? 2 : draws.below(2);
       params.push_back({draws.below(700), nullptr, dtype, uses});
+    }
+    stage = draws.below(3) - 1;
+    const bool whole_rows = draws.one_in(2);
+    for (size_t p = 0; p < params.size(); ++p) {
+      units.push_back(static_cast<int32_t>(p / 3));
+      granules.push_back(whole_rows ? draws.below(100) : 0);
     }
   }
   size_t size() const { return params.size(); }
@@ -167,13 +176,28 @@ struct BucketHook {
 class Trainer {
  public:
   Trainer(const Rank& rank, unsigned seed) : rank_(rank), seed_(seed), model_(seed) {}
-  ~Trainer() { dt_reducer_destroy(reducer_); }
+  ~Trainer() {
+    dt_reducer_destroy(reducer_);
+    dt_shard_destroy(shard_);
+  }
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   dt_status create() {
-    RANK_TRY(dt_reducer_create(rank_.world, model_.params.data(),
-                               static_cast<int32_t>(model_.size()), &model_.options, &reducer_));
+    const auto count = static_cast<int32_t>(model_.size());
+    if (model_.stage >= 0) {
+      dt_shard_options options;
+      dt_shard_options_init(&options);
+      options.stage = model_.stage;
+      options.reducer = &model_.options;
+      options.granules = model_.granules.data();
+      options.units = model_.units.data();
+      RANK_TRY(dt_shard_create(rank_.world, model_.params.data(), count, &options, &shard_));
+      RANK_TRY(dt_shard_reducer(shard_, &reducer_));
+    } else {
+      RANK_TRY(
+          dt_reducer_create(rank_.world, model_.params.data(), count, &model_.options, &reducer_));
+    }
     hook_ = {rank_.world, &model_};
     return model_.hook == 0 ? DT_OK : dt_reducer_set_hook(reducer_, &BucketHook::run, &hook_);
   }
@@ -260,9 +284,21 @@ class Trainer {
         RANK_TRY(dt_reducer_used(reducer_, static_cast<int32_t>(p), &used));
       }
       if (used != (anybody ? 1 : 0)) return DT_ERR_INTERNAL;
-      if (results_[p] == nullptr) continue;  // it was not said where the result is wanted
-      const bool outside = !arrays_[p].empty();
-      for (int64_t i = 0; i < known.count; ++i) {
+      const void* result = results_[p];
+      bool outside = !arrays_[p].empty();
+      int64_t offset = 0;
+      int64_t count = known.count;
+      if (model_.stage >= 0) {
+        dt_piece piece;
+        dt_piece_init(&piece);
+        RANK_TRY(dt_shard_piece(shard_, static_cast<int32_t>(p), &piece));
+        result = piece.grad;
+        outside = false;
+        offset = piece.offset;
+        count = piece.count;
+      }
+      if (result == nullptr) continue;  // it was not said where the result is wanted
+      for (int64_t i = offset; i < offset + count; ++i) {
         double sum = 0;
         for (int r = 0; r < rank_.world_size; ++r) {
           sum += ranks[static_cast<size_t>(r)].parts(p) * part(step, r, p, i);
@@ -270,7 +306,7 @@ class Trainer {
         double wanted = sum / divisor;
         if (known.dtype == DT_I32) wanted = std::trunc(wanted);
         if (!anybody) wanted = outside ? kUntouched : 0;
-        const double found = element(known.dtype, results_[p], i);
+        const double found = element(known.dtype, result, i - offset);
         const double error = rounded ? 0.02 : 1e-5;
         if (std::abs(found - wanted) > error * std::max(1.0, std::abs(wanted))) {
           MESSAGE("#", p, " of dtype ", known.dtype, ": element ", i, " is ", found, ", not ",
@@ -290,6 +326,7 @@ class Trainer {
   const Rank& rank_;
   const unsigned seed_;
   const Model model_;
+  dt_shard* shard_ = nullptr;
   dt_reducer* reducer_ = nullptr;
   BucketHook hook_;
   std::vector<std::vector<Array>> arrays_;  // by parameter, of this step

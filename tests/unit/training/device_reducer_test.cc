@@ -7,6 +7,7 @@
 #include <random>
 
 #include "device_trainer.h"
+#include "training/shard.h"
 
 using namespace dt;
 using namespace dt::test;
@@ -287,5 +288,16 @@ TEST_CASE("reducer on GPUs: statistics follow the GPU, and leave out what overto
     rank.expect(seen.total_communication_ns >= kSets * 300'000 * seen.bucket_count, "all of them");
     rank.expect(seen.exposed_ns >= 0 && seen.exposed_ns <= seen.communication_ns, "exposed");
     rank.expect(seen.total_exposed_ns <= seen.total_communication_ns, "exposed in all");
+  });
+}
+
+TEST_CASE("reducer on GPUs: parameters in shards are refused") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    const Status made = training::Shard::create(rank.comm, floats(3), {}).status();
+    rank.expect(made.code() == Code::kUnsupported, "UNSUPPORTED");
+    rank.expect(contains(made,
+                         "dt_shard_create on comm \"world\": shards are in host memory for now; "
+                         "use a communicator over it"),
+                made.message());
   });
 }

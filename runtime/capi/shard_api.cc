@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "capi/operation.h"
+
+namespace dt::capi {
+namespace {
+
+template <class F>
+dt_status on_shard(const char* function, dt_shard* shard, F&& body) noexcept {
+  return on<ShardObject>(
+      function, shard, "shard",
+      [&](const Call& call, const ShardPtr& object) -> Status { return body(call, *object); });
+}
+
+/// Nothing else runs on it or its reducer meanwhile.
+template <class F>
+dt_status alone_on_shard(const char* function, dt_shard* shard, F&& body) noexcept {
+  return on_shard(function, shard, [&](const Call& call, const ShardObject& object) -> Status {
+    DT_TRY_VALUE(const auto turn, object.reducer->turns.alone(call));
+    return body(call, object);
+  });
+}
+
+}  // namespace
+}  // namespace dt::capi
+
+using namespace dt;
+using namespace dt::capi;
+
+extern "C" {
+
+dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
+                          const dt_shard_options* options, dt_shard** out_shard) {
+  return on_comm("dt_shard_create", comm, [&](const Call& call, const CommPtr& on) -> Status {
+    DT_TRY(call.not_null(out_shard, "out_shard"));
+    DT_TRY(on->comm->check_ungrouped("dt_shard_create"));
+    DT_TRY_VALUE(auto read, read_params(call, params, count));
+    dt_shard_options standard;
+    dt_shard_options_init(&standard);
+    dt_shard_options asked;
+    DT_TRY(read_options(call, options != nullptr ? options : &standard, "options",
+                        "dt_shard_options_init", &asked));
+    if (asked.stage < 0 || asked.stage > 1) {
+      return call.invalid("options->stage is %d; it must be 0 or 1", asked.stage);
+    }
+    for (size_t i = 0; i < read.size(); ++i) {
+      const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;
+      const int32_t unit = asked.units != nullptr ? asked.units[i] : 0;
+      if (granule < 0) {
+        return call.invalid("options->granules[%zu] is %lld", i, static_cast<long long>(granule));
+      }
+      if (unit < 0) return call.invalid("options->units[%zu] is %d", i, unit);
+      read[i].granule = std::max<int64_t>(granule, 1);
+      read[i].unit = unit;
+    }
+    training::Shard::Options chosen;
+    chosen.stage = asked.stage;
+    DT_TRY_VALUE(chosen.reducer,
+                 read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
+    auto reducer = std::make_shared<ReducerObject>();
+    auto object = std::make_shared<ShardObject>();
+    reducer->job = object->job = on->job;
+    DT_TRY_VALUE(object->shard, training::Shard::create(on->comm, std::move(read), chosen));
+    reducer->reducer = object->shard->reducer();
+    object->reducer = std::move(reducer);
+    return call.give(std::move(object), out_shard);
+  });
+}
+
+dt_status dt_shard_reducer(dt_shard* shard, dt_reducer** out_reducer) {
+  return on_shard("dt_shard_reducer", shard,
+                  [&](const Call& call, const ShardObject& object) -> Status {
+                    DT_TRY(call.not_null(out_reducer, "out_reducer"));
+                    return call.give(ReducerPtr(object.reducer), out_reducer);
+                  });
+}
+
+dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_pointer) {
+  return on_shard("dt_shard_param", shard,
+                  [&](const Call& call, const ShardObject& object) -> Status {
+                    DT_TRY(call.not_null(out_pointer, "out_pointer"));
+                    DT_TRY(check_param(call, *object.shard->reducer(), index));
+                    *out_pointer = object.shard->param(index);
+                    return {};
+                  });
+}
+
+dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values) {
+  return alone_on_shard(
+      "dt_shard_set", shard, [&](const Call& call, const ShardObject& object) -> Status {
+        DT_TRY(check_param(call, *object.shard->reducer(), index));
+        const auto count = object.shard->params()[static_cast<size_t>(index)].count;
+        DT_TRY(check_buffer(call, "values", values, count));
+        return object.job->seen(object.shard->set(index, values));
+      });
+}
+
+dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece) {
+  return alone_on_shard(
+      "dt_shard_piece", shard, [&](const Call& call, const ShardObject& object) -> Status {
+        DT_TRY(call.not_null(out_piece, "out_piece"));
+        DT_TRY(call.known_size(out_piece->struct_size, sizeof(dt_piece), "out_piece",
+                               "dt_piece_init"));
+        DT_TRY(check_param(call, *object.shard->reducer(), index));
+        const auto piece = object.shard->piece(index);
+        DT_TRY(object.job->seen(piece.status()));
+        const training::Shard::Piece& from = piece.value();
+        dt_piece filled;
+        dt_piece_init(&filled);
+        filled.struct_size = out_piece->struct_size;
+        filled.offset = from.offset;
+        filled.count = from.count;
+        filled.param = from.param;
+        filled.grad = from.grad;
+        memcpy(out_piece, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
+        return {};
+      });
+}
+
+dt_status dt_shard_updated(dt_shard* shard) {
+  return alone_on_shard("dt_shard_updated", shard,
+                        [&](const Call&, const ShardObject& object) -> Status {
+                          return object.job->seen(object.shard->updated());
+                        });
+}
+
+dt_status dt_shard_gather(dt_shard* shard, int32_t unit) {
+  return alone_on_shard("dt_shard_gather", shard,
+                        [&](const Call& call, const ShardObject& object) -> Status {
+                          const auto& params = object.shard->params();
+                          if (std::none_of(params.begin(), params.end(),
+                                           [&](const auto& param) { return param.unit == unit; })) {
+                            return call.invalid("unit is %d, which no parameter has", unit);
+                          }
+                          return object.job->seen(object.shard->gather(unit));
+                        });
+}
+
+void dt_shard_destroy(dt_shard* shard) { destroy<ShardObject>(shard); }
+
+}  // extern "C"

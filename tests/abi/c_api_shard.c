@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "c_api_test.h"
+
+static void check_options(const fixture* f, const dt_param* params) {
+  dt_shard* untouched = f->open[SHARD];
+  dt_shard_options options;
+  dt_shard_options_init(&options);
+  REFUSES("out_shard", dt_shard_create(f->comm, params, 2, &options, NULL));
+  REFUSES("params", dt_shard_create(f->comm, NULL, 2, &options, &untouched));
+  REFUSES("count", dt_shard_create(f->comm, params, 0, &options, &untouched));
+  REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_shard_create(h, params, 2, &options, &untouched));
+  options.struct_size = 0;
+  REFUSES("dt_shard_options_init", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  dt_shard_options_init(&options);
+  static const int32_t bad_stages[] = {-1, 2, INT32_MAX};
+  for (int32_t i = 0; i < COUNT_OF(bad_stages); ++i) {
+    options.stage = bad_stages[i];
+    REFUSES("options->stage", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  }
+  options.stage = 1;
+  const int64_t bad_granules[] = {0, -1};
+  options.granules = bad_granules;
+  REFUSES("options->granules[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.granules = NULL;
+  const int32_t bad_units[] = {0, -1};
+  options.units = bad_units;
+  REFUSES("options->units[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.units = NULL;
+  dt_reducer_options gradients;
+  dt_reducer_options_init(&gradients);
+  gradients.predivide = -1;
+  options.reducer = &gradients;
+  REFUSES("predivide", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.struct_size = 0;
+  REFUSES("options->reducer", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  EXPECT(untouched == f->open[SHARD]);
+}
+
+void test_shard(const fixture* f) {
+  const dt_param params[] = {{3, "weight", DT_F32, 0}, {0, NULL, DT_F64, 0}};
+  check_options(f, params);
+  const int64_t granules[] = {2, 0};
+  const int32_t units[] = {5, 0};
+  dt_shard_options options;
+  dt_shard_options_init(&options);
+  options.stage = 1;
+  options.granules = granules;
+  options.units = units;
+  dt_shard* shard = NULL;
+  OK(dt_shard_create(f->comm, params, 2, &options, &shard));
+
+  dt_reducer* reducer = NULL;
+  REFUSES("out_reducer", dt_shard_reducer(shard, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_reducer(h, &reducer));
+  EXPECT(reducer == NULL);
+  OK(dt_shard_reducer(shard, &reducer));
+
+  static const int32_t bad_indices[] = {-1, 2, INT32_MAX};
+  float values[] = {1, 2, 3};
+  void* pointer = f->comm;
+  dt_piece piece;
+  dt_piece_init(&piece);
+  for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
+    REFUSES("index", dt_shard_param(shard, bad_indices[i], &pointer));
+    REFUSES("index", dt_shard_set(shard, bad_indices[i], values));
+    REFUSES("index", dt_shard_piece(shard, bad_indices[i], &piece));
+  }
+  REFUSES("out_pointer", dt_shard_param(shard, 0, NULL));
+  REFUSES("values", dt_shard_set(shard, 0, NULL));
+  REFUSES("out_piece", dt_shard_piece(shard, 0, NULL));
+  REFUSES("unit", dt_shard_gather(shard, 1));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_param(h, 0, &pointer));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_set(h, 0, values));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, &piece));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5));
+  EXPECT(pointer == (void*)f->comm && piece.param == NULL);
+  piece.struct_size = 0;
+  REFUSES("struct_size", dt_shard_piece(shard, 0, &piece));
+  dt_piece_init(&piece);
+
+  OK(dt_shard_param(shard, 0, &pointer));
+  const float* const weight = pointer;
+  EXPECT(pointer != NULL && (uintptr_t)pointer % 256 == 0 && (int)weight[2] == 0);
+  REFUSES("pointer", dt_mem_free(f->comm, pointer)); /* the shard's */
+  OK(dt_shard_set(shard, 0, values));
+  OK(dt_shard_set(shard, 1, NULL)); /* it has no elements */
+  EXPECT((int)weight[0] == 1 && (int)weight[2] == 3);
+  OK(dt_shard_piece(shard, 0, &piece));
+  EXPECT(piece.offset == 0 && piece.count == 3 && piece.param == pointer && piece.grad == NULL);
+  OK(dt_shard_piece(shard, 1, &piece));
+  EXPECT(piece.count == 0 && piece.param == NULL && piece.grad == NULL);
+
+  OK(dt_reducer_ready(reducer, 0, values, NULL));
+  OK(dt_reducer_ready(reducer, 1, NULL, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  OK(dt_shard_piece(shard, 0, &piece));
+  EXPECT(piece.grad != NULL && (int)((float*)piece.grad)[1] == 2);
+  ((float*)piece.param)[1] = 7;
+  OK(dt_shard_updated(shard));
+  OK(dt_shard_gather(shard, 5));
+  OK(dt_shard_gather(shard, 5));
+  EXPECT((int)weight[1] == 7);
+
+  DESTROY_SURVIVES(f, SHARD, dt_shard, dt_shard_destroy);
+  dt_shard_destroy(shard);
+  dt_shard_destroy(shard);
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_shard_updated(shard));
+  OK(dt_reducer_ready(reducer, 0, values, NULL)); /* goes on without it */
+  OK(dt_reducer_ready(reducer, 1, NULL, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  dt_reducer_destroy(reducer);
+}
