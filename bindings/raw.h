@@ -415,42 +415,63 @@ inline void store_server_destroy(int64_t server) {
 
 // ---- Reducer ----
 
-/** The numbers sum, keep_plan, find_unused, bucket_cap_bytes, first_bucket_bytes, divide_by_users,
- * wire, predivide as the bits of a double, how many the order has, and those; then of each
- * parameter its count, dtype, uses, and name as an item. */
+#ifndef SWIG
+/** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
+ * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, how many the order
+ * has, and those; then of each parameter its count, dtype, uses, and name as an item. */
+class Model {
+ public:
+  explicit Model(Unpacker& packed) {
+    dt_reducer_options_init(&options_);
+    options_.sum = static_cast<int32_t>(packed.number());
+    options_.keep_plan = static_cast<int32_t>(packed.number());
+    options_.find_unused = static_cast<int32_t>(packed.number());
+    options_.bucket_cap_bytes = packed.number();
+    options_.first_bucket_bytes = packed.number();
+    options_.divide_by_users = static_cast<int32_t>(packed.number());
+    options_.wire = static_cast<dt_wire>(packed.number());
+    const int64_t predivide = packed.number();
+    memcpy(&options_.predivide, &predivide, sizeof predivide);
+    order_.resize(static_cast<std::size_t>(packed.number()));
+    for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
+    while (packed.more()) {
+      dt_param param = {};
+      param.count = packed.number();
+      param.dtype = static_cast<dt_dtype>(packed.number());
+      param.uses = static_cast<int32_t>(packed.number());
+      params_.push_back(param);
+      names_.push_back(packed.item());
+    }
+    if (!order_.empty() && order_.size() != params_.size()) {
+      order_.assign(params_.size(), -1);  // refused
+    }
+    options_.order = order_.empty() ? nullptr : order_.data();
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (!names_[i].empty()) params_[i].name = names_[i].c_str();
+    }
+  }
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const dt_param* params() const { return params_.data(); }
+  int32_t count() const { return detail::count32(params_.size()); }
+  const dt_reducer_options& options() const { return options_; }
+
+ private:
+  std::vector<dt_param> params_;
+  std::vector<std::string> names_;
+  std::vector<int32_t> order_;
+  dt_reducer_options options_;
+};
+#endif
+
+/** A Model. */
 inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
-  std::vector<dt_param> params;
-  std::vector<std::string> names;
   Unpacker packed(DATA, BYTES);
-  dt_reducer_options options;
-  dt_reducer_options_init(&options);
-  options.sum = static_cast<int32_t>(packed.number());
-  options.keep_plan = static_cast<int32_t>(packed.number());
-  options.find_unused = static_cast<int32_t>(packed.number());
-  options.bucket_cap_bytes = packed.number();
-  options.first_bucket_bytes = packed.number();
-  options.divide_by_users = static_cast<int32_t>(packed.number());
-  options.wire = static_cast<dt_wire>(packed.number());
-  const int64_t predivide = packed.number();
-  memcpy(&options.predivide, &predivide, sizeof predivide);
-  std::vector<int32_t> order(static_cast<std::size_t>(packed.number()));
-  for (int32_t& index : order) index = static_cast<int32_t>(packed.number());
-  while (packed.more()) {
-    dt_param param = {};
-    param.count = packed.number();
-    param.dtype = static_cast<dt_dtype>(packed.number());
-    param.uses = static_cast<int32_t>(packed.number());
-    params.push_back(param);
-    names.push_back(packed.item());
-  }
-  if (!order.empty() && order.size() != params.size()) order.assign(params.size(), -1);  // refused
-  options.order = order.empty() ? nullptr : order.data();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (!names[i].empty()) params[i].name = names[i].c_str();
-  }
+  const Model model(packed);
   return made<dt_reducer>([&](dt_reducer** out) {
-    return dt_reducer_create(handle<dt_comm>(comm), params.data(), detail::count32(params.size()),
-                             &options, out);
+    return dt_reducer_create(handle<dt_comm>(comm), model.params(), model.count(), &model.options(),
+                             out);
   });
 }
 inline int64_t reducer_grad(int64_t reducer, int32_t index) {
@@ -575,6 +596,62 @@ inline Bytes reducer_stats(int64_t reducer) {
   return packed.take();
 }
 inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_reducer>(reducer)); }
+
+// ---- Shard ----
+
+/** The number stage, how many granules there are (none, or one for each parameter), those, the same
+ * of units, and a Model. */
+inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_shard_options options;
+  dt_shard_options_init(&options);
+  options.stage = static_cast<int32_t>(packed.number());
+  std::vector<int64_t> granules(static_cast<std::size_t>(packed.number()));
+  for (int64_t& granule : granules) granule = packed.number();
+  std::vector<int32_t> units(static_cast<std::size_t>(packed.number()));
+  for (int32_t& unit : units) unit = static_cast<int32_t>(packed.number());
+  const Model model(packed);
+  const auto count = static_cast<std::size_t>(model.count());
+  if (!granules.empty() && granules.size() != count) granules.assign(count, -1);  // refused
+  if (!units.empty() && units.size() != count) units.assign(count, -1);
+  options.granules = granules.empty() ? nullptr : granules.data();
+  options.units = units.empty() ? nullptr : units.data();
+  options.reducer = &model.options();
+  return made<dt_shard>([&](dt_shard** out) {
+    return dt_shard_create(handle<dt_comm>(comm), model.params(), model.count(), &options, out);
+  });
+}
+/** Gives a handle of its own. */
+inline int64_t shard_reducer(int64_t shard) {
+  return made<dt_reducer>(
+      [&](dt_reducer** out) { return dt_shard_reducer(handle<dt_shard>(shard), out); });
+}
+inline int64_t shard_param(int64_t shard, int32_t index) {
+  return made<void>(
+      [&](void** out) { return dt_shard_param(handle<dt_shard>(shard), index, out); });
+}
+inline void shard_set(int64_t shard, int32_t index, int64_t values) {
+  detail::check(dt_shard_set(handle<dt_shard>(shard), index, memory(values)));
+}
+/** offset, count, and where the parameter's and the gradient's elements lie: 0 is nowhere. */
+inline Bytes shard_piece(int64_t shard, int32_t index) {
+  dt_piece piece;
+  dt_piece_init(&piece);
+  detail::check(dt_shard_piece(handle<dt_shard>(shard), index, &piece));
+  Packer packed;
+  packed.add_number(piece.offset);
+  packed.add_number(piece.count);
+  packed.add_number(number(piece.param));
+  packed.add_number(number(piece.grad));
+  return packed.take();
+}
+inline void shard_updated(int64_t shard) {
+  detail::check(dt_shard_updated(handle<dt_shard>(shard)));
+}
+inline void shard_gather(int64_t shard, int32_t unit) {
+  detail::check(dt_shard_gather(handle<dt_shard>(shard), unit));
+}
+inline void shard_destroy(int64_t shard) { dt_shard_destroy(handle<dt_shard>(shard)); }
 
 // ---- Sampler ----
 

@@ -26,7 +26,7 @@ from ._types import Dtype, LogLevel, Place, ReduceOp
 from ._combine import Combine
 from ._config import Config
 from ._work import Work, wait_any
-from ._memory import Gradient, Memory
+from ._memory import Gradient, Memory, Parameter
 from ._comm import BatchGradientSums, BatchMoments, Comm
 from ._store import Store, StoreServer
 from ._job import Job
@@ -34,6 +34,7 @@ from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
 from ._hook import Bucket
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
+from ._shard import Piece, Shard, ShardOptions
 from ._raw import Buffer
 
 __all__ = [
@@ -41,8 +42,9 @@ __all__ = [
     "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
     "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",
-    "Param", "PeerLostError", "PeerStatistics", "Place", "ReduceOp", "Reducer",
-    "ReducerOptions", "ReducerStatistics", "Sampler", "Status", "Store", "StoreServer",
+    "Param", "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "ReduceOp", "Reducer",
+    "ReducerOptions", "ReducerStatistics", "Sampler", "Shard", "ShardOptions", "Status", "Store",
+    "StoreServer",
     "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Wire", "Work",
     "abi_version", "build_info", "version", "wait_any",
 ]

@@ -83,6 +83,10 @@ class Gradient(Region):
     reducer."""
 
 
+class Parameter(Region):
+    """A parameter, or a piece of one: what Shard.param() and Shard.piece() give. It keeps its shard."""
+
+
 def make_memory(owner: Handle, count: int, dtype: DtypeLike, on_gpu: bool) -> Memory:
     """Allocates it."""
     kind, count = Dtype(dtype), operator.index(count)  # a NumPy integer multiplies in its own width

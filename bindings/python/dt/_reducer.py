@@ -68,6 +68,21 @@ class ReducerStatistics:
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
+def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOptions]) -> List[Any]:
+    """The parts that raw.h calls a Model; `what`: for the error."""
+    chosen = ReducerOptions() if options is None else options
+    if not params:
+        raise invalid(f"{what}: params is empty; give a Param for each parameter")
+    parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
+                        chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
+                        bool(chosen.divide_by_users), int(chosen.wire),
+                        struct.unpack("q", struct.pack("d", chosen.predivide))[0],
+                        len(chosen.order), *map(int, chosen.order)]
+    for each in params:
+        parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
+    return parts
+
+
 class Reducer:
     """Plans buckets over the parameters, and checks on all ranks that the model is the same.
 
@@ -78,18 +93,12 @@ class Reducer:
 
     def __init__(self, comm: Any, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
-        chosen = ReducerOptions() if options is None else options
-        self._params: List[Param] = list(params)
-        if not self._params:
-            raise invalid("Reducer: params is empty; give a Param for each parameter")
-        parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
-                            chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
-                            bool(chosen.divide_by_users), int(chosen.wire),
-                            struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                            len(chosen.order), *map(int, chosen.order)]
-        for each in self._params:
-            parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
-        number = _raw.reducer_create(comm._handle, pack(parts))
+        params = list(params)
+        self._own(comm, params, _raw.reducer_create(comm._handle,
+                                                    pack(pack_model("Reducer", params, options))))
+
+    def _own(self, comm: Any, params: List[Param], number: int) -> "Reducer":
+        self._params = params
         self._owner: Optional[Handle] = Handle(number, _raw.reducer_destroy)
         self._handle: int = number
         self._on_gpu: bool = comm._on_gpu
@@ -100,6 +109,7 @@ class Reducer:
         self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
         self._hook: Optional[HookCalls] = None
+        return self
 
     def grad(self, index: int) -> Gradient:
         """Memory where gradient `index` is to be written, so that nothing is copied."""
@@ -268,7 +278,8 @@ class Reducer:
     def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Any = None,
                   stream: Any = 0) -> float:
         """Scales the last step's gradients so that their norm over all parameters is at most `max_norm`,
-        and gives the norm of before; where that is not finite nothing is scaled. Not collective.
+        and gives the norm of before; where that is not finite nothing is scaled. Not collective,
+        but for the reducer of a Shard.
 
         out: on GPUs an array of one F32 that receives the norm instead; then 0 is given
         """

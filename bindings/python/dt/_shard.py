@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of which each rank updates its own pieces."""
+
+import dataclasses
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+from . import _raw
+from ._errors import invalid, invalid_state
+from ._interruptible import interruptible
+from ._memory import Gradient, Parameter
+from ._reducer import Param, Reducer, ReducerOptions, pack_model
+from ._types import Dtype, Handle, Unpacker, pack
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardOptions:
+    """What each rank keeps, and how gradients are reduced."""
+
+    stage: int = 1  # 0: every rank updates all parameters; 1: each updates its own pieces
+    reducer: Optional[ReducerOptions] = None  # of the gradients
+    granules: Sequence[int] = ()  # of each parameter, elements: it is cut at multiples of that only
+    units: Sequence[int] = ()  # of each parameter: those of a unit are gathered together
+
+
+class Piece(NamedTuple):
+    """What this rank updates of a parameter."""
+
+    offset: int  # elements from the parameter's start
+    count: int  # elements; 0: none
+    param: Optional[Parameter]  # where these lie
+    grad: Optional[Gradient]  # their gradient, from finish() of the reducer to the next step
+
+
+class Shard:
+    """Parameters in dt's memory, cut into a piece for each rank (ZeRO, stage 1); the same on all ranks.
+
+    Collective over `comm`, which is over host memory. A step: gather() of each unit before the forward
+    pass comes to it, ready() and finish() of `reducer`, which leave a rank the gradients of its pieces;
+    then it updates its pieces and calls updated(). List parameters as the forward pass comes to them.
+    Methods wait for each other, and for those of `reducer`.
+    """
+
+    def __init__(self, comm: Any, params: Sequence[Param], options: Optional[ShardOptions] = None) -> None:
+        chosen = ShardOptions() if options is None else options
+        self._params: List[Param] = list(params)
+        for name, given in (("granules", chosen.granules), ("units", chosen.units)):
+            if len(given) not in (0, len(self._params)):
+                raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
+        parts = [int(chosen.stage), len(chosen.granules), *map(int, chosen.granules),
+                 len(chosen.units), *map(int, chosen.units)]
+        number = _raw.shard_create(comm._handle,
+                                   pack(parts + pack_model("Shard", self._params, chosen.reducer)))
+        self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)
+        self._waits: bool = comm._waits
+        #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
+        #: With stage 1 clip_norm() is collective; its norm has the same bits whatever the stage.
+        self.reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
+
+    def _open(self) -> Handle:
+        if self._owner is None:
+            raise invalid_state("Shard: it is closed")
+        return self._owner
+
+    def _param(self, address: int, count: int, index: int) -> Parameter:
+        memory = Parameter(address, count, self._params[index].dtype, False)
+        memory._owner = self._open()
+        return memory
+
+    def param(self, index: int) -> Parameter:
+        """A parameter, whole; after updated() its values are valid from gather() of its unit."""
+        address = _raw.shard_param(self._open().number, index)
+        return self._param(address, self._params[index].count, index)
+
+    def set(self, index: int, values: Any) -> None:
+        """Copies a whole parameter in, on this rank only.
+
+        values: an array of it, the same on all ranks; with stage 1 updated() behind it gives all ranks
+            what the pieces' owners have
+        """
+        address, count, dtype, on_gpu, _ = _raw.buffer(values, False, "Shard.set: values")
+        if 0 <= index < len(self._params):
+            param = self._params[index]
+            if count != param.count or dtype != param.dtype or on_gpu:
+                raise invalid(f"Shard.set: values of parameter {index} ({param.name or 'no name'}) are {count} "
+                              f"elements of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, it has "
+                              f"{param.count} of {Dtype(param.dtype).name}; give an array of that kind")
+        with self.reducer._lock:
+            _raw.shard_set(self._open().number, index, address or 256)
+
+    def piece(self, index: int) -> Piece:
+        """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more."""
+        with self.reducer._lock:
+            packed = Unpacker(_raw.shard_piece(self._open().number, index))
+        offset, count, param, grad = (packed.number() for _ in range(4))
+        gradient = None
+        if grad != 0:
+            gradient = Gradient(grad, count, self._params[index].dtype, False)
+            gradient._owner = self.reducer._owner or self._open()
+        return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
+
+    def updated(self) -> None:
+        """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.
+
+        From here to gather() of its unit, or piece() of itself, a parameter may not be written.
+        """
+        with self.reducer._lock:
+            _raw.shard_updated(self._open().number)
+
+    def gather(self, unit: int = 0) -> None:
+        """Waits until the parameters of a unit are those of updated() on all ranks."""
+        if self._waits:
+            interruptible(None, self._gather, unit)
+        else:
+            self._gather(unit)
+
+    def _gather(self, unit: int) -> None:
+        with self.reducer._lock:
+            _raw.shard_gather(self._open().number, unit)
+
+    def close(self) -> None:
+        """Drops it with its reducer. Memory that it gave stays until nobody uses it any more."""
+        self.reducer.close()
+        self._owner = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._owner is None else f"{sum(each.count for each in self._params)} elements"
+        return f"<dt.Shard of {len(self._params)} parameters, {state}>"
+
+    def __enter__(self) -> "Shard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
