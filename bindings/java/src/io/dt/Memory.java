@@ -77,6 +77,25 @@ final class Memory {
     return leased(root, this::release);
   }
 
+  /** Memory behind a handle, which it keeps while a view can be reached; then giveBack runs. */
+  static ByteBuffer behind(
+      Handle handle, String method, long address, long bytes, Runnable giveBack) {
+    int size = Checks.size(method, bytes);
+    Handle.State state = handle.state();
+    if (!state.retain()) throw new ClosedException(handle.getClass().getSimpleName(), null);
+    ByteBuffer root = foreign(address, size);
+    if (root == null) {
+      state.release();
+      throw onDevice(method);
+    }
+    return leased(
+        root,
+        () -> {
+          giveBack.run();
+          state.release();
+        });
+  }
+
   /** A view of a buffer over foreign memory, which is given back when no view can be reached. */
   static ByteBuffer leased(ByteBuffer root, Runnable giveBack) {
     Handle.CLEANER.register(root, giveBack);

@@ -46,23 +46,21 @@ public final class Reducer extends Handle {
    * @param options of the reducer
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
-    super(create(comm, params, options), Raw::reducer_destroy);
+    this(create(comm, params, options), params);
+  }
+
+  /** That of a shard. */
+  Reducer(long number, List<Param> params) {
+    super(number, Raw::reducer_destroy);
     this.params = List.copyOf(params);
     watched = new Tensor[params.size()];
   }
 
   private static long create(Comm comm, List<Param> params, ReducerOptions options) {
-    String method = "Reducer";
-    Checks.notNull(method, "options", options);
     Packing packing = new Packing();
-    options.pack(packing);
-    for (Param each : Checks.notNull(method, "params", params)) {
-      Checks.notNull(method, "a parameter", each);
-      packing.add(each.count()).add(Checks.notNull(method, "type", each.type()).number());
-      packing.add(each.uses());
-      packing.add(Checks.text(method, "a parameter's name", each.name()));
-    }
-    return Checks.notNull(method, "comm", comm)
+    Checks.notNull("Reducer", "options", options).pack(packing);
+    Param.pack("Reducer", packing, params);
+    return Checks.notNull("Reducer", "comm", comm)
         .call(number -> Raw.reducer_create(number, packing.take()));
   }
 
@@ -76,23 +74,11 @@ public final class Reducer extends Handle {
    */
   public ByteBuffer gradient(int index) {
     long address = gradientAddress(index);
-    Param param = params.get(index);
-    int bytes = Checks.size("Reducer.gradient", param.count() * param.type().bytes());
-    State state = state();
     Leases from = leases;
-    if (!state.retain()) throw new ClosedException("Reducer", null);
-    ByteBuffer root = Memory.foreign(address, bytes);
-    if (root == null) {
-      state.release();
-      throw Memory.onDevice("Reducer.gradient");
-    }
+    ByteBuffer buffer =
+        Memory.behind(this, "Reducer.gradient", address, params.get(index).bytes(), from::remove);
     from.add();
-    return Memory.leased(
-        root,
-        () -> {
-          from.remove();
-          state.release();
-        });
+    return buffer;
   }
 
   /**
@@ -231,17 +217,12 @@ public final class Reducer extends Handle {
 
   private void arrive(boolean unused, int index, Tensor gradient, long stream) {
     String method = unused ? "Reducer.unused" : "Reducer.ready";
-    checkIndex(method, index);
+    Param param = Param.at(method, params, index);
     refuseArray(method, "gradient", gradient);
-    Param param = params.get(index);
-    if (gradient.readOnly() || gradient.type() != param.type()
-        || gradient.count() != param.count()) {
-      throw Checks.refused(
-          method, "gradient",
-          "has " + gradient.count() + (gradient.readOnly() ? " read-only" : "") + " elements of "
-              + gradient.type() + ", but the parameter " + param.count() + " of " + param.type(),
-          "give as many of the same type that may be written");
+    if (gradient.readOnly()) {
+      throw Checks.refused(method, "gradient", "is read-only", "give one that may be written");
     }
+    param.checkFits(method, "gradient", gradient);
     gradient.acquire();
     boolean kept = false;
     try {
@@ -278,7 +259,7 @@ public final class Reducer extends Handle {
    * @param parameter kept; null: no longer; no array
    */
   public void watch(int index, Tensor parameter) {
-    checkIndex("Reducer.watch", index);
+    Param.at("Reducer.watch", params, index);
     if (parameter != null) {
       refuseArray("Reducer.watch", "parameter", parameter);
       parameter.acquire();
@@ -293,13 +274,6 @@ public final class Reducer extends Handle {
     } finally {
       Tensor.release(old);
     }
-  }
-
-  private void checkIndex(String method, int index) {
-    if (index >= 0 && index < params.size()) return;
-    throw Checks.refused(
-        method, "index", "is " + index + ", but there are " + params.size() + " parameters",
-        "give one of 0 to " + (params.size() - 1));
   }
 
   private static void refuseArray(String method, String name, Tensor tensor) {
@@ -329,7 +303,8 @@ public final class Reducer extends Handle {
 
   /**
    * Scales the last step's gradients so that their norm over all parameters is at most a limit.
-   * Where the norm is not finite nothing is scaled. Not collective; each rank gets the same bits.
+   * Where the norm is not finite nothing is scaled. Collective only for a shard; each rank gets the
+   * same bits.
    *
    * @param maxNorm the limit
    * @return the norm of before
@@ -374,7 +349,7 @@ public final class Reducer extends Handle {
       for (int i = 0; leases.any() && i < params.size(); i++) {
         long address = Raw.reducer_grad(number(), i);
         begin = Math.min(begin, address);
-        end = Math.max(end, address + params.get(i).count() * params.get(i).type().bytes());
+        end = Math.max(end, address + params.get(i).bytes());
       }
       boolean changed = call(Raw::reducer_rebuild);
       if (changed) {

@@ -38,6 +38,7 @@ final class Wording {
           Map.entry("reducer_grad", "Reducer.gradient"),
           Map.entry("reducer_stats", "Reducer.statistics"),
           Map.entry("request_stop", "Job.requestStop"),
+          Map.entry("shard_param", "Shard.parameter"),
           Map.entry("stop_requested", "Job.stopRequested"),
           Map.entry("store_serve", "new StoreServer"),
           Map.entry("store_wait", "Store.await"),
@@ -46,7 +47,7 @@ final class Wording {
           Map.entry("work_wait", "Work.await"),
           Map.entry("work_wait_any", "Work.awaitAny"));
   private static final Pattern OBJECT =
-      Pattern.compile("(comm|config|job|reducer|sampler|store|work)_([a-z_]+)");
+      Pattern.compile("(comm|config|job|reducer|sampler|shard|store|work)_([a-z_]+)");
   private static final Map<String, String> OPERATIONS = new HashMap<>();
 
   static {

@@ -16,6 +16,7 @@ public final class Main {
     CombineTests.add();
     JobTests.add();
     SamplerTests.add();
+    ShardTests.add();
     ProcessTests.add();
     Check.runAll(words);
   }

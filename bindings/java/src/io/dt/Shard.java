@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import io.dt.raw.Raw;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.List;
+
+/**
+ * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO's stage 1). Each step:
+ * {@link #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for each
+ * gradient and its {@code finish}, then the optimizer on each {@link #piece}, and {@link
+ * #updated()}.
+ *
+ * <p>Parameters start as zeros; list them as the forward pass comes to them. Those of a unit and
+ * type lie in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at
+ * the granules nearest to them, which costs a reduction for each rank instead of one. Over host
+ * memory.
+ *
+ * <p>One thread at a time, which is that of the reducer's {@code finish}.
+ */
+public final class Shard extends Handle {
+  private final List<Param> params;
+  private final Reducer reducer;
+
+  /**
+   * Lays parameters out, and checks on all ranks that the model is the same. Collective.
+   *
+   * @param comm whose ranks
+   * @param params 1 to 1048576
+   */
+  public Shard(Comm comm, List<Param> params) {
+    this(comm, params, ShardOptions.DEFAULT);
+  }
+
+  /**
+   * Lays parameters out with options.
+   *
+   * @param comm whose ranks
+   * @param params 1 to 1048576
+   * @param options of the shard
+   */
+  public Shard(Comm comm, List<Param> params, ShardOptions options) {
+    super(create(comm, params, options), Raw::shard_destroy);
+    this.params = List.copyOf(params);
+    reducer = new Reducer(call(Raw::shard_reducer), this.params);
+  }
+
+  private static long create(Comm comm, List<Param> params, ShardOptions options) {
+    Packing packing = new Packing();
+    Checks.notNull("Shard", "params", params);
+    Checks.notNull("Shard", "options", options).pack("Shard", packing, params);
+    Param.pack("Shard", packing, params);
+    return Checks.notNull("Shard", "comm", comm)
+        .call(number -> Raw.shard_create(number, packing.take()));
+  }
+
+  /**
+   * The reducer of the gradients, which is closed with this. Gradients given to {@code ready} stay
+   * as they are: results are in {@link Piece#gradient}. With stage 1 its {@code clipNorm} is
+   * collective.
+   *
+   * @return always the same
+   */
+  public Reducer reducer() {
+    return reducer;
+  }
+
+  /**
+   * Where a parameter lies, whole, in native order. After {@link #updated()} its values are valid
+   * from {@link #gather} of its unit. It keeps a closed shard's memory.
+   *
+   * @param index of the parameter
+   * @return a buffer with its own position and limit
+   */
+  public ByteBuffer parameter(int index) {
+    long address = parameterAddress(index);
+    return buffer("Shard.parameter", address, params.get(index).bytes());
+  }
+
+  /**
+   * As {@link #parameter}, for libraries that take addresses.
+   *
+   * @param index of the parameter
+   * @return aligned to 256 bytes; valid until this is closed
+   */
+  public long parameterAddress(int index) {
+    return call(number -> Raw.shard_param(number, index));
+  }
+
+  /**
+   * Copies a parameter in, whole: its first values, or those of a checkpoint. On this rank only; an
+   * {@link #updated()} behind it gives all ranks what the pieces' owners have.
+   *
+   * @param index of the parameter
+   * @param values as many elements as the parameter; may be an array
+   */
+  public void set(int index, Tensor values) {
+    Param param = Param.at("Shard.set", params, index);
+    param.checkFits("Shard.set", "values", Checks.notNull("Shard.set", "values", values));
+    Tensor memory = values.direct("Shard.set");
+    memory.use(() -> run(number -> Raw.shard_set(number, index, memory.place())));
+  }
+
+  /**
+   * What this rank updates of a parameter. With stage 0 that is all of it.
+   *
+   * @param index of the parameter
+   * @return where it lies
+   */
+  public Piece piece(int index) {
+    ByteBuffer packed = Packing.read(call(number -> Raw.shard_piece(number, index)));
+    long offset = packed.getLong();
+    long count = packed.getLong();
+    long param = packed.getLong();
+    long gradient = packed.getLong();
+    long bytes = count * params.get(index).type().bytes();
+    return new Piece(
+        offset,
+        count,
+        buffer("Shard.piece", param, bytes),
+        bytes > 0 && gradient == 0 ? null : buffer("Shard.piece", gradient, bytes));
+  }
+
+  private ByteBuffer buffer(String method, long address, long bytes) {
+    if (bytes == 0) return ByteBuffer.allocateDirect(0).order(ByteOrder.nativeOrder());
+    return Memory.behind(this, method, address, bytes, () -> {});
+  }
+
+  /**
+   * Says that this rank has updated its pieces: begins to send them to all ranks, and to receive
+   * theirs, while the caller goes on. Collective. A parameter may not be written from here to
+   * {@link #gather} of its unit or {@link #piece} of itself.
+   */
+  public void updated() {
+    run(Raw::shard_updated);
+  }
+
+  /**
+   * Waits until the parameters of a unit are those of {@link #updated()} on all ranks: to be called
+   * before the forward pass uses them. A second call waits for nothing.
+   *
+   * @param unit one of {@link ShardOptions#withUnits}
+   */
+  public void gather(int unit) {
+    run(number -> Raw.shard_gather(number, unit));
+  }
+
+  @Override
+  public void close() {
+    reducer.close();
+    super.close();
+  }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+import java.util.List;
+
+/** What each rank keeps, and how gradients are reduced. Each {@code with} gives a changed copy. */
+public final class ShardOptions {
+  /** The defaults: stage 1. */
+  public static final ShardOptions DEFAULT =
+      new ShardOptions(1, ReducerOptions.DEFAULT, new long[0], new int[0]);
+
+  private final int stage;
+  private final ReducerOptions reducer;
+  private final long[] granules;
+  private final int[] units;
+
+  private ShardOptions(int stage, ReducerOptions reducer, long[] granules, int[] units) {
+    this.stage = stage;
+    this.reducer = reducer;
+    this.granules = granules;
+    this.units = units;
+  }
+
+  /** In the order of Raw.shard_create. */
+  void pack(String method, Packing packing, List<Param> params) {
+    checkOneEach(method, "granules", granules.length, params);
+    checkOneEach(method, "units", units.length, params);
+    packing.add(stage).add(granules.length);
+    for (long each : granules) packing.add(each);
+    packing.add(units.length);
+    for (int each : units) packing.add(each);
+    reducer.pack(packing);
+  }
+
+  private static void checkOneEach(String method, String name, int length, List<Param> params) {
+    if (length == 0 || length == params.size()) return;
+    throw Checks.refused(
+        method, name, "has " + length + " numbers for " + params.size() + " parameters",
+        "give one each");
+  }
+
+  /**
+   * With another stage. Results are the same bits on one host.
+   *
+   * @param stage 0: every rank updates all parameters; 1: each rank updates its own pieces, and
+   *     keeps what an optimizer knows of those alone
+   * @return a changed copy
+   */
+  public ShardOptions withStage(int stage) {
+    return new ShardOptions(stage, reducer, granules, units);
+  }
+
+  /**
+   * With other options of the gradients' reducer, whose plan stays as it is.
+   *
+   * @param reducer where the first bucket is like the others
+   * @return a changed copy
+   */
+  public ShardOptions withReducer(ReducerOptions reducer) {
+    Checks.notNull("ShardOptions.withReducer", "reducer", reducer);
+    return new ShardOptions(stage, reducer, granules, units);
+  }
+
+  /**
+   * With parameters that are cut between rows, say, and not anywhere.
+   *
+   * @param granules one for each parameter, which is cut at multiples of it only; 0 is 1; none: all
+   *     are 1
+   * @return a changed copy
+   */
+  public ShardOptions withGranules(long... granules) {
+    long[] own = Checks.notNull("ShardOptions.withGranules", "granules", granules).clone();
+    return new ShardOptions(stage, reducer, own, units);
+  }
+
+  /**
+   * With parameters that are gathered together, see {@link Shard#gather}.
+   *
+   * @param units one for each parameter, at least 0, numbered as the forward pass comes to them;
+   *     none: all are 0
+   * @return a changed copy
+   */
+  public ShardOptions withUnits(int... units) {
+    int[] own = Checks.notNull("ShardOptions.withUnits", "units", units).clone();
+    return new ShardOptions(stage, reducer, granules, own);
+  }
+}
