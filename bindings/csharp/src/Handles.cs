@@ -76,7 +76,7 @@ namespace Dt
 
         /// <summary>Drops the handle. Nothing happens to an object that was made by
         /// <see cref="Comm.With"/>.</summary>
-        public void Dispose()
+        public virtual void Dispose()
         {
             if (original != this) return;
             closed = true;

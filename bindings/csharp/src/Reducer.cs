@@ -108,7 +108,7 @@ namespace Dt
         /// <summary>Plans buckets over the parameters and checks on all ranks that the model is the
         /// same. Collective. Null options: defaults.</summary>
         public Reducer(Comm comm, IEnumerable<Param> parameters, ReducerOptions options = null)
-            : this(comm, Listed(comm, parameters), options ?? new ReducerOptions()) { }
+            : this(comm, Listed("Reducer", comm, parameters), options ?? new ReducerOptions()) { }
 
         Reducer(Comm comm, Param[] parameters, ReducerOptions options)
             : base(new ReducerHandle(Created(comm, Packed(parameters, options))))
@@ -116,18 +116,31 @@ namespace Dt
             this.parameters = parameters;
         }
 
+        /// That of a shard.
+        internal Reducer(long number, Param[] parameters) : base(new ReducerHandle(number))
+        {
+            this.parameters = parameters;
+        }
+
         static long Created(Comm comm, byte[] packed) => Raw.Native.reducer_create(comm, packed, packed.Length);
 
-        static Param[] Listed(Comm comm, IEnumerable<Param> parameters)
+        internal static Param[] Listed(string operation, Comm comm, IEnumerable<Param> parameters)
         {
-            if (comm == null) throw DtException.InvalidArgument("Reducer: comm is null; give a communicator");
-            if (parameters == null) throw DtException.InvalidArgument("Reducer: parameters is null; give parameters");
+            string missing = comm == null ? "comm is null; give a communicator"
+                : parameters == null ? "parameters is null; give parameters" : null;
+            if (missing != null) throw DtException.InvalidArgument(operation + ": " + missing);
             return new List<Param>(parameters).ToArray();
         }
 
         static byte[] Packed(Param[] parameters, ReducerOptions options)
         {
             Packer packer = new Packer();
+            Pack(packer, parameters, options);
+            return packer.Take();
+        }
+
+        internal static void Pack(Packer packer, Param[] parameters, ReducerOptions options)
+        {
             packer.AddNumber(options.Sum ? 1 : 0);
             packer.AddNumber(options.KeepPlan ? 1 : 0);
             packer.AddNumber(options.FindUnused ? 1 : 0);
@@ -146,7 +159,6 @@ namespace Dt
                 packer.AddNumber(each.Uses);
                 packer.Add(each.Name ?? "");
             }
-            return packer.Take();
         }
 
         ReducerHandle Kept => (ReducerHandle)handle;
@@ -164,7 +176,8 @@ namespace Dt
         public unsafe Span<T> GradientSpan<T>(int index, Dtype? dtype = null) where T : struct
         {
             IntPtr address = Gradient(index);
-            Check("GradientSpan", index, Elements.Of<T>(dtype), parameters[index].Count);
+            Dtype asked = Elements.Of<T>(dtype);
+            CheckFits("GradientSpan", "gradient", parameters, index, asked, parameters[index].Count);
             if (parameters[index].Count > 0 && !readable)
             {
                 Elements.CheckReadable("GradientSpan", address.ToInt64());
@@ -254,7 +267,7 @@ namespace Dt
         {
             if (gradient.IsNone)
                 throw DtException.InvalidArgument(name + ": gradient is null; give an array, a memory or a Tensor");
-            Check(name, index, gradient.Dtype, gradient.Count);
+            CheckFits(name, "gradient", parameters, index, gradient.Dtype, gradient.Count);
             Pin pin = gradient.Pin();
             bool counted = false;
             try
@@ -331,8 +344,8 @@ namespace Dt
         }
 
         /// <summary>Scales the last step's gradients so that their norm over all parameters is at most
-        /// maxNorm, and gives the norm of before; where that is not finite nothing is scaled. Not
-        /// collective; each rank gets the same bits. normType: at least 1, or infinity.</summary>
+        /// maxNorm, and gives the norm of before; where that is not finite nothing is scaled.
+        /// Collective only for a shard; each rank gets the same bits. normType: at least 1, or infinity.</summary>
         public double ClipNorm(double maxNorm, double normType = 2) =>
             Raw.Native.reducer_clip_norm(this, maxNorm, normType, 0, 0);
 
@@ -364,12 +377,13 @@ namespace Dt
         public ReducerStatistics Statistics => new ReducerStatistics(new Unpacker(Raw.Native.reducer_stats(this)));
 
         /// What libdt cannot see: the buffer behind an address. A wrong index is libdt's to refuse.
-        void Check(string operation, int index, Dtype dtype, long count)
+        internal static void CheckFits(string operation, string what, Param[] parameters, int index,
+            Dtype dtype, long count)
         {
             if (index < 0 || index >= parameters.Length) return;
             Param wanted = parameters[index];
             if (dtype == wanted.Dtype && count >= wanted.Count) return;
-            throw DtException.InvalidArgument(operation + ": gradient " + index + " (" +
+            throw DtException.InvalidArgument(operation + ": " + what + " " + index + " (" +
                 (wanted.Name ?? "without a name") + ") is " + count + " elements of " + dtype +
                 ", but the parameter has " + wanted.Count + " of " + wanted.Dtype +
                 "; give a buffer like the parameter");

@@ -16,10 +16,12 @@ namespace Dt
             { "dt_reducer_grad", "Gradient" }, { "dt_reducer_stats", "Statistics" },
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
             { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
+            { "dt_shard_create", "Shard" }, { "dt_shard_param", "Parameter" },
             { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };
         // The object that a method belongs to is not said: the message is about a call of it.
-        static readonly string[] objects = { "comm", "config", "job", "reducer", "sampler", "work" };
+        static readonly string[] objects =
+            { "comm", "config", "job", "reducer", "sampler", "shard", "work" };
 
         /// What the user of another rank wrote stays as it is.
         internal static string InCSharp(Status status, string message) =>

@@ -197,6 +197,7 @@ static class Program
         AsyncTests.Add();
         CombineTests.Add();
         TrainingTests.Add();
+        ShardTests.Add();
         StoreTests.Add();
         int code = Suite.Run(arguments[0]);
         Console.Out.Flush();

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+
+namespace Dt
+{
+    /// <summary>What each rank keeps, and how gradients are reduced.</summary>
+    public sealed class ShardOptions
+    {
+        /// <summary>0: every rank updates all parameters. 1: each rank updates its own pieces, and
+        /// keeps what an optimizer knows of those alone. Results are the same bits on one
+        /// host.</summary>
+        public int Stage { get; set; } = 1;
+        /// <summary>Of the gradients; the plan stays as it is, and its first bucket is like the
+        /// others. Null: defaults.</summary>
+        public ReducerOptions Reducer { get; set; }
+        /// <summary>One for each parameter, which is cut at multiples of it only; 0 is 1; null: all
+        /// are 1.</summary>
+        public long[] Granules { get; set; }
+        /// <summary>One for each parameter, at least 0: those of a unit are gathered together;
+        /// numbered as the forward pass comes to them; null: all are 0.</summary>
+        public int[] Units { get; set; }
+    }
+
+    /// <summary>The part of a parameter that this rank updates. Its addresses are valid as long as
+    /// the shard, which this keeps from the garbage collector.</summary>
+    public readonly struct Piece
+    {
+        readonly Shard shard;
+        readonly long parameter, gradient;
+
+        internal Piece(Shard shard, Dtype dtype, Unpacker packed)
+        {
+            this.shard = shard;
+            Dtype = dtype;
+            Offset = packed.Number();
+            Count = packed.Number();
+            parameter = packed.Number();
+            gradient = packed.Number();
+        }
+
+        /// <summary>Elements from the parameter's start.</summary>
+        public long Offset { get; }
+
+        /// <summary>Elements; 0: this rank has none of the parameter.</summary>
+        public long Count { get; }
+
+        /// <summary>Their type.</summary>
+        public Dtype Dtype { get; }
+
+        /// <summary>Address of the parameter's elements; zero where there are none.</summary>
+        public IntPtr Parameter => Address(parameter);
+
+        /// <summary>Address of the gradient's elements, valid from Reducer.Finish to the next step;
+        /// zero before the first, and where there are none.</summary>
+        public IntPtr Gradient => Address(gradient);
+
+        IntPtr Address(long address)
+        {
+            DtObject.NumberOf(shard);
+            return new IntPtr(address);
+        }
+
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        /// <summary>The parameter's elements as a span. A dtype is wanted only for the bits of
+        /// 16-bit floats in a ushort or a short.</summary>
+        public Span<T> ParameterSpan<T>(Dtype? dtype = null) where T : struct =>
+            Shard.SpanOf<T>("ParameterSpan", Parameter, Count, Dtype, dtype);
+
+        /// <summary>Likewise the gradient's; empty before the first step.</summary>
+        public Span<T> GradientSpan<T>(Dtype? dtype = null) where T : struct =>
+            Shard.SpanOf<T>("GradientSpan", Gradient, Count, Dtype, dtype);
+#endif
+    }
+
+    /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO's
+    /// stage 1). A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
+    /// gradient and its Finish, then the optimizer on each Piece, and Updated. Parameters start as
+    /// zeros. Those of a unit and dtype lie in buckets; each bucket is cut into equal parts, or,
+    /// where a parameter has a granule, at the granules nearest to them, which costs a reduction
+    /// for each rank instead of one. Over host memory. One thread at a time, which is that of the
+    /// reducer's Finish.</summary>
+    public sealed class Shard : DtObject
+    {
+        readonly Param[] parameters;
+
+        /// <summary>Lays parameters out and checks on all ranks that the model is the same.
+        /// Collective. Null options: defaults.</summary>
+        public Shard(Comm comm, IEnumerable<Param> parameters, ShardOptions options = null)
+            : this(comm, Reducer.Listed("Shard", comm, parameters), options ?? new ShardOptions())
+        {
+        }
+
+        Shard(Comm comm, Param[] parameters, ShardOptions options)
+            : base(new Handle(
+                Created(comm, Packed(parameters, options)), Raw.NativePINVOKE.shard_destroy))
+        {
+            this.parameters = parameters;
+            Reducer = new Reducer(Raw.Native.shard_reducer(this), parameters);
+        }
+
+        static long Created(Comm comm, byte[] packed) =>
+            Raw.Native.shard_create(comm, packed, packed.Length);
+
+        static byte[] Packed(Param[] parameters, ShardOptions options)
+        {
+            long[] granules = options.Granules ?? new long[0];
+            int[] units = options.Units ?? new int[0];
+            CheckOneEach("Granules", options.Granules, parameters);
+            CheckOneEach("Units", options.Units, parameters);
+            Packer packer = new Packer();
+            packer.AddNumber(options.Stage);
+            packer.AddNumber(granules.Length);
+            foreach (long each in granules) packer.AddNumber(each);
+            packer.AddNumber(units.Length);
+            foreach (int each in units) packer.AddNumber(each);
+            Reducer.Pack(packer, parameters, options.Reducer ?? new ReducerOptions());
+            return packer.Take();
+        }
+
+        static void CheckOneEach(string name, Array numbers, Param[] parameters)
+        {
+            if (numbers == null || numbers.Length == parameters.Length) return;
+            throw DtException.InvalidArgument("Shard: " + name + " has " + numbers.Length +
+                " numbers for " + parameters.Length + " parameters; give one each");
+        }
+
+        /// <summary>The reducer of the gradients, which goes with this object.
+        /// Gradients given to Ready stay as they are: results are in
+        /// <see cref="Dt.Piece.Gradient"/>. With stage 1 its ClipNorm is collective.</summary>
+        public Reducer Reducer { get; }
+
+        /// <summary>Address where a parameter lies, whole, aligned to 256 bytes. After
+        /// <see cref="Updated"/> its values are valid from <see cref="Gather"/> of its unit. Valid
+        /// until this object is gone: keep it.</summary>
+        public IntPtr Parameter(int index) => new IntPtr(Raw.Native.shard_param(this, index));
+
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
+        /// <summary>Likewise as a span. A dtype is wanted only for the bits of 16-bit floats in a
+        /// ushort or a short.</summary>
+        public Span<T> ParameterSpan<T>(int index, Dtype? dtype = null) where T : struct
+        {
+            IntPtr address = Parameter(index);
+            Param known = parameters[index];
+            return SpanOf<T>("ParameterSpan", address, known.Count, known.Dtype, dtype);
+        }
+
+        internal static unsafe Span<T> SpanOf<T>(string operation, IntPtr address, long count,
+            Dtype has, Dtype? dtype) where T : struct
+        {
+            Dtype asked = Elements.Of<T>(dtype);
+            if (asked != has)
+            {
+                throw DtException.InvalidArgument(operation + ": the elements are of " + has +
+                    ", not of " + asked + "; take a span of their type");
+            }
+            if (address == IntPtr.Zero) return default(Span<T>);
+            return new Span<T>((void*)address, checked((int)count));
+        }
+#endif
+
+        /// <summary>Copies a parameter in, whole: its first values, or those of a checkpoint. On
+        /// this rank only; an <see cref="Updated"/> behind it gives all ranks what the pieces'
+        /// owners have.</summary>
+        public void Set(int index, Tensor values)
+        {
+            if (values.IsNone)
+            {
+                throw DtException.InvalidArgument(
+                    "Set: values is null; give an array, a memory or a Tensor");
+            }
+            Reducer.CheckFits("Set", "parameter", parameters, index, values.Dtype, values.Count);
+            Pin pin = values.Pin();
+            try
+            {
+                Raw.Native.shard_set(this, index, values.AddressIn(pin));
+            }
+            finally
+            {
+                pin.Free();
+            }
+        }
+
+        /// <summary>What this rank updates of a parameter. With stage 0 that is all of
+        /// it.</summary>
+        public Piece Piece(int index)
+        {
+            Unpacker packed = new Unpacker(Raw.Native.shard_piece(this, index));
+            return new Piece(this, parameters[index].Dtype, packed);
+        }
+
+        /// <summary>Says that this rank has updated its pieces: begins to send them to all ranks,
+        /// and to receive theirs, while the caller goes on. Collective. A parameter may not
+        /// be written from here to Gather of its unit or Piece of itself.</summary>
+        public void Updated() => Raw.Native.shard_updated(this);
+
+        /// <summary>Waits until the parameters of a unit are those of <see cref="Updated"/> on all
+        /// ranks: to be called before the forward pass uses them. A second call waits for
+        /// nothing.</summary>
+        public void Gather(int unit) => Raw.Native.shard_gather(this, unit);
+
+        /// <summary>Drops the handle, and that of the reducer. The parameters go with it.</summary>
+        public override void Dispose()
+        {
+            Reducer.Dispose();
+            base.Dispose();
+        }
+    }
+}

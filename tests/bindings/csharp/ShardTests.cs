@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+using System;
+using System.Collections.Generic;
+using System.Runtime.InteropServices;
+using Dt;
+
+/// Parameters that each rank updates a part of.
+static class ShardTests
+{
+    const int Steps = 4;
+    static readonly int[] units = { 0, 0, 1, 1 };
+    static readonly Param[] parameters =
+    {
+        new Param(600, Dtype.F32, "embedding"), new Param(1, Dtype.F32, "bias"),
+        new Param(1000, Dtype.F32, "weight"), new Param(0, Dtype.F32, "none")
+    };
+
+    internal static void Add()
+    {
+        Suite.Add("shard: stages and sizes end with the same bits", () => Ranks.Run(2, Same));
+        Suite.Add("shard: pieces and their memory", () => Ranks.Run(2, Pieces));
+        Suite.Add("shard: what is refused", () => Ranks.Run(2, Refusals));
+        Suite.Add("shard: what was disposed of", () => Ranks.Alone((job, world) => Closed(world)));
+    }
+
+    static void Same(Ranks each)
+    {
+        float[] plain = Train(each, new ShardOptions { Stage = 0, Units = units });
+        for (int stage = 0; stage <= 1; ++stage)
+        {
+            foreach (long bytes in new long[] { 1, 1024, 1 << 20 })
+            {
+                foreach (long[] granules in new long[][] { null, new long[] { 64, 0, 100, 0 } })
+                {
+                    float[] cut = Train(each, new ShardOptions
+                    {
+                        Stage = stage,
+                        Reducer = new ReducerOptions { BucketCapBytes = bytes },
+                        Granules = granules,
+                        Units = units
+                    });
+                    string what = "stage " + stage + ", " + bytes + " bytes, element ";
+                    for (int i = 0; i < plain.Length; ++i) Suite.Equal(plain[i], cut[i], what + i);
+                }
+            }
+        }
+    }
+
+    /// SGD with momentum. All parameters, and the norms of the steps: the same on all ranks.
+    static float[] Train(Ranks each, ShardOptions options)
+    {
+        List<float> result = new List<float>();
+        using (Shard shard = new Shard(each.world, parameters, options))
+        {
+            Reducer reducer = shard.Reducer;
+            float[][] momentum = new float[parameters.Length][];
+            for (int p = 0; p < parameters.Length; ++p)
+            {
+                momentum[p] = new float[parameters[p].Count];
+                float[] first = new float[parameters[p].Count];
+                for (int i = 0; i < first.Length; ++i) first[i] = Draw(0, 0, p, i);
+                shard.Set(p, first);
+            }
+            for (int step = 1; step <= Steps; ++step)
+            {
+                float[][] gradients = new float[parameters.Length][];
+                for (int p = 0; p < gradients.Length; ++p)
+                {
+                    shard.Gather(units[p]);
+                    gradients[p] = Read(shard.Parameter(p), parameters[p].Count);
+                    for (int i = 0; i < gradients[p].Length; ++i)
+                    {
+                        gradients[p][i] += Draw(step, each.rank, p, i);
+                    }
+                }
+                for (int p = gradients.Length; p-- > 0;)
+                {
+                    if (p == 2)
+                    {
+                        Marshal.Copy(gradients[p], 0, reducer.Gradient(p), gradients[p].Length);
+                        reducer.Ready(p);
+                    }
+                    else
+                    {
+                        reducer.Ready(p, gradients[p]);
+                    }
+                }
+                reducer.Finish();
+                result.Add((float)reducer.ClipNorm(1.5));
+                for (int p = 0; p < gradients.Length; ++p) Update(shard.Piece(p), momentum[p]);
+                shard.Updated();
+            }
+            for (int p = 0; p < parameters.Length; ++p)
+            {
+                shard.Gather(units[p]);
+                result.AddRange(Read(shard.Parameter(p), parameters[p].Count));
+            }
+        }
+        float[] all = result.ToArray();
+        each.world.CheckEqual(all, "the result");
+        return all;
+    }
+
+    static void Update(Piece piece, float[] momentum)
+    {
+        float[] values = Read(piece.Parameter, piece.Count);
+        float[] gradient = Read(piece.Gradient, piece.Count);
+#if DT_SPAN
+        Suite.Equal(piece.Count, (long)piece.ParameterSpan<float>().Length, "span of a piece");
+        for (int i = 0; i < gradient.Length; ++i)
+        {
+            Suite.Equal(gradient[i], piece.GradientSpan<float>()[i], "through a span");
+        }
+#endif
+        for (int i = 0; i < values.Length; ++i)
+        {
+            float one = 0.9f * momentum[piece.Offset + i] + gradient[i];
+            momentum[piece.Offset + i] = one;
+            values[i] -= 0.1f * one;
+        }
+        if (piece.Count > 0) Marshal.Copy(values, 0, piece.Parameter, values.Length);
+    }
+
+    static float[] Read(IntPtr address, long count)
+    {
+        float[] values = new float[count];
+        if (count > 0) Marshal.Copy(address, values, 0, values.Length);
+        return values;
+    }
+
+    /// The same in each run; sums of them are rounded.
+    static float Draw(int step, int rank, int parameter, int i)
+    {
+        ulong x = (ulong)(step * 64 + rank) << 40 | (ulong)parameter << 20 | (ulong)i;
+        x *= 0x9e3779b97f4a7c15;
+        x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
+        return (x >> 40) / 16777216f - 0.5f;
+    }
+
+    static float[] Filled(int count, float value)
+    {
+        float[] values = new float[count];
+        for (int i = 0; i < count; ++i) values[i] = value;
+        return values;
+    }
+
+    static void Pieces(Ranks each)
+    {
+        const int Count = 1024, Half = Count / 2;
+        using (Shard shard = new Shard(each.world, new Param[] { new Param(Count) }))
+        {
+            Piece piece = shard.Piece(0);
+            Suite.Equal((long)each.rank * Half, piece.Offset, "offset");
+            Suite.Equal((long)Half, piece.Count, "count");
+            Suite.Equal(Dtype.F32, piece.Dtype, "dtype");
+            Suite.Equal(IntPtr.Zero, piece.Gradient, "there was no step");
+            Suite.Equal(0L, shard.Parameter(0).ToInt64() % 256, "alignment");
+            Suite.Equal(0f, Read(shard.Parameter(0), Count)[0], "parameters are zeros");
+            // Each rank has other values, and then all have what the pieces' owners have.
+            shard.Set(0, Filled(Count, each.rank + 1));
+            shard.Updated();
+            shard.Gather(0);
+            float[] whole = Read(shard.Parameter(0), Count);
+            for (int i = 0; i < Count; ++i) Suite.Equal(i < Half ? 1f : 2f, whole[i], "gathered");
+#if DT_SPAN
+            Suite.Equal(2f, shard.ParameterSpan<float>(0)[Half], "through a span");
+            Invalid(() => shard.ParameterSpan<double>(0).ToString(), "F32", "F64");
+            Invalid(() => piece.ParameterSpan<int>().ToString(), "I32");
+            Suite.Check(piece.GradientSpan<float>().IsEmpty, "there was no step");
+#endif
+            // A reducer may go before its shard, which keeps the gradients.
+            float[] gradient = Filled(Count, each.rank);
+            shard.Reducer.Ready(0, gradient);
+            shard.Reducer.Finish();
+            Suite.Equal((float)each.rank, gradient[0], "it stays as it is");
+            shard.Reducer.Dispose();
+            Gone(() => shard.Reducer.Finish(), "Reducer");
+            Suite.Equal(0.5f, Read(shard.Piece(0).Gradient, Half)[Half - 1], "the mean");
+        }
+        ShardOptions rows = new ShardOptions { Granules = new long[] { 10 } };
+        using (Shard shard = new Shard(each.world, new Param[] { new Param(10) }, rows))
+        {
+            Piece piece = shard.Piece(0);
+            Suite.Check(piece.Count == 0 || piece.Count == 10, "in one piece");
+            if (piece.Count == 0) Suite.Equal(IntPtr.Zero, piece.Parameter, "there is none");
+        }
+    }
+
+    static void Invalid(Action call, params string[] texts)
+    {
+        Suite.Throws<DtInvalidArgumentException>(call, texts);
+    }
+
+    static void Gone(Action call, string what)
+    {
+        Suite.Throws<ObjectDisposedException>(call, what + " was disposed of");
+    }
+
+    static void Refused(Ranks each, ShardOptions options, params string[] texts)
+    {
+        Invalid(() => new Shard(each.world, parameters, options), texts);
+    }
+
+    static void Refusals(Ranks each)
+    {
+        Refused(each, new ShardOptions { Stage = 2 }, "Shard: stage is 2; it must be 0 or 1");
+        Refused(each, new ShardOptions { Units = new int[] { 0, -1, 0, 0 } }, "units[1] is -1");
+        Refused(each, new ShardOptions { Granules = new long[] { 0, 0, -5, 0 } },
+            "granules[2] is -5");
+        Refused(each, new ShardOptions { Units = new int[] { 0, 1 } },
+            "Shard: Units has 2 numbers for 4 parameters");
+        Refused(each, new ShardOptions { Granules = new long[1] }, "Granules");
+        Invalid(() => new Shard(null, parameters), "Shard: comm is null");
+        Invalid(() => new Shard(each.world, null), "Shard: parameters is null");
+        Param[] other = { new Param(4 + each.rank, Dtype.F32, "bias") };
+        Suite.Throws<DtMismatchException>(() => new Shard(each.world, other), "bias");
+        using (Shard shard = new Shard(each.world, parameters, new ShardOptions { Units = units }))
+        {
+            Invalid(() => shard.Gather(7),
+                "Gather: unit is 7, which no parameter has");
+            Invalid(() => shard.Parameter(4), "Parameter: index is 4");
+            Invalid(() => shard.Piece(-1), "Piece: index is -1");
+            Invalid(() => shard.Set(4, new float[1]), "Set: index is 4");
+            Invalid(() => shard.Set(1, (float[])null), "Set: values is null");
+            Invalid(() => shard.Set(2, new float[2]), "weight", "2", "1000");
+            Invalid(() => shard.Set(1, new double[1]), "F64");
+            shard.Updated();
+            shard.Gather(0);
+        }
+    }
+
+    static void Closed(Comm world)
+    {
+        Shard shard = new Shard(world, new Param[] { new Param(4) });
+        Reducer reducer = shard.Reducer;
+        Piece piece = shard.Piece(0);
+        shard.Dispose();
+        shard.Dispose();
+        Action[] calls =
+        {
+            () => shard.Updated(), () => shard.Gather(0), () => shard.Parameter(0),
+            () => shard.Piece(0), () => shard.Set(0, new float[4]),
+            () => piece.Parameter.ToInt64(), () => piece.Gradient.ToInt64(),
+#if DT_SPAN
+            () => piece.ParameterSpan<float>().Clear(), () => shard.ParameterSpan<float>(0).Clear(),
+#endif
+        };
+        foreach (Action call in calls) Gone(call, "Shard");
+        Gone(() => reducer.Finish(), "Reducer");
+    }
+}
