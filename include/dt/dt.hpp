@@ -1124,7 +1124,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     reducer_.param_count_ = params.size();
   }
 
-  /** Of its gradients. */
+  /** The reducer of its gradients. */
   Reducer& reducer() { return reducer_; }
   /** Whole; after updated() its values are valid from gather() of its unit. */
   void* param(int32_t index) const { return ask<void*>(dt_shard_param, index); }

@@ -135,7 +135,7 @@ class Reducer {
   Part result(int32_t index) const;
   const std::vector<Param>& params() const { return params_; }
   size_t bucket_count() const { return buckets_.size(); }
-  /// Of the plan in use.
+  /// Where the plan in use puts parameters.
   const ShardBucket& layout(size_t bucket) const { return *buckets_[bucket]; }
   /// Collective: no rank goes on where one has no memory.
   Status agree_on_memory(const Status& mine);

@@ -121,7 +121,7 @@ bool Reducer::counts_in_norm(size_t index) const {
          (!options_.find_unused || users_[index] > 0);
 }
 
-/// Of what every rank has all results of: each adds in the same order, and so finds the same bits.
+/// Where every rank has all results: each adds them in the same order, and so finds the same bits.
 double Reducer::norm_of_results(double norm_type) const {
   double total = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {

@@ -35,7 +35,7 @@ struct Model {
   int64_t count(int32_t param) const { return params[static_cast<size_t>(param)].count; }
 };
 
-/// Of a gradient, the same in each run; sums of them are rounded.
+/// An element of a gradient, the same in each run. Sums of such elements are rounded.
 float draw(int step, int rank, int32_t param, int64_t i) {
   uint64_t x = static_cast<uint64_t>(step * 64 + rank) << 40 | static_cast<uint64_t>(param) << 20 |
                static_cast<uint64_t>(i);
