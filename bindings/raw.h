@@ -653,6 +653,60 @@ inline void shard_gather(int64_t shard, int32_t unit) {
 }
 inline void shard_destroy(int64_t shard) { dt_shard_destroy(handle<dt_shard>(shard)); }
 
+// ---- Optimizer ----
+
+/** The next double of what is packed, which travels as its bits. */
+#ifndef SWIG
+inline double real(Unpacker& packed) {
+  const int64_t bits = packed.number();
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline std::vector<double> reals(Unpacker& packed) {
+  std::vector<double> values;
+  while (packed.more()) values.push_back(real(packed));
+  return values;
+}
+#endif
+
+/** beta1, beta2, epsilon and weight_decay as the bits of doubles, then the weight decay of each
+ * parameter, or nothing. */
+inline int64_t optimizer_adamw(int64_t shard, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_adamw_options options;
+  dt_adamw_options_init(&options);
+  options.beta1 = real(packed);
+  options.beta2 = real(packed);
+  options.epsilon = real(packed);
+  options.weight_decay = real(packed);
+  const std::vector<double> decays = reals(packed);
+  options.weight_decays = decays.empty() ? nullptr : decays.data();
+  return made<dt_optimizer>([&](dt_optimizer** out) {
+    return dt_optimizer_adamw(handle<dt_shard>(shard), &options, out);
+  });
+}
+/** momentum, dampening and weight_decay likewise, the number nesterov, and weight decays. */
+inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_sgd_options options;
+  dt_sgd_options_init(&options);
+  options.momentum = real(packed);
+  options.dampening = real(packed);
+  options.weight_decay = real(packed);
+  options.nesterov = static_cast<int32_t>(packed.number());
+  const std::vector<double> decays = reals(packed);
+  options.weight_decays = decays.empty() ? nullptr : decays.data();
+  return made<dt_optimizer>(
+      [&](dt_optimizer** out) { return dt_optimizer_sgd(handle<dt_shard>(shard), &options, out); });
+}
+inline void optimizer_step(int64_t optimizer, double rate) {
+  detail::check(dt_optimizer_step(handle<dt_optimizer>(optimizer), rate));
+}
+inline void optimizer_destroy(int64_t optimizer) {
+  dt_optimizer_destroy(handle<dt_optimizer>(optimizer));
+}
+
 // ---- Sampler ----
 
 /** Weights as doubles in native order, as many as samples, or none. */

@@ -169,6 +169,8 @@ typedef struct dt_work dt_work;
 typedef struct dt_reducer dt_reducer;
 /** Parameters of which each rank updates its own pieces. @thread as its reducer */
 typedef struct dt_shard dt_shard;
+/** Updates this rank's pieces of a shard. @thread as the shard's reducer */
+typedef struct dt_optimizer dt_optimizer;
 /** Which samples of a data set this rank sees, in which order. @thread one at a time */
 typedef struct dt_sampler dt_sampler;
 /** A store served by this process for others. @thread any */
@@ -2085,6 +2087,85 @@ DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit);
 /** Drops the handle; its parameters go with it. What operations still use after a second stays with
  * the communicator until that is gone. @param shard may be NULL. @thread any @since ABI 0 */
 DT_API void dt_shard_destroy(dt_shard* shard);
+
+/* ---- Optimizer ----------------------------------------------------------------------------- */
+
+/** AdamW (Loshchilov and Hutter 2019), as PyTorch's. */
+typedef struct dt_adamw_options {
+  uint32_t struct_size;        /**< set by the *_init() function */
+  int32_t reserved;            /**< zero */
+  double beta1;                /**< in [0, 1); 0.9 by default */
+  double beta2;                /**< in [0, 1); 0.999 by default */
+  double epsilon;              /**< >= 0, beside the root; 1e-8 by default */
+  double weight_decay;         /**< >= 0, times the rate; 0.01 by default */
+  const double* weight_decays; /**< [count of parameters] in the place of weight_decay; borrowed
+                                    during the call; NULL: that for all */
+} dt_adamw_options;
+
+/** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
+static inline void dt_adamw_options_init(dt_adamw_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->beta1 = 0.9;
+  options->beta2 = 0.999;
+  options->epsilon = 1e-8;
+  options->weight_decay = 0.01;
+}
+
+/** SGD, as PyTorch's. Zero is the default of every field. */
+typedef struct dt_sgd_options {
+  uint32_t struct_size;        /**< set by the *_init() function */
+  int32_t nesterov;            /**< 1: Nesterov's momentum; then momentum > 0 and dampening = 0 */
+  double momentum;             /**< >= 0 */
+  double dampening;            /**< of the gradient in the momentum, from the second step on */
+  double weight_decay;         /**< >= 0, added to the gradient */
+  const double* weight_decays; /**< [count of parameters] in the place of weight_decay; borrowed
+                                    during the call; NULL: that for all */
+} dt_sgd_options;
+
+/** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
+static inline void dt_sgd_options_init(dt_sgd_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+}
+
+/**
+ * Makes an optimizer of a shard's pieces. Its state is for these alone: of AdamW two moments of f32
+ * an element (of f64 for DT_F64), of SGD one with a momentum; for DT_F16 and DT_BF16 an f32 value
+ * of each element besides, which is what is updated, and then rounded into the parameter.
+ * @param shard         the handle, which may be destroyed before the optimizer.
+ * @param options       NULL: defaults. The same on all ranks.
+ * @param out_optimizer gives the handle; dt_optimizer_destroy().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED where a parameter is no floating-point
+ *         number.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_optimizer_adamw(dt_shard* shard, const dt_adamw_options* options,
+                                    dt_optimizer** out_optimizer);
+
+/** The same, of SGD. See dt_optimizer_adamw(). @param shard the handle. @param options NULL:
+ * defaults. @param out_optimizer gives the handle. @return as dt_optimizer_adamw(). @thread any
+ * @since ABI 0 */
+DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options,
+                                  dt_optimizer** out_optimizer);
+
+/**
+ * Updates this rank's pieces by their gradients, and then does what dt_shard_updated() does. A
+ * parameter that no rank had a gradient for stays as it is. To pass over a step, do not call it.
+ * Collective.
+ * @param optimizer the handle.
+ * @param rate      the learning rate, finite, the same on all ranks.
+ * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as
+ *         dt_shard_updated().
+ * @thread as the reducer's dt_reducer_finish()
+ * @cost one pass over pieces and state; what dt_shard_updated() costs
+ * @since ABI 0
+ */
+DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate);
+
+/** Drops the handle with the state. @param optimizer may be NULL. @thread any @since ABI 0 */
+DT_API void dt_optimizer_destroy(dt_optimizer* optimizer);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 

@@ -1147,7 +1147,64 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   void gather(int32_t unit) { call(dt_shard_gather, unit); }
 
  private:
+  friend class Optimizer;
+  const double* each(const std::vector<double>& values) const {
+    if (!values.empty() && values.size() != reducer_.param_count_) {
+      throw std::invalid_argument("weight_decays: give each parameter one");
+    }
+    return values.empty() ? nullptr : values.data();
+  }
   Reducer reducer_{nullptr};
+};
+
+/** Fields as in dt_adamw_options. */
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  std::vector<double> weight_decays; /**< empty: weight_decay for all */
+};
+
+/** Fields as in dt_sgd_options. */
+struct SgdOptions {
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  std::vector<double> weight_decays; /**< empty: weight_decay for all */
+};
+
+/** Updates this rank's pieces of a shard. */
+class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
+ public:
+  using Handle::Handle;
+  static Optimizer adamw(const Shard& shard, const AdamWOptions& options = AdamWOptions()) {
+    dt_adamw_options c_options;
+    dt_adamw_options_init(&c_options);
+    c_options.beta1 = options.beta1;
+    c_options.beta2 = options.beta2;
+    c_options.epsilon = options.epsilon;
+    c_options.weight_decay = options.weight_decay;
+    c_options.weight_decays = shard.each(options.weight_decays);
+    dt_optimizer* handle = nullptr;
+    detail::check(dt_optimizer_adamw(shard.get_handle(), &c_options, &handle));
+    return Optimizer(handle);
+  }
+  static Optimizer sgd(const Shard& shard, const SgdOptions& options = SgdOptions()) {
+    dt_sgd_options c_options;
+    dt_sgd_options_init(&c_options);
+    c_options.momentum = options.momentum;
+    c_options.dampening = options.dampening;
+    c_options.weight_decay = options.weight_decay;
+    c_options.nesterov = options.nesterov ? 1 : 0;
+    c_options.weight_decays = shard.each(options.weight_decays);
+    dt_optimizer* handle = nullptr;
+    detail::check(dt_optimizer_sgd(shard.get_handle(), &c_options, &handle));
+    return Optimizer(handle);
+  }
+  /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
+  void step(double rate) { call(dt_optimizer_step, rate); }
 };
 
 /** Fields as in dt_sampler_options. */

@@ -29,6 +29,7 @@ const char* handle_kind_name(HandleKind kind) {
     case HandleKind::kSampler: return "sampler";
     case HandleKind::kStoreServer: return "store server";
     case HandleKind::kShard: return "shard";
+    case HandleKind::kOptimizer: return "optimizer";
   }
   return nullptr;
 }

@@ -23,6 +23,7 @@ enum class HandleKind : uint8_t {
   kSampler = 6,
   kStoreServer = 7,
   kShard = 8,
+  kOptimizer = 9,
 };
 const char* handle_kind_name(HandleKind kind);
 

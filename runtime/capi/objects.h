@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "job/job.h"
+#include "training/optimizer.h"
 #include "training/reducer.h"
 #include "training/sampler.h"
 #include "training/shard.h"
@@ -61,11 +62,18 @@ using ReducerPtr = std::shared_ptr<ReducerObject>;
 struct ShardObject {
   static constexpr HandleKind kKind = HandleKind::kShard;
   std::shared_ptr<job::Job> job;
-  std::unique_ptr<training::Shard> shard;
+  std::shared_ptr<training::Shard> shard;
   ReducerPtr reducer;  ///< its turns are the shard's, too
 };
 
 using ShardPtr = std::shared_ptr<ShardObject>;
+
+struct OptimizerObject {
+  static constexpr HandleKind kKind = HandleKind::kOptimizer;
+  std::shared_ptr<job::Job> job;
+  std::unique_ptr<training::Optimizer> optimizer;
+  ReducerPtr reducer;  ///< of its shard: its turns are the optimizer's, too
+};
 
 struct SamplerObject {
   static constexpr HandleKind kKind = HandleKind::kSampler;

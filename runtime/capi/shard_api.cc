@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "capi/operation.h"
@@ -21,6 +22,38 @@ dt_status alone_on_shard(const char* function, dt_shard* shard, F&& body) noexce
     DT_TRY_VALUE(const auto turn, object.reducer->turns.alone(call));
     return body(call, object);
   });
+}
+
+Status check_share(const Call& call, const char* field, double value) {
+  if (value >= 0 && value < 1) return {};
+  return call.invalid("options->%s is %g; it must be in [0, 1)", field, value);
+}
+
+Status check_not_negative(const Call& call, const char* field, double value) {
+  if (value >= 0 && std::isfinite(value)) return {};
+  return call.invalid("options->%s is %g; it must be at least 0", field, value);
+}
+
+/// Of each parameter.
+Result<std::vector<double>> read_decay(const Call& call, const ShardObject& object, double all,
+                                       const double* each) {
+  DT_TRY(check_not_negative(call, "weight_decay", all));
+  std::vector<double> decay(object.shard->params().size(), all);
+  if (each == nullptr) return decay;
+  for (size_t i = 0; i < decay.size(); ++i) {
+    DT_TRY(check_not_negative(call, format("weight_decays[%zu]", i).c_str(), each[i]));
+    decay[i] = each[i];
+  }
+  return decay;
+}
+
+Status give_optimizer(const Call& call, const ShardObject& object,
+                      training::Optimizer::Options options, dt_optimizer** out_optimizer) {
+  auto made = std::make_shared<OptimizerObject>();
+  made->job = object.job;
+  made->reducer = object.reducer;
+  DT_TRY_VALUE(made->optimizer, training::Optimizer::create(object.shard, std::move(options)));
+  return call.give(std::move(made), out_optimizer);
 }
 
 }  // namespace
@@ -139,5 +172,63 @@ dt_status dt_shard_gather(dt_shard* shard, int32_t unit) {
 }
 
 void dt_shard_destroy(dt_shard* shard) { destroy<ShardObject>(shard); }
+
+dt_status dt_optimizer_adamw(dt_shard* shard, const dt_adamw_options* options,
+                             dt_optimizer** out_optimizer) {
+  return on_shard("dt_optimizer_adamw", shard,
+                  [&](const Call& call, const ShardObject& object) -> Status {
+                    DT_TRY(call.not_null(out_optimizer, "out_optimizer"));
+                    dt_adamw_options standard;
+                    dt_adamw_options_init(&standard);
+                    dt_adamw_options asked;
+                    DT_TRY(read_options(call, options != nullptr ? options : &standard, "options",
+                                        "dt_adamw_options_init", &asked));
+                    DT_TRY(check_share(call, "beta1", asked.beta1));
+                    DT_TRY(check_share(call, "beta2", asked.beta2));
+                    DT_TRY(check_not_negative(call, "epsilon", asked.epsilon));
+                    training::Optimizer::Options chosen;
+                    chosen.kind = training::AdamW{asked.beta1, asked.beta2, asked.epsilon};
+                    DT_TRY_VALUE(chosen.weight_decay,
+                                 read_decay(call, object, asked.weight_decay, asked.weight_decays));
+                    return give_optimizer(call, object, std::move(chosen), out_optimizer);
+                  });
+}
+
+dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options,
+                           dt_optimizer** out_optimizer) {
+  return on_shard(
+      "dt_optimizer_sgd", shard, [&](const Call& call, const ShardObject& object) -> Status {
+        DT_TRY(call.not_null(out_optimizer, "out_optimizer"));
+        dt_sgd_options asked;
+        DT_TRY(read_options(call, options, "options", "dt_sgd_options_init", &asked));
+        DT_TRY(check_not_negative(call, "momentum", asked.momentum));
+        if (!std::isfinite(asked.dampening)) {
+          return call.invalid("options->dampening is %g; it must be finite", asked.dampening);
+        }
+        if (asked.nesterov != 0 && asked.nesterov != 1) {
+          return call.invalid("options->nesterov is %d; it must be 0 or 1", asked.nesterov);
+        }
+        if (asked.nesterov == 1 && (!(asked.momentum > 0) || asked.dampening != 0)) {
+          return call.invalid("options->nesterov is 1; it goes with a momentum and no dampening");
+        }
+        training::Optimizer::Options chosen;
+        chosen.kind = training::Sgd{asked.momentum, asked.dampening, asked.nesterov == 1};
+        DT_TRY_VALUE(chosen.weight_decay,
+                     read_decay(call, object, asked.weight_decay, asked.weight_decays));
+        return give_optimizer(call, object, std::move(chosen), out_optimizer);
+      });
+}
+
+dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate) {
+  return on<OptimizerObject>(
+      "dt_optimizer_step", optimizer, "optimizer",
+      [&](const Call& call, const std::shared_ptr<OptimizerObject>& object) -> Status {
+        DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
+        if (!std::isfinite(rate)) return call.invalid("rate is %g; it must be finite", rate);
+        return object->job->seen(object->optimizer->step(rate));
+      });
+}
+
+void dt_optimizer_destroy(dt_optimizer* optimizer) { destroy<OptimizerObject>(optimizer); }
 
 }  // extern "C"

@@ -364,8 +364,7 @@ void Reducer::end_step() {
 
 Reducer::Part Reducer::result(int32_t index) const {
   const Slot& slot = slots_[static_cast<size_t>(index)];
-  const bool there = has_results_ && !begun_.load(std::memory_order_acquire);
-  return {slot.offset, slot.count, there ? slot.result : nullptr};
+  return {slot.offset, slot.count, has_results() ? slot.result : nullptr};
 }
 
 Reducer::Statistics Reducer::statistics() {

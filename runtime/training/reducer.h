@@ -107,6 +107,8 @@ class Reducer {
   Status finish(cuda::Stream stream = nullptr);
   /// Whether any rank had a gradient for it in the last step.
   Result<bool> used(int32_t index) const;
+  /// Whether ranks tell each other what they used.
+  bool has_users() const { return options_.find_unused; }
   /// Between steps: scales the last step's results so that their norm over all parameters is at
   /// most `max_norm`, and writes the norm of before to `norm`, on GPUs one of the GPU; may be null.
   /// Not finite: nothing is scaled.
@@ -133,6 +135,7 @@ class Reducer {
     void* data = nullptr;
   };
   Part result(int32_t index) const;
+  bool has_results() const { return has_results_ && !begun_.load(std::memory_order_acquire); }
   const std::vector<Param>& params() const { return params_; }
   size_t bucket_count() const { return buckets_.size(); }
   /// Where the plan in use puts parameters.

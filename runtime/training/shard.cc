@@ -34,6 +34,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
 }
 
 Status Shard::allocate() {
+  set_counts_.resize(params().size());
   int64_t total = 0;
   std::vector<int64_t> starts;
   for (size_t b = 0; b < reducer_->bucket_count(); ++b) {
@@ -81,6 +82,7 @@ Status Shard::set(int32_t index, const void* values) {
   const Param& param_of = params()[static_cast<size_t>(index)];
   const auto bytes = static_cast<size_t>(param_of.count * dtype_bytes(param_of.dtype));
   if (bytes != 0) std::memcpy(param(index), values, bytes);
+  ++set_counts_[static_cast<size_t>(index)];
   return {};
 }
 

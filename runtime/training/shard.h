@@ -51,6 +51,8 @@ class Shard {
   Result<Piece> piece(int32_t index);
   /// Copies a whole parameter in; waits likewise.
   Status set(int32_t index, const void* values);
+  /// How often set() changed it.
+  int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
   /// Begins to send this rank's pieces to all and to receive those of others.
   Status updated();
   /// Waits until the unit's parameters are whole.
@@ -71,8 +73,9 @@ class Shard {
   const std::shared_ptr<comm::Communicator> comm_;
   const Options options_;
   std::shared_ptr<Reducer> reducer_;
-  void* memory_ = nullptr;       // of all parameters, from the communicator
-  std::vector<Bucket> buckets_;  // as the reducer's
+  void* memory_ = nullptr;           // of all parameters, from the communicator
+  std::vector<Bucket> buckets_;      // as the reducer's
+  std::vector<int64_t> set_counts_;  // by parameter
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did
 };

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "c_api_test.h"
@@ -112,4 +113,103 @@ void test_shard(const fixture* f) {
   OK(dt_reducer_ready(reducer, 1, NULL, NULL));
   OK(dt_reducer_finish(reducer, NULL));
   dt_reducer_destroy(reducer);
+}
+
+static void check_adamw_options(const fixture* f, dt_shard* shard) {
+  static const double bad_shares[] = {-0.1, 1, (double)NAN};
+  static const double bad_amounts[] = {-1, (double)INFINITY, (double)NAN};
+  dt_optimizer* untouched = f->open[OPTIMIZER];
+  dt_adamw_options options;
+  dt_adamw_options_init(&options);
+  REFUSES("out_optimizer", dt_optimizer_adamw(shard, &options, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_optimizer_adamw(h, &options, &untouched));
+  for (int32_t i = 0; i < COUNT_OF(bad_shares); ++i) {
+    dt_adamw_options_init(&options);
+    options.beta1 = bad_shares[i];
+    REFUSES("options->beta1", dt_optimizer_adamw(shard, &options, &untouched));
+    dt_adamw_options_init(&options);
+    options.beta2 = bad_shares[i];
+    REFUSES("options->beta2", dt_optimizer_adamw(shard, &options, &untouched));
+    dt_adamw_options_init(&options);
+    options.epsilon = bad_amounts[i];
+    REFUSES("options->epsilon", dt_optimizer_adamw(shard, &options, &untouched));
+    dt_adamw_options_init(&options);
+    options.weight_decay = bad_amounts[i];
+    REFUSES("options->weight_decay", dt_optimizer_adamw(shard, &options, &untouched));
+    const double decays[] = {0, bad_amounts[i]};
+    dt_adamw_options_init(&options);
+    options.weight_decays = decays;
+    REFUSES("options->weight_decays[1]", dt_optimizer_adamw(shard, &options, &untouched));
+  }
+  dt_adamw_options_init(&options);
+  options.reserved = 1;
+  REFUSES("options->reserved", dt_optimizer_adamw(shard, &options, &untouched));
+  options.struct_size = 0;
+  REFUSES("dt_adamw_options_init", dt_optimizer_adamw(shard, &options, &untouched));
+  EXPECT(untouched == f->open[OPTIMIZER]);
+}
+
+static void check_sgd_options(const fixture* f, dt_shard* shard) {
+  dt_optimizer* untouched = f->open[OPTIMIZER];
+  dt_sgd_options options;
+  dt_sgd_options_init(&options);
+  REFUSES("out_optimizer", dt_optimizer_sgd(shard, &options, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_optimizer_sgd(h, &options, &untouched));
+  options.momentum = -1;
+  REFUSES("options->momentum", dt_optimizer_sgd(shard, &options, &untouched));
+  dt_sgd_options_init(&options);
+  options.dampening = (double)NAN;
+  REFUSES("options->dampening", dt_optimizer_sgd(shard, &options, &untouched));
+  dt_sgd_options_init(&options);
+  options.nesterov = 2;
+  REFUSES("options->nesterov", dt_optimizer_sgd(shard, &options, &untouched));
+  options.nesterov = 1; /* without a momentum */
+  REFUSES("options->nesterov", dt_optimizer_sgd(shard, &options, &untouched));
+  dt_sgd_options_init(&options);
+  options.weight_decay = -1;
+  REFUSES("options->weight_decay", dt_optimizer_sgd(shard, &options, &untouched));
+  options.struct_size = 0;
+  REFUSES("dt_sgd_options_init", dt_optimizer_sgd(shard, &options, &untouched));
+  EXPECT(untouched == f->open[OPTIMIZER]);
+}
+
+void test_optimizer(const fixture* f) {
+  const dt_param params[] = {{2, "weight", DT_F32, 0}, {1, NULL, DT_F64, 0}};
+  dt_shard* shard = NULL;
+  dt_reducer* reducer = NULL;
+  OK(dt_shard_create(f->comm, params, 2, NULL, &shard));
+  OK(dt_shard_reducer(shard, &reducer));
+  check_adamw_options(f, shard);
+  check_sgd_options(f, shard);
+
+  const dt_param integer = {2, "count", DT_I32, 0};
+  dt_shard* integers = NULL;
+  dt_optimizer* optimizer = NULL;
+  OK(dt_shard_create(f->comm, &integer, 1, NULL, &integers));
+  FAILS(DT_ERR_UNSUPPORTED, dt_optimizer_sgd(integers, NULL, &optimizer));
+  EXPECT(strstr(dt_last_error(), "\"count\" is of i32") != NULL);
+  dt_shard_destroy(integers);
+
+  OK(dt_optimizer_sgd(shard, NULL, &optimizer));
+  REFUSES("rate", dt_optimizer_step(optimizer, (double)NAN));
+  REFUSES_HANDLES(f, OPTIMIZER, dt_optimizer, "optimizer", dt_optimizer_step(h, 1));
+  FAILS(DT_ERR_INVALID_STATE, dt_optimizer_step(optimizer, 1));
+  float single[] = {1, 2};
+  double wide = 3;
+  OK(dt_reducer_ready(reducer, 0, single, NULL));
+  OK(dt_reducer_ready(reducer, 1, &wide, NULL));
+  OK(dt_reducer_finish(reducer, NULL));
+  OK(dt_optimizer_step(optimizer, 0.5));
+  OK(dt_shard_gather(shard, 0));
+  void* pointer = NULL;
+  OK(dt_shard_param(shard, 0, &pointer));
+  EXPECT((int)(((float*)pointer)[1] * 2) == -2);
+  OK(dt_shard_param(shard, 1, &pointer));
+  EXPECT((int)(((double*)pointer)[0] * 2) == -3);
+
+  DESTROY_SURVIVES(f, OPTIMIZER, dt_optimizer, dt_optimizer_destroy);
+  dt_shard_destroy(shard);
+  dt_reducer_destroy(reducer);
+  dt_optimizer_destroy(optimizer);
+  dt_optimizer_destroy(optimizer);
 }

@@ -7,7 +7,18 @@
 
 #define COUNT_OF(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
-enum handle_kind { CONFIG, JOB, COMM, WORK, REDUCER, SHARD, SAMPLER, STORE_SERVER, KINDS };
+enum handle_kind {
+  CONFIG,
+  JOB,
+  COMM,
+  WORK,
+  REDUCER,
+  SHARD,
+  OPTIMIZER,
+  SAMPLER,
+  STORE_SERVER,
+  KINDS
+};
 
 typedef struct fixture {
   void* open[KINDS];   /* a usable handle of each kind */
@@ -79,6 +90,7 @@ void test_store(const fixture* f);
 void test_store_server(const fixture* f);
 void test_reducer(const fixture* f);
 void test_shard(const fixture* f);
+void test_optimizer(const fixture* f);
 void test_sampler(const fixture* f);
 void test_batch_norm(const fixture* f);
 

@@ -6,7 +6,6 @@
 // alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what each has
 // more than before, pages of several processes divided among them.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,21 +28,17 @@ int64_t memory_bytes() {
   throw std::runtime_error("/proc/self/smaps_rollup has no Pss");
 }
 
-/// AdamW on this rank's pieces, and the model that they belong to.
+/// A model in shards, and its AdamW.
 class Model {
  public:
   Model(const dt::Comm& comm, int32_t stage, int32_t matrices, int64_t count)
       : matrices_(matrices),
         count_(count),
         shard_(comm, params(), options(stage)),
-        reducer_(shard_.reducer()) {
+        reducer_(shard_.reducer()),
+        optimizer_(dt::Optimizer::adamw(shard_)) {
     const std::vector<float> first(static_cast<size_t>(count), 1.0F);
-    for (int32_t i = 0; i < matrices; ++i) {
-      shard_.set(i, first.data());
-      const auto owned = static_cast<size_t>(shard_.piece(i).count);
-      first_moment_.emplace_back(owned);
-      second_moment_.emplace_back(owned);
-    }
+    for (int32_t i = 0; i < matrices; ++i) shard_.set(i, first.data());
   }
 
   void step(const std::vector<float>& gradient) {
@@ -52,8 +47,7 @@ class Model {
       reducer_.ready(i);
     }
     reducer_.finish();
-    for (int32_t i = 0; i < matrices_; ++i) update(i);
-    shard_.updated();
+    optimizer_.step(1e-3);
     for (int32_t i = 0; i < matrices_; ++i) shard_.gather(i);
   }
 
@@ -79,26 +73,11 @@ class Model {
     return options;
   }
 
-  void update(int32_t index) {
-    constexpr float kFirst = 0.9F, kSecond = 0.999F, kRate = 1e-3F, kDecay = 0.01F, kNone = 1e-8F;
-    const dt_piece piece = shard_.piece(index);
-    auto* const values = static_cast<float*>(piece.param);
-    const auto* const gradient = static_cast<const float*>(piece.grad);
-    float* const first = first_moment_[static_cast<size_t>(index)].data();
-    float* const second = second_moment_[static_cast<size_t>(index)].data();
-    for (int64_t i = 0; i < piece.count; ++i) {
-      first[i] += (1 - kFirst) * (gradient[i] - first[i]);
-      second[i] += (1 - kSecond) * (gradient[i] * gradient[i] - second[i]);
-      values[i] -= kRate * (first[i] / (std::sqrt(second[i]) + kNone) + kDecay * values[i]);
-    }
-  }
-
   const int32_t matrices_;
   const int64_t count_;  // elements of a matrix
   dt::Shard shard_;
   dt::Reducer& reducer_;
-  std::vector<std::vector<float>> first_moment_;
-  std::vector<std::vector<float>> second_moment_;
+  dt::Optimizer optimizer_;
 };
 
 void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {

@@ -34,14 +34,14 @@ from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
 from ._hook import Bucket
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
-from ._shard import Piece, Shard, ShardOptions
+from ._shard import Optimizer, Piece, Shard, ShardOptions
 from ._raw import Buffer
 
 __all__ = [
     "AbortedError", "BatchGradientSums", "BatchMoments", "Bucket", "Buffer", "Combine", "Comm",
     "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
-    "Memory", "MismatchError", "NcclError", "OperationStatistics", "OutOfMemoryError",
+    "Memory", "MismatchError", "NcclError", "OperationStatistics", "Optimizer", "OutOfMemoryError",
     "Param", "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "ReduceOp", "Reducer",
     "ReducerOptions", "ReducerStatistics", "Sampler", "Shard", "ShardOptions", "Status", "Store",
     "StoreServer",

@@ -2,7 +2,8 @@
 """Parameters of which each rank updates its own pieces."""
 
 import dataclasses
-from typing import Any, List, NamedTuple, Optional, Sequence
+import struct
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _raw
 from ._errors import invalid, invalid_state
@@ -131,3 +132,61 @@ class Shard:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Optimizer:
+    """Updates this rank's pieces of a shard, and keeps the state for these alone: AdamW or SGD, as PyTorch's.
+
+    Of F16 and BF16 parameters the state has their values in f32, which are what is updated.
+    """
+
+    def __init__(self, shard: Shard, number: int) -> None:
+        self._shard = shard
+        self._owner: Optional[Handle] = Handle(number, _raw.optimizer_destroy)
+
+    @classmethod
+    def adamw(cls, shard: Shard, *, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+              weight_decay: Union[float, Sequence[float]] = 0.01) -> "Optimizer":
+        """AdamW. weight_decay: of all parameters, or of each."""
+        decay = _each(shard, weight_decay)
+        return cls(shard, _raw.optimizer_adamw(shard._open().number, pack(
+            [*map(_bits, (betas[0], betas[1], eps, 0.0)), *map(_bits, decay)])))
+
+    @classmethod
+    def sgd(cls, shard: Shard, *, momentum: float = 0, dampening: float = 0, nesterov: bool = False,
+            weight_decay: Union[float, Sequence[float]] = 0) -> "Optimizer":
+        """SGD. weight_decay: of all parameters, or of each."""
+        decay = _each(shard, weight_decay)
+        return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
+            [*map(_bits, (momentum, dampening, 0.0)), bool(nesterov), *map(_bits, decay)])))
+
+    def step(self, rate: float) -> None:
+        """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. What
+        no rank had a gradient for stays as it is. Collective."""
+        with self._shard.reducer._lock:
+            if self._owner is None:
+                raise invalid_state("Optimizer: it is closed")
+            _raw.optimizer_step(self._owner.number, float(rate))
+
+    def close(self) -> None:
+        """Drops it with its state."""
+        self._owner = None
+
+    def __enter__(self) -> "Optimizer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def _each(shard: Shard, weight_decay: Union[float, Sequence[float]]) -> List[float]:
+    count = len(shard._params)
+    if isinstance(weight_decay, (int, float)):
+        return [float(weight_decay)] * count
+    if len(weight_decay) != count:
+        raise invalid(f"Optimizer: {len(weight_decay)} weight decays for {count} parameters; give one each")
+    return [float(each) for each in weight_decay]

@@ -43,4 +43,20 @@ double squared_norm_avx512(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_portable(dtype, data, count);
 }
 
+void adamw_avx2(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {
+  adamw_portable(dtype, step, arrays);
+}
+
+void sgd_avx2(Dtype dtype, const SgdStep& step, const SgdArrays& arrays) {
+  sgd_portable(dtype, step, arrays);
+}
+
+void adamw_avx512(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {
+  adamw_portable(dtype, step, arrays);
+}
+
+void sgd_avx512(Dtype dtype, const SgdStep& step, const SgdArrays& arrays) {
+  sgd_portable(dtype, step, arrays);
+}
+
 }  // namespace dt::kernels

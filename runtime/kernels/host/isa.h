@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "kernels/host/optimize.h"
 #include "kernels/host/reduce.h"
 
 namespace dt::kernels {
@@ -44,6 +45,17 @@ void cast_avx512(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, i
 double squared_norm_portable(Dtype dtype, const void* data, int64_t count);
 double squared_norm_avx2(Dtype dtype, const void* data, int64_t count);
 double squared_norm_avx512(Dtype dtype, const void* data, int64_t count);
+
+using AdamWFunction = void (*)(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays);
+using SgdFunction = void (*)(Dtype dtype, const SgdStep& step, const SgdArrays& arrays);
+
+void adamw_portable(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays);
+void adamw_avx2(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays);
+void adamw_avx512(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays);
+
+void sgd_portable(Dtype dtype, const SgdStep& step, const SgdArrays& arrays);
+void sgd_avx2(Dtype dtype, const SgdStep& step, const SgdArrays& arrays);
+void sgd_avx512(Dtype dtype, const SgdStep& step, const SgdArrays& arrays);
 
 /// Whether this build has the file, and both processor and operating system can run it.
 bool can_run_avx2();

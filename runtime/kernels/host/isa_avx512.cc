@@ -2,6 +2,7 @@
 #define DT_VECTOR_BYTES 64
 #define DT_HARDWARE_F16 1
 #include "kernels/host/cast_impl.h"
+#include "kernels/host/optimize_impl.h"
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {
@@ -22,6 +23,14 @@ void cast_avx512(Dtype from_dtype, const void* from, Dtype to_dtype, void* to, i
 
 double squared_norm_avx512(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_here(dtype, data, count);
+}
+
+void adamw_avx512(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {
+  adamw_here(dtype, step, arrays);
+}
+
+void sgd_avx512(Dtype dtype, const SgdStep& step, const SgdArrays& arrays) {
+  sgd_here(dtype, step, arrays);
 }
 
 }  // namespace dt::kernels

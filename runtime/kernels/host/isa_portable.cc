@@ -6,6 +6,7 @@
 #define DT_HARDWARE_F16 0
 #endif
 #include "kernels/host/cast_impl.h"
+#include "kernels/host/optimize_impl.h"
 #include "kernels/host/reduce_impl.h"
 
 namespace dt::kernels {
@@ -26,6 +27,14 @@ void cast_portable(Dtype from_dtype, const void* from, Dtype to_dtype, void* to,
 
 double squared_norm_portable(Dtype dtype, const void* data, int64_t count) {
   return squared_norm_here(dtype, data, count);
+}
+
+void adamw_portable(Dtype dtype, const AdamWStep& step, const AdamWArrays& arrays) {
+  adamw_here(dtype, step, arrays);
+}
+
+void sgd_portable(Dtype dtype, const SgdStep& step, const SgdArrays& arrays) {
+  sgd_here(dtype, step, arrays);
 }
 
 }  // namespace dt::kernels

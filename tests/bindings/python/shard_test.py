@@ -15,6 +15,10 @@ PARAMS = [dt.Param(300, name="embedding"), dt.Param(7), dt.Param(0), dt.Param(13
 UNITS = [0, 0, 1, 1]
 
 
+DECAYS = [0.1, 0.0, 0.5, 0.2]
+RATE = 0.01
+
+
 def draw(*numbers):
     return ((hash(numbers) & 0xFFFF) - 0x8000) / 1000
 
@@ -51,6 +55,44 @@ def train(comm, options, steps=3):
         return b"".join(bytes(shard.param(p)) for p in range(len(PARAMS))), norms, updated
 
 
+def optimize(comm, make, stage, steps=3):
+    """All parameters after some steps of an optimizer, whose gradients are the same on all ranks."""
+    shard = dt.Shard(comm, PARAMS, dt.ShardOptions(stage, units=UNITS))
+    with make(shard) as optimizer:
+        for p, param in enumerate(PARAMS):
+            shard.set(p, array.array("f", [draw(p, i) for i in range(param.count)]))
+        for step in range(1, steps + 1):
+            for p, param in enumerate(PARAMS):
+                shard.reducer.ready(p, array.array("f", [draw(p, i, step) for i in range(param.count)]))
+            shard.reducer.finish()
+            optimizer.step(RATE)
+            for unit in set(UNITS):
+                shard.gather(unit)
+    values = [memoryview(shard.param(p)).tolist() for p in range(len(PARAMS))]
+    shard.close()
+    return values
+
+
+def adamw_by_hand(p, i, steps=3):
+    value, first, second = draw(p, i), 0.0, 0.0
+    for step in range(1, steps + 1):
+        gradient = draw(p, i, step)
+        value *= 1 - RATE * DECAYS[p]
+        first += 0.2 * (gradient - first)
+        second += 0.1 * (gradient * gradient - second)
+        value -= RATE * first / (1 - 0.8 ** step) / ((second / (1 - 0.9 ** step)) ** 0.5 + 1e-6)
+    return value
+
+
+def sgd_by_hand(p, i, steps=3):
+    value, momentum = draw(p, i), 0.0
+    for step in range(1, steps + 1):
+        gradient = draw(p, i, step) + 0.3 * value
+        momentum = 0.9 * momentum + gradient
+        value -= RATE * (gradient + 0.9 * momentum)
+    return value
+
+
 class Shards(unittest.TestCase):
     def test_stages_and_bucket_sizes_end_with_the_same_bits(self):
         elements = sum(param.count for param in PARAMS)
@@ -70,6 +112,50 @@ class Shards(unittest.TestCase):
                 for granules, cap in {key[2:] for key in results}:
                     self.assertEqual(sum(results[rank, stage, granules, cap][2] for rank in range(world)),
                                      3 * elements * times)
+
+    def test_optimizers_compute_as_pytorch_does_in_every_stage(self):
+        for make, by_hand in (
+                (lambda shard: dt.Optimizer.adamw(shard, betas=(0.8, 0.9), eps=1e-6, weight_decay=DECAYS),
+                 adamw_by_hand),
+                (lambda shard: dt.Optimizer.sgd(shard, momentum=0.9, nesterov=True, weight_decay=0.3),
+                 sgd_by_hand)):
+            results = []
+            for world in (1, 2):
+                run_ranks(world, lambda _, comm: results.extend(
+                    optimize(comm, make, stage) for stage in (0, 1)))
+            self.assertEqual(len(results), 6)
+            for p, param in enumerate(PARAMS):
+                for i in range(param.count):
+                    self.assertAlmostEqual(results[0][p][i], by_hand(p, i), delta=2e-5)
+            for result in results[1:]:
+                self.assertEqual(result, results[0])
+
+    def test_optimizer_refusals(self):
+        def body(_, comm):
+            shard = dt.Shard(comm, [dt.Param(1)] * 2)
+            for make, text in (
+                    (lambda: dt.Optimizer.adamw(shard, betas=(1, 0.9)), "beta1 is 1; it must be in"),
+                    (lambda: dt.Optimizer.adamw(shard, eps=-1), "epsilon is -1"),
+                    (lambda: dt.Optimizer.adamw(shard, weight_decay=[0, -1]), r"weight_decays\[1\] is -1"),
+                    (lambda: dt.Optimizer.adamw(shard, weight_decay=[0]), "1 weight decays for 2 parameters"),
+                    (lambda: dt.Optimizer.sgd(shard, momentum=-1), "momentum is -1"),
+                    (lambda: dt.Optimizer.sgd(shard, nesterov=True), "nesterov is 1; it goes with a momentum")):
+                with self.assertRaisesRegex(dt.InvalidArgumentError, text):
+                    make()
+            optimizer = dt.Optimizer.sgd(shard)
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "rate is nan; it must be finite"):
+                optimizer.step(float("nan"))
+            with self.assertRaisesRegex(dt.InvalidStateError, "there are no gradients"):
+                optimizer.step(1)
+            shard.close()
+            optimizer.close()
+            optimizer.close()
+            with self.assertRaisesRegex(dt.InvalidStateError, "Optimizer: it is closed"):
+                optimizer.step(1)
+            with self.assertRaisesRegex(dt.InvalidStateError, "Shard: it is closed"):
+                dt.Optimizer.sgd(shard)
+
+        run_ranks(1, body)
 
     def test_memory_outlives_the_shard(self):
         def body(_, comm):

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/cast.h"
+#include "kernels/host/optimize.h"
+
+namespace dt::training {
+namespace {
+
+constexpr int64_t kWidened = 4096;  // elements of 16 bits that are widened at a time
+
+Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+
+}  // namespace
+
+Result<std::unique_ptr<Optimizer>> Optimizer::create(std::shared_ptr<Shard> shard,
+                                                     Options options) {
+  const auto& params = shard->params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (is_floating(params[i].dtype)) continue;
+    return Status(Code::kUnsupported,
+                  format("dt_optimizer: parameter #%zu \"%s\" is of %s; an optimizer updates "
+                         "floating-point numbers, so leave it out of the shard",
+                         i, params[i].name.c_str(), dtype_name(params[i].dtype)));
+  }
+  options.weight_decay.resize(params.size());
+  return std::unique_ptr<Optimizer>(new Optimizer(std::move(shard), std::move(options)));
+}
+
+Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
+    : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {
+  const auto* sgd = std::get_if<Sgd>(&options_.kind);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Dtype dtype = shard_->params()[i].dtype;
+    const int64_t count = shard_->reducer()->result(static_cast<int32_t>(i)).count;
+    const auto bytes = static_cast<size_t>(count * dtype_bytes(wide(dtype)));
+    if (sgd == nullptr || sgd->momentum != 0) states_[i].first.resize(bytes);
+    if (sgd == nullptr) states_[i].second.resize(bytes);
+    if (dtype != wide(dtype)) states_[i].master.resize(bytes);
+  }
+}
+
+Status Optimizer::step(double rate) {
+  Reducer& reducer = *shard_->reducer();
+  if (!reducer.has_results()) {
+    return Status(Code::kInvalidState,
+                  "dt_optimizer_step on comm \"" + shard_->comm()->name() +
+                      "\": there are no gradients; call it between dt_reducer_finish and the "
+                      "next step's first dt_reducer_ready");
+  }
+  for (int32_t i = 0; i < reducer.param_count(); ++i) {
+    if (reducer.has_users() && !reducer.used(i).value()) continue;
+    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i));
+    if (piece.count > 0) update(i, piece, rate);
+  }
+  ++steps_;
+  return shard_->updated();
+}
+
+void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
+  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  State& state = states_[static_cast<size_t>(index)];
+  ++state.steps;
+  if (dtype == wide(dtype)) {
+    update_wide(index, state, dtype, piece.param, piece.grad, 0, piece.count, rate);
+    return;
+  }
+  auto* const master = reinterpret_cast<float*>(state.master.data());
+  if (state.set_count != shard_->set_count(index)) {
+    kernels::cast(dtype, piece.param, Dtype::kF32, master, piece.count);
+    state.set_count = shard_->set_count(index);
+  }
+  float gradient[kWidened];
+  for (int64_t i = 0; i < piece.count; i += kWidened) {
+    const int64_t here = std::min(kWidened, piece.count - i);
+    const int64_t skipped = i * dtype_bytes(dtype);
+    kernels::cast(dtype, static_cast<const char*>(piece.grad) + skipped, Dtype::kF32, gradient,
+                  here);
+    update_wide(index, state, Dtype::kF32, master + i, gradient, i, here, rate);
+    kernels::cast(Dtype::kF32, master + i, dtype, static_cast<char*>(piece.param) + skipped, here);
+  }
+}
+
+/// Elements `begin` and on of the piece; `param` and `gradient` point at these.
+void Optimizer::update_wide(int32_t index, State& state, Dtype dtype, void* param,
+                            const void* gradient, int64_t begin, int64_t count, double rate) {
+  const double decay = options_.weight_decay[static_cast<size_t>(index)];
+  const int64_t skipped = begin * dtype_bytes(dtype);
+  const auto times = static_cast<double>(state.steps);
+  if (const auto* adamw = std::get_if<AdamW>(&options_.kind)) {
+    kernels::AdamWStep step;
+    step.first_share = 1 - adamw->beta1;
+    step.second_kept = adamw->beta2;
+    step.second_share = 1 - adamw->beta2;
+    step.kept = 1 - rate * decay;
+    step.rate = rate / (1 - std::pow(adamw->beta1, times));
+    step.unbias = 1 / std::sqrt(1 - std::pow(adamw->beta2, times));
+    step.epsilon = adamw->epsilon;
+    kernels::adamw(
+        dtype, step,
+        {param, gradient, state.first.data() + skipped, state.second.data() + skipped, count});
+    return;
+  }
+  const Sgd& sgd = std::get<Sgd>(options_.kind);
+  kernels::SgdStep step;
+  step.decay = decay;
+  step.momentum_kept = sgd.momentum;
+  step.share = state.steps == 1 ? 1 : 1 - sgd.dampening;  // PyTorch begins with the gradient
+  step.rate = rate;
+  step.nesterov = sgd.nesterov;
+  void* const momentum = state.first.empty() ? nullptr : state.first.data() + skipped;
+  kernels::sgd(dtype, step, {param, gradient, momentum, count});
+}
+
+}  // namespace dt::training

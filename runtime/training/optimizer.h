@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "training/shard.h"
+
+namespace dt::training {
+
+struct AdamW {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+struct Sgd {
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+};
+
+/// AdamW or SGD with momentum on the pieces of a shard, which alone its state is for. Of f16 and
+/// bf16 parameters the state includes their values in f32, which are what is updated. Both compute
+/// as PyTorch's do, elements by themselves, so that results do not depend on how parameters are
+/// cut.
+///
+/// Threads: those of the shard.
+class Optimizer {
+ public:
+  struct Options {
+    std::variant<AdamW, Sgd> kind;
+    /// Of each parameter; AdamW's is decoupled. Empty: none.
+    std::vector<double> weight_decay;
+  };
+
+  /// UNSUPPORTED for parameters that are no floating-point numbers.
+  static Result<std::unique_ptr<Optimizer>> create(std::shared_ptr<Shard> shard, Options options);
+
+  /// Behind the reducer's finish(): updates this rank's pieces, then Shard::updated(). What no rank
+  /// had a gradient for stays as it is.
+  Status step(double rate);
+  int64_t steps() const { return steps_; }
+
+ private:
+  /// Of a piece: `count` elements in each that is not empty, of f64 for f64 parameters, else f32.
+  struct State {
+    std::vector<char> first;   ///< moment, or the momentum
+    std::vector<char> second;  ///< moment
+    std::vector<char> master;  ///< of f16 and bf16
+    int64_t steps = 0;         ///< that this parameter took part in
+    int64_t set_count = -1;    ///< Shard::set_count() that `master` follows
+  };
+
+  Optimizer(std::shared_ptr<Shard> shard, Options options);
+  void update(int32_t index, const Shard::Piece& piece, double rate);
+  void update_wide(int32_t index, State& state, Dtype dtype, void* param, const void* gradient,
+                   int64_t begin, int64_t count, double rate);
+
+  const std::shared_ptr<Shard> shard_;
+  const Options options_;
+  std::vector<State> states_;  ///< by parameter
+  int64_t steps_ = 0;
+};
+
+}  // namespace dt::training

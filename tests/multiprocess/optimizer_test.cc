@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW and SGD over shards, beside a loop over whole parameters in f64.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+using Bits = std::vector<uint32_t>;
+
+constexpr int kSteps = 5;
+constexpr double kRate = 0.01;
+
+/// Elements in [-0.5, 0.5) that bf16 has.
+float draw(int step, int32_t param, int64_t i) {
+  uint64_t x = static_cast<uint64_t>(step + 1) << 40 | static_cast<uint64_t>(param) << 20 |
+               static_cast<uint64_t>(i);
+  x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<float>(x >> 57) / 128.0F - 0.5F;
+}
+
+std::vector<char> array_of(dt_dtype dtype, int step, int32_t param, int64_t count) {
+  std::vector<char> bytes(static_cast<size_t>(count * dt_dtype_bytes(dtype)));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = draw(step, param, i);
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const auto half = static_cast<uint16_t>(bits >> 16);
+    const auto wide = static_cast<double>(value);
+    char* const to = bytes.data() + i * dt_dtype_bytes(dtype);
+    if (dtype == DT_BF16) std::memcpy(to, &half, sizeof half);
+    if (dtype == DT_F32) std::memcpy(to, &value, sizeof value);
+    if (dtype == DT_F64) std::memcpy(to, &wide, sizeof wide);
+  }
+  return bytes;
+}
+
+double element(dt_dtype dtype, const void* data, int64_t i) {
+  if (dtype == DT_F64) return static_cast<const double*>(data)[i];
+  if (dtype == DT_F32) return static_cast<double>(static_cast<const float*>(data)[i]);
+  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[i]} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return static_cast<double>(value);
+}
+
+const std::vector<dt_param> kParams = {{700, "embedding", DT_F32, 0},
+                                       {9, nullptr, DT_F64, 0},
+                                       {0, nullptr, DT_F32, 0},
+                                       {300, "projection", DT_BF16, 0},
+                                       {5'000, "large", DT_BF16, 0}};
+constexpr double kDecays[] = {0.1, 0, 0, 0.05, 0.1};
+
+/// How parameters are updated.
+struct Way {
+  bool adamw = true;
+  double momentum = 0;
+  double dampening = 0;
+  int32_t nesterov = 0;
+};
+constexpr Way kWays[] = {
+    {true, 0, 0, 0}, {false, 0, 0, 0}, {false, 0.9, 0.3, 0}, {false, 0.9, 0, 1}};
+
+dt_status make(dt_shard* shard, const Way& way, dt_optimizer** out) {
+  if (way.adamw) {
+    dt_adamw_options options;
+    dt_adamw_options_init(&options);
+    options.weight_decays = kDecays;
+    return dt_optimizer_adamw(shard, &options, out);
+  }
+  dt_sgd_options options;
+  dt_sgd_options_init(&options);
+  options.momentum = way.momentum;
+  options.dampening = way.dampening;
+  options.nesterov = way.nesterov;
+  options.weight_decays = kDecays;
+  return dt_optimizer_sgd(shard, &options, out);
+}
+
+/// PyTorch's formulas, of one element whose gradients are those of draw().
+double by_hand(const Way& way, int32_t param, int64_t i) {
+  auto value = static_cast<double>(draw(0, param, i));
+  double first = 0;
+  double second = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    auto gradient = static_cast<double>(draw(step, param, i));
+    const double decay = kDecays[param];
+    if (way.adamw) {
+      value -= kRate * decay * value;
+      first = 0.9 * first + 0.1 * gradient;
+      second = 0.999 * second + 0.001 * gradient * gradient;
+      const double unbiased = first / (1 - std::pow(0.9, step));
+      value -= kRate * unbiased / (std::sqrt(second / (1 - std::pow(0.999, step))) + 1e-8);
+      continue;
+    }
+    gradient += decay * value;
+    if (way.momentum != 0) {
+      first = step == 1 ? gradient : way.momentum * first + (1 - way.dampening) * gradient;
+      gradient = way.nesterov != 0 ? gradient + way.momentum * first : first;
+    }
+    value -= kRate * gradient;
+  }
+  return value;
+}
+
+/// The bits of all parameters after some steps, the same on all ranks.
+dt_status train(const Rank& rank, const Way& way, int32_t stage, int64_t bucket_bytes,
+                Bits* result) {
+  const auto count = static_cast<int32_t>(kParams.size());
+  dt_reducer_options gradients;
+  dt_reducer_options_init(&gradients);
+  gradients.bucket_cap_bytes = bucket_bytes;
+  dt_shard_options options;
+  dt_shard_options_init(&options);
+  options.stage = stage;
+  options.reducer = &gradients;
+  dt_shard* shard = nullptr;
+  dt_reducer* reducer = nullptr;
+  dt_optimizer* optimizer = nullptr;
+  RANK_TRY(dt_shard_create(rank.world, kParams.data(), count, &options, &shard));
+  RANK_TRY(dt_shard_reducer(shard, &reducer));
+  RANK_TRY(make(shard, way, &optimizer));
+  for (int32_t p = 0; p < count; ++p) {
+    const dt_param& param = kParams[static_cast<size_t>(p)];
+    RANK_TRY(dt_shard_set(shard, p, array_of(param.dtype, 0, p, param.count).data()));
+  }
+  for (int step = 1; step <= kSteps; ++step) {
+    RANK_TRY(dt_shard_gather(shard, 0));
+    std::vector<std::vector<char>> arrays(kParams.size());
+    for (int32_t p = count; p-- > 0;) {
+      const dt_param& param = kParams[static_cast<size_t>(p)];
+      auto& array = arrays[static_cast<size_t>(p)];
+      array = array_of(param.dtype, step, p, param.count);
+      RANK_TRY(dt_reducer_ready(reducer, p, array.data(), nullptr));
+    }
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    RANK_TRY(dt_optimizer_step(optimizer, kRate));
+  }
+  RANK_TRY(dt_shard_gather(shard, 0));
+  for (int32_t p = 0; p < count; ++p) {
+    const dt_param& param = kParams[static_cast<size_t>(p)];
+    void* values = nullptr;
+    RANK_TRY(dt_shard_param(shard, p, &values));
+    for (int64_t i = 0; i < param.count; ++i) {
+      const double found = element(param.dtype, values, i);
+      const double wanted = by_hand(way, p, i);
+      const double error = param.dtype == DT_BF16 ? 0.005 : param.dtype == DT_F32 ? 2e-6 : 1e-12;
+      if (std::abs(found - wanted) > error * std::max(1.0, std::abs(wanted))) {
+        fprintf(stderr, "#%d: element %lld is %.9g, not %.9g\n", p, static_cast<long long>(i),
+                found, wanted);
+        return DT_ERR_INTERNAL;
+      }
+      const auto single = static_cast<float>(found);
+      result->push_back(0);
+      std::memcpy(&result->back(), &single, sizeof single);
+    }
+  }
+  dt_reducer_destroy(reducer);
+  dt_shard_destroy(shard);  // the optimizer holds what it needs
+  dt_optimizer_destroy(optimizer);
+  return DT_OK;
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: PyTorch's formulas, and the same bits in every stage and cut") {
+  for (const Way& way : kWays) {
+    Bits wanted;
+    for (const int world_size : {1, 2, 4}) {
+      for (const int32_t stage : {0, 1}) {
+        for (const int64_t bucket_bytes : {1, 3'000, 1 << 20}) {
+          CAPTURE(world_size);
+          CAPTURE(stage);
+          CAPTURE(bucket_bytes);
+          std::vector<Bits> results(static_cast<size_t>(world_size));
+          require_all_ok(run_ranks(world_size, [&](const Rank& rank) {
+            return train(rank, way, stage, bucket_bytes, &results[static_cast<size_t>(rank.rank)]);
+          }));
+          if (wanted.empty()) wanted = results[0];
+          for (const Bits& each : results) CHECK(each == wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("optimizer: steps smaller than a bf16 can show add up in its f32 value") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const dt_param param = {64, "weight", DT_BF16, 0};
+    dt_shard* shard = nullptr;
+    dt_reducer* reducer = nullptr;
+    dt_optimizer* optimizer = nullptr;
+    RANK_TRY(dt_shard_create(rank.world, &param, 1, nullptr, &shard));
+    RANK_TRY(dt_shard_reducer(shard, &reducer));
+    RANK_TRY(dt_optimizer_sgd(shard, nullptr, &optimizer));
+    const std::vector<uint16_t> ones(64, 0x3f80);
+    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
+    std::vector<uint16_t> gradient(64, 0x3f80);
+    for (int step = 0; step < 100; ++step) {
+      RANK_TRY(dt_reducer_ready(reducer, 0, gradient.data(), nullptr));
+      RANK_TRY(dt_reducer_finish(reducer, nullptr));
+      RANK_TRY(dt_optimizer_step(optimizer, 1.0 / 1024));  // a bf16 below 1 has steps of 1/256
+    }
+    RANK_TRY(dt_shard_gather(shard, 0));
+    void* values = nullptr;
+    RANK_TRY(dt_shard_param(shard, 0, &values));
+    const double found = element(DT_BF16, values, 63);
+    // A parameter that is set anew takes its f32 value along.
+    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
+    RANK_TRY(dt_reducer_ready(reducer, 0, gradient.data(), nullptr));
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    RANK_TRY(dt_optimizer_step(optimizer, 0.5));
+    RANK_TRY(dt_shard_gather(shard, 0));
+    const double again = element(DT_BF16, values, 0);
+    dt_optimizer_destroy(optimizer);
+    dt_reducer_destroy(reducer);
+    dt_shard_destroy(shard);
+    return std::abs(found - (1 - 100.0 / 1024)) < 0.004 && again == 0.5 ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("optimizer: what no rank used stays, and without gradients there is no step") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    const dt_param params[] = {{8, "used", DT_F32, 0}, {8, "unused", DT_F32, 0}};
+    dt_reducer_options gradients;
+    dt_reducer_options_init(&gradients);
+    gradients.find_unused = 1;
+    dt_shard_options options;
+    dt_shard_options_init(&options);
+    options.reducer = &gradients;
+    dt_shard* shard = nullptr;
+    dt_reducer* reducer = nullptr;
+    dt_optimizer* optimizer = nullptr;
+    RANK_TRY(dt_shard_create(rank.world, params, 2, &options, &shard));
+    RANK_TRY(dt_shard_reducer(shard, &reducer));
+    RANK_TRY(dt_optimizer_adamw(shard, nullptr, &optimizer));
+    const std::vector<float> ones(8, 1);
+    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
+    RANK_TRY(dt_shard_set(shard, 1, ones.data()));
+    if (dt_optimizer_step(optimizer, 0.1) != DT_ERR_INVALID_STATE ||
+        !contains(dt_last_error(), "dt_optimizer_step on comm \"world\": there are no gradients")) {
+      return DT_ERR_INTERNAL;
+    }
+    RANK_TRY(dt_reducer_ready(reducer, 0, const_cast<float*>(ones.data()), nullptr));
+    RANK_TRY(dt_reducer_finish(reducer, nullptr));
+    RANK_TRY(dt_optimizer_step(optimizer, 0.1));
+    RANK_TRY(dt_shard_gather(shard, 0));
+    void* used = nullptr;
+    void* unused = nullptr;
+    RANK_TRY(dt_shard_param(shard, 0, &used));
+    RANK_TRY(dt_shard_param(shard, 1, &unused));
+    const bool right = static_cast<float*>(used)[0] < 1 && static_cast<float*>(unused)[7] == 1;
+    dt_optimizer_destroy(optimizer);
+    dt_reducer_destroy(reducer);
+    dt_shard_destroy(shard);
+    return right ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
