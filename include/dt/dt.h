@@ -1619,8 +1619,11 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  * @param reducer     the handle.
  * @param index       of the parameter.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
- *                    that it changed, or the reducer is destroyed.
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ *                    that it changed, or the reducer is destroyed. Of a shard with stage 2: valid
+ *                    until dt_reducer_ready() of it, with undefined values, so call this in each
+ *                    step; it may wait for an earlier bucket's reduction.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; with stage 2 DT_ERR_INVALID_STATE after dt_reducer_ready()
+ *         of it in this step, DT_ERR_OUT_OF_MEMORY.
  * @thread the one that calls dt_reducer_finish()
  * @since ABI 0
  */
@@ -1943,8 +1946,9 @@ typedef struct dt_shard_options {
   uint32_t struct_size;              /**< set by the *_init() function */
   int32_t stage;                     /**< 1, the default: each rank updates its own pieces, and
                                           keeps what an optimizer knows of those alone; 0: every
-                                          rank updates all parameters, and ends with the same bits
-                                          on one host */
+                                          rank updates all parameters; 2: as 1, and gradients have
+                                          memory until they are reduced only, but for a rank's
+                                          pieces. All end with the same bits on one host */
   const dt_reducer_options* reducer; /**< of the gradients; the plan stays as it is, and its first
                                           bucket is like the others. Borrowed during the call, like
                                           the next two; NULL: defaults */
@@ -1982,7 +1986,7 @@ static inline void dt_piece_init(dt_piece* piece) {
 
 /**
  * Lays the parameters out, cuts them into a piece for each rank, and checks on all ranks that the
- * model is the same: ZeRO's stage 1 (Rajbhandari et al. 2020).
+ * model is the same: stages 1 and 2 of ZeRO (Rajbhandari et al. 2020).
  *
  * Collective over `comm`, which is over host memory. Parameters lie in dt's memory and start as
  * zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a rank the gradients
@@ -1991,6 +1995,11 @@ static inline void dt_piece_init(dt_piece* piece) {
  * are sent in this one. Buckets hold parameters of one unit and dtype; each is cut into equal
  * parts, or, where a parameter has a granule, at the granules nearest to them, which costs a
  * reduction for each rank instead of one.
+ *
+ * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
+ * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
+ * first of them. While the reducer accumulates, and with a hook, buckets keep their memory until
+ * dt_reducer_finish().
  * @param comm      the communicator.
  * @param params    [count] parameters, borrowed during the call. dt_param.dtype is that of the
  *                  parameter and of its gradient.
@@ -2011,7 +2020,7 @@ DT_API dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t 
  * _accumulate(), _unused(), _finish(), _clip_norm() and hooks, which may run as long as the shard
  * or any handle of the reducer is there. It differs from others: results are in dt_piece.grad, and
  * nothing is copied back to what dt_reducer_ready() or dt_reducer_unused() was given;
- * dt_reducer_clip_norm() is collective with stage 1, and its norm has the same bits whatever the
+ * dt_reducer_clip_norm() is collective but for stage 0, and its norm has the same bits whatever the
  * stage and the size of buckets; a hook reduces whole buckets still, and so does PowerSGD.
  * @param shard       the handle.
  * @param out_reducer gives a handle of its own; dt_reducer_destroy().
@@ -2035,7 +2044,7 @@ DT_API dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_point
 
 /**
  * Copies a parameter in, whole: its first values, or those of a checkpoint. On this rank only, so
- * give the same on all; with stage 1 a dt_shard_updated() behind it gives all ranks what the
+ * give the same on all; from stage 1 on a dt_shard_updated() behind it gives all ranks what the
  * pieces' owners have. Waits for what is still sent of it.
  * @param shard  the handle.
  * @param index  of the parameter.
@@ -2067,8 +2076,7 @@ DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_pi
  * @return DT_OK; any communicator error, after which parameters may be torn: the later calls fail
  *         alike.
  * @thread as its reducer's dt_reducer_finish()
- * @cost with stage 1 an allgather of each bucket, which dt_reducer_stats() does not count; with
- *       stage 0 nothing
+ * @cost an allgather of each bucket, which dt_reducer_stats() does not count; with stage 0 nothing
  * @since ABI 0
  */
 DT_API dt_status dt_shard_updated(dt_shard* shard);
@@ -2096,9 +2104,9 @@ typedef struct dt_adamw_options {
   int32_t reserved;            /**< zero */
   double beta1;                /**< in [0, 1); 0.9 by default */
   double beta2;                /**< in [0, 1); 0.999 by default */
-  double epsilon;              /**< >= 0, beside the root; 1e-8 by default */
+  double epsilon;              /**< >= 0, added to the root; 1e-8 by default */
   double weight_decay;         /**< >= 0, times the rate; 0.01 by default */
-  const double* weight_decays; /**< [count of parameters] in the place of weight_decay; borrowed
+  const double* weight_decays; /**< [count of parameters] of each, instead of weight_decay; borrowed
                                     during the call; NULL: that for all */
 } dt_adamw_options;
 
@@ -2119,7 +2127,7 @@ typedef struct dt_sgd_options {
   double momentum;             /**< >= 0 */
   double dampening;            /**< of the gradient in the momentum, from the second step on */
   double weight_decay;         /**< >= 0, added to the gradient */
-  const double* weight_decays; /**< [count of parameters] in the place of weight_decay; borrowed
+  const double* weight_decays; /**< [count of parameters] of each, instead of weight_decay; borrowed
                                     during the call; NULL: that for all */
 } dt_sgd_options;
 
@@ -2136,8 +2144,8 @@ static inline void dt_sgd_options_init(dt_sgd_options* options) {
  * @param shard         the handle, which may be destroyed before the optimizer.
  * @param options       NULL: defaults. The same on all ranks.
  * @param out_optimizer gives the handle; dt_optimizer_destroy().
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED where a parameter is no floating-point
- *         number.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED where a parameter has another dtype than
+ *         DT_F16, DT_BF16, DT_F32 and DT_F64.
  * @thread any
  * @since ABI 0
  */
@@ -2152,8 +2160,8 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
 
 /**
  * Updates this rank's pieces by their gradients, and then does what dt_shard_updated() does. A
- * parameter that no rank had a gradient for stays as it is. To pass over a step, do not call it.
- * Collective.
+ * parameter that no rank had a gradient for stays as it is. To pass over a step, do not call it; a
+ * second call uses the same gradients again. Collective.
  * @param optimizer the handle.
  * @param rate      the learning rate, finite, the same on all ranks.
  * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as

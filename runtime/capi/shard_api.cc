@@ -75,8 +75,8 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     dt_shard_options asked;
     DT_TRY(read_options(call, options != nullptr ? options : &standard, "options",
                         "dt_shard_options_init", &asked));
-    if (asked.stage < 0 || asked.stage > 1) {
-      return call.invalid("options->stage is %d; it must be 0 or 1", asked.stage);
+    if (asked.stage < 0 || asked.stage > 2) {
+      return call.invalid("options->stage is %d; it must be 0, 1 or 2", asked.stage);
     }
     for (size_t i = 0; i < read.size(); ++i) {
       const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;

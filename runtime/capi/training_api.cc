@@ -179,7 +179,7 @@ dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(call.not_null(out_pointer, "out_pointer"));
                       DT_TRY(check_param(call, *object->reducer, index));
-                      *out_pointer = object->reducer->grad(index);
+                      DT_TRY_VALUE(*out_pointer, object->reducer->grad(index));
                       return {};
                     });
 }

@@ -78,7 +78,7 @@ Status Reducer::check_model() {
       fnv1a(14695981039346656037u, options_.order.data(), options_.order.size() * sizeof(int32_t));
   rows.push_back(option_row("order, as a hash", static_cast<int64_t>(order)));
   rows.push_back(option_row("check_steps", options_.check_steps));
-  if (options_.by_units) rows.push_back(option_row("stage", options_.scatter ? 1 : 0));
+  if (options_.by_units) rows.push_back(option_row("stage", options_.scatter + options_.pooled));
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;
   for (const Param& param : params_) {

@@ -22,9 +22,10 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(std::shared_ptr<Shard> shar
   for (size_t i = 0; i < params.size(); ++i) {
     if (is_floating(params[i].dtype)) continue;
     return Status(Code::kUnsupported,
-                  format("dt_optimizer: parameter #%zu \"%s\" is of %s; an optimizer updates "
+                  format("dt_optimizer_%s: parameter #%zu \"%s\" is of %s; an optimizer updates "
                          "floating-point numbers, so leave it out of the shard",
-                         i, params[i].name.c_str(), dtype_name(params[i].dtype)));
+                         std::holds_alternative<Sgd>(options.kind) ? "sgd" : "adamw", i,
+                         params[i].name.c_str(), dtype_name(params[i].dtype)));
   }
   options.weight_decay.resize(params.size());
   return std::unique_ptr<Optimizer>(new Optimizer(std::move(shard), std::move(options)));
@@ -44,6 +45,7 @@ Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
 }
 
 Status Optimizer::step(double rate) {
+  DT_TRY(shard_->comm()->check_ungrouped("dt_optimizer_step"));
   Reducer& reducer = *shard_->reducer();
   if (!reducer.has_results()) {
     return Status(Code::kInvalidState,

@@ -23,7 +23,7 @@ struct Sgd {
   bool nesterov = false;
 };
 
-/// AdamW or SGD with momentum on the pieces of a shard, which alone its state is for. Of f16 and
+/// AdamW or SGD with momentum on the pieces of a shard; it keeps state for these alone. Of f16 and
 /// bf16 parameters the state includes their values in f32, which are what is updated. Both compute
 /// as PyTorch's do, elements by themselves, so that results do not depend on how parameters are
 /// cut.

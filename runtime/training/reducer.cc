@@ -27,6 +27,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       options_(options),
       slots_(params_.size()),
       arrivals_(params_.size()),
+      slabs_(comm_),
       watched_(params_.size()),
       digester_(comm_) {
   for (const Param& param : params_) step_bytes_ += param.count * dtype_bytes(param.dtype);
@@ -37,6 +38,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
 
 Reducer::~Reducer() {
   if (idle()) {
+    for (const auto& bucket : buckets_) take_back(*bucket);
     (void)comm_->backend().release(memory_);
     return;
   }
@@ -96,6 +98,7 @@ Status Reducer::launch_in_order(bool all) {
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
+  if (options_.pooled) DT_TRY(lend(bucket));  // one that lacks all gradients has none yet
   Collective collective;
   collective.kind = Kind::kAllreduce;
   const bool avg = !options_.sum && !options_.divide_by_users &&
@@ -114,10 +117,16 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
     collective.withheld = std::make_shared<const std::string>(missing_in(bucket));
   }
   bucket.launched_ns = monotonic_ns();
-  if (collective.blocks == nullptr) return submit(&bucket, std::move(collective));
-  for (int32_t root = 0; root < comm_->size(); ++root) {
-    DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
+  if (collective.blocks == nullptr) {
+    DT_TRY(submit(&bucket, std::move(collective)));
+  } else {
+    for (int32_t root = 0; root < comm_->size(); ++root) {
+      DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
+    }
   }
+  if (!options_.pooled) return {};
+  std::lock_guard lock(lending_);
+  under_way_.push_back(&bucket);
   return {};
 }
 
@@ -129,12 +138,13 @@ Status Reducer::submit(Bucket* bucket, Collective collective) {
   return {};
 }
 
-/// Each rank's part of the bucket onto that rank, in place. With blocks: for reduce_for().
+/// Each rank's part of the bucket onto that rank, to where it stays. With blocks: for reduce_for().
 void Reducer::scatter(const Bucket& bucket, Collective* collective) const {
   const auto [from, to] = result_of(bucket);
   auto* const begin = static_cast<char*>(collective->recv);
   collective->kind = Kind::kReduceScatter;
-  collective->recv = begin + from * dtype_bytes(collective->dtype);
+  const bool stays = options_.pooled && bucket.wire == nullptr;
+  collective->recv = stays ? bucket.own : begin + from * dtype_bytes(collective->dtype);
   collective->count = to - from;
   if (bucket.is_equally_cut()) return;
   auto blocks = std::make_shared<collective::Blocks>();
@@ -237,6 +247,11 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   has_results_ = status.ok();
+  for (const auto& bucket : buckets_) {
+    if (status.ok() && options_.pooled && bucket->lent.load(std::memory_order_relaxed)) {
+      keep_own(*bucket);
+    }
+  }
   for (Slot& slot : slots_) {
     slot.result = result_place(slot);
   }
@@ -348,15 +363,18 @@ void Reducer::end_step() {
     slot.copied_from = nullptr;
     slot.unused = false;
     slot.begun = false;
+    slot.given = false;
     slot.times_ready = 0;
     slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {
+    if (options_.pooled) take_back(*bucket);
     bucket->work = nullptr;
     bucket->hooked = {};
     bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);
   }
   if (device_ != nullptr) device_->times().begin_step();
+  under_way_.clear();
   std::lock_guard lock(launching_);
   next_bucket_ = 0;
   broken_ = {};

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "training/hook.h"
 #include "training/power_sgd.h"
 #include "training/shard_plan.h"
+#include "training/slabs.h"
 
 namespace dt::training {
 
@@ -69,6 +71,7 @@ class Reducer {
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
     bool by_units = false;         ///< buckets are those of plan_shards(), and are not rebuilt
     bool scatter = false;          ///< with by_units: this rank gets its part of each bucket only
+    bool pooled = false;           ///< with scatter: a bucket has memory in its part of a step only
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -92,8 +95,8 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   int32_t param_count() const { return static_cast<int32_t>(params_.size()); }
-  /// Where gradient `index` lies in its bucket.
-  void* grad(int32_t index);
+  /// Where gradient `index` lies in its bucket, if pooled in this step.
+  Result<void*> grad(int32_t index);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
   /// Likewise, over host memory. `rows`: of each parameter as a matrix.
@@ -122,11 +125,7 @@ class Reducer {
   /// Parameters in the order that the plan in use was made by.
   const std::vector<int32_t>& order() const { return order_; }
   /// Elements from the bucket's start.
-  int64_t start_of(int32_t index) const {
-    const Slot& slot = slots_[static_cast<size_t>(index)];
-    const Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
-    return (slot.data - bucket.data) / dtype_bytes(bucket.dtype);
-  }
+  int64_t start_of(int32_t index) const { return slots_[static_cast<size_t>(index)].start; }
   int32_t bucket_of(int32_t index) const { return slots_[static_cast<size_t>(index)].bucket; }
   /// What this rank gets of a parameter's gradient: valid from finish() until the next step.
   struct Part {
@@ -148,21 +147,27 @@ class Reducer {
   /// Where a parameter lies, and its part in the current step.
   struct Slot {
     int32_t bucket = 0;
+    int64_t start = 0;            // elements from the bucket's
     char* data = nullptr;         // in the bucket
     char* wire = nullptr;         // its place in what travels; null: `data` does
     int64_t offset = 0;           // of what this rank gets the result of, in elements
     int64_t count = 0;            // of that
+    char* own = nullptr;          // by_units: where that is
     void* copied_from = nullptr;  // result goes back there at the end of the step
     void* result = nullptr;       // of the last step; null: none, or it has moved
     bool unused = false;          // it arrived as zeros
     std::mutex mutex;             // of this slot's ready() calls
     bool begun = false;           // `data` holds a part of this step's gradient
+    bool given = false;           // pooled: grad() gave `data` in this step
     int32_t times_ready = 0;      // in this step, while not accumulating
     std::atomic<bool> arrived{false};
   };
   struct Bucket : ShardBucket {
     char* data = nullptr;
-    char* wire = nullptr;  // null: `data` travels itself
+    char* wire = nullptr;      // null: `data` travels itself
+    int64_t bytes = 0;         // of both
+    char* own = nullptr;       // by_units: what this rank gets of it; pooled apart from `data`
+    std::atomic<bool> lent{};  // pooled: it has memory; set with `data` and `wire` under lending_
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
@@ -177,8 +182,21 @@ class Reducer {
   std::vector<ShardBucket> plan(const std::vector<int32_t>& order) const;
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
+  void lay_out(int32_t bucket, char* memory);
+  static int64_t data_bytes(const ShardBucket& bucket);
+  int64_t own_bytes(const ShardBucket& bucket) const;
   /// Collective: whether the answer of every rank is yes.
   Result<bool> all_say(bool mine, const char* question);
+  bool has_wire(const ShardBucket& bucket) const {
+    return options_.wire.has_value() && bucket.dtype == Dtype::kF32;
+  }
+  /// Lays the bucket, and the slots of its parameters, into memory.
+  void place(Bucket& bucket, char* memory);
+  /// Pooled: gives the bucket memory for this step.
+  Status lend(Bucket& bucket);
+  void take_back(Bucket& bucket);
+  void keep_own(const Bucket& bucket);
+  Status check_lent(const Slot& slot, int32_t index, const void* grad, const char* call);
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
   Status arrive(int32_t index, void* grad, cuda::Stream stream, bool unused, const char* call);
@@ -210,10 +228,7 @@ class Reducer {
   }
   /// Where the result of what has arrived in the slot belongs.
   void* result_place(const Slot& slot) const {
-    if (options_.by_units) {
-      return slot.data +
-             slot.offset * dtype_bytes(buckets_[static_cast<size_t>(slot.bucket)]->dtype);
-    }
+    if (options_.by_units) return slot.own;
     return slot.copied_from != nullptr ? slot.copied_from : slot.data;
   }
   /// What a gradient is multiplied with before the sum, and its result after that.
@@ -250,7 +265,8 @@ class Reducer {
   const std::vector<Param> params_;
   const Options options_;
 
-  void* memory_ = nullptr;  // of all buckets, from the communicator
+  void* memory_ =
+      nullptr;  // of all buckets, from the communicator; pooled: of what is kept of them
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Slot> slots_;
   std::vector<int32_t> order_;          // that lay_out() was given
@@ -264,8 +280,11 @@ class Reducer {
   // Held while a hook runs, too: one call at a time, in launch order. A hook that comes back to
   // this reducer is refused before it would take it.
   std::mutex launching_;
-  size_t next_bucket_ = 0;  // under launching_
-  Status broken_;           // under launching_: the first failed submission of this step
+  std::mutex lending_;             // taken after launching_ and a slot's mutex
+  Slabs slabs_;                    // under lending_
+  std::deque<Bucket*> under_way_;  // under lending_: launched with memory that is lent, in order
+  size_t next_bucket_ = 0;         // under launching_
+  Status broken_;                  // under launching_: the first failed submission of this step
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
 
   Hook hook_;

@@ -15,9 +15,21 @@ size_t bytes_of(const Param& param) {
 
 }  // namespace
 
-void* Reducer::grad(int32_t index) {
+Result<void*> Reducer::grad(int32_t index) {
   views_given_.store(true, std::memory_order_relaxed);
-  return slots_[static_cast<size_t>(index)].data;
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (!options_.pooled) return static_cast<void*>(slot.data);
+  std::lock_guard lock(slot.mutex);
+  if (slot.arrived.load(std::memory_order_relaxed)) {
+    return Status(
+        Code::kInvalidState,
+        format("dt_reducer_grad: parameter #%d \"%s\" became ready in this step, and with "
+               "stage 2 its place is used for others; call it before dt_reducer_ready",
+               index, params_[static_cast<size_t>(index)].name.c_str()));
+  }
+  DT_TRY(lend(*buckets_[static_cast<size_t>(slot.bucket)]));
+  slot.given = true;
+  return static_cast<void*>(slot.data);
 }
 
 Status Reducer::ready(int32_t index, void* grad, cuda::Stream stream) {
@@ -48,6 +60,10 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
                            param.uses > 1 ? "as often as its uses" : "once"));
     }
     if (unused && accumulating) return {};
+    if (options_.pooled) {
+      DT_TRY(lend(*buckets_[static_cast<size_t>(slot.bucket)]));
+      if (!unused) DT_TRY(check_lent(slot, index, grad, call));
+    }
     const bool last = !accumulating && (unused || slot.times_ready + 1 >= param.uses);
     begun_.store(true, std::memory_order_relaxed);
     if (!last) {

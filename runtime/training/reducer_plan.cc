@@ -18,6 +18,15 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 }  // namespace
 
+int64_t Reducer::data_bytes(const ShardBucket& bucket) {
+  return round_up(bucket.count * dtype_bytes(bucket.dtype), kGradientAlignment);
+}
+
+int64_t Reducer::own_bytes(const ShardBucket& bucket) const {
+  const auto [from, to] = result_of(bucket);
+  return round_up((to - from) * dtype_bytes(bucket.dtype), kGradientAlignment);
+}
+
 std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const {
   if (options_.by_units) {
     std::vector<ShardParam> shard_params;
@@ -46,22 +55,18 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const 
 
 Status Reducer::lay_out(const std::vector<int32_t>& order) {
   std::vector<std::unique_ptr<Bucket>> buckets;
-  std::vector<int64_t> bucket_starts;  // bytes from the start of the memory
-  std::vector<int64_t> wire_starts;    // likewise; -1: none
+  std::vector<int64_t> starts;  // bytes from the start of the memory
   int64_t total = 0;
   for (ShardBucket& planned : plan(order)) {
     auto bucket = std::make_unique<Bucket>();
     static_cast<ShardBucket&>(*bucket) = std::move(planned);
-    bucket_starts.push_back(total);
-    total += round_up(bucket->count * dtype_bytes(bucket->dtype), kGradientAlignment);
-    buckets.push_back(std::move(bucket));
-  }
-  for (const auto& bucket : buckets) {
-    const bool has_wire = options_.wire.has_value() && bucket->dtype == Dtype::kF32;
-    wire_starts.push_back(has_wire ? total : -1);
-    if (has_wire) {
-      total += round_up(bucket->count * dtype_bytes(*options_.wire), kGradientAlignment);
+    bucket->bytes = data_bytes(*bucket);
+    if (has_wire(*bucket)) {
+      bucket->bytes += round_up(bucket->count * dtype_bytes(*options_.wire), kGradientAlignment);
     }
+    starts.push_back(total);
+    total += options_.pooled ? own_bytes(*bucket) : bucket->bytes;
+    buckets.push_back(std::move(bucket));
   }
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
   Status mine = allocated.status();
@@ -85,30 +90,31 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   memory_ = memory;
   order_ = order;
   buckets_ = std::move(buckets);
-  char* const base = static_cast<char*>(memory);
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    buckets_[b]->data = base + bucket_starts[b];
-    buckets_[b]->wire = wire_starts[b] < 0 ? nullptr : base + wire_starts[b];
-    const int64_t element = dtype_bytes(buckets_[b]->dtype);
-    const auto [from, to] = result_of(*buckets_[b]);
-    for (size_t i = 0; i < buckets_[b]->params.size(); ++i) {
-      const auto index = static_cast<size_t>(buckets_[b]->params[i]);
-      const int64_t start = buckets_[b]->starts[i];
-      Slot& slot = slots_[index];
-      slot.bucket = static_cast<int32_t>(b);
-      slot.offset = std::clamp<int64_t>(from - start, 0, params_[index].count);
-      slot.count = std::clamp<int64_t>(to - start, 0, params_[index].count) - slot.offset;
-      if (slot.result == slot.data) slot.result = nullptr;
-      slot.data = buckets_[b]->data + start * element;
-      slot.wire = nullptr;
-      if (buckets_[b]->wire != nullptr) {
-        slot.wire = buckets_[b]->wire + start * dtype_bytes(*options_.wire);
-      }
-    }
+    lay_out(static_cast<int32_t>(b), static_cast<char*>(memory) + starts[b]);
   }
   statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
   end_step();
   return {};
+}
+
+/// `memory`: of the bucket, or pooled of what this rank keeps of it.
+void Reducer::lay_out(int32_t index, char* memory) {
+  Bucket& bucket = *buckets_[static_cast<size_t>(index)];
+  const auto [from, to] = result_of(bucket);
+  const int64_t element = dtype_bytes(bucket.dtype);
+  bucket.own = options_.pooled ? memory : memory + from * element;
+  for (size_t i = 0; i < bucket.params.size(); ++i) {
+    const auto param = static_cast<size_t>(bucket.params[i]);
+    Slot& slot = slots_[param];
+    slot.bucket = index;
+    slot.start = bucket.starts[i];
+    slot.offset = std::clamp<int64_t>(from - slot.start, 0, params_[param].count);
+    slot.count = std::clamp<int64_t>(to - slot.start, 0, params_[param].count) - slot.offset;
+    slot.own = bucket.own + (slot.start + slot.offset - from) * element;
+    if (slot.result == slot.data) slot.result = nullptr;
+  }
+  if (!options_.pooled) place(bucket, memory);
 }
 
 Result<bool> Reducer::all_say(bool mine, const char* question) {

@@ -25,6 +25,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
   }
   options.reducer.by_units = true;
   options.reducer.scatter = options.stage > 0;
+  options.reducer.pooled = options.stage > 1;
   options.reducer.rebuild = false;
   options.reducer.first_bucket_bytes = 0;
   std::unique_ptr<Shard> shard(new Shard(std::move(comm), options));

@@ -15,7 +15,7 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.struct_size = 0;
   REFUSES("dt_shard_options_init", dt_shard_create(f->comm, params, 2, &options, &untouched));
   dt_shard_options_init(&options);
-  static const int32_t bad_stages[] = {-1, 2, INT32_MAX};
+  static const int32_t bad_stages[] = {-1, 3, INT32_MAX};
   for (int32_t i = 0; i < COUNT_OF(bad_stages); ++i) {
     options.stage = bad_stages[i];
     REFUSES("options->stage", dt_shard_create(f->comm, params, 2, &options, &untouched));
@@ -58,7 +58,7 @@ void test_shard(const fixture* f) {
   EXPECT(reducer == NULL);
   OK(dt_shard_reducer(shard, &reducer));
 
-  static const int32_t bad_indices[] = {-1, 2, INT32_MAX};
+  static const int32_t bad_indices[] = {-1, 3, INT32_MAX};
   float values[] = {1, 2, 3};
   void* pointer = f->comm;
   dt_piece piece;

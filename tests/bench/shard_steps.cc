@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // shard_steps ROUNDS MATRICES SIDE [STAGE]: a rank of a job that computes nothing but AdamW. It
-// trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 and 1, one step of each per
+// trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 to 2, one step of each per
 // round after one that is not timed. Rank 0 prints a line per step: STAGE MILLISECONDS, from the
 // first dt_reducer_ready() until the parameters are whole on the last rank. With STAGE that one
 // alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what each has
@@ -86,14 +86,14 @@ void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {
   const int32_t rank = job.place().rank;
   const std::vector<float> gradient(static_cast<size_t>(side * side), static_cast<float>(rank + 1));
   int64_t before = memory_bytes();
-  std::vector<std::unique_ptr<Model>> models(2);
-  for (int32_t stage = 0; stage < 2; ++stage) {
+  std::vector<std::unique_ptr<Model>> models(3);
+  for (int32_t stage = 0; stage < 3; ++stage) {
     if (only >= 0 && stage != only) continue;
     models[static_cast<size_t>(stage)] =
         std::make_unique<Model>(comm, stage, matrices, side * side);
   }
   for (int64_t round = 0; round <= rounds; ++round) {
-    for (int32_t stage = 0; stage < 2; ++stage) {
+    for (int32_t stage = 0; stage < 3; ++stage) {
       auto& model = models[static_cast<size_t>(stage)];
       if (model == nullptr) continue;
       comm.barrier();

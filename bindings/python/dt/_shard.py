@@ -17,7 +17,9 @@ from ._types import Dtype, Handle, Unpacker, pack
 class ShardOptions:
     """What each rank keeps, and how gradients are reduced."""
 
-    stage: int = 1  # 0: every rank updates all parameters; 1: each updates its own pieces
+    #: 0: every rank updates all parameters; 1: each updates its own pieces; 2: gradients, too, have memory
+    #: only until they are reduced, but for those of the rank's pieces
+    stage: int = 1
     reducer: Optional[ReducerOptions] = None  # of the gradients
     granules: Sequence[int] = ()  # of each parameter, elements: it is cut at multiples of that only
     units: Sequence[int] = ()  # of each parameter: those of a unit are gathered together
@@ -33,7 +35,7 @@ class Piece(NamedTuple):
 
 
 class Shard:
-    """Parameters in dt's memory, cut into a piece for each rank (ZeRO, stage 1); the same on all ranks.
+    """Parameters in dt's memory, cut into a piece for each rank (ZeRO, stages 1 and 2); the same on all ranks.
 
     Collective over `comm`, which is over host memory. A step: gather() of each unit before the forward
     pass comes to it, ready() and finish() of `reducer`, which leave a rank the gradients of its pieces;
@@ -54,7 +56,7 @@ class Shard:
         self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)
         self._waits: bool = comm._waits
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
-        #: With stage 1 clip_norm() is collective; its norm has the same bits whatever the stage.
+        #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
         self.reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
 
     def _open(self) -> Handle:
@@ -75,7 +77,7 @@ class Shard:
     def set(self, index: int, values: Any) -> None:
         """Copies a whole parameter in, on this rank only.
 
-        values: an array of it, the same on all ranks; with stage 1 updated() behind it gives all ranks
+        values: an array of it, the same on all ranks; from stage 1 on updated() behind it gives all ranks
             what the pieces' owners have
         """
         address, count, dtype, on_gpu, _ = _raw.buffer(values, False, "Shard.set: values")
@@ -137,7 +139,7 @@ class Shard:
 class Optimizer:
     """Updates this rank's pieces of a shard, and keeps the state for these alone: AdamW or SGD, as PyTorch's.
 
-    Of F16 and BF16 parameters the state has their values in f32, which are what is updated.
+    Of F16 and BF16 parameters it keeps the values in f32 besides, and updates those.
     """
 
     def __init__(self, shard: Shard, number: int) -> None:
@@ -148,21 +150,20 @@ class Optimizer:
     def adamw(cls, shard: Shard, *, betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
               weight_decay: Union[float, Sequence[float]] = 0.01) -> "Optimizer":
         """AdamW. weight_decay: of all parameters, or of each."""
-        decay = _each(shard, weight_decay)
         return cls(shard, _raw.optimizer_adamw(shard._open().number, pack(
-            [*map(_bits, (betas[0], betas[1], eps, 0.0)), *map(_bits, decay)])))
+            [*map(_bits, (betas[0], betas[1], eps, *_decay(shard, weight_decay)))])))
 
     @classmethod
     def sgd(cls, shard: Shard, *, momentum: float = 0, dampening: float = 0, nesterov: bool = False,
             weight_decay: Union[float, Sequence[float]] = 0) -> "Optimizer":
         """SGD. weight_decay: of all parameters, or of each."""
-        decay = _each(shard, weight_decay)
+        decay, *decays = _decay(shard, weight_decay)
         return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
-            [*map(_bits, (momentum, dampening, 0.0)), bool(nesterov), *map(_bits, decay)])))
+            [*map(_bits, (momentum, dampening, decay)), bool(nesterov), *map(_bits, decays)])))
 
     def step(self, rate: float) -> None:
-        """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. What
-        no rank had a gradient for stays as it is. Collective."""
+        """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
+        parameter that no rank had a gradient for stays as it is. Collective."""
         with self._shard.reducer._lock:
             if self._owner is None:
                 raise invalid_state("Optimizer: it is closed")
@@ -183,10 +184,11 @@ def _bits(value: float) -> int:
     return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
-def _each(shard: Shard, weight_decay: Union[float, Sequence[float]]) -> List[float]:
-    count = len(shard._params)
+def _decay(shard: Shard, weight_decay: Union[float, Sequence[float]]) -> List[float]:
+    """That of all parameters, then that of each, or nothing."""
     if isinstance(weight_decay, (int, float)):
-        return [float(weight_decay)] * count
-    if len(weight_decay) != count:
-        raise invalid(f"Optimizer: {len(weight_decay)} weight decays for {count} parameters; give one each")
-    return [float(each) for each in weight_decay]
+        return [weight_decay]
+    if len(weight_decay) != len(shard._params):
+        raise invalid(f"Optimizer: {len(weight_decay)} weight decays for {len(shard._params)} parameters; "
+                      "give one each")
+    return [0.0, *weight_decay]

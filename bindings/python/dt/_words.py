@@ -15,15 +15,15 @@ _NAMES = {
     "reducer_stats": "Reducer.statistics", "request_stop": "Job.request_stop",
     "sampler_create": "Sampler", "sampler_length": "Sampler",
     "sampler_resume": "Sampler.load_state_dict",
-    "sampler_save": "Sampler.state_dict", "stop_requested": "Job.stop_requested",
+    "sampler_save": "Sampler.state_dict", "shard_create": "Shard", "stop_requested": "Job.stop_requested",
     "store_serve": "StoreServer", "store_server_port": "StoreServer.port",
     "trace_dump": "Job.trace_dump", "work_fd": "Comm.fileno", "work_wait_any": "wait_any",
 }
 _CLASSES = {"comm": "Comm", "config": "Config", "reducer": "Reducer", "sampler": "Sampler",
-            "store": "Store", "work": "Work"}
+            "optimizer": "Optimizer", "shard": "Shard", "store": "Store", "work": "Work"}
 _WORDS = {" is NULL": " is None", "options->": "", "state->": "", "sequential and": "shuffle=False and"}
 _FUNCTION = re.compile(r"\bdt_((?:[a-z]+_)*[a-z]+)\b")
-_CLOSED = re.compile(r"\b(comm|config|job|reducer|sampler|server|work|works\[\d+\]) is NULL")
+_CLOSED = re.compile(r"\b(comm|config|job|optimizer|reducer|sampler|server|shard|work|works\[\d+\]) is NULL")
 
 
 def _name(match: Match[str]) -> str:

@@ -134,8 +134,9 @@ class Shards(unittest.TestCase):
         def body(_, comm):
             shard = dt.Shard(comm, [dt.Param(1)] * 2)
             for make, text in (
-                    (lambda: dt.Optimizer.adamw(shard, betas=(1, 0.9)), "beta1 is 1; it must be in"),
+                    (lambda: dt.Optimizer.adamw(shard, betas=(1, 0.9)), "Optimizer.adamw: beta1 is 1; it must be in"),
                     (lambda: dt.Optimizer.adamw(shard, eps=-1), "epsilon is -1"),
+                    (lambda: dt.Optimizer.sgd(shard, weight_decay=-1), "weight_decay is -1; it must be at least 0"),
                     (lambda: dt.Optimizer.adamw(shard, weight_decay=[0, -1]), r"weight_decays\[1\] is -1"),
                     (lambda: dt.Optimizer.adamw(shard, weight_decay=[0]), "1 weight decays for 2 parameters"),
                     (lambda: dt.Optimizer.sgd(shard, momentum=-1), "momentum is -1"),
@@ -174,7 +175,7 @@ class Shards(unittest.TestCase):
     def test_refusals(self):
         def body(_, comm):
             for options, text in (
-                    (dt.ShardOptions(stage=2), "stage is 2; it must be 0 or 1"),
+                    (dt.ShardOptions(stage=3), "Shard: stage is 3; it must be 0, 1 or 2"),
                     (dt.ShardOptions(units=[1]), "Shard: 1 units for 2 parameters; give one each"),
                     (dt.ShardOptions(granules=[0, -1]), r"granules\[1\] is -1"),
                     (dt.ShardOptions(units=[0, -1]), r"units\[1\] is -1")):

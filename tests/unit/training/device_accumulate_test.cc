@@ -50,7 +50,7 @@ TEST_CASE("reducer on GPUs: passes and parts from several streams are summed") {
           const cuda::Stream stream = streams[turn++ % 2];
           own->push_back(Tensors(1, std::vector<char>(kPartElements * 8)));
           void* const grad =
-              in_place ? reducer.grad(static_cast<int32_t>(p)) : own->back()[0].data();
+              in_place ? reducer.grad(static_cast<int32_t>(p)).value() : own->back()[0].data();
           rank.expect_ok(rank.cuda->launch(stream,
                                            [=, me = rank.rank, dtype = params[p].dtype] {
                                              fill(dtype, grad, kPartElements, step, me, p);

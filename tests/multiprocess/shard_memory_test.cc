@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which memory shards have, and what happens to those who use it beyond that.
+#include <cstring>
+#include <set>
+
+#include "thread_ranks.h"
+
+using namespace dt_test;
+
+namespace {
+
+constexpr int32_t kParams = 12;
+constexpr int64_t kCount = 1000;
+
+/// Parameters of one size, a bucket each, in stage 2.
+class Stage2 {
+ public:
+  explicit Stage2(bool find_unused = false) : find_unused_(find_unused) {}
+  ~Stage2() {
+    dt_reducer_destroy(reducer);
+    dt_shard_destroy(shard);
+  }
+  Stage2(const Stage2&) = delete;
+  Stage2& operator=(const Stage2&) = delete;
+
+  dt_status create(dt_comm* comm) {
+    dt_reducer_options gradients;
+    dt_reducer_options_init(&gradients);
+    gradients.bucket_cap_bytes = 1;
+    gradients.find_unused = find_unused_ ? 1 : 0;
+    dt_shard_options options;
+    dt_shard_options_init(&options);
+    options.stage = 2;
+    options.reducer = &gradients;
+    const std::vector<dt_param> params(kParams, {kCount, "weight", DT_F32, 0});
+    RANK_TRY(dt_shard_create(comm, params.data(), kParams, &options, &shard));
+    return dt_shard_reducer(shard, &reducer);
+  }
+
+  /// Adds `value` to the gradient in place; says where that is.
+  dt_status write(int32_t index, float value, bool first, std::set<void*>* places) {
+    void* place = nullptr;
+    RANK_TRY(dt_reducer_grad(reducer, index, &place));
+    auto* const values = static_cast<float*>(place);
+    for (int64_t i = 0; i < kCount; ++i) values[i] = first ? value : values[i] + value;
+    places->insert(place);
+    return dt_reducer_ready(reducer, index, nullptr, nullptr);
+  }
+
+  /// Whether this rank's pieces are all `wanted`.
+  dt_status check(float wanted) {
+    for (int32_t index = 0; index < kParams; ++index) {
+      dt_piece piece;
+      dt_piece_init(&piece);
+      RANK_TRY(dt_shard_piece(shard, index, &piece));
+      const auto* const values = static_cast<const float*>(piece.grad);
+      for (int64_t i = 0; i < piece.count; ++i) {
+        if (values[i] < wanted || values[i] > wanted) return DT_ERR_INTERNAL;
+      }
+    }
+    return DT_OK;
+  }
+
+  dt_shard* shard = nullptr;
+  dt_reducer* reducer = nullptr;
+
+ private:
+  const bool find_unused_;
+};
+
+bool refused(dt_status status, dt_status wanted, const char* text) {
+  if (status == wanted && contains(dt_last_error(), text)) return true;
+  fprintf(stderr, "%d, not %d: %s\n", status, wanted, dt_last_error());
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("shard memory: buckets that come one after the other use the memory of three") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    Stage2 model;
+    RANK_TRY(model.create(rank.world));
+    std::set<void*> places;
+    for (int step = 1; step <= 3; ++step) {
+      for (int32_t p = kParams; p-- > 0;) {
+        RANK_TRY(model.write(p, static_cast<float>(step * rank.rank), true, &places));
+      }
+      RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+      RANK_TRY(model.check(static_cast<float>(step)));
+    }
+    return places.size() <= 3 ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("shard memory: while gradients accumulate every bucket keeps its own") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    Stage2 model;
+    RANK_TRY(model.create(rank.world));
+    std::set<void*> places;
+    for (const int32_t on : {1, 1, 0}) {
+      const bool first = places.empty();
+      RANK_TRY(dt_reducer_accumulate(model.reducer, on));
+      for (int32_t p = 0; p < kParams; ++p) RANK_TRY(model.write(p, 1, first, &places));
+    }
+    RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+    RANK_TRY(model.check(3));
+    return places.size() == kParams ? DT_OK : DT_ERR_INTERNAL;
+  }));
+}
+
+TEST_CASE("shard memory: places of an earlier step are refused, and the step goes on") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    Stage2 model;
+    RANK_TRY(model.create(rank.world));
+    std::vector<float> gradient(kCount, 2);
+    if (!refused(dt_reducer_ready(model.reducer, 3, nullptr, nullptr), DT_ERR_INVALID_STATE,
+                 "parameter #3 \"weight\": dt_reducer_grad gave no place for its gradient in this "
+                 "step; with stage 2 call it in each step")) {
+      return DT_ERR_INTERNAL;
+    }
+    void* place = nullptr;
+    RANK_TRY(dt_reducer_grad(model.reducer, kParams - 1, &place));
+    if (!refused(dt_reducer_ready(model.reducer, 0, place, nullptr), DT_ERR_INVALID_ARGUMENT,
+                 "parameter #0 \"weight\": its gradient lies where dt_reducer_grad gave a place in "
+                 "an earlier step, or for another parameter")) {
+      return DT_ERR_INTERNAL;
+    }
+    for (int32_t p = kParams; p-- > 0;) {
+      RANK_TRY(dt_reducer_ready(model.reducer, p, gradient.data(), nullptr));
+    }
+    if (!refused(dt_reducer_grad(model.reducer, 0, &place), DT_ERR_INVALID_STATE,
+                 "parameter #0 \"weight\" became ready in this step, and with stage 2 its place is "
+                 "used for others")) {
+      return DT_ERR_INTERNAL;
+    }
+    RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+    return model.check(2);
+  }));
+}
+
+TEST_CASE(
+    "shard memory: a step that lacks gradients fails with their names, and the next is right") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    Stage2 model;
+    RANK_TRY(model.create(rank.world));
+    std::vector<float> gradient(kCount, 4);
+    for (int32_t p = kParams; p-- > 0;) {
+      if (p == 5 && rank.rank == 1) continue;
+      RANK_TRY(dt_reducer_ready(model.reducer, p, gradient.data(), nullptr));
+    }
+    if (!refused(dt_reducer_finish(model.reducer, nullptr), DT_ERR_INVALID_STATE,
+                 "no gradient for #5 \"weight\"")) {
+      return DT_ERR_INTERNAL;
+    }
+    for (int32_t p = kParams; p-- > 0;) {
+      RANK_TRY(dt_reducer_ready(model.reducer, p, gradient.data(), nullptr));
+    }
+    RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+    return model.check(4);
+  }));
+}
+
+TEST_CASE("shard memory: ranks without a batch go straight to the end of the step") {
+  require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
+    Stage2 model(/*find_unused=*/true);
+    RANK_TRY(model.create(rank.world));
+    std::set<void*> places;
+    for (int32_t p = kParams; rank.rank == 2 && p-- > 0;) {
+      RANK_TRY(model.write(p, 6, true, &places));
+    }
+    RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+    return model.check(2);
+  }));
+}
+
+TEST_CASE("shard memory: several threads bring gradients in any order") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    Stage2 model;
+    RANK_TRY(model.create(rank.world));
+    for (unsigned step = 1; step <= 20; ++step) {
+      constexpr int kThreads = 3;
+      dt_status statuses[kThreads] = {};
+      std::vector<std::thread> threads;
+      for (int thread = 0; thread < kThreads; ++thread) {
+        threads.emplace_back([&, thread] {
+          std::vector<int32_t> own;
+          for (int32_t p = thread; p < kParams; p += kThreads) own.push_back(p);
+          std::mt19937 random(step * 64 + static_cast<unsigned>(rank.rank * 8 + thread));
+          std::shuffle(own.begin(), own.end(), random);
+          std::vector<float> gradient(kCount, static_cast<float>(step));
+          for (const int32_t p : own) {
+            const dt_status status = dt_reducer_ready(model.reducer, p, gradient.data(), nullptr);
+            if (status != DT_OK) statuses[thread] = status;
+          }
+        });
+      }
+      for (std::thread& each : threads) each.join();
+      for (const dt_status each : statuses) RANK_TRY(each);
+      RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+      RANK_TRY(model.check(static_cast<float>(step)));
+    }
+    return DT_OK;
+  }));
+}
+
+TEST_CASE("shard memory: a reducer that is destroyed within a step gives its memory back") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    for (int i = 0; i < 3; ++i) {
+      Stage2 model;
+      RANK_TRY(model.create(rank.world));
+      std::set<void*> places;
+      RANK_TRY(model.write(0, 1, true, &places));  // of the last bucket: none is launched
+    }
+    return DT_OK;
+  }));
+}
