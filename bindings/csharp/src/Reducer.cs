@@ -148,7 +148,7 @@ namespace Dt
             packer.AddNumber(options.FirstBucketBytes);
             packer.AddNumber(options.DivideByUsers ? 1 : 0);
             packer.AddNumber((int)options.Wire);
-            packer.AddNumber(BitConverter.DoubleToInt64Bits(options.Predivide));
+            packer.AddNumber(options.Predivide);
             int[] order = options.Order ?? new int[0];
             packer.AddNumber(order.Length);
             foreach (int each in order) packer.AddNumber(each);
@@ -235,7 +235,7 @@ namespace Dt
             Packer packer = new Packer();
             packer.AddNumber(rank);
             packer.AddNumber(startStep);
-            packer.AddNumber(BitConverter.DoubleToInt64Bits(minCompression));
+            packer.AddNumber(minCompression);
             packer.AddNumber(errorFeedback ? 0 : 1);
             packer.AddNumber(warmStart ? 0 : 1);
             packer.AddNumber(seed);

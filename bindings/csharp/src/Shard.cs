@@ -75,14 +75,14 @@ namespace Dt
 
     /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO's
     /// stage 1). A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
-    /// gradient and its Finish, then the optimizer on each Piece, and Updated. Parameters start as
-    /// zeros. Those of a unit and dtype lie in buckets; each bucket is cut into equal parts, or,
-    /// where a parameter has a granule, at the granules nearest to them, which costs a reduction
-    /// for each rank instead of one. Over host memory. One thread at a time, which is that of the
-    /// reducer's Finish.</summary>
+    /// gradient and its Finish, then <see cref="Optimizer.Step"/>. An optimizer of your own updates
+    /// each Piece and then calls Updated. Parameters start as zeros. Those of a unit and dtype lie
+    /// in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at the
+    /// granules nearest to them, which costs a reduction for each rank instead of one. Over host
+    /// memory. One thread at a time, which is that of the reducer's Finish.</summary>
     public sealed class Shard : DtObject
     {
-        readonly Param[] parameters;
+        internal readonly Param[] parameters;
 
         /// <summary>Lays parameters out and checks on all ranks that the model is the same.
         /// Collective. Null options: defaults.</summary>
@@ -106,8 +106,8 @@ namespace Dt
         {
             long[] granules = options.Granules ?? new long[0];
             int[] units = options.Units ?? new int[0];
-            CheckOneEach("Granules", options.Granules, parameters);
-            CheckOneEach("Units", options.Units, parameters);
+            CheckOneEach("Shard", "Granules", options.Granules, parameters);
+            CheckOneEach("Shard", "Units", options.Units, parameters);
             Packer packer = new Packer();
             packer.AddNumber(options.Stage);
             packer.AddNumber(granules.Length);
@@ -118,10 +118,11 @@ namespace Dt
             return packer.Take();
         }
 
-        static void CheckOneEach(string name, Array numbers, Param[] parameters)
+        internal static void CheckOneEach(string operation, string name, Array numbers,
+            Param[] parameters)
         {
             if (numbers == null || numbers.Length == parameters.Length) return;
-            throw DtException.InvalidArgument("Shard: " + name + " has " + numbers.Length +
+            throw DtException.InvalidArgument(operation + ": " + name + " has " + numbers.Length +
                 " numbers for " + parameters.Length + " parameters; give one each");
         }
 

@@ -58,6 +58,9 @@ namespace Dt
 
         internal void AddNumber(long value) => packed.AddRange(BitConverter.GetBytes(value));
 
+        /// Its bits.
+        internal void AddNumber(double value) => AddNumber(BitConverter.DoubleToInt64Bits(value));
+
         internal void Add(byte[] item)
         {
             AddNumber(item == null ? -1 : item.LongLength);

@@ -7,7 +7,7 @@ namespace Dt
     /// What libdt says to a program that calls it wrongly, with the names of C#.
     internal static class Words
     {
-        static readonly Regex terms = new Regex(@"\bdt_[a-z_]+|\b(options|collective|state)->|\bNULL\b");
+        static readonly Regex terms = new Regex(@"\bdt_[a-z_]+|\b(options|collective|state)->[a-z_]*|\bNULL\b");
         static readonly Dictionary<string, string> known = new Dictionary<string, string>
         {
             { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
@@ -17,11 +17,12 @@ namespace Dt
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
             { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
             { "dt_shard_create", "Shard" }, { "dt_shard_param", "Parameter" },
+            { "dt_optimizer_adamw", "AdamW" },
             { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };
         // The object that a method belongs to is not said: the message is about a call of it.
         static readonly string[] objects =
-            { "comm", "config", "job", "reducer", "sampler", "shard", "work" };
+            { "comm", "config", "job", "optimizer", "reducer", "sampler", "shard", "work" };
 
         /// What the user of another rank wrote stays as it is.
         internal static string InCSharp(Status status, string message) =>
@@ -32,7 +33,11 @@ namespace Dt
             string name;
             if (known.TryGetValue(term, out name)) return name;
             if (term == "NULL") return "null";
-            if (term.EndsWith("->")) return "";
+            int arrow = term.IndexOf("->");
+            if (arrow >= 0)
+            {
+                return Regex.Replace(term.Substring(arrow + 2), "_(.)", part => part.Groups[1].Value.ToUpperInvariant());
+            }
             string plain = term.Replace("_", "");
             foreach (OperationKind kind in System.Enum.GetValues(typeof(OperationKind)))
             {

@@ -8,7 +8,9 @@ using Dt;
 static class ShardTests
 {
     const int Steps = 4;
+    const double Rate = 0.01;
     static readonly int[] units = { 0, 0, 1, 1 };
+    static readonly double[] decays = { 0.1, 0, 0.05, 0 };
     static readonly Param[] parameters =
     {
         new Param(600, Dtype.F32, "embedding"), new Param(1, Dtype.F32, "bias"),
@@ -21,6 +23,10 @@ static class ShardTests
         Suite.Add("shard: pieces and their memory", () => Ranks.Run(2, Pieces));
         Suite.Add("shard: what is refused", () => Ranks.Run(2, Refusals));
         Suite.Add("shard: what was disposed of", () => Ranks.Alone((job, world) => Closed(world)));
+        Suite.Add("shard: AdamW computes its formula", AdamW);
+        Suite.Add("shard: SGD computes its formula", Sgd);
+        Suite.Add("shard: what an optimizer refuses", () => Ranks.Run(1, OptimizerRefusals));
+        Suite.Add("shard: optimizers that were disposed of", () => Ranks.Run(1, ClosedOptimizer));
     }
 
     static void Same(Ranks each)
@@ -57,9 +63,7 @@ static class ShardTests
             for (int p = 0; p < parameters.Length; ++p)
             {
                 momentum[p] = new float[parameters[p].Count];
-                float[] first = new float[parameters[p].Count];
-                for (int i = 0; i < first.Length; ++i) first[i] = Draw(0, 0, p, i);
-                shard.Set(p, first);
+                shard.Set(p, Drawn(0, p));
             }
             for (int step = 1; step <= Steps; ++step)
             {
@@ -90,11 +94,7 @@ static class ShardTests
                 for (int p = 0; p < gradients.Length; ++p) Update(shard.Piece(p), momentum[p]);
                 shard.Updated();
             }
-            for (int p = 0; p < parameters.Length; ++p)
-            {
-                shard.Gather(units[p]);
-                result.AddRange(Read(shard.Parameter(p), parameters[p].Count));
-            }
+            Gather(shard, result);
         }
         float[] all = result.ToArray();
         each.world.CheckEqual(all, "the result");
@@ -121,6 +121,15 @@ static class ShardTests
         if (piece.Count > 0) Marshal.Copy(values, 0, piece.Parameter, values.Length);
     }
 
+    static void Gather(Shard shard, List<float> result)
+    {
+        for (int p = 0; p < parameters.Length; ++p)
+        {
+            shard.Gather(units[p]);
+            result.AddRange(Read(shard.Parameter(p), parameters[p].Count));
+        }
+    }
+
     static float[] Read(IntPtr address, long count)
     {
         float[] values = new float[count];
@@ -135,6 +144,14 @@ static class ShardTests
         x *= 0x9e3779b97f4a7c15;
         x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
         return (x >> 40) / 16777216f - 0.5f;
+    }
+
+    /// Of all elements, the same on all ranks.
+    static float[] Drawn(int step, int parameter)
+    {
+        float[] values = new float[parameters[parameter].Count];
+        for (int i = 0; i < values.Length; ++i) values[i] = Draw(step, 0, parameter, i);
+        return values;
     }
 
     static float[] Filled(int count, float value)
@@ -247,5 +264,182 @@ static class ShardTests
         };
         foreach (Action call in calls) Gone(call, "Shard");
         Gone(() => reducer.Finish(), "Reducer");
+    }
+
+    static void AdamW()
+    {
+        double[] same = { 0.01, 0.01, 0.01, 0.01 };
+        Compare(shard => Optimizer.AdamW(shard), AdamW(0.9, 0.999, 1e-8), same);
+        AdamWOptions options =
+            new AdamWOptions { Beta1 = 0.8, Beta2 = 0.99, Epsilon = 0.01, WeightDecay = 0.2 };
+        Compare(shard => Optimizer.AdamW(shard, options), AdamW(0.8, 0.99, 0.01),
+            new double[] { 0.2, 0.2, 0.2, 0.2 });
+        options.WeightDecays = decays;
+        Compare(shard => Optimizer.AdamW(shard, options), AdamW(0.8, 0.99, 0.01), decays);
+    }
+
+    /// Gives an element after all steps, of which gradient[0] is the value before them.
+    static Func<double[], double, double> AdamW(double beta1, double beta2, double epsilon)
+    {
+        return (gradient, decay) =>
+        {
+            double value = gradient[0], mean = 0, square = 0;
+            for (int step = 1; step <= Steps; ++step)
+            {
+                value -= Rate * decay * value;
+                mean = beta1 * mean + (1 - beta1) * gradient[step];
+                square = beta2 * square + (1 - beta2) * gradient[step] * gradient[step];
+                double root = Math.Sqrt(square / (1 - Math.Pow(beta2, step)));
+                value -= Rate * mean / (1 - Math.Pow(beta1, step)) / (root + epsilon);
+            }
+            return value;
+        };
+    }
+
+    static void Sgd()
+    {
+        Compare(shard => Optimizer.Sgd(shard), Sgd(0, 0, false), new double[4]);
+        Compare(
+            shard => Optimizer.Sgd(shard,
+                new SgdOptions { Momentum = 0.9, Dampening = 0.3, WeightDecay = 0.2 }),
+            Sgd(0.9, 0.3, false), new double[] { 0.2, 0.2, 0.2, 0.2 });
+        Compare(
+            shard => Optimizer.Sgd(shard,
+                new SgdOptions { Momentum = 0.9, Nesterov = true, WeightDecays = decays }),
+            Sgd(0.9, 0, true), decays);
+    }
+
+    static Func<double[], double, double> Sgd(double momentum, double dampening, bool nesterov)
+    {
+        return (gradient, decay) =>
+        {
+            double value = gradient[0], kept = 0;
+            for (int step = 1; step <= Steps; ++step)
+            {
+                double change = gradient[step] + decay * value;
+                kept = momentum * kept + (step == 1 ? 1 : 1 - dampening) * change;
+                value -= Rate * (nesterov ? change + momentum * kept : kept);
+            }
+            return value;
+        };
+    }
+
+    /// World sizes and stages end with the same bits, which are near the formula.
+    static void Compare(Func<Shard, Optimizer> make, Func<double[], double, double> formula,
+        double[] decay)
+    {
+        List<float[]> results = new List<float[]>();
+        for (int size = 1; size <= 2; ++size)
+        {
+            Ranks.Run(size, each =>
+            {
+                for (int stage = 0; stage <= 1; ++stage)
+                {
+                    float[] result = Optimize(each.world, stage, make);
+                    lock (results) results.Add(result);
+                }
+            });
+        }
+        Suite.Equal(6, results.Count, "results");
+        int at = 0;
+        for (int p = 0; p < parameters.Length; ++p)
+        {
+            for (int i = 0; i < parameters[p].Count; ++i, ++at)
+            {
+                float found = results[0][at];
+                foreach (float[] each in results) Suite.Equal(found, each[at], "element " + at);
+                double[] gradient = new double[Steps + 1];
+                for (int step = 0; step <= Steps; ++step) gradient[step] = Draw(step, 0, p, i);
+                double wanted = formula(gradient, decay[p]);
+                Suite.Check(Math.Abs(found - wanted) <= 1e-6, found + " is near " + wanted);
+            }
+        }
+    }
+
+    /// All parameters; ranks have the same gradients.
+    static float[] Optimize(Comm world, int stage, Func<Shard, Optimizer> make)
+    {
+        List<float> result = new List<float>();
+        ShardOptions options = new ShardOptions { Stage = stage, Units = units };
+        using (Shard shard = new Shard(world, parameters, options))
+        using (Optimizer optimizer = make(shard))
+        {
+            for (int p = 0; p < parameters.Length; ++p) shard.Set(p, Drawn(0, p));
+            for (int step = 1; step <= Steps; ++step)
+            {
+                Reduce(shard, step);
+                optimizer.Step(Rate);
+            }
+            Gather(shard, result);
+        }
+        return result.ToArray();
+    }
+
+    static void Reduce(Shard shard, int step)
+    {
+        for (int p = parameters.Length; p-- > 0;) shard.Reducer.Ready(p, Drawn(step, p));
+        shard.Reducer.Finish();
+    }
+
+    static void OptimizerRefusals(Ranks each)
+    {
+        Invalid(() => Optimizer.AdamW(null), "AdamW: shard is null");
+        Invalid(() => Optimizer.Sgd(null), "Sgd: shard is null");
+        Param[] counts = { new Param(4, Dtype.I32, "count") };
+        using (Shard shard = new Shard(each.world, counts))
+        {
+            Suite.Throws<DtUnsupportedException>(() => Optimizer.AdamW(shard),
+                "Optimizer: parameter #0 \"count\" is of i32");
+        }
+        using (Shard shard = new Shard(each.world, parameters))
+        using (Optimizer optimizer = Optimizer.Sgd(shard))
+        {
+            AdamWRefuses(shard, new AdamWOptions { Beta1 = 1 },
+                "AdamW: beta1 is 1; it must be in [0, 1)");
+            AdamWRefuses(shard, new AdamWOptions { Beta2 = -1 }, "beta2 is -1");
+            AdamWRefuses(shard, new AdamWOptions { Epsilon = -1 }, "epsilon is -1");
+            AdamWRefuses(shard, new AdamWOptions { WeightDecay = -1 },
+                "weightDecay is -1; it must be at least 0");
+            AdamWRefuses(shard, new AdamWOptions { WeightDecays = new double[] { 0, -1, 0, 0 } },
+                "weightDecays[1] is -1");
+            AdamWRefuses(shard, new AdamWOptions { WeightDecays = new double[1] },
+                "AdamW: WeightDecays has 1 numbers for 4 parameters; give one each");
+            SgdRefuses(shard, new SgdOptions { Momentum = -1 }, "Sgd: momentum is -1");
+            SgdRefuses(shard, new SgdOptions { Nesterov = true }, "nesterov is 1");
+            SgdRefuses(shard, new SgdOptions { Dampening = double.NaN }, "dampening");
+            SgdRefuses(shard, new SgdOptions { WeightDecays = new double[2] },
+                "Sgd: WeightDecays has 2 numbers for 4 parameters");
+            Suite.Throws<DtInvalidStateException>(() => optimizer.Step(Rate),
+                "Step", "there are no gradients; call it between Finish");
+            Reduce(shard, 1);
+            Invalid(() => optimizer.Step(double.PositiveInfinity),
+                "Step: rate is inf; it must be finite");
+            optimizer.Step(Rate);
+        }
+    }
+
+    static void AdamWRefuses(Shard shard, AdamWOptions options, string text)
+    {
+        Invalid(() => Optimizer.AdamW(shard, options), text);
+    }
+
+    static void SgdRefuses(Shard shard, SgdOptions options, string text)
+    {
+        Invalid(() => Optimizer.Sgd(shard, options), text);
+    }
+
+    static void ClosedOptimizer(Ranks each)
+    {
+        Shard shard = new Shard(each.world, parameters);
+        Optimizer optimizer = Optimizer.Sgd(shard), other = Optimizer.AdamW(shard);
+        Reduce(shard, 1);
+        shard.Dispose();
+        Gone(() => Optimizer.Sgd(shard), "Shard");
+        // The optimizer keeps what it needs of its shard.
+        optimizer.Step(Rate);
+        optimizer.Dispose();
+        optimizer.Dispose();
+        other.Dispose();
+        Gone(() => optimizer.Step(Rate), "Optimizer");
     }
 }

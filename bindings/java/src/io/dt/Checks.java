@@ -2,6 +2,7 @@
 package io.dt;
 
 import java.time.Duration;
+import java.util.List;
 
 /** Arguments that this layer refuses, because C could not say it in the words of Java. */
 final class Checks {
@@ -32,6 +33,14 @@ final class Checks {
   static void atLeast(String method, String name, long value, long least) {
     if (value >= least) return;
     throw refused(method, name, "is " + value, "it must be at least " + least);
+  }
+
+  /** A list that has a number for each parameter, or none. */
+  static void oneEach(String method, String name, int length, List<Param> params) {
+    if (length == 0 || length == params.size()) return;
+    throw refused(
+        method, name, "has " + length + " numbers for " + params.size() + " parameters",
+        "give one each");
   }
 
   /** Rounded up, so that a short time is not none. Negative: no limit of the caller's. */

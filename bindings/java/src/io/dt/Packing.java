@@ -16,6 +16,11 @@ final class Packing {
     return this;
   }
 
+  /** Its bits as a long. */
+  Packing add(double value) {
+    return add(Double.doubleToRawLongBits(value));
+  }
+
   /** Null: absent. */
   Packing add(byte[] item) {
     add(item == null ? -1 : item.length);

@@ -144,9 +144,8 @@ public final class Reducer extends Handle {
     }
     Checks.notNull(method, "options", options);
     Packing packing = new Packing().add(options.rank()).add(options.startStep());
-    packing.add(Double.doubleToRawLongBits(options.minCompression()));
-    packing.add(options.errorFeedback() ? 0 : 1).add(options.warmStart() ? 0 : 1);
-    packing.add(options.seed());
+    packing.add(options.minCompression()).add(options.errorFeedback() ? 0 : 1);
+    packing.add(options.warmStart() ? 0 : 1).add(options.seed());
     for (long each : rows) packing.add(each);
     run(number -> Raw.reducer_power_sgd(number, packing.take()));
   }

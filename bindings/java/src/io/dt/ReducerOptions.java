@@ -34,8 +34,7 @@ public final class ReducerOptions implements Cloneable {
   void pack(Packing packing) {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
     packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
-    packing.add(wire.ordinal()).add(Double.doubleToRawLongBits(predivide));
-    packing.add(order.length);
+    packing.add(wire.ordinal()).add(predivide).add(order.length);
     for (int each : order) packing.add(each);
   }
 

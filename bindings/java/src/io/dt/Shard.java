@@ -9,8 +9,8 @@ import java.util.List;
 /**
  * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO's stage 1). Each step:
  * {@link #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for each
- * gradient and its {@code finish}, then the optimizer on each {@link #piece}, and {@link
- * #updated()}.
+ * gradient and its {@code finish}, then {@link Optimizer#step}. An optimizer of your own updates
+ * each {@link #piece} and then calls {@link #updated()}.
  *
  * <p>Parameters start as zeros; list them as the forward pass comes to them. Those of a unit and
  * type lie in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at
@@ -20,7 +20,7 @@ import java.util.List;
  * <p>One thread at a time, which is that of the reducer's {@code finish}.
  */
 public final class Shard extends Handle {
-  private final List<Param> params;
+  final List<Param> params;
   private final Reducer reducer;
 
   /**

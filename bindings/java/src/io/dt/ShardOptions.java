@@ -23,20 +23,13 @@ public final class ShardOptions {
 
   /** In the order of Raw.shard_create. */
   void pack(String method, Packing packing, List<Param> params) {
-    checkOneEach(method, "granules", granules.length, params);
-    checkOneEach(method, "units", units.length, params);
+    Checks.oneEach(method, "granules", granules.length, params);
+    Checks.oneEach(method, "units", units.length, params);
     packing.add(stage).add(granules.length);
     for (long each : granules) packing.add(each);
     packing.add(units.length);
     for (int each : units) packing.add(each);
     reducer.pack(packing);
-  }
-
-  private static void checkOneEach(String method, String name, int length, List<Param> params) {
-    if (length == 0 || length == params.size()) return;
-    throw Checks.refused(
-        method, name, "has " + length + " numbers for " + params.size() + " parameters",
-        "give one each");
   }
 
   /**

@@ -2,28 +2,37 @@
 package dttest;
 
 import static dttest.Check.equal;
+import static dttest.Check.near;
 import static dttest.Check.test;
 import static dttest.Check.that;
 import static dttest.Check.thrown;
 import static dttest.Ranks.floats;
 
+import io.dt.AdamWOptions;
 import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.DataType;
 import io.dt.InvalidArgumentException;
+import io.dt.InvalidStateException;
 import io.dt.Job;
 import io.dt.MismatchException;
+import io.dt.Optimizer;
 import io.dt.Param;
 import io.dt.Piece;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
+import io.dt.SgdOptions;
 import io.dt.Shard;
 import io.dt.ShardOptions;
 import io.dt.Tensor;
+import io.dt.UnsupportedException;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.function.Function;
 
 /** Parameters that each rank updates a part of. */
 final class ShardTests {
@@ -35,6 +44,13 @@ final class ShardTests {
           new Param("weight", 1000, DataType.F32),
           new Param("none", 0, DataType.F32));
   private static final int[] UNITS = {0, 0, 1, 1};
+  private static final double RATE = 0.01;
+  private static final double[] DECAYS = {0.1, 0, 0.05, 0};
+
+  /** An element after STEPS steps, of which gradient[0] is the value before them. */
+  private interface Formula {
+    double after(double[] gradient, double decay);
+  }
 
   private ShardTests() {}
 
@@ -44,6 +60,12 @@ final class ShardTests {
     test("a shard's pieces and its memory", () -> Ranks.run(2, (job, world) -> pieces(world)));
     test("what a shard refuses", () -> Ranks.run(2, (job, world) -> refusals(world)));
     test("a closed shard keeps the memory of its buffers", ShardTests::closed);
+    test("AdamW of shards computes its formula", ShardTests::adamW);
+    test("SGD of shards computes its formula", ShardTests::sgd);
+    test("what an optimizer of a shard refuses", () ->
+        Ranks.run(1, (job, world) -> optimizerRefusals(world)));
+    test("closed optimizers of shards", () ->
+        Ranks.run(1, (job, world) -> closedOptimizer(world)));
   }
 
   private static void same(Comm world) {
@@ -68,10 +90,8 @@ final class ShardTests {
       float[][] momentum = new float[PARAMS.size()][];
       for (int p = 0; p < PARAMS.size(); p++) {
         momentum[p] = new float[count(p)];
-        float[] first = new float[count(p)];
-        for (int i = 0; i < first.length; i++) first[i] = draw(0, 0, p, i);
-        shard.set(p, Tensor.of(first));
       }
+      setFirst(shard);
       for (int step = 1; step <= STEPS; step++) {
         FloatBuffer[] gradients = new FloatBuffer[PARAMS.size()];
         for (int p = 0; p < gradients.length; p++) {
@@ -105,16 +125,28 @@ final class ShardTests {
         }
         shard.updated();
       }
-      for (int p = 0; p < PARAMS.size(); p++) {
-        shard.gather(UNITS[p]);
-        result.put(shard.parameter(p).asFloatBuffer());
-      }
+      gather(shard, result);
     }
     that(!result.hasRemaining(), "all of it is there");
     world.checkEqual(Tensor.of(result.flip()), "the result");
     float[] copy = new float[result.remaining()];
     result.get(copy);
     return copy;
+  }
+
+  private static void setFirst(Shard shard) {
+    for (int p = 0; p < PARAMS.size(); p++) {
+      float[] first = new float[count(p)];
+      for (int i = 0; i < first.length; i++) first[i] = draw(0, 0, p, i);
+      shard.set(p, Tensor.of(first));
+    }
+  }
+
+  private static void gather(Shard shard, FloatBuffer result) {
+    for (int p = 0; p < PARAMS.size(); p++) {
+      shard.gather(UNITS[p]);
+      result.put(shard.parameter(p).asFloatBuffer());
+    }
   }
 
   private static int count(int param) {
@@ -220,5 +252,161 @@ final class ShardTests {
     piece.param().putFloat(8, 2);
     equal(whole.getFloat(8), 2f);
     equal(piece.gradient().getFloat(12), 5f);
+  }
+
+  private static void adamW() throws Exception {
+    double[] same = {0.01, 0.01, 0.01, 0.01};
+    compare(Optimizer::adamW, adamW(0.9, 0.999, 1e-8), same);
+    AdamWOptions options =
+        AdamWOptions.DEFAULT.withBetas(0.8, 0.99).withEpsilon(0.01).withWeightDecay(0.2);
+    compare(shard -> Optimizer.adamW(shard, options), adamW(0.8, 0.99, 0.01),
+        new double[] {0.2, 0.2, 0.2, 0.2});
+    compare(shard -> Optimizer.adamW(shard, options.withWeightDecays(DECAYS)),
+        adamW(0.8, 0.99, 0.01), DECAYS);
+  }
+
+  private static Formula adamW(double beta1, double beta2, double epsilon) {
+    return (gradient, decay) -> {
+      double value = gradient[0];
+      double mean = 0;
+      double square = 0;
+      for (int step = 1; step <= STEPS; step++) {
+        value -= RATE * decay * value;
+        mean = beta1 * mean + (1 - beta1) * gradient[step];
+        square = beta2 * square + (1 - beta2) * gradient[step] * gradient[step];
+        double root = Math.sqrt(square / (1 - Math.pow(beta2, step)));
+        value -= RATE * mean / (1 - Math.pow(beta1, step)) / (root + epsilon);
+      }
+      return value;
+    };
+  }
+
+  private static void sgd() throws Exception {
+    compare(Optimizer::sgd, sgd(0, 0, false), new double[4]);
+    SgdOptions options = SgdOptions.DEFAULT.withMomentum(0.9).withWeightDecay(0.2);
+    compare(shard -> Optimizer.sgd(shard, options.withDampening(0.3)), sgd(0.9, 0.3, false),
+        new double[] {0.2, 0.2, 0.2, 0.2});
+    compare(shard -> Optimizer.sgd(shard, options.withNesterov().withWeightDecays(DECAYS)),
+        sgd(0.9, 0, true), DECAYS);
+  }
+
+  private static Formula sgd(double momentum, double dampening, boolean nesterov) {
+    return (gradient, decay) -> {
+      double value = gradient[0];
+      double kept = 0;
+      for (int step = 1; step <= STEPS; step++) {
+        double change = gradient[step] + decay * value;
+        kept = momentum * kept + (step == 1 ? 1 : 1 - dampening) * change;
+        value -= RATE * (nesterov ? change + momentum * kept : kept);
+      }
+      return value;
+    };
+  }
+
+  /** World sizes and stages end with the same bits, which are near the formula. */
+  private static void compare(Function<Shard, Optimizer> make, Formula formula, double[] decays)
+      throws Exception {
+    Queue<float[]> results = new ConcurrentLinkedQueue<>();
+    for (int size = 1; size <= 2; size++) {
+      Ranks.run(size, (job, world) -> {
+        for (int stage = 0; stage <= 1; stage++) results.add(optimize(world, stage, make));
+      });
+    }
+    float[] first = results.remove();
+    equal(results.size(), 5);
+    for (float[] each : results) that(Arrays.equals(each, first), "the same bits");
+    int at = 0;
+    for (int p = 0; p < PARAMS.size(); p++) {
+      for (int i = 0; i < count(p); i++) {
+        double[] gradient = new double[STEPS + 1];
+        for (int step = 0; step <= STEPS; step++) gradient[step] = draw(step, 0, p, i);
+        near(first[at++], formula.after(gradient, decays[p]), 1e-6);
+      }
+    }
+  }
+
+  /** All parameters; ranks have the same gradients. */
+  private static float[] optimize(Comm world, int stage, Function<Shard, Optimizer> make) {
+    FloatBuffer result = FloatBuffer.allocate(1601);
+    ShardOptions options = ShardOptions.DEFAULT.withStage(stage).withUnits(UNITS);
+    try (Shard shard = new Shard(world, PARAMS, options);
+        Optimizer optimizer = make.apply(shard)) {
+      setFirst(shard);
+      for (int step = 1; step <= STEPS; step++) {
+        reduce(shard, step);
+        optimizer.step(RATE);
+      }
+      gather(shard, result);
+    }
+    return result.array();
+  }
+
+  private static void reduce(Shard shard, int step) {
+    for (int p = PARAMS.size(); p-- > 0; ) {
+      FloatBuffer gradient = floats(count(p));
+      for (int i = 0; i < count(p); i++) gradient.put(i, draw(step, 0, p, i));
+      shard.reducer().ready(p, Tensor.of(gradient));
+    }
+    shard.reducer().finish();
+  }
+
+  private static void optimizerRefusals(Comm world) throws Exception {
+    Class<InvalidArgumentException> refused = InvalidArgumentException.class;
+    AdamWOptions adamW = AdamWOptions.DEFAULT;
+    SgdOptions sgd = SgdOptions.DEFAULT;
+    thrown(refused, () -> Optimizer.adamW(null), "Optimizer.adamW: shard is null");
+    thrown(refused, () -> Optimizer.sgd(null), "Optimizer.sgd: shard is null");
+    thrown(refused, () -> adamW.withWeightDecays((double[]) null),
+        "AdamWOptions.withWeightDecays: weightDecays is null");
+    thrown(refused, () -> sgd.withWeightDecays((double[]) null),
+        "SgdOptions.withWeightDecays: weightDecays is null");
+    List<Param> counts = List.of(new Param("count", 4, DataType.I32));
+    try (Shard shard = new Shard(world, counts)) {
+      thrown(UnsupportedException.class, () -> Optimizer.adamW(shard),
+          "Optimizer: parameter #0 \"count\" is of i32");
+    }
+    try (Shard shard = new Shard(world, PARAMS);
+        Optimizer optimizer = Optimizer.sgd(shard)) {
+      thrown(refused, () -> Optimizer.adamW(shard, null), "Optimizer.adamW: options is null");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withBetas(1, 0)),
+          "Optimizer.adamW: beta1 is 1; it must be in [0, 1)");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withBetas(0, -1)), "beta2 is -1");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withEpsilon(-1)), "epsilon is -1");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withWeightDecay(-1)),
+          "weightDecay is -1; it must be at least 0");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withWeightDecays(0, -1, 0, 0)),
+          "weightDecays[1] is -1");
+      thrown(refused, () -> Optimizer.adamW(shard, adamW.withWeightDecays(1)),
+          "Optimizer.adamW: weightDecays has 1 numbers for 4 parameters; give one each");
+      thrown(refused, () -> Optimizer.sgd(shard, null), "Optimizer.sgd: options is null");
+      thrown(refused, () -> Optimizer.sgd(shard, sgd.withMomentum(-1)),
+          "Optimizer.sgd: momentum is -1");
+      thrown(refused, () -> Optimizer.sgd(shard, sgd.withNesterov()), "nesterov is 1");
+      thrown(refused, () -> Optimizer.sgd(shard, sgd.withDampening(Double.NaN)), "dampening");
+      thrown(refused, () -> Optimizer.sgd(shard, sgd.withWeightDecays(1, 2)),
+          "Optimizer.sgd: weightDecays has 2 numbers for 4 parameters");
+      thrown(InvalidStateException.class, () -> optimizer.step(RATE),
+          "Optimizer.step", "there are no gradients; call it between Reducer.finish");
+      reduce(shard, 1);
+      thrown(refused, () -> optimizer.step(Double.POSITIVE_INFINITY),
+          "Optimizer.step: rate is inf; it must be finite");
+      optimizer.step(RATE);
+    }
+  }
+
+  private static void closedOptimizer(Comm world) throws Exception {
+    Shard shard = new Shard(world, PARAMS);
+    FloatBuffer values = shard.parameter(1).asFloatBuffer();
+    Optimizer optimizer = Optimizer.sgd(shard);
+    Optimizer other = Optimizer.adamW(shard);
+    reduce(shard, 1);
+    shard.close();
+    thrown(ClosedException.class, () -> Optimizer.sgd(shard), "Shard is closed");
+    // The optimizer keeps what it needs of its shard.
+    optimizer.step(1);
+    equal(values.get(0), -draw(1, 0, 1, 0));
+    for (Optimizer each : List.of(optimizer, other, optimizer)) each.close();
+    thrown(ClosedException.class, () -> optimizer.step(1),
+        "Optimizer is closed; use it before close()");
   }
 }
