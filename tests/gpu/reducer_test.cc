@@ -124,7 +124,8 @@ TEST_CASE("a reducer of one rank gives back what it was given, by pointer and in
       for (size_t p = 0; p < kParams.size(); ++p) {
         CAPTURE(p);
         Bytes found(given[p].size());
-        const void* const from = in_place ? reducer->grad(static_cast<int32_t>(p)).value() : own[p]->at();
+        const void* const from =
+            in_place ? reducer->grad(static_cast<int32_t>(p)).value() : own[p]->at();
         if (!found.empty()) {
           must(gpu().runtime->copy(found.data(), from, static_cast<int64_t>(found.size()),
                                    gpu().stream));

@@ -8,7 +8,8 @@ namespace Dt
     public sealed class ShardOptions
     {
         /// <summary>0: every rank updates all parameters. 1: each rank updates its own pieces, and
-        /// keeps what an optimizer knows of those alone. Results are the same bits on one
+        /// keeps what an optimizer knows of those alone. 2: gradients, too, have memory until they
+        /// are reduced only, but for those of its pieces. Results are the same bits on one
         /// host.</summary>
         public int Stage { get; set; } = 1;
         /// <summary>Of the gradients; the plan stays as it is, and its first bucket is like the
@@ -74,7 +75,7 @@ namespace Dt
     }
 
     /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO's
-    /// stage 1). A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
+    /// stages 1 and 2). A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
     /// gradient and its Finish, then <see cref="Optimizer.Step"/>. An optimizer of your own updates
     /// each Piece and then calls Updated. Parameters start as zeros. Those of a unit and dtype lie
     /// in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at the

@@ -32,7 +32,7 @@ static class ShardTests
     static void Same(Ranks each)
     {
         float[] plain = Train(each, new ShardOptions { Stage = 0, Units = units });
-        for (int stage = 0; stage <= 1; ++stage)
+        for (int stage = 0; stage <= 2; ++stage)
         {
             foreach (long bytes in new long[] { 1, 1024, 1 << 20 })
             {
@@ -220,7 +220,7 @@ static class ShardTests
 
     static void Refusals(Ranks each)
     {
-        Refused(each, new ShardOptions { Stage = 2 }, "Shard: stage is 2; it must be 0 or 1");
+        Refused(each, new ShardOptions { Stage = 4 }, "Shard: stage is 4; it must be 0, 1 or 2");
         Refused(each, new ShardOptions { Units = new int[] { 0, -1, 0, 0 } }, "units[1] is -1");
         Refused(each, new ShardOptions { Granules = new long[] { 0, 0, -5, 0 } },
             "granules[2] is -5");
@@ -333,14 +333,14 @@ static class ShardTests
         {
             Ranks.Run(size, each =>
             {
-                for (int stage = 0; stage <= 1; ++stage)
+                for (int stage = 0; stage <= 2; ++stage)
                 {
                     float[] result = Optimize(each.world, stage, make);
                     lock (results) results.Add(result);
                 }
             });
         }
-        Suite.Equal(6, results.Count, "results");
+        Suite.Equal(9, results.Count, "results");
         int at = 0;
         for (int p = 0; p < parameters.Length; ++p)
         {
@@ -389,7 +389,7 @@ static class ShardTests
         using (Shard shard = new Shard(each.world, counts))
         {
             Suite.Throws<DtUnsupportedException>(() => Optimizer.AdamW(shard),
-                "Optimizer: parameter #0 \"count\" is of i32");
+                "AdamW: parameter #0 \"count\" is of i32");
         }
         using (Shard shard = new Shard(each.world, parameters))
         using (Optimizer optimizer = Optimizer.Sgd(shard))

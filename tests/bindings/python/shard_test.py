@@ -100,7 +100,7 @@ class Shards(unittest.TestCase):
             results = {}
 
             def body(_, comm):
-                for stage in (0, 1):
+                for stage in (0, 1, 2):
                     for granules in ((), (30, 0, 0, 13)):
                         for cap in (1, 1 << 20):
                             results[comm.rank, stage, granules, cap] = train(comm, dt.ShardOptions(
@@ -108,7 +108,7 @@ class Shards(unittest.TestCase):
 
             run_ranks(world, body)
             self.assertEqual(len({(values, *norms) for values, norms, _ in results.values()}), 1)
-            for stage, times in ((0, world), (1, 1)):
+            for stage, times in ((0, world), (1, 1), (2, 1)):
                 for granules, cap in {key[2:] for key in results}:
                     self.assertEqual(sum(results[rank, stage, granules, cap][2] for rank in range(world)),
                                      3 * elements * times)
@@ -122,8 +122,8 @@ class Shards(unittest.TestCase):
             results = []
             for world in (1, 2):
                 run_ranks(world, lambda _, comm: results.extend(
-                    optimize(comm, make, stage) for stage in (0, 1)))
-            self.assertEqual(len(results), 6)
+                    optimize(comm, make, stage) for stage in (0, 1, 2)))
+            self.assertEqual(len(results), 9)
             for p, param in enumerate(PARAMS):
                 for i in range(param.count):
                     self.assertAlmostEqual(results[0][p][i], by_hand(p, i), delta=2e-5)

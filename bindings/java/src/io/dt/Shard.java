@@ -7,9 +7,9 @@ import java.nio.ByteOrder;
 import java.util.List;
 
 /**
- * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO's stage 1). Each step:
- * {@link #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for each
- * gradient and its {@code finish}, then {@link Optimizer#step}. An optimizer of your own updates
+ * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO's stages 1 and 2). Each
+ * step: {@link #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for
+ * each gradient and its {@code finish}, then {@link Optimizer#step}. An optimizer of your own updates
  * each {@link #piece} and then calls {@link #updated()}.
  *
  * <p>Parameters start as zeros; list them as the forward pass comes to them. Those of a unit and

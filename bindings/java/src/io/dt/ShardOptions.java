@@ -36,7 +36,8 @@ public final class ShardOptions {
    * With another stage. Results are the same bits on one host.
    *
    * @param stage 0: every rank updates all parameters; 1: each rank updates its own pieces, and
-   *     keeps what an optimizer knows of those alone
+   *     keeps what an optimizer knows of those alone; 2: gradients, too, have memory until they are
+   *     reduced only, but for those of its pieces
    * @return a changed copy
    */
   public ShardOptions withStage(int stage) {
