@@ -599,13 +599,14 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
 
 // ---- Shard ----
 
-/** The number stage, how many granules there are (none, or one for each parameter), those, the same
- * of units, and a Model. */
+/** The numbers stage and prefetch, how many granules there are (none, or one for each parameter),
+ * those, the same of units, and a Model. */
 inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
   dt_shard_options options;
   dt_shard_options_init(&options);
   options.stage = static_cast<int32_t>(packed.number());
+  options.prefetch = static_cast<int32_t>(packed.number());
   std::vector<int64_t> granules(static_cast<std::size_t>(packed.number()));
   for (int64_t& granule : granules) granule = packed.number();
   std::vector<int32_t> units(static_cast<std::size_t>(packed.number()));
@@ -650,6 +651,9 @@ inline void shard_updated(int64_t shard) {
 }
 inline void shard_gather(int64_t shard, int32_t unit) {
   detail::check(dt_shard_gather(handle<dt_shard>(shard), unit));
+}
+inline void shard_release(int64_t shard, int32_t unit) {
+  detail::check(dt_shard_release(handle<dt_shard>(shard), unit));
 }
 inline void shard_destroy(int64_t shard) { dt_shard_destroy(handle<dt_shard>(shard)); }
 

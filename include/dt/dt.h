@@ -1941,14 +1941,16 @@ DT_API void dt_reducer_destroy(dt_reducer* reducer);
 /* ---- Shard --------------------------------------------------------------------------------- */
 
 /** What each rank keeps, and how gradients are reduced. Zero is the default of every field but
- * `stage`, which dt_shard_options_init() sets. */
+ * `stage` and `prefetch`, which dt_shard_options_init() sets. */
 typedef struct dt_shard_options {
   uint32_t struct_size;              /**< set by the *_init() function */
   int32_t stage;                     /**< 1, the default: each rank updates its own pieces, and
                                           keeps what an optimizer knows of those alone; 0: every
                                           rank updates all parameters; 2: as 1, and gradients have
                                           memory until they are reduced only, but for a rank's
-                                          pieces. All end with the same bits on one host */
+                                          pieces; 3: as 2, and parameters have memory from
+                                          dt_shard_gather() to dt_shard_release() only, but for a
+                                          rank's pieces. All end with the same bits on one host */
   const dt_reducer_options* reducer; /**< of the gradients; the plan stays as it is, and its first
                                           bucket is like the others. Borrowed during the call, like
                                           the next two; NULL: defaults */
@@ -1956,14 +1958,19 @@ typedef struct dt_shard_options {
                                           multiples of its granule only; 0 is 1; NULL: all 1 */
   const int32_t* units;              /**< [count of parameters] >= 0: those with the same number are
                                           gathered together, and lie side by side; NULL: all 0 */
+  int32_t prefetch;                  /**< >= 0, of stage 3: units that are gathered ahead of
+                                          dt_shard_gather(), as it was called in the step before;
+                                          dt_shard_options_init() sets 1 */
+  int32_t reserved;                  /**< zero */
 } dt_shard_options;
 
-/** Sets struct_size and stage = 1, and zeroes the rest. @param options may not be NULL.
+/** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
  * @thread any */
 static inline void dt_shard_options_init(dt_shard_options* options) {
   memset(options, 0, sizeof *options);
   options->struct_size = (uint32_t)sizeof *options;
   options->stage = 1;
+  options->prefetch = 1;
 }
 
 /** The part of a parameter that this rank updates. */
@@ -1986,7 +1993,7 @@ static inline void dt_piece_init(dt_piece* piece) {
 
 /**
  * Lays the parameters out, cuts them into a piece for each rank, and checks on all ranks that the
- * model is the same: stages 1 and 2 of ZeRO (Rajbhandari et al. 2020).
+ * model is the same: the stages of ZeRO (Rajbhandari et al. 2020).
  *
  * Collective over `comm`, which is over host memory. Parameters lie in dt's memory and start as
  * zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a rank the gradients
@@ -1999,7 +2006,8 @@ static inline void dt_piece_init(dt_piece* piece) {
  * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
  * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
  * first of them. While the reducer accumulates, and with a hook, buckets keep their memory until
- * dt_reducer_finish().
+ * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
+ * use its parameters, and release it behind that.
  * @param comm      the communicator.
  * @param params    [count] parameters, borrowed during the call. dt_param.dtype is that of the
  *                  parameter and of its gradient.
@@ -2036,8 +2044,10 @@ DT_API dt_status dt_shard_reducer(dt_shard* shard, dt_reducer** out_reducer);
  * @param index       of the parameter.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid as long as the shard. After
  *                    dt_shard_updated() their values are valid from dt_shard_gather() of its unit.
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
- * @thread any
+ *                    With stage 3 valid from there to dt_shard_release() or dt_shard_updated().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; with stage 3 DT_ERR_INVALID_STATE where its unit is not
+ *         gathered.
+ * @thread any; with stage 3 as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
 DT_API dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_pointer);
@@ -2070,20 +2080,24 @@ DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_pi
 /**
  * Says that this rank has updated its pieces: begins to send them to all ranks, and to receive
  * theirs, while the caller goes on; first the parameters that were listed first. A parameter may
- * not be written from here to dt_shard_gather() of its unit or dt_shard_piece() of itself.
+ * not be written from here to dt_shard_gather() of its unit or dt_shard_piece() of itself. With
+ * stage 3 it releases all units, and begins to gather those that the next step needs first.
  * Collective.
  * @param shard the handle.
  * @return DT_OK; any communicator error, after which parameters may be torn: the later calls fail
  *         alike.
  * @thread as its reducer's dt_reducer_finish()
- * @cost an allgather of each bucket, which dt_reducer_stats() does not count; with stage 0 nothing
+ * @cost an allgather of each bucket, which dt_reducer_stats() does not count; with stage 0 nothing;
+ *       with stage 3 each dt_shard_gather() has that cost instead
  * @since ABI 0
  */
 DT_API dt_status dt_shard_updated(dt_shard* shard);
 
 /**
  * Waits until the parameters of a unit are those of dt_shard_updated() on all ranks: to be called
- * before they are used, in the forward pass or for a checkpoint.
+ * before they are used, in the forward pass or for a checkpoint. With stage 3 collective: all ranks
+ * gather and release the same units in the same order, in the backward pass, too; and units that
+ * were gathered next in the step before are begun here, while the caller uses this one.
  * @param shard the handle.
  * @param unit  one of dt_shard_options.units; a second call waits for nothing.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
@@ -2091,6 +2105,17 @@ DT_API dt_status dt_shard_updated(dt_shard* shard);
  * @since ABI 0
  */
 DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit);
+
+/**
+ * With stage 3 says that a unit's parameters are not used until the next dt_shard_gather() of it:
+ * their memory serves other units. Below stage 3 it does nothing.
+ * @param shard the handle.
+ * @param unit  one of dt_shard_options.units, gathered or not.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
 
 /** Drops the handle; its parameters go with it. What operations still use after a second stays with
  * the communicator until that is gone. @param shard may be NULL. @thread any @since ABI 0 */

@@ -1094,6 +1094,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
 /** Fields as in dt_shard_options. */
 struct ShardOptions {
   int32_t stage = 1;
+  int32_t prefetch = 1;
   ReducerOptions reducer;
   std::vector<int64_t> granules; /**< empty: all 1 */
   std::vector<int32_t> units;    /**< empty: all 0 */
@@ -1115,6 +1116,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     dt_shard_options c_options;
     dt_shard_options_init(&c_options);
     c_options.stage = options.stage;
+    c_options.prefetch = options.prefetch;
     c_options.reducer = &gradients;
     c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
     c_options.units = options.units.empty() ? nullptr : options.units.data();
@@ -1145,6 +1147,8 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   void updated() { call(dt_shard_updated); }
   /** Waits until the unit's parameters are whole. */
   void gather(int32_t unit) { call(dt_shard_gather, unit); }
+  /** Its parameters are not used until the next gather() of it; does something in stage 3. */
+  void release(int32_t unit) { call(dt_shard_release, unit); }
 
  private:
   friend class Optimizer;

@@ -24,6 +24,15 @@ dt_status alone_on_shard(const char* function, dt_shard* shard, F&& body) noexce
   });
 }
 
+Status check_unit(const Call& call, const ShardObject& object, int32_t unit) {
+  const auto& params = object.shard->params();
+  if (std::any_of(params.begin(), params.end(),
+                  [&](const auto& param) { return param.unit == unit; })) {
+    return {};
+  }
+  return call.invalid("unit is %d, which no parameter has", unit);
+}
+
 Status check_share(const Call& call, const char* field, double value) {
   if (value >= 0 && value < 1) return {};
   return call.invalid("options->%s is %g; it must be in [0, 1)", field, value);
@@ -75,8 +84,11 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     dt_shard_options asked;
     DT_TRY(read_options(call, options != nullptr ? options : &standard, "options",
                         "dt_shard_options_init", &asked));
-    if (asked.stage < 0 || asked.stage > 2) {
-      return call.invalid("options->stage is %d; it must be 0, 1 or 2", asked.stage);
+    if (asked.stage < 0 || asked.stage > 3) {
+      return call.invalid("options->stage is %d; it must be in [0, 3]", asked.stage);
+    }
+    if (asked.prefetch < 0) {
+      return call.invalid("options->prefetch is %d; it must be at least 0", asked.prefetch);
     }
     for (size_t i = 0; i < read.size(); ++i) {
       const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;
@@ -90,6 +102,7 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     }
     training::Shard::Options chosen;
     chosen.stage = asked.stage;
+    chosen.prefetch = asked.prefetch;
     DT_TRY_VALUE(chosen.reducer,
                  read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
     auto reducer = std::make_shared<ReducerObject>();
@@ -115,7 +128,7 @@ dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_pointer) {
                   [&](const Call& call, const ShardObject& object) -> Status {
                     DT_TRY(call.not_null(out_pointer, "out_pointer"));
                     DT_TRY(check_param(call, *object.shard->reducer(), index));
-                    *out_pointer = object.shard->param(index);
+                    DT_TRY_VALUE(*out_pointer, object.shard->param(index));
                     return {};
                   });
 }
@@ -162,12 +175,16 @@ dt_status dt_shard_updated(dt_shard* shard) {
 dt_status dt_shard_gather(dt_shard* shard, int32_t unit) {
   return alone_on_shard("dt_shard_gather", shard,
                         [&](const Call& call, const ShardObject& object) -> Status {
-                          const auto& params = object.shard->params();
-                          if (std::none_of(params.begin(), params.end(),
-                                           [&](const auto& param) { return param.unit == unit; })) {
-                            return call.invalid("unit is %d, which no parameter has", unit);
-                          }
+                          DT_TRY(check_unit(call, object, unit));
                           return object.job->seen(object.shard->gather(unit));
+                        });
+}
+
+dt_status dt_shard_release(dt_shard* shard, int32_t unit) {
+  return alone_on_shard("dt_shard_release", shard,
+                        [&](const Call& call, const ShardObject& object) -> Status {
+                          DT_TRY(check_unit(call, object, unit));
+                          return object.job->seen(object.shard->release(unit));
                         });
 }
 

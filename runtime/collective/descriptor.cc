@@ -11,8 +11,8 @@
 namespace dt::collective {
 namespace {
 
-// A signature has 20 bits for the root, enough for the largest job, and 12 for the bytes of a
-// caller's element.
+// A signature has 20 bits for the root, enough for the largest job, or the tag, and 12 for the
+// bytes of a caller's element.
 constexpr int kRootShift = 32;
 constexpr int kElementShift = 52;
 constexpr uint64_t kRootMask = (uint64_t{1} << (kElementShift - kRootShift)) - 1;
@@ -33,7 +33,8 @@ uint64_t signature_of(const Collective& collective) {
   if (collective.kind == Kind::kBarrier) return word;
   word |= (static_cast<uint64_t>(collective.dtype) & 0xff) << 8;
   if (reduces(collective.kind)) word |= (static_cast<uint64_t>(collective.op) & 0xff) << 16;
-  if (has_root(collective.kind)) word |= static_cast<uint64_t>(collective.root) << kRootShift;
+  const int32_t root_or_tag = has_root(collective.kind) ? collective.root : collective.tag;
+  word |= static_cast<uint64_t>(root_or_tag) << kRootShift;
   if (collective.op == ReduceOp::kCustom)
     word |= static_cast<uint64_t>(collective.custom.element_bytes) << kElementShift;
   return word;

@@ -41,6 +41,7 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   Combine custom;              ///< of op kCustom, in host memory; dtype is kU8 then
   int32_t root = 0;            ///< of those that have one; the peer of send and recv
+  int32_t tag = 0;             ///< of the others: what ranks must agree on besides, < 2^20
   const void* send = nullptr;  ///< borrowed until completion
   void* recv = nullptr;        ///< borrowed until completion
   /// Elements, as in dt.h: per rank's contribution for allgather and gather, per rank's result for

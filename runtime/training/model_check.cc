@@ -78,7 +78,10 @@ Status Reducer::check_model() {
       fnv1a(14695981039346656037u, options_.order.data(), options_.order.size() * sizeof(int32_t));
   rows.push_back(option_row("order, as a hash", static_cast<int64_t>(order)));
   rows.push_back(option_row("check_steps", options_.check_steps));
-  if (options_.by_units) rows.push_back(option_row("stage", options_.scatter + options_.pooled));
+  if (options_.by_units()) {
+    rows.push_back(option_row("stage", options_.stage));
+    rows.push_back(option_row("prefetch", options_.prefetch));
+  }
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;
   for (const Param& param : params_) {
@@ -131,7 +134,7 @@ Status Reducer::check_model() {
       ErrorInfo info;
       info.code = Code::kMismatch;
       info.rank = comm_->world_rank(static_cast<int32_t>(rank));
-      info.operation = options_.by_units ? "shard_create" : "reducer_create";
+      info.operation = options_.by_units() ? "shard_create" : "reducer_create";
       info.message = format(
           "dt_%s on comm \"%s\": the model differs between ranks, first at %s: rank 0 "
           "%s, rank %zu %s; build the same model with the same options on every rank",
@@ -143,8 +146,8 @@ Status Reducer::check_model() {
   return Status(Code::kMismatch,
                 format("dt_%s on comm \"%s\": parameter names differ between ranks beyond "
                        "their first %zu bytes",
-                       options_.by_units ? "shard_create" : "reducer_create", comm_->name().c_str(),
-                       sizeof(Row::name) - 1));
+                       options_.by_units() ? "shard_create" : "reducer_create",
+                       comm_->name().c_str(), sizeof(Row::name) - 1));
 }
 
 }  // namespace dt::training

@@ -98,7 +98,7 @@ Status Reducer::launch_in_order(bool all) {
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
-  if (options_.pooled) DT_TRY(lend(bucket));  // one that lacks all gradients has none yet
+  if (options_.pooled()) DT_TRY(lend(bucket));  // one that lacks all gradients has none yet
   Collective collective;
   collective.kind = Kind::kAllreduce;
   const bool avg = !options_.sum && !options_.divide_by_users &&
@@ -109,7 +109,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   collective.recv = bucket.wire != nullptr ? bucket.wire : bucket.data;
   collective.count = bucket.count;
   collective.name = format("bucket %zu", next_bucket_);
-  if (options_.scatter) scatter(bucket, &collective);
+  if (options_.scatter()) scatter(bucket, &collective);
   if (device_ != nullptr) {
     if (!full) return missing_and_broken();
     DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), &collective));
@@ -124,7 +124,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
       DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
     }
   }
-  if (!options_.pooled) return {};
+  if (!options_.pooled()) return {};
   std::lock_guard lock(lending_);
   under_way_.push_back(&bucket);
   return {};
@@ -143,7 +143,7 @@ void Reducer::scatter(const Bucket& bucket, Collective* collective) const {
   const auto [from, to] = result_of(bucket);
   auto* const begin = static_cast<char*>(collective->recv);
   collective->kind = Kind::kReduceScatter;
-  const bool stays = options_.pooled && bucket.wire == nullptr;
+  const bool stays = options_.pooled() && bucket.wire == nullptr;
   collective->recv = stays ? bucket.own : begin + from * dtype_bytes(collective->dtype);
   collective->count = to - from;
   if (bucket.is_equally_cut()) return;
@@ -248,7 +248,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   has_results_ = status.ok();
   for (const auto& bucket : buckets_) {
-    if (status.ok() && options_.pooled && bucket->lent.load(std::memory_order_relaxed)) {
+    if (status.ok() && options_.pooled() && bucket->lent.load(std::memory_order_relaxed)) {
       keep_own(*bucket);
     }
   }
@@ -368,7 +368,7 @@ void Reducer::end_step() {
     slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {
-    if (options_.pooled) take_back(*bucket);
+    if (options_.pooled()) take_back(*bucket);
     bucket->work = nullptr;
     bucket->hooked = {};
     bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);

@@ -69,9 +69,15 @@ class Reducer {
     std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
     std::optional<Dtype> wire;     ///< what gradients of f32 travel as
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
-    bool by_units = false;         ///< buckets are those of plan_shards(), and are not rebuilt
-    bool scatter = false;          ///< with by_units: this rank gets its part of each bucket only
-    bool pooled = false;           ///< with scatter: a bucket has memory in its part of a step only
+    int32_t stage = -1;            ///< of a shard; -1: there is none
+    int32_t prefetch = 0;          ///< of a shard; only compared between ranks
+
+    /// Buckets are those of plan_shards(), and are not rebuilt.
+    bool by_units() const { return stage >= 0; }
+    /// This rank gets its part of each bucket only.
+    bool scatter() const { return stage >= 1; }
+    /// A bucket has memory in its part of a step only.
+    bool pooled() const { return stage >= 2; }
   };
 
   /// On GPUs of the steps whose events were found passed, as in StepTimes.
@@ -222,13 +228,13 @@ class Reducer {
   Status submit(Bucket* bucket, backend::Collective collective);
   /// Elements of the bucket that this rank gets the result of: from, to.
   std::pair<int64_t, int64_t> result_of(const ShardBucket& bucket) const {
-    if (!options_.scatter) return {0, bucket.count};
+    if (!options_.scatter()) return {0, bucket.count};
     const auto rank = static_cast<size_t>(comm_->rank());
     return {bucket.cuts[rank], bucket.cuts[rank + 1]};
   }
   /// Where the result of what has arrived in the slot belongs.
   void* result_place(const Slot& slot) const {
-    if (options_.by_units) return slot.own;
+    if (options_.by_units()) return slot.own;
     return slot.copied_from != nullptr ? slot.copied_from : slot.data;
   }
   /// What a gradient is multiplied with before the sum, and its result after that.

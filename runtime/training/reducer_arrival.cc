@@ -18,7 +18,7 @@ size_t bytes_of(const Param& param) {
 Result<void*> Reducer::grad(int32_t index) {
   views_given_.store(true, std::memory_order_relaxed);
   Slot& slot = slots_[static_cast<size_t>(index)];
-  if (!options_.pooled) return static_cast<void*>(slot.data);
+  if (!options_.pooled()) return static_cast<void*>(slot.data);
   std::lock_guard lock(slot.mutex);
   if (slot.arrived.load(std::memory_order_relaxed)) {
     return Status(
@@ -60,7 +60,7 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
                            param.uses > 1 ? "as often as its uses" : "once"));
     }
     if (unused && accumulating) return {};
-    if (options_.pooled) {
+    if (options_.pooled()) {
       DT_TRY(lend(*buckets_[static_cast<size_t>(slot.bucket)]));
       if (!unused) DT_TRY(check_lent(slot, index, grad, call));
     }

@@ -31,9 +31,9 @@ void Reducer::give_results() {
     if (slot.unused && users_[i] == 0) continue;
     void* const to = result_place(slot);
     const void* const from =
-        options_.pooled ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);
+        options_.pooled() ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);
     const double factor = factor_behind(i);
-    if (slot.wire != nullptr && !options_.pooled) {
+    if (slot.wire != nullptr && !options_.pooled()) {
       kernels::cast(*options_.wire, slot.wire + slot.offset * dtype_bytes(*options_.wire),
                     param.dtype, to, slot.count, factor);
     } else if (factor != 1) {

@@ -146,7 +146,7 @@ double Reducer::norm_of_results(double norm_type) const {
 /// the elements in units of 2^-56 of a power of two just above the largest one.
 Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
   auto over_all = [&](Dtype dtype, ReduceOp op, int64_t count, void* values) -> Status {
-    if (!options_.scatter) return {};  // this rank has all of them
+    if (!options_.scatter()) return {};  // this rank has all of them
     backend::Collective collective;
     collective.kind = backend::Kind::kAllreduce;
     collective.dtype = dtype;
@@ -185,7 +185,7 @@ Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
 }
 
 Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream, float* norm) {
-  if (options_.scatter) DT_TRY(comm_->check_ungrouped("dt_reducer_clip_norm"));
+  if (options_.scatter()) DT_TRY(comm_->check_ungrouped("dt_reducer_clip_norm"));
   if (begun_.load(std::memory_order_acquire) || !has_results_) {
     return Status(Code::kInvalidState,
                   "dt_reducer_clip_norm on comm \"" + comm_->name() +
@@ -200,7 +200,7 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
     return clip_on_device(static_cast<float>(max_norm), stream, norm);
   }
   double total = 0;
-  if (options_.by_units) {
+  if (options_.by_units()) {
     DT_TRY_VALUE(total, norm_of_parts(max_norm, norm_type));
   } else {
     total = norm_of_results(norm_type);

@@ -28,13 +28,13 @@ int64_t Reducer::own_bytes(const ShardBucket& bucket) const {
 }
 
 std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const {
-  if (options_.by_units) {
+  if (options_.by_units()) {
     std::vector<ShardParam> shard_params;
     for (const Param& param : params_) {
       shard_params.push_back({param.count, param.dtype, param.granule, param.unit});
     }
     return plan_shards(shard_params, options_.bucket_cap_bytes, order,
-                       options_.scatter ? comm_->size() : 1);
+                       options_.scatter() ? comm_->size() : 1);
   }
   std::vector<PlanParam> plan_params;
   for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
@@ -65,7 +65,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
       bucket->bytes += round_up(bucket->count * dtype_bytes(*options_.wire), kGradientAlignment);
     }
     starts.push_back(total);
-    total += options_.pooled ? own_bytes(*bucket) : bucket->bytes;
+    total += options_.pooled() ? own_bytes(*bucket) : bucket->bytes;
     buckets.push_back(std::move(bucket));
   }
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
@@ -103,7 +103,7 @@ void Reducer::lay_out(int32_t index, char* memory) {
   Bucket& bucket = *buckets_[static_cast<size_t>(index)];
   const auto [from, to] = result_of(bucket);
   const int64_t element = dtype_bytes(bucket.dtype);
-  bucket.own = options_.pooled ? memory : memory + from * element;
+  bucket.own = options_.pooled() ? memory : memory + from * element;
   for (size_t i = 0; i < bucket.params.size(); ++i) {
     const auto param = static_cast<size_t>(bucket.params[i]);
     Slot& slot = slots_[param];
@@ -114,7 +114,7 @@ void Reducer::lay_out(int32_t index, char* memory) {
     slot.own = bucket.own + (slot.start + slot.offset - from) * element;
     if (slot.result == slot.data) slot.result = nullptr;
   }
-  if (!options_.pooled) place(bucket, memory);
+  if (!options_.pooled()) place(bucket, memory);
 }
 
 Result<bool> Reducer::all_say(bool mine, const char* question) {
@@ -144,7 +144,7 @@ Status Reducer::agree_on_memory(const Status& mine) {
 }
 
 Status Reducer::rebuild_after_first_step() {
-  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused || options_.by_units) {
+  if (asked_to_rebuild_ || !options_.rebuild || options_.find_unused || options_.by_units()) {
     return {};
   }
   asked_to_rebuild_ = true;
@@ -178,7 +178,7 @@ Result<bool> Reducer::rebuild() {
     return Status(Code::kInvalidState,
                   "dt_reducer_rebuild: inside a step; call it after dt_reducer_finish");
   }
-  if (options_.by_units) return false;  // where pieces lie is part of what their owners keep
+  if (options_.by_units()) return false;  // where pieces lie is part of what their owners keep
   DT_TRY_VALUE(const std::vector<int32_t> order, agree_on_order());
   // The broadcast order is the same on all ranks, and so is the plan that was in force: all ranks
   // find the same answer.

@@ -23,15 +23,28 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
                   "dt_shard_create on comm \"" + comm->name() +
                       "\": shards are in host memory for now; use a communicator over it");
   }
-  options.reducer.by_units = true;
-  options.reducer.scatter = options.stage > 0;
-  options.reducer.pooled = options.stage > 1;
+  options.reducer.stage = options.stage;
+  options.reducer.prefetch = options.prefetch;
   options.reducer.rebuild = false;
   options.reducer.first_bucket_bytes = 0;
   std::unique_ptr<Shard> shard(new Shard(std::move(comm), options));
   DT_TRY_VALUE(shard->reducer_, Reducer::create(shard->comm_, std::move(params), options.reducer));
   DT_TRY(shard->allocate());
+  shard->gathering_ = shard->comm_;
+  if (!shard->whole_units()) {
+    DT_TRY_VALUE(shard->gathering_, shard->comm_->split(0, shard->comm_->rank()));
+  }
   return shard;
+}
+
+int64_t Shard::bytes_of(size_t bucket) const {
+  const ShardBucket& layout = reducer_->layout(bucket);
+  return padded_count(layout.count, layout.dtype) * dtype_bytes(layout.dtype);
+}
+
+int64_t Shard::own_bytes(size_t bucket) const {
+  const ShardBucket& layout = reducer_->layout(bucket);
+  return padded_count(layout.part(comm_->rank()), layout.dtype) * dtype_bytes(layout.dtype);
 }
 
 Status Shard::allocate() {
@@ -39,9 +52,8 @@ Status Shard::allocate() {
   int64_t total = 0;
   std::vector<int64_t> starts;
   for (size_t b = 0; b < reducer_->bucket_count(); ++b) {
-    const ShardBucket& layout = reducer_->layout(b);
     starts.push_back(total);
-    total += padded_count(layout.count, layout.dtype) * dtype_bytes(layout.dtype);
+    total += whole_units() ? bytes_of(b) : own_bytes(b);
   }
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
   if (const Status agreed = reducer_->agree_on_memory(allocated.status()); !agreed.ok()) {
@@ -49,40 +61,71 @@ Status Shard::allocate() {
     return agreed;
   }
   memory_ = allocated.value();
-  for (const int64_t start : starts) {
-    buckets_.push_back({static_cast<char*>(memory_) + start, nullptr});
+  for (size_t b = 0; b < starts.size(); ++b) {
+    const ShardBucket& layout = reducer_->layout(b);
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.unit = layout.unit;
+    bucket.own = static_cast<char*>(memory_) + starts[b];
+    if (!whole_units()) continue;
+    bucket.data = bucket.own;
+    if (options_.stage > 0) {
+      bucket.own += layout.cuts[static_cast<size_t>(comm_->rank())] * dtype_bytes(layout.dtype);
+    }
   }
   return {};
 }
 
 Shard::~Shard() {
   // What is under way still writes into the memory, which then stays with the communicator.
-  if (last_ != nullptr && !comm_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) {
+  if (last_ != nullptr &&
+      !gathering_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) {
     return;
   }
+  for (Bucket& bucket : buckets_) slabs_.give(bucket.data);
   (void)comm_->backend().release(memory_);
 }
 
-void* Shard::param(int32_t index) const {
-  const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
-  return buckets_[bucket].data +
-         reducer_->start_of(index) * dtype_bytes(reducer_->layout(bucket).dtype);
+Result<void*> Shard::param(int32_t index) const {
+  const Bucket& bucket = buckets_[static_cast<size_t>(reducer_->bucket_of(index))];
+  const Param& param = params()[static_cast<size_t>(index)];
+  if (bucket.data == nullptr) {
+    return Status(Code::kInvalidState,
+                  format("dt_shard_param: parameter #%d \"%s\" is not gathered; with stage 3 call "
+                         "dt_shard_gather of its unit %d before its use, and dt_shard_release "
+                         "behind that",
+                         index, param.name.c_str(), param.unit));
+  }
+  return static_cast<void*>(bucket.data + reducer_->start_of(index) * dtype_bytes(param.dtype));
+}
+
+char* Shard::own_piece(int32_t index) const {
+  const auto at = static_cast<size_t>(reducer_->bucket_of(index));
+  const ShardBucket& layout = reducer_->layout(at);
+  const int64_t from = options_.stage > 0 ? layout.cuts[static_cast<size_t>(comm_->rank())] : 0;
+  const int64_t begin = reducer_->start_of(index) + reducer_->result(index).offset;
+  return buckets_[at].own + (begin - from) * dtype_bytes(layout.dtype);
 }
 
 Result<Shard::Piece> Shard::piece(int32_t index) {
   DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index))));
   const Reducer::Part result = reducer_->result(index);
   if (result.count == 0) return Piece{};
-  const int64_t skipped = result.offset * dtype_bytes(params()[static_cast<size_t>(index)].dtype);
-  return Piece{result.offset, result.count, static_cast<char*>(param(index)) + skipped,
-               result.data};
+  return Piece{result.offset, result.count, own_piece(index), result.data};
 }
 
 Status Shard::set(int32_t index, const void* values) {
-  DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index))));
+  const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
+  DT_TRY(end_gather(bucket));
   const Param& param_of = params()[static_cast<size_t>(index)];
-  const auto bytes = static_cast<size_t>(param_of.count * dtype_bytes(param_of.dtype));
-  if (bytes != 0) std::memcpy(param(index), values, bytes);
+  const int64_t element = dtype_bytes(param_of.dtype);
+  if (buckets_[bucket].data != nullptr && param_of.count != 0) {
+    DT_TRY_VALUE(void* const whole, param(index));
+    std::memcpy(whole, values, static_cast<size_t>(param_of.count * element));
+  }
+  if (const auto [offset, count, result] = reducer_->result(index); !whole_units() && count != 0) {
+    std::memcpy(own_piece(index), static_cast<const char*>(values) + offset * element,
+                static_cast<size_t>(count * element));
+  }
   ++set_counts_[static_cast<size_t>(index)];
   return {};
 }
@@ -90,23 +133,29 @@ Status Shard::set(int32_t index, const void* values) {
 /// The forward pass needs last what the backward pass needs first: from the last bucket on.
 Status Shard::updated() {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
+  if (!whole_units()) {
+    for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b));
+    last_order_ = std::exchange(order_, {});
+    return begin_ahead();
+  }
   if (options_.stage == 0) return {};
   for (size_t b = buckets_.size(); failed_.ok() && b-- > 0;) failed_ = begin_gather(b);
   return failed_;
 }
 
-Status Shard::begin_gather(size_t index) {
+/// `mine`: failed where this rank has no memory, which all ranks then hear of.
+Status Shard::begin_gather(size_t index, const Status& mine) {
   Bucket& bucket = buckets_[index];
   const ShardBucket& layout = reducer_->layout(index);
   const int32_t rank = comm_->rank();
-  const auto own = static_cast<size_t>(rank);
   Collective gather;
   gather.kind = Kind::kAllgather;
   gather.dtype = layout.dtype;
-  gather.send = bucket.data + layout.cuts[own] * dtype_bytes(layout.dtype);
+  gather.send = bucket.own;
   gather.recv = bucket.data;
   gather.count = layout.part(rank);
   gather.name = format("parameters of bucket %zu", index);
+  gather.tag = static_cast<int32_t>(index);
   if (!layout.is_equally_cut()) {
     gather.kind = Kind::kAllgatherv;
     gather.count = layout.count;
@@ -117,23 +166,71 @@ Status Shard::begin_gather(size_t index) {
     }
     gather.blocks = std::move(blocks);
   }
-  const auto work = comm_->new_work();
-  DT_TRY(comm_->submit(gather, work));
+  if (!mine.ok()) gather.withheld = std::make_shared<const std::string>(mine.message());
+  const auto work = gathering_->new_work();
+  DT_TRY(gathering_->submit(gather, work));
   bucket.gathered = last_ = work;
-  return {};
+  return mine;
 }
 
 Status Shard::end_gather(size_t index) {
   const auto work = std::exchange(buckets_[index].gathered, nullptr);
   if (work == nullptr || !failed_.ok()) return failed_;
-  return failed_ = comm_->backend().wait_stream(*work, nullptr);
+  return failed_ = gathering_->backend().wait_stream(*work, nullptr);
 }
 
 Status Shard::gather(int32_t unit) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
-  for (size_t b = buckets_.size(); b-- > 0;) {
-    if (reducer_->layout(b).unit == unit) DT_TRY(end_gather(b));
+  if (!whole_units()) {
+    DT_TRY(begin_unit(unit));
+    order_.push_back(unit);
+    DT_TRY(begin_ahead());
   }
+  for (size_t b = buckets_.size(); b-- > 0;) {
+    if (buckets_[b].unit == unit) DT_TRY(end_gather(b));
+  }
+  return {};
+}
+
+/// As updated(), from the last bucket on.
+Status Shard::begin_unit(int32_t unit) {
+  for (size_t b = buckets_.size(); failed_.ok() && b-- > 0;) {
+    Bucket& bucket = buckets_[b];
+    if (bucket.unit != unit || bucket.data != nullptr) continue;
+    const auto taken = slabs_.take(bytes_of(b));
+    if (taken.ok()) bucket.data = taken.value();
+    failed_ = begin_gather(b, taken.status());
+  }
+  return failed_;
+}
+
+std::span<const int32_t> Shard::ahead() const {
+  const size_t past = order_.size();
+  if (past > last_order_.size() || !std::equal(order_.begin(), order_.end(), last_order_.begin())) {
+    return {};
+  }
+  const auto depth = static_cast<size_t>(options_.prefetch);
+  return std::span(last_order_).subspan(past, std::min(depth, last_order_.size() - past));
+}
+
+Status Shard::begin_ahead() {
+  for (const int32_t unit : ahead()) DT_TRY(begin_unit(unit));
+  return failed_;
+}
+
+Status Shard::release(int32_t unit) {
+  if (whole_units()) return {};
+  const auto next = ahead();
+  if (std::find(next.begin(), next.end(), unit) != next.end()) return {};  // it is needed again
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    if (buckets_[b].unit == unit) DT_TRY(give_back(b));
+  }
+  return {};
+}
+
+Status Shard::give_back(size_t index) {
+  DT_TRY(end_gather(index));
+  slabs_.give(std::exchange(buckets_[index].data, nullptr));
   return {};
 }
 

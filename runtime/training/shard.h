@@ -3,28 +3,37 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "training/reducer.h"
+#include "training/slabs.h"
 
 namespace dt::training {
 
 /// Parameters of which each rank updates its own pieces, and the reducer of their gradients, which
-/// gives each rank the pieces of the gradients that belong to these (ZeRO stage 1). In host memory.
+/// gives each rank the pieces of the gradients that belong to these (ZeRO). In host memory.
 ///
 /// Parameters lie in buckets like those of the reducer. A step: the reducer's, then each rank
-/// writes its pieces of the parameters and calls updated(), which begins to send them to all, from
-/// the reducer's last bucket to its first; gather() makes a unit whole. Stage 0 is the same without
-/// pieces: every rank owns everything. After a failure parameters may be torn, so every later call
-/// that needs them whole fails.
+/// writes its pieces of the parameters and calls updated(). In stages 1 and 2 that begins to send
+/// them to all, from the reducer's last bucket to its first, and gather() waits until a unit is
+/// whole. Stage 0 is the same without pieces: every rank owns everything. After a failure
+/// parameters may be torn, so every later call that needs them whole fails.
 ///
-/// Threads: one at a time, ordered by the caller with finish() of the reducer; param() from any.
+/// In stage 3 a rank has its pieces alone. gather() gives the buckets of a unit memory and collects
+/// them there, release() and updated() take it back. Units are gathered in the same order on all
+/// ranks: over a communicator of their own, since the reducer's order has other causes. The order
+/// of the last step tells which come next, and these are gathered ahead.
+///
+/// Threads: one at a time, ordered by the caller with finish() of the reducer; param() from any,
+/// but in stage 3.
 class Shard {
  public:
   struct Options {
-    int32_t stage = 1;  ///< 0 or 1
+    int32_t stage = 1;     ///< 0 to 3
+    int32_t prefetch = 1;  ///< in stage 3: units that are gathered ahead of their use
     Reducer::Options reducer;
   };
   /// A part of a parameter that this rank owns. Null pointers: none.
@@ -45,36 +54,53 @@ class Shard {
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
   const std::shared_ptr<comm::Communicator>& comm() const { return comm_; }
   const std::vector<Param>& params() const { return reducer_->params(); }
-  /// The whole parameter.
-  void* param(int32_t index) const;
+  /// The whole parameter; in stage 3 INVALID_STATE where its unit is not gathered.
+  Result<void*> param(int32_t index) const;
   /// Waits for what is still under way in its bucket, so that the piece may be written.
   Result<Piece> piece(int32_t index);
   /// Copies a whole parameter in; waits likewise.
   Status set(int32_t index, const void* values);
   /// How often set() changed it.
   int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
-  /// Begins to send this rank's pieces to all and to receive those of others.
+  /// Says that this rank has written its pieces.
   Status updated();
-  /// Waits until the unit's parameters are whole.
+  /// Waits until the unit's parameters are whole. In stage 3 collective.
   Status gather(int32_t unit);
+  /// In stage 3: the unit's parameters are not used until the next gather().
+  Status release(int32_t unit);
 
  private:
   struct Bucket {
-    char* data = nullptr;
+    int32_t unit = 0;
+    char* own = nullptr;                      // this rank's part
+    char* data = nullptr;                     // all of it; null: `own` is all there is
     std::shared_ptr<backend::Work> gathered;  // null: it is whole
   };
 
   Shard(std::shared_ptr<comm::Communicator> comm, Options options)
-      : comm_(std::move(comm)), options_(std::move(options)) {}
+      : comm_(std::move(comm)), options_(std::move(options)), slabs_(comm_) {}
   Status allocate();
-  Status begin_gather(size_t bucket);
+  bool whole_units() const { return options_.stage < 3; }
+  int64_t bytes_of(size_t bucket) const;
+  int64_t own_bytes(size_t bucket) const;
+  char* own_piece(int32_t index) const;
+  Status begin_gather(size_t bucket, const Status& mine = {});
   Status end_gather(size_t bucket);
+  Status begin_unit(int32_t unit);
+  Status begin_ahead();
+  /// The units after those of this step so far, as in the last one.
+  std::span<const int32_t> ahead() const;
+  Status give_back(size_t bucket);
 
   const std::shared_ptr<comm::Communicator> comm_;
   const Options options_;
   std::shared_ptr<Reducer> reducer_;
-  void* memory_ = nullptr;           // of all parameters, from the communicator
+  std::shared_ptr<comm::Communicator> gathering_;  // what gathers go over
+  void* memory_ = nullptr;           // of all parameters, or of this rank's parts of them
+  Slabs slabs_;                      // in stage 3: of units that are gathered
   std::vector<Bucket> buckets_;      // as the reducer's
+  std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()
+  std::vector<int32_t> order_;       // likewise, since the last updated()
   std::vector<int64_t> set_counts_;  // by parameter
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did

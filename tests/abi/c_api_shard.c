@@ -15,12 +15,18 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.struct_size = 0;
   REFUSES("dt_shard_options_init", dt_shard_create(f->comm, params, 2, &options, &untouched));
   dt_shard_options_init(&options);
-  static const int32_t bad_stages[] = {-1, 3, INT32_MAX};
+  static const int32_t bad_stages[] = {-1, 4, INT32_MAX};
   for (int32_t i = 0; i < COUNT_OF(bad_stages); ++i) {
     options.stage = bad_stages[i];
     REFUSES("options->stage", dt_shard_create(f->comm, params, 2, &options, &untouched));
   }
   options.stage = 1;
+  options.prefetch = -1;
+  REFUSES("options->prefetch", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.prefetch = 0;
+  options.reserved = 1;
+  REFUSES("options->reserved", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.reserved = 0;
   const int64_t bad_granules[] = {0, -1};
   options.granules = bad_granules;
   REFUSES("options->granules[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));
@@ -72,11 +78,13 @@ void test_shard(const fixture* f) {
   REFUSES("values", dt_shard_set(shard, 0, NULL));
   REFUSES("out_piece", dt_shard_piece(shard, 0, NULL));
   REFUSES("unit", dt_shard_gather(shard, 1));
+  REFUSES("unit", dt_shard_release(shard, 1));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_param(h, 0, &pointer));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_set(h, 0, values));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, &piece));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_release(h, 5));
   EXPECT(pointer == (void*)f->comm && piece.param == NULL);
   piece.struct_size = 0;
   REFUSES("struct_size", dt_shard_piece(shard, 0, &piece));
@@ -102,6 +110,7 @@ void test_shard(const fixture* f) {
   ((float*)piece.param)[1] = 7;
   OK(dt_shard_updated(shard));
   OK(dt_shard_gather(shard, 5));
+  OK(dt_shard_release(shard, 5));
   OK(dt_shard_gather(shard, 5));
   EXPECT((int)weight[1] == 7);
 

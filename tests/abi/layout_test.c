@@ -131,12 +131,14 @@ DT_FIELD(dt_reducer_options, wire, 36, 4);
 DT_FIELD(dt_reducer_options, predivide, 40, 8);
 DT_FIELD(dt_reducer_options, order, 48, 8);
 
-DT_SIZE(dt_shard_options, 32);
+DT_SIZE(dt_shard_options, 40);
 DT_FIELD(dt_shard_options, struct_size, 0, 4);
 DT_FIELD(dt_shard_options, stage, 4, 4);
 DT_FIELD(dt_shard_options, reducer, 8, 8);
 DT_FIELD(dt_shard_options, granules, 16, 8);
 DT_FIELD(dt_shard_options, units, 24, 8);
+DT_FIELD(dt_shard_options, prefetch, 32, 4);
+DT_FIELD(dt_shard_options, reserved, 36, 4);
 DT_SIZE(dt_adamw_options, 48);
 DT_FIELD(dt_adamw_options, struct_size, 0, 4);
 DT_FIELD(dt_adamw_options, reserved, 4, 4);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // shard_steps ROUNDS MATRICES SIDE [STAGE]: a rank of a job that computes nothing but AdamW. It
-// trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 to 2, one step of each per
-// round after one that is not timed. Rank 0 prints a line per step: STAGE MILLISECONDS, from the
-// first dt_reducer_ready() until the parameters are whole on the last rank. With STAGE that one
+// trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 to 3, one step of each per
+// round after one that is not timed: a forward pass that gathers each parameter, a backward pass
+// that copies each gradient, AdamW. Rank 0 prints a line per step: STAGE MILLISECONDS, until the
+// parameters are whole on the last rank, in stage 3 its pieces. With STAGE that one
 // alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what each has
 // more than before, pages of several processes divided among them.
 #include <chrono>
@@ -32,7 +33,8 @@ int64_t memory_bytes() {
 class Model {
  public:
   Model(const dt::Comm& comm, int32_t stage, int32_t matrices, int64_t count)
-      : matrices_(matrices),
+      : stage_(stage),
+        matrices_(matrices),
         count_(count),
         shard_(comm, params(), options(stage)),
         reducer_(shard_.reducer()),
@@ -42,23 +44,31 @@ class Model {
   }
 
   void step(const std::vector<float>& gradient) {
+    for (int32_t i = 0; i < matrices_; ++i) {
+      shard_.gather(i);
+      shard_.release(i);
+    }
     for (int32_t i = matrices_; i-- > 0;) {
+      shard_.gather(i);
       std::memcpy(reducer_.grad(i), gradient.data(), static_cast<size_t>(count_) * sizeof(float));
       reducer_.ready(i);
+      shard_.release(i);
     }
     reducer_.finish();
     optimizer_.step(1e-3);
-    for (int32_t i = 0; i < matrices_; ++i) shard_.gather(i);
+    for (int32_t i = 0; stage_ < 3 && i < matrices_; ++i) shard_.gather(i);
   }
 
   /// That each element of a parameter is what the others are, here and on all ranks.
   void check(dt::Comm* comm) {
     for (int32_t i = 0; i < matrices_; ++i) {
+      shard_.gather(i);
       const auto* values = shard_.param_as<float>(i);
       comm->check_equal(values, count_ * 4, "parameter");
       for (int64_t at = 0; at < count_; ++at) {
         if (values[at] != values[0] || !(values[at] < 1)) throw std::runtime_error("a wrong step");
       }
+      shard_.release(i);
     }
   }
 
@@ -73,6 +83,7 @@ class Model {
     return options;
   }
 
+  const int32_t stage_;
   const int32_t matrices_;
   const int64_t count_;  // elements of a matrix
   dt::Shard shard_;
@@ -86,14 +97,14 @@ void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {
   const int32_t rank = job.place().rank;
   const std::vector<float> gradient(static_cast<size_t>(side * side), static_cast<float>(rank + 1));
   int64_t before = memory_bytes();
-  std::vector<std::unique_ptr<Model>> models(3);
-  for (int32_t stage = 0; stage < 3; ++stage) {
+  std::vector<std::unique_ptr<Model>> models(4);
+  for (int32_t stage = 0; stage < 4; ++stage) {
     if (only >= 0 && stage != only) continue;
     models[static_cast<size_t>(stage)] =
         std::make_unique<Model>(comm, stage, matrices, side * side);
   }
   for (int64_t round = 0; round <= rounds; ++round) {
-    for (int32_t stage = 0; stage < 3; ++stage) {
+    for (int32_t stage = 0; stage < 4; ++stage) {
       auto& model = models[static_cast<size_t>(stage)];
       if (model == nullptr) continue;
       comm.barrier();

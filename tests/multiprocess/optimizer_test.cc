@@ -172,7 +172,7 @@ TEST_CASE("optimizer: PyTorch's formulas, and the same bits in every stage and c
   for (const Way& way : kWays) {
     Bits wanted;
     for (const int world_size : {1, 2, 4}) {
-      for (const int32_t stage : {0, 1, 2}) {
+      for (const int32_t stage : {0, 1, 2, 3}) {
         for (const int64_t bucket_bytes : {1, 3'000, 1 << 20}) {
           CAPTURE(world_size);
           CAPTURE(stage);

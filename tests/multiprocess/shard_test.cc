@@ -21,6 +21,7 @@ struct Model {
   std::vector<int64_t> granules;
   int64_t bucket_bytes = 4000;
   int stage = 1;
+  int prefetch = 1;
 
   Model(unsigned seed, bool whole_rows) {
     std::mt19937 random(seed);
@@ -62,6 +63,7 @@ class Trainer {
     dt_shard_options options;
     dt_shard_options_init(&options);
     options.stage = model_.stage;
+    options.prefetch = model_.prefetch;
     options.reducer = &gradients;
     options.granules = model_.granules.data();
     options.units = model_.units.data();
@@ -79,7 +81,7 @@ class Trainer {
   dt_status step(int number) {
     std::vector<std::vector<float>> gradients;
     for (int32_t p = 0; p < model_.size(); ++p) {
-      RANK_TRY(dt_shard_gather(shard_, model_.units[static_cast<size_t>(p)]));
+      RANK_TRY(dt_shard_gather(shard_, unit(p)));
       void* values = nullptr;
       RANK_TRY(dt_shard_param(shard_, p, &values));
       auto& gradient = gradients.emplace_back(static_cast<float*>(values),
@@ -87,9 +89,12 @@ class Trainer {
       for (int64_t i = 0; i < model_.count(p); ++i) {
         gradient[static_cast<size_t>(i)] += draw(number, rank_.rank, p, i);
       }
+      if (p + 1 == model_.size() || unit(p + 1) != unit(p)) RANK_TRY(release(p));
     }
     for (int32_t p = model_.size(); p-- > 0;) {
+      RANK_TRY(dt_shard_gather(shard_, unit(p)));
       RANK_TRY(dt_reducer_ready(reducer_, p, gradients[static_cast<size_t>(p)].data(), nullptr));
+      if (p == 0 || unit(p - 1) != unit(p)) RANK_TRY(release(p));
     }
     RANK_TRY(dt_reducer_finish(reducer_, nullptr));
     RANK_TRY(dt_reducer_clip_norm(reducer_, 1.5, 2, nullptr, &norm_));
@@ -112,7 +117,7 @@ class Trainer {
   /// All parameters, and the last norm.
   dt_status result(Bits* out) {
     for (int32_t p = 0; p < model_.size(); ++p) {
-      RANK_TRY(dt_shard_gather(shard_, model_.units[static_cast<size_t>(p)]));
+      RANK_TRY(dt_shard_gather(shard_, unit(p)));
       void* values = nullptr;
       RANK_TRY(dt_shard_param(shard_, p, &values));
       const size_t before = out->size();
@@ -120,6 +125,7 @@ class Trainer {
       if (model_.count(p) > 0) {
         std::memcpy(&(*out)[before], values, static_cast<size_t>(model_.count(p)) * 4);
       }
+      RANK_TRY(release(p));
     }
     out->push_back(0);
     std::memcpy(&out->back(), &norm_, sizeof norm_);
@@ -128,6 +134,9 @@ class Trainer {
   int64_t updated() const { return updated_; }
 
  private:
+  int32_t unit(int32_t param) const { return model_.units[static_cast<size_t>(param)]; }
+  dt_status release(int32_t param) { return dt_shard_release(shard_, unit(param)); }
+
   const Rank& rank_;
   const Model& model_;
   dt_shard* shard_ = nullptr;
@@ -172,7 +181,8 @@ TEST_CASE("shard: stages and bucket sizes end with the same bits, clipped by the
       for (const int64_t bucket_bytes : {1, 4000, 1 << 20}) {
         CAPTURE(bucket_bytes);
         model.bucket_bytes = bucket_bytes;
-        for (model.stage = 0; model.stage <= 2; ++model.stage) {
+        model.prefetch = static_cast<int>(seed);
+        for (model.stage = 0; model.stage <= 3; ++model.stage) {
           CHECK(train(world_size, model) == plain);
         }
       }
@@ -190,7 +200,7 @@ TEST_CASE("shard: large parameters, too, end with the same bits") {
     model.bucket_bytes = 1 << 30;
     model.stage = 0;
     const Bits plain = train(world_size, model);
-    for (model.stage = 1; model.stage <= 2; ++model.stage) {
+    for (model.stage = 1; model.stage <= 3; ++model.stage) {
       model.granules[1] = 0;
       CHECK(train(world_size, model) == plain);
       model.granules[1] = 7'000;
@@ -205,7 +215,7 @@ TEST_CASE("shard: over hosts the stages agree but for rounding") {
     return {{"job.host_id", rank < 1 ? "one" : "two"}};
   };
   std::map<int, std::vector<Bits>> results;
-  for (model.stage = 0; model.stage <= 2; ++model.stage) {
+  for (model.stage = 0; model.stage <= 3; ++model.stage) {
     results[model.stage].resize(3);
     require_all_ok(run_ranks(
         3,
@@ -218,7 +228,7 @@ TEST_CASE("shard: over hosts the stages agree but for rounding") {
         {}, on_hosts));
   }
   for (size_t i = 0; i < results[0][0].size(); ++i) {
-    for (const int stage : {1, 2}) {
+    for (const int stage : {1, 2, 3}) {
       float values[2];
       std::memcpy(&values[0], &results[0][0][i], sizeof(float));
       std::memcpy(&values[1], &results[stage][0][i], sizeof(float));

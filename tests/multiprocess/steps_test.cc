@@ -103,7 +103,7 @@ struct Model {
       const int32_t uses = draws.one_in(4) ? 2 : draws.below(2);
       params.push_back({draws.below(700), nullptr, dtype, uses});
     }
-    stage = draws.below(4) - 1;
+    stage = draws.below(5) - 1;
     const bool whole_rows = draws.one_in(2);
     for (size_t p = 0; p < params.size(); ++p) {
       units.push_back(static_cast<int32_t>(p / 3));

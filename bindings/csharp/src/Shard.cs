@@ -9,9 +9,11 @@ namespace Dt
     {
         /// <summary>0: every rank updates all parameters. 1: each rank updates its own pieces, and
         /// keeps what an optimizer knows of those alone. 2: gradients, too, have memory until they
-        /// are reduced only, but for those of its pieces. Results are the same bits on one
-        /// host.</summary>
+        /// are reduced only, but for those of its pieces. 3: parameters likewise, from Gather to
+        /// Release. Results are the same bits on one host.</summary>
         public int Stage { get; set; } = 1;
+        /// <summary>Units that stage 3 gathers ahead, in the order of the step before.</summary>
+        public int Prefetch { get; set; } = 1;
         /// <summary>Of the gradients; the plan stays as it is, and its first bucket is like the
         /// others. Null: defaults.</summary>
         public ReducerOptions Reducer { get; set; }
@@ -74,8 +76,8 @@ namespace Dt
 #endif
     }
 
-    /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO's
-    /// stages 1 and 2). A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
+    /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO).
+    /// In stage 3 the backward pass gathers, too, and both release what they have used. A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
     /// gradient and its Finish, then <see cref="Optimizer.Step"/>. An optimizer of your own updates
     /// each Piece and then calls Updated. Parameters start as zeros. Those of a unit and dtype lie
     /// in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at the
@@ -111,6 +113,7 @@ namespace Dt
             CheckOneEach("Shard", "Units", options.Units, parameters);
             Packer packer = new Packer();
             packer.AddNumber(options.Stage);
+            packer.AddNumber(options.Prefetch);
             packer.AddNumber(granules.Length);
             foreach (long each in granules) packer.AddNumber(each);
             packer.AddNumber(units.Length);
@@ -129,7 +132,7 @@ namespace Dt
 
         /// <summary>The reducer of the gradients, which goes with this object.
         /// Gradients given to Ready stay as they are: results are in
-        /// <see cref="Dt.Piece.Gradient"/>. With stage 1 its ClipNorm is collective.</summary>
+        /// <see cref="Dt.Piece.Gradient"/>. From stage 1 on its ClipNorm is collective.</summary>
         public Reducer Reducer { get; }
 
         /// <summary>Address where a parameter lies, whole, aligned to 256 bytes. After
@@ -197,9 +200,13 @@ namespace Dt
         public void Updated() => Raw.Native.shard_updated(this);
 
         /// <summary>Waits until the parameters of a unit are those of <see cref="Updated"/> on all
-        /// ranks: to be called before the forward pass uses them. A second call waits for
-        /// nothing.</summary>
+        /// ranks: to be called before the forward pass uses them. A second call waits for nothing.
+        /// In stage 3 collective.</summary>
         public void Gather(int unit) => Raw.Native.shard_gather(this, unit);
+
+        /// <summary>In stage 3 says that a unit's parameters are not used until the next Gather of
+        /// it: their memory serves other units.</summary>
+        public void Release(int unit) => Raw.Native.shard_release(this, unit);
 
         /// <summary>Drops the handle, and that of the reducer. The parameters go with it.</summary>
         public override void Dispose()

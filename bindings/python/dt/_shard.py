@@ -18,11 +18,13 @@ class ShardOptions:
     """What each rank keeps, and how gradients are reduced."""
 
     #: 0: every rank updates all parameters; 1: each updates its own pieces; 2: gradients, too, have memory
-    #: only until they are reduced, but for those of the rank's pieces
+    #: only until they are reduced, but for those of the rank's pieces; 3: parameters likewise, from gather() to
+    #: release()
     stage: int = 1
     reducer: Optional[ReducerOptions] = None  # of the gradients
     granules: Sequence[int] = ()  # of each parameter, elements: it is cut at multiples of that only
     units: Sequence[int] = ()  # of each parameter: those of a unit are gathered together
+    prefetch: int = 1  # of stage 3: units that are gathered ahead, in the order of the step before
 
 
 class Piece(NamedTuple):
@@ -35,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Shard:
-    """Parameters in dt's memory, cut into a piece for each rank (ZeRO, stages 1 and 2); the same on all ranks.
+    """Parameters in dt's memory, cut into a piece for each rank (ZeRO); the same on all ranks.
 
     Collective over `comm`, which is over host memory. A step: gather() of each unit before the forward
     pass comes to it, ready() and finish() of `reducer`, which leave a rank the gradients of its pieces;
@@ -49,7 +51,7 @@ class Shard:
         for name, given in (("granules", chosen.granules), ("units", chosen.units)):
             if len(given) not in (0, len(self._params)):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
-        parts = [int(chosen.stage), len(chosen.granules), *map(int, chosen.granules),
+        parts = [int(chosen.stage), int(chosen.prefetch), len(chosen.granules), *map(int, chosen.granules),
                  len(chosen.units), *map(int, chosen.units)]
         number = _raw.shard_create(comm._handle,
                                    pack(parts + pack_model("Shard", self._params, chosen.reducer)))
@@ -70,7 +72,8 @@ class Shard:
         return memory
 
     def param(self, index: int) -> Parameter:
-        """A parameter, whole; after updated() its values are valid from gather() of its unit."""
+        """A parameter, whole; after updated() its values are valid from gather() of its unit, with stage 3 to
+        release() or updated()."""
         address = _raw.shard_param(self._open().number, index)
         return self._param(address, self._params[index].count, index)
 
@@ -110,7 +113,7 @@ class Shard:
             _raw.shard_updated(self._open().number)
 
     def gather(self, unit: int = 0) -> None:
-        """Waits until the parameters of a unit are those of updated() on all ranks."""
+        """Waits until the parameters of a unit are those of updated() on all ranks. With stage 3 collective."""
         if self._waits:
             interruptible(None, self._gather, unit)
         else:
@@ -119,6 +122,11 @@ class Shard:
     def _gather(self, unit: int) -> None:
         with self.reducer._lock:
             _raw.shard_gather(self._open().number, unit)
+
+    def release(self, unit: int = 0) -> None:
+        """With stage 3: the parameters of a unit are not used until the next gather() of it."""
+        with self.reducer._lock:
+            _raw.shard_release(self._open().number, unit)
 
     def close(self) -> None:
         """Drops it with its reducer. Memory that it gave stays until nobody uses it any more."""

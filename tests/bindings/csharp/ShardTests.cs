@@ -32,7 +32,7 @@ static class ShardTests
     static void Same(Ranks each)
     {
         float[] plain = Train(each, new ShardOptions { Stage = 0, Units = units });
-        for (int stage = 0; stage <= 2; ++stage)
+        for (int stage = 0; stage <= 3; ++stage)
         {
             foreach (long bytes in new long[] { 1, 1024, 1 << 20 })
             {
@@ -76,9 +76,11 @@ static class ShardTests
                     {
                         gradients[p][i] += Draw(step, each.rank, p, i);
                     }
+                    shard.Release(units[p]);
                 }
                 for (int p = gradients.Length; p-- > 0;)
                 {
+                    shard.Gather(units[p]);
                     if (p == 2)
                     {
                         Marshal.Copy(gradients[p], 0, reducer.Gradient(p), gradients[p].Length);
@@ -127,6 +129,7 @@ static class ShardTests
         {
             shard.Gather(units[p]);
             result.AddRange(Read(shard.Parameter(p), parameters[p].Count));
+            shard.Release(units[p]);
         }
     }
 
@@ -220,7 +223,8 @@ static class ShardTests
 
     static void Refusals(Ranks each)
     {
-        Refused(each, new ShardOptions { Stage = 4 }, "Shard: stage is 4; it must be 0, 1 or 2");
+        Refused(each, new ShardOptions { Stage = 4 }, "Shard: stage is 4; it must be in [0, 3]");
+        Refused(each, new ShardOptions { Prefetch = -1 }, "Shard: prefetch is -1");
         Refused(each, new ShardOptions { Units = new int[] { 0, -1, 0, 0 } }, "units[1] is -1");
         Refused(each, new ShardOptions { Granules = new long[] { 0, 0, -5, 0 } },
             "granules[2] is -5");
@@ -255,7 +259,7 @@ static class ShardTests
         shard.Dispose();
         Action[] calls =
         {
-            () => shard.Updated(), () => shard.Gather(0), () => shard.Parameter(0),
+            () => shard.Updated(), () => shard.Gather(0), () => shard.Release(0), () => shard.Parameter(0),
             () => shard.Piece(0), () => shard.Set(0, new float[4]),
             () => piece.Parameter.ToInt64(), () => piece.Gradient.ToInt64(),
 #if DT_SPAN
@@ -333,14 +337,14 @@ static class ShardTests
         {
             Ranks.Run(size, each =>
             {
-                for (int stage = 0; stage <= 2; ++stage)
+                for (int stage = 0; stage <= 3; ++stage)
                 {
                     float[] result = Optimize(each.world, stage, make);
                     lock (results) results.Add(result);
                 }
             });
         }
-        Suite.Equal(9, results.Count, "results");
+        Suite.Equal(12, results.Count, "results");
         int at = 0;
         for (int p = 0; p < parameters.Length; ++p)
         {

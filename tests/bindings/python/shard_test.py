@@ -36,7 +36,9 @@ def train(comm, options, steps=3):
                 values = memoryview(shard.param(p))
                 gradients.append(array.array("f", [value + draw(p, i, step, comm.rank)
                                                    for i, value in enumerate(values)]))
+                shard.release(UNITS[p])
             for p in reversed(range(len(PARAMS))):
+                shard.gather(UNITS[p])
                 shard.reducer.ready(p, gradients[p])
             shard.reducer.finish()
             norms.append(shard.reducer.clip_norm(20.0))
@@ -100,7 +102,7 @@ class Shards(unittest.TestCase):
             results = {}
 
             def body(_, comm):
-                for stage in (0, 1, 2):
+                for stage in (0, 1, 2, 3):
                     for granules in ((), (30, 0, 0, 13)):
                         for cap in (1, 1 << 20):
                             results[comm.rank, stage, granules, cap] = train(comm, dt.ShardOptions(
@@ -108,7 +110,7 @@ class Shards(unittest.TestCase):
 
             run_ranks(world, body)
             self.assertEqual(len({(values, *norms) for values, norms, _ in results.values()}), 1)
-            for stage, times in ((0, world), (1, 1), (2, 1)):
+            for stage, times in ((0, world), (1, 1), (2, 1), (3, 1)):
                 for granules, cap in {key[2:] for key in results}:
                     self.assertEqual(sum(results[rank, stage, granules, cap][2] for rank in range(world)),
                                      3 * elements * times)
@@ -122,8 +124,8 @@ class Shards(unittest.TestCase):
             results = []
             for world in (1, 2):
                 run_ranks(world, lambda _, comm: results.extend(
-                    optimize(comm, make, stage) for stage in (0, 1, 2)))
-            self.assertEqual(len(results), 9)
+                    optimize(comm, make, stage) for stage in (0, 1, 2, 3)))
+            self.assertEqual(len(results), 12)
             for p, param in enumerate(PARAMS):
                 for i in range(param.count):
                     self.assertAlmostEqual(results[0][p][i], by_hand(p, i), delta=2e-5)
@@ -175,22 +177,24 @@ class Shards(unittest.TestCase):
     def test_refusals(self):
         def body(_, comm):
             for options, text in (
-                    (dt.ShardOptions(stage=3), "Shard: stage is 3; it must be 0, 1 or 2"),
+                    (dt.ShardOptions(stage=4), r"Shard: stage is 4; it must be in \[0, 3\]"),
+                    (dt.ShardOptions(prefetch=-1), "Shard: prefetch is -1"),
                     (dt.ShardOptions(units=[1]), "Shard: 1 units for 2 parameters; give one each"),
                     (dt.ShardOptions(granules=[0, -1]), r"granules\[1\] is -1"),
                     (dt.ShardOptions(units=[0, -1]), r"units\[1\] is -1")):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, text):
                     dt.Shard(comm, [dt.Param(1)] * 2, options)
             with dt.Shard(comm, [dt.Param(2, name="weight")]) as shard:
-                with self.assertRaisesRegex(dt.InvalidArgumentError, "unit is 3, which no parameter has"):
-                    shard.gather(3)
+                for call in (shard.gather, shard.release):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, "unit is 3, which no parameter has"):
+                        call(3)
                 with self.assertRaisesRegex(dt.InvalidArgumentError,
                                             r"values of parameter 0 \(weight\) are 2 elements of F64, it has 2 of F32"):
                     shard.set(0, array.array("d", [1, 2]))
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "parameters 0 to 0"):
                     shard.piece(1)
                 self.assertEqual(repr(shard), "<dt.Shard of 1 parameters, 2 elements>")
-            for call in (shard.updated, shard.gather, lambda: shard.param(0), lambda: shard.piece(0),
+            for call in (shard.updated, shard.gather, shard.release, lambda: shard.param(0), lambda: shard.piece(0),
                          lambda: shard.set(0, array.array("f", [1, 2]))):
                 with self.assertRaisesRegex(dt.InvalidStateError, "Shard: it is closed"):
                     call()

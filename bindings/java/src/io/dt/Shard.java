@@ -7,10 +7,11 @@ import java.nio.ByteOrder;
 import java.util.List;
 
 /**
- * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO's stages 1 and 2). Each
- * step: {@link #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for
- * each gradient and its {@code finish}, then {@link Optimizer#step}. An optimizer of your own updates
- * each {@link #piece} and then calls {@link #updated()}.
+ * Parameters in dt's memory, of which each rank updates its own pieces (ZeRO). Each step: {@link
+ * #gather} before the forward pass uses a unit, {@code ready} of {@link #reducer()} for each gradient
+ * and its {@code finish}, then {@link Optimizer#step}. An optimizer of your own updates each {@link
+ * #piece} and then calls {@link #updated()}. In stage 3 the backward pass gathers, too, and both
+ * {@link #release} what they have used.
  *
  * <p>Parameters start as zeros; list them as the forward pass comes to them. Those of a unit and
  * type lie in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at
@@ -57,8 +58,8 @@ public final class Shard extends Handle {
 
   /**
    * The reducer of the gradients, which is closed with this. Gradients given to {@code ready} stay
-   * as they are: results are in {@link Piece#gradient}. With stage 1 its {@code clipNorm} is
-   * collective.
+   * as they are: results are in {@link Piece#gradient}. From stage 1 on its {@code clipNorm}
+   * is collective.
    *
    * @return always the same
    */
@@ -68,7 +69,8 @@ public final class Shard extends Handle {
 
   /**
    * Where a parameter lies, whole, in native order. After {@link #updated()} its values are valid
-   * from {@link #gather} of its unit. It keeps a closed shard's memory.
+   * from {@link #gather} of its unit, in stage 3 to {@link #release} or {@link #updated()}. It keeps
+   * a closed shard's memory.
    *
    * @param index of the parameter
    * @return a buffer with its own position and limit
@@ -138,12 +140,22 @@ public final class Shard extends Handle {
 
   /**
    * Waits until the parameters of a unit are those of {@link #updated()} on all ranks: to be called
-   * before the forward pass uses them. A second call waits for nothing.
+   * before the forward pass uses them. A second call waits for nothing. In stage 3 collective.
    *
    * @param unit one of {@link ShardOptions#withUnits}
    */
   public void gather(int unit) {
     run(number -> Raw.shard_gather(number, unit));
+  }
+
+  /**
+   * In stage 3 says that a unit's parameters are not used until the next {@link #gather} of it:
+   * their memory serves other units.
+   *
+   * @param unit one of {@link ShardOptions#withUnits}
+   */
+  public void release(int unit) {
+    run(number -> Raw.shard_release(number, unit));
   }
 
   @Override

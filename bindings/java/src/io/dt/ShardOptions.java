@@ -7,15 +7,18 @@ import java.util.List;
 public final class ShardOptions {
   /** The defaults: stage 1. */
   public static final ShardOptions DEFAULT =
-      new ShardOptions(1, ReducerOptions.DEFAULT, new long[0], new int[0]);
+      new ShardOptions(1, 1, ReducerOptions.DEFAULT, new long[0], new int[0]);
 
   private final int stage;
+  private final int prefetch;
   private final ReducerOptions reducer;
   private final long[] granules;
   private final int[] units;
 
-  private ShardOptions(int stage, ReducerOptions reducer, long[] granules, int[] units) {
+  private ShardOptions(
+      int stage, int prefetch, ReducerOptions reducer, long[] granules, int[] units) {
     this.stage = stage;
+    this.prefetch = prefetch;
     this.reducer = reducer;
     this.granules = granules;
     this.units = units;
@@ -25,7 +28,7 @@ public final class ShardOptions {
   void pack(String method, Packing packing, List<Param> params) {
     Checks.oneEach(method, "granules", granules.length, params);
     Checks.oneEach(method, "units", units.length, params);
-    packing.add(stage).add(granules.length);
+    packing.add(stage).add(prefetch).add(granules.length);
     for (long each : granules) packing.add(each);
     packing.add(units.length);
     for (int each : units) packing.add(each);
@@ -37,11 +40,22 @@ public final class ShardOptions {
    *
    * @param stage 0: every rank updates all parameters; 1: each rank updates its own pieces, and
    *     keeps what an optimizer knows of those alone; 2: gradients, too, have memory until they are
-   *     reduced only, but for those of its pieces
+   *     reduced only, but for those of its pieces; 3: parameters likewise, from {@link Shard#gather}
+   *     to {@link Shard#release}
    * @return a changed copy
    */
   public ShardOptions withStage(int stage) {
-    return new ShardOptions(stage, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, reducer, granules, units);
+  }
+
+  /**
+   * With another number of units that stage 3 gathers ahead, in the order of the step before.
+   *
+   * @param prefetch at least 0; the default is 1
+   * @return a changed copy
+   */
+  public ShardOptions withPrefetch(int prefetch) {
+    return new ShardOptions(stage, prefetch, reducer, granules, units);
   }
 
   /**
@@ -52,7 +66,7 @@ public final class ShardOptions {
    */
   public ShardOptions withReducer(ReducerOptions reducer) {
     Checks.notNull("ShardOptions.withReducer", "reducer", reducer);
-    return new ShardOptions(stage, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, reducer, granules, units);
   }
 
   /**
@@ -64,7 +78,7 @@ public final class ShardOptions {
    */
   public ShardOptions withGranules(long... granules) {
     long[] own = Checks.notNull("ShardOptions.withGranules", "granules", granules).clone();
-    return new ShardOptions(stage, reducer, own, units);
+    return new ShardOptions(stage, prefetch, reducer, own, units);
   }
 
   /**
@@ -76,6 +90,6 @@ public final class ShardOptions {
    */
   public ShardOptions withUnits(int... units) {
     int[] own = Checks.notNull("ShardOptions.withUnits", "units", units).clone();
-    return new ShardOptions(stage, reducer, granules, own);
+    return new ShardOptions(stage, prefetch, reducer, granules, own);
   }
 }

@@ -71,7 +71,7 @@ final class ShardTests {
   private static void same(Comm world) {
     ShardOptions options = ShardOptions.DEFAULT.withUnits(UNITS);
     float[] plain = train(world, options.withStage(0));
-    for (int stage = 0; stage <= 2; stage++) {
+    for (int stage = 0; stage <= 3; stage++) {
       for (long bytes : new long[] {1, 1024, 1 << 20}) {
         ReducerOptions reducer = ReducerOptions.DEFAULT.withBucketBytes(bytes, 0);
         ShardOptions cut = options.withStage(stage).withReducer(reducer);
@@ -102,8 +102,10 @@ final class ShardTests {
           for (int i = 0; i < count(p); i++) {
             gradients[p].put(i, values.get(i) + draw(step, world.rank(), p, i));
           }
+          shard.release(UNITS[p]);
         }
         for (int p = gradients.length; p-- > 0; ) {
+          shard.gather(UNITS[p]);
           if (p == 2) {
             reducer.ready(p);
           } else {
@@ -146,6 +148,7 @@ final class ShardTests {
     for (int p = 0; p < PARAMS.size(); p++) {
       shard.gather(UNITS[p]);
       result.put(shard.parameter(p).asFloatBuffer());
+      shard.release(UNITS[p]);
     }
   }
 
@@ -202,7 +205,9 @@ final class ShardTests {
     Class<InvalidArgumentException> refused = InvalidArgumentException.class;
     ShardOptions options = ShardOptions.DEFAULT;
     thrown(refused, () -> new Shard(world, PARAMS, options.withStage(4)),
-        "new Shard: stage is 4; it must be 0, 1 or 2");
+        "new Shard: stage is 4; it must be in [0, 3]");
+    thrown(refused, () -> new Shard(world, PARAMS, options.withPrefetch(-1)),
+        "new Shard: prefetch is -1");
     thrown(refused, () -> new Shard(world, PARAMS, options.withUnits(0, -1, 0, 0)),
         "units[1] is -1");
     thrown(refused, () -> new Shard(world, PARAMS, options.withGranules(0, 0, -5, 0)),
@@ -219,6 +224,7 @@ final class ShardTests {
         () -> new Shard(world, List.of(new Param("w", 4 + world.rank(), DataType.F32))), "w");
     try (Shard shard = new Shard(world, PARAMS, options.withUnits(UNITS))) {
       thrown(refused, () -> shard.gather(7), "Shard.gather: unit is 7, which no parameter has");
+      thrown(refused, () -> shard.release(7), "Shard.release: unit is 7, which no parameter has");
       thrown(refused, () -> shard.parameter(4), "Shard.parameter: index is 4");
       thrown(refused, () -> shard.piece(-1), "Shard.piece: index is -1");
       thrown(refused, () -> shard.set(4, Tensor.of(new float[1])), "Shard.set: index is 4");
@@ -243,7 +249,7 @@ final class ShardTests {
     Piece piece = shard.piece(0);
     for (AutoCloseable each : List.of(shard, shard, comm, job)) each.close();
     for (Check.Body each : List.<Check.Body>of(
-        shard::updated, () -> shard.gather(0), () -> shard.parameter(0),
+        shard::updated, () -> shard.gather(0), () -> shard.release(0), () -> shard.parameter(0),
         () -> shard.parameterAddress(0), () -> shard.piece(0),
         () -> shard.set(0, Tensor.of(new float[4])))) {
       thrown(ClosedException.class, each, "Shard is closed; use it before close()");
@@ -309,11 +315,11 @@ final class ShardTests {
     Queue<float[]> results = new ConcurrentLinkedQueue<>();
     for (int size = 1; size <= 2; size++) {
       Ranks.run(size, (job, world) -> {
-        for (int stage = 0; stage <= 2; stage++) results.add(optimize(world, stage, make));
+        for (int stage = 0; stage <= 3; stage++) results.add(optimize(world, stage, make));
       });
     }
     float[] first = results.remove();
-    equal(results.size(), 8);
+    equal(results.size(), 11);
     for (float[] each : results) that(Arrays.equals(each, first), "the same bits");
     int at = 0;
     for (int p = 0; p < PARAMS.size(); p++) {
