@@ -655,6 +655,13 @@ inline void shard_gather(int64_t shard, int32_t unit) {
 inline void shard_release(int64_t shard, int32_t unit) {
   detail::check(dt_shard_release(handle<dt_shard>(shard), unit));
 }
+/** optimizer: 0 is none. */
+inline void shard_save(int64_t shard, int64_t optimizer, const char* PATH) {
+  detail::check(dt_shard_save(handle<dt_shard>(shard), handle<dt_optimizer>(optimizer), PATH));
+}
+inline void shard_load(int64_t shard, int64_t optimizer, const char* PATH) {
+  detail::check(dt_shard_load(handle<dt_shard>(shard), handle<dt_optimizer>(optimizer), PATH));
+}
 inline void shard_destroy(int64_t shard) { dt_shard_destroy(handle<dt_shard>(shard)); }
 
 // ---- Optimizer ----

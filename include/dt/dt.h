@@ -2117,6 +2117,60 @@ DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit);
  */
 DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
 
+/**
+ * Writes a checkpoint: one file with the whole parameters and, given an optimizer, its state. Each
+ * rank writes its own pieces. The file has the layout of safetensors, so other programs read it,
+ * and dt_shard_load() reads it with any number of ranks, stage, bucket size, granules and units.
+ *
+ * Collective, between steps; no dt_shard_gather() is needed before. Bytes go to `path`.partial,
+ * which takes the place of `path` once all of them are on the disk. A save that fails, or a job
+ * that is killed, leaves the older file as it was; the next save overwrites what is left behind.
+ * Tensors have one dimension. Their names are dt_param.name or "param.<index>"; those of the state
+ * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
+ * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step", the
+ * number of steps of each parameter.
+ * @param shard     the handle.
+ * @param optimizer of this shard; NULL: parameters alone. The same on all ranks.
+ * @param path      UTF-8, of one file on a file system that all ranks share.
+ * @return DT_OK; on all ranks, with the text of the first rank that failed: DT_ERR_SYSTEM with the
+ *         path and the system's reason, also where a rank does not find the file of rank 0;
+ *         DT_ERR_INVALID_ARGUMENT for a name that two tensors would have; DT_ERR_UNSUPPORTED where
+ *         names take more than 100 MB; DT_ERR_MISMATCH where ranks would save different tensors. On
+ *         the caller's rank alone DT_ERR_INVALID_ARGUMENT for its arguments, and
+ *         DT_ERR_INVALID_STATE inside a step. Any communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @cost its pieces and their state once, to the disk, which has room for the old file and the new
+ *       one; some allreduces of a few bytes, under whose time-out ranks wait for the slowest
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_save(dt_shard* shard, dt_optimizer* optimizer, const char* path);
+
+/**
+ * Reads what dt_shard_save() wrote, or another file of safetensors that has tensors with the names,
+ * dtypes and counts of the parameters. Each rank reads its own pieces, and does what
+ * dt_shard_updated() does: parameters are whole from dt_shard_gather() of their unit.
+ *
+ * Collective, between steps. Tensors that the model does not have are ignored. If the file lacks
+ * the f32 values of a DT_F16 or DT_BF16 parameter, they become those of the parameter. The file
+ * does not have the options of the optimizer.
+ * @param shard     the handle.
+ * @param optimizer of this shard, and of the kind that was saved; NULL: parameters alone. The same
+ *                  on all ranks.
+ * @param path      UTF-8; the same file on all ranks.
+ * @return DT_OK; on all ranks, with the text of the first rank that failed: DT_ERR_SYSTEM with the
+ *         path and the system's reason; DT_ERR_INVALID_ARGUMENT for a file that is cut short or not
+ *         of this layout, and for a tensor that is missing or has another dtype or count;
+ *         DT_ERR_VERSION; DT_ERR_MISMATCH where ranks read different files. These change nothing,
+ *         unless reading fails on the way: then load another file. On the caller's rank alone
+ *         DT_ERR_INVALID_ARGUMENT for its arguments, and DT_ERR_INVALID_STATE inside a step. Any
+ *         communicator error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @cost its pieces and their state once, from the disk, with stage 0 all of both; what
+ *       dt_shard_updated() costs
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_load(dt_shard* shard, dt_optimizer* optimizer, const char* path);
+
 /** Drops the handle; its parameters go with it. What operations still use after a second stays with
  * the communicator until that is gone. @param shard may be NULL. @thread any @since ABI 0 */
 DT_API void dt_shard_destroy(dt_shard* shard);

@@ -1100,6 +1100,8 @@ struct ShardOptions {
   std::vector<int32_t> units;    /**< empty: all 0 */
 };
 
+class Optimizer;
+
 /** Parameters of which each rank updates its own pieces. */
 class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
  public:
@@ -1149,6 +1151,18 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   void gather(int32_t unit) { call(dt_shard_gather, unit); }
   /** Its parameters are not used until the next gather() of it; does something in stage 3. */
   void release(int32_t unit) { call(dt_shard_release, unit); }
+  /** Writes the parameters to a file in the layout of safetensors. Collective. */
+  void save(const std::string& path) {
+    call(dt_shard_save, static_cast<dt_optimizer*>(nullptr), path.c_str());
+  }
+  /** The same, with the state of the shard's optimizer. */
+  void save(const std::string& path, const Optimizer& optimizer);
+  /** Reads what save() wrote, with whatever number of ranks; gather() follows. Collective. */
+  void load(const std::string& path) {
+    call(dt_shard_load, static_cast<dt_optimizer*>(nullptr), path.c_str());
+  }
+  /** The same, with the state of the shard's optimizer. */
+  void load(const std::string& path, Optimizer& optimizer);
 
  private:
   friend class Optimizer;
@@ -1210,6 +1224,13 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
   /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
   void step(double rate) { call(dt_optimizer_step, rate); }
 };
+
+inline void Shard::save(const std::string& path, const Optimizer& optimizer) {
+  call(dt_shard_save, optimizer.get_handle(), path.c_str());
+}
+inline void Shard::load(const std::string& path, Optimizer& optimizer) {
+  call(dt_shard_load, optimizer.get_handle(), path.c_str());
+}
 
 /** Fields as in dt_sampler_options. */
 struct SamplerOptions {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "capi/operation.h"
+#include "training/shard_checkpoint.h"
 
 namespace dt::capi {
 namespace {
@@ -63,6 +64,26 @@ Status give_optimizer(const Call& call, const ShardObject& object,
   made->reducer = object.reducer;
   DT_TRY_VALUE(made->optimizer, training::Optimizer::create(object.shard, std::move(options)));
   return call.give(std::move(made), out_optimizer);
+}
+
+using FileFunction = Status (*)(training::Shard&, training::Optimizer*, const std::string&);
+
+dt_status on_file(const char* function, dt_shard* shard, dt_optimizer* optimizer, const char* path,
+                  FileFunction run) noexcept {
+  return alone_on_shard(
+      function, shard, [&](const Call& call, const ShardObject& object) -> Status {
+        std::shared_ptr<OptimizerObject> of;
+        if (optimizer != nullptr) {
+          DT_TRY_VALUE(of, call.get<OptimizerObject>(optimizer, "optimizer"));
+          if (of->optimizer->shard() != object.shard) {
+            return call.invalid("optimizer is of another shard; give that of this one, or NULL");
+          }
+        }
+        DT_TRY(call.not_null(path, "path"));
+        if (*path == '\0') return call.invalid("path is empty");
+        return object.job->seen(
+            run(*object.shard, of != nullptr ? of->optimizer.get() : nullptr, path));
+      });
 }
 
 }  // namespace
@@ -186,6 +207,14 @@ dt_status dt_shard_release(dt_shard* shard, int32_t unit) {
                           DT_TRY(check_unit(call, object, unit));
                           return object.job->seen(object.shard->release(unit));
                         });
+}
+
+dt_status dt_shard_save(dt_shard* shard, dt_optimizer* optimizer, const char* path) {
+  return on_file("dt_shard_save", shard, optimizer, path, training::save_shard);
+}
+
+dt_status dt_shard_load(dt_shard* shard, dt_optimizer* optimizer, const char* path) {
+  return on_file("dt_shard_load", shard, optimizer, path, training::load_shard);
 }
 
 void dt_shard_destroy(dt_shard* shard) { destroy<ShardObject>(shard); }

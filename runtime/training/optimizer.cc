@@ -71,10 +71,7 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
     return;
   }
   auto* const master = reinterpret_cast<float*>(state.master.data());
-  if (state.set_count != shard_->set_count(index)) {
-    kernels::cast(dtype, piece.param, Dtype::kF32, master, piece.count);
-    state.set_count = shard_->set_count(index);
-  }
+  follow(index, piece);
   float gradient[kWidened];
   for (int64_t i = 0; i < piece.count; i += kWidened) {
     const int64_t here = std::min(kWidened, piece.count - i);
@@ -84,6 +81,31 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
     update_wide(index, state, Dtype::kF32, master + i, gradient, i, here, rate);
     kernels::cast(Dtype::kF32, master + i, dtype, static_cast<char*>(piece.param) + skipped, here);
   }
+}
+
+void Optimizer::follow(int32_t index, const Shard::Piece& piece) {
+  State& state = states_[static_cast<size_t>(index)];
+  if (state.master.empty() || state.set_count == shard_->set_count(index)) return;
+  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  kernels::cast(dtype, piece.param, Dtype::kF32, state.master.data(), piece.count);
+  state.set_count = shard_->set_count(index);
+}
+
+Optimizer::Held Optimizer::held(int32_t index, const Shard::Piece& piece) {
+  follow(index, piece);
+  State& state = states_[static_cast<size_t>(index)];
+  const auto data_of = [](std::vector<char>& bytes) {
+    return bytes.empty() ? nullptr : bytes.data();
+  };
+  return {wide(shard_->params()[static_cast<size_t>(index)].dtype), data_of(state.first),
+          data_of(state.second), data_of(state.master), state.steps};
+}
+
+void Optimizer::restored(int32_t index, int64_t steps, bool master) {
+  State& state = states_[static_cast<size_t>(index)];
+  state.steps = steps;
+  state.set_count = master ? shard_->set_count(index) : -1;
+  steps_ = std::max(steps_, steps);
 }
 
 /// Elements `begin` and on of the piece; `param` and `gradient` point at these.

@@ -45,6 +45,22 @@ class Optimizer {
   Status step(double rate);
   int64_t steps() const { return steps_; }
 
+  const std::shared_ptr<Shard>& shard() const { return shard_; }
+  const Options& options() const { return options_; }
+  /// The state of this rank's piece of a parameter. Null pointers: it has none of that kind.
+  struct Held {
+    Dtype dtype = Dtype::kF32;  ///< of its elements
+    char* first = nullptr;
+    char* second = nullptr;
+    char* master = nullptr;
+    int64_t steps = 0;  ///< as this rank counted them: 0 where it has no piece
+  };
+  /// Its f32 values are those of `piece`, which is that of the parameter, or were updated since.
+  Held held(int32_t index, const Shard::Piece& piece);
+  /// What held() points at was filled in.
+  /// @param master whether the f32 values were: otherwise they follow the parameter
+  void restored(int32_t index, int64_t steps, bool master);
+
  private:
   /// Of a piece: `count` elements in each that is not empty, of f64 for f64 parameters, else f32.
   struct State {
@@ -57,6 +73,8 @@ class Optimizer {
 
   Optimizer(std::shared_ptr<Shard> shard, Options options);
   void update(int32_t index, const Shard::Piece& piece, double rate);
+  /// The f32 values follow a parameter that was set.
+  void follow(int32_t index, const Shard::Piece& piece);
   void update_wide(int32_t index, State& state, Dtype dtype, void* param, const void* gradient,
                    int64_t begin, int64_t count, double rate);
 

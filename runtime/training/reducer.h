@@ -140,6 +140,7 @@ class Reducer {
     void* data = nullptr;
   };
   Part result(int32_t index) const;
+  bool in_step() const { return begun_.load(std::memory_order_acquire); }
   bool has_results() const { return has_results_ && !begun_.load(std::memory_order_acquire); }
   const std::vector<Param>& params() const { return params_; }
   size_t bucket_count() const { return buckets_.size(); }

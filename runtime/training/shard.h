@@ -60,7 +60,12 @@ class Shard {
   Result<Piece> piece(int32_t index);
   /// Copies a whole parameter in; waits likewise.
   Status set(int32_t index, const void* values);
-  /// How often set() changed it.
+  int32_t stage() const { return options_.stage; }
+  /// The pieces of all parameters were written, and not by an optimizer.
+  void changed() {
+    for (int64_t& count : set_counts_) ++count;
+  }
+  /// How often set() or changed() changed it.
   int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
   /// Says that this rank has written its pieces.
   Status updated();

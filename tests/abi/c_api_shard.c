@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "c_api_test.h"
 
@@ -182,6 +186,47 @@ static void check_sgd_options(const fixture* f, dt_shard* shard) {
   EXPECT(untouched == f->open[OPTIMIZER]);
 }
 
+/* The second parameter is -1.5 before. */
+static void check_files(const fixture* f, dt_shard* shard, dt_optimizer* optimizer) {
+  const dt_param other = {2, "weight", DT_F32, 0};
+  dt_shard* another = NULL;
+  dt_optimizer* strange = NULL;
+  OK(dt_shard_create(f->comm, &other, 1, NULL, &another));
+  OK(dt_optimizer_sgd(another, NULL, &strange));
+  static const char path[] = "/nowhere/checkpoint";
+  REFUSES("path is NULL", dt_shard_save(shard, optimizer, NULL));
+  REFUSES("path is NULL", dt_shard_load(shard, optimizer, NULL));
+  REFUSES("path is empty", dt_shard_save(shard, NULL, ""));
+  REFUSES("path is empty", dt_shard_load(shard, NULL, ""));
+  REFUSES("optimizer is of another shard", dt_shard_save(shard, strange, path));
+  REFUSES("optimizer is of another shard", dt_shard_load(shard, strange, path));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_save(h, NULL, path));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_load(h, NULL, path));
+  dt_optimizer_destroy(strange);
+  dt_shard_destroy(another);
+  REFUSES("optimizer", dt_shard_save(shard, strange, path)); /* it is gone */
+  REFUSES("optimizer", dt_shard_load(shard, strange, path));
+  FAILS(DT_ERR_SYSTEM, dt_shard_save(shard, optimizer, path));
+  FAILS(DT_ERR_SYSTEM, dt_shard_load(shard, optimizer, path));
+
+  char file[] = "/tmp/dt-checkpoint-XXXXXX";
+  const int made = mkstemp(file);
+  EXPECT(made >= 0);
+  close(made);
+  void* pointer = NULL;
+  const double zero = 0;
+  OK(dt_shard_param(shard, 1, &pointer));
+  OK(dt_shard_save(shard, optimizer, file));
+  OK(dt_shard_set(shard, 1, &zero));
+  OK(dt_shard_load(shard, optimizer, file));
+  OK(dt_shard_gather(shard, 0));
+  EXPECT((int)(*(double*)pointer * 2) == -3);
+  OK(dt_shard_save(shard, NULL, file));
+  REFUSES("has no state of an optimizer", dt_shard_load(shard, optimizer, file));
+  OK(dt_shard_load(shard, NULL, file));
+  EXPECT(unlink(file) == 0);
+}
+
 void test_optimizer(const fixture* f) {
   const dt_param params[] = {{2, "weight", DT_F32, 0}, {1, NULL, DT_F64, 0}};
   dt_shard* shard = NULL;
@@ -215,6 +260,8 @@ void test_optimizer(const fixture* f) {
   EXPECT((int)(((float*)pointer)[1] * 2) == -2);
   OK(dt_shard_param(shard, 1, &pointer));
   EXPECT((int)(((double*)pointer)[0] * 2) == -3);
+
+  check_files(f, shard, optimizer);
 
   DESTROY_SURVIVES(f, OPTIMIZER, dt_optimizer, dt_optimizer_destroy);
   dt_shard_destroy(shard);

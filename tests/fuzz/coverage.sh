@@ -28,6 +28,7 @@ declare -A parsers=(
   [metrics]="metrics/exposition metrics/request"
   [middle]="net/guard net/tls"
   [pmi]="launch/exchange launch/pmi"
+  [shard_file]="training/shard_file"
   [toml]="config/toml_file config/toml_scan"
   [torch]="store/torch_protocol store/torch_service"
   [trace]="record/trace_file cli/trace/merge cli/trace/report cli/trace/timeline cli/trace/verdict"

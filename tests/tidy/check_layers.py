@@ -30,7 +30,7 @@ FOREIGN = [
     (r"(uv\.h|uv/.*)", ["net"]),
     (r"openssl/.*", ["net"]),
     (r"toml\+\+/.*|toml\.h.*", ["config"]),
-    (r"nlohmann/.*", ["config", "launch", "cli/bench", "cli/doctor", "cli/trace"]),
+    (r"nlohmann/.*", ["config", "launch", "training", "cli/bench", "cli/doctor", "cli/trace"]),
     (r"CLI/.*", ["cli"]),
     (r"(cuda|cublas|nvtx|cooperative_groups|cub/).*|device_launch_parameters\.h",
      ["cuda", "kernels/cuda", "backend/nccl", "backend/staged"]),

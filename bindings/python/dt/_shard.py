@@ -2,8 +2,9 @@
 """Parameters of which each rank updates its own pieces."""
 
 import dataclasses
+import os
 import struct
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _raw
 from ._errors import invalid, invalid_state
@@ -128,6 +129,33 @@ class Shard:
         with self.reducer._lock:
             _raw.shard_release(self._open().number, unit)
 
+    def save(self, path: Union[str, "os.PathLike[str]"], optimizer: Optional["Optimizer"] = None) -> None:
+        """Writes the parameters, and the state of its optimizer, to one file that all ranks see. Collective.
+
+        The file has the layout of safetensors, with whole tensors of one dimension. load() reads it with any
+        number of ranks and any ShardOptions. It replaces the file at `path` once all is on the disk.
+        """
+        self._file(_raw.shard_save, path, optimizer)
+
+    def load(self, path: Union[str, "os.PathLike[str]"], optimizer: Optional["Optimizer"] = None) -> None:
+        """Reads what save() wrote, or another file of safetensors with tensors of these names. Collective.
+
+        Parameters are whole from gather() of their unit.
+        """
+        self._file(_raw.shard_load, path, optimizer)
+
+    def _file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
+              optimizer: Optional["Optimizer"]) -> None:
+        if self._waits:
+            interruptible(None, self._run_file, call, path, optimizer)
+        else:
+            self._run_file(call, path, optimizer)
+
+    def _run_file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
+                  optimizer: Optional["Optimizer"]) -> None:
+        with self.reducer._lock:
+            call(self._open().number, 0 if optimizer is None else optimizer._open().number, os.fspath(path))
+
     def close(self) -> None:
         """Drops it with its reducer. Memory that it gave stays until nobody uses it any more."""
         self.reducer.close()
@@ -169,13 +197,16 @@ class Optimizer:
         return cls(shard, _raw.optimizer_sgd(shard._open().number, pack(
             [*map(_bits, (momentum, dampening, decay)), bool(nesterov), *map(_bits, decays)])))
 
+    def _open(self) -> Handle:
+        if self._owner is None:
+            raise invalid_state("Optimizer: it is closed")
+        return self._owner
+
     def step(self, rate: float) -> None:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
         parameter that no rank had a gradient for stays as it is. Collective."""
         with self._shard.reducer._lock:
-            if self._owner is None:
-                raise invalid_state("Optimizer: it is closed")
-            _raw.optimizer_step(self._owner.number, float(rate))
+            _raw.optimizer_step(self._open().number, float(rate))
 
     def close(self) -> None:
         """Drops it with its state."""

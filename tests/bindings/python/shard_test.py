@@ -3,8 +3,12 @@
 
 import array
 import gc
+import json
 import os
+import pathlib
+import struct
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -73,6 +77,17 @@ def optimize(comm, make, stage, steps=3):
     values = [memoryview(shard.param(p)).tolist() for p in range(len(PARAMS))]
     shard.close()
     return values
+
+
+def tensors_of(path):
+    """What a file of safetensors has: {name: (dtype, shape, bytes)}."""
+    data = pathlib.Path(path).read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__")
+    return {name: (entry["dtype"], entry["shape"], data[begin + entry["data_offsets"][0]:
+                                                        begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}
 
 
 def adamw_by_hand(p, i, steps=3):
@@ -157,6 +172,86 @@ class Shards(unittest.TestCase):
                 optimizer.step(1)
             with self.assertRaisesRegex(dt.InvalidStateError, "Shard: it is closed"):
                 dt.Optimizer.sgd(shard)
+
+        run_ranks(1, body)
+
+    def test_a_checkpoint_is_a_file_of_safetensors(self):
+        def gradients(shard, step):
+            for p, param in enumerate(PARAMS):
+                shard.reducer.ready(p, array.array("f", [draw(p, i, step) for i in range(param.count)]))
+            shard.reducer.finish()
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "model.safetensors"
+            saved, ends = [], []
+
+            def first(_, comm):
+                with dt.Shard(comm, PARAMS) as shard, dt.Optimizer.adamw(shard) as optimizer:
+                    for p, param in enumerate(PARAMS):
+                        shard.set(p, array.array("f", [draw(p, i) for i in range(param.count)]))
+                    gradients(shard, 1)
+                    optimizer.step(RATE)
+                    shard.save(path, optimizer)
+                    shard.gather()
+                    saved.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
+                    gradients(shard, 2)
+                    optimizer.step(RATE)
+                    shard.gather()
+                    ends.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
+
+            def resumed(_, comm):
+                with dt.Shard(comm, PARAMS, dt.ShardOptions(0)) as shard, dt.Optimizer.adamw(shard) as optimizer:
+                    shard.load(str(path), optimizer)
+                    shard.gather()
+                    saved.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
+                    gradients(shard, 2)
+                    optimizer.step(RATE)
+                    ends.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
+                    shard.load(path)
+                    saved.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
+
+            run_ranks(3, first)
+            run_ranks(2, resumed)
+            self.assertEqual(len(saved), 7)
+            for each in saved:
+                self.assertEqual(each, saved[0])
+            for each in ends:
+                self.assertEqual(each, ends[0])
+            tensors = tensors_of(path)
+            for p, param in enumerate(PARAMS):
+                name = param.name or f"param.{p}"
+                self.assertEqual(tensors[name], ("F32", [param.count], saved[0][p]))
+                self.assertEqual(tensors[f"optimizer.exp_avg.{name}"][:2], ("F32", [param.count]))
+                self.assertEqual(tensors[f"optimizer.exp_avg_sq.{name}"][:2], ("F32", [param.count]))
+            steps = array.array("q", [param.count > 0 for param in PARAMS])
+            self.assertEqual(tensors["optimizer.step"], ("I64", [len(PARAMS)], steps.tobytes()))
+            try:
+                from safetensors.numpy import load_file
+            except ImportError:
+                return
+            read = load_file(path)
+            self.assertEqual(set(read), set(tensors))
+            for name, (_, shape, data) in tensors.items():
+                self.assertEqual((list(read[name].shape), read[name].tobytes()), (shape, data))
+
+    def test_checkpoint_refusals(self):
+        def body(_, comm):
+            shard = dt.Shard(comm, [dt.Param(1)])
+            optimizer = dt.Optimizer.sgd(shard)
+            for call in (shard.save, shard.load):
+                with self.assertRaisesRegex(dt.SystemCallError, '"/nowhere/model.*": No such file or directory'):
+                    call("/nowhere/model", optimizer)
+                with self.assertRaisesRegex(dt.InvalidArgumentError, "path is empty"):
+                    call("")
+                with self.assertRaises(TypeError):
+                    call(None)
+            optimizer.close()
+            for call in (shard.save, shard.load):
+                with self.assertRaisesRegex(dt.InvalidStateError, "Optimizer: it is closed"):
+                    call("/nowhere/model", optimizer)
+            shard.close()
+            with self.assertRaisesRegex(dt.InvalidStateError, "Shard: it is closed"):
+                shard.save("/nowhere/model")
 
         run_ranks(1, body)
 

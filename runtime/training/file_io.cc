@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace dt::training {
+namespace {
+
+constexpr int64_t kMostAtOnce = int64_t{1} << 30;  // a call moves less than 2 GiB
+constexpr size_t kShownPath = 500;                 // of a path in a message
+constexpr mode_t kFileMode = 0666;                 // less the process's umask
+
+const char* advice(int error) {
+  switch (error) {
+    case ENOENT: return "look whether its directory is there";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "give a path that this process may read and write";
+    case ENOSPC:
+    case EDQUOT: return "make room, or give a path with more";
+    case EFBIG: return "raise the limit of a file's size (ulimit -f), or give another file system";
+    case EISDIR: return "give the path of a file";
+    case ENODATA: return "it was cut short since it was opened; load another checkpoint";
+    default: return "look at the path and its file system";
+  }
+}
+
+}  // namespace
+
+void FileDescriptor::reset(int fd) {
+  if (fd_ >= 0) close(fd_);
+  fd_ = fd;
+}
+
+std::string quoted_path(const std::string& path) {
+  if (path.size() <= kShownPath) return '"' + path + '"';
+  return "\"..." + path.substr(path.size() - kShownPath) + '"';
+}
+
+Status failed_io(const std::string& what, const std::string& path, int error) {
+  return Status(Code::kSystem,
+                format("cannot %s %s: %s; %s", what.c_str(), quoted_path(path).c_str(),
+                       errno_text(error).c_str(), advice(error)));
+}
+
+int open_file(const std::string& path, int flags) {
+  return uninterrupted(
+      [&] { return open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kFileMode); });
+}
+
+int write_all(int fd, Extent extent) {
+  while (extent.bytes > 0) {
+    const auto once = static_cast<size_t>(std::min(extent.bytes, kMostAtOnce));
+    const ssize_t done = uninterrupted([&] { return pwrite(fd, extent.memory, once, extent.at); });
+    if (done <= 0) return done < 0 ? errno : EIO;
+    extent = {extent.memory + done, extent.at + done, extent.bytes - done};
+  }
+  return 0;
+}
+
+int read_all(int fd, Extent extent) {
+  while (extent.bytes > 0) {
+    const auto once = static_cast<size_t>(std::min(extent.bytes, kMostAtOnce));
+    const ssize_t done = uninterrupted([&] { return pread(fd, extent.memory, once, extent.at); });
+    if (done <= 0) return done < 0 ? errno : ENODATA;
+    extent = {extent.memory + done, extent.at + done, extent.bytes - done};
+  }
+  return 0;
+}
+
+int sync_file(int fd) {
+  return uninterrupted([&] { return fsync(fd); }) == 0 ? 0 : errno;
+}
+
+Status sync_directory_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "."
+                                : slash == 0               ? "/"
+                                                           : path.substr(0, slash);
+  const FileDescriptor handle(open_file(directory, O_RDONLY | O_DIRECTORY));
+  const int error = handle.get() < 0 ? errno : sync_file(handle.get());
+  if (error == 0 || error == EINVAL) return {};  // some file systems sync no directories
+  return failed_io("write to the disk the directory of", path, error);
+}
+
+}  // namespace dt::training

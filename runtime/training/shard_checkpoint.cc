@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads and writes the file of a sharded model, every rank its own pieces. Between two steps of
+// that the ranks agree: the next one begins only if the last one succeeded everywhere.
+#include "training/shard_checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <tuple>
+
+#include "base/xxh64.h"
+#include "training/file_call.h"
+#include "training/file_io.h"
+#include "training/shard_file.h"
+
+namespace dt::training {
+namespace {
+
+/// What this rank has of all parameters.
+Result<std::vector<Shard::Piece>> all_pieces(Shard& shard) {
+  std::vector<Shard::Piece> pieces;
+  for (int32_t i = 0; i < static_cast<int32_t>(shard.params().size()); ++i) {
+    DT_TRY_VALUE(const Shard::Piece piece, shard.piece(i));
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+FileOptimizer names_of(const Optimizer& optimizer) {
+  if (const auto* sgd = std::get_if<Sgd>(&optimizer.options().kind)) {
+    return {"sgd", sgd->momentum != 0 ? "momentum_buffer" : nullptr, nullptr};
+  }
+  return {"adamw", "exp_avg", "exp_avg_sq"};
+}
+
+/// This rank's 1/N of a parameter that all ranks have: from, to.
+std::pair<int64_t, int64_t> share_of(int64_t count, const comm::Communicator& comm) {
+  const int64_t ranks = comm.size();
+  const auto begin = [&](int64_t rank) {
+    return count / ranks * rank + std::min(rank, count % ranks);
+  };
+  return {begin(comm.rank()), begin(comm.rank() + 1)};
+}
+
+/// Where the elements of this rank's pieces are, in memory and in the file, in its order.
+/// `shared`: of parameters that every rank has all of, this rank's share.
+std::vector<Extent> extents_of(Shard& shard, Optimizer* optimizer,
+                               const std::vector<FileTensor>& tensors,
+                               const std::vector<Shard::Piece>& pieces, bool shared) {
+  using Role = FileTensor::Role;
+  std::vector<Extent> extents;
+  for (const FileTensor& tensor : tensors) {
+    if (tensor.role == Role::kSteps) continue;
+    const Shard::Piece& piece = pieces[static_cast<size_t>(tensor.param)];
+    auto* memory = static_cast<char*>(piece.param);
+    if (tensor.role != Role::kParam) {
+      const Optimizer::Held held = optimizer->held(tensor.param, piece);
+      memory = tensor.role == Role::kFirst    ? held.first
+               : tensor.role == Role::kSecond ? held.second
+                                              : held.master;
+    }
+    int64_t from = piece.offset;
+    int64_t to = piece.offset + piece.count;
+    if (shared) std::tie(from, to) = share_of(tensor.count, *shard.comm());
+    if (from == to) continue;
+    const int64_t element = dtype_bytes(tensor.dtype);
+    extents.push_back({memory + (from - piece.offset) * element, tensor.begin + from * element,
+                       (to - from) * element});
+  }
+  return extents;
+}
+
+const FileTensor* steps_in(const std::vector<FileTensor>& tensors) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [](const FileTensor& each) {
+    return each.role == FileTensor::Role::kSteps;
+  });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+Status check_between_steps(Shard& shard, const char* function) {
+  DT_TRY(shard.comm()->check_ungrouped(function));
+  if (!shard.reducer()->in_step()) return {};
+  return Status(Code::kInvalidState,
+                format("%s on comm \"%s\": inside a step; call it after dt_reducer_finish",
+                       function, shard.comm()->name().c_str()));
+}
+
+// ---- saving ----
+
+class Saving {
+ public:
+  Saving(Shard& shard, Optimizer* optimizer, const std::string& path)
+      : shard_(shard),
+        optimizer_(optimizer),
+        comm_(*shard.comm()),
+        path_(path),
+        partial_(path + ".partial"),
+        call_(comm_, "shard_save") {}
+  ~Saving() {
+    if (made_) unlink(partial_.c_str());
+  }
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+
+  Status run() {
+    const Status planned = plan();
+    const auto digest = static_cast<int64_t>(xxh64(plan_.head.data(), plan_.head.size()));
+    DT_TRY(call_.agree_on({planned}, digest,
+                          "save different tensors; give the optimizer of the shard, or NULL, on "
+                          "all ranks"));
+    int64_t stamp = INT64_MAX;
+    DT_TRY(call_.agree({comm_.rank() == 0 ? make(&stamp) : Status()}, &stamp));
+    DT_TRY(call_.agree(comm_.rank() == 0 ? FileOutcome() : find(stamp)));
+    DT_TRY(count_steps());
+    DT_TRY(call_.agree({write()}));
+    return call_.agree({comm_.rank() == 0 ? finish() : Status()});
+  }
+
+ private:
+  /// Waits for what is still sent of the parameters.
+  Status plan() {
+    FileOptimizer names;
+    if (optimizer_ != nullptr) names = names_of(*optimizer_);
+    DT_TRY_VALUE(plan_, plan_file(shard_.params(), optimizer_ != nullptr ? &names : nullptr));
+    DT_TRY_VALUE(pieces_, all_pieces(shard_));
+    return check_limit();
+  }
+  /// Writing past the limit would end the process by SIGXFSZ.
+  Status check_limit() const {
+    rlimit limit = {};
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= static_cast<rlim_t>(plan_.bytes)) {
+      return {};
+    }
+    return failed_io(format("write the %lld bytes of", static_cast<long long>(plan_.bytes)), path_,
+                     EFBIG);
+  }
+  Status make(int64_t* stamp);
+  Status reserve();
+  FileOutcome find(int64_t stamp);
+  Status count_steps();
+  Status write();
+  Status finish();
+
+  Shard& shard_;
+  Optimizer* const optimizer_;
+  comm::Communicator& comm_;
+  const std::string path_;
+  const std::string partial_;
+  FileCall call_;
+  FilePlan plan_;
+  std::vector<Shard::Piece> pieces_;
+  std::vector<int64_t> steps_;  // by parameter
+  FileDescriptor file_;
+  bool made_ = false;  // and not renamed: by this rank, which removes it
+};
+
+/// A new file, not the old one emptied: processes of a job that was killed may still write to that.
+/// `stamp` becomes the time that the others know it by.
+Status Saving::make(int64_t* stamp) {
+  struct stat status = {};
+  if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return Status(Code::kInvalidArgument,
+                  format("%s is not a file; give the path of a file, which then is replaced",
+                         quoted_path(path_).c_str()));
+  }
+  if (unlink(partial_.c_str()) != 0 && errno != ENOENT) {
+    return failed_io("remove what an earlier save left at", partial_, errno);
+  }
+  file_.reset(open_file(partial_, O_WRONLY | O_CREAT | O_EXCL));
+  if (file_.get() < 0) return failed_io("make", partial_, errno);
+  made_ = true;
+  DT_TRY(reserve());
+  // A file of that name on another host has another time. Where times cannot be set, that of now
+  // differs as well.
+  const timespec random = {static_cast<time_t>(std::random_device()() >> 1), 0};
+  const timespec times[] = {random, random};
+  (void)futimens(file_.get(), times);
+  if (const int error = sync_file(file_.get())) return failed_io("make", partial_, error);
+  if (fstat(file_.get(), &status) != 0) return failed_io("make", partial_, errno);
+  *stamp = status.st_mtim.tv_sec;
+  return {};
+}
+
+/// A full disk shows here, before anything is written.
+Status Saving::reserve() {
+  int error = 0;
+  if (uninterrupted([&] { return fallocate(file_.get(), 0, 0, plan_.bytes); }) != 0) error = errno;
+  if (error == EOPNOTSUPP || error == ENOSYS) {
+    error = ftruncate(file_.get(), plan_.bytes) == 0 ? 0 : errno;
+  }
+  if (error == 0) return {};
+  return failed_io(format("get %lld bytes for", static_cast<long long>(plan_.bytes)), partial_,
+                   error);
+}
+
+/// Opens it for writing alone: of what a process reads, NFS writes back whole pages, and a page may
+/// have bytes of several ranks.
+FileOutcome Saving::find(int64_t stamp) {
+  file_.reset(open_file(partial_, O_WRONLY));
+  struct stat status = {};
+  if (file_.get() >= 0 && fstat(file_.get(), &status) == 0 && status.st_mtim.tv_sec == stamp &&
+      status.st_size == plan_.bytes) {
+    return {};
+  }
+  if (file_.get() < 0 && errno != ENOENT) return {failed_io("open", partial_, errno)};
+  return {Status(Code::kSystem, quoted_path(partial_)), true};
+}
+
+/// Collective. Only the owners of a parameter count its steps.
+Status Saving::count_steps() {
+  if (optimizer_ == nullptr) return {};
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    steps_.push_back(optimizer_->held(static_cast<int32_t>(i), pieces_[i]).steps);
+  }
+  return call_.reduce(steps_, ReduceOp::kMax);
+}
+
+Status Saving::write() {
+  std::vector<Extent> extents =
+      extents_of(shard_, optimizer_, plan_.tensors, pieces_, shard_.stage() == 0);
+  if (comm_.rank() == 0) {
+    extents.push_back({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())});
+    if (const FileTensor* const steps = steps_in(plan_.tensors)) {
+      extents.push_back({reinterpret_cast<char*>(steps_.data()), steps->begin,
+                         static_cast<int64_t>(steps_.size() * sizeof(int64_t))});
+    }
+  }
+  for (const Extent& extent : extents) {
+    if (const int error = write_all(file_.get(), extent)) {
+      return failed_io("write", partial_, error);
+    }
+  }
+  const int error = sync_file(file_.get());
+  return error == 0 ? Status() : failed_io("write to the disk", partial_, error);
+}
+
+Status Saving::finish() {
+  if (rename(partial_.c_str(), path_.c_str()) != 0) {
+    return failed_io(format("rename %s to", quoted_path(partial_).c_str()), path_, errno);
+  }
+  made_ = false;
+  return sync_directory_of(path_);
+}
+
+// ---- loading ----
+
+class Loading {
+ public:
+  Loading(Shard& shard, Optimizer* optimizer, const std::string& path)
+      : shard_(shard), optimizer_(optimizer), path_(path), call_(*shard.comm(), "shard_load") {}
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+
+  Status run() {
+    const Status found = find();
+    DT_TRY(call_.agree_on({found}, digest_,
+                          "read different files; give the same path of the same file system on "
+                          "all ranks, and the optimizer, or NULL, on all"));
+    DT_TRY(call_.agree({read()}));
+    return shard_.updated();
+  }
+
+ private:
+  Status find();
+  Result<FileTable> read_header(int64_t* data_begin);
+  Status read_steps();
+  Status read();
+
+  Shard& shard_;
+  Optimizer* const optimizer_;
+  const std::string path_;
+  FileCall call_;
+  FileDescriptor file_;
+  std::vector<FileTensor> tensors_;  // with their places in the file
+  std::vector<Shard::Piece> pieces_;
+  std::vector<int64_t> steps_;  // by parameter
+  int64_t digest_ = 0;          // of what this rank read before the pieces
+};
+
+/// Everything but the pieces themselves.
+Status Loading::find() {
+  DT_TRY_VALUE(pieces_, all_pieces(shard_));
+  FileOptimizer names;
+  if (optimizer_ != nullptr) names = names_of(*optimizer_);
+  const FileOptimizer* const wanted = optimizer_ != nullptr ? &names : nullptr;
+  DT_TRY_VALUE(FilePlan plan, plan_file(shard_.params(), wanted));
+  tensors_ = std::move(plan.tensors);
+  int64_t data_begin = 0;
+  DT_TRY_VALUE(const FileTable table, read_header(&data_begin));
+  const std::string where = "cannot load " + quoted_path(path_);
+  DT_TRY(find_tensors(table, data_begin, wanted, &tensors_).within(where));
+  return optimizer_ != nullptr ? read_steps() : Status();
+}
+
+Result<FileTable> Loading::read_header(int64_t* data_begin) {
+  file_.reset(open_file(path_, O_RDONLY));
+  struct stat status = {};
+  if (file_.get() < 0 || fstat(file_.get(), &status) != 0) {
+    return failed_io("open", path_, errno);
+  }
+  const std::string where = "cannot load " + quoted_path(path_);
+  const auto bad = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument,
+                  where + ": " + why + "; give a file that dt_shard_save wrote");
+  };
+  if (!S_ISREG(status.st_mode)) return bad("it is not a file");
+  unsigned char length[8];
+  const int64_t bytes = status.st_size;
+  if (bytes < static_cast<int64_t>(sizeof length)) {
+    return bad(format("it has %lld bytes only", static_cast<long long>(bytes)));
+  }
+  int error = read_all(file_.get(), {reinterpret_cast<char*>(length), 0, sizeof length});
+  if (error != 0) return failed_io("read", path_, error);
+  uint64_t header_bytes = 0;
+  for (size_t i = sizeof length; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  if (header_bytes > static_cast<uint64_t>(kLongestHeader)) {
+    return bad(format("its header would have %llu bytes, and may have %lld",
+                      static_cast<unsigned long long>(header_bytes),
+                      static_cast<long long>(kLongestHeader)));
+  }
+  *data_begin = static_cast<int64_t>(sizeof length + header_bytes);
+  if (*data_begin > bytes) {
+    return bad(format("its header would end at byte %lld, but it has %lld",
+                      static_cast<long long>(*data_begin), static_cast<long long>(bytes)));
+  }
+  std::string header(static_cast<size_t>(header_bytes), '\0');
+  error = read_all(file_.get(), {header.data(), sizeof length, static_cast<int64_t>(header_bytes)});
+  if (error != 0) return failed_io("read", path_, error);
+  digest_ = static_cast<int64_t>(xxh64(header.data(), header.size()));
+  auto table = parse_header(header, bytes - *data_begin);
+  if (!table.ok()) return bad(table.status().message());
+  return table;
+}
+
+Status Loading::read_steps() {
+  const FileTensor* const place = steps_in(tensors_);
+  steps_.resize(static_cast<size_t>(place->count));
+  const auto bytes = static_cast<int64_t>(steps_.size() * sizeof(int64_t));
+  const int error =
+      read_all(file_.get(), {reinterpret_cast<char*>(steps_.data()), place->begin, bytes});
+  if (error != 0) return failed_io("read", path_, error);
+  digest_ = static_cast<int64_t>(
+      xxh64(steps_.data(), static_cast<size_t>(bytes), static_cast<uint64_t>(digest_)));
+  const auto bad =
+      std::find_if(steps_.begin(), steps_.end(), [](int64_t each) { return each < 0; });
+  if (bad == steps_.end()) return {};
+  return Status(Code::kInvalidArgument,
+                format("cannot load %s: parameter #%zu has taken %lld steps there",
+                       quoted_path(path_).c_str(), static_cast<size_t>(bad - steps_.begin()),
+                       static_cast<long long>(*bad)));
+}
+
+Status Loading::read() {
+  int error = 0;
+  for (const Extent& extent : extents_of(shard_, optimizer_, tensors_, pieces_, false)) {
+    if (error == 0) error = read_all(file_.get(), extent);
+  }
+  shard_.changed();
+  if (optimizer_ != nullptr) {
+    std::vector<bool> has_master(steps_.size());
+    for (const FileTensor& tensor : tensors_) {
+      if (tensor.role == FileTensor::Role::kMaster) {
+        has_master[static_cast<size_t>(tensor.param)] = true;
+      }
+    }
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      optimizer_->restored(static_cast<int32_t>(i), steps_[i], has_master[i]);
+    }
+  }
+  return error == 0 ? Status() : failed_io("read", path_, error);
+}
+
+}  // namespace
+
+Status save_shard(Shard& shard, Optimizer* optimizer, const std::string& path) {
+  DT_TRY(check_between_steps(shard, "dt_shard_save"));
+  return Saving(shard, optimizer, path).run();
+}
+
+Status load_shard(Shard& shard, Optimizer* optimizer, const std::string& path) {
+  DT_TRY(check_between_steps(shard, "dt_shard_load"));
+  return Loading(shard, optimizer, path).run();
+}
+
+}  // namespace dt::training
