@@ -208,8 +208,9 @@ TEST_CASE("checkpoint: any number of ranks and any cut go on to the same bits") 
     REQUIRE(saved.size() > 8);
     CHECK(!is_there(path + ".partial"));
     for (const int world_size : {1, 2, 3, 8}) {
-      for (const Setup& setup : {Setup{kind, 1, 1 << 20, false}, Setup{kind, 1, 1, true},
-                                 Setup{kind, 1, 2'000, true}, Setup{kind, 0, 3'000, false}}) {
+      for (const Setup& setup :
+           {Setup{kind, 1, 1 << 20, false}, Setup{kind, 1, 1, true}, Setup{kind, 1, 2'000, true},
+            Setup{kind, 0, 3'000, false}, Setup{kind, 2, 2'000, true}, Setup{kind, 3, 1, true}}) {
         CAPTURE(world_size);
         CAPTURE(setup.stage);
         CAPTURE(setup.bucket_bytes);

@@ -4,56 +4,23 @@
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 
+from ._batch_norm import SyncBatchNorm, convert, let_go, sync_layers
 from ._comm import Comm
 from ._errors import InvalidStateError, invalid, invalid_state
-from ._raw import Buffer
 from ._hook import Hook
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
-from ._types import Dtype
+from ._shard import Shard, ShardOptions
+from ._tensors import DTYPES, any_buffer, buffer, not_compiled, stream_of
 
 if torch.distributed.is_available():
     from ._process_group import register as _register
     _register()
 
-__all__ = ["DistributedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal"]
-
-_DTYPES: Dict[Any, Dtype] = {
-    torch.int8: Dtype.I8, torch.uint8: Dtype.U8, torch.int32: Dtype.I32, torch.int64: Dtype.I64,
-    torch.float16: Dtype.F16, torch.bfloat16: Dtype.BF16, torch.float32: Dtype.F32,
-    torch.float64: Dtype.F64}
-
-
-def buffer(tensor: torch.Tensor) -> Buffer:
-    """The memory of a tensor, for any call of dt: also of one that requires a gradient, and faster than
-    by DLPack. What dt writes there autograd does not see."""
-    if not tensor.is_contiguous():
-        raise invalid("dt.torch.buffer: the tensor is not contiguous; give tensor.contiguous()")
-    dtype = _DTYPES.get(tensor.dtype, Dtype.U8 if tensor.dtype == torch.bool else None)
-    if dtype is None:
-        raise invalid(f"dt.torch.buffer: dt has no {tensor.dtype}; convert the tensor")
-    return Buffer.from_address(tensor.data_ptr(), tensor.numel(), dtype, tensor, tensor.is_cuda)
-
-
-def _not_compiled(function: Any) -> Any:
-    """torch.compile() leaves the function out of its graphs and calls it."""
-    disable = getattr(getattr(torch, "compiler", None), "disable", None)  # since torch 2.1
-    return function if disable is None else disable(function)
-
-
-def _stream(device: torch.device) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
-
-
-def _any_buffer(tensor: torch.Tensor) -> Buffer:
-    """As bytes, where dt has no such dtype."""
-    if tensor.dtype in _DTYPES:
-        return buffer(tensor)
-    return Buffer.from_address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), Dtype.U8, tensor,
-                               tensor.is_cuda)
+__all__ = ["DistributedDataParallel", "ShardedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal"]
 
 
 def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
@@ -63,9 +30,9 @@ def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
         whole = tensor.contiguous().resolve_conj().resolve_neg()  # the same tensor if it is so already
         work = None
         if comm.on_gpu:
-            comm.broadcast(_any_buffer(whole), root, stream=_stream(whole.device))
+            comm.broadcast(any_buffer(whole), root, stream=stream_of(whole.device))
         else:
-            work = comm.broadcast_async(_any_buffer(whole), root)
+            work = comm.broadcast_async(any_buffer(whole), root)
         sent.append((work, tensor, whole))
     for work, tensor, whole in sent:
         if work is not None:
@@ -102,125 +69,7 @@ def check_equal(module: Any, comm: Comm) -> None:
         if whole.is_cuda != comm.on_gpu:
             whole = whole.to("cuda" if comm.on_gpu else "cpu")
         whole = whole.contiguous().resolve_conj().resolve_neg()
-        comm.check_equal(_any_buffer(whole), name, stream=_stream(whole.device))
-
-
-class _Normalise(torch.autograd.Function):  # type: ignore[misc]
-    """Batch normalisation with the mean and variance of all ranks' samples (docs/batch_norm.md), on any
-    device. Ranks may bring different numbers of samples, also none."""
-
-    @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, weight: Optional[torch.Tensor], bias: Optional[torch.Tensor],
-                comm: Comm, epsilon: float) -> Any:
-        input = given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
-        channels = input.shape[1]
-        dims, shape = [0, *range(2, input.dim())], [1, channels] + [1] * (input.dim() - 2)
-        count = input.numel() // channels
-        variance, mean = (torch.var_mean(input, dims, unbiased=False) if count > 0
-                          else (input.new_zeros(channels), input.new_zeros(channels)))
-        mine = torch.cat([mean.double(), variance.double() * count,
-                          mean.new_full((1,), count, dtype=torch.float64)])
-        parts = mine.new_empty(comm.size, mine.numel())
-        comm.allgather(buffer(mine), buffer(parts), stream=_stream(mine.device))
-        means, squares, counts = parts.split([channels, channels, 1], dim=1)
-        total = counts.sum()
-        joint = (means * counts).sum(0) / total
-        joint_variance = (squares + counts * (means - joint).square()).sum(0) / total
-        scale = (joint_variance + epsilon).rsqrt().to(input.dtype).view(shape)
-        center = joint.to(input.dtype).view(shape)
-        ctx.save_for_backward(given, weight, center, scale, total)
-        ctx.comm, ctx.dims, ctx.shape = comm, dims, shape
-        output = (input - center) * scale
-        if weight is not None:
-            output = output * weight.view(shape)
-        if bias is not None:
-            output = output + bias.view(shape)
-        unbiased = joint_variance * (total / (total - 1).clamp(min=1))
-        ctx.mark_non_differentiable(joint, unbiased)
-        return output.to(given.dtype), joint, unbiased
-
-    @staticmethod
-    def backward(ctx: Any, given_gradient: torch.Tensor, *_: Any) -> Any:
-        given, weight, center, scale, total = ctx.saved_tensors
-        gradient = given_gradient.to(center.dtype)
-        normalised = (given.to(center.dtype) - center) * scale
-        own = torch.cat([gradient.sum(ctx.dims), (gradient * normalised).sum(ctx.dims)])
-        sums = own.to(torch.float64, copy=True)
-        ctx.comm.allreduce(buffer(sums), stream=_stream(sums.device))
-        means = (sums / total).to(center.dtype)
-        of_gradient, of_product = (each.view(ctx.shape) for each in means.chunk(2))
-        result = (gradient - of_gradient - normalised * of_product) * scale
-        if weight is None:
-            return result.to(given.dtype), None, None, None, None
-        bias_gradient, weight_gradient = own.chunk(2)
-        return ((result * weight.view(ctx.shape)).to(given.dtype), weight_gradient.to(weight.dtype),
-                bias_gradient.to(weight.dtype), None, None)
-
-
-class SyncBatchNorm(torch.nn.SyncBatchNorm):
-    """What DistributedDataParallel makes of torch.nn.SyncBatchNorm, whose own ranks are torch.distributed's:
-    in training it normalises with the samples of all ranks of the communicator. A copy is PyTorch's again."""
-
-    _comm: Comm
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """As torch.nn.SyncBatchNorm, on any device."""
-        self._check_input_dim(input)
-        if not self.training:
-            return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
-        output, mean, variance = self._over_ranks(input)
-        if self.track_running_stats and self.running_mean is not None:
-            self.num_batches_tracked.add_(1)
-            share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
-            with torch.no_grad():
-                for running, now in ((self.running_mean, mean), (self.running_var, variance)):
-                    running.mul_(1 - share).add_(now.to(running.dtype), alpha=share)
-        return output
-
-    @_not_compiled
-    def _over_ranks(self, input: torch.Tensor) -> Any:
-        return _Normalise.apply(input, self.weight, self.bias, self._comm, self.eps)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name != "_comm"}
-        return object.__new__, (torch.nn.SyncBatchNorm,), state
-
-
-def _sync_layers(module: torch.nn.Module) -> List[torch.nn.Module]:
-    """Each torch.nn.SyncBatchNorm in module; an error if dt cannot take its place."""
-    found = []
-    for name, each in module.named_modules():
-        if not isinstance(each, torch.nn.SyncBatchNorm):
-            continue
-        name = name or "the module"
-        if type(each) not in (torch.nn.SyncBatchNorm, SyncBatchNorm):
-            raise invalid(f"DistributedDataParallel: {name} is a {type(each).__name__}, derived from "
-                          "torch.nn.SyncBatchNorm; its ranks are torch.distributed's, and dt takes the place "
-                          "of torch.nn.SyncBatchNorm alone")
-        if each.process_group is not None:
-            raise invalid(f"DistributedDataParallel: {name} is a torch.nn.SyncBatchNorm with a process_group "
-                          "of torch.distributed; make it without, and it normalises over the communicator")
-        found.append(each)
-    return found
-
-
-def _convert(layers: List[torch.nn.Module], comm: Comm) -> Optional[Comm]:
-    """Makes them SyncBatchNorm over a communicator with the ranks of comm, in place. Collective."""
-    # Their operations and the reducer's keep an order each.
-    own = comm.split(0, comm.rank) if layers else None
-    for each in layers:
-        each.__class__ = SyncBatchNorm
-        each._comm = own
-    return own
-
-
-def _let_go(hooks: List[Any], layers: List[torch.nn.Module], comm: Optional[Comm]) -> None:
-    for hook in hooks:
-        hook.remove()
-    for each in layers:
-        if each.__dict__.get("_comm") is comm:  # else another wrapper has it
-            each.__class__ = torch.nn.SyncBatchNorm
-            del each._comm
+        comm.check_equal(any_buffer(whole), name, stream=stream_of(whole.device))
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -271,36 +120,44 @@ class DistributedDataParallel(torch.nn.Module):
             raise invalid("DistributedDataParallel: no parameter of the module requires a gradient; "
                           "there is nothing to average")
         for name, parameter in named:
-            if parameter.dtype not in _DTYPES or not parameter.dtype.is_floating_point:
+            if parameter.dtype not in DTYPES or not parameter.dtype.is_floating_point:
                 raise invalid(f"DistributedDataParallel: parameter {name} is of {parameter.dtype}; dt "
                               "averages float16, bfloat16, float32 and float64")
-        layers = _sync_layers(module)
-        params = [Param(parameter.numel(), _DTYPES[parameter.dtype], name)
+        layers = sync_layers(module)
+        params = [Param(parameter.numel(), DTYPES[parameter.dtype], name)
                   for name, parameter in named]
-        self._reducer = Reducer(comm, params, ReducerOptions(
-            bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
-            find_unused=find_unused_parameters, wire=wire))
         self._device = named[0][1].device
+        self._trained = [parameter for _, parameter in named]
         # Where gradients lie in the buckets; None: dt copies to and fro.
-        self._views: List[Optional[torch.Tensor]] = [
-            None if comm.on_gpu or parameter.numel() == 0
-            else torch.from_dlpack(self._reducer.grad(index)).view(parameter.shape)
-            for index, (_, parameter) in enumerate(named)]
+        self._views: List[Optional[torch.Tensor]] = [None] * len(named)
         with torch.no_grad():
             broadcast([parameter.data for parameter in module.parameters()], comm)
             self._send_buffers()
-        self._trained = [parameter for _, parameter in named]
+        self._reducer = self._make_reducer(params, ReducerOptions(
+            bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
+            find_unused=find_unused_parameters, wire=wire))
         self._accumulators: List[Any] = []  # a hook lives as long as its node
         hooks = [self._hook(index, parameter) for index, parameter in enumerate(self._trained)]
-        self._detach = weakref.finalize(self, _let_go, hooks, layers, _convert(layers, comm))
+        hooks += self._module_hooks()
+        self._detach = weakref.finalize(self, let_go, hooks, layers, convert(layers, comm))
         self._detach.atexit = False
+
+    def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
+        reducer = Reducer(self._comm, params, options)
+        for index, parameter in enumerate(self._trained):
+            if not self._comm.on_gpu and parameter.numel() > 0:
+                self._views[index] = torch.from_dlpack(reducer.grad(index)).view(parameter.shape)
+        return reducer
+
+    def _module_hooks(self) -> List[Any]:
+        return []
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The module's own, after its buffers have become rank 0's."""
         self._begin()
         return self.module(*inputs, **named)
 
-    @_not_compiled
+    @not_compiled
     def _begin(self) -> None:
         if not self._detach.alive:
             raise invalid("DistributedDataParallel: it is closed; wrap the module again")
@@ -330,7 +187,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def clip_norm(self, max_norm: float, norm_type: float = 2.0, *, out: Any = None) -> float:
         """Clips the gradients of the last step by their norm, see dt.Reducer.clip_norm()."""
-        return self._reducer.clip_norm(max_norm, norm_type, out=out, stream=_stream(self._device))
+        return self._reducer.clip_norm(max_norm, norm_type, out=out, stream=stream_of(self._device))
 
     def statistics(self) -> ReducerStatistics:
         """What the reducer did so far."""
@@ -380,13 +237,13 @@ class DistributedDataParallel(torch.nn.Module):
             return
         if not gradient.is_contiguous():
             parameter.grad = gradient = gradient.contiguous()
-        self._reducer.ready(index, buffer(gradient), stream=_stream(gradient.device))
+        self._reducer.ready(index, buffer(gradient), stream=stream_of(gradient.device))
 
     def _finish(self) -> None:
         self._in_step = False
         unused = self._tell_unused() if self._find_unused else []
         self._used.clear()
-        self._reducer.finish(stream=_stream(self._device))
+        self._reducer.finish(stream=stream_of(self._device))
         for index, gradient in unused:
             if self._reducer.used(index):
                 self._trained[index].grad = gradient
@@ -398,7 +255,7 @@ class DistributedDataParallel(torch.nn.Module):
             parameter, view = self._trained[index], self._views[index]
             if view is None:
                 gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-                self._reducer.unused(index, buffer(gradient), stream=_stream(gradient.device))
+                self._reducer.unused(index, buffer(gradient), stream=stream_of(gradient.device))
             else:
                 gradient = view
                 if parameter.grad is not None and parameter.grad.data_ptr() == view.data_ptr():
@@ -414,3 +271,201 @@ class DistributedDataParallel(torch.nn.Module):
             raise invalid_state(
                 "DistributedDataParallel: the last backward() ended with an exception, so its step was "
                 f"ended without a result on all ranks; go on with the next ({error})") from error
+
+
+def _listed(module: torch.nn.Module) -> List[torch.nn.Module]:
+    """The elements of its outermost lists of modules: the blocks of a transformer, say."""
+    if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+        return list(module.children())
+    return [each for child in module.children() for each in _listed(child)]
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    return int(storage.data_ptr())
+
+
+class ShardedDataParallel(DistributedDataParallel):
+    """A module of whose parameters each rank updates its own pieces: with stage 1 as PyTorch's
+    ZeroRedundancyOptimizer, with stage 3 as FSDP2. Over host memory.
+
+    stage, prefetch: as in dt.ShardOptions
+    units: modules in the module, in the order of its forward pass; the parameters of each are gathered
+      together, before its forward pass and, with stage 3, before its backward pass, and lie nowhere else.
+      What belongs to none of them, or to several, is one more unit, gathered from the forward to the end of
+      the backward pass. By default the elements of all ModuleLists and Sequentials. All ranks call the same
+      ones in each step, as modules
+    The rest is DistributedDataParallel's.
+
+    A step: loss.backward(), then dt.Optimizer.adamw(model.shard).step(rate); or an optimizer of torch.optim
+    that was given pieces(), if it updates elements by themselves, and updated() behind its step. No
+    parameter has a gradient: those of the pieces do. Outside the forward and the backward pass parameters
+    are in gathered() only; with stage 3 they are NaN elsewhere.
+
+    With stage 3 a block under torch.utils.checkpoint has to be a part of a unit, and torch.compile() takes
+    such blocks alone.
+    """
+
+    def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,
+                 units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, **options: Any) -> None:
+        self._chosen = (stage, _listed(module) if units is None else list(units), prefetch)
+        super().__init__(module, comm, **options)
+
+    def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
+        stage, modules, prefetch = self._chosen
+        owners: Dict[int, Set[int]] = {}
+        for number, each in enumerate(modules, 1):
+            for parameter in each.parameters():
+                owners.setdefault(id(parameter), set()).add(number)
+        self._unit_of = [next(iter(found)) if len(found) == 1 else 0
+                         for found in (owners.get(id(each), set()) for each in self._trained)]
+        self._members: Dict[int, List[int]] = {}
+        for index, unit in enumerate(self._unit_of):
+            self._members.setdefault(unit, []).append(index)
+        self.shard = Shard(self._comm, params, ShardOptions(stage, options, units=self._unit_of, prefetch=prefetch))
+        for index, parameter in enumerate(self._trained):
+            self.shard.set(index, buffer(parameter.data.contiguous()))
+        self._here: Set[int] = set()  # units whose parameters are whole
+        self._to_come: Dict[int, Set[int]] = {}  # gradients of units, in this backward pass
+        self._index_at: Dict[int, int] = {}  # with stage 3 of the parameter whose memory begins there
+        self._accumulates = False
+        self._pieces: List[Tuple[int, torch.nn.Parameter]] = []
+        for index, parameter in enumerate(self._trained):
+            self._hide(index)
+            if stage < 3:
+                self._show(index)
+            piece = self.shard.piece(index)
+            if piece.count > 0:
+                self._pieces.append((index, torch.nn.Parameter(torch.from_dlpack(piece.param))))
+        return self.shard.reducer
+
+    def _module_hooks(self) -> List[Any]:
+        weak = weakref.ref(self)
+        hooks: List[Any] = []
+        for number, each in enumerate(self._chosen[1], 1):
+            if number in self._members:
+                hooks.append(each.register_forward_pre_hook(
+                    lambda *_, unit=number: weak()._bring(unit)))  # type: ignore[union-attr]
+                hooks.append(each.register_forward_hook(
+                    lambda *_, unit=number: weak()._drop(unit)))  # type: ignore[union-attr]
+        return hooks
+
+    def pieces(self) -> List[torch.nn.Parameter]:
+        """This rank's pieces, in one dimension, for an optimizer; they have gradients after backward()."""
+        return [piece for _, piece in self._pieces]
+
+    def updated(self) -> None:
+        """Says that this rank has updated its pieces, as an optimizer of torch.optim does. Collective."""
+        self.shard.updated()
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[torch.nn.Module]:
+        """In this block the module's parameters are whole: for a checkpoint, say. Collective."""
+        for unit in self._members:
+            self._bring(unit)
+        try:
+            yield self.module
+        finally:
+            self._drop_all()
+
+    @not_compiled
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's own, with gathered parameters."""
+        self._begin()
+        self._bring(0)
+        if self._chosen[0] < 3:
+            return self.module(*inputs, **named)
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            result = self.module(*inputs, **named)
+        if not torch.is_grad_enabled():
+            self._drop(0)
+        return result
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """In this block backward() only adds to the gradients of this rank, which have memory meanwhile; the
+        first one after it averages the sums."""
+        before, self._accumulates = self._accumulates, True
+        self._reducer.accumulate(True)
+        try:
+            yield
+        finally:
+            self._accumulates = before
+            self._reducer.accumulate(before)
+
+    def close(self) -> None:
+        """Lets go of the module, whose parameters stay the shard's."""
+        super().close()
+        self.shard.close()
+
+    def _show(self, index: int) -> None:
+        parameter = self._trained[index]
+        if parameter.numel() > 0:
+            parameter.data = torch.from_dlpack(self.shard.param(index)).view(parameter.shape)
+            self._index_at[_storage_of(parameter)] = index
+
+    def _hide(self, index: int) -> None:
+        parameter = self._trained[index]
+        self._index_at.pop(_storage_of(parameter), None)
+        parameter.data = parameter.new_full((1,), float("nan")).expand(parameter.shape)
+
+    def _bring(self, unit: int) -> None:
+        if unit in self._here or unit not in self._members:
+            return
+        self.shard.gather(unit)
+        self._here.add(unit)
+        if self._chosen[0] == 3:
+            for index in self._members[unit]:
+                self._show(index)
+
+    def _drop(self, unit: int) -> None:
+        if self._chosen[0] == 3 and unit in self._here:
+            self._here.remove(unit)
+            for index in self._members[unit]:
+                self._hide(index)
+            self.shard.release(unit)
+
+    def _drop_all(self) -> None:
+        for unit in sorted(self._here):
+            self._drop(unit)
+        self._here.clear()
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        """What autograd keeps for the backward pass: of a parameter only which part of it that is."""
+        index = self._index_at.get(_storage_of(tensor)) if tensor.layout == torch.strided else None
+        return tensor if index is None else (index, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def _unpack(self, kept: Any) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept
+        index, *part = kept
+        self._bring(self._unit_of[index])
+        return self._trained[index].data.as_strided(*part)
+
+    def _ready(self, index: int) -> None:
+        super()._ready(index)
+        self._trained[index].grad = None
+        unit = self._unit_of[index]
+        to_come = self._to_come.setdefault(unit, set(self._members[unit]))
+        to_come.discard(index)
+        if not to_come and unit != 0:
+            self._drop(unit)
+
+    def _finish(self) -> None:
+        self._to_come.clear()
+        if self._accumulates:
+            self._in_step = False
+            self._used.clear()
+            return
+        try:
+            super()._finish()
+        finally:
+            self._drop_all()
+        for index, piece in self._pieces:
+            used = not self._find_unused or self._reducer.used(index)
+            piece.grad = torch.from_dlpack(self.shard.piece(index).grad) if used else None
+
+    def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
+        for index in sorted(set(range(len(self._trained))) - self._used):
+            self._reducer.unused(index)
+        return []

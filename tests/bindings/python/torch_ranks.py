@@ -381,7 +381,7 @@ def bench(comm):
                   f"[{ratios[0]:.2f} .. {ratios[-1]:.2f}]", flush=True)
 
 
-def main():
+def main(run):
     torch.set_num_threads(1)
     with dt.Job() as job:
         port = "torch port"
@@ -395,10 +395,10 @@ def main():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.distributed.init_process_group("gloo", store=store, rank=job.rank,
                                              world_size=job.world_size)
-        (check if sys.argv[1] == "check" else bench)(job.world())
+        run(job.world())
         job.world().barrier()
         torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main(check if sys.argv[1] == "check" else bench)

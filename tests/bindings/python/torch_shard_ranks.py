@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that trains a small transformer in shards, beside PyTorch's own ways over gloo.
+
+As a program: torch_shard_ranks.py check | bench, started by `dt run`."""
+
+import os
+import statistics
+import sys
+import time
+
+import dt
+import dt.torch
+import torch
+import torch.distributed
+
+sys.path.insert(0, os.path.dirname(__file__))
+import torch_ranks
+
+STEPS = 6
+ROUNDS = 15  # of the benchmark, all ways by turns
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.attention = torch.nn.MultiheadAttention(width, 4, bias=False, batch_first=True)
+        self.wide = torch.nn.Linear(width, 4 * width)
+        self.narrow = torch.nn.Linear(4 * width, width)
+
+    def forward(self, values):
+        inner = self.norm(values)
+        values = values + self.attention(inner, inner, inner, need_weights=False)[0]
+        return values + self.narrow(torch.nn.functional.gelu(self.wide(values)))
+
+
+class Model(torch.nn.Module):
+    """Reads tokens and guesses each one's successor; the embedding is the last layer, too."""
+
+    def __init__(self, seed, tokens=50, width=32, depth=3):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = torch.nn.Embedding(tokens, width)
+        self.blocks = torch.nn.ModuleList(Block(width) for _ in range(depth))
+
+    def forward(self, tokens):
+        values = self.embedding(tokens)
+        for block in self.blocks:
+            values = block(values)
+        return values @ self.embedding.weight.t()
+
+
+def loss_of(model, tokens):
+    output = model(tokens[:, :-1])
+    return torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Plain:
+    """PyTorch's own wrapper, whatever it is, and optimizer."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def step(self, tokens):
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, tokens)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+class Sharded:
+    """dt's, with an optimizer of dt's, or of PyTorch's on the pieces."""
+
+    def __init__(self, model, comm, ours=True, **options):
+        self.model = dt.torch.ShardedDataParallel(model, comm, **options)
+        self.ours = dt.Optimizer.adamw(self.model.shard) if ours else None
+        self.theirs = None if ours else torch.optim.AdamW(self.model.pieces())
+
+    def step(self, tokens):
+        loss = loss_of(self.model, tokens)
+        loss.backward()
+        if self.ours is not None:
+            self.ours.step(1e-3)
+        else:
+            self.theirs.step()
+            self.model.updated()
+        return loss.item()
+
+
+def batches(rank):
+    generator = torch.Generator().manual_seed(10 + rank)
+    while True:
+        yield torch.randint(0, 50, (4, 9), generator=generator)
+
+
+def ddp(comm):
+    model = torch.nn.parallel.DistributedDataParallel(Model(comm.rank))
+    return Plain(model, torch.optim.AdamW(model.parameters()))
+
+
+def check(comm):
+    theirs = ddp(comm)
+    expected = [theirs.step(tokens) for tokens, _ in zip(batches(comm.rank), range(STEPS))]
+    results = {}
+    for stage in (1, 2, 3):
+        for name, options in (("theirs", {"ours": False}), ("ours", {}),
+                              ("small buckets", {"bucket_cap_bytes": 5000, "prefetch": 2}),
+                              ("one unit", {"units": [], "prefetch": 0})):
+            trained = Sharded(Model(comm.rank), comm, stage=stage, **options)
+            losses = [trained.step(tokens) for tokens, _ in zip(batches(comm.rank), range(STEPS))]
+            assert all(abs(a - b) < 1e-4 for a, b in zip(expected, losses)), (stage, name, expected, losses)
+            with trained.model.gathered() as module:
+                state = {key: value.clone() for key, value in module.state_dict().items()}
+                dt.torch.check_equal(module, comm)
+            for key, value in theirs.model.module.state_dict().items():
+                assert torch.allclose(state[key], value, atol=1e-4), (stage, name, key)
+            results[stage, name] = losses, state
+            trained.model.close()
+    for (stage, name), (losses, state) in results.items():
+        wanted = results[1, "theirs" if name == "theirs" else "ours"]
+        assert losses == wanted[0], (stage, name, losses, wanted[0])
+        assert all(torch.equal(value, wanted[1][key]) for key, value in state.items()), (stage, name)
+    check_outside_the_passes(comm)
+    check_accumulation(comm)
+    check_unused(comm)
+    print(f"rank {comm.rank}: all stages end with the same bits")
+
+
+def check_outside_the_passes(comm):
+    """Without gradients, between the passes, and when it is closed."""
+    trained = Sharded(Model(1), comm, stage=3)
+    module = trained.model.module
+    tokens = next(batches(0))
+    with torch.no_grad():
+        first = loss_of(trained.model, tokens)
+        alone = loss_of(Model(1), tokens)
+    assert torch.allclose(first, alone)
+    assert all(torch.isnan(each).all() for each in module.parameters())
+    assert trained.step(tokens) == first.item()
+    assert all(each.grad is None for each in module.parameters())
+    assert all(each.grad is not None for each in trained.model.pieces())
+    assert sum(each.numel() for each in trained.model.pieces()) < sum(each.numel() for each in module.parameters())
+    trained.model.close()
+    try:
+        trained.model(tokens)
+    except dt.InvalidArgumentError as error:
+        assert "closed" in str(error), error
+    else:
+        raise AssertionError("a closed wrapper was used")
+
+
+def check_accumulation(comm):
+    """Two backward passes for one step, as one over both batches."""
+    gradients = {}
+    for stage in (1, 3):
+        for parts in (1, 2):
+            model = dt.torch.ShardedDataParallel(Model(2), comm, stage=stage)
+            tokens = next(batches(comm.rank))
+            if parts == 1:
+                (2 * loss_of(model, tokens)).backward()
+            else:
+                with model.no_sync():
+                    loss_of(model, tokens).backward()
+                loss_of(model, tokens).backward()
+            gradients[stage, parts] = torch.cat([each.grad.clone() for each in model.pieces()])
+            model.close()
+    for each in gradients.values():
+        assert torch.allclose(each, gradients[1, 1], atol=1e-5)
+
+
+def check_unused(comm):
+    """A block that one rank or no rank uses has the others' average, or nothing."""
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, values, used):
+            return sum(self.layers[each](values) for each in used)
+
+    model = dt.torch.ShardedDataParallel(Branches(), comm, stage=2, find_unused_parameters=True)
+    model(torch.ones(2, 4), [0, 1] if comm.rank == 0 else [0]).sum().backward()
+    units = [model._unit_of[index] for index, _ in model._pieces]
+    for unit, piece in zip(units, model.pieces()):
+        wanted = {1: 2.0, 2: 2.0 / comm.size, 3: None}[unit]
+        assert (piece.grad is None) if wanted is None else bool((piece.grad == wanted).all()), (unit, piece.grad)
+    model.close()
+
+
+def memory_bytes():
+    """What this process has, its part of what it shares with others included."""
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+
+
+def fsdp2(comm, make, reshard):
+    from torch.distributed.fsdp import fully_shard
+    model = make()
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (comm.size,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    return Plain(model, torch.optim.AdamW(model.parameters()))
+
+
+def zero_redundancy(make):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    model = torch.nn.parallel.DistributedDataParallel(make())
+    return Plain(model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3))
+
+
+def bench(comm, only=None):
+    """Times of a step, and with the name of one way its memory."""
+    def make():
+        return Model(1, tokens=1000, width=256, depth=6)
+
+    def plain():
+        model = torch.nn.parallel.DistributedDataParallel(make())
+        return Plain(model, torch.optim.AdamW(model.parameters()))
+
+    ways = {"gloo DDP": plain, "dt stage 0": lambda: Sharded(make(), comm, stage=0),
+            "gloo ZeroRedundancyOptimizer": lambda: zero_redundancy(make),
+            "dt stage 1": lambda: Sharded(make(), comm, stage=1),
+            "gloo FSDP2, not resharded": lambda: fsdp2(comm, make, False),
+            "dt stage 2": lambda: Sharded(make(), comm, stage=2),
+            "gloo FSDP2": lambda: fsdp2(comm, make, True),
+            "dt stage 3": lambda: Sharded(make(), comm, stage=3)}
+    before = memory_bytes()
+    trained = {name: way() for name, way in ways.items() if only in (None, name)}
+    tokens = torch.randint(0, 1000, (2, 17), generator=torch.Generator().manual_seed(comm.rank))
+    losses = {name: [each.step(tokens) for _ in range(3)] for name, each in trained.items()}
+    times = {name: [] for name in trained}
+    for turn in range(ROUNDS):
+        for name in list(trained)[::1 if turn % 2 else -1]:
+            comm.barrier()
+            begin = time.perf_counter()
+            losses[name].append(trained[name].step(tokens))
+            comm.barrier()
+            times[name].append((time.perf_counter() - begin) * 1e3)
+    first = next(iter(losses.values()))
+    assert all(abs(a - b) < 1e-3 for each in losses.values() for a, b in zip(first, each)), losses
+    more = comm.allreduce(float(memory_bytes() - before), op="avg")
+    for name, each in times.items() if comm.rank == 0 else ():
+        text = f"{name:30} {statistics.median(each):7.1f} ms [{min(each):.1f} .. {max(each):.1f}]"
+        if name.startswith("dt") and only is None:
+            rival = list(times)[list(times).index(name) - 1]
+            ratios = sorted(a / b for a, b in zip(times[rival], each))
+            text += f"  {rival} / dt {statistics.median(ratios):.2f} [{ratios[0]:.2f} .. {ratios[-1]:.2f}]"
+        print(text + (f"  {more / 1e6:.1f} MB" if only is not None else ""), flush=True)
+
+
+if __name__ == "__main__":
+    torch_ranks.main({"check": check, "bench": lambda comm: bench(comm, *sys.argv[2:3])}[sys.argv[1]])
