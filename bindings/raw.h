@@ -646,6 +646,9 @@ inline Bytes shard_piece(int64_t shard, int32_t index) {
   packed.add_number(number(piece.grad));
   return packed.take();
 }
+inline void shard_full_grad(int64_t shard, int32_t index, int64_t values) {
+  detail::check(dt_shard_full_grad(handle<dt_shard>(shard), index, memory(values)));
+}
 inline void shard_updated(int64_t shard) {
   detail::check(dt_shard_updated(handle<dt_shard>(shard)));
 }

@@ -2078,6 +2078,19 @@ DT_API dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values
 DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece);
 
 /**
+ * Collects a whole gradient of the last step from the ranks' pieces, to look at or to check it.
+ * Collective.
+ * @param shard      the handle.
+ * @param index      of the parameter, the same on all ranks.
+ * @param out_values [count] elements.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE without gradients; any communicator
+ *         error.
+ * @thread as its reducer's dt_reducer_finish()
+ * @since ABI 0
+ */
+DT_API dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_values);
+
+/**
  * Says that this rank has updated its pieces: begins to send them to all ranks, and to receive
  * theirs, while the caller goes on; first the parameters that were listed first. A parameter may
  * not be written from here to dt_shard_gather() of its unit or dt_shard_piece() of itself. With

@@ -1145,6 +1145,10 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     call(dt_shard_piece, index, &piece);
     return piece;
   }
+  /** A whole gradient of the last step, from the pieces of all ranks. Collective. */
+  void full_grad(int32_t index, void* out_values) const {
+    call(dt_shard_full_grad, index, out_values);
+  }
   /** This rank's pieces are updated: begins to send them to all ranks. Collective. */
   void updated() { call(dt_shard_updated); }
   /** Waits until the unit's parameters are whole. */

@@ -186,6 +186,16 @@ dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece) {
       });
 }
 
+dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_values) {
+  return alone_on_shard(
+      "dt_shard_full_grad", shard, [&](const Call& call, const ShardObject& object) -> Status {
+        DT_TRY(check_param(call, *object.shard->reducer(), index));
+        const auto count = object.shard->params()[static_cast<size_t>(index)].count;
+        DT_TRY(check_buffer(call, "out_values", out_values, count));
+        return object.job->seen(object.shard->full_grad(index, out_values));
+      });
+}
+
 dt_status dt_shard_updated(dt_shard* shard) {
   return alone_on_shard("dt_shard_updated", shard,
                         [&](const Call&, const ShardObject& object) -> Status {

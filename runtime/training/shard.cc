@@ -113,6 +113,42 @@ Result<Shard::Piece> Shard::piece(int32_t index) {
   return Piece{result.offset, result.count, own_piece(index), result.data};
 }
 
+Status Shard::full_grad(int32_t index, void* out) {
+  DT_TRY(comm_->check_ungrouped("dt_shard_full_grad"));
+  if (!reducer_->has_results()) {
+    return Status(Code::kInvalidState,
+                  "dt_shard_full_grad on comm \"" + comm_->name() +
+                      "\": there are no gradients; call it between dt_reducer_finish and the next "
+                      "step's first dt_reducer_ready");
+  }
+  const Param& param = params()[static_cast<size_t>(index)];
+  const Reducer::Part own = reducer_->result(index);
+  if (param.count == 0) return {};
+  if (options_.stage == 0) {
+    std::memcpy(out, own.data, static_cast<size_t>(own.count * dtype_bytes(param.dtype)));
+    return {};
+  }
+  const ShardBucket& layout = reducer_->layout(static_cast<size_t>(reducer_->bucket_of(index)));
+  const int64_t start = reducer_->start_of(index);
+  auto blocks = std::make_shared<collective::Blocks>();
+  blocks->outgoing.assign(static_cast<size_t>(comm_->size()), {0, own.count});
+  for (size_t from = 0; from + 1 < layout.cuts.size(); ++from) {
+    const int64_t begin = std::clamp<int64_t>(layout.cuts[from] - start, 0, param.count);
+    const int64_t end = std::clamp<int64_t>(layout.cuts[from + 1] - start, 0, param.count);
+    blocks->incoming.push_back({begin, end - begin});
+  }
+  Collective gather;
+  gather.kind = Kind::kAllgatherv;
+  gather.dtype = param.dtype;
+  gather.send = own.data;
+  gather.recv = out;
+  gather.count = param.count;
+  gather.blocks = std::move(blocks);
+  gather.tag = index;
+  gather.name = format("gradient #%d \"%s\"", index, param.name.c_str());
+  return comm_->run(gather);
+}
+
 Status Shard::set(int32_t index, const void* values) {
   const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
   DT_TRY(end_gather(bucket));

@@ -58,6 +58,8 @@ class Shard {
   Result<void*> param(int32_t index) const;
   /// Waits for what is still under way in its bucket, so that the piece may be written.
   Result<Piece> piece(int32_t index);
+  /// Collective: copies a whole gradient of the last step to `out`.
+  Status full_grad(int32_t index, void* out);
   /// Copies a whole parameter in; waits likewise.
   Status set(int32_t index, const void* values);
   int32_t stage() const { return options_.stage; }

@@ -77,9 +77,12 @@ void test_shard(const fixture* f) {
     REFUSES("index", dt_shard_param(shard, bad_indices[i], &pointer));
     REFUSES("index", dt_shard_set(shard, bad_indices[i], values));
     REFUSES("index", dt_shard_piece(shard, bad_indices[i], &piece));
+    REFUSES("index", dt_shard_full_grad(shard, bad_indices[i], values));
   }
   REFUSES("out_pointer", dt_shard_param(shard, 0, NULL));
   REFUSES("values", dt_shard_set(shard, 0, NULL));
+  REFUSES("out_values", dt_shard_full_grad(shard, 0, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_shard_full_grad(shard, 0, values));
   REFUSES("out_piece", dt_shard_piece(shard, 0, NULL));
   REFUSES("unit", dt_shard_gather(shard, 1));
   REFUSES("unit", dt_shard_release(shard, 1));
@@ -87,6 +90,7 @@ void test_shard(const fixture* f) {
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_set(h, 0, values));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, &piece));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_full_grad(h, 0, values));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_release(h, 5));
   EXPECT(pointer == (void*)f->comm && piece.param == NULL);
@@ -111,6 +115,10 @@ void test_shard(const fixture* f) {
   OK(dt_reducer_finish(reducer, NULL));
   OK(dt_shard_piece(shard, 0, &piece));
   EXPECT(piece.grad != NULL && (int)((float*)piece.grad)[1] == 2);
+  float whole[] = {0, 0, 0};
+  OK(dt_shard_full_grad(shard, 0, whole));
+  OK(dt_shard_full_grad(shard, 1, NULL)); /* it has no elements */
+  EXPECT((int)whole[2] == 3);
   ((float*)piece.param)[1] = 7;
   OK(dt_shard_updated(shard));
   OK(dt_shard_gather(shard, 5));

@@ -98,6 +98,7 @@ class Trainer {
     }
     RANK_TRY(dt_reducer_finish(reducer_, nullptr));
     RANK_TRY(dt_reducer_clip_norm(reducer_, 1.5, 2, nullptr, &norm_));
+    RANK_TRY(collect_gradient(number));
     for (int32_t p = 0; p < model_.size(); ++p) {
       dt_piece piece;
       dt_piece_init(&piece);
@@ -129,11 +130,21 @@ class Trainer {
     }
     out->push_back(0);
     std::memcpy(&out->back(), &norm_, sizeof norm_);
+    for (const float each : collected_) {
+      out->push_back(0);
+      std::memcpy(&out->back(), &each, sizeof each);
+    }
     return DT_OK;
   }
   int64_t updated() const { return updated_; }
 
  private:
+  /// One whole gradient joins the results.
+  dt_status collect_gradient(int number) {
+    const int32_t index = number % model_.size();
+    collected_.resize(static_cast<size_t>(model_.count(index)));
+    return dt_shard_full_grad(shard_, index, collected_.data());
+  }
   int32_t unit(int32_t param) const { return model_.units[static_cast<size_t>(param)]; }
   dt_status release(int32_t param) { return dt_shard_release(shard_, unit(param)); }
 
@@ -142,6 +153,7 @@ class Trainer {
   dt_shard* shard_ = nullptr;
   dt_reducer* reducer_ = nullptr;
   float norm_ = 0;
+  std::vector<float> collected_;
   int64_t updated_ = 0;  // elements, in all steps
   std::vector<std::vector<float>> momentum_;
 };

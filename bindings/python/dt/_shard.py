@@ -84,15 +84,20 @@ class Shard:
         values: an array of it, the same on all ranks; from stage 1 on updated() behind it gives all ranks
             what the pieces' owners have
         """
-        address, count, dtype, on_gpu, _ = _raw.buffer(values, False, "Shard.set: values")
+        address = self._address(index, values, False, "set")
+        with self.reducer._lock:
+            _raw.shard_set(self._open().number, index, address)
+
+    def _address(self, index: int, values: Any, written: bool, method: str) -> int:
+        """Of an array that has to be like a parameter."""
+        address, count, dtype, on_gpu, _ = _raw.buffer(values, written, f"Shard.{method}: values")
         if 0 <= index < len(self._params):
             param = self._params[index]
             if count != param.count or dtype != param.dtype or on_gpu:
-                raise invalid(f"Shard.set: values of parameter {index} ({param.name or 'no name'}) are {count} "
+                raise invalid(f"Shard.{method}: values of parameter {index} ({param.name or 'no name'}) are {count} "
                               f"elements of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, it has "
                               f"{param.count} of {Dtype(param.dtype).name}; give an array of that kind")
-        with self.reducer._lock:
-            _raw.shard_set(self._open().number, index, address or 256)
+        return int(address) or 256
 
     def piece(self, index: int) -> Piece:
         """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more."""
@@ -104,6 +109,12 @@ class Shard:
             gradient = Gradient(grad, count, self._params[index].dtype, False)
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
+
+    def full_grad(self, index: int, out: Any) -> None:
+        """Collects a whole gradient of the last step from all ranks' pieces, into an array. Collective."""
+        address = self._address(index, out, True, "full_grad")
+        with self.reducer._lock:
+            _raw.shard_full_grad(self._open().number, index, address)
 
     def updated(self) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.

@@ -46,6 +46,9 @@ def train(comm, options, steps=3):
                 shard.reducer.ready(p, gradients[p])
             shard.reducer.finish()
             norms.append(shard.reducer.clip_norm(20.0))
+            whole = array.array("f", bytes(4 * PARAMS[0].count))
+            shard.full_grad(0, whole)
+            norms.append(whole.tobytes())
             for p in range(len(PARAMS)):
                 piece = shard.piece(p)
                 updated += piece.count
@@ -289,7 +292,8 @@ class Shards(unittest.TestCase):
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "parameters 0 to 0"):
                     shard.piece(1)
                 self.assertEqual(repr(shard), "<dt.Shard of 1 parameters, 2 elements>")
-            for call in (shard.updated, shard.gather, shard.release, lambda: shard.param(0), lambda: shard.piece(0),
+            for call in (shard.updated, shard.gather, shard.release,
+                         lambda: shard.full_grad(0, array.array("f", [1, 2])), lambda: shard.param(0), lambda: shard.piece(0),
                          lambda: shard.set(0, array.array("f", [1, 2]))):
                 with self.assertRaisesRegex(dt.InvalidStateError, "Shard: it is closed"):
                     call()
