@@ -52,7 +52,7 @@ TESTS_BY_PATH = (
     ("tests/tidy/*", ("tidy_test",)),
     ("tests/vectors/*", ("launch", "training", "config_vectors")),
     ("examples/fashion_mnist/*", ("example", "training_curves")),
-    ("examples/gpt/*", ("gpt", "gpt_kernels", "gpt_curves")),
+    ("examples/gpt/*", ("gpt", "gpt_kernels", "gpt_curves", "gpt_shards")),
     ("docs/*", ("config_page",)),
     ("*.py", ("check_words",)),
     ("*.cc", ("check_format", "check_words", "check_layers")),

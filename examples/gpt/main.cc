@@ -6,7 +6,8 @@
 //   $ dt run -n 4 gpt README.md
 //   $ DT_BACKEND_NAME=nccl dt run -n 4 gpt --layers 12 --channels 768 --heads 12 --length 1024
 //
-// What distributed training adds to a trainer is in trainer.cc; the other files know nothing of dt.
+// What distributed training adds to a trainer is in trainer.cc, and in sharded.cc for parameters in
+// shards; the other files know nothing of dt.
 
 #include <cblas.h>
 

@@ -26,17 +26,13 @@ bool ends_with(const std::string& text, const std::string& end) {
 Network::Network(Device* device, const Shape& shape, int64_t sequences)
     : device_(device), shape_(shape), most_rows_(sequences * shape.length) {
   const int64_t channels = shape.channels;
+  unit_count_ = 1;  // of which each parameter joins the last one
   token_table_ = add_parameter("token_embedding", kVocabulary, channels);
   position_table_ = add_parameter("position_embedding", shape.length, channels);
   for (int64_t i = 0; i < shape.layers; ++i) add_block(i);
+  ++unit_count_;
   final_norm_ = add_norm("final_norm");
   head_ = shape.tied ? token_table_ : add_parameter("head", kVocabulary, channels);
-
-  const auto value_bytes = parameter_count_ * static_cast<int64_t>(sizeof(float));
-  values_ = static_cast<float*>(device_->allocate(value_bytes));
-  first_ = static_cast<float*>(device_->allocate(value_bytes));
-  second_ = static_cast<float*>(device_->allocate(value_bytes));
-  weights_ = device_->precision() == Precision::kF32 ? values_ : allocate(parameter_count_);
 
   const int64_t scores = sequences * shape.heads * shape.length * shape.length;
   for (Block& block : blocks_) {
@@ -68,7 +64,7 @@ Network::Network(Device* device, const Shape& shape, int64_t sequences)
 
 int Network::add_parameter(const std::string& name, int64_t rows, int64_t columns) {
   const int64_t count = std::max<int64_t>(rows, 1) * columns;
-  layout_.push_back({name, count, parameter_count_, rows});
+  layout_.push_back({name, count, parameter_count_, rows, unit_count_ - 1});
   parameter_count_ += count;
   return static_cast<int>(layout_.size()) - 1;
 }
@@ -83,6 +79,7 @@ void Network::add_block(int64_t index) {
   const int64_t channels = shape_.channels;
   const std::string name = "block" + std::to_string(index) + ".";
   Block block = {};
+  block.unit = unit_count_++;
   block.norm1 = add_norm(name + "norm1");
   block.qkv = add_parameter(name + "qkv.weight", channels, 3 * channels);
   block.qkv_bias = add_parameter(name + "qkv.bias", 0, 3 * channels);
@@ -104,31 +101,52 @@ void* Network::part(void* memory, int64_t elements) const {
   return static_cast<char*>(memory) + elements * device_->element_bytes();
 }
 
-void* Network::weight(int parameter) const { return part(weights_, layout_[parameter].offset); }
+void Network::enter(int unit) const {
+  if (source_) source_->enter(unit);
+}
 
-void Network::initialise(uint64_t seed) {
-  std::vector<float> values(static_cast<size_t>(parameter_count_));
+void Network::leave(int unit) const {
+  if (source_) source_->leave(unit);
+}
+
+void* Network::weight(int parameter) const {
+  if (source_) return source_->weight(parameter);
+  return part(weights_, layout_[static_cast<size_t>(parameter)].offset);
+}
+
+void Network::initial_values(uint64_t seed,
+                             const std::function<void(int, const std::vector<float>&)>& set) const {
   uint64_t state = seed;
-  for (const Parameter& parameter : layout_) {
-    float* target = values.data() + parameter.offset;
+  for (size_t index = 0; index < layout_.size(); ++index) {
+    const Parameter& parameter = layout_[index];
+    std::vector<float> values(static_cast<size_t>(parameter.count));
     if (parameter.rows == 0) {
       const bool is_scale =
           parameter.name.find("norm") != std::string::npos && ends_with(parameter.name, ".weight");
-      std::fill_n(target, parameter.count, is_scale ? 1.0f : 0.0f);
-      continue;
+      std::fill(values.begin(), values.end(), is_scale ? 1.0f : 0.0f);
+    } else {
+      // What is added to the residual path is smaller in deep networks, as in GPT-2.
+      const bool joins =
+          ends_with(parameter.name, "out.weight") || ends_with(parameter.name, "down.weight");
+      const double deviation =
+          joins ? kDeviation / std::sqrt(2.0 * static_cast<double>(shape_.layers)) : kDeviation;
+      const double width = deviation * std::sqrt(12.0);
+      for (float& value : values) {
+        const double uniform = static_cast<double>(split_mix(&state) >> 11) * 0x1p-53;
+        value = static_cast<float>((uniform - 0.5) * width);
+      }
     }
-    // What is added to the residual path is smaller in deep networks, as in GPT-2.
-    const bool joins =
-        ends_with(parameter.name, "out.weight") || ends_with(parameter.name, "down.weight");
-    const double deviation =
-        joins ? kDeviation / std::sqrt(2.0 * static_cast<double>(shape_.layers)) : kDeviation;
-    const double width = deviation * std::sqrt(12.0);
-    for (int64_t i = 0; i < parameter.count; ++i) {
-      const double uniform = static_cast<double>(split_mix(&state) >> 11) * 0x1p-53;
-      target[i] = static_cast<float>((uniform - 0.5) * width);
-    }
+    set(static_cast<int>(index), values);
   }
-  write_parameters(values);
+}
+
+void Network::initialise(uint64_t seed) {
+  std::vector<float> all;
+  all.reserve(static_cast<size_t>(parameter_count_));
+  initial_values(seed, [&](int, const std::vector<float>& values) {
+    all.insert(all.end(), values.begin(), values.end());
+  });
+  write_parameters(all);
 }
 
 HeadShape Network::head_shape() const {
@@ -148,11 +166,17 @@ void Network::forward(const uint8_t* text, int64_t sequences, const Part& part) 
   device_->upload(tokens_, tokens.data(), rows_);
   device_->upload(targets_, targets.data(), rows_);
 
+  enter(unit_of(token_table_));
   device_->embed(rows_, length, channels, tokens_, weight(token_table_), weight(position_table_),
                  blocks_.empty() ? last_ : blocks_[0].in);
+  leave(unit_of(token_table_));
   for (size_t i = 0; i < blocks_.size(); ++i) {
+    enter(blocks_[i].unit);
     forward_block(blocks_[i], i + 1 < blocks_.size() ? blocks_[i + 1].in : last_);
+    leave(blocks_[i].unit);
   }
+  enter(unit_of(final_norm_));
+  if (shape_.tied) enter(unit_of(head_));
   normalise(final_norm_, last_, normal_, statistics_);
   Product product;
   product.rows = rows_;
@@ -202,9 +226,10 @@ void Network::attend(const Block& block) {
   device_->merge_heads(shape, 1, narrow_, block.mixed);
 }
 
-void Network::backward(const std::vector<void*>& gradients, const std::function<void(int)>& ready) {
+void Network::backward(const std::function<void*(int)>& gradient,
+                       const std::function<void(int)>& ready) {
   const int64_t channels = shape_.channels;
-  gradients_ = &gradients;
+  gradient_of_ = &gradient;
   ready_ = &ready;
   Product head;
   head.rows = kVocabulary;
@@ -212,7 +237,7 @@ void Network::backward(const std::vector<void*>& gradients, const std::function<
   head.inner = rows_;
   head.turn_a = true;
   head.keep = keep_ ? 1 : 0;
-  device_->multiply(head, logits_, normal_, gradients[static_cast<size_t>(head_)]);
+  device_->multiply(head, logits_, normal_, gradient(head_));
   if (!shape_.tied) ready(head_);
   Product back;
   back.rows = rows_;
@@ -223,13 +248,20 @@ void Network::backward(const std::vector<void*>& gradients, const std::function<
   // gradient_ is that of the residual path; each block adds its share to it.
   device_->clear(gradient_, rows_ * channels * device_->element_bytes());
   normalise_backward(final_norm_, narrow_, last_, statistics_);
-  for (size_t i = blocks_.size(); i-- > 0;) backward_block(blocks_[i]);
+  leave(unit_of(final_norm_));
+  if (shape_.tied) leave(unit_of(head_));
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    enter(blocks_[i].unit);
+    backward_block(blocks_[i]);
+    leave(blocks_[i].unit);
+  }
+  // The gradients of the embeddings need none of their values.
   device_->embed_backward(rows_, shape_.length, channels, kVocabulary, tokens_, gradient_,
-                          keep_ || shape_.tied, keep_, gradients[static_cast<size_t>(token_table_)],
-                          gradients[static_cast<size_t>(position_table_)]);
+                          keep_ || shape_.tied, keep_, gradient(token_table_),
+                          gradient(position_table_));
   ready(position_table_);
   ready(token_table_);
-  gradients_ = nullptr;
+  gradient_of_ = nullptr;
   ready_ = nullptr;
 }
 
@@ -285,7 +317,7 @@ void Network::linear(int weight_index, int bias, int64_t inputs, int64_t outputs
 
 void Network::linear_backward(int weight_index, int bias, int64_t inputs, int64_t outputs,
                               const void* in, const void* out_gradient, void* in_gradient) {
-  device_->sum_rows(rows_, outputs, out_gradient, keep_, (*gradients_)[static_cast<size_t>(bias)]);
+  device_->sum_rows(rows_, outputs, out_gradient, keep_, gradient(bias));
   (*ready_)(bias);
   Product to_weight;
   to_weight.rows = inputs;
@@ -293,7 +325,7 @@ void Network::linear_backward(int weight_index, int bias, int64_t inputs, int64_
   to_weight.inner = rows_;
   to_weight.turn_a = true;
   to_weight.keep = keep_ ? 1 : 0;
-  device_->multiply(to_weight, in, out_gradient, (*gradients_)[static_cast<size_t>(weight_index)]);
+  device_->multiply(to_weight, in, out_gradient, gradient(weight_index));
   (*ready_)(weight_index);
   Product to_input;
   to_input.rows = rows_;
@@ -309,34 +341,20 @@ void Network::normalise(int norm, const void* in, void* out, void* statistics) {
 
 void Network::normalise_backward(int norm, const void* out_gradient, const void* in,
                                  const void* statistics) {
-  const auto index = static_cast<size_t>(norm);
   device_->normalise_backward(rows_, shape_.channels, out_gradient, in, weight(norm), statistics,
-                              keep_, gradient_, (*gradients_)[index], (*gradients_)[index + 1]);
+                              keep_, gradient_, gradient(norm), gradient(norm + 1));
   (*ready_)(norm + 1);
   (*ready_)(norm);
 }
 
-std::vector<Piece> Network::pieces(int64_t begin, int64_t end) const {
-  std::vector<Piece> result;
+void Network::update(const AdamStep& step, const std::function<void*(int)>& gradient) {
   for (size_t i = 0; i < layout_.size(); ++i) {
     const Parameter& parameter = layout_[i];
-    const int64_t first = std::max(begin, parameter.offset);
-    const int64_t last = std::min(end, parameter.offset + parameter.count);
-    if (first >= last) continue;
-    result.push_back({static_cast<int>(i), first - parameter.offset, first, last - first});
-  }
-  return result;
-}
-
-void Network::update(const AdamStep& step, int64_t begin, int64_t end,
-                     const std::vector<void*>& gradients) {
-  for (const Piece& piece : pieces(begin, end)) {
     AdamStep own = step;
-    if (layout_[static_cast<size_t>(piece.parameter)].rows == 0) own.decay = 0;
-    device_->adamw(own, piece.count,
-                   part(gradients[static_cast<size_t>(piece.parameter)], piece.inside),
-                   first_ + piece.offset, second_ + piece.offset, values_ + piece.offset,
-                   part(weights_, piece.offset));
+    if (parameter.rows == 0) own.decay = 0;
+    device_->adamw(own, parameter.count, gradient(static_cast<int>(i)), first_ + parameter.offset,
+                   second_ + parameter.offset, values_ + parameter.offset,
+                   part(weights_, parameter.offset));
   }
 }
 
@@ -361,6 +379,13 @@ std::vector<float> Network::read_moments() const {
 }
 
 void Network::write_parameters(const std::vector<float>& values) {
+  if (!values_) {
+    const int64_t bytes = parameter_count_ * int64_t{sizeof(float)};
+    values_ = static_cast<float*>(device_->allocate(bytes));
+    first_ = static_cast<float*>(device_->allocate(bytes));
+    second_ = static_cast<float*>(device_->allocate(bytes));
+    weights_ = device_->precision() == Precision::kF32 ? values_ : allocate(parameter_count_);
+  }
   device_->upload(values_, values.data(), parameter_count_ * int64_t{sizeof(float)});
   if (weights_ != values_) device_->convert(parameter_count_, values_, weights_);
 }

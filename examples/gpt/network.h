@@ -26,6 +26,7 @@ struct Parameter {
   int64_t count;
   int64_t offset;  // elements
   int64_t rows;    // of the matrix; 0: a bias or of a norm, which does not decay
+  int unit;        // those of one unit are used together: embeddings, a block, or norm and head
 };
 
 /// Which of a step's equal parts forward() and backward() take; those behind the first add to it.
@@ -34,16 +35,19 @@ struct Part {
   int64_t count = 1;
 };
 
-/// Part of one parameter that lies in a flat range.
-struct Piece {
-  int parameter;
-  int64_t inside;  // elements from the parameter's start
-  int64_t offset;  // elements from the start of all parameters
-  int64_t count;
+/// Memory of parameters outside of the network. It uses those of a unit between enter() and leave()
+/// only.
+class ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+  virtual void enter(int unit) = 0;
+  virtual void leave(int unit) = 0;
+  /// Elements of the device's precision, on the device.
+  virtual void* weight(int parameter) = 0;
 };
 
 /// A decoder-only transformer as GPT-2, on bytes: learned positions, norms before attention and
-/// MLP. Parameters, optimizer state and updates are flat ranges, so that a rank can own any part.
+/// MLP. It keeps parameters and optimizer state, or uses the parameters of a source.
 class Network {
  public:
   /// @param device borrowed. @param sequences most of one forward().
@@ -53,26 +57,32 @@ class Network {
   /// tied embedding's, which is last.
   const std::vector<Parameter>& layout() const { return layout_; }
   int64_t parameter_count() const { return parameter_count_; }
+  int unit_count() const { return unit_count_; }
 
-  /// Uniform, from its own generator: equal bits on every rank.
+  /// Calls set(i, values) for each parameter: uniform, from its own generator, so equal bits on
+  /// every rank.
+  void initial_values(uint64_t seed,
+                      const std::function<void(int, const std::vector<float>&)>& set) const;
+  /// Keeps parameters and optimizer state itself, from these values on.
   void initialise(uint64_t seed);
+  /// Uses the parameters of `source`, which is borrowed, and has none of its own.
+  void use(ParameterSource* source) { source_ = source; }
 
   /// `text`: sequences * (length + 1) bytes; each byte is to be foretold from those before. The sum
-  /// of the cross entropies, nats, goes to loss(). Runs half of the way back, up to the logits.
+  /// of the cross entropies, nats, goes to loss(). Runs half of the way back, up to the logits, and
+  /// leaves the units of the head to backward().
   void forward(const uint8_t* text, int64_t sequences, const Part& part = {});
-  /// Writes the last forward()'s share of the gradient of the step's mean loss into gradients[i],
+  /// Writes the last forward()'s share of the gradient of the step's mean loss to gradient(i),
   /// elements of the device's precision, or adds it there if its part is not the first, and calls
-  /// ready(i) once the device was told all that makes it.
-  void backward(const std::vector<void*>& gradients, const std::function<void(int)>& ready);
-  /// AdamW on parameters [begin, end) of the flat range.
-  void update(const AdamStep& step, int64_t begin, int64_t end,
-              const std::vector<void*>& gradients);
-  std::vector<Piece> pieces(int64_t begin, int64_t end) const;
+  /// ready(i) once the device was told all that makes it. Asks for gradient(i) each time.
+  void backward(const std::function<void*(int)>& gradient, const std::function<void(int)>& ready);
+  /// AdamW on the network's own parameters.
+  void update(const AdamStep& step, const std::function<void*(int)>& gradient);
 
   /// On the device: one number.
   double* loss() const { return loss_; }
   double read_loss() const;
-  /// Copies, [parameter_count()]; `moments` has the first, then the second.
+  /// Copies of its own, [parameter_count()]; `moments` has the first, then the second.
   std::vector<float> read_parameters() const;
   std::vector<float> read_moments() const;
   void write_parameters(const std::vector<float>& values);
@@ -82,7 +92,7 @@ class Network {
  private:
   /// Indices into layout() and what the way back needs of one block.
   struct Block {
-    int norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias;
+    int unit, norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias;
     void *in, *normal1, *statistics1, *heads, *shares, *mixed;
     void *middle, *normal2, *statistics2, *wide, *bent;
   };
@@ -91,6 +101,10 @@ class Network {
   void add_block(int64_t index);
   void* allocate(int64_t elements);
   void* part(void* memory, int64_t elements) const;
+  int unit_of(int parameter) const { return layout_[static_cast<size_t>(parameter)].unit; }
+  void enter(int unit) const;
+  void leave(int unit) const;
+  void* gradient(int parameter) const { return (*gradient_of_)(parameter); }
   void forward_block(const Block& block, void* out);
   void backward_block(const Block& block);
   void attend(const Block& block);
@@ -110,10 +124,12 @@ class Network {
   const int64_t most_rows_;  // tokens
   std::vector<Parameter> layout_;
   int64_t parameter_count_ = 0;
+  int unit_count_ = 0;
+  ParameterSource* source_ = nullptr;  // none: the parameters are below
   int token_table_, position_table_, final_norm_, head_;
   std::vector<Block> blocks_;
-  float *values_, *first_, *second_;
-  void* weights_;  // values_ rounded, or values_ itself
+  float *values_ = nullptr, *first_ = nullptr, *second_ = nullptr;
+  void* weights_ = nullptr;  // values_ rounded, or values_ itself
 
   int64_t rows_ = 0;   // tokens of the last forward()
   bool keep_ = false;  // its part is not the step's first
@@ -122,7 +138,7 @@ class Network {
   void *gradient_, *narrow_, *wide_, *heads_, *shares_;  // of the way back
   double* loss_;
 
-  const std::vector<void*>* gradients_ = nullptr;  // while backward() runs
+  const std::function<void*(int)>* gradient_of_ = nullptr;  // while backward() runs
   const std::function<void(int)>* ready_ = nullptr;
 };
 

@@ -69,6 +69,11 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--clip", out->clip, "Scale gradients to at most this norm; 0: not")
       ->check(CLI::Range(0.0, 1e30))
       ->check(refuse_nan);
+  app->add_option("--zero", out->zero,
+                  "Stage of ZeRO, over host memory: 1 optimizer state in shards, 2 gradients too, "
+                  "3 parameters too; 0: all whole")
+      ->check(CLI::Range(int64_t{0}, int64_t{3}));
+  app->add_flag("--memory", out->memory, "Measure a rank's memory in the last step");
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
   app->add_flag(
       "--apart", out->apart,
@@ -131,6 +136,9 @@ std::string check_exchange(const Options& options, bool is_gpu, Precision precis
     return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
            "with --dtype f32";
   }
+  if (options.zero && is_gpu) {
+    return "--zero keeps shards in host memory only; use --device cpu, or leave it out";
+  }
   if (options.wire != "same" && precision == Precision::kBf16) {
     return "--wire " + options.wire + " is for gradients of f32; use --dtype f32, or leave it out";
   }
@@ -152,11 +160,13 @@ std::string describe(const Options& options, Precision precision, uint64_t text_
                 "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
                 ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
                 ", interval %" PRId64 ", accumulate %" PRId64 ", wire %s, powersgd %" PRId64
-                ", clip %g%s%s, text %016" PRIx64,
+                ", clip %g, zero %s%s%s%s, text %016" PRIx64,
                 precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels,
                 shape.heads, shape.length, shape.tied ? "tied" : "untied", options.batch,
                 options.steps, options.rate, options.decay, options.seed, options.interval,
                 options.accumulate, options.wire.c_str(), options.power_sgd, options.clip,
+                options.zero ? std::to_string(*options.zero).c_str() : "none",
+                options.memory ? ", memory measured" : "",
                 options.loss_log.empty() ? "" : " and a log", options.apart ? ", apart" : "",
                 text_hash);
   return text;

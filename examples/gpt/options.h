@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,14 @@ struct Options {
   int64_t interval = 20;  // steps between two lines of output
   int64_t bucket_bytes = 0;
   int64_t text_bytes = int64_t{4} << 20;
-  int64_t accumulate = 1;     // backward passes of a step
-  std::string wire = "same";  // what gradients travel as
-  int64_t power_sgd = 0;      // rank of the matrices that travel; 0: gradients do
-  double clip = 0;            // largest norm of the gradients; 0: any
-  std::string loss_log;       // empty: not
-  bool apart = false;         // ranks exchange no gradients
+  int64_t accumulate = 1;       // backward passes of a step
+  std::string wire = "same";    // what gradients travel as
+  int64_t power_sgd = 0;        // rank of the matrices that travel; 0: gradients do
+  double clip = 0;              // largest norm of the gradients; 0: any
+  std::optional<int64_t> zero;  // stage of the shards; none: each rank keeps everything
+  bool memory = false;          // measures it in the last step
+  std::string loss_log;         // empty: not
+  bool apart = false;           // ranks exchange no gradients
   bool quiet = false;
   std::vector<std::string> files;  // empty: default_files()
 };
@@ -40,7 +43,7 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code);
 /// Empty, or why this batch cannot be dealt to the ranks' passes, with the nearest sizes that can.
 std::string check_batch(int64_t batch, int64_t world_size, int64_t passes);
 
-/// Empty, or why gradients of this precision cannot travel as the options say.
+/// Empty, or why gradients of this precision cannot travel, or lie in shards, as the options say.
 std::string check_exchange(const Options& options, bool is_gpu, Precision precision);
 
 /// Rises over the first steps, then follows half a cosine down to a tenth at the last one.

@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -19,11 +20,20 @@ constexpr int64_t kBuckets = 6;
 constexpr int64_t kLeastBucketBytes = 64 << 10;
 constexpr int64_t kMostBucketBytes = 25 << 20;  // as dt's default
 
-dt_dtype dtype_of(Precision precision) { return precision == Precision::kBf16 ? DT_BF16 : DT_F32; }
-
 dt_wire wire_of(const std::string& name) {
   if (name == "f16") return DT_WIRE_F16;
   return name == "bf16" ? DT_WIRE_BF16 : DT_WIRE_SAME;
+}
+
+/// Of this process, pages of several processes divided among them: shards lie in shared memory.
+int64_t memory_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  while (file >> word) {
+    int64_t kib = 0;
+    if (word == "Pss:" && file >> kib) return kib * 1024;
+  }
+  throw std::runtime_error("--memory needs /proc/self/smaps_rollup, which this kernel lacks");
 }
 
 const char* name_of(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "f32"; }
@@ -42,19 +52,13 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
   const std::string error = check_exchange(options_, device_->is_gpu(), device_->precision());
   if (!error.empty()) throw std::runtime_error(error);
   compare_settings();
+  if (options_.memory) first_memory_ = memory_bytes();
   network_ = std::make_unique<Network>(device_.get(), options_.shape, part_batch_);
-  network_->initialise(static_cast<uint64_t>(options_.seed));
   norm_ = static_cast<float*>(device_->allocate(sizeof(float)));
-  make_reducer();
+  make_parameters();
 }
 
-void Trainer::make_reducer() {
-  std::vector<dt::Param> params;
-  std::vector<int64_t> rows;
-  for (const Parameter& parameter : network_->layout()) {
-    params.push_back({parameter.count, dtype_of(device_->precision()), parameter.name});
-    rows.push_back(parameter.rows);
-  }
+void Trainer::make_parameters() {
   dt::ReducerOptions reducer_options;
   const int64_t gradient_bytes = network_->parameter_count() * device_->element_bytes();
   reducer_options.bucket_cap_bytes =
@@ -65,15 +69,24 @@ void Trainer::make_reducer() {
   reducer_options.wire = wire_of(options_.wire);
   // Alone in a communicator, a rank does all but the exchange.
   if (options_.apart) alone_ = comm_.split(place_.rank, 0);
-  reducer_.emplace(alone_ ? *alone_ : comm_, params, reducer_options);
+  const dt::Comm& comm = alone_ ? *alone_ : comm_;
+  if (options_.zero) {
+    sharded_.emplace(comm, *network_, options_, reducer_options);
+    network_->use(&*sharded_);
+    reducer_ = &sharded_->reducer();
+  } else {
+    network_->initialise(static_cast<uint64_t>(options_.seed));
+    own_reducer_.emplace(comm, params_of(*network_, device_->precision()), reducer_options);
+    reducer_ = &*own_reducer_;
+  }
   if (options_.power_sgd > 0) {
     dt::PowerSgdOptions power_sgd;
     power_sgd.rank = static_cast<int32_t>(options_.power_sgd);
     power_sgd.seed = static_cast<uint64_t>(options_.seed);
+    std::vector<int64_t> rows;
+    for (const Parameter& parameter : network_->layout()) rows.push_back(parameter.rows);
     reducer_->power_sgd(rows, power_sgd);
   }
-  gradients_.resize(params.size());
-  read_gradient_pointers();
 }
 
 Trainer::~Trainer() {
@@ -82,12 +95,6 @@ Trainer::~Trainer() {
     device_->synchronise();
   } catch (const std::exception&) {
     // Whoever ended the training has said why.
-  }
-}
-
-void Trainer::read_gradient_pointers() {
-  for (size_t i = 0; i < gradients_.size(); ++i) {
-    gradients_[i] = reducer_->grad(static_cast<int32_t>(i));
   }
 }
 
@@ -113,37 +120,51 @@ void Trainer::run() {
   }
   comm_.check();
   if (!options_.apart) compare_parameters();
+  if (options_.memory) print_memory();
 }
 
 /// Rank r of W takes sequences [r, r + 1) * batch / W of the step's batch, so all ranks together
 /// see the same batch whatever W is.
 void Trainer::train_step() {
   const dt_stream stream = device_->stream();
+  // Each gradient goes straight into its bucket, where later passes add to it. Where it lies may
+  // differ from step to step.
+  const auto gradient = [&](int parameter) { return reducer_->grad(parameter); };
+  const auto ready = [&](int parameter) {
+    measure_memory(parameter);
+    reducer_->ready(parameter, nullptr, stream);
+  };
   for (Part part = {0, options_.accumulate}; part.index < part.count; ++part.index) {
     const std::vector<uint8_t> batch = cut_batch(
         text_, static_cast<uint64_t>(options_.seed), step_,
         (place_.rank * part.count + part.index) * part_batch_, part_batch_, options_.shape.length);
     network_->forward(batch.data(), part_batch_, part);
-    // Each gradient goes straight into its bucket, where later passes add to it. In the last pass
-    // full buckets travel while it goes on.
+    // In the last pass full buckets travel while it goes on.
     reducer_->accumulate(part.index + 1 < part.count);
-    network_->backward(gradients_,
-                       [&](int parameter) { reducer_->ready(parameter, nullptr, stream); });
+    network_->backward(gradient, ready);
   }
   reducer_->finish(stream);
   if (options_.clip > 0) reducer_->clip_norm(options_.clip, 2, stream, norm_);
 
-  AdamStep adam;
-  adam.step = step_;
-  adam.rate = learning_rate_at(options_.rate, step_, options_.steps);
-  adam.decay = options_.decay;
-  network_->update(adam, 0, network_->parameter_count(), gradients_);
-  ++step_;
-  // The arrival order is known after one step; later steps keep the plan.
-  if (step_ == 1) {
-    device_->synchronise();  // the update still reads gradients that rebuild() may move
-    if (reducer_->rebuild()) read_gradient_pointers();
+  const double rate = learning_rate_at(options_.rate, step_, options_.steps);
+  if (sharded_) {
+    sharded_->step(rate);
+  } else {
+    network_->update({step_, rate, options_.decay}, gradient);
   }
+  ++step_;
+  // The arrival order is known after one step; later steps keep the plan, and shards their own.
+  if (step_ == 1 && !sharded_) {
+    device_->synchronise();  // the update still reads gradients that rebuild() may move
+    reducer_->rebuild();
+  }
+}
+
+/// In the last step, with each matrix: the kernel takes a millisecond to add the pages up.
+void Trainer::measure_memory(int parameter) {
+  if (!options_.memory || step_ + 1 < options_.steps) return;
+  if (network_->layout()[static_cast<size_t>(parameter)].rows == 0) return;
+  most_memory_ = std::max(most_memory_, memory_bytes());
 }
 
 /// Collective: the mean over the global batch.
@@ -203,14 +224,32 @@ void Trainer::compare_settings() {
       std::to_string(place_.rank) + ": " + own + "\n  rank 0: " + first);
 }
 
+/// Of all that ranks have in common: parameters, and moments unless each rank has its part of them.
+uint64_t Trainer::hash_parameters() {
+  if (!sharded_) {
+    const std::vector<float> parameters = network_->read_parameters();
+    const std::vector<float> moments = network_->read_moments();
+    const uint64_t hash = hash_bytes(parameters.data(), parameters.size() * sizeof(float));
+    return hash_bytes(moments.data(), moments.size() * sizeof(float), hash);
+  }
+  uint64_t hash = hash_bytes(nullptr, 0);
+  for (int unit = 0; unit < network_->unit_count(); ++unit) {
+    sharded_->enter(unit);
+    for (size_t i = 0; i < network_->layout().size(); ++i) {
+      const Parameter& parameter = network_->layout()[i];
+      if (parameter.unit != unit) continue;
+      const auto bytes = static_cast<size_t>(parameter.count) * sizeof(float);
+      hash = hash_bytes(sharded_->weight(static_cast<int>(i)), bytes, hash);
+    }
+    sharded_->leave(unit);
+  }
+  return hash;
+}
+
 void Trainer::compare_parameters() {
   if (place_.world_size == 1) return;
-  const std::vector<float> parameters = network_->read_parameters();
-  const std::vector<float> moments = network_->read_moments();
-  uint64_t hash = hash_bytes(parameters.data(), parameters.size() * sizeof(float));
-  hash = hash_bytes(moments.data(), moments.size() * sizeof(float), hash);
   char own[17];
-  std::snprintf(own, sizeof own, "%016" PRIx64, hash);
+  std::snprintf(own, sizeof own, "%016" PRIx64, hash_parameters());
   const std::string name = key("hash/");
   job_->store_set(name + std::to_string(place_.rank), own);
   std::string others;
@@ -224,6 +263,21 @@ void Trainer::compare_parameters() {
                              "; this is a bug");
   }
   say("parameters equal on all " + std::to_string(place_.world_size) + " ranks (hash " + own + ")");
+}
+
+/// The mean over the ranks of what each has more than without a network. Through the store, as
+/// above.
+void Trainer::print_memory() {
+  const std::string name = key("memory/");
+  job_->store_set(name + std::to_string(place_.rank), std::to_string(most_memory_ - first_memory_));
+  double sum = 0;
+  for (int32_t rank = 0; rank < place_.world_size; ++rank) {
+    sum += std::stod(job_->store_get(name + std::to_string(rank)));
+  }
+  char line[100];
+  std::snprintf(line, sizeof line, "%.1f MiB of host memory a rank",
+                sum / place_.world_size / 1048576);
+  say(line);
 }
 
 void Trainer::open_loss_log() {

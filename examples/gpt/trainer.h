@@ -13,6 +13,7 @@
 #include "device.h"
 #include "network.h"
 #include "options.h"
+#include "sharded.h"
 
 namespace gpt {
 
@@ -36,12 +37,14 @@ class Trainer {
  private:
   void compare_settings();
   void open_loss_log();
-  void make_reducer();
-  void read_gradient_pointers();
+  void make_parameters();
   void train_step();
+  void measure_memory(int parameter);
   void read_loss();
   void print_interval();
+  uint64_t hash_parameters();
   void compare_parameters();
+  void print_memory();
   void say(const std::string& line) const;
   std::string key(const std::string& name) const;
 
@@ -55,10 +58,12 @@ class Trainer {
   dt::Comm comm_;
   std::optional<dt::Comm> alone_;  // the reducer's, where ranks exchange no gradients
   std::unique_ptr<Network> network_;
-  std::optional<dt::Reducer> reducer_;
-  float* norm_ = nullptr;         // on the device: of the gradients, before they are clipped
-  std::vector<void*> gradients_;  // inside their buckets, per parameter
-  int64_t step_ = 0;              // done
+  std::optional<ShardedParameters> sharded_;  // none: the network keeps its parameters
+  std::optional<dt::Reducer> own_reducer_;    // where they are not sharded
+  dt::Reducer* reducer_ = nullptr;            // the one in use
+  float* norm_ = nullptr;  // on the device: of the gradients, before they are clipped
+  int64_t first_memory_ = 0, most_memory_ = 0;  // bytes: without a network, and in the last step
+  int64_t step_ = 0;                            // done
   std::vector<double> losses_;
   std::unique_ptr<std::FILE, CloseFile> loss_log_;
   std::chrono::steady_clock::time_point interval_begin_;

@@ -123,6 +123,11 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
   CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
         std::string::npos);
   options.power_sgd = 0;
+  options.zero = 1;
+  CHECK(check_exchange(options, false, Precision::kF32).empty());
+  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
+        std::string::npos);
+  options.zero.reset();
   options.wire = "f16";
   CHECK(check_exchange(options, true, Precision::kF32).empty());
   CHECK(

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,10 +42,11 @@ struct Gradients {
     for (const Parameter& parameter : network.layout()) {
       values.emplace_back(static_cast<size_t>(parameter.count), NAN);  // must all be overwritten
     }
-    for (auto& value : values) pointers.push_back(value.data());
   }
   std::vector<std::vector<Real>> values;
-  std::vector<void*> pointers;
+  const std::function<void*(int)> places = [this](int parameter) {
+    return values[static_cast<size_t>(parameter)].data();
+  };
 };
 
 /// Weights far from their start, where no gradient is near zero.
@@ -70,7 +72,7 @@ TEST_CASE("gradients agree with finite differences in every parameter") {
     Gradients<double> gradients(network);
     network.forward(text.data(), kSequences);
     std::vector<int> order;
-    network.backward(gradients.pointers, [&](int parameter) { order.push_back(parameter); });
+    network.backward(gradients.places, [&](int parameter) { order.push_back(parameter); });
     CHECK(order.size() == network.layout().size());
     std::sort(order.begin(), order.end());
     for (size_t i = 0; i < order.size(); ++i) CHECK(order[i] == static_cast<int>(i));
@@ -116,9 +118,9 @@ TEST_CASE("float gradients agree with double ones") {
   Gradients<double> expected(precise);
   Gradients<float> got(network);
   precise.forward(text.data(), kSequences);
-  precise.backward(expected.pointers, [](int) {});
+  precise.backward(expected.places, [](int) {});
   network.forward(text.data(), kSequences);
-  network.backward(got.pointers, [](int) {});
+  network.backward(got.places, [](int) {});
   CHECK(network.read_loss() == doctest::Approx(precise.read_loss()).epsilon(1e-5));
   for (size_t i = 0; i < network.layout().size(); ++i) {
     CAPTURE(network.layout()[i].name);
@@ -143,10 +145,10 @@ TEST_CASE("a batch in parts has the loss and the gradients of the whole") {
     shake(&parts);
     Gradients<double> expected(whole), got(parts);
     whole.forward(text.data(), kSequences);
-    whole.backward(expected.pointers, [](int) {});
+    whole.backward(expected.places, [](int) {});
     for (int64_t i = 0; i < kSequences; ++i) {
       parts.forward(text.data() + i * (shape.length + 1), 1, {i, kSequences});
-      parts.backward(got.pointers, [](int) {});
+      parts.backward(got.places, [](int) {});
     }
     CHECK(parts.read_loss() == doctest::Approx(whole.read_loss()).epsilon(1e-12));
     for (size_t i = 0; i < whole.layout().size(); ++i) {
@@ -197,38 +199,56 @@ TEST_CASE("no byte sees those behind it") {
   CHECK(shares == doctest::Approx(1.0).epsilon(1e-9));
 }
 
-TEST_CASE("an update in parts is the update of the whole, bit by bit") {
-  const Shape shape = tiny(false);
-  const auto device = make_cpu_device(Precision::kF32);
-  Network whole(device.get(), shape, kSequences), parts(device.get(), shape, kSequences);
-  const std::vector<uint8_t> text = make_text(shape);
-  const int64_t count = whole.parameter_count();
-  const std::vector<int64_t> cuts = {0, 1, count / 3, count / 3, count / 2 + 7, count};
-  whole.initialise(3);
-  parts.initialise(3);
-  const std::vector<float> before = whole.read_parameters();
-  CHECK(before == parts.read_parameters());
-  for (int64_t step = 0; step < 3; ++step) {
-    AdamStep adam;
-    adam.step = step;
-    adam.rate = 0.01;
-    adam.decay = 0.1;
-    for (Network* network : {&whole, &parts}) {
-      Gradients<float> gradients(*network);
-      network->forward(text.data(), kSequences);
-      network->backward(gradients.pointers, [](int) {});
-      if (network == &whole) {
-        network->update(adam, 0, count, gradients.pointers);
-        continue;
-      }
-      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-        network->update(adam, cuts[i], cuts[i + 1], gradients.pointers);
-      }
+namespace {
+
+/// A network's parameters, which are nowhere unless their units are in use.
+class Guarded final : public ParameterSource {
+ public:
+  explicit Guarded(Network* network) : network_(network), used_(network->layout().size(), false) {
+    network->initial_values(
+        3, [&](int, const std::vector<float>& values) { values_.push_back(values); });
+    network->use(this);
+  }
+  void enter(int unit) override { mark(unit, true); }
+  void leave(int unit) override { mark(unit, false); }
+  void* weight(int parameter) override {
+    const auto index = static_cast<size_t>(parameter);
+    return used_[index] ? values_[index].data() : nullptr;
+  }
+  bool is_used() const { return std::count(used_.begin(), used_.end(), true) > 0; }
+
+ private:
+  void mark(int unit, bool used) {
+    for (size_t i = 0; i < used_.size(); ++i) {
+      if (network_->layout()[i].unit == unit) used_[i] = used;
     }
   }
-  CHECK(whole.read_parameters() == parts.read_parameters());
-  CHECK(whole.read_moments() == parts.read_moments());
-  CHECK(whole.read_parameters() != before);
+
+  Network* const network_;
+  std::vector<bool> used_;
+  std::vector<std::vector<float>> values_;
+};
+
+}  // namespace
+
+TEST_CASE("parameters of a source are used between enter and leave only") {
+  for (const bool tied : {true, false}) {
+    CAPTURE(tied);
+    const Shape shape = tiny(tied);
+    const auto device = make_cpu_device(Precision::kF32);
+    Network own(device.get(), shape, kSequences), other(device.get(), shape, kSequences);
+    own.initialise(3);
+    Guarded source(&other);
+    const std::vector<uint8_t> text = make_text(shape);
+    Gradients<float> expected(own), got(other);
+    own.forward(text.data(), kSequences);
+    own.backward(expected.places, [](int) {});
+    other.forward(text.data(), kSequences);
+    other.backward(got.places, [](int) {});
+    CHECK(expected.values == got.values);
+    CHECK(own.read_loss() == other.read_loss());
+    CHECK_FALSE(source.is_used());
+  }
 }
 
 TEST_CASE("the first AdamW step moves each parameter by the rate, against its gradient") {

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpt_shards.py DT GPT TEXT...: the example language model learns the same in shards of every stage.
+
+With 2 and 4 ranks the losses of all stages and of three sizes of buckets have the same digits, and the parameters
+have the same bits at the end. This also holds with several backward passes, clipping, a head of its own, gradients
+that travel as bf16, and PowerSGD. Without shards the losses are nearly these. A rank's memory falls from stage to
+stage by what the formula says.
+"""
+import csv
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+STEPS = 4
+TOLERANCE = 1e-5
+LIMIT_S = 60
+MODEL = ["--device", "cpu", "--layers", "2", "--channels", "48", "--heads", "3", "--length", "48", "--batch", "8",
+         "--lr", "0.003", "--steps", str(STEPS)]
+BUCKETS = (4_000, 40_000, 400_000)  # the largest parameter has 110,592 bytes, all 284,928
+ALL = [(stage, size) for stage in range(4) for size in BUCKETS]
+PAIRS = {2: ALL[::2], 4: ALL[1::2]}  # by number of ranks, of which each has all stages and sizes
+TOGETHER = ["--accumulate", "2", "--clip", "0.5", "--untied", "--wire", "bf16", "--bucket-bytes", "40000"]
+
+# 4 blocks of 3.2 MB, in 4 ranks: most of what a rank has is of the model.
+MEMORY_MODEL = ["--device", "cpu", "--layers", "4", "--channels", "256", "--heads", "4", "--length", "8",
+                "--batch", "4", "--steps", "2", "--bucket-bytes", "500000", "--memory"]
+MEMORY_RANKS = 4
+TOLERATED_MEMORY = 2e6  # bytes: stacks, and what two runs differ by
+
+
+def output(dt, gpt, texts, world, *options):
+    command = [dt, "run", "-n", str(world), gpt, *options, *texts]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if run.returncode != 0 or run.stderr:
+        sys.exit(f"{' '.join(command)} ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    return run.stdout
+
+
+class Training:
+    """A few steps of the small model: the losses as they were printed, and a hash of the parameters."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments  # of output()
+
+    def run(self, world, *options):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "loss.csv")
+            text = output(*self.arguments, world, *MODEL, *options, "--loss-log", log)
+            with open(log, newline="", encoding="utf-8") as file:
+                losses = [row["loss"] for row in csv.DictReader(file)]
+        found = re.search(rf"parameters equal on all {world} ranks \(hash (\w+)\)", text)
+        if len(losses) != STEPS or not found:
+            sys.exit(f"{world} ranks, {options}: not {STEPS} losses and a hash\n{text}")
+        return losses, found[1]
+
+    def check(self, world, wanted, *options):
+        got = self.run(world, *options)
+        if got != wanted:
+            sys.exit(f"{world} ranks, {' '.join(options)}: not as in stage 0\n{got}\n{wanted}")
+
+
+def check_bits(training):
+    for world, pairs in PAIRS.items():
+        wanted = training.run(world, "--zero", "0")
+        whole, _ = training.run(world)
+        worst = max(abs(float(a) / float(b) - 1) for a, b in zip(whole, wanted[0]))
+        print(f"{world} ranks: largest relative difference of the loss to that without shards {worst:.2e}")
+        if worst > TOLERANCE:
+            sys.exit(f"{world} ranks: the loss differs by {worst:.2e}, more than {TOLERANCE}")
+        for stage, size in pairs:
+            training.check(world, wanted, "--zero", str(stage), "--bucket-bytes", str(size))
+    for options, stages in ((TOGETHER, "23"), (["--powersgd", "4"], "3")):
+        wanted = training.run(2, "--zero", "0", *options)
+        for stage in stages:
+            training.check(2, wanted, "--zero", stage, *options)
+
+
+def check_memory(arguments):
+    memory = []
+    for stage in range(4):
+        text = output(*arguments, MEMORY_RANKS, *MEMORY_MODEL, "--zero", str(stage))
+        memory.append(float(re.search(r"([\d.]+) MiB of host memory a rank", text)[1]) * 2**20)
+        parameters = int(re.search(r"(\d+) parameters", text)[1])
+    print(f"{parameters} parameters on {MEMORY_RANKS} ranks: "
+          + ", ".join(f"{bytes_ / 2**20:.1f}" for bytes_ in memory) + " MiB a rank by stage")
+    kept = 1 - 1 / MEMORY_RANKS
+    buckets = 3 * 4 * 256 * 1024  # of the largest parameter each
+    units = 2 * 4 * 12 * 256**2   # a block in use and the next one
+    saved = (0, 8 * kept * parameters, 12 * kept * parameters - buckets, 16 * kept * parameters - buckets - units)
+    for stage in range(1, 4):
+        if memory[0] - memory[stage] < saved[stage] - TOLERATED_MEMORY:
+            sys.exit(f"stage {stage} saves {memory[0] - memory[stage]:.0f} bytes, not {saved[stage]:.0f}")
+
+
+def main():
+    dt, gpt, *texts = sys.argv[1:]
+    check_bits(Training(dt, gpt, texts))
+    check_memory((dt, gpt, texts))
+
+
+if __name__ == "__main__":
+    main()
