@@ -1619,11 +1619,12 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  * @param reducer     the handle.
  * @param index       of the parameter.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
- *                    that it changed, or the reducer is destroyed. Of a shard with stage 2: valid
- *                    until dt_reducer_ready() of it, with undefined values, so call this in each
- *                    step; it may wait for an earlier bucket's reduction.
- * @return DT_OK; DT_ERR_INVALID_ARGUMENT; with stage 2 DT_ERR_INVALID_STATE after dt_reducer_ready()
- *         of it in this step, DT_ERR_OUT_OF_MEMORY.
+ *                    that it changed, or the reducer is destroyed. Of a shard from stage 2 on: valid
+ *                    until the step's last dt_reducer_ready() of it, with undefined values before
+ *                    its first, so call this in each step; it may wait for an earlier bucket's
+ *                    reduction.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT; from stage 2 on DT_ERR_INVALID_STATE after
+ *         dt_reducer_ready() of it in this step, DT_ERR_OUT_OF_MEMORY.
  * @thread the one that calls dt_reducer_finish()
  * @since ABI 0
  */
@@ -1860,8 +1861,8 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  * over the step. Integers, and parameters that no rank used, do not count.
  *
  * Not collective: every rank has the same gradients, adds in the same order and gets the same bits.
- * Gradients given by pointer must still be there. With the reducer of a shard of stage 1 it is
- * collective, with the same arguments on all ranks.
+ * Gradients given by pointer must still be there. With the reducer of a shard, but for stage 0, it
+ * is collective, with the same arguments on all ranks.
  * @param reducer   the handle.
  * @param max_norm  > 0; infinity only asks for the norm.
  * @param norm_type >= 1, as 2, or infinity for the largest; 2 on GPUs.
