@@ -579,7 +579,8 @@ inline int32_t reducer_bucket(int64_t reducer, int32_t index) {
   return value;
 }
 /** bucket_count, steps, bytes, communication_ns, exposed_ns, total_bytes, total_communication_ns,
- * total_exposed_ns, rebuilt as numbers, then hidden_share as the bits of a double. */
+ * total_exposed_ns, rebuilt, memory_bytes, total_gather_ns as numbers, then hidden_share as the
+ * bits of a double. */
 inline Bytes reducer_stats(int64_t reducer) {
   dt_reducer_statistics c;
   dt_reducer_statistics_init(&c);
@@ -587,7 +588,8 @@ inline Bytes reducer_stats(int64_t reducer) {
   Packer packed;
   for (const int64_t value :
        {int64_t{c.bucket_count}, c.steps, c.bytes, c.communication_ns, c.exposed_ns, c.total_bytes,
-        c.total_communication_ns, c.total_exposed_ns, int64_t{c.rebuilt}}) {
+        c.total_communication_ns, c.total_exposed_ns, int64_t{c.rebuilt}, c.memory_bytes,
+        c.total_gather_ns}) {
     packed.add_number(value);
   }
   int64_t bits = 0;

@@ -1586,6 +1586,9 @@ typedef struct dt_reducer_statistics {
   double hidden_share;            /**< all steps: 1 - exposed / communication, in [0, 1] */
   int32_t rebuilt;                /**< 1 once the plan follows the arrival order */
   int32_t reserved;               /**< zero */
+  int64_t memory_bytes;           /**< of the buckets now, and of a shard's parameters */
+  int64_t total_gather_ns;        /**< all steps, of a shard: that parameters were waited for, in
+                                       dt_shard_gather() and wherever a piece is needed */
 } dt_reducer_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */

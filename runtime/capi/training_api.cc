@@ -363,6 +363,8 @@ dt_status dt_reducer_stats(dt_reducer* reducer, dt_reducer_statistics* out_stati
                                   : 1.0 - static_cast<double>(from.total_exposed_ns) /
                                               static_cast<double>(from.total_communication_ns);
         filled.rebuilt = from.rebuilt ? 1 : 0;
+        filled.memory_bytes = from.memory_bytes;
+        filled.total_gather_ns = from.total_gather_ns;
         memcpy(out_statistics, &filled, std::min<size_t>(filled.struct_size, sizeof filled));
         return {};
       });

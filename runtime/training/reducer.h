@@ -91,6 +91,8 @@ class Reducer {
     int64_t total_communication_ns = 0;
     int64_t total_exposed_ns = 0;
     bool rebuilt = false;
+    int64_t memory_bytes = 0;
+    int64_t total_gather_ns = 0;
   };
 
   /// Collective: checks that the model and the options are the same on all ranks.
@@ -149,6 +151,13 @@ class Reducer {
   /// Collective: no rank goes on where one has no memory.
   Status agree_on_memory(const Status& mine);
   Statistics statistics();
+  /// Of the shard, too.
+  void count_memory(int64_t more_bytes) {
+    statistics_.with([&](Statistics& s) { s.memory_bytes += more_bytes; });
+  }
+  void count_gather(int64_t waited_ns) {
+    statistics_.with([&](Statistics& s) { s.total_gather_ns += waited_ns; });
+  }
 
  private:
   /// Where a parameter lies, and its part in the current step.
@@ -272,8 +281,9 @@ class Reducer {
   const std::vector<Param> params_;
   const Options options_;
 
-  void* memory_ =
-      nullptr;  // of all buckets, from the communicator; pooled: of what is kept of them
+  // Of all buckets, or pooled of what is kept of them; from the communicator.
+  void* memory_ = nullptr;
+  int64_t memory_bytes_ = 0;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Slot> slots_;
   std::vector<int32_t> order_;          // that lay_out() was given

@@ -93,6 +93,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     lay_out(static_cast<int32_t>(b), static_cast<char*>(memory) + starts[b]);
   }
+  count_memory(total - std::exchange(memory_bytes_, total));
   statistics_.with([&](Statistics& s) { s.bucket_count = static_cast<int32_t>(buckets_.size()); });
   end_step();
   return {};

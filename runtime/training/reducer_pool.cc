@@ -41,7 +41,9 @@ Status Reducer::lend(Bucket& bucket) {
     take_back(first);
     under_way_.pop_front();
   }
+  const int64_t before = slabs_.bytes();
   DT_TRY_VALUE(char* const memory, slabs_.take(bucket.bytes));
+  count_memory(slabs_.bytes() - before);
   place(bucket, memory);
   bucket.lent.store(true, std::memory_order_release);
   return {};

@@ -61,6 +61,7 @@ Status Shard::allocate() {
     return agreed;
   }
   memory_ = allocated.value();
+  reducer_->count_memory(total);
   for (size_t b = 0; b < starts.size(); ++b) {
     const ShardBucket& layout = reducer_->layout(b);
     Bucket& bucket = buckets_.emplace_back();
@@ -212,7 +213,10 @@ Status Shard::begin_gather(size_t index, const Status& mine) {
 Status Shard::end_gather(size_t index) {
   const auto work = std::exchange(buckets_[index].gathered, nullptr);
   if (work == nullptr || !failed_.ok()) return failed_;
-  return failed_ = gathering_->backend().wait_stream(*work, nullptr);
+  const int64_t began_ns = monotonic_ns();
+  failed_ = gathering_->backend().wait_stream(*work, nullptr);
+  reducer_->count_gather(monotonic_ns() - began_ns);
+  return failed_;
 }
 
 Status Shard::gather(int32_t unit) {
@@ -233,7 +237,9 @@ Status Shard::begin_unit(int32_t unit) {
   for (size_t b = buckets_.size(); failed_.ok() && b-- > 0;) {
     Bucket& bucket = buckets_[b];
     if (bucket.unit != unit || bucket.data != nullptr) continue;
+    const int64_t before = slabs_.bytes();
     const auto taken = slabs_.take(bytes_of(b));
+    reducer_->count_memory(slabs_.bytes() - before);
     if (taken.ok()) bucket.data = taken.value();
     failed_ = begin_gather(b, taken.status());
   }

@@ -19,6 +19,7 @@ Result<char*> Slabs::take(int64_t bytes) {
   }
   DT_TRY_VALUE(void* const memory, comm_->backend().allocate(std::max<int64_t>(bytes, 1)));
   slabs_.push_back({static_cast<char*>(memory), bytes, true});
+  bytes_ += bytes;
   return slabs_.back().data;
 }
 
@@ -34,12 +35,6 @@ bool Slabs::contain(const void* address) const {
     const auto begin = reinterpret_cast<uintptr_t>(slab.data);
     return wanted >= begin && wanted - begin < static_cast<uintptr_t>(slab.bytes);
   });
-}
-
-int64_t Slabs::bytes() const {
-  int64_t sum = 0;
-  for (const Slab& slab : slabs_) sum += slab.bytes;
-  return sum;
 }
 
 /// The smallest; one more than twice as large is left to what needs that.

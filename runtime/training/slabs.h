@@ -29,7 +29,8 @@ class Slabs {
   bool has_free(int64_t bytes) const { return best_free(bytes) < slabs_.size(); }
   /// Whether the address lies in any block, lent or not.
   bool contain(const void* address) const;
-  int64_t bytes() const;
+  /// Of all blocks.
+  int64_t bytes() const { return bytes_; }
 
  private:
   struct Slab {
@@ -42,6 +43,7 @@ class Slabs {
 
   const std::shared_ptr<comm::Communicator> comm_;
   std::vector<Slab> slabs_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace dt::training

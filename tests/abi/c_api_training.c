@@ -224,6 +224,7 @@ void test_reducer(const fixture* f) {
   dt_reducer_statistics_init(&statistics);
   OK(dt_reducer_stats(reducer, &statistics));
   EXPECT(statistics.steps == 1 && statistics.bucket_count == 2);
+  EXPECT(statistics.memory_bytes >= 2 * 256 && statistics.total_gather_ns == 0);
   EXPECT(statistics.hidden_share >= 0 && statistics.hidden_share <= 1);
 
   int32_t order[2] = {7, 7};

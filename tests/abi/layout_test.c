@@ -162,7 +162,7 @@ DT_FIELD(dt_piece, count, 16, 8);
 DT_FIELD(dt_piece, param, 24, 8);
 DT_FIELD(dt_piece, grad, 32, 8);
 
-DT_SIZE(dt_reducer_statistics, 80);
+DT_SIZE(dt_reducer_statistics, 96);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
 DT_FIELD(dt_reducer_statistics, bucket_count, 4, 4);
 DT_FIELD(dt_reducer_statistics, steps, 8, 8);
@@ -175,6 +175,8 @@ DT_FIELD(dt_reducer_statistics, total_exposed_ns, 56, 8);
 DT_FIELD(dt_reducer_statistics, hidden_share, 64, 8);
 DT_FIELD(dt_reducer_statistics, rebuilt, 72, 4);
 DT_FIELD(dt_reducer_statistics, reserved, 76, 4);
+DT_FIELD(dt_reducer_statistics, memory_bytes, 80, 8);
+DT_FIELD(dt_reducer_statistics, total_gather_ns, 88, 8);
 
 DT_SIZE(dt_sampler_options, 72);
 DT_FIELD(dt_sampler_options, struct_size, 0, 4);

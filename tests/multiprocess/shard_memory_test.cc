@@ -262,6 +262,35 @@ TEST_CASE("shard memory: parameters have that of the unit in use and of those ah
   }
 }
 
+TEST_CASE("shard memory: it is that of the formula in every stage") {
+  constexpr int32_t kRanks = 4;
+  for (const int32_t stage : {0, 1, 2, 3}) {
+    require_all_ok(run_ranks(kRanks, [&](const Rank& rank) -> dt_status {
+      Sharded model(stage);
+      RANK_TRY(model.create(rank.world));
+      std::set<void*> places;
+      for (int step = 0; step < 2; ++step) {
+        for (int32_t p = 0; p < kParams; ++p) RANK_TRY(model.use(p, 0, &places));
+        for (int32_t p = kParams; p-- > 0;) RANK_TRY(model.write(p, 1, true, &places));
+        RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
+        RANK_TRY(dt_shard_updated(model.shard));
+      }
+      dt_reducer_statistics statistics;
+      dt_reducer_statistics_init(&statistics);
+      RANK_TRY(dt_reducer_stats(model.reducer, &statistics));
+      constexpr int64_t kParam = (kCount * 4 + 255) / 256 * 256;
+      const int64_t whole = kParams * kParam;
+      const int64_t parameters = stage < 3 ? whole : whole / kRanks + 2 * kParam;
+      const int64_t gradients = stage < 2 ? whole : whole / kRanks + 3 * kParam;
+      const int64_t most = parameters + gradients;
+      const bool right = statistics.memory_bytes <= most && statistics.memory_bytes > most / 2;
+      if (!right)
+        fprintf(stderr, "%d: %lld\n", stage, static_cast<long long>(statistics.memory_bytes));
+      return right && (stage == 0) == (statistics.total_gather_ns == 0) ? DT_OK : DT_ERR_INTERNAL;
+    }));
+  }
+}
+
 TEST_CASE("shard memory: parameters that are not gathered are refused, and set all the same") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     Sharded model(3);

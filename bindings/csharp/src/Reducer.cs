@@ -81,6 +81,10 @@ namespace Dt
         public long TotalExposedNs { get; }
         /// <summary>Whether the plan follows the arrival order.</summary>
         public bool Rebuilt { get; }
+        /// <summary>Of the buckets now, and of a shard's parameters.</summary>
+        public long MemoryBytes { get; }
+        /// <summary>Of a shard: that parameters were waited for.</summary>
+        public long TotalGatherNs { get; }
         /// <summary>Of all steps: 1 - exposed / communication, in [0, 1].</summary>
         public double HiddenShare { get; }
 
@@ -95,6 +99,8 @@ namespace Dt
             TotalCommunicationNs = packed.Number();
             TotalExposedNs = packed.Number();
             Rebuilt = packed.Number() != 0;
+            MemoryBytes = packed.Number();
+            TotalGatherNs = packed.Number();
             HiddenShare = BitConverter.Int64BitsToDouble(packed.Number());
         }
     }

@@ -65,6 +65,8 @@ class ReducerStatistics:
     total_communication_ns: int
     total_exposed_ns: int
     rebuilt: bool  # whether the plan follows the arrival order
+    memory_bytes: int  # of the buckets now, and of a shard's parameters
+    total_gather_ns: int  # of a shard: that parameters were waited for
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
@@ -338,7 +340,8 @@ class Reducer:
         return ReducerStatistics(
             bucket_count=number(), steps=number(), bytes=number(), communication_ns=number(),
             exposed_ns=number(), total_bytes=number(), total_communication_ns=number(),
-            total_exposed_ns=number(), rebuilt=number() != 0, hidden_share=packed.real())
+            total_exposed_ns=number(), rebuilt=number() != 0, memory_bytes=number(),
+            total_gather_ns=number(), hidden_share=packed.real())
 
     def close(self) -> None:
         """Drops the handle. Memory that grad() gave stays until nobody uses it any more."""
