@@ -2144,8 +2144,8 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
  * that is killed, leaves the older file as it was; the next save overwrites what is left behind.
  * Tensors have one dimension. Their names are dt_param.name or "param.<index>"; those of the state
  * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
- * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step", the
- * number of steps of each parameter.
+ * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
+ * the number of steps of the parameter.
  * @param shard     the handle.
  * @param optimizer of this shard; NULL: parameters alone. The same on all ranks.
  * @param path      UTF-8, of one file on a file system that all ranks share.

@@ -55,7 +55,7 @@ std::vector<Extent> extents_of(Shard& shard, Optimizer* optimizer,
   using Role = FileTensor::Role;
   std::vector<Extent> extents;
   for (const FileTensor& tensor : tensors) {
-    if (tensor.role == Role::kSteps) continue;
+    if (tensor.role == Role::kStep) continue;
     const Shard::Piece& piece = pieces[static_cast<size_t>(tensor.param)];
     auto* memory = static_cast<char*>(piece.param);
     if (tensor.role != Role::kParam) {
@@ -75,11 +75,16 @@ std::vector<Extent> extents_of(Shard& shard, Optimizer* optimizer,
   return extents;
 }
 
-const FileTensor* steps_in(const std::vector<FileTensor>& tensors) {
-  const auto found = std::find_if(tensors.begin(), tensors.end(), [](const FileTensor& each) {
-    return each.role == FileTensor::Role::kSteps;
-  });
-  return found == tensors.end() ? nullptr : &*found;
+/// Where the numbers of steps, by parameter, are in memory and in the file.
+std::vector<Extent> extents_of_steps(const std::vector<FileTensor>& tensors,
+                                     std::vector<int64_t>* steps) {
+  std::vector<Extent> extents;
+  for (const FileTensor& tensor : tensors) {
+    if (tensor.role != FileTensor::Role::kStep) continue;
+    int64_t& number = (*steps)[static_cast<size_t>(tensor.param)];
+    extents.push_back({reinterpret_cast<char*>(&number), tensor.begin, sizeof number});
+  }
+  return extents;
 }
 
 Status check_between_steps(Shard& shard, const char* function) {
@@ -226,10 +231,8 @@ Status Saving::write() {
       extents_of(shard_, optimizer_, plan_.tensors, pieces_, shard_.stage() == 0);
   if (comm_.rank() == 0) {
     extents.push_back({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())});
-    if (const FileTensor* const steps = steps_in(plan_.tensors)) {
-      extents.push_back({reinterpret_cast<char*>(steps_.data()), steps->begin,
-                         static_cast<int64_t>(steps_.size() * sizeof(int64_t))});
-    }
+    const std::vector<Extent> steps = extents_of_steps(plan_.tensors, &steps_);
+    extents.insert(extents.end(), steps.begin(), steps.end());
   }
   for (const Extent& extent : extents) {
     if (const int error = write_all(file_.get(), extent)) {
@@ -339,14 +342,12 @@ Result<FileTable> Loading::read_header(int64_t* data_begin) {
 }
 
 Status Loading::read_steps() {
-  const FileTensor* const place = steps_in(tensors_);
-  steps_.resize(static_cast<size_t>(place->count));
-  const auto bytes = static_cast<int64_t>(steps_.size() * sizeof(int64_t));
-  const int error =
-      read_all(file_.get(), {reinterpret_cast<char*>(steps_.data()), place->begin, bytes});
-  if (error != 0) return failed_io("read", path_, error);
+  steps_.resize(pieces_.size());
+  for (const Extent& extent : extents_of_steps(tensors_, &steps_)) {
+    if (const int error = read_all(file_.get(), extent)) return failed_io("read", path_, error);
+  }
   digest_ = static_cast<int64_t>(
-      xxh64(steps_.data(), static_cast<size_t>(bytes), static_cast<uint64_t>(digest_)));
+      xxh64(steps_.data(), steps_.size() * sizeof(int64_t), static_cast<uint64_t>(digest_)));
   const auto bad =
       std::find_if(steps_.begin(), steps_.end(), [](int64_t each) { return each < 0; });
   if (bad == steps_.end()) return {};

@@ -94,8 +94,9 @@ std::vector<FileTensor> list_tensors(std::span<const Param> params,
       if (role == Role::kParam) {
         tensors.push_back({role, i, name_of(params, i), param.dtype, param.count});
       } else {
-        tensors.push_back(
-            {role, i, format("optimizer.%s.", kind) + name_of(params, i), wide, param.count});
+        const bool is_step = role == Role::kStep;
+        tensors.push_back({role, i, format("optimizer.%s.", kind) + name_of(params, i),
+                           is_step ? Dtype::kI64 : wide, is_step ? 1 : param.count});
       }
     }
   };
@@ -104,8 +105,7 @@ std::vector<FileTensor> list_tensors(std::span<const Param> params,
   add_all(Role::kFirst, optimizer->first);
   add_all(Role::kSecond, optimizer->second);
   add_all(Role::kMaster, "master");
-  tensors.push_back(
-      {Role::kSteps, 0, "optimizer.step", Dtype::kI64, static_cast<int64_t>(params.size())});
+  add_all(Role::kStep, "step");
   return tensors;
 }
 

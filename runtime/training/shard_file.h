@@ -31,10 +31,10 @@ struct FileOptimizer {
 };
 
 struct FileTensor {
-  enum class Role { kParam, kFirst, kSecond, kMaster, kSteps };
+  enum class Role { kParam, kFirst, kSecond, kMaster, kStep };
 
   Role role = Role::kParam;
-  int32_t param = 0;  ///< kSteps: has one element of each parameter instead
+  int32_t param = 0;
   std::string name;
   Dtype dtype = Dtype::kF32;
   int64_t count = 0;  ///< elements

@@ -291,13 +291,17 @@ TEST_CASE("checkpoint: parameters alone, over what an optimizer already updates"
   CHECK(first == second);
 }
 
-TEST_CASE("checkpoint: f32 values that the file does not have are those of the parameters") {
+TEST_CASE("checkpoint: of a file made elsewhere, in another order and without f32 values") {
   const TempFolder folder;
   const std::string path = folder.path() + "/made_elsewhere";
-  const std::string json = R"({"w":{"dtype":"BF16","shape":[2,1],"data_offsets":[8,12]},)"
-                           R"("optimizer.step":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})";
-  write_file(path, file_of(json, std::string("\5\0\0\0\0\0\0\0\x80\x3f\0\x40", 12)));
-  const std::vector<dt_param> params = {{2, "w", DT_BF16, 0}};
+  const std::string json =
+      R"({"w":{"dtype":"BF16","shape":[2,1],"data_offsets":[16,20]},)"
+      R"("v":{"dtype":"BF16","shape":[1],"data_offsets":[20,22]},)"
+      R"("optimizer.step.v":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+      R"("optimizer.step.w":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})";
+  const std::string values("\x80\x3f\0\x40\x40\x40", 6);  // 1, 2 and 3
+  write_file(path, file_of(json, std::string("\7\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0", 16) + values));
+  const std::vector<dt_param> params = {{2, "w", DT_BF16, 0}, {1, "v", DT_BF16, 0}};
   require_all_ok(run_ranks(2, [&](const Rank& rank) -> dt_status {
     Model model;
     RANK_TRY(model.open(rank, {Kind::kSgd}, params));
@@ -306,8 +310,9 @@ TEST_CASE("checkpoint: f32 values that the file does not have are those of the p
     return DT_OK;
   }));
   const std::string again = read_file(path + ".2");
-  // The steps, 1 and 2 as f32, and as bf16.
-  const std::string data("\5\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40\x80\x3f\0\x40", 20);
+  // The steps in the model's order, and the values as f32 and as bf16.
+  const std::string data = std::string("\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0", 16) +
+                           std::string("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40", 12) + values;
   REQUIRE(again.size() > data.size());
   CHECK(again.substr(again.size() - data.size()) == data);
 }
@@ -368,7 +373,7 @@ TEST_CASE("checkpoint: files that do not fit are refused on all ranks, and chang
   write_file(path, good);
   require_all_ok(load([&](int) { return path; }, Kind::kNone));
   check_same_failure(load([&](int) { return path; }, Kind::kMomentum), DT_ERR_INVALID_ARGUMENT,
-                     {"it has no tensor \"optimizer.step\"; give NULL in the place"});
+                     {"it has no tensor \"optimizer.step.w\"; give NULL in the place"});
   check_same_failure(load([&](int rank) { return rank == 2 ? path + "?" : path; }, Kind::kNone),
                      DT_ERR_SYSTEM,
                      {"rank 2 (", "cannot open \"" + path + "?\": No such file or directory"});

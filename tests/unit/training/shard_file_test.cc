@@ -80,10 +80,10 @@ TEST_CASE("shard file: a plan is the layout that safetensors describes") {
   CHECK(header["optimizer.exp_avg_sq.wide"]["dtype"] == "F64");
   CHECK(header["optimizer.master.a \"b\""]["shape"] == nlohmann::json({3}));
   CHECK(!header.contains("optimizer.master.wide"));
-  CHECK(header["optimizer.step"]["shape"] == nlohmann::json({4}));
-  CHECK(header["optimizer.step"]["dtype"] == "I64");
-  // 4 parameters, 4 of each moment, an f32 value, the steps, the metadata.
-  CHECK(header.size() == 15);
+  CHECK(header["optimizer.step.none"]["shape"] == nlohmann::json({1}));
+  CHECK(header["optimizer.step.none"]["dtype"] == "I64");
+  // 4 parameters, 4 of each moment, an f32 value, 4 steps, the metadata.
+  CHECK(header.size() == 18);
 
   int64_t at = static_cast<int64_t>(plan.head.size());
   for (const FileTensor& each : plan.tensors) {
@@ -125,7 +125,7 @@ TEST_CASE("shard file: names that a file cannot have are refused with both sides
           "parameter #1 \"weight\" would be called \"weight\" in the file, like parameter #0 "
           "\"weight\"; give each parameter a name of its own");
   refused("", "param.0", "like parameter #0 \"\"");
-  refused("optimizer.step", "b", "the optimizer's \"optimizer.step\"");
+  refused("optimizer.step.b", "b", "the optimizer's \"optimizer.step.b\"");
   refused("a", "optimizer.exp_avg.a", "like parameter #1");
   refused("__metadata__", "b", "like the file's metadata");
   refused("\xff", "b", "the name of parameter #0 is not UTF-8");
@@ -187,7 +187,8 @@ TEST_CASE("shard file: tensors are found by name whatever lies between them") {
                               ",\"optimizer.exp_avg.b\":" + entry("F32", "[6]", 40, 64) +
                               ",\"optimizer.exp_avg_sq.a\":" + entry("F32", "[2]", 64, 72) +
                               ",\"optimizer.exp_avg_sq.b\":" + entry("F32", "[6]", 72, 96) +
-                              ",\"optimizer.step\":" + entry("I64", "[2]", 96, 112);
+                              ",\"optimizer.step.a\":" + entry("I64", "[]", 96, 104) +
+                              ",\"optimizer.step.b\":" + entry("I64", "[1]", 104, 112);
   const std::string both = "\"b\":" + entry("F32", "[2,3]", 4, 28) +
                            ",\"a\":" + entry("BF16", "[2]", 28, 32) +
                            ",\"mine\":" + entry("F4", "[8]", 0, 4);
@@ -204,7 +205,7 @@ TEST_CASE("shard file: tensors are found by name whatever lies between them") {
   CHECK(tensors[0].begin == 1004);
   CHECK(tensors[1].begin == 1028);
   REQUIRE(found(both + moments, 112, &kAdamW, &tensors).ok());  // without the f32 values of a
-  CHECK(tensors.size() == 7);
+  CHECK(tensors.size() == 8);
 
   const auto refused = [&](const std::string& header, int64_t bytes, const FileOptimizer* optimizer,
                            const std::string& text) {
@@ -214,7 +215,7 @@ TEST_CASE("shard file: tensors are found by name whatever lies between them") {
     CHECK(contains(status.message(), text));
   };
   refused(both, 32, &kAdamW,
-          "it has no tensor \"optimizer.step\"; give NULL in the place of the optimizer to load "
+          "it has no tensor \"optimizer.step.a\"; give NULL in the place of the optimizer to load "
           "parameters alone");
   refused("\"b\":" + entry("F32", "[6]", 0, 24), 24, nullptr,
           "it has no tensor \"a\"; load it into");
