@@ -76,7 +76,7 @@ dt_status on_file(const char* function, dt_shard* shard, dt_optimizer* optimizer
         if (optimizer != nullptr) {
           DT_TRY_VALUE(of, call.get<OptimizerObject>(optimizer, "optimizer"));
           if (of->optimizer->shard() != object.shard) {
-            return call.invalid("optimizer is of another shard; give that of this one, or NULL");
+            return call.invalid("optimizer is of another shard; give that of this one, or none");
           }
         }
         DT_TRY(call.not_null(path, "path"));

@@ -116,8 +116,7 @@ class Saving {
     const Status planned = plan();
     const auto digest = static_cast<int64_t>(xxh64(plan_.head.data(), plan_.head.size()));
     DT_TRY(call_.agree_on({planned}, digest,
-                          "save different tensors; give the optimizer of the shard, or NULL, on "
-                          "all ranks"));
+                          "save different tensors; give an optimizer on all ranks, or on none"));
     int64_t stamp = INT64_MAX;
     DT_TRY(call_.agree({comm_.rank() == 0 ? make(&stamp) : Status()}, &stamp));
     DT_TRY(call_.agree(comm_.rank() == 0 ? FileOutcome() : find(stamp)));
@@ -264,7 +263,7 @@ class Loading {
     const Status found = find();
     DT_TRY(call_.agree_on({found}, digest_,
                           "read different files; give the same path of the same file system on "
-                          "all ranks, and the optimizer, or NULL, on all"));
+                          "all ranks, and an optimizer on all or on none"));
     DT_TRY(call_.agree({read()}));
     return shard_.updated();
   }
@@ -352,7 +351,8 @@ Status Loading::read_steps() {
       std::find_if(steps_.begin(), steps_.end(), [](int64_t each) { return each < 0; });
   if (bad == steps_.end()) return {};
   return Status(Code::kInvalidArgument,
-                format("cannot load %s: parameter #%zu has taken %lld steps there",
+                format("cannot load %s: parameter #%zu has taken %lld steps there; give a file "
+                       "that dt_shard_save wrote",
                        quoted_path(path_).c_str(), static_cast<size_t>(bad - steps_.begin()),
                        static_cast<long long>(*bad)));
 }

@@ -305,13 +305,11 @@ Status check_kind(const FileTable& table, const FileOptimizer& optimizer) {
   const auto found = table.metadata.find("optimizer");
   if (found == table.metadata.end() || found->second == optimizer.kind) return {};
   if (found->second == "none") {
-    return unusable(
-        "it has no state of an optimizer; give NULL in the place of the optimizer to "
-        "load parameters alone");
+    return unusable("it has no state of an optimizer; load parameters alone, without one");
   }
   return unusable(
       format("it has the state of the optimizer %s, not of %s; make an optimizer of that "
-             "kind, or give NULL in its place to load parameters alone",
+             "kind, or load parameters alone, without one",
              shown(found->second).c_str(), optimizer.kind));
 }
 
@@ -357,8 +355,7 @@ Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimi
       return unusable(format("it has no tensor %s; %s", shown(wanted.name).c_str(),
                              wanted.role == Role::kParam
                                  ? "load it into the model that was saved"
-                                 : "give NULL in the place of the optimizer to load parameters "
-                                   "alone"));
+                                 : "load parameters alone, without an optimizer"));
     }
     DT_TRY(check_entry(wanted, found->second));
     wanted.begin = data_begin + found->second.begin;

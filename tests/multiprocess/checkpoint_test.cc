@@ -373,7 +373,7 @@ TEST_CASE("checkpoint: files that do not fit are refused on all ranks, and chang
   write_file(path, good);
   require_all_ok(load([&](int) { return path; }, Kind::kNone));
   check_same_failure(load([&](int) { return path; }, Kind::kMomentum), DT_ERR_INVALID_ARGUMENT,
-                     {"it has no tensor \"optimizer.step.w\"; give NULL in the place"});
+                     {"it has no tensor \"optimizer.step.w\"; load parameters alone"});
   check_same_failure(load([&](int rank) { return rank == 2 ? path + "?" : path; }, Kind::kNone),
                      DT_ERR_SYSTEM,
                      {"rank 2 (", "cannot open \"" + path + "?\": No such file or directory"});

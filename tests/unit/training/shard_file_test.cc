@@ -215,8 +215,7 @@ TEST_CASE("shard file: tensors are found by name whatever lies between them") {
     CHECK(contains(status.message(), text));
   };
   refused(both, 32, &kAdamW,
-          "it has no tensor \"optimizer.step.a\"; give NULL in the place of the optimizer to load "
-          "parameters alone");
+          "it has no tensor \"optimizer.step.a\"; load parameters alone, without an optimizer");
   refused("\"b\":" + entry("F32", "[6]", 0, 24), 24, nullptr,
           "it has no tensor \"a\"; load it into");
   refused("\"b\":" + entry("F32", "[5]", 0, 20) + ",\"a\":" + entry("BF16", "[2]", 20, 24), 24,
@@ -224,7 +223,7 @@ TEST_CASE("shard file: tensors are found by name whatever lies between them") {
   refused("\"b\":" + entry("F32", "[6]", 0, 24) + ",\"a\":" + entry("F16", "[2]", 24, 28), 28,
           nullptr, "its \"a\" has 2 elements of F16, this model's 2 of BF16");
   const std::string head = R"("__metadata__":{"dt":"1","optimizer":)";
-  refused(head + "\"none\"}," + both, 32, &kAdamW, "it has no state of an optimizer; give NULL");
+  refused(head + "\"none\"}," + both, 32, &kAdamW, "it has no state of an optimizer; load parameters alone");
   refused(head + "\"sgd\"}," + both, 32, &kAdamW, "the optimizer \"sgd\", not of adamw");
   refused(R"("__metadata__":{"dt":"2"},)" + both, 32, nullptr,
           "it has version \"2\" of the format");
