@@ -113,7 +113,8 @@ std::string quoted_json(const std::string& text) { return nlohmann::json(text).d
 
 }  // namespace
 
-Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer) {
+Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer,
+                           int64_t longest_header) {
   FilePlan plan;
   plan.tensors = list_tensors(params, optimizer);
   DT_TRY(check_names(plan.tensors, params));
@@ -134,12 +135,12 @@ Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* o
   }
   json += '}';
   json.resize((json.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
-  if (static_cast<int64_t>(json.size()) > kLongestHeader) {
+  if (static_cast<int64_t>(json.size()) > longest_header) {
     return Status(
         Code::kUnsupported,
         format("the names and sizes of %zu tensors take %zu bytes, more than the %lld of a "
                "header that safetensors reads; give shorter names",
-               plan.tensors.size(), json.size(), static_cast<long long>(kLongestHeader)));
+               plan.tensors.size(), json.size(), static_cast<long long>(longest_header)));
   }
   for (size_t i = 0; i < kLengthBytes; ++i) {
     plan.head.push_back(static_cast<char>(uint64_t{json.size()} >> (8 * i)));

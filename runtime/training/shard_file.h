@@ -50,7 +50,9 @@ struct FilePlan {
 /// Where each tensor goes. A tensor is aligned to its elements. INVALID_ARGUMENT for names that a
 /// file cannot have or that two tensors have, UNSUPPORTED for a header that is too long.
 /// @param optimizer null: parameters alone
-Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer);
+/// @param longest_header in bytes
+Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer,
+                           int64_t longest_header = kLongestHeader);
 
 /// What a header says.
 struct FileTable {
