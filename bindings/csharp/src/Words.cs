@@ -7,7 +7,7 @@ namespace Dt
     /// What libdt says to a program that calls it wrongly, with the names of C#.
     internal static class Words
     {
-        static readonly Regex terms = new Regex(@"\bdt_[a-z_]+|\b(options|collective|state)->[a-z_]*|\bNULL\b");
+        static readonly Regex terms = new Regex(@"""[^""]*""|\bdt_[a-z_]+|\b(options|collective|state)->[a-z_]*|\bNULL\b");
         static readonly Dictionary<string, string> known = new Dictionary<string, string>
         {
             { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
@@ -31,6 +31,7 @@ namespace Dt
         static string Name(string term)
         {
             string name;
+            if (term[0] == '"') return term; // a name or a path
             if (known.TryGetValue(term, out name)) return name;
             if (term == "NULL") return "null";
             int arrow = term.IndexOf("->");

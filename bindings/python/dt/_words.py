@@ -22,12 +22,14 @@ _NAMES = {
 _CLASSES = {"comm": "Comm", "config": "Config", "reducer": "Reducer", "sampler": "Sampler",
             "optimizer": "Optimizer", "shard": "Shard", "store": "Store", "work": "Work"}
 _WORDS = {" is NULL": " is None", "options->": "", "state->": "", "sequential and": "shuffle=False and"}
-_FUNCTION = re.compile(r"\bdt_((?:[a-z]+_)*[a-z]+)\b")
+_FUNCTION = re.compile(r'"[^"]*"|\bdt_((?:[a-z]+_)*[a-z]+)\b')
 _CLOSED = re.compile(r"\b(comm|config|job|optimizer|reducer|sampler|server|shard|work|works\[\d+\]) is NULL")
 
 
 def _name(match: Match[str]) -> str:
     name = match[1]
+    if name is None:  # a name or a path in quotes
+        return match[0]
     of, _, what = name.partition("_")
     if name in _NAMES:
         return _NAMES[name]

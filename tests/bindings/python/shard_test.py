@@ -242,8 +242,8 @@ class Shards(unittest.TestCase):
             shard = dt.Shard(comm, [dt.Param(1)])
             optimizer = dt.Optimizer.sgd(shard)
             for call in (shard.save, shard.load):
-                with self.assertRaisesRegex(dt.SystemCallError, '"/nowhere/model.*": No such file or directory'):
-                    call("/nowhere/model", optimizer)
+                with self.assertRaisesRegex(dt.SystemCallError, '"/nowhere/dt_model.*": No such file or directory'):
+                    call("/nowhere/dt_model", optimizer)
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "path is empty"):
                     call("")
                 with self.assertRaises(TypeError):

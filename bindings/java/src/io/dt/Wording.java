@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
 final class Wording {
   private static final Pattern C_WORD =
       Pattern.compile(
-          "\\bdt_([a-z_]+)(\\(\\))?|\\b(?:options|state)->([a-z_]+)"
+          "\"[^\"]*\"|\\bdt_([a-z_]+)(\\(\\))?|\\b(?:options|state)->([a-z_]+)"
               + "|\\b(send|recv)_(counts|offsets)\\b|\\bNULL\\b");
   /** Functions that the rule of method() does not cover. */
   private static final Map<String, String> METHODS =
@@ -65,6 +65,7 @@ final class Wording {
   }
 
   private static String word(MatchResult found) {
+    if (found.group().startsWith("\"")) return found.group(); // a name or a path
     if (found.group(1) != null) {
       String method = method(found.group(1));
       return method == null ? found.group() : method;
