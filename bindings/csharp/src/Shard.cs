@@ -208,6 +208,18 @@ namespace Dt
         /// it: their memory serves other units.</summary>
         public void Release(int unit) => Raw.Native.shard_release(this, unit);
 
+        /// <summary>Writes the parameters, and the state of the optimizer unless that is null, to
+        /// one file on a file system of all ranks, in the layout of safetensors. It replaces the
+        /// file at the path once all is on the disk. Collective.</summary>
+        public void Save(string path, Optimizer optimizer = null) =>
+            Raw.Native.shard_save(this, optimizer, path);
+
+        /// <summary>Reads what <see cref="Save"/> wrote, with any number of ranks and any options,
+        /// or another file of safetensors with tensors of these names. Parameters are whole from
+        /// <see cref="Gather"/> of their unit. Collective.</summary>
+        public void Load(string path, Optimizer optimizer = null) =>
+            Raw.Native.shard_load(this, optimizer, path);
+
         /// <summary>Drops the handle, and that of the reducer. The parameters go with it.</summary>
         public override void Dispose()
         {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
+using System.IO;
+using System.Linq;
 using System.Runtime.InteropServices;
 using Dt;
 
@@ -27,6 +29,10 @@ static class ShardTests
         Suite.Add("shard: SGD computes its formula", Sgd);
         Suite.Add("shard: what an optimizer refuses", () => Ranks.Run(1, OptimizerRefusals));
         Suite.Add("shard: optimizers that were disposed of", () => Ranks.Run(1, ClosedOptimizer));
+        Suite.Add("shard: checkpoints go on to the same bits",
+            () => InFolder(file => Ranks.Run(2, each => Resumed(each, file))));
+        Suite.Add("shard: what checkpoints refuse",
+            () => InFolder(file => Ranks.Run(1, each => CheckpointRefusals(each, file))));
     }
 
     static void Same(Ranks each)
@@ -131,6 +137,13 @@ static class ShardTests
             result.AddRange(Read(shard.Parameter(p), parameters[p].Count));
             shard.Release(units[p]);
         }
+    }
+
+    static float[] Gathered(Shard shard)
+    {
+        List<float> result = new List<float>();
+        Gather(shard, result);
+        return result.ToArray();
     }
 
     static float[] Read(IntPtr address, long count)
@@ -261,6 +274,7 @@ static class ShardTests
         {
             () => shard.Updated(), () => shard.Gather(0), () => shard.Release(0), () => shard.Parameter(0),
             () => shard.Piece(0), () => shard.Set(0, new float[4]),
+            () => shard.Save("/nowhere/x"), () => shard.Load("/nowhere/x"),
             () => piece.Parameter.ToInt64(), () => piece.Gradient.ToInt64(),
 #if DT_SPAN
             () => piece.ParameterSpan<float>().Clear(), () => shard.ParameterSpan<float>(0).Clear(),
@@ -363,20 +377,23 @@ static class ShardTests
     /// All parameters; ranks have the same gradients.
     static float[] Optimize(Comm world, int stage, Func<Shard, Optimizer> make)
     {
-        List<float> result = new List<float>();
         ShardOptions options = new ShardOptions { Stage = stage, Units = units };
         using (Shard shard = new Shard(world, parameters, options))
         using (Optimizer optimizer = make(shard))
         {
             for (int p = 0; p < parameters.Length; ++p) shard.Set(p, Drawn(0, p));
-            for (int step = 1; step <= Steps; ++step)
-            {
-                Reduce(shard, step);
-                optimizer.Step(Rate);
-            }
-            Gather(shard, result);
+            StepAll(shard, optimizer, 1, Steps);
+            return Gathered(shard);
         }
-        return result.ToArray();
+    }
+
+    static void StepAll(Shard shard, Optimizer optimizer, int first, int last)
+    {
+        for (int step = first; step <= last; ++step)
+        {
+            Reduce(shard, step);
+            optimizer.Step(Rate);
+        }
     }
 
     static void Reduce(Shard shard, int step)
@@ -445,5 +462,74 @@ static class ShardTests
         optimizer.Dispose();
         other.Dispose();
         Gone(() => optimizer.Step(Rate), "Optimizer");
+    }
+
+    /// Gives the body a path in a folder of its own.
+    static void InFolder(Action<string> body)
+    {
+        string folder = Path.Combine(Path.GetTempPath(), Path.GetRandomFileName());
+        Directory.CreateDirectory(folder);
+        try
+        {
+            body(Path.Combine(folder, "dt_shard_save")); // a name, not a word of C
+        }
+        finally
+        {
+            Directory.Delete(folder, true);
+        }
+    }
+
+    static void Resumed(Ranks each, string file)
+    {
+        float[] saved, ended;
+        using (Shard shard = new Shard(each.world, parameters, new ShardOptions { Units = units }))
+        using (Optimizer optimizer = Optimizer.AdamW(shard))
+        {
+            for (int p = 0; p < parameters.Length; ++p) shard.Set(p, Drawn(0, p));
+            StepAll(shard, optimizer, 1, 2);
+            shard.Save(file, optimizer);
+            saved = Gathered(shard);
+            StepAll(shard, optimizer, 3, Steps);
+            ended = Gathered(shard);
+        }
+        foreach (int stage in new int[] { 0, 3 })
+        {
+            ShardOptions options = new ShardOptions { Stage = stage, Units = units };
+            using (Shard shard = new Shard(each.world, parameters, options))
+            using (Optimizer optimizer = Optimizer.AdamW(shard))
+            {
+                shard.Load(file, optimizer);
+                StepAll(shard, optimizer, 3, Steps);
+                Suite.Check(Gathered(shard).SequenceEqual(ended), "the same bits");
+                shard.Load(file);
+                Suite.Check(Gathered(shard).SequenceEqual(saved), "parameters alone");
+            }
+        }
+    }
+
+    static void CheckpointRefusals(Ranks each, string file)
+    {
+        string lost = file + "/dt_lost";
+        Param[] wide = { new Param(4, Dtype.F64, "w") };
+        using (Shard shard = new Shard(each.world, new Param[] { new Param(4, Dtype.F32, "w") }))
+        using (Shard other = new Shard(each.world, wide))
+        using (Optimizer optimizer = Optimizer.Sgd(shard))
+        {
+            Suite.Throws<DtSystemException>(() => shard.Save(lost, optimizer),
+                "Save on comm \"world\"", "\"" + lost + ".partial\": No such file");
+            Suite.Throws<DtSystemException>(() => shard.Load(lost),
+                "Load on", "\"" + lost + "\": No such file");
+            Invalid(() => shard.Save(null), "Save: path is null");
+            Invalid(() => shard.Load(null), "Load: path is null");
+            Invalid(() => other.Save(file, optimizer), "optimizer is of another shard");
+            shard.Save(file);
+            Invalid(() => shard.Load(file, optimizer), "it has no state of an optimizer");
+            Invalid(() => other.Load(file), "its \"w\" has 4 elements of F32, this model's");
+            File.WriteAllText(file, "{}");
+            Invalid(() => shard.Load(file), "give a file that Save wrote");
+            optimizer.Dispose();
+            Gone(() => shard.Save(file, optimizer), "Optimizer");
+            Gone(() => shard.Load(file, optimizer), "Optimizer");
+        }
     }
 }

@@ -4,6 +4,7 @@ package io.dt;
 import io.dt.raw.Raw;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.file.Path;
 import java.util.List;
 
 /**
@@ -156,6 +157,52 @@ public final class Shard extends Handle {
    */
   public void release(int unit) {
     run(number -> Raw.shard_release(number, unit));
+  }
+
+  /**
+   * Writes the parameters to one file, in the layout of safetensors. Collective.
+   *
+   * @param path on a file system of all ranks; replaced once all is on the disk
+   */
+  public void save(Path path) {
+    String file = Checks.notNull("Shard.save", "path", path).toString();
+    run(number -> Raw.shard_save(number, 0, file));
+  }
+
+  /**
+   * As {@link #save(Path)}, with the state of an optimizer.
+   *
+   * @param path on a file system of all ranks; replaced once all is on the disk
+   * @param optimizer of this shard
+   */
+  public void save(Path path, Optimizer optimizer) {
+    String file = Checks.notNull("Shard.save", "path", path).toString();
+    Checks.notNull("Shard.save", "optimizer", optimizer)
+        .run(state -> run(number -> Raw.shard_save(number, state, file)));
+  }
+
+  /**
+   * Reads what {@link #save} wrote, with any number of ranks and any options, or another file of
+   * safetensors with tensors of these names. Parameters are whole from {@link #gather} of their
+   * unit. Collective.
+   *
+   * @param path the same file on all ranks
+   */
+  public void load(Path path) {
+    String file = Checks.notNull("Shard.load", "path", path).toString();
+    run(number -> Raw.shard_load(number, 0, file));
+  }
+
+  /**
+   * As {@link #load(Path)}, with the state of an optimizer.
+   *
+   * @param path the same file on all ranks
+   * @param optimizer of this shard, and of the kind that was saved
+   */
+  public void load(Path path, Optimizer optimizer) {
+    String file = Checks.notNull("Shard.load", "path", path).toString();
+    Checks.notNull("Shard.load", "optimizer", optimizer)
+        .run(state -> run(number -> Raw.shard_load(number, state, file)));
   }
 
   @Override

@@ -24,10 +24,13 @@ import io.dt.ReducerOptions;
 import io.dt.SgdOptions;
 import io.dt.Shard;
 import io.dt.ShardOptions;
+import io.dt.SystemException;
 import io.dt.Tensor;
 import io.dt.UnsupportedException;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Queue;
@@ -66,6 +69,10 @@ final class ShardTests {
         Ranks.run(1, (job, world) -> optimizerRefusals(world)));
     test("closed optimizers of shards", () ->
         Ranks.run(1, (job, world) -> closedOptimizer(world)));
+    test("checkpoints of shards go on to the same bits", () -> inFolder(file ->
+        Ranks.run(2, (job, world) -> resumed(world, file))));
+    test("what checkpoints of shards refuse", () -> inFolder(file ->
+        Ranks.run(1, (job, world) -> checkpointRefusals(world, file))));
   }
 
   private static void same(Comm world) {
@@ -150,6 +157,12 @@ final class ShardTests {
       result.put(shard.parameter(p).asFloatBuffer());
       shard.release(UNITS[p]);
     }
+  }
+
+  private static float[] gathered(Shard shard) {
+    FloatBuffer result = FloatBuffer.allocate(1601);
+    gather(shard, result);
+    return result.array();
   }
 
   private static int count(int param) {
@@ -251,7 +264,8 @@ final class ShardTests {
     for (Check.Body each : List.<Check.Body>of(
         shard::updated, () -> shard.gather(0), () -> shard.release(0), () -> shard.parameter(0),
         () -> shard.parameterAddress(0), () -> shard.piece(0),
-        () -> shard.set(0, Tensor.of(new float[4])))) {
+        () -> shard.set(0, Tensor.of(new float[4])), () -> shard.save(Path.of("/nowhere/x")),
+        () -> shard.load(Path.of("/nowhere/x")))) {
       thrown(ClosedException.class, each, "Shard is closed; use it before close()");
     }
     thrown(ClosedException.class, reducer::finish, "Reducer is closed");
@@ -333,18 +347,20 @@ final class ShardTests {
 
   /** All parameters; ranks have the same gradients. */
   private static float[] optimize(Comm world, int stage, Function<Shard, Optimizer> make) {
-    FloatBuffer result = FloatBuffer.allocate(1601);
     ShardOptions options = ShardOptions.DEFAULT.withStage(stage).withUnits(UNITS);
     try (Shard shard = new Shard(world, PARAMS, options);
         Optimizer optimizer = make.apply(shard)) {
       setFirst(shard);
-      for (int step = 1; step <= STEPS; step++) {
-        reduce(shard, step);
-        optimizer.step(RATE);
-      }
-      gather(shard, result);
+      steps(shard, optimizer, 1, STEPS);
+      return gathered(shard);
     }
-    return result.array();
+  }
+
+  private static void steps(Shard shard, Optimizer optimizer, int first, int last) {
+    for (int step = first; step <= last; step++) {
+      reduce(shard, step);
+      optimizer.step(RATE);
+    }
   }
 
   private static void reduce(Shard shard, int step) {
@@ -414,5 +430,72 @@ final class ShardTests {
     for (Optimizer each : List.of(optimizer, other, optimizer)) each.close();
     thrown(ClosedException.class, () -> optimizer.step(1),
         "Optimizer is closed; use it before close()");
+  }
+
+  private interface FileBody {
+    void run(Path file) throws Exception;
+  }
+
+  /** Gives the body a path in a folder of its own. */
+  private static void inFolder(FileBody body) throws Exception {
+    Path folder = Files.createTempDirectory("dttest");
+    Path file = folder.resolve("dt_shard_save");  // a name, not a word of C
+    try {
+      body.run(file);
+    } finally {
+      Files.deleteIfExists(file);
+      Files.delete(folder);
+    }
+  }
+
+  private static void resumed(Comm world, Path file) throws Exception {
+    ShardOptions options = ShardOptions.DEFAULT.withUnits(UNITS);
+    float[] saved;
+    float[] ended;
+    try (Shard shard = new Shard(world, PARAMS, options);
+        Optimizer optimizer = Optimizer.adamW(shard)) {
+      setFirst(shard);
+      steps(shard, optimizer, 1, 2);
+      shard.save(file, optimizer);
+      saved = gathered(shard);
+      steps(shard, optimizer, 3, STEPS);
+      ended = gathered(shard);
+    }
+    for (int stage : new int[] {0, 3}) {
+      try (Shard shard = new Shard(world, PARAMS, options.withStage(stage));
+          Optimizer optimizer = Optimizer.adamW(shard)) {
+        shard.load(file, optimizer);
+        steps(shard, optimizer, 3, STEPS);
+        that(Arrays.equals(gathered(shard), ended), "the same bits");
+        shard.load(file);
+        that(Arrays.equals(gathered(shard), saved), "parameters alone");
+      }
+    }
+  }
+
+  private static void checkpointRefusals(Comm world, Path file) throws Exception {
+    Class<InvalidArgumentException> refused = InvalidArgumentException.class;
+    Path lost = file.resolveSibling("dt_lost").resolve("file");
+    try (Shard shard = new Shard(world, List.of(new Param("w", 4, DataType.F32)));
+        Shard other = new Shard(world, List.of(new Param("w", 4, DataType.F64)));
+        Optimizer optimizer = Optimizer.sgd(shard)) {
+      thrown(SystemException.class, () -> shard.save(lost, optimizer),
+          "Shard.save on comm \"world\"", "\"" + lost + ".partial\": No such file");
+      thrown(SystemException.class, () -> shard.load(lost), "Shard.load", "\"" + lost + "\": No");
+      thrown(refused, () -> shard.save(null), "Shard.save: path is null");
+      thrown(refused, () -> shard.load(null), "Shard.load: path is null");
+      thrown(refused, () -> shard.save(file, null), "Shard.save: optimizer is null");
+      thrown(refused, () -> shard.load(file, null), "Shard.load: optimizer is null");
+      thrown(refused, () -> other.save(file, optimizer), "give that of this one, or none");
+      shard.save(file);
+      thrown(refused, () -> shard.load(file, optimizer), "it has no state of an optimizer");
+      thrown(refused, () -> other.load(file), "its \"w\" has 4 elements of F32, this model's");
+      Files.writeString(file, "{}");
+      thrown(refused, () -> shard.load(file), "give a file that Shard.save wrote");
+      Optimizer closed = Optimizer.sgd(shard);
+      closed.close();
+      thrown(ClosedException.class, () -> shard.save(file, closed), "Optimizer is closed");
+      thrown(ClosedException.class, () -> shard.load(file, closed), "Optimizer is closed");
+    }
   }
 }
