@@ -1636,7 +1636,8 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
 /**
  * Says that gradient `index` of this step is complete. When its bucket is full and all before it
  * are under way, the bucket is launched; the caller goes on with its backward pass. The end of
- * step 1 re-plans by its arrival order on rank 0 (not once dt_reducer_grad() was called).
+ * step 1 re-plans by its arrival order on rank 0 (not once dt_reducer_grad() was called). Of a shard
+ * from stage 2 on this may wait for the reduction of an earlier bucket.
  *
  * On GPUs the gradient is complete when `stream` comes to this call: an event is recorded there,
  * and the bucket's operation waits for it on the GPU, not for what the stream is given later.
@@ -1651,7 +1652,9 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  *                ignored on a host communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
  *         alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any
- *         communicator error.
+ *         communicator error. Of a shard from stage 2 on DT_ERR_INVALID_STATE, too, for NULL
+ *         without dt_reducer_grad() in this step, and DT_ERR_OUT_OF_MEMORY, after which
+ *         dt_reducer_finish() fails on all ranks.
  * @thread any, but none while dt_reducer_finish(), _rebuild() or _accumulate() runs
  * @cost on GPUs microseconds, without a wait for the GPU. For gradients by pointer the bucket takes
  *       one kernel to gather and one to scatter them, over a list of the pointers that is kept
@@ -1785,7 +1788,7 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * @return DT_OK; DT_ERR_INVALID_STATE without find_unused, or the second time in a step;
  *         DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread any; different parameters at the same time
- * @cost as dt_reducer_ready(). In dt_reducer_finish() an allreduce of 4 bytes for each parameter,
+ * @cost as dt_reducer_ready(), with its waits. In dt_reducer_finish() an allreduce of 4 bytes for each parameter,
  *       over host memory also on GPUs: there it waits for the other ranks' calls.
  * @since ABI 0
  */
@@ -2141,7 +2144,7 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
  *
  * Collective, between steps; no dt_shard_gather() is needed before. Bytes go to `path`.partial,
  * which takes the place of `path` once all of them are on the disk. A save that fails, or a job
- * that is killed, leaves the older file as it was; the next save overwrites what is left behind.
+ * that is killed, leaves the older file as it was, or has put the new one, whole, in its place; the next save overwrites what is left behind.
  * Tensors have one dimension. Their names are dt_param.name or "param.<index>"; those of the state
  * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
  * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
@@ -2236,7 +2239,8 @@ static inline void dt_sgd_options_init(dt_sgd_options* options) {
 /**
  * Makes an optimizer of a shard's pieces. Its state is for these alone: of AdamW two moments of f32
  * an element (of f64 for DT_F64), of SGD one with a momentum; for DT_F16 and DT_BF16 an f32 value
- * of each element besides, which is what is updated, and then rounded into the parameter.
+ * of each element besides, which is what is updated, and then rounded into the parameter. It follows
+ * dt_shard_set() and dt_shard_load(), and not what is written to a dt_piece.param itself.
  * @param shard         the handle, which may be destroyed before the optimizer.
  * @param options       NULL: defaults. The same on all ranks.
  * @param out_optimizer gives the handle; dt_optimizer_destroy().

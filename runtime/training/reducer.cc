@@ -98,15 +98,17 @@ Status Reducer::launch_in_order(bool all) {
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
-  if (options_.pooled()) DT_TRY(lend(bucket));  // one that lacks all gradients has none yet
+  // One that lacks all gradients has no memory yet. Without any this rank gives nothing, too.
+  const Status lent = options_.pooled() ? lend(bucket) : Status();
+  full = full && lent.ok();
   Collective collective;
   collective.kind = Kind::kAllreduce;
   const bool avg = !options_.sum && !options_.divide_by_users &&
                    (options_.predivide == 0 || !is_floating(bucket.dtype));
-  collective.dtype = bucket.wire != nullptr ? *options_.wire : bucket.dtype;
+  collective.dtype = has_wire(bucket) ? *options_.wire : bucket.dtype;
   collective.op = avg ? ReduceOp::kAvg : ReduceOp::kSum;
-  collective.send = bucket.wire != nullptr ? bucket.wire : bucket.data;
-  collective.recv = bucket.wire != nullptr ? bucket.wire : bucket.data;
+  collective.recv = !lent.ok() ? bucket.own : has_wire(bucket) ? bucket.wire : bucket.data;
+  collective.send = collective.recv;
   collective.count = bucket.count;
   collective.name = format("bucket %zu", next_bucket_);
   if (options_.scatter()) scatter(bucket, &collective);
@@ -114,7 +116,8 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
     if (!full) return missing_and_broken();
     DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), &collective));
   } else if (!full) {
-    collective.withheld = std::make_shared<const std::string>(missing_in(bucket));
+    collective.withheld =
+        std::make_shared<const std::string>(lent.ok() ? missing_in(bucket) : lent.message());
   }
   bucket.launched_ns = monotonic_ns();
   if (collective.blocks == nullptr) {
@@ -124,7 +127,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
       DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
     }
   }
-  if (!options_.pooled()) return {};
+  if (!options_.pooled() || !lent.ok()) return {};
   std::lock_guard lock(lending_);
   under_way_.push_back(&bucket);
   return {};
@@ -236,7 +239,7 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   const bool complete =
       arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
-  if (options_.find_unused) DT_TRY(take_rest_as_unused(stream));
+  if (options_.find_unused) (void)take_rest_as_unused(stream);  // what cannot be is missing
   (void)launch(/*all=*/true);
   const int64_t began_waiting_ns = monotonic_ns();
   const Status agreed = options_.find_unused ? agree_on_used() : Status();

@@ -31,14 +31,16 @@ Result<int32_t> Reducer::active() const {
 }
 
 Status Reducer::take_rest_as_unused(cuda::Stream stream) {
-  if (arrived_.load(std::memory_order_acquire) == param_count()) return {};
+  Status first;
+  if (arrived_.load(std::memory_order_acquire) == param_count()) return first;
   for (const auto& bucket : buckets_) {  // in their order, so that memory of one serves the next
     for (const int32_t index : bucket->params) {
       if (slots_[static_cast<size_t>(index)].arrived.load(std::memory_order_acquire)) continue;
-      DT_TRY(arrive(index, nullptr, stream, /*unused=*/true, "dt_reducer_finish"));
+      const Status status = arrive(index, nullptr, stream, /*unused=*/true, "dt_reducer_finish");
+      if (first.ok()) first = status;
     }
   }
-  return {};
+  return first;
 }
 
 /// Over GPUs beside the buckets, in host memory: this waits for the other ranks, and not for GPUs.

@@ -12,7 +12,8 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-constexpr int64_t kLastGatherMs = 1'000;  // that destruction gives to what is under way
+constexpr int64_t kLastGatherMs = 1'000;   // that destruction gives to what is under way
+constexpr size_t kLongestOrder = 1 << 16;  // of gathers in a step that are remembered
 
 }  // namespace
 
@@ -89,7 +90,7 @@ Shard::~Shard() {
 Result<void*> Shard::param(int32_t index) const {
   const Bucket& bucket = buckets_[static_cast<size_t>(reducer_->bucket_of(index))];
   const Param& param = params()[static_cast<size_t>(index)];
-  if (bucket.data == nullptr) {
+  if (!whole_units() && !bucket.in_use) {
     return Status(Code::kInvalidState,
                   format("dt_shard_param: parameter #%d \"%s\" is not gathered; with stage 3 call "
                          "dt_shard_gather of its unit %d before its use, and dt_shard_release "
@@ -156,8 +157,10 @@ Status Shard::set(int32_t index, const void* values) {
   const Param& param_of = params()[static_cast<size_t>(index)];
   const int64_t element = dtype_bytes(param_of.dtype);
   if (buckets_[bucket].data != nullptr && param_of.count != 0) {
-    DT_TRY_VALUE(void* const whole, param(index));
-    std::memcpy(whole, values, static_cast<size_t>(param_of.count * element));
+    char* const whole = buckets_[bucket].data + reducer_->start_of(index) * element;
+    if (whole != values) {
+      std::memcpy(whole, values, static_cast<size_t>(param_of.count * element));
+    }
   }
   if (const auto [offset, count, result] = reducer_->result(index); !whole_units() && count != 0) {
     std::memcpy(own_piece(index), static_cast<const char*>(values) + offset * element,
@@ -173,6 +176,7 @@ Status Shard::updated() {
   if (!whole_units()) {
     for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b));
     last_order_ = std::exchange(order_, {});
+    as_before_ = true;
     return begin_ahead();
   }
   if (options_.stage == 0) return {};
@@ -214,20 +218,35 @@ Status Shard::end_gather(size_t index) {
   const auto work = std::exchange(buckets_[index].gathered, nullptr);
   if (work == nullptr || !failed_.ok()) return failed_;
   const int64_t began_ns = monotonic_ns();
-  failed_ = gathering_->backend().wait_stream(*work, nullptr);
+  failed_ = in_words_of_shards(gathering_->backend().wait_stream(*work, nullptr));
   reducer_->count_gather(monotonic_ns() - began_ns);
   return failed_;
+}
+
+/// The caller has not seen the communicator of gathers.
+Status Shard::in_words_of_shards(const Status& status) const {
+  if (status.code() != Code::kMismatch) return status;
+  ErrorInfo info = status.info();
+  info.message = "dt_shard_gather on comm \"" + comm_->name() +
+                 "\": all ranks must gather and release the same units in the same order; make a "
+                 "new shard, from a checkpoint: " +
+                 info.message;
+  return Status(std::move(info));
 }
 
 Status Shard::gather(int32_t unit) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
   if (!whole_units()) {
     DT_TRY(begin_unit(unit));
-    order_.push_back(unit);
+    const size_t at = order_.size();
+    as_before_ = as_before_ && at < last_order_.size() && last_order_[at] == unit;
+    if (at < kLongestOrder) order_.push_back(unit);
     DT_TRY(begin_ahead());
   }
   for (size_t b = buckets_.size(); b-- > 0;) {
-    if (buckets_[b].unit == unit) DT_TRY(end_gather(b));
+    if (buckets_[b].unit != unit) continue;
+    DT_TRY(end_gather(b));
+    buckets_[b].in_use = true;
   }
   return {};
 }
@@ -247,10 +266,8 @@ Status Shard::begin_unit(int32_t unit) {
 }
 
 std::span<const int32_t> Shard::ahead() const {
+  if (!as_before_) return {};
   const size_t past = order_.size();
-  if (past > last_order_.size() || !std::equal(order_.begin(), order_.end(), last_order_.begin())) {
-    return {};
-  }
   const auto depth = static_cast<size_t>(options_.prefetch);
   return std::span(last_order_).subspan(past, std::min(depth, last_order_.size() - past));
 }
@@ -263,14 +280,17 @@ Status Shard::begin_ahead() {
 Status Shard::release(int32_t unit) {
   if (whole_units()) return {};
   const auto next = ahead();
-  if (std::find(next.begin(), next.end(), unit) != next.end()) return {};  // it is needed again
+  const bool stays = std::find(next.begin(), next.end(), unit) != next.end();  // needed again
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    if (buckets_[b].unit == unit) DT_TRY(give_back(b));
+    if (buckets_[b].unit != unit) continue;
+    buckets_[b].in_use = false;
+    if (!stays) DT_TRY(give_back(b));
   }
   return {};
 }
 
 Status Shard::give_back(size_t index) {
+  buckets_[index].in_use = false;
   DT_TRY(end_gather(index));
   slabs_.give(std::exchange(buckets_[index].data, nullptr));
   return {};

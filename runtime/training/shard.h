@@ -81,6 +81,7 @@ class Shard {
     int32_t unit = 0;
     char* own = nullptr;                      // this rank's part
     char* data = nullptr;                     // all of it; null: `own` is all there is
+    bool in_use = false;                      // in stage 3: between gather() and release()
     std::shared_ptr<backend::Work> gathered;  // null: it is whole
   };
 
@@ -93,6 +94,7 @@ class Shard {
   char* own_piece(int32_t index) const;
   Status begin_gather(size_t bucket, const Status& mine = {});
   Status end_gather(size_t bucket);
+  Status in_words_of_shards(const Status& status) const;
   Status begin_unit(int32_t unit);
   Status begin_ahead();
   /// The units after those of this step so far, as in the last one.
@@ -107,7 +109,8 @@ class Shard {
   Slabs slabs_;                      // in stage 3: of units that are gathered
   std::vector<Bucket> buckets_;      // as the reducer's
   std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()
-  std::vector<int32_t> order_;       // likewise, since the last updated()
+  std::vector<int32_t> order_;       // likewise, since the last updated(); not all, if many
+  bool as_before_ = true;            // `order_` is how `last_order_` begins
   std::vector<int64_t> set_counts_;  // by parameter
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did

@@ -21,6 +21,8 @@
 namespace dt::training {
 namespace {
 
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // that a double tells apart
+
 /// What this rank has of all parameters.
 Result<std::vector<Shard::Piece>> all_pieces(Shard& shard) {
   std::vector<Shard::Piece> pieces;
@@ -243,6 +245,17 @@ Status Saving::write() {
 }
 
 Status Saving::finish() {
+  struct stat mine = {};
+  struct stat there = {};
+  if (fstat(file_.get(), &mine) != 0 || stat(partial_.c_str(), &there) != 0) {
+    return failed_io("find", partial_, errno);
+  }
+  if (mine.st_dev != there.st_dev || mine.st_ino != there.st_ino) {
+    made_ = false;  // it is not this job's
+    return Status(Code::kInvalidState,
+                  format("%s was replaced meanwhile; let one job alone save to %s",
+                         quoted_path(partial_).c_str(), quoted_path(path_).c_str()));
+  }
   if (rename(partial_.c_str(), path_.c_str()) != 0) {
     return failed_io(format("rename %s to", quoted_path(partial_).c_str()), path_, errno);
   }
@@ -347,8 +360,8 @@ Status Loading::read_steps() {
   }
   digest_ = static_cast<int64_t>(
       xxh64(steps_.data(), steps_.size() * sizeof(int64_t), static_cast<uint64_t>(digest_)));
-  const auto bad =
-      std::find_if(steps_.begin(), steps_.end(), [](int64_t each) { return each < 0; });
+  const auto bad = std::find_if(steps_.begin(), steps_.end(),
+                                [](int64_t each) { return each < 0 || each > kMostSteps; });
   if (bad == steps_.end()) return {};
   return Status(Code::kInvalidArgument,
                 format("cannot load %s: parameter #%zu has taken %lld steps there; give a file "

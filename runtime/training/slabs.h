@@ -11,7 +11,8 @@
 namespace dt::training {
 
 /// Blocks of a communicator's memory that are lent, given back and lent again, so that what is used
-/// one after the other needs memory once. As much as was lent at one time stays until the end.
+/// one after the other needs memory once. Nothing goes back to the system before the end. A block
+/// serves requests of at least half its size.
 ///
 /// Threads: one at a time.
 class Slabs {

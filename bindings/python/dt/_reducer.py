@@ -111,12 +111,14 @@ class Reducer:
         self._watched: Dict[int, Any] = {}  # parameters that dt reads in finish()
         self._gradients: Dict[int, "weakref.ref[Gradient]"] = {}
         self._hook: Optional[HookCalls] = None
+        self._keeps_places = True  # from step to step
         return self
 
     def grad(self, index: int) -> Gradient:
-        """Memory where gradient `index` is to be written, so that nothing is copied."""
+        """Memory where gradient `index` is to be written, so that nothing is copied. Of a shard from stage 2 on
+        it is another one in each step, valid until ready(), and undefined before it is written."""
         with self._lock:
-            known = self._gradients.get(index)
+            known = self._gradients.get(index) if self._keeps_places else None
             gradient = None if known is None else known()
             owner = self._owner  # a close() beside this does not end it
             if gradient is None or gradient.address == 0 or owner is None:

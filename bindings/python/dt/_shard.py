@@ -61,6 +61,8 @@ class Shard:
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.
         #: From stage 1 on clip_norm() is collective; its norm has the same bits whatever the stage.
         self.reducer = Reducer.__new__(Reducer)._own(comm, self._params, _raw.shard_reducer(number))
+        self.reducer._keeps_places = chosen.stage < 2
+        self._updates = 0  # how often units that were gathered became old
 
     def _open(self) -> Handle:
         if self._owner is None:
@@ -122,6 +124,7 @@ class Shard:
         From here to gather() of its unit, or piece() of itself, a parameter may not be written.
         """
         with self.reducer._lock:
+            self._updates += 1
             _raw.shard_updated(self._open().number)
 
     def gather(self, unit: int = 0) -> None:
@@ -165,6 +168,7 @@ class Shard:
     def _run_file(self, call: Callable[[int, int, str], None], path: Union[str, "os.PathLike[str]"],
                   optimizer: Optional["Optimizer"]) -> None:
         with self.reducer._lock:
+            self._updates += 1
             call(self._open().number, 0 if optimizer is None else optimizer._open().number, os.fspath(path))
 
     def close(self) -> None:
@@ -186,7 +190,8 @@ class Shard:
 class Optimizer:
     """Updates this rank's pieces of a shard, and keeps the state for these alone: AdamW or SGD, as PyTorch's.
 
-    Of F16 and BF16 parameters it keeps the values in f32 besides, and updates those.
+    Of F16 and BF16 parameters it keeps the values in f32 besides, and updates those: they follow Shard.set() and
+    load(), not what is written to a piece itself.
     """
 
     def __init__(self, shard: Shard, number: int) -> None:
@@ -217,6 +222,7 @@ class Optimizer:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
         parameter that no rank had a gradient for stays as it is. Collective."""
         with self._shard.reducer._lock:
+            self._shard._updates += 1
             _raw.optimizer_step(self._open().number, float(rate))
 
     def close(self) -> None:

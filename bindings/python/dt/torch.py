@@ -3,10 +3,12 @@
 `import dt` alone does not."""
 
 import contextlib
+import functools
 import weakref
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
+from torch.utils._pytree import tree_map
 
 from ._batch_norm import SyncBatchNorm, convert, let_go, sync_layers
 from ._comm import Comm
@@ -163,8 +165,11 @@ class DistributedDataParallel(torch.nn.Module):
             raise invalid("DistributedDataParallel: it is closed; wrap the module again")
         if self._in_step:
             self._end_broken_step()
-        if self._broadcast_buffers and self._synchronise and self.training and torch.is_grad_enabled():
+        if self._broadcast_buffers and self._sends() and self.training and torch.is_grad_enabled():
             self._send_buffers()
+
+    def _sends(self) -> bool:
+        return self._synchronise
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -274,10 +279,17 @@ class DistributedDataParallel(torch.nn.Module):
 
 
 def _listed(module: torch.nn.Module) -> List[torch.nn.Module]:
-    """The elements of its outermost lists of modules: the blocks of a transformer, say."""
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-        return list(module.children())
-    return [each for child in module.children() for each in _listed(child)]
+    """The elements of its outermost lists of modules: the blocks of a transformer, say. Nobody calls a
+    ModuleList or a ModuleDict, so one in a list stands for its elements."""
+    if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+        return [each for child in module.children() for each in _listed(child)]
+    found: List[torch.nn.Module] = []
+    for child in module.children():
+        if isinstance(child, torch.nn.ModuleDict):
+            found += child.children()
+        else:
+            found += _listed(child) if isinstance(child, torch.nn.ModuleList) else [child]
+    return found
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
@@ -299,16 +311,25 @@ class ShardedDataParallel(DistributedDataParallel):
 
     A step: loss.backward(), then dt.Optimizer.adamw(model.shard).step(rate); or an optimizer of torch.optim
     that was given pieces(), if it updates elements by themselves, and updated() behind its step. No
-    parameter has a gradient: those of the pieces do. Outside the forward and the backward pass parameters
-    are in gathered() only; with stage 3 they are NaN elsewhere.
+    parameter has a gradient: those of the pieces do. backward() replaces them; of several passes for one
+    step all but the last belong into no_sync(). Outside the forward and the backward pass parameters are in
+    gathered() only; with stage 3 they are NaN elsewhere.
 
-    With stage 3 a block under torch.utils.checkpoint has to be a part of a unit, and torch.compile() takes
-    such blocks alone.
+    With stage 3 ranks call the same units in the same order, in the backward pass, too. So an exception in a
+    pass of one rank cannot be taken back: let it end the program, and go on from a checkpoint.
+    torch.utils.checkpoint needs use_reentrant=False; torch.compile() is for parts of units.
+
+    After close(), or when it is forgotten, the parameters are not the module's any more. Keep their values
+    in gathered() before, if they are needed.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,
                  units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, **options: Any) -> None:
         self._chosen = (stage, _listed(module) if units is None else list(units), prefetch)
+        for name, parameter in module.named_parameters():
+            if parameter.numel() > 1 and not any(parameter.stride()):
+                raise invalid(f"ShardedDataParallel: parameter {name} has no values: they are in the shard of another "
+                              "wrapper; give a new module, and load it with what gathered() of that wrapper has")
         super().__init__(module, comm, **options)
 
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
@@ -326,6 +347,9 @@ class ShardedDataParallel(DistributedDataParallel):
         for index, parameter in enumerate(self._trained):
             self.shard.set(index, buffer(parameter.data.contiguous()))
         self._here: Set[int] = set()  # units whose parameters are whole
+        self._seen = 0  # updates of the shard; with more of them nothing is here
+        self._brought: Set[int] = set()  # units that were ever here
+        self._in_backward = False
         self._to_come: Dict[int, Set[int]] = {}  # gradients of units, in this backward pass
         self._index_at: Dict[int, int] = {}  # with stage 3 of the parameter whose memory begins there
         self._accumulates = False
@@ -335,36 +359,52 @@ class ShardedDataParallel(DistributedDataParallel):
             if stage < 3:
                 self._show(index)
             piece = self.shard.piece(index)
-            if piece.count > 0:
-                self._pieces.append((index, torch.nn.Parameter(torch.from_dlpack(piece.param))))
+            values = parameter.data.new_empty(0) if piece.count == 0 else torch.from_dlpack(piece.param)
+            self._pieces.append((index, torch.nn.Parameter(values)))
         return self.shard.reducer
 
     def _module_hooks(self) -> List[Any]:
         weak = weakref.ref(self)
         hooks: List[Any] = []
+
+        def enter(_: Any, __: Any, unit: int) -> None:
+            weak()._bring(unit)  # type: ignore[union-attr]
+
+        def leave(_: Any, __: Any, output: Any, unit: int) -> Any:
+            return weak()._leave(unit, output)  # type: ignore[union-attr]
+
         for number, each in enumerate(self._chosen[1], 1):
-            if number in self._members:
-                hooks.append(each.register_forward_pre_hook(
-                    lambda *_, unit=number: weak()._bring(unit)))  # type: ignore[union-attr]
-                hooks.append(each.register_forward_hook(
-                    lambda *_, unit=number: weak()._drop(unit)))  # type: ignore[union-attr]
+            if number not in self._members:
+                continue
+            # Before hooks that compute a weight from parameters, as that of torch.nn.utils.weight_norm.
+            hooks.append(each.register_forward_pre_hook(functools.partial(enter, unit=number)))
+            each._forward_pre_hooks.move_to_end(hooks[-1].id, last=False)
+            if self._chosen[0] == 3:
+                hooks.append(each.register_forward_hook(functools.partial(leave, unit=number)))
         return hooks
 
     def pieces(self) -> List[torch.nn.Parameter]:
-        """This rank's pieces, in one dimension, for an optimizer; they have gradients after backward()."""
+        """This rank's piece of each parameter, in one dimension, for an optimizer: some are empty. They have
+        gradients after backward()."""
         return [piece for _, piece in self._pieces]
 
     def updated(self) -> None:
         """Says that this rank has updated its pieces, as an optimizer of torch.optim does. Collective."""
+        self._drop_all()
         self.shard.updated()
 
     @contextlib.contextmanager
-    def gathered(self) -> Iterator[torch.nn.Module]:
-        """In this block the module's parameters are whole: for a checkpoint, say. Collective."""
+    def gathered(self, *, write: bool = False) -> Iterator[torch.nn.Module]:
+        """In this block the module's parameters are whole: for a checkpoint, say. Collective.
+
+        write: at its end they are what the block has written to them, the same on all ranks
+        """
         for unit in self._members:
             self._bring(unit)
         try:
             yield self.module
+            for index, parameter in enumerate(self._trained if write else ()):
+                self.shard.set(index, buffer(parameter.data))
         finally:
             self._drop_all()
 
@@ -377,9 +417,9 @@ class ShardedDataParallel(DistributedDataParallel):
             return self.module(*inputs, **named)
         with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             result = self.module(*inputs, **named)
-        if not torch.is_grad_enabled():
-            self._drop(0)
-        return result
+        if torch.is_grad_enabled():
+            return result
+        return self._leave(0, result)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -407,9 +447,21 @@ class ShardedDataParallel(DistributedDataParallel):
     def _hide(self, index: int) -> None:
         parameter = self._trained[index]
         self._index_at.pop(_storage_of(parameter), None)
-        parameter.data = parameter.new_full((1,), float("nan")).expand(parameter.shape)
+        parameter.data = parameter.new_full((), float("nan")).expand(parameter.shape)
+
+    def _sends(self) -> bool:
+        return not self._accumulates
+
+    @not_compiled
+    def _begin(self) -> None:
+        self._in_backward = False
+        super()._begin()
 
     def _bring(self, unit: int) -> None:
+        self._brought.add(unit)
+        if self._seen != self.shard._updates:
+            self._seen = self.shard._updates
+            self._drop_all()
         if unit in self._here or unit not in self._members:
             return
         self.shard.gather(unit)
@@ -417,6 +469,27 @@ class ShardedDataParallel(DistributedDataParallel):
         if self._chosen[0] == 3:
             for index in self._members[unit]:
                 self._show(index)
+
+    def _bring_backward(self, unit: int) -> None:
+        self._in_backward = True
+        self._bring(unit)
+
+    def _leave(self, unit: int, output: Any) -> Any:
+        """A unit's forward pass ends, whose backward pass begins with the gradient of `output`. What lies in
+        a parameter's own memory is copied."""
+        def prepared(tensor: Any) -> Any:
+            if not isinstance(tensor, torch.Tensor):
+                return tensor
+            if self._parameter_of(tensor) is not None:
+                tensor = tensor.clone()
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _: self._bring_backward(unit))
+            return tensor
+
+        output = tree_map(prepared, output)
+        if not self._in_backward:  # else torch.utils.checkpoint computes again what backward() needs
+            self._drop(unit)
+        return output
 
     def _drop(self, unit: int) -> None:
         if self._chosen[0] == 3 and unit in self._here:
@@ -432,20 +505,32 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         """What autograd keeps for the backward pass: of a parameter only which part of it that is."""
-        index = self._index_at.get(_storage_of(tensor)) if tensor.layout == torch.strided else None
-        return tensor if index is None else (index, tensor.size(), tensor.stride(), tensor.storage_offset())
+        index = self._parameter_of(tensor)
+        if index is None:
+            return tensor
+        if tensor.dtype != self._trained[index].dtype or tensor.is_conj() or tensor.is_neg():
+            return tensor.detach().clone()
+        return index, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def _parameter_of(self, tensor: torch.Tensor) -> Optional[int]:
+        """In whose memory it lies."""
+        return self._index_at.get(_storage_of(tensor)) if tensor.layout == torch.strided else None
 
     def _unpack(self, kept: Any) -> torch.Tensor:
         if isinstance(kept, torch.Tensor):
             return kept
         index, *part = kept
-        self._bring(self._unit_of[index])
+        self._bring_backward(self._unit_of[index])
         return self._trained[index].data.as_strided(*part)
 
     def _ready(self, index: int) -> None:
+        unit = self._unit_of[index]
+        if unit not in self._brought:
+            what = f"units[{unit - 1}]" if unit > 0 else "no unit"
+            raise invalid_state(f"ShardedDataParallel: parameter #{index} of {what} was used without its values: call "
+                                "the wrapper, and in it each unit as a module, or choose other units")
         super()._ready(index)
         self._trained[index].grad = None
-        unit = self._unit_of[index]
         to_come = self._to_come.setdefault(unit, set(self._members[unit]))
         to_come.discard(index)
         if not to_come and unit != 0:
@@ -453,17 +538,29 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def _finish(self) -> None:
         self._to_come.clear()
+        self._in_backward = False
         if self._accumulates:
             self._in_step = False
             self._used.clear()
             return
+        for _, piece in self._pieces:
+            piece.grad = None
         try:
             super()._finish()
         finally:
             self._drop_all()
         for index, piece in self._pieces:
             used = not self._find_unused or self._reducer.used(index)
-            piece.grad = torch.from_dlpack(self.shard.piece(index).grad) if used else None
+            if used:
+                own = self.shard.piece(index)
+                piece.grad = torch.zeros_like(piece) if own.count == 0 else torch.from_dlpack(own.grad)
+
+    def _end_broken_step(self) -> None:
+        if self._chosen[0] == 3:
+            raise invalid_state(
+                "ShardedDataParallel: the last backward() ended with an exception, and with stage 3 the other ranks "
+                "cannot go on without it; end the program, and go on from a checkpoint")
+        super()._end_broken_step()
 
     def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
         for index in sorted(set(range(len(self._trained))) - self._used):

@@ -12,6 +12,7 @@ import dt
 import dt.torch
 import torch
 import torch.distributed
+import torch.utils.checkpoint
 
 sys.path.insert(0, os.path.dirname(__file__))
 import torch_ranks
@@ -124,6 +125,11 @@ def check(comm):
     check_outside_the_passes(comm)
     check_accumulation(comm)
     check_unused(comm)
+    for make in (Nested, Recomputed, Normed, Queries, Complex, Scaled):
+        check_as_ddp(comm, make)
+    check_between_steps(comm)
+    check_writing(comm)
+    check_uneven_accumulation(comm)
     print(f"rank {comm.rank}: all stages end with the same bits")
 
 
@@ -187,6 +193,184 @@ def check_unused(comm):
         wanted = {1: 2.0, 2: 2.0 / comm.size, 3: None}[unit]
         assert (piece.grad is None) if wanted is None else bool((piece.grad == wanted).all()), (unit, piece.grad)
     model.close()
+
+
+class Nested(torch.nn.Module):
+    """Lists in a list, of which nobody calls the inner ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)]) for _ in range(3))
+
+    def forward(self, values):
+        for first, second in self.layers:
+            values = second(torch.tanh(first(values)))
+        return values
+
+
+class Recomputed(torch.nn.Module):
+    """The backward pass computes a part of each layer, or a whole layer, again."""
+
+    class Part(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6))
+
+        def forward(self, values):
+            return values + torch.utils.checkpoint.checkpoint(self.inner, values, use_reentrant=False)
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(self.Part() for _ in range(3))
+        self.last = torch.nn.Sequential(torch.nn.Linear(6, 6))
+
+    def forward(self, values):
+        for layer in self.layers:
+            values = layer(values)
+        return torch.utils.checkpoint.checkpoint(self.last[0], values, use_reentrant=False)
+
+
+class Normed(torch.nn.Module):
+    """A layer computes its weight from two parameters before its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.utils.weight_norm(torch.nn.Linear(6, 6)) for _ in range(3)))
+
+    def forward(self, values):
+        return self.layers(values)
+
+
+class Queries(torch.nn.Module):
+    """A layer whose output is a part of its parameter."""
+
+    class Learned(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.values = torch.nn.Parameter(torch.randn(8, 6))
+
+        def forward(self, count):
+            return self.values[:count]
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([self.Learned(), torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)])
+
+    def forward(self, values):
+        queries = self.layers[0](len(values))
+        return self.layers[2](torch.tanh(self.layers[1](values))) * queries
+
+
+class Complex(torch.nn.Module):
+    """A parameter that is used as another dtype."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(6, 2))
+
+        def forward(self, values):
+            return torch.view_as_real(values.to(torch.complex64) * torch.view_as_complex(self.weight)).sum(-1)
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, values):
+        for layer in self.layers:
+            values = layer(values)
+        return values
+
+
+class Scaled(torch.nn.Module):
+    """A parameter without dimensions, and one without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        self.none = torch.nn.Parameter(torch.empty(0, 6))
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 6)])
+
+    def forward(self, values):
+        return self.layers[0](values) * self.scale + self.none.sum()
+
+
+def check_as_ddp(comm, make):
+    """Three steps end with the parameters that DistributedDataParallel has."""
+    def made():
+        torch.manual_seed(4)
+        return make()
+
+    def train(wrapped, optimizer, after=lambda: None):
+        for step in range(3):
+            optimizer.zero_grad()
+            wrapped(torch.full((5, 6), 0.1 * (step + comm.rank))).square().mean().backward()
+            optimizer.step()
+            after()
+
+    plain = dt.torch.DistributedDataParallel(made(), comm)
+    train(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    for stage in (1, 2, 3):
+        model = dt.torch.ShardedDataParallel(made(), comm, stage=stage)
+        train(model, torch.optim.SGD(model.pieces(), lr=0.1), model.updated)
+        with model.gathered() as module:
+            for (name, found), wanted in zip(module.named_parameters(), plain.module.parameters()):
+                assert torch.allclose(found, wanted, atol=1e-5), (make.__name__, stage, name, found, wanted)
+        model.close()
+    plain.close()
+
+
+def check_between_steps(comm):
+    """Passes between backward() and the optimizer's step, and after a checkpoint was loaded, see what is there."""
+    tokens = next(batches(0))
+    for stage in (1, 2, 3):
+        for with_gradients in (False, True):
+            one, other = (Sharded(Model(3), comm, stage=stage) for _ in range(2))
+            for _ in range(3):
+                loss_of(one.model, tokens).backward()
+                loss_of(other.model, tokens).backward()
+                with torch.set_grad_enabled(with_gradients):
+                    loss_of(other.model, tokens)
+                one.ours.step(1e-2)
+                other.ours.step(1e-2)
+                assert loss_of(one.model, tokens).item() == loss_of(other.model, tokens).item(), stage
+            for each in (one, other):
+                each.model.close()
+
+
+def check_writing(comm):
+    """What is written to gathered parameters stays if that was asked for; a wrapped module is not wrapped again."""
+    tokens = next(batches(0))
+    wanted = loss_of(Model(9), tokens).item()
+    for stage in (1, 3):
+        trained = Sharded(Model(1), comm, stage=stage)
+        with trained.model.gathered(write=True) as module:
+            module.load_state_dict(Model(9).state_dict())
+        found = loss_of(trained.model, tokens).item()
+        assert abs(found - wanted) < 1e-5, (stage, found, wanted)
+        trained.model.close()
+        if stage == 3:
+            try:
+                dt.torch.ShardedDataParallel(module, comm)
+            except dt.InvalidArgumentError as error:
+                assert "has no values" in str(error), error
+            else:
+                raise AssertionError("a module without values was wrapped")
+
+
+def check_uneven_accumulation(comm):
+    """Ranks with different numbers of passes in no_sync(), and with buffers."""
+    for stage in (1, 3):
+        torch.manual_seed(2)
+        module = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 2))
+        model = dt.torch.ShardedDataParallel(module, comm, stage=stage, units=[])
+        if stage == 1 and comm.rank == 0:
+            with model.no_sync():
+                model(torch.randn(4, 6)).sum().backward()
+        model(torch.randn(4, 6)).sum().backward()
+        assert all(each.grad is not None for each in model.pieces())
+        model.close()
 
 
 def memory_bytes():
