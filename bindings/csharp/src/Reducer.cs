@@ -171,7 +171,9 @@ namespace Dt
 
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
         /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
-        /// keep it.</summary>
+        /// keep it. Of a shard from stage 2 on ask for it in each step, which may wait for the
+        /// reduction of an earlier bucket. It is valid until the step's last Ready of it; a later
+        /// write may damage other gradients. Its values are undefined before the first.</summary>
         public IntPtr Gradient(int index) => new IntPtr(Raw.Native.reducer_grad(this, index));
 
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
@@ -360,7 +362,8 @@ namespace Dt
             Raw.Native.reducer_clip_norm(this, maxNorm, 2, norm.ToInt64(), stream.ToInt64());
 
         /// <summary>Re-plans the buckets by the order in which gradients arrived on rank 0 in the last
-        /// step, between steps. True: read the addresses again. Collective.</summary>
+        /// step, between steps. True: read the addresses again. Collective. The buckets of a shard
+        /// stay as they are.</summary>
         public bool Rebuild() => Raw.Native.reducer_rebuild(this);
 
         /// <summary>Parameters in the order by which the plan in use was made, for ReducerOptions.Order of

@@ -76,13 +76,14 @@ namespace Dt
 #endif
     }
 
-    /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO).
-    /// In stage 3 the backward pass gathers, too, and both release what they have used. A step: Gather before the forward pass uses a unit, Ready of the Reducer for each
-    /// gradient and its Finish, then <see cref="Optimizer.Step"/>. An optimizer of your own updates
-    /// each Piece and then calls Updated. Parameters start as zeros. Those of a unit and dtype lie
-    /// in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at the
-    /// granules nearest to them, which costs a reduction for each rank instead of one. Over host
-    /// memory. One thread at a time, which is that of the reducer's Finish.</summary>
+    /// <summary>Parameters in libdt's memory, of which each rank updates its own pieces (ZeRO). A
+    /// step: Gather before the forward pass uses a unit, Ready of the Reducer for each gradient and
+    /// its Finish, then <see cref="Optimizer.Step"/>. An optimizer of your own updates each Piece
+    /// and then calls Updated. In stage 3 the backward pass gathers, too, and both release what they
+    /// have used. Parameters start as zeros. Those of a unit and dtype lie in buckets; each bucket
+    /// is cut into equal parts, or, where a parameter has a granule, at the granules nearest to
+    /// them, which costs a reduction for each rank instead of one. Over host memory. One thread at a
+    /// time, which is that of the reducer's Finish.</summary>
     public sealed class Shard : DtObject
     {
         internal readonly Param[] parameters;
@@ -167,18 +168,28 @@ namespace Dt
         /// <summary>Copies a parameter in, whole: its first values, or those of a checkpoint. On
         /// this rank only; an <see cref="Updated"/> behind it gives all ranks what the pieces'
         /// owners have.</summary>
-        public void Set(int index, Tensor values)
+        public void Set(int index, Tensor values) =>
+            Copy("Set", "values", index, values, Raw.Native.shard_set);
+
+        /// <summary>Collects a whole gradient of the last step from the ranks' pieces, to look at or
+        /// to check it; the same index on all ranks. Collective.</summary>
+        public void FullGradient(int index, Tensor output) =>
+            Copy("FullGradient", "output", index, output, Raw.Native.shard_full_grad);
+
+        void Copy(string operation, string name, int index, Tensor tensor,
+            Action<Shard, int, long> call)
         {
-            if (values.IsNone)
+            if (tensor.IsNone)
             {
-                throw DtException.InvalidArgument(
-                    "Set: values is null; give an array, a memory or a Tensor");
+                throw DtException.InvalidArgument(operation + ": " + name +
+                    " is null; give an array, a memory or a Tensor");
             }
-            Reducer.CheckFits("Set", "parameter", parameters, index, values.Dtype, values.Count);
-            Pin pin = values.Pin();
+            Reducer.CheckFits(operation, "the buffer of parameter", parameters, index, tensor.Dtype,
+                tensor.Count);
+            Pin pin = tensor.Pin();
             try
             {
-                Raw.Native.shard_set(this, index, values.AddressIn(pin));
+                call(this, index, tensor.AddressIn(pin));
             }
             finally
             {

@@ -17,6 +17,7 @@ namespace Dt
             { "dt_sampler_create", "Sampler" }, { "dt_reducer_create", "Reducer" },
             { "dt_config_create", "Config" }, { "dt_store_serve", "StoreServer" },
             { "dt_shard_create", "Shard" }, { "dt_shard_param", "Parameter" },
+            { "dt_shard_full_grad", "FullGradient" },
             { "dt_optimizer_adamw", "AdamW" },
             { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };

@@ -23,6 +23,8 @@ static class ShardTests
     {
         Suite.Add("shard: stages and sizes end with the same bits", () => Ranks.Run(2, Same));
         Suite.Add("shard: pieces and their memory", () => Ranks.Run(2, Pieces));
+        Suite.Add("shard: gradients in their places, and whole ones, in each stage",
+            () => Ranks.Run(2, InPlace));
         Suite.Add("shard: what is refused", () => Ranks.Run(2, Refusals));
         Suite.Add("shard: what was disposed of", () => Ranks.Alone((job, world) => Closed(world)));
         Suite.Add("shard: AdamW computes its formula", AdamW);
@@ -219,6 +221,71 @@ static class ShardTests
         }
     }
 
+    static void InPlace(Ranks each)
+    {
+        for (int stage = 0; stage <= 3; ++stage)
+        {
+            ShardOptions options = new ShardOptions
+            {
+                Stage = stage,
+                Reducer = new ReducerOptions { BucketCapBytes = 1 },
+                Units = units
+            };
+            using (Shard shard = new Shard(each.world, parameters, options))
+            {
+                Suite.Check(shard.Reducer.Statistics.BucketCount > 2, "several buckets");
+                IntPtr[] places = new IntPtr[parameters.Length];
+                for (int step = 1; step <= 3; ++step)
+                {
+                    if (step > 1) Rebuilt(shard, stage, places);
+                    for (int p = parameters.Length; p-- > 0;)
+                    {
+                        places[p] = shard.Reducer.Gradient(p);
+                        float[] gradient = new float[parameters[p].Count];
+                        for (int i = 0; i < gradient.Length; ++i)
+                        {
+                            gradient[i] = Draw(step, each.rank, p, i);
+                        }
+                        Marshal.Copy(gradient, 0, places[p], gradient.Length);
+                        shard.Reducer.Ready(p);
+                    }
+                    shard.Reducer.Finish();
+                    for (int p = 0; p < parameters.Length; ++p) Whole(each.world, shard, step, p);
+                    shard.Updated();
+                }
+            }
+        }
+    }
+
+    /// It changes nothing, and an earlier step's places stay refused.
+    static void Rebuilt(Shard shard, int stage, IntPtr[] places)
+    {
+        long bytes = shard.Reducer.Statistics.MemoryBytes;
+        Suite.Check(!shard.Reducer.Rebuild(), "the plan stays");
+        Suite.Equal(bytes, shard.Reducer.Statistics.MemoryBytes, "memory");
+        if (stage < 2) return;
+        Suite.Throws<DtInvalidStateException>(() => shard.Reducer.Ready(2),
+            "Gradient gave no place for its gradient in this step");
+        Tensor stale = new Tensor(places[0], parameters[0].Count, Dtype.F32);
+        Suite.Throws<DtException>(() => shard.Reducer.Ready(0, stale),
+            "Gradient gave", "call it in each step");
+    }
+
+    /// The mean of the ranks' gradients, in a part of an array.
+    static void Whole(Comm world, Shard shard, int step, int parameter)
+    {
+        int count = (int)parameters[parameter].Count;
+        float[] whole = new float[count + 2];
+        shard.FullGradient(parameter, Tensor.Of(whole).Slice(1, count));
+        for (int i = 0; i < count; ++i)
+        {
+            float mean = (Draw(step, 0, parameter, i) + Draw(step, 1, parameter, i)) / 2;
+            Suite.Check(Math.Abs(whole[i + 1] - mean) <= 1e-6, whole[i + 1] + " is near " + mean);
+        }
+        Suite.Equal(0f, whole[0] + whole[count + 1], "behind the ends");
+        world.CheckEqual(whole, "a whole gradient");
+    }
+
     static void Invalid(Action call, params string[] texts)
     {
         Suite.Throws<DtInvalidArgumentException>(call, texts);
@@ -258,6 +325,13 @@ static class ShardTests
             Invalid(() => shard.Set(1, (float[])null), "Set: values is null");
             Invalid(() => shard.Set(2, new float[2]), "weight", "2", "1000");
             Invalid(() => shard.Set(1, new double[1]), "F64");
+            Suite.Throws<DtInvalidStateException>(() => shard.FullGradient(1, new float[1]),
+                "FullGradient on comm \"world\": there are no gradients; call it between Finish");
+            Invalid(() => shard.FullGradient(4, new float[1]), "FullGradient: index is 4");
+            Invalid(() => shard.FullGradient(1, (float[])null), "FullGradient: output is null");
+            Invalid(() => shard.FullGradient(2, new float[2]),
+                "FullGradient: the buffer of parameter 2 (weight) is 2 elements", "1000");
+            Invalid(() => shard.FullGradient(1, new double[1]), "F64");
             shard.Updated();
             shard.Gather(0);
         }
@@ -274,6 +348,7 @@ static class ShardTests
         {
             () => shard.Updated(), () => shard.Gather(0), () => shard.Release(0), () => shard.Parameter(0),
             () => shard.Piece(0), () => shard.Set(0, new float[4]),
+            () => shard.FullGradient(0, new float[4]),
             () => shard.Save("/nowhere/x"), () => shard.Load("/nowhere/x"),
             () => piece.Parameter.ToInt64(), () => piece.Gradient.ToInt64(),
 #if DT_SPAN

@@ -122,9 +122,7 @@ public enum OperationKind {
   }
 
   private void checkResult(String name, Tensor sent, Tensor received) {
-    if (received.readOnly()) {
-      throw Checks.refused(method, name, "is read-only", "give memory that may be written");
-    }
+    received.checkWritable(method, name);
     if (sent == null || sent.type() == received.type()) return;
     throw Checks.refused(
         method, "recv", "is of " + received.type() + ", but send of " + sent.type(),

@@ -25,6 +25,7 @@ public final class Reducer extends Handle {
   /** Parameters that finish() reads. */
   private final Tensor[] watched;
 
+  private final boolean ofShard;
   private volatile HookCalls hook;
   private Leases leases = new Leases();
 
@@ -46,13 +47,13 @@ public final class Reducer extends Handle {
    * @param options of the reducer
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
-    this(create(comm, params, options), params);
+    this(create(comm, params, options), params, false);
   }
 
-  /** That of a shard. */
-  Reducer(long number, List<Param> params) {
+  Reducer(long number, List<Param> params, boolean ofShard) {
     super(number, Raw::reducer_destroy);
     this.params = List.copyOf(params);
+    this.ofShard = ofShard;
     watched = new Tensor[params.size()];
   }
 
@@ -68,6 +69,10 @@ public final class Reducer extends Handle {
    * Memory where a gradient is to be written, in its bucket, in native order. After
    * {@link #rebuild()} has returned true take it anew: what an old buffer holds is no gradient any
    * more. It keeps a closed reducer's memory.
+   *
+   * <p>Of a shard from stage 2 on take it anew in each step, which may wait for the reduction of an
+   * earlier bucket. It is valid until the step's last {@code ready} of it; a later write may damage
+   * other gradients. Its values are undefined before the first.
    *
    * @param index of the parameter
    * @return a buffer with its own position and limit
@@ -85,7 +90,8 @@ public final class Reducer extends Handle {
    * As {@link #gradient}, for libraries that take addresses.
    *
    * @param index of the parameter
-   * @return aligned to 256 bytes; valid until {@link #rebuild()} returns true or this is closed
+   * @return aligned to 256 bytes; valid until {@link #rebuild()} returns true or this is closed, of
+   *     a shard from stage 2 on until the step's last {@code ready} of it
    */
   public long gradientAddress(int index) {
     return call(number -> Raw.reducer_grad(number, index));
@@ -218,9 +224,7 @@ public final class Reducer extends Handle {
     String method = unused ? "Reducer.unused" : "Reducer.ready";
     Param param = Param.at(method, params, index);
     refuseArray(method, "gradient", gradient);
-    if (gradient.readOnly()) {
-      throw Checks.refused(method, "gradient", "is read-only", "give one that may be written");
-    }
+    gradient.checkWritable(method, "gradient");
     param.checkFits(method, "gradient", gradient);
     gradient.acquire();
     boolean kept = false;
@@ -337,7 +341,7 @@ public final class Reducer extends Handle {
 
   /**
    * Re-plans the buckets by the order in which gradients arrived in the last step, for users of
-   * {@link #gradient}, between steps. Collective.
+   * {@link #gradient}, between steps. Collective. The buckets of a shard stay as they are.
    *
    * @return true: take all buffers and addresses of {@link #gradient} anew
    */
@@ -345,7 +349,8 @@ public final class Reducer extends Handle {
     try {
       long begin = Long.MAX_VALUE;
       long end = 0;
-      for (int i = 0; leases.any() && i < params.size(); i++) {
+      // A shard's buckets never move; from stage 2 on asking for places would lend memory to each.
+      for (int i = 0; !ofShard && leases.any() && i < params.size(); i++) {
         long address = Raw.reducer_grad(number(), i);
         begin = Math.min(begin, address);
         end = Math.max(end, address + params.get(i).bytes());

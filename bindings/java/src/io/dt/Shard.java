@@ -45,7 +45,7 @@ public final class Shard extends Handle {
   public Shard(Comm comm, List<Param> params, ShardOptions options) {
     super(create(comm, params, options), Raw::shard_destroy);
     this.params = List.copyOf(params);
-    reducer = new Reducer(call(Raw::shard_reducer), this.params);
+    reducer = new Reducer(call(Raw::shard_reducer), this.params, true);
   }
 
   private static long create(Comm comm, List<Param> params, ShardOptions options) {
@@ -123,6 +123,25 @@ public final class Shard extends Handle {
         count,
         buffer("Shard.piece", param, bytes),
         bytes > 0 && gradient == 0 ? null : buffer("Shard.piece", gradient, bytes));
+  }
+
+  /**
+   * Collects a whole gradient of the last step from the ranks' pieces, to look at or to check it.
+   * Collective.
+   *
+   * @param index of the parameter, the same on all ranks
+   * @param out as many elements as the parameter; may be an array
+   */
+  public void fullGradient(int index, Tensor out) {
+    String method = "Shard.fullGradient";
+    Param param = Param.at(method, params, index);
+    param.checkFits(method, "out", Checks.notNull(method, "out", out));
+    out.checkWritable(method, "out");
+    Tensor memory = out.direct(method);
+    memory.use(() -> {
+      run(number -> Raw.shard_full_grad(number, index, memory.place()));
+      if (out.onHeap()) out.copyOut(memory.place());
+    });
   }
 
   private ByteBuffer buffer(String method, long address, long bytes) {

@@ -288,8 +288,9 @@ public final class Tensor implements AutoCloseable {
     return count * type.bytes();
   }
 
-  boolean readOnly() {
-    return readOnly;
+  void checkWritable(String method, String name) {
+    if (!readOnly) return;
+    throw Checks.refused(method, name, "is read-only", "give memory that may be written");
   }
 
   boolean onHeap() {
@@ -340,7 +341,7 @@ public final class Tensor implements AutoCloseable {
     Raw.copy_out(from, array, address, bytes());
   }
 
-  /** This, or a copy of an array: for a call that reads, and may make garbage. */
+  /** This, or a copy of an array: for a call that may make garbage. */
   Tensor direct(String method) {
     if (array == null) return this;
     ByteBuffer copy =

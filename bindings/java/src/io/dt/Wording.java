@@ -40,6 +40,7 @@ final class Wording {
           Map.entry("reducer_grad", "Reducer.gradient"),
           Map.entry("reducer_stats", "Reducer.statistics"),
           Map.entry("request_stop", "Job.requestStop"),
+          Map.entry("shard_full_grad", "Shard.fullGradient"),
           Map.entry("shard_param", "Shard.parameter"),
           Map.entry("stop_requested", "Job.stopRequested"),
           Map.entry("store_serve", "new StoreServer"),

@@ -12,6 +12,7 @@ import io.dt.AdamWOptions;
 import io.dt.ClosedException;
 import io.dt.Comm;
 import io.dt.DataType;
+import io.dt.DtException;
 import io.dt.InvalidArgumentException;
 import io.dt.InvalidStateException;
 import io.dt.Job;
@@ -61,6 +62,8 @@ final class ShardTests {
     test("stages and bucket sizes of a shard end with the same bits", () ->
         Ranks.run(2, (job, world) -> same(world)));
     test("a shard's pieces and its memory", () -> Ranks.run(2, (job, world) -> pieces(world)));
+    test("gradients in their places, and whole ones, of shards of each stage", () ->
+        Ranks.run(2, (job, world) -> inPlace(world)));
     test("what a shard refuses", () -> Ranks.run(2, (job, world) -> refusals(world)));
     test("a closed shard keeps the memory of its buffers", ShardTests::closed);
     test("AdamW of shards computes its formula", ShardTests::adamW);
@@ -214,6 +217,56 @@ final class ShardTests {
     }
   }
 
+  private static void inPlace(Comm world) throws Exception {
+    ShardOptions options = ShardOptions.DEFAULT.withUnits(UNITS)
+        .withReducer(ReducerOptions.DEFAULT.withBucketBytes(1, 0));
+    for (int stage = 0; stage <= 3; stage++) {
+      try (Shard shard = new Shard(world, PARAMS, options.withStage(stage))) {
+        that(shard.reducer().statistics().bucketCount() > 2, "several buckets");
+        FloatBuffer[] places = new FloatBuffer[PARAMS.size()];
+        for (int step = 1; step <= 3; step++) {
+          if (step > 1) rebuilt(shard, stage, places);
+          for (int p = PARAMS.size(); p-- > 0; ) {
+            places[p] = shard.reducer().gradient(p).asFloatBuffer();
+            for (int i = 0; i < count(p); i++) places[p].put(i, draw(step, world.rank(), p, i));
+            shard.reducer().ready(p);
+          }
+          shard.reducer().finish();
+          for (int p = 0; p < PARAMS.size(); p++) whole(world, shard, step, p);
+          shard.updated();
+        }
+      }
+    }
+  }
+
+  /** It changes nothing, and an earlier step's places stay refused. */
+  private static void rebuilt(Shard shard, int stage, FloatBuffer[] places) throws Exception {
+    Reducer reducer = shard.reducer();
+    long bytes = reducer.statistics().memoryBytes();
+    that(!reducer.rebuild(), "the plan stays");
+    equal(reducer.statistics().memoryBytes(), bytes);
+    if (stage < 2) return;
+    thrown(InvalidStateException.class, () -> reducer.ready(2),
+        "Reducer.gradient gave no place for its gradient in this step");
+    thrown(DtException.class, () -> reducer.ready(0, Tensor.of(places[0])),
+        "Reducer.gradient gave", "call it in each step");
+  }
+
+  /** The mean of the ranks' gradients, in a part of an array or in a buffer. */
+  private static void whole(Comm world, Shard shard, int step, int param) {
+    int count = count(param);
+    float[] array = new float[count + 2];
+    shard.fullGradient(param, Tensor.of(array).slice(1, count));
+    FloatBuffer buffer = floats(count);
+    shard.fullGradient(param, Tensor.of(buffer));
+    for (int i = 0; i < count; i++) {
+      near(array[i + 1], (draw(step, 0, param, i) + draw(step, 1, param, i)) / 2, 1e-6);
+      equal(buffer.get(i), array[i + 1]);
+    }
+    equal(array[0] + array[count + 1], 0f);
+    world.checkEqual(Tensor.of(array), "a whole gradient");
+  }
+
   private static void refusals(Comm world) throws Exception {
     Class<InvalidArgumentException> refused = InvalidArgumentException.class;
     ShardOptions options = ShardOptions.DEFAULT;
@@ -244,6 +297,15 @@ final class ShardTests {
       thrown(refused, () -> shard.set(1, null), "Shard.set: values is null");
       thrown(refused, () -> shard.set(1, Tensor.of(new float[2])), "2 elements", "1 of F32");
       thrown(refused, () -> shard.set(1, Tensor.of(new double[1])), "F64");
+      Tensor one = Tensor.of(new float[1]);
+      thrown(InvalidStateException.class, () -> shard.fullGradient(1, one),
+          "Shard.fullGradient on comm \"world\": there are no gradients; call it between Reducer.f");
+      thrown(refused, () -> shard.fullGradient(4, one), "Shard.fullGradient: index is 4");
+      thrown(refused, () -> shard.fullGradient(1, null), "Shard.fullGradient: out is null");
+      thrown(refused, () -> shard.fullGradient(2, one), "out has 1 elements", "1000 of F32");
+      thrown(refused, () -> shard.fullGradient(1, Tensor.of(new double[1])), "F64");
+      thrown(refused, () -> shard.fullGradient(1, Tensor.of(floats(1).asReadOnlyBuffer())),
+          "Shard.fullGradient: out is read-only");
       shard.updated();
       shard.gather(0);
     }
@@ -264,7 +326,8 @@ final class ShardTests {
     for (Check.Body each : List.<Check.Body>of(
         shard::updated, () -> shard.gather(0), () -> shard.release(0), () -> shard.parameter(0),
         () -> shard.parameterAddress(0), () -> shard.piece(0),
-        () -> shard.set(0, Tensor.of(new float[4])), () -> shard.save(Path.of("/nowhere/x")),
+        () -> shard.set(0, Tensor.of(new float[4])),
+        () -> shard.fullGradient(0, Tensor.of(new float[4])), () -> shard.save(Path.of("/nowhere/x")),
         () -> shard.load(Path.of("/nowhere/x")))) {
       thrown(ClosedException.class, each, "Shard is closed; use it before close()");
     }
