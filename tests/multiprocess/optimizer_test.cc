@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "drawn.h"
 #include "thread_ranks.h"
 
 using namespace dt_test;
@@ -14,31 +15,6 @@ using Bits = std::vector<uint32_t>;
 
 constexpr int kSteps = 5;
 constexpr double kRate = 0.01;
-
-/// Elements in [-0.5, 0.5) that bf16 has.
-float draw(int step, int32_t param, int64_t i) {
-  uint64_t x = static_cast<uint64_t>(step + 1) << 40 | static_cast<uint64_t>(param) << 20 |
-               static_cast<uint64_t>(i);
-  x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
-  return static_cast<float>(x >> 57) / 128.0F - 0.5F;
-}
-
-std::vector<char> array_of(dt_dtype dtype, int step, int32_t param, int64_t count) {
-  std::vector<char> bytes(static_cast<size_t>(count * dt_dtype_bytes(dtype)));
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = draw(step, param, i);
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    const auto half = static_cast<uint16_t>(bits >> 16);
-    const auto wide = static_cast<double>(value);
-    char* const to = bytes.data() + i * dt_dtype_bytes(dtype);
-    if (dtype == DT_BF16) std::memcpy(to, &half, sizeof half);
-    if (dtype == DT_F32) std::memcpy(to, &value, sizeof value);
-    if (dtype == DT_F64) std::memcpy(to, &wide, sizeof wide);
-  }
-  return bytes;
-}
 
 double element(dt_dtype dtype, const void* data, int64_t i) {
   if (dtype == DT_F64) return static_cast<const double*>(data)[i];
@@ -127,15 +103,15 @@ dt_status train(const Rank& rank, const Way& way, int32_t stage, int64_t bucket_
   RANK_TRY(make(shard, way, &optimizer));
   for (int32_t p = 0; p < count; ++p) {
     const dt_param& param = kParams[static_cast<size_t>(p)];
-    RANK_TRY(dt_shard_set(shard, p, array_of(param.dtype, 0, p, param.count).data()));
+    RANK_TRY(dt_shard_set(shard, p, array_of(param, 0, p).data()));
   }
   for (int step = 1; step <= kSteps; ++step) {
     RANK_TRY(dt_shard_gather(shard, 0));
-    std::vector<std::vector<char>> arrays(kParams.size());
+    std::vector<std::string> arrays(kParams.size());
     for (int32_t p = count; p-- > 0;) {
       const dt_param& param = kParams[static_cast<size_t>(p)];
       auto& array = arrays[static_cast<size_t>(p)];
-      array = array_of(param.dtype, step, p, param.count);
+      array = array_of(param, step, p);
       RANK_TRY(dt_reducer_ready(reducer, p, array.data(), nullptr));
     }
     RANK_TRY(dt_reducer_finish(reducer, nullptr));
