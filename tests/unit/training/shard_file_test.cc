@@ -74,13 +74,13 @@ TEST_CASE("shard file: a plan is the layout that safetensors describes") {
   CHECK(header["__metadata__"]["dt"] == "1");
   CHECK(header["__metadata__"]["optimizer"] == "adamw");
   CHECK(header["a \"b\""]["dtype"] == "BF16");
-  CHECK(header["param.1"]["shape"] == nlohmann::json({5}));
-  CHECK(header["none"]["shape"] == nlohmann::json({0}));
+  CHECK(header["param.1"]["shape"] == nlohmann::json::array({5}));
+  CHECK(header["none"]["shape"] == nlohmann::json::array({0}));
   CHECK(header["optimizer.exp_avg.a \"b\""]["dtype"] == "F32");
   CHECK(header["optimizer.exp_avg_sq.wide"]["dtype"] == "F64");
-  CHECK(header["optimizer.master.a \"b\""]["shape"] == nlohmann::json({3}));
+  CHECK(header["optimizer.master.a \"b\""]["shape"] == nlohmann::json::array({3}));
   CHECK(!header.contains("optimizer.master.wide"));
-  CHECK(header["optimizer.step.none"]["shape"] == nlohmann::json({1}));
+  CHECK(header["optimizer.step.none"]["shape"] == nlohmann::json::array({1}));
   CHECK(header["optimizer.step.none"]["dtype"] == "I64");
   // 4 parameters, 4 of each moment, an f32 value, 4 steps, the metadata.
   CHECK(header.size() == 18);
