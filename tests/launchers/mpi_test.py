@@ -181,10 +181,13 @@ def check_agent_per_host(mpi):
     """As an MPI job of Azure ML starts one process per node: its address, or none."""
     share = ["-x", "DT_RENDEZVOUS_TIMEOUT_MS", "-x", "DT_CONFIG"] if OPENMPI else []
     hosts = ["--host", "nodea:1,nodeb:1", "-n", "2"] if OPENMPI else ["-hosts", "nodea:1,nodeb:1", "-n", "2"]
-    command = [DT, "run", "-n", "2", "--no-prefix", PROGRAM]
+    logs = tempfile.mkdtemp(dir=mpi.folder)  # the MPI cuts lines of several nodes where they meet
+    command = [DT, "run", "-n", "2", "--no-prefix", "--log-dir", logs, PROGRAM]
     node, port = {"AZ_BATCH_MASTER_NODE": "127.0.0.1:6000"}, {"MASTER_PORT": str(free_ports(1)[0])}
     names = ["-x", "AZ_BATCH_MASTER_NODE", "-x", "MASTER_PORT"] if OPENMPI else []
-    found = good_places(mpi.run([*hosts, *share, *names], command, hosts=True, **node, **port), 4, "dt run")
+    code, _, err = mpi.run([*hosts, *share, *names], command, hosts=True, **node, **port)
+    out = "".join(path.read_text() for path in sorted(Path(logs).glob("*")))
+    found = good_places((code, out, err), 4, "dt run")
     expect("".join(place["host"][-1] for place in found) == "aabb", str(found))
     text = error_of(mpi.run([*hosts, *share], command, hosts=True))
     variable = "OMPI_COMM_WORLD_SIZE" if OPENMPI else "PMI_SIZE"
