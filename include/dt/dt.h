@@ -1622,10 +1622,10 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  * @param reducer     the handle.
  * @param index       of the parameter.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
- *                    that it changed, or the reducer is destroyed. Of a shard from stage 2 on: valid
- *                    until the step's last dt_reducer_ready() of it, with undefined values before
- *                    its first, so call this in each step; it may wait for an earlier bucket's
- *                    reduction.
+ *                    that it changed, or the reducer is destroyed. With a shard of stage 2 or 3 the
+ *                    memory is valid until the step's last dt_reducer_ready() of the gradient, and
+ *                    its values are undefined before the first, so call this in each step; the
+ *                    call may wait for an earlier bucket's reduction.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; from stage 2 on DT_ERR_INVALID_STATE after
  *         dt_reducer_ready() of it in this step, DT_ERR_OUT_OF_MEMORY.
  * @thread the one that calls dt_reducer_finish()
@@ -1636,8 +1636,8 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
 /**
  * Says that gradient `index` of this step is complete. When its bucket is full and all before it
  * are under way, the bucket is launched; the caller goes on with its backward pass. The end of
- * step 1 re-plans by its arrival order on rank 0 (not once dt_reducer_grad() was called). Of a shard
- * from stage 2 on this may wait for the reduction of an earlier bucket.
+ * step 1 re-plans by its arrival order on rank 0 (not once dt_reducer_grad() was called). With a
+ * shard of stage 2 or 3 the call may wait for the reduction of an earlier bucket.
  *
  * On GPUs the gradient is complete when `stream` comes to this call: an event is recorded there,
  * and the bucket's operation waits for it on the GPU, not for what the stream is given later.
@@ -1652,7 +1652,7 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_
  *                ignored on a host communicator.
  * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
  *         alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any
- *         communicator error. Of a shard from stage 2 on DT_ERR_INVALID_STATE, too, for NULL
+ *         communicator error. With a shard of stage 2 or 3 also DT_ERR_INVALID_STATE for NULL
  *         without dt_reducer_grad() in this step, and DT_ERR_OUT_OF_MEMORY, after which
  *         dt_reducer_finish() fails on all ranks.
  * @thread any, but none while dt_reducer_finish(), _rebuild() or _accumulate() runs
@@ -1788,8 +1788,8 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * @return DT_OK; DT_ERR_INVALID_STATE without find_unused, or the second time in a step;
  *         DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread any; different parameters at the same time
- * @cost as dt_reducer_ready(), with its waits. In dt_reducer_finish() an allreduce of 4 bytes for each parameter,
- *       over host memory also on GPUs: there it waits for the other ranks' calls.
+ * @cost as dt_reducer_ready(), with its waits. In dt_reducer_finish() an allreduce of 4 bytes for
+ *       each parameter, over host memory also on GPUs: there it waits for the other ranks' calls.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad,
@@ -2144,7 +2144,8 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
  *
  * Collective, between steps; no dt_shard_gather() is needed before. Bytes go to `path`.partial,
  * which takes the place of `path` once all of them are on the disk. A save that fails, or a job
- * that is killed, leaves the older file as it was, or has put the new one, whole, in its place; the next save overwrites what is left behind.
+ * that is killed, leaves the older file as it was, or has put the new one, whole, in its place; the
+ * next save overwrites what is left behind.
  * Tensors have one dimension. Their names are dt_param.name or "param.<index>"; those of the state
  * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
  * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",

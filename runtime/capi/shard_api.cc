@@ -44,7 +44,7 @@ Status check_not_negative(const Call& call, const char* field, double value) {
   return call.invalid("options->%s is %g; it must be at least 0", field, value);
 }
 
-/// Of each parameter.
+/// The weight decay of each parameter.
 Result<std::vector<double>> read_decay(const Call& call, const ShardObject& object, double all,
                                        const double* each) {
   DT_TRY(check_not_negative(call, "weight_decay", all));

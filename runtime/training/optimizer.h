@@ -33,7 +33,7 @@ class Optimizer {
  public:
   struct Options {
     std::variant<AdamW, Sgd> kind;
-    /// Of each parameter; AdamW's is decoupled. Empty: none.
+    /// One for each parameter; AdamW's is decoupled. Empty: no decay.
     std::vector<double> weight_decay;
   };
 
@@ -62,7 +62,8 @@ class Optimizer {
   void restored(int32_t index, int64_t steps, bool master);
 
  private:
-  /// Of a piece: `count` elements in each that is not empty, of f64 for f64 parameters, else f32.
+  /// What is kept for a piece. Each array that is not empty has an element for each of the piece,
+  /// of f64 for f64 parameters, else of f32.
   struct State {
     std::vector<char> first;   ///< moment, or the momentum
     std::vector<char> second;  ///< moment

@@ -151,7 +151,7 @@ class Reducer {
   /// Collective: no rank goes on where one has no memory.
   Status agree_on_memory(const Status& mine);
   Statistics statistics();
-  /// Of the shard, too.
+  /// The shard counts what it allocates here as well.
   void count_memory(int64_t more_bytes) {
     statistics_.with([&](Statistics& s) { s.memory_bytes += more_bytes; });
   }

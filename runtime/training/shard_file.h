@@ -20,7 +20,7 @@ namespace dt::training {
 // Source: https://github.com/huggingface/safetensors#format. Everything here is arithmetic on the
 // model alone, so that every rank of every world size finds the same places.
 
-/// Of the header; what safetensors reads at most.
+/// The longest header, in bytes, that the library safetensors reads.
 inline constexpr int64_t kLongestHeader = 100'000'000;
 
 /// What the optimizer's tensors are called: "optimizer.<first>.<parameter>". Null: not there.

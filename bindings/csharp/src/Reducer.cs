@@ -171,7 +171,7 @@ namespace Dt
 
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
         /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
-        /// keep it. Of a shard from stage 2 on ask for it in each step, which may wait for the
+        /// keep it. With a shard of stage 2 or 3 ask for it in each step; the call may wait for the
         /// reduction of an earlier bucket. It is valid until the step's last Ready of it; a later
         /// write may damage other gradients. Its values are undefined before the first.</summary>
         public IntPtr Gradient(int index) => new IntPtr(Raw.Native.reducer_grad(this, index));
