@@ -601,14 +601,15 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
 
 // ---- Shard ----
 
-/** The numbers stage and prefetch, how many granules there are (none, or one for each parameter),
- * those, the same of units, and a Model. */
+/** The numbers stage, prefetch and shard_ranks, how many granules there are (none, or one for each
+ * parameter), those, the same of units, and a Model. */
 inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES) {
   Unpacker packed(DATA, BYTES);
   dt_shard_options options;
   dt_shard_options_init(&options);
   options.stage = static_cast<int32_t>(packed.number());
   options.prefetch = static_cast<int32_t>(packed.number());
+  options.shard_ranks = static_cast<int32_t>(packed.number());
   std::vector<int64_t> granules(static_cast<std::size_t>(packed.number()));
   for (int64_t& granule : granules) granule = packed.number();
   std::vector<int32_t> units(static_cast<std::size_t>(packed.number()));

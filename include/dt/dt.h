@@ -1968,7 +1968,10 @@ typedef struct dt_shard_options {
   int32_t prefetch;                  /**< >= 0, of stage 3: units that are gathered ahead of
                                           dt_shard_gather(), as it was called in the step before;
                                           dt_shard_options_init() sets 1 */
-  int32_t reserved;                  /**< zero */
+  int32_t shard_ranks;               /**< so many ranks, one after the other in the communicator,
+                                          have all pieces among them, and the next ones the same
+                                          again: a divisor of its size; 0: all ranks. Of no
+                                          account with stage 0 */
 } dt_shard_options;
 
 /** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
@@ -2015,6 +2018,12 @@ static inline void dt_piece_init(dt_piece* piece) {
  * first of them. While the reducer accumulates, and with a hook, buckets keep their memory until
  * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
  * use its parameters, and release it behind that.
+ *
+ * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
+ * of the others (hybrid shards, HSDP): parameters and most of the gradients then stay within the
+ * host, and of each bucket only a rank's own part is summed over the hosts, behind its reduction
+ * within the host. Where ranks are not in the order of their hosts, dt_comm_split() makes a
+ * communicator in which they are.
  * @param comm      the communicator.
  * @param params    [count] parameters, borrowed during the call. dt_param.dtype is that of the
  *                  parameter and of its gradient.

@@ -1098,6 +1098,7 @@ struct ShardOptions {
   ReducerOptions reducer;
   std::vector<int64_t> granules; /**< empty: all 1 */
   std::vector<int32_t> units;    /**< empty: all 0 */
+  int32_t shard_ranks = 0;
 };
 
 class Optimizer;
@@ -1119,6 +1120,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     dt_shard_options_init(&c_options);
     c_options.stage = options.stage;
     c_options.prefetch = options.prefetch;
+    c_options.shard_ranks = options.shard_ranks;
     c_options.reducer = &gradients;
     c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
     c_options.units = options.units.empty() ? nullptr : options.units.data();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,15 +41,22 @@ class Work {
     slot_ = slot;
   }
 
-  /// Backend only. Rings every watcher.
+  /// Runs behind the completion, on the thread that completes: it may submit to other
+  /// communicators, and may not block. Set before submit().
+  void then(std::function<void(const Status&)> next) { next_ = std::move(next); }
+
+  /// Backend only, or who could not submit it. Rings every watcher.
   void complete(Status status) {
     if (recorder_ != nullptr) recorder_->complete(slot_, status.code());
     completed_ns_ = monotonic_ns();  // published by done_
+    const auto next = std::move(next_);
+    const Status of_next = next ? status : Status();
     state_.with([&](State& state) {
       state.status = std::move(status);
       done_.store(true, std::memory_order_seq_cst);
       for (Doorbell* watcher : state.watchers) watcher->ring();
     });
+    if (next) next(of_next);
   }
 
   /// Rings `bell` at completion. Borrowed until unwatch() returns.
@@ -68,6 +76,7 @@ class Work {
   int64_t completed_ns_ = 0;
   Guarded<State> state_;
   std::shared_ptr<Launch> launch_;
+  std::function<void(const Status&)> next_;
   std::shared_ptr<const record::Recorder> recorder_;  // null: not recorded
   record::Slot* slot_ = nullptr;
 };

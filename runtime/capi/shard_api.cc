@@ -111,6 +111,12 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     if (asked.prefetch < 0) {
       return call.invalid("options->prefetch is %d; it must be at least 0", asked.prefetch);
     }
+    if (asked.shard_ranks < 0 ||
+        (asked.shard_ranks > 0 && on->comm->size() % asked.shard_ranks != 0)) {
+      return call.invalid(
+          "options->shard_ranks is %d; it must be 0 or divide the %d ranks of comm \"%s\"",
+          asked.shard_ranks, on->comm->size(), on->comm->name().c_str());
+    }
     for (size_t i = 0; i < read.size(); ++i) {
       const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;
       const int32_t unit = asked.units != nullptr ? asked.units[i] : 0;
@@ -124,6 +130,7 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     training::Shard::Options chosen;
     chosen.stage = asked.stage;
     chosen.prefetch = asked.prefetch;
+    chosen.shard_ranks = asked.shard_ranks;
     DT_TRY_VALUE(chosen.reducer,
                  read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
     auto reducer = std::make_shared<ReducerObject>();

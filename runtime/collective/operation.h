@@ -48,7 +48,8 @@ struct Collective {
   /// reduce_scatter and scatter, per pair of ranks for alltoall, of the whole buffer for the
   /// others.
   int64_t count = 0;
-  /// What the average divides by; 0: the communicator's size. Set for a part of a larger one.
+  /// What the average divides by; 0: the communicator's size. Set for a part of a larger one, to
+  /// the same on all ranks.
   int32_t divisor = 0;
   /// Of alltoallv, gatherv, scatterv, allgatherv and reduce_scatterv: what goes where. Null for the
   /// others.

@@ -24,6 +24,7 @@ Schedule::Schedule(const Collective& collective, const Topology& topology, int32
       kind_(collective.kind),
       dtype_(collective.dtype),
       op_(collective.op),
+      divisor_(collective.divisor > 0 ? collective.divisor : topology.size()),
       root_(collective.root),
       count_(collective.kind == Kind::kBarrier ? 0 : collective.count),
       element_bytes_(collective.element_bytes()),
@@ -159,7 +160,7 @@ LocalStep Schedule::reduce_locally(int32_t root, Piece send, Piece recv, int64_t
     if (is_integer(dtype_)) {
       step.op = ReduceOp::kSum;
     } else {
-      step.divisor = topology_.size();
+      step.divisor = divisor_;
     }
   }
   step.root = root;
@@ -185,7 +186,7 @@ SumStep Schedule::sum_hosts(Piece target, int64_t count, bool complete) const {
   step.op = op_;
   if (op_ == ReduceOp::kAvg) {
     if (is_integer(dtype_) && complete) {
-      step.divisor = topology_.size();
+      step.divisor = divisor_;
     } else {
       step.op = ReduceOp::kSum;
     }

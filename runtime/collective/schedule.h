@@ -158,6 +158,7 @@ class Schedule {
   const Kind kind_;
   const Dtype dtype_;
   const ReduceOp op_;
+  const int32_t divisor_;
   const int32_t root_;
   const int64_t count_;
   const int64_t element_bytes_;

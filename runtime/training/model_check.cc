@@ -81,6 +81,7 @@ Status Reducer::check_model() {
   if (options_.by_units()) {
     rows.push_back(option_row("stage", options_.stage));
     rows.push_back(option_row("prefetch", options_.prefetch));
+    rows.push_back(option_row("shard_ranks", options_.shard_ranks));
   }
   const size_t option_rows = rows.size();
   uint64_t hash = 14695981039346656037u;

@@ -25,6 +25,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
     : comm_(std::move(comm)),
       params_(std::move(params)),
       options_(options),
+      within_(comm_),
       slots_(params_.size()),
       arrivals_(params_.size()),
       slabs_(comm_),
@@ -68,6 +69,7 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
                                                  const Options& options) {
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(comm), std::move(params), options));
   DT_TRY(reducer->check_model());
+  DT_TRY(reducer->make_replicas());
   std::vector<int32_t> order(reducer->params_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   if (!options.order.empty()) {
@@ -76,6 +78,15 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
   }
   DT_TRY(reducer->lay_out(order));
   return reducer;
+}
+
+Status Reducer::make_replicas() {
+  const int32_t ranks = options_.shard_ranks;
+  if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
+  DT_TRY_VALUE(within_, comm_->split(comm_->rank() / ranks, comm_->rank()));
+  DT_TRY_VALUE(auto across, comm_->split(comm_->rank() % ranks, comm_->rank()));
+  DT_TRY_VALUE(replicas_, Replicas::create(std::move(across)));
+  return {};
 }
 
 Status Reducer::launch(bool all) {
@@ -93,7 +104,18 @@ Status Reducer::launch_in_order(bool all) {
     broken_ = launch_bucket(bucket, full);
     ++next_bucket_;
   }
+  if (broken_.ok() || replicas_ == nullptr || hook_) return broken_;
+  // The other replicas wait for every bucket of this one.
+  for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
+    sum_replicas(buckets_[next_bucket_].get(), nullptr)(broken_);
+  }
   return broken_;
+}
+
+/// As the operation does, and not by a factor before or behind it.
+bool Reducer::averages(Dtype dtype) const {
+  return !options_.sum && !options_.divide_by_users &&
+         (options_.predivide == 0 || !is_floating(dtype));
 }
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
@@ -103,8 +125,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   full = full && lent.ok();
   Collective collective;
   collective.kind = Kind::kAllreduce;
-  const bool avg = !options_.sum && !options_.divide_by_users &&
-                   (options_.predivide == 0 || !is_floating(bucket.dtype));
+  const bool avg = averages(bucket.dtype);
   collective.dtype = has_wire(bucket) ? *options_.wire : bucket.dtype;
   collective.op = avg ? ReduceOp::kAvg : ReduceOp::kSum;
   collective.recv = !lent.ok() ? bucket.own : has_wire(bucket) ? bucket.wire : bucket.data;
@@ -120,25 +141,59 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
         std::make_shared<const std::string>(lent.ok() ? missing_in(bucket) : lent.message());
   }
   bucket.launched_ns = monotonic_ns();
-  if (collective.blocks == nullptr) {
-    DT_TRY(submit(&bucket, std::move(collective)));
-  } else {
-    for (int32_t root = 0; root < comm_->size(); ++root) {
-      DT_TRY(submit(&bucket, collective::reduce_for(collective, root, comm_->rank())));
-    }
-  }
+  DT_TRY(reduce(&bucket, std::move(collective)));
   if (!options_.pooled() || !lent.ok()) return {};
   std::lock_guard lock(lending_);
   under_way_.push_back(&bucket);
   return {};
 }
 
-/// Works are done in their order, and those of a bucket fail alike: the last stands for all.
-Status Reducer::submit(Bucket* bucket, Collective collective) {
-  const auto work = comm_->new_work();
-  DT_TRY(comm_->submit(collective, work));
-  bucket->work = last_work_ = work;
+/// Of several works, which end in their order and fail alike, the last stands for all.
+Status Reducer::reduce(Bucket* bucket, Collective collective) {
+  std::function<void(const Status&)> next;
+  if (replicas_ != nullptr) {
+    next = sum_replicas(bucket, collective.recv);
+    collective.divisor = comm_->size();
+    if (!is_floating(bucket->dtype)) collective.op = ReduceOp::kSum;
+  }
+  const int32_t operations = collective.blocks == nullptr ? 1 : within_->size();
+  for (int32_t root = 0; root < operations; ++root) {
+    Collective each = collective.blocks == nullptr
+                          ? collective
+                          : collective::reduce_for(collective, root, within_->rank());
+    const auto work = within_->new_work();
+    if (next && root + 1 == operations) work->then(next);
+    if (Status status = within_->submit(each, work); !status.ok()) {
+      if (next) next(status);
+      return status;
+    }
+    bucket->work = work;
+    if (!next) last_work_ = work;
+  }
   return {};
+}
+
+/// Behind what a replica has reduced. Floats are scaled before the first sum, integers divided
+/// behind the last.
+std::function<void(const Status&)> Reducer::sum_replicas(Bucket* bucket, void* reduced) {
+  const auto [from, to] = result_of(*bucket);
+  const bool divides = averages(bucket->dtype) && !is_floating(bucket->dtype);
+  Collective sum;
+  sum.kind = Kind::kAllreduce;
+  sum.dtype = has_wire(*bucket) ? *options_.wire : bucket->dtype;
+  sum.op = divides ? ReduceOp::kAvg : ReduceOp::kSum;
+  sum.divisor = comm_->size();
+  sum.send = sum.recv = reduced;
+  sum.count = to - from;
+  sum.name = format("bucket %zu of all replicas", next_bucket_);
+  auto [work, begin] = replicas_->sum(std::move(sum));
+  bucket->summed = last_work_ = std::move(work);
+  return std::move(begin);
+}
+
+void Reducer::await(const Bucket& bucket) const {
+  if (bucket.work != nullptr) within_->backend().wait(*bucket.work, Wait{});
+  if (bucket.summed != nullptr) replicas_->comm().backend().wait(*bucket.summed, Wait{});
 }
 
 /// Each rank's part of the bucket onto that rank, to where it stays. With blocks: for reduce_for().
@@ -288,19 +343,31 @@ Status Reducer::order_buckets(cuda::Stream stream) {
 Status Reducer::wait_buckets() {
   Status first = broken_;
   std::string missing;
+  bool other_failed = false;
   for (const auto& bucket : buckets_) {
-    if (bucket->work == nullptr) break;  // not launched: the communicator is broken
-    comm_->backend().wait(*bucket->work, Wait{});
-    const Status status = bucket->work->status();
+    if (bucket->last_work() == nullptr) break;  // not launched: the communicator is broken
+    await(*bucket);
+    Status status = bucket->work != nullptr ? bucket->work->status() : Status();
+    if (status.ok()) status = bucket->last_work()->status();
     if (status.ok()) continue;
-    if (status.code() == Code::kInvalidState)
-      missing += (missing.empty() ? "" : "; ") + status.message();
     if (first.ok()) first = status;
+    if (status.code() != Code::kInvalidState) continue;
+    const bool other = status.message().find(kReplicaFailed) != std::string::npos;
+    if (other && std::exchange(other_failed, true)) continue;
+    missing += (missing.empty() ? "" : "; ") + status.message();
   }
+  if (first.ok()) return first;
+  if (const Status broken = comm_->broken(); replicas_ != nullptr && !broken.ok()) return broken;
   if (missing.empty() || first.code() != Code::kInvalidState) return first;
   ErrorInfo info = first.info();
-  info.message =
-      missing + "; every rank must call dt_reducer_ready for every parameter in each step";
+  if (other_failed) {
+    info.code = Code::kPeerLost;
+    info.rank = -1;  // the text names it
+    info.message = missing + "; go on from a checkpoint, without that replica or with a new one";
+  } else {
+    info.message =
+        missing + "; every rank must call dt_reducer_ready for every parameter in each step";
+  }
   return Status(std::move(info));
 }
 
@@ -309,7 +376,7 @@ void Reducer::count_step(int64_t began_waiting_ns) {
   int64_t end_ns = 0;  // of the buckets so far; works complete in launch order
   for (const auto& bucket : buckets_) {
     if (bucket->work == nullptr) continue;  // a hook's, done at once
-    const int64_t done_ns = bucket->work->completed_ns();
+    const int64_t done_ns = bucket->last_work()->completed_ns();
     communication_ns += std::max<int64_t>(done_ns - std::max(bucket->launched_ns, end_ns), 0);
     end_ns = std::max(end_ns, done_ns);
   }
@@ -372,7 +439,7 @@ void Reducer::end_step() {
   }
   for (const auto& bucket : buckets_) {
     if (options_.pooled()) take_back(*bucket);
-    bucket->work = nullptr;
+    bucket->work = bucket->summed = nullptr;
     bucket->hooked = {};
     bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);
   }

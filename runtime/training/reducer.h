@@ -21,6 +21,7 @@
 #include "training/equality.h"
 #include "training/hook.h"
 #include "training/power_sgd.h"
+#include "training/replicas.h"
 #include "training/shard_plan.h"
 #include "training/slabs.h"
 
@@ -50,6 +51,10 @@ struct Param {
 /// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
 /// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
 ///
+/// With several replicas of a shard a bucket is reduced within each, and each rank's part of it
+/// then summed over the ranks that have the same part, as soon as it is there. A replica that fails
+/// withholds in the sums of all its buckets, so that every rank hears of it.
+///
 /// Threads. ready() writes a parameter's slot in the bucket under the slot's mutex; the call that
 /// completes it then takes one from the bucket's `pending`; whoever brings it to zero goes on to
 /// launch(). launch() runs under `launching_`, and sees the slots because the decrements of
@@ -71,6 +76,9 @@ class Reducer {
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
     int32_t stage = -1;            ///< of a shard; -1: there is none
     int32_t prefetch = 0;          ///< of a shard; only compared between ranks
+    /// So many ranks, one after the other, have all pieces among them: a replica. A divisor of the
+    /// communicator's size; 0: all ranks.
+    int32_t shard_ranks = 0;
 
     /// Buckets are those of plan_shards(), and are not rebuilt.
     bool by_units() const { return stage >= 0; }
@@ -145,6 +153,10 @@ class Reducer {
   bool in_step() const { return begun_.load(std::memory_order_acquire); }
   bool has_results() const { return has_results_ && !begun_.load(std::memory_order_acquire); }
   const std::vector<Param>& params() const { return params_; }
+  /// The ranks that have all pieces among them.
+  const std::shared_ptr<comm::Communicator>& within() const { return within_; }
+  /// Whether other replicas' ranks have the same pieces, and this is not the first replica.
+  bool is_further_replica() const { return comm_->rank() >= within_->size(); }
   size_t bucket_count() const { return buckets_.size(); }
   /// Where the plan in use puts parameters.
   const ShardBucket& layout(size_t bucket) const { return *buckets_[bucket]; }
@@ -187,7 +199,12 @@ class Reducer {
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
+    std::shared_ptr<backend::Work> summed;  // of all replicas, behind that; null: there is one
     int64_t launched_ns = 0;
+
+    const std::shared_ptr<backend::Work>& last_work() const {
+      return summed != nullptr ? summed : work;
+    }
     HookWork hooked;  // of the last call of the hook
   };
 
@@ -195,6 +212,8 @@ class Reducer {
           const Options& options);
 
   Status check_model();
+  /// Collective.
+  Status make_replicas();
   std::vector<ShardBucket> plan(const std::vector<int32_t>& order) const;
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
@@ -235,11 +254,16 @@ class Reducer {
   Status launch_in_order(bool all);
   Status launch_bucket(Bucket& bucket, bool full);
   void scatter(const Bucket& bucket, backend::Collective* collective) const;
-  Status submit(Bucket* bucket, backend::Collective collective);
+  bool averages(Dtype dtype) const;
+  Status reduce(Bucket* bucket, backend::Collective collective);
+  /// Of the bucket that is launched: what to call at the end of its reduction to `reduced`.
+  std::function<void(const Status&)> sum_replicas(Bucket* bucket, void* reduced);
+  /// Until the bucket's memory is in use no longer.
+  void await(const Bucket& bucket) const;
   /// Elements of the bucket that this rank gets the result of: from, to.
   std::pair<int64_t, int64_t> result_of(const ShardBucket& bucket) const {
     if (!options_.scatter()) return {0, bucket.count};
-    const auto rank = static_cast<size_t>(comm_->rank());
+    const auto rank = static_cast<size_t>(within_->rank());
     return {bucket.cuts[rank], bucket.cuts[rank + 1]};
   }
   /// Where the result of what has arrived in the slot belongs.
@@ -280,6 +304,8 @@ class Reducer {
   const std::shared_ptr<comm::Communicator> comm_;
   const std::vector<Param> params_;
   const Options options_;
+  std::shared_ptr<comm::Communicator> within_;  // `comm_`, or of a replica
+  std::shared_ptr<Replicas> replicas_;          // null: there is one
 
   // Of all buckets, or pooled of what is kept of them; from the communicator.
   void* memory_ = nullptr;

@@ -145,7 +145,8 @@ double Reducer::norm_of_results(double norm_type) const {
 /// The same bits whoever has which part of the results: what is summed are integers, the powers of
 /// the elements in units of 2^-56 of a power of two just above the largest one.
 Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
-  auto over_all = [&](Dtype dtype, ReduceOp op, int64_t count, void* values) -> Status {
+  auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
+                      void* values) -> Status {
     if (!options_.scatter()) return {};  // this rank has all of them
     backend::Collective collective;
     collective.kind = backend::Kind::kAllreduce;
@@ -154,7 +155,7 @@ Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
     collective.send = collective.recv = values;
     collective.count = count;
     collective.name = "norm of gradients";
-    return comm_->run_on_host(collective);
+    return comm->run_on_host(collective);
   };
   auto for_each_block = [&](auto function) {
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -167,7 +168,7 @@ Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
   // With what must be the same on all ranks, and its negative: the largest and the smallest.
   double all[] = {largest.finite, largest.infinite, largest.nan, max_norm,
                   -max_norm,      norm_type,        -norm_type};
-  DT_TRY(over_all(Dtype::kF64, ReduceOp::kMax, 7, all));
+  DT_TRY(over_all(comm_, Dtype::kF64, ReduceOp::kMax, 7, all));
   if (all[3] != -all[4] || all[5] != -all[6]) {
     return Status(
         Code::kMismatch,
@@ -180,7 +181,7 @@ Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
   if (std::isinf(norm_type) || all[0] <= 0) return all[0];
   Powers powers(all[0], norm_type);
   for_each_block([&](auto block) { powers.add(block); });
-  DT_TRY(over_all(Dtype::kI64, ReduceOp::kSum, 2, powers.sum));
+  DT_TRY(over_all(within_, Dtype::kI64, ReduceOp::kSum, 2, powers.sum));
   return powers.norm();
 }
 

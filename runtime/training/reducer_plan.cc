@@ -34,7 +34,7 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const 
       shard_params.push_back({param.count, param.dtype, param.granule, param.unit});
     }
     return plan_shards(shard_params, options_.bucket_cap_bytes, order,
-                       options_.scatter() ? comm_->size() : 1);
+                       options_.scatter() ? within_->size() : 1);
   }
   std::vector<PlanParam> plan_params;
   for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});

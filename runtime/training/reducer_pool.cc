@@ -35,9 +35,9 @@ Status Reducer::lend(Bucket& bucket) {
   while (!under_way_.empty()) {
     Bucket& first = *under_way_.front();
     const bool must_wait = under_way_.size() >= kUnderWay && !slabs_.has_free(bucket.bytes);
-    if (!first.work->done() && !must_wait) break;
-    comm_->backend().wait(*first.work, Wait{});
-    if (first.work->status().ok()) keep_own(first);
+    if (!first.last_work()->done() && !must_wait) break;
+    await(first);
+    if (first.last_work()->status().ok()) keep_own(first);
     take_back(first);
     under_way_.pop_front();
   }

@@ -26,14 +26,15 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
   }
   options.reducer.stage = options.stage;
   options.reducer.prefetch = options.prefetch;
+  options.reducer.shard_ranks = options.shard_ranks;
   options.reducer.rebuild = false;
   options.reducer.first_bucket_bytes = 0;
   std::unique_ptr<Shard> shard(new Shard(std::move(comm), options));
   DT_TRY_VALUE(shard->reducer_, Reducer::create(shard->comm_, std::move(params), options.reducer));
   DT_TRY(shard->allocate());
-  shard->gathering_ = shard->comm_;
+  shard->gathering_ = shard->reducer_->within();
   if (!shard->whole_units()) {
-    DT_TRY_VALUE(shard->gathering_, shard->comm_->split(0, shard->comm_->rank()));
+    DT_TRY_VALUE(shard->gathering_, shard->gathering_->split(0, shard->gathering_->rank()));
   }
   return shard;
 }
@@ -45,7 +46,7 @@ int64_t Shard::bytes_of(size_t bucket) const {
 
 int64_t Shard::own_bytes(size_t bucket) const {
   const ShardBucket& layout = reducer_->layout(bucket);
-  return padded_count(layout.part(comm_->rank()), layout.dtype) * dtype_bytes(layout.dtype);
+  return padded_count(layout.part(within().rank()), layout.dtype) * dtype_bytes(layout.dtype);
 }
 
 Status Shard::allocate() {
@@ -71,7 +72,7 @@ Status Shard::allocate() {
     if (!whole_units()) continue;
     bucket.data = bucket.own;
     if (options_.stage > 0) {
-      bucket.own += layout.cuts[static_cast<size_t>(comm_->rank())] * dtype_bytes(layout.dtype);
+      bucket.own += layout.cuts[static_cast<size_t>(within().rank())] * dtype_bytes(layout.dtype);
     }
   }
   return {};
@@ -103,7 +104,7 @@ Result<void*> Shard::param(int32_t index) const {
 char* Shard::own_piece(int32_t index) const {
   const auto at = static_cast<size_t>(reducer_->bucket_of(index));
   const ShardBucket& layout = reducer_->layout(at);
-  const int64_t from = options_.stage > 0 ? layout.cuts[static_cast<size_t>(comm_->rank())] : 0;
+  const int64_t from = options_.stage > 0 ? layout.cuts[static_cast<size_t>(within().rank())] : 0;
   const int64_t begin = reducer_->start_of(index) + reducer_->result(index).offset;
   return buckets_[at].own + (begin - from) * dtype_bytes(layout.dtype);
 }
@@ -133,7 +134,7 @@ Status Shard::full_grad(int32_t index, void* out) {
   const ShardBucket& layout = reducer_->layout(static_cast<size_t>(reducer_->bucket_of(index)));
   const int64_t start = reducer_->start_of(index);
   auto blocks = std::make_shared<collective::Blocks>();
-  blocks->outgoing.assign(static_cast<size_t>(comm_->size()), {0, own.count});
+  blocks->outgoing.assign(static_cast<size_t>(within().size()), {0, own.count});
   for (size_t from = 0; from + 1 < layout.cuts.size(); ++from) {
     const int64_t begin = std::clamp<int64_t>(layout.cuts[from] - start, 0, param.count);
     const int64_t end = std::clamp<int64_t>(layout.cuts[from + 1] - start, 0, param.count);
@@ -148,7 +149,7 @@ Status Shard::full_grad(int32_t index, void* out) {
   gather.blocks = std::move(blocks);
   gather.tag = index;
   gather.name = format("gradient #%d \"%s\"", index, param.name.c_str());
-  return comm_->run(gather);
+  return within().run(gather);
 }
 
 Status Shard::set(int32_t index, const void* values) {
@@ -188,7 +189,7 @@ Status Shard::updated() {
 Status Shard::begin_gather(size_t index, const Status& mine) {
   Bucket& bucket = buckets_[index];
   const ShardBucket& layout = reducer_->layout(index);
-  const int32_t rank = comm_->rank();
+  const int32_t rank = within().rank();
   Collective gather;
   gather.kind = Kind::kAllgather;
   gather.dtype = layout.dtype;
@@ -201,8 +202,8 @@ Status Shard::begin_gather(size_t index, const Status& mine) {
     gather.kind = Kind::kAllgatherv;
     gather.count = layout.count;
     auto blocks = std::make_shared<collective::Blocks>();
-    blocks->outgoing.assign(static_cast<size_t>(comm_->size()), {0, layout.part(rank)});
-    for (int32_t from = 0; from < comm_->size(); ++from) {
+    blocks->outgoing.assign(static_cast<size_t>(within().size()), {0, layout.part(rank)});
+    for (int32_t from = 0; from < within().size(); ++from) {
       blocks->incoming.push_back({layout.cuts[static_cast<size_t>(from)], layout.part(from)});
     }
     gather.blocks = std::move(blocks);

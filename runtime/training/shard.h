@@ -27,13 +27,17 @@ namespace dt::training {
 /// ranks: over a communicator of their own, since the reducer's order has other causes. The order
 /// of the last step tells which come next, and these are gathered ahead.
 ///
+/// Each replica, if there are several, gathers by itself: the reducer gave all of them the same
+/// gradients, so their optimizers end with the same parameters.
+///
 /// Threads: one at a time, ordered by the caller with finish() of the reducer; param() from any,
 /// but in stage 3.
 class Shard {
  public:
   struct Options {
-    int32_t stage = 1;     ///< 0 to 3
-    int32_t prefetch = 1;  ///< in stage 3: units that are gathered ahead of their use
+    int32_t stage = 1;        ///< 0 to 3
+    int32_t prefetch = 1;     ///< in stage 3: units that are gathered ahead of their use
+    int32_t shard_ranks = 0;  ///< as in Reducer::Options
     Reducer::Options reducer;
   };
   /// A part of a parameter that this rank owns. Null pointers: none.
@@ -89,6 +93,7 @@ class Shard {
       : comm_(std::move(comm)), options_(std::move(options)), slabs_(comm_) {}
   Status allocate();
   bool whole_units() const { return options_.stage < 3; }
+  comm::Communicator& within() const { return *reducer_->within(); }
   int64_t bytes_of(size_t bucket) const;
   int64_t own_bytes(size_t bucket) const;
   char* own_piece(int32_t index) const;

@@ -228,8 +228,10 @@ Status Saving::count_steps() {
 }
 
 Status Saving::write() {
-  std::vector<Extent> extents =
-      extents_of(shard_, optimizer_, plan_.tensors, pieces_, shard_.stage() == 0);
+  std::vector<Extent> extents;
+  if (!shard_.reducer()->is_further_replica()) {
+    extents = extents_of(shard_, optimizer_, plan_.tensors, pieces_, shard_.stage() == 0);
+  }
   if (comm_.rank() == 0) {
     extents.push_back({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())});
     const std::vector<Extent> steps = extents_of_steps(plan_.tensors, &steps_);

@@ -28,9 +28,11 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.prefetch = -1;
   REFUSES("options->prefetch", dt_shard_create(f->comm, params, 2, &options, &untouched));
   options.prefetch = 0;
-  options.reserved = 1;
-  REFUSES("options->reserved", dt_shard_create(f->comm, params, 2, &options, &untouched));
-  options.reserved = 0;
+  options.shard_ranks = -1;
+  REFUSES("options->shard_ranks", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.shard_ranks = INT32_MAX;
+  REFUSES("must be 0 or divide the", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.shard_ranks = 0;
   const int64_t bad_granules[] = {0, -1};
   options.granules = bad_granules;
   REFUSES("options->granules[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));

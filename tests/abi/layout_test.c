@@ -138,7 +138,7 @@ DT_FIELD(dt_shard_options, reducer, 8, 8);
 DT_FIELD(dt_shard_options, granules, 16, 8);
 DT_FIELD(dt_shard_options, units, 24, 8);
 DT_FIELD(dt_shard_options, prefetch, 32, 4);
-DT_FIELD(dt_shard_options, reserved, 36, 4);
+DT_FIELD(dt_shard_options, shard_ranks, 36, 4);
 DT_SIZE(dt_adamw_options, 48);
 DT_FIELD(dt_adamw_options, struct_size, 0, 4);
 DT_FIELD(dt_adamw_options, reserved, 4, 4);

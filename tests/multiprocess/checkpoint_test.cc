@@ -37,6 +37,7 @@ struct Setup {
   int32_t stage = 1;
   int64_t bucket_bytes = 1 << 20;
   bool units = false;  // and granules
+  int32_t shard_ranks = 0;
 };
 
 /// The handles of one rank.
@@ -64,6 +65,7 @@ class Model {
     options.reducer = &gradients;
     options.granules = setup.units ? kGranules : nullptr;
     options.units = setup.units ? kUnits : nullptr;
+    if (setup.shard_ranks < rank.world_size) options.shard_ranks = setup.shard_ranks;
     RANK_TRY(dt_shard_create(rank.world, params_.data(), static_cast<int32_t>(params_.size()),
                              &options, &shard));
     RANK_TRY(dt_shard_reducer(shard, &reducer));
@@ -186,7 +188,8 @@ TEST_CASE("checkpoint: any number of ranks and any cut go on to the same bits") 
     for (const int world_size : {1, 2, 3, 8}) {
       for (const Setup& setup :
            {Setup{kind, 1, 1 << 20, false}, Setup{kind, 1, 1, true}, Setup{kind, 1, 2'000, true},
-            Setup{kind, 0, 3'000, false}, Setup{kind, 2, 2'000, true}, Setup{kind, 3, 1, true}}) {
+            Setup{kind, 0, 3'000, false}, Setup{kind, 2, 2'000, true}, Setup{kind, 3, 1, true},
+            Setup{kind, 2, 2'000, true, 1}, Setup{kind, 3, 1 << 20, false, 4}}) {
         CAPTURE(world_size);
         CAPTURE(setup.stage);
         CAPTURE(setup.bucket_bytes);

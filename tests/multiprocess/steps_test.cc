@@ -74,7 +74,8 @@ struct Model {
   dt_reducer_options options;
   bool views = false;  ///< gradients in place where a rank wants that
   int hook = 0;        ///< 0: none
-  int stage = -1;      ///< of a shard, with the next two; -1: none
+  int stage = -1;      ///< of a shard, with the next three; -1: none
+  int shard_ranks = 0;
   std::vector<int32_t> units;
   std::vector<int64_t> granules;
 
@@ -109,6 +110,7 @@ struct Model {
       units.push_back(static_cast<int32_t>(p / 3));
       granules.push_back(whole_rows ? draws.below(100) : 0);
     }
+    shard_ranks = draws.below(3);
   }
   size_t size() const { return params.size(); }
   int uses(size_t param) const { return std::max(params[param].uses, 1); }
@@ -189,6 +191,9 @@ class Trainer {
       dt_shard_options options;
       dt_shard_options_init(&options);
       options.stage = model_.stage;
+      if (model_.shard_ranks > 0 && rank_.world_size % model_.shard_ranks == 0) {
+        options.shard_ranks = model_.shard_ranks;
+      }
       options.reducer = &model_.options;
       options.granules = model_.granules.data();
       options.units = model_.units.data();
@@ -342,7 +347,8 @@ unsigned seeds() {
 }  // namespace
 
 TEST_CASE("steps: random models, orders, parts and passes, on one host and over several") {
-  const std::vector<std::vector<int>> layouts = {{0}, {0, 0}, {0, 0, 0, 0}, {0, 1}, {0, 1, 1}};
+  const std::vector<std::vector<int>> layouts = {{0},    {0, 0},    {0, 0, 0, 0},
+                                                 {0, 1}, {0, 1, 1}, {0, 0, 1, 1}};
   for (const auto& hosts : layouts) {
     CAPTURE(hosts.size());
     CAPTURE(hosts.back());

@@ -14,6 +14,10 @@ namespace Dt
         public int Stage { get; set; } = 1;
         /// <summary>Units that stage 3 gathers ahead, in the order of the step before.</summary>
         public int Prefetch { get; set; } = 1;
+        /// <summary>So many ranks, those of a host, say, have all pieces among them, and the next
+        /// ones the same again (HSDP): a divisor of the communicator's size. 0: all
+        /// ranks.</summary>
+        public int ShardRanks { get; set; }
         /// <summary>Of the gradients; the plan stays as it is, and its first bucket is like the
         /// others. Null: defaults.</summary>
         public ReducerOptions Reducer { get; set; }
@@ -115,6 +119,7 @@ namespace Dt
             Packer packer = new Packer();
             packer.AddNumber(options.Stage);
             packer.AddNumber(options.Prefetch);
+            packer.AddNumber(options.ShardRanks);
             packer.AddNumber(granules.Length);
             foreach (long each in granules) packer.AddNumber(each);
             packer.AddNumber(units.Length);

@@ -26,6 +26,9 @@ class ShardOptions:
     granules: Sequence[int] = ()  # of each parameter, elements: it is cut at multiples of that only
     units: Sequence[int] = ()  # of each parameter: those of a unit are gathered together
     prefetch: int = 1  # of stage 3: units that are gathered ahead, in the order of the step before
+    #: so many ranks, those of a host, say, have all pieces among them, and the next ones the same again (HSDP): a
+    #: divisor of the communicator's size; 0: all ranks
+    shard_ranks: int = 0
 
 
 class Piece(NamedTuple):
@@ -52,8 +55,8 @@ class Shard:
         for name, given in (("granules", chosen.granules), ("units", chosen.units)):
             if len(given) not in (0, len(self._params)):
                 raise invalid(f"Shard: {len(given)} {name} for {len(self._params)} parameters; give one each")
-        parts = [int(chosen.stage), int(chosen.prefetch), len(chosen.granules), *map(int, chosen.granules),
-                 len(chosen.units), *map(int, chosen.units)]
+        parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
+                 *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]
         number = _raw.shard_create(comm._handle,
                                    pack(parts + pack_model("Shard", self._params, chosen.reducer)))
         self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)

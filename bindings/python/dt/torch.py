@@ -3,6 +3,7 @@
 `import dt` alone does not."""
 
 import contextlib
+import dataclasses
 import functools
 import weakref
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
@@ -301,7 +302,7 @@ class ShardedDataParallel(DistributedDataParallel):
     """A module of whose parameters each rank updates its own pieces: with stage 1 as PyTorch's
     ZeroRedundancyOptimizer, with stage 3 as FSDP2. Over host memory.
 
-    stage, prefetch: as in dt.ShardOptions
+    stage, prefetch, shard_ranks: as in dt.ShardOptions
     units: modules in the module, in the order of its forward pass; the parameters of each are gathered
       together, before its forward pass and, with stage 3, before its backward pass, and lie nowhere else.
       What belongs to none of them, or to several, is one more unit, gathered from the forward to the end of
@@ -324,8 +325,10 @@ class ShardedDataParallel(DistributedDataParallel):
     """
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,
-                 units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, **options: Any) -> None:
-        self._chosen = (stage, _listed(module) if units is None else list(units), prefetch)
+                 units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, shard_ranks: int = 0,
+                 **options: Any) -> None:
+        self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks)
+        self._modules = _listed(module) if units is None else list(units)
         for name, parameter in module.named_parameters():
             if parameter.numel() > 1 and not any(parameter.stride()):
                 raise invalid(f"ShardedDataParallel: parameter {name} has no values: they are in the shard of another "
@@ -333,9 +336,8 @@ class ShardedDataParallel(DistributedDataParallel):
         super().__init__(module, comm, **options)
 
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
-        stage, modules, prefetch = self._chosen
         owners: Dict[int, Set[int]] = {}
-        for number, each in enumerate(modules, 1):
+        for number, each in enumerate(self._modules, 1):
             for parameter in each.parameters():
                 owners.setdefault(id(parameter), set()).add(number)
         self._unit_of = [next(iter(found)) if len(found) == 1 else 0
@@ -343,7 +345,8 @@ class ShardedDataParallel(DistributedDataParallel):
         self._members: Dict[int, List[int]] = {}
         for index, unit in enumerate(self._unit_of):
             self._members.setdefault(unit, []).append(index)
-        self.shard = Shard(self._comm, params, ShardOptions(stage, options, units=self._unit_of, prefetch=prefetch))
+        self.shard = Shard(self._comm, params,
+                           dataclasses.replace(self._chosen, reducer=options, units=self._unit_of))
         for index, parameter in enumerate(self._trained):
             self.shard.set(index, buffer(parameter.data.contiguous()))
         self._here: Set[int] = set()  # units whose parameters are whole

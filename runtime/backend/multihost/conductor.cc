@@ -51,6 +51,8 @@ void Conductor::enqueue(const Collective& collective, std::shared_ptr<Work> work
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
   operation->work = std::move(work);
+  int32_t& divisor = operation->collective.divisor;
+  if (divisor == 0) divisor = roster_.topology.size();
   operation->called_ns = monotonic_ns();
   if (left_) {
     complete(*operation,

@@ -262,7 +262,7 @@ void Conductor::contribute() {
   reduce.dtype = call.dtype;
   reduce.op = call.op;
   if (scaled) {
-    reduce.divisor = roster_.topology.size();
+    reduce.divisor = call.divisor;
   } else if (call.op == ReduceOp::kAvg) {
     reduce.op = ReduceOp::kSum;
   }
@@ -292,7 +292,7 @@ void Conductor::conclude() {
     if (call.op == ReduceOp::kAvg && !is_integer(call.dtype)) {
       reduction.op = ReduceOp::kSum;
     } else if (call.op == ReduceOp::kAvg) {
-      reduction.divisor = roster_.topology.size();
+      reduction.divisor = call.divisor;
     }
     kernels::reduce(reduction, call.recv, sources.data(), static_cast<int32_t>(sources.size()),
                     call.count);

@@ -305,6 +305,7 @@ static class ShardTests
     {
         Refused(each, new ShardOptions { Stage = 4 }, "Shard: stage is 4; it must be in [0, 3]");
         Refused(each, new ShardOptions { Prefetch = -1 }, "Shard: prefetch is -1");
+        Refused(each, new ShardOptions { ShardRanks = 3 }, "is 3; it must be 0 or divide the 2");
         Refused(each, new ShardOptions { Units = new int[] { 0, -1, 0, 0 } }, "units[1] is -1");
         Refused(each, new ShardOptions { Granules = new long[] { 0, 0, -5, 0 } },
             "granules[2] is -5");

@@ -277,6 +277,7 @@ class Shards(unittest.TestCase):
             for options, text in (
                     (dt.ShardOptions(stage=4), r"Shard: stage is 4; it must be in \[0, 3\]"),
                     (dt.ShardOptions(prefetch=-1), "Shard: prefetch is -1"),
+                    (dt.ShardOptions(shard_ranks=3), r"shard_ranks is 3; it must be 0 or divide the \d+ ranks"),
                     (dt.ShardOptions(units=[1]), "Shard: 1 units for 2 parameters; give one each"),
                     (dt.ShardOptions(granules=[0, -1]), r"granules\[1\] is -1"),
                     (dt.ShardOptions(units=[0, -1]), r"units\[1\] is -1")):

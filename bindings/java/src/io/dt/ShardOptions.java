@@ -7,18 +7,25 @@ import java.util.List;
 public final class ShardOptions {
   /** The defaults: stage 1. */
   public static final ShardOptions DEFAULT =
-      new ShardOptions(1, 1, ReducerOptions.DEFAULT, new long[0], new int[0]);
+      new ShardOptions(1, 1, 0, ReducerOptions.DEFAULT, new long[0], new int[0]);
 
   private final int stage;
   private final int prefetch;
+  private final int shardRanks;
   private final ReducerOptions reducer;
   private final long[] granules;
   private final int[] units;
 
   private ShardOptions(
-      int stage, int prefetch, ReducerOptions reducer, long[] granules, int[] units) {
+      int stage,
+      int prefetch,
+      int shardRanks,
+      ReducerOptions reducer,
+      long[] granules,
+      int[] units) {
     this.stage = stage;
     this.prefetch = prefetch;
+    this.shardRanks = shardRanks;
     this.reducer = reducer;
     this.granules = granules;
     this.units = units;
@@ -28,7 +35,7 @@ public final class ShardOptions {
   void pack(String method, Packing packing, List<Param> params) {
     Checks.oneEach(method, "granules", granules.length, params);
     Checks.oneEach(method, "units", units.length, params);
-    packing.add(stage).add(prefetch).add(granules.length);
+    packing.add(stage).add(prefetch).add(shardRanks).add(granules.length);
     for (long each : granules) packing.add(each);
     packing.add(units.length);
     for (int each : units) packing.add(each);
@@ -45,7 +52,7 @@ public final class ShardOptions {
    * @return a changed copy
    */
   public ShardOptions withStage(int stage) {
-    return new ShardOptions(stage, prefetch, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
   }
 
   /**
@@ -55,7 +62,18 @@ public final class ShardOptions {
    * @return a changed copy
    */
   public ShardOptions withPrefetch(int prefetch) {
-    return new ShardOptions(stage, prefetch, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
+  }
+
+  /**
+   * With several replicas (HSDP): so many ranks, those of a host, say, have all pieces among them,
+   * and the next ones the same again.
+   *
+   * @param shardRanks a divisor of the communicator's size; 0, the default: all ranks
+   * @return a changed copy
+   */
+  public ShardOptions withShardRanks(int shardRanks) {
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
   }
 
   /**
@@ -66,7 +84,7 @@ public final class ShardOptions {
    */
   public ShardOptions withReducer(ReducerOptions reducer) {
     Checks.notNull("ShardOptions.withReducer", "reducer", reducer);
-    return new ShardOptions(stage, prefetch, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
   }
 
   /**
@@ -78,7 +96,7 @@ public final class ShardOptions {
    */
   public ShardOptions withGranules(long... granules) {
     long[] own = Checks.notNull("ShardOptions.withGranules", "granules", granules).clone();
-    return new ShardOptions(stage, prefetch, reducer, own, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, own, units);
   }
 
   /**
@@ -90,6 +108,6 @@ public final class ShardOptions {
    */
   public ShardOptions withUnits(int... units) {
     int[] own = Checks.notNull("ShardOptions.withUnits", "units", units).clone();
-    return new ShardOptions(stage, prefetch, reducer, granules, own);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, own);
   }
 }

@@ -274,6 +274,8 @@ final class ShardTests {
         "new Shard: stage is 4; it must be in [0, 3]");
     thrown(refused, () -> new Shard(world, PARAMS, options.withPrefetch(-1)),
         "new Shard: prefetch is -1");
+    thrown(refused, () -> new Shard(world, PARAMS, options.withShardRanks(3)),
+        "shardRanks is 3; it must be 0 or divide the 2 ranks");
     thrown(refused, () -> new Shard(world, PARAMS, options.withUnits(0, -1, 0, 0)),
         "units[1] is -1");
     thrown(refused, () -> new Shard(world, PARAMS, options.withGranules(0, 0, -5, 0)),

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/replicas.h"
+
+namespace dt::training {
+namespace {
+
+// A replica that waits for one of its own ranks knows whom it waits for: it is to fail first.
+constexpr int64_t kReplicaGraceMs = 2'000;
+
+}  // namespace
+
+/// An operation before others need it, so that those need not find their peers.
+Result<std::shared_ptr<Replicas>> Replicas::create(std::shared_ptr<comm::Communicator> comm) {
+  backend::Collective meet;
+  meet.kind = backend::Kind::kBarrier;
+  meet.name = "replicas";
+  DT_TRY(comm->run_on_host(meet));
+  return std::shared_ptr<Replicas>(new Replicas(std::move(comm)));
+}
+
+Replicas::Sum Replicas::sum(backend::Collective collective) {
+  const auto pending = std::make_shared<Pending>();
+  if (comm_->timeout_ms() > 0) collective.timeout_ms = comm_->timeout_ms() + kReplicaGraceMs;
+  pending->collective = std::move(collective);
+  pending->work = comm_->new_work();
+  state_.with([&](State& state) { state.pending.push_back(pending); });
+  return {pending->work, [self = shared_from_this(), pending](const Status& input) {
+            self->begin(*pending, input);
+          }};
+}
+
+void Replicas::begin(Pending& ended, const Status& input) {
+  const bool submits = state_.with([&](State& state) {
+    if (!input.ok()) {
+      const bool missing = input.code() == Code::kInvalidState;  // and the next step may do better
+      ended.collective.withheld =
+          std::make_shared<const std::string>((missing ? "" : kReplicaFailed) + input.message());
+    }
+    ended.may_begin = true;
+    return !std::exchange(state.submitting, true);
+  });
+  if (!submits) return;
+  for (;;) {
+    const auto next = state_.with([](State& state) -> std::shared_ptr<Pending> {
+      if (state.pending.empty() || !state.pending.front()->may_begin) {
+        state.submitting = false;
+        return nullptr;
+      }
+      auto front = std::move(state.pending.front());
+      state.pending.pop_front();
+      return front;
+    });
+    if (next == nullptr) return;
+    const Status submitted = comm_->submit(next->collective, next->work);
+    if (!submitted.ok()) next->work->complete(submitted);
+  }
+}
+
+}  // namespace dt::training
