@@ -1972,6 +1972,12 @@ typedef struct dt_shard_options {
                                           have all pieces among them, and the next ones the same
                                           again: a divisor of its size; 0: all ranks. Of no
                                           account with stage 0 */
+  const char* offload;               /**< UTF-8, a directory on a disk of this host, borrowed during
+                                          the call: the state of this shard's optimizers, and with
+                                          stage 3 this rank's pieces of the parameters, lie in files
+                                          there, without a name, which go with the process; the
+                                          system writes them and reads them back as it needs memory.
+                                          It may differ between ranks. NULL: in memory */
 } dt_shard_options;
 
 /** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
@@ -2031,8 +2037,9 @@ static inline void dt_piece_init(dt_piece* piece) {
  * @param options   NULL: defaults.
  * @param out_shard gives the handle; dt_shard_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- *         sides; DT_ERR_UNSUPPORTED on a communicator over GPUs; DT_ERR_OUT_OF_MEMORY; any
- *         communicator error.
+ *         sides; DT_ERR_UNSUPPORTED on a communicator over GPUs; on all ranks, with the text of the
+ *         first rank that failed, DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the directory of
+ *         `offload` takes no files or has no room; any communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */
@@ -2255,7 +2262,8 @@ static inline void dt_sgd_options_init(dt_sgd_options* options) {
  * @param options       NULL: defaults. The same on all ranks.
  * @param out_optimizer gives the handle; dt_optimizer_destroy().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED where a parameter has another dtype than
- *         DT_F16, DT_BF16, DT_F32 and DT_F64.
+ *         DT_F16, DT_BF16, DT_F32 and DT_F64; DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the
+ *         directory of dt_shard_options.offload has no room for the state, on this rank alone.
  * @thread any
  * @since ABI 0
  */

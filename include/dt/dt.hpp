@@ -1099,6 +1099,7 @@ struct ShardOptions {
   std::vector<int64_t> granules; /**< empty: all 1 */
   std::vector<int32_t> units;    /**< empty: all 0 */
   int32_t shard_ranks = 0;
+  std::string offload;           /**< empty: in memory */
 };
 
 class Optimizer;
@@ -1124,6 +1125,7 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
     c_options.reducer = &gradients;
     c_options.granules = options.granules.empty() ? nullptr : options.granules.data();
     c_options.units = options.units.empty() ? nullptr : options.units.data();
+    c_options.offload = options.offload.empty() ? nullptr : options.offload.c_str();
     detail::check(dt_shard_create(comm.get_handle(), c_params.data(),
                                   detail::count32(c_params.size()), &c_options, &handle_));
     reducer_ = Reducer(ask<dt_reducer*>(dt_shard_reducer));

@@ -117,6 +117,9 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
           "options->shard_ranks is %d; it must be 0 or divide the %d ranks of comm \"%s\"",
           asked.shard_ranks, on->comm->size(), on->comm->name().c_str());
     }
+    if (asked.offload != nullptr && *asked.offload == '\0') {
+      return call.invalid("options->offload is empty; give the path of a directory");
+    }
     for (size_t i = 0; i < read.size(); ++i) {
       const int64_t granule = asked.granules != nullptr ? asked.granules[i] : 1;
       const int32_t unit = asked.units != nullptr ? asked.units[i] : 0;
@@ -131,6 +134,7 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     chosen.stage = asked.stage;
     chosen.prefetch = asked.prefetch;
     chosen.shard_ranks = asked.shard_ranks;
+    if (asked.offload != nullptr) chosen.offload = asked.offload;
     DT_TRY_VALUE(chosen.reducer,
                  read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
     auto reducer = std::make_shared<ReducerObject>();

@@ -2,6 +2,7 @@
 #include "training/file_io.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,6 +71,18 @@ int read_all(int fd, Extent extent) {
     extent = {extent.memory + done, extent.at + done, extent.bytes - done};
   }
   return 0;
+}
+
+int check_file_limit(int64_t bytes) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+  return limit.rlim_cur >= static_cast<rlim_t>(bytes) ? 0 : EFBIG;
+}
+
+int reserve_file(int fd, int64_t bytes) {
+  if (uninterrupted([&] { return fallocate(fd, 0, 0, bytes); }) == 0) return 0;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+  return ftruncate(fd, bytes) == 0 ? 0 : errno;
 }
 
 int sync_file(int fd) {

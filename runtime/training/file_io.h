@@ -51,6 +51,11 @@ int open_file(const std::string& path, int flags);
 /// Both return 0 or an errno, read_all() ENODATA where the file ends before.
 int write_all(int fd, Extent extent);
 int read_all(int fd, Extent extent);
+/// 0, or EFBIG where this process may not write a file of that length: it would end by SIGXFSZ.
+int check_file_limit(int64_t bytes);
+/// Gives a new file its length, and room on the disk, so that a full disk shows here. 0 or an
+/// errno. Where the file system gives no room in advance, the file has its length only.
+int reserve_file(int fd, int64_t bytes);
 /// 0 or an errno.
 int sync_file(int fd);
 /// Makes that `path` was renamed or made outlast a power failure.

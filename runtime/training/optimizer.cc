@@ -12,36 +12,51 @@ namespace {
 
 constexpr int64_t kWidened = 4096;  // elements of 16 bits that are widened at a time
 
+constexpr int64_t kLineBytes = 64;  // of a cache, at which the arrays of the state begin
+
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 
 }  // namespace
 
 Result<std::unique_ptr<Optimizer>> Optimizer::create(std::shared_ptr<Shard> shard,
                                                      Options options) {
+  const char* const kind = std::holds_alternative<Sgd>(options.kind) ? "sgd" : "adamw";
   const auto& params = shard->params();
   for (size_t i = 0; i < params.size(); ++i) {
     if (is_floating(params[i].dtype)) continue;
     return Status(Code::kUnsupported,
                   format("dt_optimizer_%s: parameter #%zu \"%s\" is of %s; an optimizer updates "
                          "floating-point numbers, so leave it out of the shard",
-                         std::holds_alternative<Sgd>(options.kind) ? "sgd" : "adamw", i,
-                         params[i].name.c_str(), dtype_name(params[i].dtype)));
+                         kind, i, params[i].name.c_str(), dtype_name(params[i].dtype)));
   }
   options.weight_decay.resize(params.size());
-  return std::unique_ptr<Optimizer>(new Optimizer(std::move(shard), std::move(options)));
+  std::unique_ptr<Optimizer> made(new Optimizer(std::move(shard), std::move(options)));
+  DT_TRY(made->allocate().within(
+      format("dt_optimizer_%s on comm \"%s\"", kind, made->shard_->comm()->name().c_str())));
+  return made;
 }
 
-Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
-    : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {
+Status Optimizer::allocate() {
   const auto* sgd = std::get_if<Sgd>(&options_.kind);
+  int64_t total = 0;
+  std::vector<std::pair<char**, int64_t>> arrays;  // and where they begin
   for (size_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
     const Dtype dtype = shard_->params()[i].dtype;
     const int64_t count = shard_->reducer()->result(static_cast<int32_t>(i)).count;
-    const auto bytes = static_cast<size_t>(count * dtype_bytes(wide(dtype)));
-    if (sgd == nullptr || sgd->momentum != 0) states_[i].first.resize(bytes);
-    if (sgd == nullptr) states_[i].second.resize(bytes);
-    if (dtype != wide(dtype)) states_[i].master.resize(bytes);
+    const auto add = [&](char** array, bool wanted) {
+      if (!wanted || count == 0) return;
+      arrays.emplace_back(array, total);
+      total += (count * dtype_bytes(wide(dtype)) + kLineBytes - 1) / kLineBytes * kLineBytes;
+    };
+    add(&state.first, sgd == nullptr || sgd->momentum != 0);
+    add(&state.second, sgd == nullptr);
+    add(&state.master, dtype != wide(dtype));
   }
+  if (total == 0) return {};
+  DT_TRY_VALUE(memory_, MappedMemory::create(total, shard_->offload()));
+  for (const auto& [array, begin] : arrays) *array = memory_->data() + begin;
+  return {};
 }
 
 Status Optimizer::step(double rate) {
@@ -70,7 +85,7 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
     update_wide(index, state, dtype, piece.param, piece.grad, 0, piece.count, rate);
     return;
   }
-  auto* const master = reinterpret_cast<float*>(state.master.data());
+  auto* const master = reinterpret_cast<float*>(state.master);
   follow(index, piece);
   float gradient[kWidened];
   for (int64_t i = 0; i < piece.count; i += kWidened) {
@@ -85,20 +100,17 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
 
 void Optimizer::follow(int32_t index, const Shard::Piece& piece) {
   State& state = states_[static_cast<size_t>(index)];
-  if (state.master.empty() || state.set_count == shard_->set_count(index)) return;
+  if (state.master == nullptr || state.set_count == shard_->set_count(index)) return;
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
-  kernels::cast(dtype, piece.param, Dtype::kF32, state.master.data(), piece.count);
+  kernels::cast(dtype, piece.param, Dtype::kF32, state.master, piece.count);
   state.set_count = shard_->set_count(index);
 }
 
 Optimizer::Held Optimizer::held(int32_t index, const Shard::Piece& piece) {
   follow(index, piece);
-  State& state = states_[static_cast<size_t>(index)];
-  const auto data_of = [](std::vector<char>& bytes) {
-    return bytes.empty() ? nullptr : bytes.data();
-  };
-  return {wide(shard_->params()[static_cast<size_t>(index)].dtype), data_of(state.first),
-          data_of(state.second), data_of(state.master), state.steps};
+  const State& state = states_[static_cast<size_t>(index)];
+  return {wide(shard_->params()[static_cast<size_t>(index)].dtype), state.first, state.second,
+          state.master, state.steps};
 }
 
 void Optimizer::restored(int32_t index, int64_t steps, bool master) {
@@ -123,9 +135,8 @@ void Optimizer::update_wide(int32_t index, State& state, Dtype dtype, void* para
     step.rate = rate / (1 - std::pow(adamw->beta1, times));
     step.unbias = 1 / std::sqrt(1 - std::pow(adamw->beta2, times));
     step.epsilon = adamw->epsilon;
-    kernels::adamw(
-        dtype, step,
-        {param, gradient, state.first.data() + skipped, state.second.data() + skipped, count});
+    kernels::adamw(dtype, step,
+                   {param, gradient, state.first + skipped, state.second + skipped, count});
     return;
   }
   const Sgd& sgd = std::get<Sgd>(options_.kind);
@@ -135,7 +146,7 @@ void Optimizer::update_wide(int32_t index, State& state, Dtype dtype, void* para
   step.share = state.steps == 1 ? 1 : 1 - sgd.dampening;  // PyTorch begins with the gradient
   step.rate = rate;
   step.nesterov = sgd.nesterov;
-  void* const momentum = state.first.empty() ? nullptr : state.first.data() + skipped;
+  void* const momentum = state.first == nullptr ? nullptr : state.first + skipped;
   kernels::sgd(dtype, step, {param, gradient, momentum, count});
 }
 

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
+#include "training/mapped_memory.h"
 #include "training/shard.h"
 
 namespace dt::training {
@@ -62,17 +64,19 @@ class Optimizer {
   void restored(int32_t index, int64_t steps, bool master);
 
  private:
-  /// What is kept for a piece. Each array that is not empty has an element for each of the piece,
-  /// of f64 for f64 parameters, else of f32.
+  /// What is kept for a piece. Each array that is not null has an element for each of the piece, of
+  /// f64 for f64 parameters, else of f32.
   struct State {
-    std::vector<char> first;   ///< moment, or the momentum
-    std::vector<char> second;  ///< moment
-    std::vector<char> master;  ///< of f16 and bf16
-    int64_t steps = 0;         ///< that this parameter took part in
-    int64_t set_count = -1;    ///< Shard::set_count() that `master` follows
+    char* first = nullptr;   ///< moment, or the momentum
+    char* second = nullptr;  ///< moment
+    char* master = nullptr;  ///< of f16 and bf16
+    int64_t steps = 0;       ///< that this parameter took part in
+    int64_t set_count = -1;  ///< Shard::set_count() that `master` follows
   };
 
-  Optimizer(std::shared_ptr<Shard> shard, Options options);
+  Optimizer(std::shared_ptr<Shard> shard, Options options)
+      : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {}
+  Status allocate();
   void update(int32_t index, const Shard::Piece& piece, double rate);
   /// The f32 values follow a parameter that was set.
   void follow(int32_t index, const Shard::Piece& piece);
@@ -81,7 +85,8 @@ class Optimizer {
 
   const std::shared_ptr<Shard> shard_;
   const Options options_;
-  std::vector<State> states_;  ///< by parameter
+  std::vector<State> states_;             ///< by parameter
+  std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none
   int64_t steps_ = 0;
 };
 

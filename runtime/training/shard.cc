@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collective/blocks.h"
+#include "training/file_call.h"
 
 namespace dt::training {
 namespace {
@@ -57,13 +58,7 @@ Status Shard::allocate() {
     starts.push_back(total);
     total += whole_units() ? bytes_of(b) : own_bytes(b);
   }
-  const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
-  if (const Status agreed = reducer_->agree_on_memory(allocated.status()); !agreed.ok()) {
-    if (allocated.ok()) (void)comm_->backend().release(allocated.value());
-    return agreed;
-  }
-  memory_ = allocated.value();
-  reducer_->count_memory(total);
+  DT_TRY(FileCall(*comm_, "shard_create").agree({obtain(std::max<int64_t>(total, 1))}));
   for (size_t b = 0; b < starts.size(); ++b) {
     const ShardBucket& layout = reducer_->layout(b);
     Bucket& bucket = buckets_.emplace_back();
@@ -78,14 +73,31 @@ Status Shard::allocate() {
   return {};
 }
 
+/// `memory_`, of this size. Where the directory is no good, all ranks hear of it here, since each
+/// makes its optimizer by itself.
+Status Shard::obtain(int64_t bytes) {
+  if (!options_.offload.empty()) {
+    DT_TRY_VALUE(auto file, MappedMemory::create(whole_units() ? 0 : bytes, options_.offload));
+    if (!whole_units()) {
+      file_ = std::move(file);
+      memory_ = file_->data();
+      return {};
+    }
+  }
+  DT_TRY_VALUE(memory_, comm_->backend().allocate(bytes));
+  reducer_->count_memory(bytes);
+  return {};
+}
+
 Shard::~Shard() {
-  // What is under way still writes into the memory, which then stays with the communicator.
+  // What is under way still uses the memory, which then stays with the communicator.
   if (last_ != nullptr &&
       !gathering_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) {
+    if (file_ != nullptr) file_->leave();
     return;
   }
   for (Bucket& bucket : buckets_) slabs_.give(bucket.data);
-  (void)comm_->backend().release(memory_);
+  if (file_ == nullptr) (void)comm_->backend().release(memory_);
 }
 
 Result<void*> Shard::param(int32_t index) const {

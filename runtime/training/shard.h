@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "training/mapped_memory.h"
 #include "training/reducer.h"
 #include "training/slabs.h"
 
@@ -38,6 +40,9 @@ class Shard {
     int32_t stage = 1;        ///< 0 to 3
     int32_t prefetch = 1;     ///< in stage 3: units that are gathered ahead of their use
     int32_t shard_ranks = 0;  ///< as in Reducer::Options
+    /// Directory of the files that have the pieces in stage 3, and an optimizer's state. May differ
+    /// between ranks. Empty: none.
+    std::string offload;
     Reducer::Options reducer;
   };
   /// A part of a parameter that this rank owns. Null pointers: none.
@@ -67,6 +72,8 @@ class Shard {
   /// Copies a whole parameter in; waits likewise.
   Status set(int32_t index, const void* values);
   int32_t stage() const { return options_.stage; }
+  /// Empty: none.
+  const std::string& offload() const { return options_.offload; }
   /// The pieces of all parameters were written, and not by an optimizer.
   void changed() {
     for (int64_t& count : set_counts_) ++count;
@@ -92,6 +99,7 @@ class Shard {
   Shard(std::shared_ptr<comm::Communicator> comm, Options options)
       : comm_(std::move(comm)), options_(std::move(options)), slabs_(comm_) {}
   Status allocate();
+  Status obtain(int64_t bytes);
   bool whole_units() const { return options_.stage < 3; }
   comm::Communicator& within() const { return *reducer_->within(); }
   int64_t bytes_of(size_t bucket) const;
@@ -110,9 +118,10 @@ class Shard {
   const Options options_;
   std::shared_ptr<Reducer> reducer_;
   std::shared_ptr<comm::Communicator> gathering_;  // what gathers go over
-  void* memory_ = nullptr;           // of all parameters, or of this rank's parts of them
-  Slabs slabs_;                      // in stage 3: of units that are gathered
-  std::vector<Bucket> buckets_;      // as the reducer's
+  void* memory_ = nullptr;              // of all parameters, or of this rank's parts of them
+  std::unique_ptr<MappedMemory> file_;  // what `memory_` is in; null: the communicator's
+  Slabs slabs_;                         // in stage 3: of units that are gathered
+  std::vector<Bucket> buckets_;         // as the reducer's
   std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()
   std::vector<int32_t> order_;       // likewise, since the last updated(); not all, if many
   bool as_before_ = true;            // `order_` is how `last_order_` begins

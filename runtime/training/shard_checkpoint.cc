@@ -4,7 +4,6 @@
 #include "training/shard_checkpoint.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -136,15 +135,11 @@ class Saving {
     DT_TRY_VALUE(pieces_, all_pieces(shard_));
     return check_limit();
   }
-  /// Writing past the limit would end the process by SIGXFSZ.
   Status check_limit() const {
-    rlimit limit = {};
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        limit.rlim_cur >= static_cast<rlim_t>(plan_.bytes)) {
-      return {};
-    }
+    const int error = check_file_limit(plan_.bytes);
+    if (error == 0) return {};
     return failed_io(format("write the %lld bytes of", static_cast<long long>(plan_.bytes)), path_,
-                     EFBIG);
+                     error);
   }
   Status make(int64_t* stamp);
   Status reserve();
@@ -195,11 +190,7 @@ Status Saving::make(int64_t* stamp) {
 
 /// A full disk shows here, before anything is written.
 Status Saving::reserve() {
-  int error = 0;
-  if (uninterrupted([&] { return fallocate(file_.get(), 0, 0, plan_.bytes); }) != 0) error = errno;
-  if (error == EOPNOTSUPP || error == ENOSYS) {
-    error = ftruncate(file_.get(), plan_.bytes) == 0 ? 0 : errno;
-  }
+  const int error = reserve_file(file_.get(), plan_.bytes);
   if (error == 0) return {};
   return failed_io(format("get %lld bytes for", static_cast<long long>(plan_.bytes)), partial_,
                    error);

@@ -33,6 +33,9 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.shard_ranks = INT32_MAX;
   REFUSES("must be 0 or divide the", dt_shard_create(f->comm, params, 2, &options, &untouched));
   options.shard_ranks = 0;
+  options.offload = "";
+  REFUSES("options->offload", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  options.offload = NULL;
   const int64_t bad_granules[] = {0, -1};
   options.granules = bad_granules;
   REFUSES("options->granules[1]", dt_shard_create(f->comm, params, 2, &options, &untouched));

@@ -131,7 +131,7 @@ DT_FIELD(dt_reducer_options, wire, 36, 4);
 DT_FIELD(dt_reducer_options, predivide, 40, 8);
 DT_FIELD(dt_reducer_options, order, 48, 8);
 
-DT_SIZE(dt_shard_options, 40);
+DT_SIZE(dt_shard_options, 48);
 DT_FIELD(dt_shard_options, struct_size, 0, 4);
 DT_FIELD(dt_shard_options, stage, 4, 4);
 DT_FIELD(dt_shard_options, reducer, 8, 8);
@@ -139,6 +139,7 @@ DT_FIELD(dt_shard_options, granules, 16, 8);
 DT_FIELD(dt_shard_options, units, 24, 8);
 DT_FIELD(dt_shard_options, prefetch, 32, 4);
 DT_FIELD(dt_shard_options, shard_ranks, 36, 4);
+DT_FIELD(dt_shard_options, offload, 40, 8);
 DT_SIZE(dt_adamw_options, 48);
 DT_FIELD(dt_adamw_options, struct_size, 0, 4);
 DT_FIELD(dt_adamw_options, reserved, 4, 4);

@@ -48,6 +48,13 @@ bool wait_for_file(const std::string& path) {
   return true;
 }
 
+bool can_mount(const TempFolder& folder) {
+  Process probe({"/bin/sh", "-c", "unshare -rm mount -t tmpfs none " + folder.path()});
+  if (probe.wait() == 0) return true;
+  MESSAGE("skipped: no file system can be mounted here");
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("checkpoint: a rank that is killed while it writes leaves the older file whole") {
@@ -90,13 +97,7 @@ TEST_CASE("checkpoint: what one rank may not write fails on all, and does not en
 
 TEST_CASE("checkpoint: a disk without room for it is found before anything is written") {
   const TempFolder folder;
-  {
-    Process probe({"/bin/sh", "-c", "unshare -rm mount -t tmpfs none " + folder.path()});
-    if (probe.wait() != 0) {
-      MESSAGE("skipped: no file system can be mounted here");
-      return;
-    }
-  }
+  if (!can_mount(folder)) return;
   const std::string path = folder.path() + "/model";
   const std::string dt = required_variable("DT_COMMAND");
   const std::string program = required_variable("RUN_PROGRAM");
@@ -117,4 +118,30 @@ TEST_CASE("checkpoint: a disk without room for it is found before anything is wr
   CHECK(count_of(run.out, "No space left on device; make room, or give a path with more") == 2);
   CHECK(count_of(run.out, "model.partial\n") == 0);
   CHECK(count_of(run.out, "loaded 1\n") == 3);
+}
+
+TEST_CASE("offload: a disk without room for its files is found when they are made") {
+  const TempFolder folder;
+  if (!can_mount(folder)) return;
+  // The pieces of all ranks have 2 MB, their state 4 MB.
+  const auto made_in = [&](const std::string& size) {
+    Process run({"/bin/sh", "-c",
+                 "unshare -rm sh -c 'mount -t tmpfs -o size=" + size + " none " + folder.path() +
+                     " && " + required_variable("DT_COMMAND") + " run -n 2 " +
+                     required_variable("RUN_PROGRAM") + " offload " + folder.path() + "'"});
+    (void)run.wait();
+    return run.out;
+  };
+  const std::string reason = "\": No space left on device; make room, or give a path with more";
+  const std::string no_pieces = made_in("1m");
+  INFO(no_pieces);
+  CHECK(count_of(no_pieces, "failed: dt_shard_create on comm \"world\": rank ") == 2);
+  CHECK(count_of(no_pieces, reason) == 2);
+  const std::string no_state = made_in("3m");
+  INFO(no_state);
+  CHECK(count_of(no_state, "failed: dt_optimizer_adamw on comm \"world\": cannot get ") >= 1);
+  CHECK(count_of(no_state, reason) >= 1);
+  const std::string enough = made_in("10m");
+  INFO(enough);
+  CHECK(count_of(enough, "made\n") == 2);
 }

@@ -6,6 +6,7 @@
 //   once PATH NUMBER    once, with this number
 //   limit PATH NUMBER   the same, while no file of rank 1 may be longer than 4 KiB
 //   load PATH           prints the number
+//   offload PATH        makes a shard of stage 3 and an AdamW of it, in files of this directory
 #include <dt/dt.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -70,9 +71,15 @@ int main(int argc, char** argv) {
   check(dt_comm_world(job, &world));
   std::vector<dt_param> params;
   for (const int64_t count : kCounts) params.push_back({count, nullptr, DT_F32, 0});
+  dt_shard_options options;
+  dt_shard_options_init(&options);
+  if (mode == "offload") {
+    options.stage = 3;
+    options.offload = path;
+  }
   dt_shard* shard = nullptr;
   check(
-      dt_shard_create(world, params.data(), static_cast<int32_t>(params.size()), nullptr, &shard));
+      dt_shard_create(world, params.data(), static_cast<int32_t>(params.size()), &options, &shard));
   printf("ready %d\n", static_cast<int>(getpid()));
 
   if (mode == "save") {
@@ -86,7 +93,12 @@ int main(int argc, char** argv) {
     const rlimit limit = {4096, RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 98;
   }
-  if (mode == "load") {
+  if (mode == "offload") {
+    dt_optimizer* optimizer = nullptr;
+    check(dt_optimizer_adamw(shard, nullptr, &optimizer));
+    printf("made\n");
+    dt_optimizer_destroy(optimizer);
+  } else if (mode == "load") {
     check(dt_shard_load(shard, nullptr, path));
     printf("loaded %g\n", static_cast<double>(number_of(shard)));
   } else {
