@@ -602,8 +602,8 @@ inline void reducer_destroy(int64_t reducer) { dt_reducer_destroy(handle<dt_redu
 // ---- Shard ----
 
 /** The numbers stage, prefetch and shard_ranks, how many granules there are (none, or one for each
- * parameter), those, the same of units, and a Model. */
-inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES) {
+ * parameter), those, the same of units, and a Model. PATH: dt_shard_options.offload. */
+inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES, const char* PATH) {
   Unpacker packed(DATA, BYTES);
   dt_shard_options options;
   dt_shard_options_init(&options);
@@ -620,6 +620,7 @@ inline int64_t shard_create(int64_t comm, const char* DATA, int64_t BYTES) {
   if (!units.empty() && units.size() != count) units.assign(count, -1);
   options.granules = granules.empty() ? nullptr : granules.data();
   options.units = units.empty() ? nullptr : units.data();
+  options.offload = PATH;
   options.reducer = &model.options();
   return made<dt_shard>([&](dt_shard** out) {
     return dt_shard_create(handle<dt_comm>(comm), model.params(), model.count(), &options, out);

@@ -27,6 +27,10 @@ namespace Dt
         /// <summary>One for each parameter, at least 0: those of a unit are gathered together;
         /// numbered as the forward pass comes to them; null: all are 0.</summary>
         public int[] Units { get; set; }
+        /// <summary>Directory on a disk of this host: optimizers' state, and with stage 3 the rank's
+        /// pieces of the parameters, lie in files there, without a name. It may differ between
+        /// ranks. Null: in memory.</summary>
+        public string Offload { get; set; }
     }
 
     /// <summary>The part of a parameter that this rank updates. Its addresses are valid as long as
@@ -101,14 +105,15 @@ namespace Dt
 
         Shard(Comm comm, Param[] parameters, ShardOptions options)
             : base(new Handle(
-                Created(comm, Packed(parameters, options)), Raw.NativePINVOKE.shard_destroy))
+                Created(comm, Packed(parameters, options), options.Offload),
+                Raw.NativePINVOKE.shard_destroy))
         {
             this.parameters = parameters;
             Reducer = new Reducer(Raw.Native.shard_reducer(this), parameters);
         }
 
-        static long Created(Comm comm, byte[] packed) =>
-            Raw.Native.shard_create(comm, packed, packed.Length);
+        static long Created(Comm comm, byte[] packed, string offload) =>
+            Raw.Native.shard_create(comm, packed, packed.Length, offload);
 
         static byte[] Packed(Param[] parameters, ShardOptions options)
         {

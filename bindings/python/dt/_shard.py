@@ -29,6 +29,9 @@ class ShardOptions:
     #: so many ranks, those of a host, say, have all pieces among them, and the next ones the same again (HSDP): a
     #: divisor of the communicator's size; 0: all ranks
     shard_ranks: int = 0
+    #: Directory on a disk of this host: optimizers' state, and with stage 3 the rank's pieces of the parameters, lie
+    #: in files there, without a name. It may differ between ranks. None: in memory
+    offload: Optional[Union[str, "os.PathLike[str]"]] = None
 
 
 class Piece(NamedTuple):
@@ -58,7 +61,8 @@ class Shard:
         parts = [int(chosen.stage), int(chosen.prefetch), int(chosen.shard_ranks), len(chosen.granules),
                  *map(int, chosen.granules), len(chosen.units), *map(int, chosen.units)]
         number = _raw.shard_create(comm._handle,
-                                   pack(parts + pack_model("Shard", self._params, chosen.reducer)))
+                                   pack(parts + pack_model("Shard", self._params, chosen.reducer)),
+                                   None if chosen.offload is None else os.fspath(chosen.offload))
         self._owner: Optional[Handle] = Handle(number, _raw.shard_destroy)
         self._waits: bool = comm._waits
         #: The reducer of its gradients. Arrays given to ready() stay as they are: results are in Piece.grad.

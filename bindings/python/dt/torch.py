@@ -5,8 +5,9 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import weakref
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch.utils._pytree import tree_map
@@ -302,7 +303,7 @@ class ShardedDataParallel(DistributedDataParallel):
     """A module of whose parameters each rank updates its own pieces: with stage 1 as PyTorch's
     ZeroRedundancyOptimizer, with stage 3 as FSDP2. Over host memory.
 
-    stage, prefetch, shard_ranks: as in dt.ShardOptions
+    stage, prefetch, shard_ranks, offload: as in dt.ShardOptions
     units: modules in the module, in the order of its forward pass; the parameters of each are gathered
       together, before its forward pass and, with stage 3, before its backward pass, and lie nowhere else.
       What belongs to none of them, or to several, is one more unit, gathered from the forward to the end of
@@ -326,8 +327,8 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, stage: int = 3,
                  units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, shard_ranks: int = 0,
-                 **options: Any) -> None:
-        self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks)
+                 offload: Optional[Union[str, "os.PathLike[str]"]] = None, **options: Any) -> None:
+        self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks, offload=offload)
         self._modules = _listed(module) if units is None else list(units)
         for name, parameter in module.named_parameters():
             if parameter.numel() > 1 and not any(parameter.stride()):

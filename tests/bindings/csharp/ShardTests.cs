@@ -306,6 +306,7 @@ static class ShardTests
         Refused(each, new ShardOptions { Stage = 4 }, "Shard: stage is 4; it must be in [0, 3]");
         Refused(each, new ShardOptions { Prefetch = -1 }, "Shard: prefetch is -1");
         Refused(each, new ShardOptions { ShardRanks = 3 }, "is 3; it must be 0 or divide the 2");
+        Refused(each, new ShardOptions { Offload = "" }, "Shard: offload is empty");
         Refused(each, new ShardOptions { Units = new int[] { 0, -1, 0, 0 } }, "units[1] is -1");
         Refused(each, new ShardOptions { Granules = new long[] { 0, 0, -5, 0 } },
             "granules[2] is -5");
@@ -570,7 +571,11 @@ static class ShardTests
         }
         foreach (int stage in new int[] { 0, 3 })
         {
-            ShardOptions options = new ShardOptions { Stage = stage, Units = units };
+            string offload = stage == 3 ? Path.GetDirectoryName(file) : null;
+            ShardOptions options = new ShardOptions
+            {
+                Stage = stage, Units = units, Offload = offload
+            };
             using (Shard shard = new Shard(each.world, parameters, options))
             using (Optimizer optimizer = Optimizer.AdamW(shard))
             {
@@ -595,6 +600,9 @@ static class ShardTests
                 "Save on comm \"world\"", "\"" + lost + ".partial\": No such file");
             Suite.Throws<DtSystemException>(() => shard.Load(lost),
                 "Load on", "\"" + lost + "\": No such file");
+            Suite.Throws<DtSystemException>(
+                () => new Shard(each.world, wide, new ShardOptions { Offload = lost }),
+                "Shard on comm \"world\": rank 0", "cannot make a file in \"" + lost + "\": No");
             Invalid(() => shard.Save(null), "Save: path is null");
             Invalid(() => shard.Load(null), "Load: path is null");
             Invalid(() => other.Save(file, optimizer), "optimizer is of another shard");

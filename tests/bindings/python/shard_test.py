@@ -203,7 +203,10 @@ class Shards(unittest.TestCase):
                     ends.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
 
             def resumed(_, comm):
-                with dt.Shard(comm, PARAMS, dt.ShardOptions(0)) as shard, dt.Optimizer.adamw(shard) as optimizer:
+                options = dt.ShardOptions(0, offload=path.parent)
+                with dt.Shard(comm, PARAMS, options) as shard, dt.Optimizer.adamw(shard) as optimizer:
+                    with open("/proc/self/maps", encoding="utf-8") as maps:
+                        self.assertIn(f"{folder}/", maps.read())
                     shard.load(str(path), optimizer)
                     shard.gather()
                     saved.append([bytes(shard.param(p)) for p in range(len(PARAMS))])
@@ -241,6 +244,9 @@ class Shards(unittest.TestCase):
         def body(_, comm):
             shard = dt.Shard(comm, [dt.Param(1)])
             optimizer = dt.Optimizer.sgd(shard)
+            with self.assertRaisesRegex(dt.SystemCallError,
+                                        'Shard on comm "world": rank 0 .*: cannot make a file in "/nowhere": No such file'):
+                dt.Shard(comm, [dt.Param(1)], dt.ShardOptions(offload="/nowhere"))
             for call in (shard.save, shard.load):
                 with self.assertRaisesRegex(dt.SystemCallError, '"/nowhere/dt_model.*": No such file or directory'):
                     call("/nowhere/dt_model", optimizer)
@@ -278,6 +284,8 @@ class Shards(unittest.TestCase):
                     (dt.ShardOptions(stage=4), r"Shard: stage is 4; it must be in \[0, 3\]"),
                     (dt.ShardOptions(prefetch=-1), "Shard: prefetch is -1"),
                     (dt.ShardOptions(shard_ranks=3), r"shard_ranks is 3; it must be 0 or divide the \d+ ranks"),
+                    (dt.ShardOptions(offload=""), "Shard: offload is empty; give the path of a directory"),
+                    (dt.ShardOptions(offload="a\0b"), "NUL"),
                     (dt.ShardOptions(units=[1]), "Shard: 1 units for 2 parameters; give one each"),
                     (dt.ShardOptions(granules=[0, -1]), r"granules\[1\] is -1"),
                     (dt.ShardOptions(units=[0, -1]), r"units\[1\] is -1")):

@@ -6,6 +6,7 @@ As a program: torch_shard_ranks.py check | bench, started by `dt run`."""
 import os
 import statistics
 import sys
+import tempfile
 import time
 
 import dt
@@ -107,6 +108,7 @@ def check(comm):
     for stage in (1, 2, 3):
         for name, options in (("theirs", {"ours": False}), ("ours", {}),
                               ("small buckets", {"bucket_cap_bytes": 5000, "prefetch": 2}),
+                              ("in files", {"offload": tempfile.gettempdir()}),
                               ("one unit", {"units": [], "prefetch": 0})):
             trained = Sharded(Model(comm.rank), comm, stage=stage, **options)
             losses = [trained.step(tokens) for tokens, _ in zip(batches(comm.rank), range(STEPS))]

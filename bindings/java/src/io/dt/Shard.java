@@ -54,7 +54,7 @@ public final class Shard extends Handle {
     Checks.notNull("Shard", "options", options).pack("Shard", packing, params);
     Param.pack("Shard", packing, params);
     return Checks.notNull("Shard", "comm", comm)
-        .call(number -> Raw.shard_create(number, packing.take()));
+        .call(number -> Raw.shard_create(number, packing.take(), options.offload()));
   }
 
   /**

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.dt;
 
+import java.nio.file.Path;
 import java.util.List;
 
 /** What each rank keeps, and how gradients are reduced. Each {@code with} gives a changed copy. */
 public final class ShardOptions {
   /** The defaults: stage 1. */
   public static final ShardOptions DEFAULT =
-      new ShardOptions(1, 1, 0, ReducerOptions.DEFAULT, new long[0], new int[0]);
+      new ShardOptions(1, 1, 0, ReducerOptions.DEFAULT, new long[0], new int[0], null);
 
   private final int stage;
   private final int prefetch;
@@ -15,6 +16,7 @@ public final class ShardOptions {
   private final ReducerOptions reducer;
   private final long[] granules;
   private final int[] units;
+  private final String offload;
 
   private ShardOptions(
       int stage,
@@ -22,13 +24,15 @@ public final class ShardOptions {
       int shardRanks,
       ReducerOptions reducer,
       long[] granules,
-      int[] units) {
+      int[] units,
+      String offload) {
     this.stage = stage;
     this.prefetch = prefetch;
     this.shardRanks = shardRanks;
     this.reducer = reducer;
     this.granules = granules;
     this.units = units;
+    this.offload = offload;
   }
 
   /** In the order of Raw.shard_create. */
@@ -42,6 +46,11 @@ public final class ShardOptions {
     reducer.pack(packing);
   }
 
+  /** Null: none. */
+  String offload() {
+    return offload;
+  }
+
   /**
    * With another stage. Results are the same bits on one host.
    *
@@ -52,7 +61,7 @@ public final class ShardOptions {
    * @return a changed copy
    */
   public ShardOptions withStage(int stage) {
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units, offload);
   }
 
   /**
@@ -62,7 +71,7 @@ public final class ShardOptions {
    * @return a changed copy
    */
   public ShardOptions withPrefetch(int prefetch) {
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units, offload);
   }
 
   /**
@@ -73,7 +82,7 @@ public final class ShardOptions {
    * @return a changed copy
    */
   public ShardOptions withShardRanks(int shardRanks) {
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units, offload);
   }
 
   /**
@@ -84,7 +93,7 @@ public final class ShardOptions {
    */
   public ShardOptions withReducer(ReducerOptions reducer) {
     Checks.notNull("ShardOptions.withReducer", "reducer", reducer);
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units, offload);
   }
 
   /**
@@ -96,7 +105,7 @@ public final class ShardOptions {
    */
   public ShardOptions withGranules(long... granules) {
     long[] own = Checks.notNull("ShardOptions.withGranules", "granules", granules).clone();
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, own, units);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, own, units, offload);
   }
 
   /**
@@ -108,6 +117,18 @@ public final class ShardOptions {
    */
   public ShardOptions withUnits(int... units) {
     int[] own = Checks.notNull("ShardOptions.withUnits", "units", units).clone();
-    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, own);
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, own, offload);
+  }
+
+  /**
+   * With optimizers' state, and in stage 3 this rank's pieces of the parameters, in files without a
+   * name, which the system writes and reads back as it needs memory. It may differ between ranks.
+   *
+   * @param directory on a disk of this host; null: they are in memory
+   * @return a changed copy
+   */
+  public ShardOptions withOffload(Path directory) {
+    String path = directory == null ? null : directory.toString();
+    return new ShardOptions(stage, prefetch, shardRanks, reducer, granules, units, path);
   }
 }

@@ -276,6 +276,8 @@ final class ShardTests {
         "new Shard: prefetch is -1");
     thrown(refused, () -> new Shard(world, PARAMS, options.withShardRanks(3)),
         "shardRanks is 3; it must be 0 or divide the 2 ranks");
+    thrown(refused, () -> new Shard(world, PARAMS, options.withOffload(Path.of(""))),
+        "new Shard: offload is empty; give the path of a directory");
     thrown(refused, () -> new Shard(world, PARAMS, options.withUnits(0, -1, 0, 0)),
         "units[1] is -1");
     thrown(refused, () -> new Shard(world, PARAMS, options.withGranules(0, 0, -5, 0)),
@@ -527,7 +529,9 @@ final class ShardTests {
       ended = gathered(shard);
     }
     for (int stage : new int[] {0, 3}) {
-      try (Shard shard = new Shard(world, PARAMS, options.withStage(stage));
+      Path offload = stage == 3 ? file.getParent() : null;
+      ShardOptions other = options.withStage(stage).withOffload(offload);
+      try (Shard shard = new Shard(world, PARAMS, other);
           Optimizer optimizer = Optimizer.adamW(shard)) {
         shard.load(file, optimizer);
         steps(shard, optimizer, 3, STEPS);
@@ -547,6 +551,9 @@ final class ShardTests {
       thrown(SystemException.class, () -> shard.save(lost, optimizer),
           "Shard.save on comm \"world\"", "\"" + lost + ".partial\": No such file");
       thrown(SystemException.class, () -> shard.load(lost), "Shard.load", "\"" + lost + "\": No");
+      thrown(SystemException.class,
+          () -> new Shard(world, PARAMS, ShardOptions.DEFAULT.withOffload(lost)),
+          "new Shard on comm \"world\": rank 0", "cannot make a file in \"" + lost + "\": No");
       thrown(refused, () -> shard.save(null), "Shard.save: path is null");
       thrown(refused, () -> shard.load(null), "Shard.load: path is null");
       thrown(refused, () -> shard.save(file, null), "Shard.save: optimizer is null");
