@@ -69,10 +69,16 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--clip", out->clip, "Scale gradients to at most this norm; 0: not")
       ->check(CLI::Range(0.0, 1e30))
       ->check(refuse_nan);
-  app->add_option("--zero", out->zero,
-                  "Stage of ZeRO, over host memory: 1 optimizer state in shards, 2 gradients too, "
-                  "3 parameters too; 0: all whole")
-      ->check(CLI::Range(int64_t{0}, int64_t{3}));
+  CLI::Option* zero =
+      app->add_option(
+             "--zero", out->zero,
+             "Stage of ZeRO, over host memory: 1 optimizer state in shards, 2 gradients too, "
+             "3 parameters too; 0: all whole")
+          ->check(CLI::Range(int64_t{0}, int64_t{3}));
+  app->add_option("--offload", out->offload,
+                  "Directory on a disk for what a rank keeps of the state, with --zero 3 of the "
+                  "parameters too")
+      ->needs(zero);
   app->add_flag("--memory", out->memory, "Measure a rank's memory in the last step");
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
   app->add_flag(

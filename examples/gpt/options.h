@@ -30,6 +30,7 @@ struct Options {
   int64_t power_sgd = 0;        // rank of the matrices that travel; 0: gradients do
   double clip = 0;              // largest norm of the gradients; 0: any
   std::optional<int64_t> zero;  // stage of the shards; none: each rank keeps everything
+  std::string offload;          // directory of a rank's part of the model; empty: in memory
   bool memory = false;          // measures it in the last step
   std::string loss_log;         // empty: not
   bool apart = false;           // ranks exchange no gradients

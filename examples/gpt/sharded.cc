@@ -9,6 +9,7 @@ dt::ShardOptions shard_options(const Network& network, const Options& options,
   dt::ShardOptions result;
   result.stage = static_cast<int32_t>(*options.zero);
   result.reducer = reducer_options;
+  result.offload = options.offload;
   for (const Parameter& parameter : network.layout()) result.units.push_back(parameter.unit);
   return result;
 }

@@ -4,7 +4,7 @@
 
 With 2 and 4 ranks the losses of all stages and of three sizes of buckets have the same digits, and the parameters
 have the same bits at the end. This also holds with several backward passes, clipping, a head of its own, gradients
-that travel as bf16, and PowerSGD. Without shards the losses are nearly these. A rank's memory falls from stage to
+that travel as bf16, PowerSGD, and files instead of memory. Without shards the losses are nearly these. A rank's memory falls from stage to
 stage by what the formula says.
 """
 import csv
@@ -78,6 +78,15 @@ def check_bits(training):
             training.check(2, wanted, "--zero", stage, *options)
 
 
+def check_offload(training):
+    wanted = training.run(2, "--zero", "0")
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in ("1", "3"):
+            training.check(2, wanted, "--zero", stage, "--offload", folder)
+        if os.listdir(folder):
+            sys.exit(f"files are left: {os.listdir(folder)}")
+
+
 def check_memory(arguments):
     memory = []
     for stage in range(4):
@@ -98,6 +107,7 @@ def check_memory(arguments):
 def main():
     dt, gpt, *texts = sys.argv[1:]
     check_bits(Training(dt, gpt, texts))
+    check_offload(Training(dt, gpt, texts))
     check_memory((dt, gpt, texts))
 
 
