@@ -51,7 +51,8 @@ Result<std::unique_ptr<MappedMemory>> MappedMemory::create(int64_t bytes,
   if (data == MAP_FAILED && !directory.empty()) return failed_io("map a file in", directory, errno);
   if (data == MAP_FAILED) {
     return Status(Code::kOutOfMemory,
-                  format("cannot get %lld bytes of memory: %s; use more ranks, or a smaller model",
+                  format("cannot get %lld bytes of memory: %s; give the shard a directory for "
+                         "offload, or use more ranks",
                          static_cast<long long>(bytes), errno_text(errno).c_str()));
   }
   return std::unique_ptr<MappedMemory>(new MappedMemory(static_cast<char*>(data), bytes));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// shard_steps ROUNDS MATRICES SIDE [STAGE]: a rank of a job that computes nothing but AdamW. It
-// trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 to 3, one step of each per
-// round after one that is not timed: a forward pass that gathers each parameter, a backward pass
-// that copies each gradient, AdamW. Rank 0 prints a line per step: STAGE MILLISECONDS, until the
-// parameters are whole on the last rank, in stage 3 its pieces. With STAGE that one
-// alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what each has
-// more than before, pages of several processes divided among them.
+// shard_steps ROUNDS MATRICES SIDE [STAGE [DIRECTORY]]: a rank of a job that computes nothing but
+// AdamW. It trains MATRICES parameters of SIDE x SIDE f32 in shards of stages 0 to 3, one step of
+// each per round after one that is not timed: a forward pass that gathers each parameter, a
+// backward pass that copies each gradient, AdamW. Rank 0 prints a line per step: STAGE
+// MILLISECONDS, until the parameters are whole on the last rank, in stage 3 its pieces. With STAGE
+// that one alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what
+// each has more than before, pages of several processes divided among them. With DIRECTORY what it
+// keeps lies in files there.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -32,11 +33,12 @@ int64_t memory_bytes() {
 /// A model in shards, and its AdamW.
 class Model {
  public:
-  Model(const dt::Comm& comm, int32_t stage, int32_t matrices, int64_t count)
+  Model(const dt::Comm& comm, int32_t stage, int32_t matrices, int64_t count,
+        const std::string& offload)
       : stage_(stage),
         matrices_(matrices),
         count_(count),
-        shard_(comm, params(), options(stage)),
+        shard_(comm, params(), options(stage, offload)),
         reducer_(shard_.reducer()),
         optimizer_(dt::Optimizer::adamw(shard_)) {
     const std::vector<float> first(static_cast<size_t>(count), 1.0F);
@@ -76,9 +78,10 @@ class Model {
   std::vector<dt::Param> params() const {
     return std::vector<dt::Param>(static_cast<size_t>(matrices_), {count_, DT_F32, "matrix", 1});
   }
-  dt::ShardOptions options(int32_t stage) const {
+  dt::ShardOptions options(int32_t stage, const std::string& offload) const {
     dt::ShardOptions options;
     options.stage = stage;
+    options.offload = offload;
     for (int32_t i = 0; i < matrices_; ++i) options.units.push_back(i);
     return options;
   }
@@ -91,7 +94,7 @@ class Model {
   dt::Optimizer optimizer_;
 };
 
-void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {
+void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only, const std::string& offload) {
   dt::Job job;
   dt::Comm comm = job.world();
   const int32_t rank = job.place().rank;
@@ -101,7 +104,7 @@ void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {
   for (int32_t stage = 0; stage < 4; ++stage) {
     if (only >= 0 && stage != only) continue;
     models[static_cast<size_t>(stage)] =
-        std::make_unique<Model>(comm, stage, matrices, side * side);
+        std::make_unique<Model>(comm, stage, matrices, side * side, offload);
   }
   for (int64_t round = 0; round <= rounds; ++round) {
     for (int32_t stage = 0; stage < 4; ++stage) {
@@ -128,13 +131,13 @@ void run(int64_t rounds, int32_t matrices, int64_t side, int32_t only) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) {
-    std::fprintf(stderr, "usage: shard_steps ROUNDS MATRICES SIDE [STAGE]\n");
+  if (argc < 4 || argc > 6) {
+    std::fprintf(stderr, "usage: shard_steps ROUNDS MATRICES SIDE [STAGE [DIRECTORY]]\n");
     return 2;
   }
   try {
     run(std::atoll(argv[1]), std::atoi(argv[2]), std::atoll(argv[3]),
-        argc == 5 ? std::atoi(argv[4]) : -1);
+        argc > 4 ? std::atoi(argv[4]) : -1, argc > 5 ? argv[5] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "shard_steps: %s\n", error.what());
     std::_Exit(1);

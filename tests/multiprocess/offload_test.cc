@@ -160,20 +160,31 @@ Mapped mapped_below(const std::string& folder) {
   return mapped;
 }
 
+/// Private memory of the process, without files.
+int64_t private_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  long long kib = 0;
+  while (std::getline(status, line) && sscanf(line.c_str(), "VmData: %lld kB", &kib) != 1) {
+  }
+  return kib * 1024;
+}
+
 bool is_empty(const std::string& folder) { return std::filesystem::is_empty(folder); }
 
-/// Puts the limit back.
-class FileLimit {
+/// A limit of this process, which goes with it.
+template <int kind>
+class Limit {
  public:
-  explicit FileLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
+  explicit Limit(rlim_t bytes) {
+    getrlimit(kind, &before_);
     rlimit limit = before_;
     limit.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
+    setrlimit(kind, &limit);
   }
-  ~FileLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
+  ~Limit() { setrlimit(kind, &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
 
  private:
   rlimit before_ = {};
@@ -276,20 +287,50 @@ TEST_CASE("offload: what lies in files takes no memory of the process") {
   CHECK(saved <= kPieceBytes / 2 + 256 * 8);  // buckets end at multiples of 256 bytes
 }
 
+TEST_CASE("offload: a process that may have no more memory has room for state in files") {
+  const TempFolder folder;
+  constexpr int64_t kCount = 4'000'000;  // and 32 MB of state
+  const auto refusal = results_of(1, [&](const Rank& rank) -> std::string {
+    const dt::Comm world = world_of(rank);
+    const std::vector<dt::Param> params = {{kCount, DT_F32, "weight", 1}};
+    dt::ShardOptions options;
+    const dt::Shard in_memory(world, params, options);
+    options.offload = folder.path();
+    const dt::Shard in_files(world, params, options);
+    const Limit<RLIMIT_DATA> limit(static_cast<rlim_t>(private_bytes() + 4 * kCount));
+    const dt::Optimizer works = dt::Optimizer::adamw(in_files);
+    try {
+      const dt::Optimizer fails = dt::Optimizer::adamw(in_memory);
+      return "none";
+    } catch (const dt::Error& error) {
+      return std::to_string(error.status()) + ": " + error.what();
+    }
+  })[0];
+  CAPTURE(refusal);
+  CHECK(contains(refusal, std::to_string(DT_ERR_OUT_OF_MEMORY) + ": "));
+  CHECK(
+      contains(refusal,
+               "dt_optimizer_adamw on comm \"world\": cannot get 32000000 bytes of memory: Cannot "
+               "allocate memory; give the shard a directory"));
+}
+
 TEST_CASE("offload: a directory that takes no files fails on all ranks, with the same text") {
   const TempFolder folder;
   const std::string file = folder.path() + "/file";
   std::ofstream(file) << "not a directory";
-  const std::pair<std::string, std::string> cases[] = {
-      {folder.path() + "/missing",
-       "No such file or directory; look whether its directory is there"},
-      {file, "Not a directory; look at the path"},
-      {std::string(5'000, 'a'), "File name too long"}};
-  for (const auto& [path, reason] : cases) {
+  struct Case {
+    std::string path;
+    std::string reason;
+  };
+  const Case cases[] = {{folder.path() + "/missing",
+                         "No such file or directory; look whether its directory is there"},
+                        {file, "Not a directory; look at the path"},
+                        {std::string(5'000, 'a'), "File name too long"}};
+  for (const Case& given : cases) {
     for (const int32_t stage : {1, 3}) {
       const auto refusals = results_of(3, [&](const Rank& rank) {
         const std::string refusal =
-            refusal_of(rank, {true, stage, rank.rank == 1 ? path : folder.path()});
+            refusal_of(rank, {true, stage, rank.rank == 1 ? given.path : folder.path()});
         Model(rank, {true, stage, folder.path()}).fill();  // nothing is broken
         return refusal;
       });
@@ -299,7 +340,7 @@ TEST_CASE("offload: a directory that takes no files fails on all ranks, with the
         CHECK(contains(each, std::to_string(DT_ERR_SYSTEM) + ": "));
         CHECK(contains(each, "dt_shard_create on comm \"world\": rank 1 ("));
         CHECK(contains(each, "cannot make a file in \""));
-        CHECK(contains(each, reason));
+        CHECK(contains(each, given.reason));
       }
     }
   }
@@ -311,7 +352,7 @@ TEST_CASE("offload: files that may not be so long are refused, and no signal end
     const std::string refusal = results_of(1, [&](const Rank& rank) {
       std::string text;
       {
-        const FileLimit limit(4096);
+        const Limit<RLIMIT_FSIZE> limit(4096);
         text = refusal_of(rank, {true, stage, folder.path()});
       }
       Model(rank, {true, stage, folder.path()}).fill();
