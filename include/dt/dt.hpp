@@ -1099,7 +1099,7 @@ struct ShardOptions {
   std::vector<int64_t> granules; /**< empty: all 1 */
   std::vector<int32_t> units;    /**< empty: all 0 */
   int32_t shard_ranks = 0;
-  std::string offload;           /**< empty: in memory */
+  std::string offload; /**< empty: in memory */
 };
 
 class Optimizer;

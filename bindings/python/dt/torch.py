@@ -329,7 +329,7 @@ class ShardedDataParallel(DistributedDataParallel):
                  units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, shard_ranks: int = 0,
                  offload: Optional[Union[str, "os.PathLike[str]"]] = None, **options: Any) -> None:
         self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks, offload=offload)
-        self._modules = _listed(module) if units is None else list(units)
+        self._unit_modules = _listed(module) if units is None else list(units)
         for name, parameter in module.named_parameters():
             if parameter.numel() > 1 and not any(parameter.stride()):
                 raise invalid(f"ShardedDataParallel: parameter {name} has no values: they are in the shard of another "
@@ -338,7 +338,7 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
         owners: Dict[int, Set[int]] = {}
-        for number, each in enumerate(self._modules, 1):
+        for number, each in enumerate(self._unit_modules, 1):
             for parameter in each.parameters():
                 owners.setdefault(id(parameter), set()).add(number)
         self._unit_of = [next(iter(found)) if len(found) == 1 else 0
@@ -377,13 +377,13 @@ class ShardedDataParallel(DistributedDataParallel):
         def leave(_: Any, __: Any, output: Any, unit: int) -> Any:
             return weak()._leave(unit, output)  # type: ignore[union-attr]
 
-        for number, each in enumerate(self._chosen[1], 1):
+        for number, each in enumerate(self._unit_modules, 1):
             if number not in self._members:
                 continue
             # Before hooks that compute a weight from parameters, as that of torch.nn.utils.weight_norm.
             hooks.append(each.register_forward_pre_hook(functools.partial(enter, unit=number)))
             each._forward_pre_hooks.move_to_end(hooks[-1].id, last=False)
-            if self._chosen[0] == 3:
+            if self._chosen.stage == 3:
                 hooks.append(each.register_forward_hook(functools.partial(leave, unit=number)))
         return hooks
 
@@ -417,7 +417,7 @@ class ShardedDataParallel(DistributedDataParallel):
         """The module's own, with gathered parameters."""
         self._begin()
         self._bring(0)
-        if self._chosen[0] < 3:
+        if self._chosen.stage < 3:
             return self.module(*inputs, **named)
         with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             result = self.module(*inputs, **named)
@@ -470,7 +470,7 @@ class ShardedDataParallel(DistributedDataParallel):
             return
         self.shard.gather(unit)
         self._here.add(unit)
-        if self._chosen[0] == 3:
+        if self._chosen.stage == 3:
             for index in self._members[unit]:
                 self._show(index)
 
@@ -496,7 +496,7 @@ class ShardedDataParallel(DistributedDataParallel):
         return output
 
     def _drop(self, unit: int) -> None:
-        if self._chosen[0] == 3 and unit in self._here:
+        if self._chosen.stage == 3 and unit in self._here:
             self._here.remove(unit)
             for index in self._members[unit]:
                 self._hide(index)
@@ -560,7 +560,7 @@ class ShardedDataParallel(DistributedDataParallel):
                 piece.grad = torch.zeros_like(piece) if own.count == 0 else torch.from_dlpack(own.grad)
 
     def _end_broken_step(self) -> None:
-        if self._chosen[0] == 3:
+        if self._chosen.stage == 3:
             raise invalid_state(
                 "ShardedDataParallel: the last backward() ended with an exception, and with stage 3 the other ranks "
                 "cannot go on without it; end the program, and go on from a checkpoint")
