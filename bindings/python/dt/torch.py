@@ -360,7 +360,7 @@ class ShardedDataParallel(DistributedDataParallel):
         self._pieces: List[Tuple[int, torch.nn.Parameter]] = []
         for index, parameter in enumerate(self._trained):
             self._hide(index)
-            if stage < 3:
+            if self._chosen.stage < 3:
                 self._show(index)
             piece = self.shard.piece(index)
             values = parameter.data.new_empty(0) if piece.count == 0 else torch.from_dlpack(piece.param)

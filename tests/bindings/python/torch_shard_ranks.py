@@ -109,7 +109,7 @@ def check(comm):
         for name, options in (("theirs", {"ours": False}), ("ours", {}),
                               ("small buckets", {"bucket_cap_bytes": 5000, "prefetch": 2}),
                               ("in files", {"offload": tempfile.gettempdir()}),
-                              ("one unit", {"units": [], "prefetch": 0})):
+                              ("one unit", {"units": [], "prefetch": 0}), ("replicas", {"shard_ranks": 1})):
             trained = Sharded(Model(comm.rank), comm, stage=stage, **options)
             losses = [trained.step(tokens) for tokens, _ in zip(batches(comm.rank), range(STEPS))]
             assert all(abs(a - b) < 1e-4 for a, b in zip(expected, losses)), (stage, name, expected, losses)
