@@ -8,7 +8,8 @@ namespace dt::comm {
 Communicator::Communicator(Options options)
     : options_(std::move(options)),
       timeout_ms_(options_.timeout_ms),
-      grace_until_ns_(monotonic_ns() + options_.first_timeout_ms * 1'000'000) {
+      grace_until_ns_(monotonic_ns() + options_.first_timeout_ms * 1'000'000),
+      use_(options_.use) {
   if (options_.recorder == nullptr) return;
   record::CommunicatorRecord record;
   record.name = options_.name;
@@ -193,7 +194,7 @@ std::shared_ptr<Communicator> Communicator::on_host() {
   return create(std::move(options));
 }
 
-Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key) {
+Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t key, Use use) {
   DT_TRY(check_ungrouped("dt_comm_split"));
   const std::string name = format("%s/%d.%d", options_.name.c_str(),
                                   splits_.fetch_add(1, std::memory_order_relaxed), color);
@@ -212,7 +213,8 @@ Result<std::shared_ptr<Communicator>> Communicator::split(int32_t color, int32_t
   options.name = name;
   options.backend = std::move(part.backend);
   options.board = options_.board;
-  options.recorder = options_.recorder;
+  options.use = use;
+  if (use == Use::kForeground) options.recorder = options_.recorder;
   options.timeout_ms = options_.timeout_ms;
   options.first_timeout_ms = options_.first_timeout_ms;
   for (size_t i = 0; i < part.members.size(); ++i) {

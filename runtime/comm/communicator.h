@@ -17,6 +17,13 @@
 
 namespace dt::comm {
 
+/// What reports of stalls, and dt_finalize, make of operations that do not end.
+enum class Use : int32_t {
+  kForeground,  ///< they are late
+  kBackground,  ///< they wait for what may never come; nothing of it is recorded
+  kUnfinished,  ///< of a background: there is something to end, even if no operation is queued
+};
+
 /// An ordered set of ranks that runs collectives. Arguments are checked by the caller.
 /// Any thread; calls are serialised by the backend.
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -30,6 +37,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::shared_ptr<record::Recorder> recorder;  ///< null: nothing is recorded
     int64_t timeout_ms = 0;                      ///< default of each operation; 0: none
     int64_t first_timeout_ms = 0;  ///< no operation times out in so long after the creation
+    Use use = Use::kForeground;
   };
 
   /// Enlists on the board.
@@ -70,7 +78,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The same ranks over host memory, with an order and a record of its own; this one if it is so.
   std::shared_ptr<Communicator> on_host();
   /// Null where color is negative.
-  Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key);
+  Result<std::shared_ptr<Communicator>> split(int32_t color, int32_t key,
+                                              Use use = Use::kForeground);
+  Use use() const { return use_.load(); }
+  void set_use(Use use) { use_.store(use); }
 
   /// Memory of the backend for the caller. Layers above that need some for themselves ask the
   /// backend, so that no caller frees theirs.
@@ -124,6 +135,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // an order of its own. Null: nothing is recorded.
   std::shared_ptr<record::Track> track_;
   std::shared_ptr<record::Track> host_track_;
+  std::atomic<Use> use_;
   std::atomic<bool> over_{false};  ///< it is broken: what is called now happens nowhere
   Guarded<Group> group_;
   Guarded<std::set<void*>> allocated_;

@@ -12,6 +12,7 @@ Observer::Activity Observer::look(int64_t now_ns) {
   int64_t since_ns = 0;
   for (auto& [name, seen] : seen_) seen.looked = false;
   for (const auto& communicator : board_->communicators()) {
+    if (communicator->use() != Use::kForeground) continue;
     backend::Pulse pulse = communicator->backend().pulse();
     Seen& seen = seen_[communicator->name()];
     if (seen.since_ns == 0 || seen.stamp != pulse.stamp) seen = {pulse.stamp, now_ns, true};

@@ -581,7 +581,9 @@ Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicat
   // What stands in an open group was never begun.
   const auto unfinished = [&] {
     return std::find_if(communicators.begin(), communicators.end(), [](const auto& each) {
-      return each->broken().ok() && !each->grouping() && !each->backend().idle();
+      if (!each->broken().ok() || each->grouping()) return false;
+      return each->use() == comm::Use::kForeground ? !each->backend().idle()
+                                                   : each->use() == comm::Use::kUnfinished;
     });
   };
   const auto steps = [&] {
@@ -637,6 +639,7 @@ Status Job::finalize(int64_t timeout_ms) {
   if (final_status_.ok() && !world_->backend().drain(Wait{deadline, failed()})) {
     final_status_ = undrained();
   }
+  for (const auto& end : at_end_.with([](auto& all) { return std::move(all); })) end();
   if (local_store_ != nullptr) {
     local_store_->close(ended());
     board_->job_failed(ended());

@@ -113,6 +113,11 @@ class Job {
   void refused(const std::string& why) {
     refused_.with([&](Refusal& refusal) { refusal = {why, true, 0}; });
   }
+  /// To be called once this rank ends the job, before that waits for its operations.
+  void at_end(std::function<void()> end) {
+    at_end_.with([&](auto& all) { all.push_back(std::move(end)); });
+  }
+  const LoggerPtr& logger() const { return logger_; }
   /// < 0: the configured time-out. Idempotent.
   Status finalize(int64_t timeout_ms);
 
@@ -288,6 +293,7 @@ class Job {
   std::shared_ptr<comm::Communicator> world_;
   std::mutex making_;  ///< held during shrink() and create()
   Guarded<Meeting> meeting_;
+  Guarded<std::vector<std::function<void()>>> at_end_;
   Guarded<Refusal> refused_;
   Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk
   std::unique_ptr<PeerWatch> peer_watch_;
