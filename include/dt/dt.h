@@ -171,6 +171,8 @@ typedef struct dt_reducer dt_reducer;
 typedef struct dt_shard dt_shard;
 /** Updates this rank's pieces of a shard. @thread as the shard's reducer */
 typedef struct dt_optimizer dt_optimizer;
+/** Operations that ranks submit by name, each in its own order. @thread any */
+typedef struct dt_named dt_named;
 /** Which samples of a data set this rank sees, in which order. @thread one at a time */
 typedef struct dt_sampler dt_sampler;
 /** A store served by this process for others. @thread any */
@@ -2292,6 +2294,161 @@ DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate);
 
 /** Drops the handle with the state. @param optimizer may be NULL. @thread any @since ABI 0 */
 DT_API void dt_optimizer_destroy(dt_optimizer* optimizer);
+
+/* ---- Named submission ---------------------------------------------------------------------- */
+
+/** dt_named_options_init() sets the defaults; zero means zero. The same on all ranks. */
+typedef struct dt_named_options {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t cache;        /**< names whose description does not travel again, >= 0; 1024 */
+  int64_t fuse_bytes;   /**< >= 0: allreduces of one dtype and op are put together up to so many;
+                             67108864. 0: each is alone */
+  int64_t stall_ms;     /**< >= 0: rank 0 logs a warning of a name that waits for other ranks for so
+                             long; 60000. 0: none */
+  int64_t cycle_us;     /**< >= 0: how long rank 0 waits for more names once all ranks have one,
+                             while others are half there; 1000 */
+} dt_named_options;
+
+/** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
+static inline void dt_named_options_init(dt_named_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->cache = 1024;
+  options->fuse_bytes = 67108864;
+  options->stall_ms = 60000;
+  options->cycle_us = 1000;
+}
+
+/** Of this rank, since dt_named_create(). */
+typedef struct dt_named_statistics {
+  uint32_t struct_size;  /**< set by the *_init() function */
+  uint32_t reserved;     /**< zero */
+  int64_t answers;       /**< lists of operations from rank 0 that were carried out */
+  int64_t tensors;       /**< names in these */
+  int64_t operations;    /**< of the communicator that they became */
+  int64_t fused_tensors; /**< that shared an operation with others */
+  int64_t fused_bytes;   /**< of these */
+  int64_t cache_hits;    /**< submissions whose description did not travel */
+  int64_t stalls;        /**< of rank 0: names that were warned of */
+} dt_named_statistics;
+
+/** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
+static inline void dt_named_statistics_init(dt_named_statistics* statistics) {
+  memset(statistics, 0, sizeof *statistics);
+  statistics->struct_size = (uint32_t)sizeof *statistics;
+}
+
+/**
+ * Makes an object to which ranks submit operations by name, from any thread and in any order, as in
+ * Horovod. Collective over `comm`, which is over host memory.
+ *
+ * Rank 0 hears which names each rank has submitted, and answers with the list of those that all
+ * have. Every rank carries out the list in its order, over communicators of its own, so `comm` may
+ * be used for other things meanwhile. A thread of dt ("dt-named") does both, also where
+ * host.progress is "caller"; there it looks every millisecond, otherwise it sleeps while nothing
+ * happens. After a time-out or the loss of a rank all works end with that error, and so do later
+ * calls: make a new one.
+ * @param comm      the communicator.
+ * @param options   NULL: defaults. The same on all ranks.
+ * @param out_named gives the handle; dt_named_destroy(), before or after dt_finalize().
+ * @return DT_OK; DT_ERR_MISMATCH on all ranks where options differ; DT_ERR_UNSUPPORTED on a
+ *         communicator over GPUs; DT_ERR_INVALID_ARGUMENT; DT_ERR_SYSTEM without a thread; any
+ *         communicator error.
+ * @thread any; serialised per communicator
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_create(dt_comm* comm, const dt_named_options* options,
+                                 dt_named** out_named);
+
+/**
+ * Submits one operation. It runs once every rank has submitted the same under this name; the works
+ * of different names may end in any order.
+ *
+ * Kinds: allreduce, broadcast, allgather, reduce_scatter, alltoall, with dt's own reductions.
+ * dt_collective.timeout_ms, or the communicator's time-out, limits the wait for the other ranks,
+ * and then the operation itself. dt_collective.name and stream are not used.
+ * @param named      the handle.
+ * @param name       1 to 1000 bytes, copied. Free again once the work is done.
+ * @param collective borrowed during the call; its buffers until the work is done.
+ * @param out_work   gives the handle, for every dt_work function; dt_work_fd() tells nothing of it,
+ *                   and a reducer's hook cannot give it. NULL: waits until it is done.
+ * @return DT_OK. DT_ERR_INVALID_STATE where the name is not done yet on this rank, or the rank has
+ *         joined; DT_ERR_UNSUPPORTED for other kinds; DT_ERR_INVALID_ARGUMENT. The work, or the
+ *         call without one: DT_ERR_MISMATCH on all ranks, with both sides, where ranks describe it
+ *         differently (other names go on); DT_ERR_TIMEOUT with the missing ranks; DT_ERR_ABORTED
+ *         where a rank destroyed its handle before; any communicator error.
+ * @thread any
+ * @cost a message to rank 0 and one back, shared by all that is submitted meanwhile; a tensor that
+ *       is put together with others is copied twice
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_submit(dt_named* named, const char* name, const dt_collective* collective,
+                                 dt_work** out_work);
+
+/**
+ * Submits several operations that run together: none before all ranks have submitted all of them.
+ * Those that can be put together are, up to fuse_bytes. All ranks submit the same group.
+ * @param named       the handle.
+ * @param names       [count] as in dt_named_submit(), each once.
+ * @param collectives [count] pointers, as in dt_named_submit().
+ * @param count       in [1, 65536].
+ * @param out_works   [count] gives a handle for each. NULL: waits until all are done.
+ * @return as dt_named_submit(); where the call fails, none was submitted. Where one of the group
+ *         fails because ranks differ, so do the others.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_submit_group(dt_named* named, const char* const* names,
+                                       const dt_collective* const* collectives, int32_t count,
+                                       dt_work** out_works);
+
+/**
+ * For uneven inputs: this rank has no more, and gives zeros to what the others submit, until all
+ * ranks have called this. Works with allreduce of sum, avg, bor and bxor; other operations of the
+ * others end with DT_ERR_UNSUPPORTED. An average still divides by all ranks.
+ * @param named         the handle.
+ * @param timeout_ms    of this call; < 0: none.
+ * @param out_last_rank the rank that called it last, which has seen all inputs; -1: not all have
+ *                      within timeout_ms. This rank stays joined then; call it again to go on
+ *                      waiting.
+ * @return DT_OK; DT_ERR_ABORTED where a rank destroyed its handle; any communicator error.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_join(dt_named* named, int64_t timeout_ms, int32_t* out_last_rank);
+
+/**
+ * Which names wait for other ranks, a line each: `"a" (allreduce f32 sum x 10) was submitted by rank
+ * 0 and not by rank 1 (node7) for 1234 ms`. Rank 0 is asked, so all ranks get the same.
+ * @param named          the handle.
+ * @param timeout_ms     for the answer of rank 0, which comes behind the operation that it is in;
+ *                       < 0: none.
+ * @param buffer         receives the text with its final NUL, cut to capacity_bytes; may be NULL if
+ *                       0.
+ * @param capacity_bytes of buffer, >= 0.
+ * @param out_bytes      length of the whole text with its final NUL; 1: nothing waits.
+ * @return DT_OK; DT_ERR_TIMEOUT, which ends this call only; DT_ERR_INVALID_ARGUMENT; any
+ *         communicator error.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_report(dt_named* named, int64_t timeout_ms, char* buffer,
+                                 int64_t capacity_bytes, int64_t* out_bytes);
+
+/**
+ * Fills in what it did so far.
+ * @param named          the handle.
+ * @param out_statistics initialised by dt_named_statistics_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_named_stats(dt_named* named, dt_named_statistics* out_statistics);
+
+/** Drops the handle. What is not yet carried out ends with DT_ERR_ABORTED, here and on the other
+ * ranks; dt_finalize() does the same for handles that are open. Waits for nobody.
+ * @param named may be NULL. @thread any @since ABI 0 */
+DT_API void dt_named_destroy(dt_named* named);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 

@@ -1240,6 +1240,89 @@ inline void Shard::load(const std::string& path, Optimizer& optimizer) {
   call(dt_shard_load, optimizer.get_handle(), path.c_str());
 }
 
+/** Fields as in dt_named_options. */
+struct NamedOptions {
+  int64_t fuse_bytes = 67108864;
+  int32_t cache = 1024;
+  int64_t stall_ms = 60000;
+  int64_t cycle_us = 1000;
+};
+
+/** Operations that ranks submit by name, each in its own order. */
+class Named : public detail::Handle<dt_named, dt_named_destroy> {
+ public:
+  using Handle::Handle;
+  /** Collective over `comm`, which is over host memory. */
+  explicit Named(const Comm& comm, const NamedOptions& options = NamedOptions()) {
+    dt_named_options c_options;
+    dt_named_options_init(&c_options);
+    c_options.fuse_bytes = options.fuse_bytes;
+    c_options.cache = options.cache;
+    c_options.stall_ms = options.stall_ms;
+    c_options.cycle_us = options.cycle_us;
+    detail::check(dt_named_create(comm.get_handle(), &c_options, &handle_));
+  }
+
+  /** Returns when it is done; `one` is filled in as for Comm::launch(). */
+  void submit(const std::string& name, const dt_collective& one) {
+    call(dt_named_submit, name.c_str(), &one, static_cast<dt_work**>(nullptr));
+  }
+  Work submit_async(const std::string& name, const dt_collective& one) {
+    return Work(ask<dt_work*>(dt_named_submit, name.c_str(), &one));
+  }
+  /** In place. */
+  void allreduce(const std::string& name, View data, dt_reduce_op op = DT_SUM) {
+    submit(name, describe(data, op));
+  }
+  Work allreduce_async(const std::string& name, View data, dt_reduce_op op = DT_SUM) {
+    return submit_async(name, describe(data, op));
+  }
+  /** Released together; a work for each. */
+  std::vector<Work> submit_group_async(const std::vector<std::string>& names,
+                                       const std::vector<dt_collective>& all) {
+    if (names.size() != all.size()) {
+      throw std::invalid_argument("Named: give each operation of the group one name");
+    }
+    std::vector<const char*> c_names;
+    std::vector<const dt_collective*> c_all;
+    for (const std::string& name : names) c_names.push_back(name.c_str());
+    for (const dt_collective& one : all) c_all.push_back(&one);
+    std::vector<dt_work*> handles(all.size());
+    std::vector<Work> works;
+    works.reserve(all.size());
+    call(dt_named_submit_group, c_names.data(), c_all.data(), detail::count32(all.size()),
+         handles.data());
+    for (dt_work* handle : handles) works.emplace_back(handle);
+    return works;
+  }
+  /** The rank that joined last; none while not all have, and this rank stays joined. */
+  std::optional<int32_t> join(int64_t timeout_ms = -1) {
+    const auto last = ask<int32_t>(dt_named_join, timeout_ms);
+    if (last < 0) return std::nullopt;
+    return last;
+  }
+  /** What waits for other ranks, a line each. */
+  std::string report(int64_t timeout_ms = -1) const { return read(dt_named_report, timeout_ms); }
+  dt_named_statistics statistics() const {
+    dt_named_statistics filled;
+    dt_named_statistics_init(&filled);
+    call(dt_named_stats, &filled);
+    return filled;
+  }
+
+ private:
+  static dt_collective describe(const View& data, dt_reduce_op op) {
+    dt_collective one;
+    dt_collective_init(&one);
+    one.kind = DT_KIND_ALLREDUCE;
+    one.dtype = data.dtype;
+    one.op = op;
+    one.count = data.count;
+    one.send = one.recv = data.data;
+    return one;
+  }
+};
+
 /** Fields as in dt_sampler_options. */
 struct SamplerOptions {
   int32_t world_size = 1;

@@ -121,6 +121,15 @@ class Launch {
         rank_(on.comm->rank()) {}
 
   Status run(dt_work** out_work) {
+    DT_TRY(read());
+    if (kind_.kind == Kind::kReduceScatterv) return reduce_scatterv(out_work);
+    const bool custom = out_.op == ReduceOp::kCustom;
+    if (kind_.kind == Kind::kReduceScatter && custom) return custom_reduce_scatter(out_work);
+    return issue(call_, on_, out_, out_work);
+  }
+
+  /// Checks the arguments.
+  Status read() {
     out_.kind = kind_.kind;
     out_.stream = stream_of(given_.stream);
     out_.timeout_ms = given_.timeout_ms;
@@ -129,7 +138,7 @@ class Launch {
     out_.caller_waits = given_.caller_waits == 1;
     if (given_.name != nullptr) out_.name = given_.name;
     DT_TRY(refuse_tables());
-    if (kind_.kind == Kind::kBarrier) return issue(call_, on_, out_, out_work);
+    if (kind_.kind == Kind::kBarrier) return {};
     const bool per_rank =
         kind_.send.holds == Holds::kCountPerRank || kind_.recv.holds == Holds::kCountPerRank;
     const bool counted =
@@ -153,14 +162,12 @@ class Launch {
     out_.send = sends_ ? given_.send : nullptr;
     out_.recv = receives_ ? given_.recv : nullptr;
     if (is_irregular(kind_.kind)) DT_TRY(read_blocks());
-    if (kind_.kind == Kind::kBroadcast) return broadcast(out_work);
+    if (kind_.kind == Kind::kBroadcast) return read_broadcast();
     DT_TRY(check_buffer(call_, send_name_, out_.send, elements(kind_.send, true)));
     DT_TRY(check_buffer(call_, recv_name_, out_.recv, elements(kind_.recv, false)));
-    DT_TRY(check_shared());
-    if (kind_.kind == Kind::kReduceScatterv) return reduce_scatterv(out_work);
-    if (kind_.kind == Kind::kReduceScatter && custom) return custom_reduce_scatter(out_work);
-    return issue(call_, on_, out_, out_work);
+    return check_shared();
   }
+  backend::Collective& collective() { return out_; }
 
  private:
   bool has(const KindBuffer& buffer) const {
@@ -243,14 +250,13 @@ class Launch {
   }
 
   /// On root `send` is the result, too.
-  Status broadcast(dt_work** out_work) {
+  Status read_broadcast() {
     if (sends_) {
       out_.recv = const_cast<void*>(out_.send);
     } else {
       out_.send = out_.recv;
     }
-    DT_TRY(check_buffer(call_, sends_ ? send_name_ : recv_name_, out_.recv, given_.count));
-    return issue(call_, on_, out_, out_work);
+    return check_buffer(call_, sends_ ? send_name_ : recv_name_, out_.recv, given_.count);
   }
 
   /// So that a piece of each rank need not fit into a slot together with those of all others.
@@ -368,7 +374,25 @@ dt_collective describe(dt_kind kind, const void* send, void* recv, int64_t count
   return given;
 }
 
+/// With the fields that this library knows.
+Result<dt_collective> read_fields(const Call& call, const dt_collective* collective) {
+  DT_TRY(call.not_null(collective, "collective"));
+  dt_collective given;
+  DT_TRY(read_options(call, collective, "collective", "dt_collective_init", &given));
+  if (is_valid(static_cast<Kind>(given.kind))) return given;
+  return call.invalid("kind is %d, which is no dt_kind", given.kind);
+}
+
 }  // namespace
+
+Result<backend::Collective> read_collective(const Call& call, const CommObject& on,
+                                            const dt_collective* collective) {
+  DT_TRY_VALUE(const dt_collective given, read_fields(call, collective));
+  Launch launch(call, on, given, nullptr);
+  DT_TRY(launch.read());
+  return std::move(launch.collective());
+}
+
 }  // namespace dt::capi
 
 using namespace dt;
@@ -389,11 +413,7 @@ dt_status dt_group_end(dt_comm* comm) {
 
 dt_status dt_collective_launch(dt_comm* comm, const dt_collective* collective, dt_work** out_work) {
   return on_comm(launch_name(collective), comm, [&](const Call& call, const CommPtr& on) -> Status {
-    DT_TRY(call.not_null(collective, "collective"));
-    dt_collective given;
-    DT_TRY(read_options(call, collective, "collective", "dt_collective_init", &given));
-    if (!is_valid(static_cast<Kind>(given.kind)))
-      return call.invalid("kind is %d, which is no dt_kind", given.kind);
+    DT_TRY_VALUE(const dt_collective given, read_fields(call, collective));
     return Launch(call, *on, given, nullptr).run(out_work);
   });
 }

@@ -27,6 +27,7 @@ const char* handle_kind_name(HandleKind kind) {
     case HandleKind::kWork: return "work";
     case HandleKind::kReducer: return "reducer";
     case HandleKind::kSampler: return "sampler";
+    case HandleKind::kNamed: return "named submission";
     case HandleKind::kStoreServer: return "store server";
     case HandleKind::kShard: return "shard";
     case HandleKind::kOptimizer: return "optimizer";

@@ -24,6 +24,7 @@ enum class HandleKind : uint8_t {
   kStoreServer = 7,
   kShard = 8,
   kOptimizer = 9,
+  kNamed = 10,
 };
 const char* handle_kind_name(HandleKind kind);
 

@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "job/job.h"
+#include "training/named.h"
 #include "training/optimizer.h"
 #include "training/reducer.h"
 #include "training/sampler.h"
@@ -37,6 +38,7 @@ struct JobObject {
 struct WorkObject {
   static constexpr HandleKind kKind = HandleKind::kWork;
   std::shared_ptr<job::Job> job;
+  /// Null: a thread of dt completes the work, whoever waits; of named submission.
   std::shared_ptr<comm::Communicator> comm;
   std::shared_ptr<backend::Work> work;
 };
@@ -80,6 +82,13 @@ struct SamplerObject {
   explicit SamplerObject(training::Sampler::Options options) : sampler(std::move(options)) {}
   training::Sampler sampler;
   Turns turns;
+};
+
+struct NamedObject {
+  static constexpr HandleKind kKind = HandleKind::kNamed;
+  std::shared_ptr<job::Job> job;
+  CommPtr on;  ///< for the checks of arguments
+  std::shared_ptr<training::Named> named;
 };
 
 }  // namespace dt::capi

@@ -63,8 +63,15 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
                                                         std::span<const training::Param> params);
 Status check_param(const Call& call, const training::Reducer& reducer, int32_t index);
 
+/// Checks what a caller describes; kinds that dt.h makes of several operations stay one.
+Result<backend::Collective> read_collective(const Call& call, const CommObject& on,
+                                            const dt_collective* collective);
+
 /// Runs now, or enqueues and gives a handle.
 Status issue(const Call& call, const CommObject& on, backend::Collective& collective,
              dt_work** out_work);
+
+/// False: the deadline came first.
+bool wait_for(const std::shared_ptr<WorkObject>& object, Deadline deadline);
 
 }  // namespace dt::capi

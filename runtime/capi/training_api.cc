@@ -71,6 +71,11 @@ training::Hook hook_of(dt_bucket_hook function, void* user_data) {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "*out_work"));
     training::HookWork started{object->comm, object->work};
     dt_work_destroy(work);
+    if (started.comm == nullptr) {
+      return call.invalid(
+          "*out_work is of dt_named_submit; give that of an operation of a "
+          "communicator, or wait for it in the hook");
+    }
     return started;
   };
 }

@@ -2,14 +2,12 @@
 #include <vector>
 
 #include "capi/call.h"
-#include "capi/objects.h"
+#include "capi/operation.h"
 
 namespace dt::capi {
 namespace {
 
 constexpr int32_t kMaxWorks = 65536;
-
-Wait wait_of(int64_t timeout_ms) { return Wait{Deadline::after_ms(timeout_ms), nullptr}; }
 
 int32_t first_done(const std::vector<std::shared_ptr<WorkObject>>& works) {
   for (size_t i = 0; i < works.size(); ++i) {
@@ -25,7 +23,9 @@ constexpr int64_t kLookMs = 1;
 WorkObject* unattended(const std::vector<std::shared_ptr<WorkObject>>& works) {
   WorkObject* first = nullptr;
   for (const auto& each : works) {
-    if (each->comm->backend().help() && first == nullptr && !each->work->done()) first = each.get();
+    if (each->comm != nullptr && each->comm->backend().help() && first == nullptr &&
+        !each->work->done())
+      first = each.get();
   }
   return first;
 }
@@ -57,6 +57,12 @@ int32_t wait_any(const std::vector<std::shared_ptr<WorkObject>>& works, Deadline
 }
 
 }  // namespace
+
+bool wait_for(const std::shared_ptr<WorkObject>& object, Deadline deadline) {
+  if (object->comm == nullptr) return wait_any({object}, deadline) == 0;
+  return object->comm->backend().wait(*object->work, Wait{deadline, nullptr});
+}
+
 }  // namespace dt::capi
 
 using namespace dt;
@@ -68,7 +74,7 @@ dt_status dt_work_test(dt_work* work, int32_t* out_done) {
   return guard("dt_work_test", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     DT_TRY(call.not_null(out_done, "out_done"));
-    if (!object->work->done()) (void)object->comm->backend().help();
+    if (!object->work->done() && object->comm != nullptr) (void)object->comm->backend().help();
     const bool done = object->work->done();
     DT_TRY(object->job->seen(object->work->status()));
     *out_done = done ? 1 : 0;
@@ -79,7 +85,7 @@ dt_status dt_work_test(dt_work* work, int32_t* out_done) {
 dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
   return guard("dt_work_wait", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
-    const bool done = object->comm->backend().wait(*object->work, wait_of(timeout_ms));
+    const bool done = wait_for(object, Deadline::after_ms(timeout_ms));
     if (done) DT_TRY(object->job->seen(object->work->status()));
     if (out_done != nullptr) *out_done = done ? 1 : 0;
     return {};
@@ -89,6 +95,10 @@ dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
 dt_status dt_work_wait_stream(dt_work* work, dt_stream stream) {
   return guard("dt_work_wait_stream", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
+    if (object->comm == nullptr) {
+      (void)wait_for(object, Deadline::never());
+      return object->job->seen(object->work->status());
+    }
     return object->job->seen(object->comm->backend().wait_stream(*object->work, stream_of(stream)));
   });
 }

@@ -192,6 +192,7 @@ static void open_all(fixture* f) {
     dt_reducer* reducer = NULL;
     dt_shard* shard = NULL;
     dt_optimizer* optimizer = NULL;
+    dt_named* named = NULL;
     dt_sampler* sampler = NULL;
     dt_store_server* server = NULL;
     const dt_param param = {4, "weight", DT_F32, 0};
@@ -204,6 +205,7 @@ static void open_all(fixture* f) {
     OK(dt_reducer_create(comm, &param, 1, NULL, &reducer));
     OK(dt_shard_create(comm, &param, 1, NULL, &shard));
     OK(dt_optimizer_adamw(shard, NULL, &optimizer));
+    OK(dt_named_create(comm, NULL, &named));
     OK(dt_sampler_create(&options, &sampler));
     OK(dt_store_serve(config, &server));
     void* handles[KINDS];
@@ -214,6 +216,7 @@ static void open_all(fixture* f) {
     handles[REDUCER] = reducer;
     handles[SHARD] = shard;
     handles[OPTIMIZER] = optimizer;
+    handles[NAMED] = named;
     handles[SAMPLER] = sampler;
     handles[STORE_SERVER] = server;
     memcpy(round == 0 ? f->closed : f->open, handles, sizeof handles);
@@ -227,6 +230,7 @@ static void open_all(fixture* f) {
     dt_reducer_destroy(reducer);
     dt_shard_destroy(shard);
     dt_optimizer_destroy(optimizer);
+    dt_named_destroy(named);
     dt_sampler_destroy(sampler);
     dt_store_server_destroy(server);
   }
@@ -240,6 +244,7 @@ static void close_all(fixture* f) {
   dt_reducer_destroy(f->open[REDUCER]);
   dt_shard_destroy(f->open[SHARD]);
   dt_optimizer_destroy(f->open[OPTIMIZER]);
+  dt_named_destroy(f->open[NAMED]);
   dt_sampler_destroy(f->open[SAMPLER]);
   dt_comm_destroy(f->comm);
   OK(dt_finalize(f->job, -1));
@@ -267,6 +272,7 @@ int main(void) {
   test_reducer(&f);
   test_shard(&f);
   test_optimizer(&f);
+  test_named(&f);
   test_sampler(&f);
   test_batch_norm(&f);
   close_all(&f);

@@ -15,6 +15,7 @@ enum handle_kind {
   REDUCER,
   SHARD,
   OPTIMIZER,
+  NAMED,
   SAMPLER,
   STORE_SERVER,
   KINDS
@@ -91,6 +92,7 @@ void test_store_server(const fixture* f);
 void test_reducer(const fixture* f);
 void test_shard(const fixture* f);
 void test_optimizer(const fixture* f);
+void test_named(const fixture* f);
 void test_sampler(const fixture* f);
 void test_batch_norm(const fixture* f);
 

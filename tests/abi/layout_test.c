@@ -163,6 +163,23 @@ DT_FIELD(dt_piece, count, 16, 8);
 DT_FIELD(dt_piece, param, 24, 8);
 DT_FIELD(dt_piece, grad, 32, 8);
 
+DT_SIZE(dt_named_options, 32);
+DT_FIELD(dt_named_options, struct_size, 0, 4);
+DT_FIELD(dt_named_options, cache, 4, 4);
+DT_FIELD(dt_named_options, fuse_bytes, 8, 8);
+DT_FIELD(dt_named_options, stall_ms, 16, 8);
+DT_FIELD(dt_named_options, cycle_us, 24, 8);
+DT_SIZE(dt_named_statistics, 64);
+DT_FIELD(dt_named_statistics, struct_size, 0, 4);
+DT_FIELD(dt_named_statistics, reserved, 4, 4);
+DT_FIELD(dt_named_statistics, answers, 8, 8);
+DT_FIELD(dt_named_statistics, tensors, 16, 8);
+DT_FIELD(dt_named_statistics, operations, 24, 8);
+DT_FIELD(dt_named_statistics, fused_tensors, 32, 8);
+DT_FIELD(dt_named_statistics, fused_bytes, 40, 8);
+DT_FIELD(dt_named_statistics, cache_hits, 48, 8);
+DT_FIELD(dt_named_statistics, stalls, 56, 8);
+
 DT_SIZE(dt_reducer_statistics, 96);
 DT_FIELD(dt_reducer_statistics, struct_size, 0, 4);
 DT_FIELD(dt_reducer_statistics, bucket_count, 4, 4);

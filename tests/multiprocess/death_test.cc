@@ -39,10 +39,11 @@ std::vector<std::string> shared_memory_files() {
 }  // namespace
 
 TEST_CASE("a killed rank is named to every other rank within two seconds, wherever it is blocked") {
-  for (const char* mode : {"train", "reduce", "wait", "store", "finalize", "children"}) {
+  for (const char* mode : {"train", "reduce", "wait", "store", "finalize", "children", "named"}) {
     for (const int victim : {1, 0}) {
       const std::string how = mode;
-      if (victim == 0 && how != "train" && how != "reduce") continue;  // rank 1 plays the odd part
+      if (victim == 0 && how != "train" && how != "reduce" && how != "named")
+        continue;  // rank 1 plays the odd part
       CAPTURE(how);
       CAPTURE(victim);
       Process run(dt_run({"-n", "3"}, {mode}));

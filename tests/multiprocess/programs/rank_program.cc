@@ -205,6 +205,23 @@ void join_next(dt_job* job, const dt_place& place) {
   dt_store_server_destroy(server);
 }
 
+/// By name: one tensor after the other, and one that rank 1 never submits.
+void submit_for_ever(dt_comm* world, int rank) {
+  dt_named* named = nullptr;
+  check(dt_named_create(world, nullptr, &named), rank);
+  std::vector<float> values(1000, 1);
+  dt_collective collective;
+  dt_collective_init(&collective);
+  collective.kind = DT_KIND_ALLREDUCE;
+  collective.dtype = DT_F32;
+  collective.op = DT_MAX;
+  collective.send = collective.recv = values.data();
+  collective.count = 1000;
+  for (int i = 0; i < 100; ++i) check(dt_named_submit(named, "x", &collective, nullptr), rank);
+  if (rank != 1) check(dt_named_submit(named, "never", &collective, nullptr), rank);
+  for (;;) check(dt_named_submit(named, "rank 1", &collective, nullptr), rank);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -242,6 +259,7 @@ int main(int argc, char** argv) {
     if (rank != 1) check(dt_barrier(world, nullptr, nullptr), rank);
     for (;;) pause();
   }
+  if (mode == "named") submit_for_ever(world, rank);
   if (mode == "finalize") {  // the others wait in the goodbye
     if (rank != 1) check(dt_finalize(job, -1), rank);
     for (;;) pause();
