@@ -173,6 +173,8 @@ typedef struct dt_shard dt_shard;
 typedef struct dt_optimizer dt_optimizer;
 /** Operations that ranks submit by name, each in its own order. @thread any */
 typedef struct dt_named dt_named;
+/** Brings ranks that train by themselves together now and then. @thread one at a time */
+typedef struct dt_outer dt_outer;
 /** Which samples of a data set this rank sees, in which order. @thread one at a time */
 typedef struct dt_sampler dt_sampler;
 /** A store served by this process for others. @thread any */
@@ -2449,6 +2451,154 @@ DT_API dt_status dt_named_stats(dt_named* named, dt_named_statistics* out_statis
  * ranks; dt_finalize() does the same for handles that are open. Waits for nobody.
  * @param named may be NULL. @thread any @since ABI 0 */
 DT_API void dt_named_destroy(dt_named* named);
+
+/* ---- Outer optimizer ----------------------------------------------------------------------- */
+
+/** What the mean over the ranks of an outer optimizer travels as. */
+typedef enum dt_outer_format {
+  DT_OUTER_F32 = 0,
+  DT_OUTER_BF16 = 1,
+  DT_OUTER_8BIT = 2, /**< blocks of 64 elements, each with a scale of f32; summed in f32 */
+  DT_OUTER_4BIT = 3, /**< likewise */
+  DT_OUTER_FORCE32 = 0x7fffffff
+} dt_outer_format;
+
+/** A parameter, or this rank's piece of one, in the caller's host memory. */
+typedef struct dt_outer_param {
+  void* data;        /**< [count] elements, borrowed as long as the handle */
+  int64_t count;     /**< elements, >= 0 */
+  const char* name;  /**< for messages and files, borrowed during the call; NULL: none */
+  dt_dtype dtype;    /**< DT_F32, DT_F16 or DT_BF16 */
+  uint32_t reserved; /**< zero */
+} dt_outer_param;
+
+/** How ranks come together. dt_outer_options_init() sets DiLoCo's (Douillard et al. 2023), but for
+ * `sync_every`. Local SGD, the mean of the parameters, is rate = 1 and momentum = 0. */
+typedef struct dt_outer_options {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t fragments;  /**< >= 1, a divisor of sync_every: the parameters are cut into so many parts,
+                           which have their turns one after the other; 1 by default */
+  int64_t sync_every; /**< >= 1: steps in which each part has its turn once; 1 by default */
+  int64_t delay;      /**< in [0, sync_every / fragments): steps that go on while a mean is under
+                           way; 0 by default */
+  double alpha;       /**< in [0, 1]: how much of a rank's own parameters stays when the mean is
+                           there; 0 by default */
+  double rate;        /**< >= 0: of SGD on the global parameters; 0.7 by default */
+  double momentum;    /**< in [0, 1); 0.9 by default */
+  int32_t nesterov;   /**< 1, the default: Nesterov's; with momentum 0 of no account */
+  dt_outer_format format; /**< DT_OUTER_F32 by default */
+} dt_outer_options;
+
+/** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
+static inline void dt_outer_options_init(dt_outer_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->fragments = 1;
+  options->sync_every = 1;
+  options->rate = 0.7;
+  options->momentum = 0.9;
+  options->nesterov = 1;
+}
+
+/**
+ * Lets ranks train by themselves for some steps, and then brings their parameters together: local
+ * SGD and DiLoCo, with fragments and a delay as in streaming DiLoCo (Douillard et al. 2025). For
+ * slow networks: it sends 1 / sync_every of what a mean of all gradients does.
+ *
+ * Each rank of `comm` has an inner optimizer of its own. Where several ranks train one model
+ * together, with a dt_reducer or a dt_shard over a communicator of theirs, `comm` joins those that
+ * have the same parameters or pieces in different groups (dt_comm_split()); then call
+ * dt_shard_updated() behind a dt_outer_step() that has changed pieces.
+ *
+ * This keeps the global parameters in f32, and a momentum. In a turn the mean over ranks of
+ * (global - own) parameters is the gradient of a step of SGD on them, as PyTorch's SGD does it;
+ * `delay` steps later a rank's own become alpha * own + (1 - alpha) * global. The global ones have
+ * equal bits on all ranks. Collective over `comm`, which is over host memory.
+ * @param comm      the communicator.
+ * @param params    [count] parameters, with the same values on all ranks; borrowed during the call,
+ *                  but for their data.
+ * @param count     in [1, 1048576].
+ * @param options   NULL: defaults. The same on all ranks.
+ * @param out_outer gives the handle; dt_outer_destroy().
+ * @return DT_OK; DT_ERR_MISMATCH on all ranks where parameters, options or first values differ;
+ *         DT_ERR_UNSUPPORTED on a communicator over GPUs; DT_ERR_OUT_OF_MEMORY; any communicator
+ *         error.
+ * @thread any; serialised per communicator
+ * @cost 8 bytes an element, 4 without momentum, and 4 to 8 for an element of a fragment
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_create(dt_comm* comm, const dt_outer_param* params, int32_t count,
+                                 const dt_outer_options* options, dt_outer** out_outer);
+
+/**
+ * To be called behind each step of the inner optimizer. Collective where it is a fragment's turn, or
+ * a mean is due. A call that fails has changed nothing: parameters are those of before, and the
+ * fragment has its next turn later. After the loss of a rank go on with dt_outer_move().
+ * @param outer       the handle.
+ * @param out_changed gives 1 where parameters were changed, else 0; may be NULL.
+ * @return DT_OK; any communicator error.
+ * @thread one at a time for a handle; nothing else writes to parameters meanwhile
+ * @cost in a turn, a mean of the fragment over the ranks, of which `delay` steps hide as much as they
+ *       last
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_step(dt_outer* outer, int32_t* out_changed);
+
+/**
+ * Gives every fragment a turn at once, as before an evaluation or a checkpoint: behind it all ranks
+ * have the global parameters. Collective; it counts no step.
+ * @param outer the handle.
+ * @return DT_OK; any communicator error.
+ * @thread as dt_outer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_sync(dt_outer* outer);
+
+/**
+ * Goes on over another communicator, such as that of the survivors of dt_comm_shrink(). Ranks that
+ * have had fewer means than others get the global parameters, momentum and step of these, also as
+ * their own parameters; a mean that was under way is dropped. Collective over `comm`.
+ * @param outer the handle.
+ * @param comm  over host memory.
+ * @return DT_OK; DT_ERR_MISMATCH where ranks have different numbers of elements;
+ *         DT_ERR_UNSUPPORTED on a communicator over GPUs; DT_ERR_OUT_OF_MEMORY; any communicator
+ *         error. Then the handle is as it was.
+ * @thread as dt_outer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_move(dt_outer* outer, dt_comm* comm);
+
+/**
+ * Writes the global parameters, the momentum and the number of steps to a file in the layout of
+ * safetensors, as dt_shard_save() does: tensors of f32 called as the parameters, or
+ * "param.<index>", "optimizer.momentum_buffer.<name>" and "optimizer.step.<name>". It replaces
+ * `path` once all is on the disk. Not collective: all ranks of the communicator would write the
+ * same, so let one do it.
+ * @param outer the handle.
+ * @param path  UTF-8.
+ * @return DT_OK; DT_ERR_INVALID_STATE while a mean is under way (see dt_outer_sync());
+ *         DT_ERR_SYSTEM with the path and the system's reason; DT_ERR_INVALID_ARGUMENT.
+ * @thread as dt_outer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_save(dt_outer* outer, const char* path);
+
+/**
+ * Reads what dt_outer_save() wrote; the global parameters become the rank's own as well. Any number
+ * of ranks and any options may read it, but for a momentum where the file has none. Collective.
+ * @param outer the handle.
+ * @param path  UTF-8; the same file on all ranks.
+ * @return DT_OK; on all ranks, with the text of the first rank that failed: DT_ERR_SYSTEM,
+ *         DT_ERR_INVALID_ARGUMENT as dt_shard_load(), DT_ERR_MISMATCH where ranks read different
+ *         files; any communicator error. Then nothing has changed.
+ * @thread as dt_outer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_load(dt_outer* outer, const char* path);
+
+/** Drops the handle; parameters stay as they are. @param outer may be NULL. @thread any
+ * @since ABI 0 */
+DT_API void dt_outer_destroy(dt_outer* outer);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 

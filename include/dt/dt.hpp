@@ -1323,6 +1323,60 @@ class Named : public detail::Handle<dt_named, dt_named_destroy> {
   }
 };
 
+/** Fields as in dt_outer_param. */
+struct OuterParam {
+  void* data = nullptr;
+  int64_t count = 0;
+  dt_dtype dtype = DT_F32;
+  std::string name;
+};
+
+/** Fields as in dt_outer_options. */
+struct OuterOptions {
+  int64_t sync_every = 1;
+  int32_t fragments = 1;
+  int64_t delay = 0;
+  double alpha = 0;
+  double rate = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
+  dt_outer_format format = DT_OUTER_F32;
+};
+
+/** Ranks that train by themselves and come together now and then (DiLoCo). */
+class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
+ public:
+  using Handle::Handle;
+  /** Collective over `comm`, which is over host memory. The parameters' data is borrowed. */
+  Outer(const Comm& comm, const std::vector<OuterParam>& params,
+        const OuterOptions& options = OuterOptions()) {
+    std::vector<dt_outer_param> c_params;
+    for (const OuterParam& param : params) {
+      c_params.push_back({param.data, param.count, param.name.c_str(), param.dtype, 0});
+    }
+    dt_outer_options c_options;
+    dt_outer_options_init(&c_options);
+    c_options.sync_every = options.sync_every;
+    c_options.fragments = options.fragments;
+    c_options.delay = options.delay;
+    c_options.alpha = options.alpha;
+    c_options.rate = options.rate;
+    c_options.momentum = options.momentum;
+    c_options.nesterov = options.nesterov ? 1 : 0;
+    c_options.format = options.format;
+    detail::check(dt_outer_create(comm.get_handle(), c_params.data(),
+                                  detail::count32(c_params.size()), &c_options, &handle_));
+  }
+  /** Behind each step of the inner optimizer. True: it has changed parameters. */
+  bool step() { return ask<int32_t>(dt_outer_step) != 0; }
+  /** Every rank has the global parameters behind it. */
+  void sync() { call(dt_outer_sync); }
+  /** Goes on over another communicator. */
+  void move(const Comm& comm) { call(dt_outer_move, comm.get_handle()); }
+  void save(const std::string& path) { call(dt_outer_save, path.c_str()); }
+  void load(const std::string& path) { call(dt_outer_load, path.c_str()); }
+};
+
 /** Fields as in dt_sampler_options. */
 struct SamplerOptions {
   int32_t world_size = 1;

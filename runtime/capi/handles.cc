@@ -31,6 +31,7 @@ const char* handle_kind_name(HandleKind kind) {
     case HandleKind::kStoreServer: return "store server";
     case HandleKind::kShard: return "shard";
     case HandleKind::kOptimizer: return "optimizer";
+    case HandleKind::kOuter: return "outer optimizer";
   }
   return nullptr;
 }

@@ -25,6 +25,7 @@ enum class HandleKind : uint8_t {
   kShard = 8,
   kOptimizer = 9,
   kNamed = 10,
+  kOuter = 11,
 };
 const char* handle_kind_name(HandleKind kind);
 

@@ -11,6 +11,7 @@
 #include "job/job.h"
 #include "training/named.h"
 #include "training/optimizer.h"
+#include "training/outer.h"
 #include "training/reducer.h"
 #include "training/sampler.h"
 #include "training/shard.h"
@@ -75,6 +76,13 @@ struct OptimizerObject {
   std::shared_ptr<job::Job> job;
   std::unique_ptr<training::Optimizer> optimizer;
   ReducerPtr reducer;  ///< of its shard: its turns are the optimizer's, too
+};
+
+struct OuterObject {
+  static constexpr HandleKind kKind = HandleKind::kOuter;
+  std::shared_ptr<job::Job> job;
+  std::unique_ptr<training::Outer> outer;
+  Turns turns;
 };
 
 struct SamplerObject {

@@ -89,6 +89,35 @@ int sync_file(int fd) {
   return uninterrupted([&] { return fsync(fd); }) == 0 ? 0 : errno;
 }
 
+Status replace_file(const std::string& path, int64_t bytes, std::span<const Extent> extents) {
+  const std::string partial = path + ".partial";
+  if (unlink(partial.c_str()) != 0 && errno != ENOENT) {
+    return failed_io("remove what an earlier save left at", partial, errno);
+  }
+  FileDescriptor file(open_file(partial, O_WRONLY | O_CREAT | O_EXCL));
+  if (file.get() < 0) return failed_io("make", partial, errno);
+  const auto write = [&]() -> Status {
+    int error = check_file_limit(bytes);
+    if (error == 0) error = reserve_file(file.get(), bytes);
+    if (error != 0) {
+      return failed_io(format("get %lld bytes for", static_cast<long long>(bytes)), partial, error);
+    }
+    for (const Extent& extent : extents) {
+      if (error == 0) error = write_all(file.get(), extent);
+    }
+    if (error == 0) error = sync_file(file.get());
+    if (error != 0) return failed_io("write", partial, error);
+    if (rename(partial.c_str(), path.c_str()) == 0) return {};
+    return failed_io(format("rename %s to", quoted_path(partial).c_str()), path, errno);
+  };
+  Status written = write();
+  if (!written.ok()) {
+    unlink(partial.c_str());
+    return written;
+  }
+  return sync_directory_of(path);
+}
+
 Status sync_directory_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "."

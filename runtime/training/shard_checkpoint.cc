@@ -276,7 +276,6 @@ class Loading {
 
  private:
   Status find();
-  Result<FileTable> read_header(int64_t* data_begin);
   Status read_steps();
   Status read();
 
@@ -300,50 +299,11 @@ Status Loading::find() {
   DT_TRY_VALUE(FilePlan plan, plan_file(shard_.params(), wanted));
   tensors_ = std::move(plan.tensors);
   int64_t data_begin = 0;
-  DT_TRY_VALUE(const FileTable table, read_header(&data_begin));
+  DT_TRY_VALUE(const FileTable table,
+               read_table(path_, "dt_shard_save", &file_, &data_begin, &digest_));
   const std::string where = "cannot load " + quoted_path(path_);
   DT_TRY(find_tensors(table, data_begin, wanted, &tensors_).within(where));
   return optimizer_ != nullptr ? read_steps() : Status();
-}
-
-Result<FileTable> Loading::read_header(int64_t* data_begin) {
-  file_.reset(open_file(path_, O_RDONLY));
-  struct stat status = {};
-  if (file_.get() < 0 || fstat(file_.get(), &status) != 0) {
-    return failed_io("open", path_, errno);
-  }
-  const std::string where = "cannot load " + quoted_path(path_);
-  const auto bad = [&](const std::string& why) {
-    return Status(Code::kInvalidArgument,
-                  where + ": " + why + "; give a file that dt_shard_save wrote");
-  };
-  if (!S_ISREG(status.st_mode)) return bad("it is not a file");
-  unsigned char length[8];
-  const int64_t bytes = status.st_size;
-  if (bytes < static_cast<int64_t>(sizeof length)) {
-    return bad(format("it has %lld bytes only", static_cast<long long>(bytes)));
-  }
-  int error = read_all(file_.get(), {reinterpret_cast<char*>(length), 0, sizeof length});
-  if (error != 0) return failed_io("read", path_, error);
-  uint64_t header_bytes = 0;
-  for (size_t i = sizeof length; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
-  if (header_bytes > static_cast<uint64_t>(kLongestHeader)) {
-    return bad(format("its header would have %llu bytes, and may have %lld",
-                      static_cast<unsigned long long>(header_bytes),
-                      static_cast<long long>(kLongestHeader)));
-  }
-  *data_begin = static_cast<int64_t>(sizeof length + header_bytes);
-  if (*data_begin > bytes) {
-    return bad(format("its header would end at byte %lld, but it has %lld",
-                      static_cast<long long>(*data_begin), static_cast<long long>(bytes)));
-  }
-  std::string header(static_cast<size_t>(header_bytes), '\0');
-  error = read_all(file_.get(), {header.data(), sizeof length, static_cast<int64_t>(header_bytes)});
-  if (error != 0) return failed_io("read", path_, error);
-  digest_ = static_cast<int64_t>(xxh64(header.data(), header.size()));
-  auto table = parse_header(header, bytes - *data_begin);
-  if (!table.ok()) return bad(table.status().message());
-  return table;
 }
 
 Status Loading::read_steps() {

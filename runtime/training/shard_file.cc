@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/shard_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "base/xxh64.h"
 #include "config/value.h"
 
 namespace dt::training {
@@ -363,6 +368,47 @@ Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimi
   }
   std::erase_if(*tensors, [](const FileTensor& each) { return each.begin < 0; });
   return {};
+}
+
+Result<FileTable> read_table(const std::string& path, const char* wrote, FileDescriptor* file,
+                             int64_t* data_begin, int64_t* digest) {
+  file->reset(open_file(path, O_RDONLY));
+  struct stat status = {};
+  if (file->get() < 0 || fstat(file->get(), &status) != 0) {
+    return failed_io("open", path, errno);
+  }
+  const std::string where = "cannot load " + quoted_path(path);
+  const auto bad = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument,
+                  where + ": " + why + "; give a file that " + wrote + " wrote");
+  };
+  if (!S_ISREG(status.st_mode)) return bad("it is not a file");
+  unsigned char length[8];
+  const int64_t bytes = status.st_size;
+  if (bytes < static_cast<int64_t>(sizeof length)) {
+    return bad(format("it has %lld bytes only", static_cast<long long>(bytes)));
+  }
+  int error = read_all(file->get(), {reinterpret_cast<char*>(length), 0, sizeof length});
+  if (error != 0) return failed_io("read", path, error);
+  uint64_t header_bytes = 0;
+  for (size_t i = sizeof length; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  if (header_bytes > static_cast<uint64_t>(kLongestHeader)) {
+    return bad(format("its header would have %llu bytes, and may have %lld",
+                      static_cast<unsigned long long>(header_bytes),
+                      static_cast<long long>(kLongestHeader)));
+  }
+  *data_begin = static_cast<int64_t>(sizeof length + header_bytes);
+  if (*data_begin > bytes) {
+    return bad(format("its header would end at byte %lld, but it has %lld",
+                      static_cast<long long>(*data_begin), static_cast<long long>(bytes)));
+  }
+  std::string header(static_cast<size_t>(header_bytes), '\0');
+  error = read_all(file->get(), {header.data(), sizeof length, static_cast<int64_t>(header_bytes)});
+  if (error != 0) return failed_io("read", path, error);
+  *digest = static_cast<int64_t>(xxh64(header.data(), header.size()));
+  auto table = parse_header(header, bytes - *data_begin);
+  if (!table.ok()) return bad(table.status().message());
+  return table;
 }
 
 }  // namespace dt::training

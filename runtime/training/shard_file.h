@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "training/file_io.h"
 #include "training/reducer.h"
 
 namespace dt::training {
@@ -76,5 +77,13 @@ Result<FileTable> parse_header(std::string_view json, int64_t data_bytes);
 /// @param data_begin where the header ends, in bytes from the file's start
 Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimizer* optimizer,
                     std::vector<FileTensor>* tensors);
+
+/// Opens the file and reads its header. INVALID_ARGUMENT for what is no file of this layout, or is
+/// cut short; SYSTEM with the system's reason.
+/// @param wrote      "dt_shard_save", in messages
+/// @param data_begin gives where the header ends
+/// @param digest     gives that of the header
+Result<FileTable> read_table(const std::string& path, const char* wrote, FileDescriptor* file,
+                             int64_t* data_begin, int64_t* digest);
 
 }  // namespace dt::training

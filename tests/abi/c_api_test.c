@@ -193,9 +193,12 @@ static void open_all(fixture* f) {
     dt_shard* shard = NULL;
     dt_optimizer* optimizer = NULL;
     dt_named* named = NULL;
+    dt_outer* outer = NULL;
     dt_sampler* sampler = NULL;
     dt_store_server* server = NULL;
     const dt_param param = {4, "weight", DT_F32, 0};
+    float weight[] = {1, 2, 3, 4};
+    const dt_outer_param outer_param = {weight, 4, "weight", DT_F32, 0};
     dt_sampler_options options;
     dt_sampler_options_init(&options);
     options.world_size = 1;
@@ -206,6 +209,7 @@ static void open_all(fixture* f) {
     OK(dt_shard_create(comm, &param, 1, NULL, &shard));
     OK(dt_optimizer_adamw(shard, NULL, &optimizer));
     OK(dt_named_create(comm, NULL, &named));
+    OK(dt_outer_create(comm, &outer_param, 1, NULL, &outer));
     OK(dt_sampler_create(&options, &sampler));
     OK(dt_store_serve(config, &server));
     void* handles[KINDS];
@@ -217,6 +221,7 @@ static void open_all(fixture* f) {
     handles[SHARD] = shard;
     handles[OPTIMIZER] = optimizer;
     handles[NAMED] = named;
+    handles[OUTER] = outer;
     handles[SAMPLER] = sampler;
     handles[STORE_SERVER] = server;
     memcpy(round == 0 ? f->closed : f->open, handles, sizeof handles);
@@ -231,6 +236,7 @@ static void open_all(fixture* f) {
     dt_shard_destroy(shard);
     dt_optimizer_destroy(optimizer);
     dt_named_destroy(named);
+    dt_outer_destroy(outer);
     dt_sampler_destroy(sampler);
     dt_store_server_destroy(server);
   }
@@ -245,6 +251,7 @@ static void close_all(fixture* f) {
   dt_shard_destroy(f->open[SHARD]);
   dt_optimizer_destroy(f->open[OPTIMIZER]);
   dt_named_destroy(f->open[NAMED]);
+  dt_outer_destroy(f->open[OUTER]);
   dt_sampler_destroy(f->open[SAMPLER]);
   dt_comm_destroy(f->comm);
   OK(dt_finalize(f->job, -1));
@@ -273,6 +280,7 @@ int main(void) {
   test_shard(&f);
   test_optimizer(&f);
   test_named(&f);
+  test_outer(&f);
   test_sampler(&f);
   test_batch_norm(&f);
   close_all(&f);

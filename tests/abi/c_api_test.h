@@ -16,6 +16,7 @@ enum handle_kind {
   SHARD,
   OPTIMIZER,
   NAMED,
+  OUTER,
   SAMPLER,
   STORE_SERVER,
   KINDS
@@ -93,6 +94,7 @@ void test_reducer(const fixture* f);
 void test_shard(const fixture* f);
 void test_optimizer(const fixture* f);
 void test_named(const fixture* f);
+void test_outer(const fixture* f);
 void test_sampler(const fixture* f);
 void test_batch_norm(const fixture* f);
 
