@@ -81,9 +81,24 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
       ->needs(zero);
   app->add_flag("--memory", out->memory, "Measure a rank's memory in the last step");
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
-  app->add_flag(
+  CLI::Option* apart = app->add_flag(
       "--apart", out->apart,
       "Exchange no gradients, so that ranks drift apart: the speed without communication");
+  CLI::Option* outer =
+      app->add_option("--outer", out->outer,
+                      "Groups of ranks train by themselves, and come together after so many steps "
+                      "(DiLoCo), over host memory; 0: not")
+          ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+          ->excludes(apart);
+  app->add_option("--group", out->group, "Ranks of a group, which exchange gradients in each step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->needs(outer);
+  app->add_option("--outer-delay", out->outer_delay, "Steps that go on while groups come together")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+      ->needs(outer);
+  app->add_option("--outer-format", out->outer_format, "What travels between groups")
+      ->check(CLI::IsMember({"f32", "bf16", "8bit", "4bit"}))
+      ->needs(outer);
   app->add_flag("--quiet", out->quiet, "Print errors only");
 }
 
@@ -137,6 +152,20 @@ std::string check_batch(int64_t batch, int64_t world_size, int64_t passes) {
          (passes > 1 ? " with --accumulate " + std::to_string(passes) : "") + "; choose " + next;
 }
 
+std::string check_outer(const Options& options, bool is_gpu, int64_t world_size) {
+  if (options.outer == 0) return {};
+  if (is_gpu) return "--outer is for host memory only; use --device cpu, or leave it out";
+  if (options.zero) return "--outer has no shards in this program; leave --zero out";
+  if (world_size % options.group != 0) {
+    return "--group " + std::to_string(options.group) + " does not divide the " +
+           std::to_string(world_size) + " ranks; choose a divisor";
+  }
+  if (options.outer_delay >= options.outer) {
+    return "--outer-delay must be less than --outer, which is " + std::to_string(options.outer);
+  }
+  return {};
+}
+
 std::string check_exchange(const Options& options, bool is_gpu, Precision precision) {
   if (options.power_sgd > 0 && is_gpu) {
     return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
@@ -162,19 +191,20 @@ double learning_rate_at(double peak, int64_t step, int64_t steps) {
 std::string describe(const Options& options, Precision precision, uint64_t text_hash) {
   char text[500];
   const Shape& shape = options.shape;
-  std::snprintf(text, sizeof text,
-                "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
-                ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
-                ", interval %" PRId64 ", accumulate %" PRId64 ", wire %s, powersgd %" PRId64
-                ", clip %g, zero %s%s%s%s, text %016" PRIx64,
-                precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels,
-                shape.heads, shape.length, shape.tied ? "tied" : "untied", options.batch,
-                options.steps, options.rate, options.decay, options.seed, options.interval,
-                options.accumulate, options.wire.c_str(), options.power_sgd, options.clip,
-                options.zero ? std::to_string(*options.zero).c_str() : "none",
-                options.memory ? ", memory measured" : "",
-                options.loss_log.empty() ? "" : " and a log", options.apart ? ", apart" : "",
-                text_hash);
+  std::snprintf(
+      text, sizeof text,
+      "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
+      ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
+      ", interval %" PRId64 ", accumulate %" PRId64 ", wire %s, powersgd %" PRId64
+      ", clip %g, zero %s%s%s%s, outer %" PRId64 " %" PRId64 " %" PRId64 " %s, text %016" PRIx64,
+      precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels, shape.heads,
+      shape.length, shape.tied ? "tied" : "untied", options.batch, options.steps, options.rate,
+      options.decay, options.seed, options.interval, options.accumulate, options.wire.c_str(),
+      options.power_sgd, options.clip,
+      options.zero ? std::to_string(*options.zero).c_str() : "none",
+      options.memory ? ", memory measured" : "", options.loss_log.empty() ? "" : " and a log",
+      options.apart ? ", apart" : "", options.outer, options.group, options.outer_delay,
+      options.outer_format.c_str(), text_hash);
   return text;
 }
 

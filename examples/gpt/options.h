@@ -34,6 +34,10 @@ struct Options {
   bool memory = false;          // measures it in the last step
   std::string loss_log;         // empty: not
   bool apart = false;           // ranks exchange no gradients
+  int64_t outer = 0;            // steps after which groups of ranks come together; 0: one group
+  int64_t group = 1;            // ranks of such a group
+  int64_t outer_delay = 0;      // steps that go on while they do
+  std::string outer_format = "f32";  // what travels then
   bool quiet = false;
   std::vector<std::string> files;  // empty: default_files()
 };
@@ -43,6 +47,9 @@ bool parse_options(int argc, char** argv, Options* out, int* out_exit_code);
 
 /// Empty, or why this batch cannot be dealt to the ranks' passes, with the nearest sizes that can.
 std::string check_batch(int64_t batch, int64_t world_size, int64_t passes);
+
+/// Empty, or why ranks cannot come together as --outer says.
+std::string check_outer(const Options& options, bool is_gpu, int64_t world_size);
 
 /// Empty, or why gradients of this precision cannot travel, or lie in shards, as the options say.
 std::string check_exchange(const Options& options, bool is_gpu, Precision precision);

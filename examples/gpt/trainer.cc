@@ -49,7 +49,8 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
       part_batch_(options.batch / place_.world_size / options.accumulate),
       device_(std::move(device)),
       comm_(job->world()) {
-  const std::string error = check_exchange(options_, device_->is_gpu(), device_->precision());
+  std::string error = check_exchange(options_, device_->is_gpu(), device_->precision());
+  if (error.empty()) error = check_outer(options_, device_->is_gpu(), place_.world_size);
   if (!error.empty()) throw std::runtime_error(error);
   compare_settings();
   if (options_.memory) first_memory_ = memory_bytes();
@@ -68,8 +69,9 @@ void Trainer::make_parameters() {
   reducer_options.first_bucket_bytes = reducer_options.bucket_cap_bytes;
   reducer_options.wire = wire_of(options_.wire);
   // Alone in a communicator, a rank does all but the exchange.
-  if (options_.apart) alone_ = comm_.split(place_.rank, 0);
-  const dt::Comm& comm = alone_ ? *alone_ : comm_;
+  const auto group = static_cast<int32_t>(options_.group);
+  if (options_.apart || options_.outer > 0) group_ = comm_.split(place_.rank / group, place_.rank);
+  const dt::Comm& comm = group_ ? *group_ : comm_;
   if (options_.zero) {
     sharded_.emplace(comm, *network_, options_, reducer_options);
     network_->use(&*sharded_);
@@ -87,6 +89,28 @@ void Trainer::make_parameters() {
     for (const Parameter& parameter : network_->layout()) rows.push_back(parameter.rows);
     reducer_->power_sgd(rows, power_sgd);
   }
+  if (options_.outer > 0) make_outer();
+}
+
+/// With those that have the same place in other groups.
+void Trainer::make_outer() {
+  const std::optional<dt::Comm> across =
+      comm_.split(place_.rank % static_cast<int32_t>(options_.group), place_.rank);
+  std::vector<dt::OuterParam> params;
+  for (size_t i = 0; i < network_->layout().size(); ++i) {
+    const Parameter& parameter = network_->layout()[i];
+    params.push_back(
+        {network_->weight(static_cast<int>(i)), parameter.count, DT_F32, parameter.name});
+  }
+  dt::OuterOptions outer;
+  outer.sync_every = options_.outer;
+  outer.delay = options_.outer_delay;
+  if (outer.delay > 0) outer.alpha = 0.5;
+  outer.format = options_.outer_format == "4bit"   ? DT_OUTER_4BIT
+                 : options_.outer_format == "8bit" ? DT_OUTER_8BIT
+                 : options_.outer_format == "bf16" ? DT_OUTER_BF16
+                                                   : DT_OUTER_F32;
+  outer_.emplace(*across, params, outer);
 }
 
 Trainer::~Trainer() {
@@ -118,6 +142,7 @@ void Trainer::run() {
   if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
+  if (outer_) outer_->sync();
   comm_.check();
   if (!options_.apart) compare_parameters();
   if (options_.memory) print_memory();
@@ -153,6 +178,7 @@ void Trainer::train_step() {
     network_->update({step_, rate, options_.decay}, gradient);
   }
   ++step_;
+  if (outer_) outer_->step();
   // The arrival order is known after one step; later steps keep the plan, and shards their own.
   if (step_ == 1 && !sharded_) {
     device_->synchronise();  // the update still reads gradients that rebuild() may move
@@ -224,12 +250,13 @@ void Trainer::compare_settings() {
       std::to_string(place_.rank) + ": " + own + "\n  rank 0: " + first);
 }
 
-/// Of all that ranks have in common: parameters, and moments unless each rank has its part of them.
+/// Of all that ranks have in common: parameters, and moments unless each rank or group has its own.
 uint64_t Trainer::hash_parameters() {
   if (!sharded_) {
     const std::vector<float> parameters = network_->read_parameters();
-    const std::vector<float> moments = network_->read_moments();
     const uint64_t hash = hash_bytes(parameters.data(), parameters.size() * sizeof(float));
+    if (outer_) return hash;
+    const std::vector<float> moments = network_->read_moments();
     return hash_bytes(moments.data(), moments.size() * sizeof(float), hash);
   }
   uint64_t hash = hash_bytes(nullptr, 0);

@@ -38,6 +38,7 @@ class Trainer {
   void compare_settings();
   void open_loss_log();
   void make_parameters();
+  void make_outer();
   void train_step();
   void measure_memory(int parameter);
   void read_loss();
@@ -56,11 +57,12 @@ class Trainer {
 
   const std::unique_ptr<Device> device_;
   dt::Comm comm_;
-  std::optional<dt::Comm> alone_;  // the reducer's, where ranks exchange no gradients
+  std::optional<dt::Comm> group_;  // the reducer's, where it is not for all ranks
   std::unique_ptr<Network> network_;
   std::optional<ShardedParameters> sharded_;  // none: the network keeps its parameters
   std::optional<dt::Reducer> own_reducer_;    // where they are not sharded
   dt::Reducer* reducer_ = nullptr;            // the one in use
+  std::optional<dt::Outer> outer_;            // between groups
   float* norm_ = nullptr;  // on the device: of the gradients, before they are clipped
   int64_t first_memory_ = 0, most_memory_ = 0;  // bytes: without a network, and in the last step
   int64_t step_ = 0;                            // done
