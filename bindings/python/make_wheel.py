@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
-make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --headers FILES... --torch FILES...
-    --sources FILES...
+make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --headers FILES...
+    --torch FILES... --sources FILES...
 
-Beside the package's sources and its module it has libdt and OpenSSL, which find each other by
-$ORIGIN. The same input gives the same bytes."""
+Beside the package's sources and its module it has libdt, OpenSSL and the command `dt`, which find each other
+by $ORIGIN. The same input gives the same bytes."""
 
 import argparse
 import base64
@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -39,10 +40,10 @@ def find_carried(libdt):
     return [(found[name], name) for name in CARRIED]
 
 
-def portable(library, folder, name):
+def portable(binary, folder, name):
     """A copy without debug information that looks for its neighbours beside itself."""
     copy = os.path.join(folder, name)
-    shutil.copyfile(library, copy)
+    shutil.copyfile(binary, copy)
     subprocess.run(["strip", "--strip-unneeded", copy], check=True)
     subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", copy], check=True)
     with open(copy, "rb") as file:
@@ -82,7 +83,7 @@ def main():
     for option in ("--out", "--libdt", "--module", "--readme", "--licence"):
         parser.add_argument(option, required=True)
     folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
-    for option in folders:
+    for option in ("commands", *folders):
         parser.add_argument("--" + option, nargs="+", required=True)
     options = parser.parse_args()
 
@@ -94,9 +95,10 @@ def main():
             with open(source, "rb") as file:
                 entries[folder + os.path.basename(source)] = file.read()
     with tempfile.TemporaryDirectory() as folder:
-        for library, name in (*find_carried(options.libdt), (options.libdt, "libdt.so.0"),
-                              (options.module, os.path.basename(options.module))):
-            entries["dt/" + name] = portable(library, folder, name)
+        for binary, name in (*find_carried(options.libdt), (options.libdt, "libdt.so.0"),
+                             *((path, os.path.basename(path)) for path in (options.module, *options.commands))):
+            entries["dt/" + name] = portable(binary, folder, name)
+        executable = {"dt/" + name for name in os.listdir(folder)}
         check_tag(tag, folder)
 
     info = f"dt-{version}.dist-info"
@@ -104,7 +106,8 @@ def main():
         entries[f"{info}/METADATA"] = metadata(version, file.read(), python)
     with open(options.licence, "rb") as file:
         entries[f"{info}/LICENSE"] = file.read()
-    entries[f"{info}/entry_points.txt"] = b"[torch.distributed.backends]\ndt = dt._process_group:register\n"
+    entries[f"{info}/entry_points.txt"] = (b"[console_scripts]\ndt = dt.__main__:main\n\n"
+                                           b"[torch.distributed.backends]\ndt = dt._process_group:register\n")
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"
                                 f"Tag: {tag}\n").encode()
     record = "".join(record_line(name, data) for name, data in sorted(entries.items()))
@@ -114,7 +117,8 @@ def main():
         for name in sorted(entries, key=lambda each: (each.startswith(info), each)):
             item = zipfile.ZipInfo(name, DATE)
             item.compress_type = zipfile.ZIP_DEFLATED
-            item.external_attr = (0o755 if ".so" in name else 0o644) << 16
+            # pip looks at the bits of regular files only.
+            item.external_attr = (stat.S_IFREG | (0o755 if name in executable else 0o644)) << 16
             wheel.writestr(item, entries[name])
 
 
