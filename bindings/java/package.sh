@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA SOURCE_ROOT GENERATED...:
+# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA DT WORKER SOURCE_ROOT GENERATED...:
 # makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
 set -euo pipefail
 
 out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6
-libdt=$7 libdtjava=$8 root=$9
-shift 9
+libdt=$7 libdtjava=$8 dt=$9 worker=${10} root=${11}
+shift 11
 date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time zone
 
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ find "$work/source" -name '*.java' | LC_ALL=C sort >"$work/list"
 
 # They find each other in their own folder, before any that LD_LIBRARY_PATH names.
 for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0" \
-  "$libdtjava=libdtjava.so"; do
+  "$libdtjava=libdtjava.so" "$dt=dt" "$worker=dt-bench-worker"; do
   to="$work/classes/io/dt/native/linux-x64/${pair##*=}"
   cp -L "${pair%=*}" "$to"
   chmod 755 "$to"
@@ -29,8 +29,10 @@ done
 
 cp "$pom" "$work/classes/META-INF/maven/io.dt/dt/pom.xml"
 printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/META-INF/maven/io.dt/dt/pom.properties"
+# Main-Class makes the jar the command dt: java -jar dt.jar run ...
 # The virtual machine reads Enable-Native-Access only in the jar that it is started with: a fat jar that keeps this line.
-printf 'Implementation-Title: dt\nImplementation-Version: %s\nEnable-Native-Access: ALL-UNNAMED\n' "$version" >"$work/manifest"
+printf '%s\n' "Main-Class: io.dt.raw.Command" "Implementation-Title: dt" "Implementation-Version: $version" \
+  "Enable-Native-Access: ALL-UNNAMED" >"$work/manifest"
 pack() { # pack FOLDER JAR [MANIFEST]
   local files
   mapfile -t files < <(cd "$1" && find . -type f | sed 's|^\./||' | LC_ALL=C sort)
