@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Packs Dt.VERSION.nupkg: the assembly for Mono and the .NET Framework, the sources for modern .NET,
-and libdtcs, libdt and OpenSSL, which find each other by $ORIGIN. The same inputs give the same
-bytes."""
+and libdtcs, libdt, OpenSSL and the command `dt`, which find each other by $ORIGIN. The same inputs give
+the same bytes."""
 
 import argparse
 import hashlib
 import shutil
+import stat
 import struct
 import subprocess
 import zipfile
 from pathlib import Path
 
 NATIVE = "runtimes/linux-x64/native/"
-LONE_FILES = ("libcrypto.so.3", "libdt.so.0", "libssl.so.3")  # their endings have no content type
+COMMANDS = ("dt", "dt-bench-worker")
+LONE_FILES = (*COMMANDS, "libcrypto.so.3", "libdt.so.0", "libssl.so.3")  # their endings have no content type
 TYPES = {"rels": "application/vnd.openxmlformats-package.relationships+xml",
          "psmdcp": "application/vnd.openxmlformats-package.core-properties+xml"}
 
@@ -48,7 +50,8 @@ def native(path, name, options):
 
 
 def content_types(names):
-    endings = sorted({name.rsplit(".", 1)[-1] for name in names if not name.endswith(LONE_FILES)})
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names
+                      if name.rsplit("/", 1)[-1] not in LONE_FILES})
     lines = [f'  <Default Extension="{ending}" ContentType="{TYPES.get(ending, "application/octet")}" />'
              for ending in endings]
     lines += [f'  <Override PartName="/{NATIVE}{name}" ContentType="application/octet" />'
@@ -99,6 +102,8 @@ def main():
             entries[NATIVE + "libdtcs.so"] = native(file, "libdtcs.so", options)
         elif file.name.startswith("libdt.so"):
             entries[NATIVE + "libdt.so.0"] = native(file, "libdt.so.0", options)
+        elif file.name in COMMANDS:
+            entries[NATIVE + file.name] = native(file, file.name, options)
         elif file.name == "Dt.dll":
             entries["lib/net472/Dt.dll"] = without_time_and_chance(file.read_bytes())
         elif file.suffix == ".cs":
@@ -111,7 +116,8 @@ def main():
     with zipfile.ZipFile(options.out, "w") as package:
         for name in sorted(entries):
             item = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            item.external_attr = 0o644 << 16
+            mode = 0o755 if name.rsplit("/", 1)[-1] in COMMANDS else 0o644
+            item.external_attr = (stat.S_IFREG | mode) << 16
             item.compress_type = zipfile.ZIP_DEFLATED
             package.writestr(item, entries[name])
 

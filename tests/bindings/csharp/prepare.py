@@ -7,6 +7,7 @@ DIR/span: Dt.dll built of the package's sources as modern frameworks see them, w
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -48,6 +49,12 @@ def main():
     unpacked = options.dir / "package"
     with zipfile.ZipFile(options.package) as package:
         package.extractall(unpacked)
+    # As NuGet does, whatever the package says: the owner may execute any file, and no one else.
+    mask = os.umask(0o022)
+    os.umask(mask)
+    for file in unpacked.rglob("*"):
+        if file.is_file():
+            file.chmod(0o766 & ~mask)
     natives = sorted((unpacked / "runtimes/linux-x64/native").iterdir())
     strict = [options.mcs, "-langversion:7.2", "-warn:4", "-warnaserror", "-optimize+"]
     for variant, defines in (("net472", []), ("span", ["-define:DT_SPAN"])):

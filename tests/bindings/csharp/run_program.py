@@ -3,11 +3,15 @@
 """Runs one of the programs of tests.exe in processes of its own and checks what it says."""
 
 import argparse
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 LIMIT_S = 120
 
@@ -43,6 +47,27 @@ def readme(options):
     assert run([options.dt, "run", "-n", "2", options.mono, program]).returncode == 0
 
 
+def command(options):
+    """The package's own command, of what NuGet unpacked, of what unzip did, and as its targets name it."""
+    folder = Path(options.tests).parent
+    package = folder.parent / "package"
+    for dt in (folder / "dt", package / "runtimes/linux-x64/native/dt"):
+        assert run([str(dt), "run", "-n", "2", options.mono, str(folder / "readme.exe")]).returncode == 0
+        assert run([str(dt), "run", "-n", "2", "sh", "-c", "exit 7"]).returncode == 7
+    assert run([str(folder / "dt"), "bench", "allreduce", "-n", "2", "-b", "8", "-e", "8"]).returncode == 0
+    with zipfile.ZipFile(options.package) as packed:
+        for entry in packed.infolist():
+            mode = entry.external_attr >> 16
+            assert stat.S_ISREG(mode), entry
+            assert bool(mode & 0o111) == (Path(entry.filename).name in ("dt", "dt-bench-worker")), entry
+    targets = package / "buildTransitive/net472/Dt.targets"
+    names = {element.tag.rpartition("}")[2]: element.text for element in ElementTree.parse(targets).iter()}
+    native = re.fullmatch(r"\$\(\[System.IO.Path\]::GetFullPath\('\$\(MSBuildThisFileDirectory\)(.*)'\)\)",
+                          names["DtNativeFolder"]).group(1)
+    assert (targets.parent / names["DtCommand"].replace("$(DtNativeFolder)", native)).resolve() == \
+        (package / "runtimes/linux-x64/native/dt").resolve()
+
+
 def leave_open(options):
     for _ in range(5):
         done = run(options.command + ["leave-open"])
@@ -75,13 +100,14 @@ def loading(options):
 
 def main():
     programs = {"collectives": collectives, "peer-death": peer_death, "leave-open": leave_open, "loading": loading,
-                "domains": domains, "readme": readme}
+                "domains": domains, "readme": readme, "command": command}
     parser = argparse.ArgumentParser()
     parser.add_argument("--mono", required=True)
     parser.add_argument("--dt", required=True)
     parser.add_argument("--tests", required=True, help="tests.exe")
     parser.add_argument("--cc", default="cc")
     parser.add_argument("--map", default="", help="libdt's version script")
+    parser.add_argument("--package", default="", help="the NuGet package")
     parser.add_argument("program", choices=programs)
     options = parser.parse_args()
     options.command = [options.mono, options.tests, "program"]
