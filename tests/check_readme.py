@@ -6,6 +6,7 @@ A comment on the line before a block says what to do with it:
   <!-- file NAME -->     the block is written into NAME
   <!-- run -->           the block is run by bash -e; <!-- run, exit N --> where it ends with N
   <!-- run, exact -->    numbers count
+  <!-- run, needs F -->  the block is skipped where SCRATCH_DIR has no file F, a pattern
   <!-- install -->       with --install the block is run first, in SOURCES; what it exports holds for the others
 A ```text block behind a run block is its output, compared loosely: the order of lines, blanks, process
 numbers and other numbers do not count, and a line "..." stands for any others."""
@@ -82,7 +83,7 @@ def main():
     sources = words[1] if words[0] == "--install" else None
     folder, *pages = [Path(word) for word in (words if sources is None else words[2:])]
     found = [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
-    failed = ran = 0
+    failed = ran = skipped = 0
     for i, (mark, _, body) in enumerate(found):
         if mark == "install" and sources is not None:
             install(body, sources, folder)
@@ -90,6 +91,11 @@ def main():
         if mark.startswith("file "):
             (folder / mark[5:]).write_text(body, encoding="utf-8")
         if not re.match(r"run\b", mark):
+            continue
+        needed = re.search(r"needs (\S+)", mark)
+        if needed and not any(folder.glob(needed[1])):
+            print(f"skipped, because there is no {needed[1]}: {body.strip()}")
+            skipped += 1
             continue
         ran += 1
         status = re.search(r"exit (\d+)", mark)
@@ -112,7 +118,7 @@ def main():
     if ran == 0:
         print(f"skipped: no block of {', '.join(page.name for page in pages)} is marked <!-- run -->")
         return 77
-    print(f"{ran - failed} passed, {failed} failed, 0 skipped")
+    print(f"{ran - failed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 
