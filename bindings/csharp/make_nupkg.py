@@ -51,11 +51,11 @@ def native(path, name, options):
 
 def content_types(names):
     endings = sorted({name.rsplit(".", 1)[-1] for name in names
-                      if name.rsplit("/", 1)[-1] not in LONE_FILES})
+                      if name.rsplit("/", 1)[-1] not in ("LICENSE", *LONE_FILES)})
     lines = [f'  <Default Extension="{ending}" ContentType="{TYPES.get(ending, "application/octet")}" />'
              for ending in endings]
-    lines += [f'  <Override PartName="/{NATIVE}{name}" ContentType="application/octet" />'
-              for name in LONE_FILES]
+    lines += [f'  <Override PartName="/{name}" ContentType="application/octet" />'
+              for name in ("LICENSE", *(NATIVE + name for name in LONE_FILES))]
     return ('<?xml version="1.0" encoding="utf-8"?>\n'
             '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">\n'
             + "\n".join(lines) + "\n</Types>\n").encode()
@@ -96,7 +96,7 @@ def main():
     for library in options.carried:
         entries[NATIVE + library.name] = native(library, library.name, options)
     places = {"README.md": "", "Dt.nuspec": "", "Dt.xml": "lib/net472/", "Dt.csproj": "src/",
-              "Dt.targets": "buildTransitive/net472/"}
+              "Dt.targets": "buildTransitive/net472/", "LICENSE": "", "THIRD_PARTY_LICENSES.txt": ""}
     for file in map(Path, options.files):
         if file.name.startswith("libdtcs.so"):
             entries[NATIVE + "libdtcs.so"] = native(file, "libdtcs.so", options)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA DT WORKER SOURCE_ROOT GENERATED...:
-# makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
+# package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA DT WORKER LICENCE OTHER_LICENCES SOURCE_ROOT
+#   GENERATED...
+# Makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
 set -euo pipefail
 
 out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6
-libdt=$7 libdtjava=$8 dt=$9 worker=${10} root=${11}
-shift 11
+libdt=$7 libdtjava=$8 dt=$9 worker=${10} licence=${11} others=${12} root=${13}
+shift 13
 date=1980-01-02T00:00:00Z  # the first day that a zip file can hold in each time zone
 
 work=$(mktemp -d)
@@ -27,6 +28,8 @@ for pair in "$libcrypto=libcrypto.so.3" "$libssl=libssl.so.3" "$libdt=libdt.so.0
   "$PATCHELF" --force-rpath --set-rpath "\$ORIGIN" "$to"
 done
 
+mkdir -p "$work/classes/META-INF/licenses/io.dt"
+cp "$licence" "$others" "$work/classes/META-INF/licenses/io.dt/"
 cp "$pom" "$work/classes/META-INF/maven/io.dt/dt/pom.xml"
 printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/META-INF/maven/io.dt/dt/pom.properties"
 # Main-Class makes the jar the command dt: java -jar dt.jar run ...

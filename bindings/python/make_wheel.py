@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
-make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --headers FILES...
-    --torch FILES... --sources FILES...
+make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
+    --headers FILES... --torch FILES... --sources FILES...
 
 Beside the package's sources and its module it has libdt, OpenSSL and the command `dt`, which find each other
 by $ORIGIN. The same input gives the same bytes."""
@@ -70,20 +70,21 @@ def record_line(name, data):
     return f"{name},sha256={digest},{len(data)}\n"
 
 
-def metadata(version, readme, python):
+def metadata(version, readme, python, licences):
     major, minor = python[2], python[3:]
+    files = "".join(f"License-File: {os.path.basename(licence)}\n" for licence in licences)
     return (f"Metadata-Version: 2.1\nName: dt\nVersion: {version}\n"
             f"Summary: Distributed training for programs that are linked, not scripted\n"
-            f"License: {LICENCE}\nRequires-Python: >={major}.{minor},<{major}.{int(minor) + 1}\n"
+            f"License: {LICENCE}\n{files}Requires-Python: >={major}.{minor},<{major}.{int(minor) + 1}\n"
             f"Description-Content-Type: text/markdown\n\n{readme}").encode()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--out", "--libdt", "--module", "--readme", "--licence"):
+    for option in ("--out", "--libdt", "--module", "--readme"):
         parser.add_argument(option, required=True)
     folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
-    for option in ("commands", *folders):
+    for option in ("commands", "licences", *folders):
         parser.add_argument("--" + option, nargs="+", required=True)
     options = parser.parse_args()
 
@@ -103,9 +104,10 @@ def main():
 
     info = f"dt-{version}.dist-info"
     with open(options.readme, encoding="utf-8") as file:
-        entries[f"{info}/METADATA"] = metadata(version, file.read(), python)
-    with open(options.licence, "rb") as file:
-        entries[f"{info}/LICENSE"] = file.read()
+        entries[f"{info}/METADATA"] = metadata(version, file.read(), python, options.licences)
+    for licence in options.licences:
+        with open(licence, "rb") as file:
+            entries[f"{info}/{os.path.basename(licence)}"] = file.read()
     entries[f"{info}/entry_points.txt"] = (b"[console_scripts]\ndt = dt.__main__:main\n\n"
                                            b"[torch.distributed.backends]\ndt = dt._process_group:register\n")
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"

@@ -60,6 +60,8 @@ def command(options):
             mode = entry.external_attr >> 16
             assert stat.S_ISREG(mode), entry
             assert bool(mode & 0o111) == (Path(entry.filename).name in ("dt", "dt-bench-worker")), entry
+    assert "Apache License" in (package / "LICENSE").read_text()
+    assert "OpenSSL" in (package / "THIRD_PARTY_LICENSES.txt").read_text()
     targets = package / "buildTransitive/net472/Dt.targets"
     names = {element.tag.rpartition("}")[2]: element.text for element in ElementTree.parse(targets).iter()}
     native = re.fullmatch(r"\$\(\[System.IO.Path\]::GetFullPath\('\$\(MSBuildThisFileDirectory\)(.*)'\)\)",

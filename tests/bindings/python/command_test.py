@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `dt` of the package, where PATH has nothing but the environment that it is installed in."""
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -34,6 +35,13 @@ def command(start, *args):
 
 
 class Command(unittest.TestCase):
+    def test_the_licences_of_its_parts_come_with_it(self):
+        package = importlib.metadata.distribution("dt")
+        names = package.metadata.get_all("License-File")
+        self.assertEqual(names, ["LICENSE", "THIRD_PARTY_LICENSES.txt"])
+        for name in names:
+            self.assertIn("Apache License", package.read_text(name))
+
     def test_two_ranks_run_a_program(self):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "hello.py")

@@ -53,6 +53,7 @@ final class ProcessTests {
     }
     test("the libraries are those of the jar", ProcessTests::libraries);
     test("the manifest enables native access", ProcessTests::manifest);
+    test("the jar has the licences of its parts", ProcessTests::licences);
     test("a jar of jars has a place for each file", ProcessTests::ownPaths);
     test("two class loaders", ProcessTests::classLoaders);
     test("the loader says what it tried", ProcessTests::loader);
@@ -188,6 +189,15 @@ final class ProcessTests {
     }
   }
 
+  private static void licences() throws Exception {
+    try (var jar = new java.util.jar.JarFile(jar())) {
+      for (String name : List.of("LICENSE", "THIRD_PARTY_LICENSES.txt")) {
+        var entry = jar.getEntry("META-INF/licenses/io.dt/" + name);
+        that(rest(jar.getInputStream(entry)).contains("Apache License"), name);
+      }
+    }
+  }
+
   private static void manifest() throws Exception {
     try (var jar = new java.util.jar.JarFile(jar())) {
       equal(jar.getManifest().getMainAttributes().getValue("Enable-Native-Access"), "ALL-UNNAMED");
@@ -201,6 +211,7 @@ final class ProcessTests {
         String name = each.getName();
         that(
             name.startsWith("io/dt/") || name.startsWith("META-INF/maven/io.dt/dt/")
+                || name.startsWith("META-INF/licenses/io.dt/")
                 || List.of("META-INF/", "META-INF/MANIFEST.MF", "module-info.class").contains(name),
             name);
       }
