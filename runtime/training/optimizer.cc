@@ -73,7 +73,6 @@ Status Optimizer::step(double rate) {
     DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i));
     if (piece.count > 0) update(i, piece, rate);
   }
-  ++steps_;
   return shard_->updated();
 }
 
@@ -117,7 +116,6 @@ void Optimizer::restored(int32_t index, int64_t steps, bool master) {
   State& state = states_[static_cast<size_t>(index)];
   state.steps = steps;
   state.set_count = master ? shard_->set_count(index) : -1;
-  steps_ = std::max(steps_, steps);
 }
 
 /// Elements `begin` and on of the piece; `param` and `gradient` point at these.

@@ -45,7 +45,6 @@ class Optimizer {
   /// Behind the reducer's finish(): updates this rank's pieces, then Shard::updated(). What no rank
   /// had a gradient for stays as it is.
   Status step(double rate);
-  int64_t steps() const { return steps_; }
 
   const std::shared_ptr<Shard>& shard() const { return shard_; }
   const Options& options() const { return options_; }
@@ -87,7 +86,6 @@ class Optimizer {
   const Options options_;
   std::vector<State> states_;             ///< by parameter
   std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none
-  int64_t steps_ = 0;
 };
 
 }  // namespace dt::training

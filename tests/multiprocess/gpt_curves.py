@@ -6,7 +6,7 @@ The loss curves of 30 steps (CURVE_STEPS, where a sanitizer makes them slow) agr
 itself finds the parameters of all ranks bitwise equal at the end (it exits with an error otherwise), but
 where they exchange no gradients. Two ranks whose steps have several backward passes learn the same, and so do
 those whose gradients are clipped at a norm that is never reached; what travels as f16, bf16 or by PowerSGD
-learns nearly the same.
+learns nearly the same. Groups that come together now and then end with equal parameters, and have learnt.
 """
 import csv
 import os
@@ -62,6 +62,11 @@ def check_steps(run, alone):
     print(f"--powersgd 4: loss {compressed[-1]:.4f} at step {STEPS}, {two[-1]:.4f} without")
     if compressed == two or (STEPS >= 10 and compressed[-1] > two[0] - 0.3):
         sys.exit("--powersgd 4: the loss is that of whole gradients, or does not fall")
+    for options in (("--outer", "3", "--group", "2"), ("--outer", "4", "--outer-delay", "2", "--outer-format", "4bit")):
+        apart = run(4, *options)
+        print(f"{' '.join(options)}: loss {apart[-1]:.4f} at step {STEPS}")
+        if difference(two, apart) <= TOLERANCE or (STEPS >= 10 and apart[-1] > two[0] - 0.3):
+            sys.exit(f"{' '.join(options)}: the loss is that of ranks that meet in each step, or does not fall")
     if run(2, "--clip", "1e9") != two:
         sys.exit("--clip 1e9: the loss is another one, although no norm is as large")
     # AdamW makes whole steps of any gradient that is far above its epsilon, 1e-8.

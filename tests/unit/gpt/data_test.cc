@@ -135,6 +135,23 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
       std::string::npos);
 }
 
+TEST_CASE("groups that come together must be of one size, and meet in host memory") {
+  Options options;
+  options.group = 3;
+  CHECK(check_outer(options, true, 4).empty());
+  options.outer = 5;
+  CHECK(check_outer(options, true, 4).find("--outer is for host memory only") == 0);
+  CHECK(check_outer(options, false, 4) ==
+        "--group 3 does not divide the 4 ranks; choose a divisor");
+  options.group = 2;
+  CHECK(check_outer(options, false, 4).empty());
+  options.outer_delay = 5;
+  CHECK(check_outer(options, false, 4).find("--outer-delay must be less than --outer") == 0);
+  options.outer_delay = 0;
+  options.zero = 1;
+  CHECK(check_outer(options, false, 4).find("leave --zero out") != std::string::npos);
+}
+
 TEST_CASE("the learning rate rises to its peak and falls to a tenth") {
   double largest = 0;
   for (int64_t step = 0; step < 1000; ++step) {
