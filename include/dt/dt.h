@@ -1540,7 +1540,8 @@ typedef struct dt_param {
 } dt_param;
 
 /** What gradients of DT_F32 travel as, where links are slow. Each is rounded on the way there, the
- * sums are in f32 and are rounded once more, between hosts once for each host. */
+ * sums are in f32 and are rounded once more, between hosts once for each host, and with several
+ * replicas of a shard once for each. */
 typedef enum dt_wire {
   DT_WIRE_SAME = 0, /**< as they are */
   DT_WIRE_F16 = 1,  /**< of less than 65520: what is larger becomes infinite */
@@ -1855,8 +1856,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  *         ranks and parameters (the reducer stays usable, this step's gradients are undefined);
  *         DT_ERR_MISMATCH on all ranks when a parameter of dt_reducer_watch() differs, as
  *         dt_check_equal() says it (the gradients are reduced, and reducer and communicator stay
- *         usable); any communicator error. On GPUs a missing gradient, or a bucket that a rank
- *         cannot launch, breaks the communicator: that rank gets the error here, the others in this
+ *         usable); any communicator error. With replicas of a shard DT_ERR_PEER_LOST also where
+ *         another replica has failed: it names why, and each later step fails, too. On GPUs a
+ *         missing gradient, or a bucket that a rank cannot launch, breaks the communicator: that rank gets the error here, the others in this
  *         call or, where theirs has returned, in the next one. dt_comm_check() before a result is
  *         kept.
  * @thread one at a time
@@ -1981,7 +1983,9 @@ typedef struct dt_shard_options {
                                           stage 3 this rank's pieces of the parameters, lie in files
                                           there, without a name, which go with the process; the
                                           system writes them and reads them back as it needs memory.
-                                          It may differ between ranks. NULL: in memory */
+                                          A disk that fails then ends the process (SIGBUS), and so
+                                          does a full one whose file system gives no room in
+                                          advance. It may differ between ranks. NULL: in memory */
 } dt_shard_options;
 
 /** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
@@ -2261,7 +2265,8 @@ static inline void dt_sgd_options_init(dt_sgd_options* options) {
  * Makes an optimizer of a shard's pieces. Its state is for these alone: of AdamW two moments of f32
  * an element (of f64 for DT_F64), of SGD one with a momentum; for DT_F16 and DT_BF16 an f32 value
  * of each element besides, which is what is updated, and then rounded into the parameter. It follows
- * dt_shard_set() and dt_shard_load(), and not what is written to a dt_piece.param itself.
+ * dt_shard_set(), dt_shard_load(), and what the caller writes to a dt_piece.param before
+ * dt_shard_updated().
  * @param shard         the handle, which may be destroyed before the optimizer.
  * @param options       NULL: defaults. The same on all ranks.
  * @param out_optimizer gives the handle; dt_optimizer_destroy().
@@ -2507,8 +2512,10 @@ static inline void dt_outer_options_init(dt_outer_options* options) {
  *
  * Each rank of `comm` has an inner optimizer of its own. Where several ranks train one model
  * together, with a dt_reducer or a dt_shard over a communicator of theirs, `comm` joins those that
- * have the same parameters or pieces in different groups (dt_comm_split()); then call
- * dt_shard_updated() behind a dt_outer_step() that has changed pieces.
+ * have the same parameters or pieces in different groups (dt_comm_split()). With a shard, whose
+ * pieces dt_optimizer_step() has begun to send, ask for each dt_shard_piece() before
+ * dt_outer_step(), which waits for that, and call dt_shard_updated() behind one that has changed
+ * them.
  *
  * This keeps the global parameters in f32, and a momentum. In a turn the mean over ranks of
  * (global - own) parameters is the gradient of a step of SGD on them, as PyTorch's SGD does it;
@@ -2560,7 +2567,7 @@ DT_API dt_status dt_outer_sync(dt_outer* outer);
  * their own parameters; a mean that was under way is dropped. Collective over `comm`.
  * @param outer the handle.
  * @param comm  over host memory.
- * @return DT_OK; DT_ERR_MISMATCH where ranks have different numbers of elements;
+ * @return DT_OK; DT_ERR_MISMATCH where ranks have different parameters or options;
  *         DT_ERR_UNSUPPORTED on a communicator over GPUs; DT_ERR_OUT_OF_MEMORY; any communicator
  *         error. Then the handle is as it was.
  * @thread as dt_outer_step()

@@ -210,6 +210,7 @@ dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_values) {
 dt_status dt_shard_updated(dt_shard* shard) {
   return alone_on_shard("dt_shard_updated", shard,
                         [&](const Call&, const ShardObject& object) -> Status {
+                          object.shard->written();
                           return object.job->seen(object.shard->updated());
                         });
 }

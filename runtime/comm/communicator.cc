@@ -67,10 +67,11 @@ bool Communicator::contains(int32_t world_rank) const {
 }
 
 Deadline Communicator::deadline() const {
-  const int64_t timeout_ms = timeout_ms_.load(std::memory_order_relaxed);
+  const Communicator& source = followed_ != nullptr ? *followed_ : *this;
+  const int64_t timeout_ms = source.timeout_ms();
   if (timeout_ms == 0) return Deadline::never();
-  return Deadline::roughly_after_ms(timeout_ms)
-      .later_ns(grace_until_ns_.load(std::memory_order_relaxed));
+  return Deadline::roughly_after_ms(timeout_ms + more_ms_)
+      .later_ns(source.grace_until_ns_.load(std::memory_order_relaxed));
 }
 
 Deadline Communicator::deadline_of(const backend::Collective& collective) const {

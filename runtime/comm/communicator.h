@@ -104,6 +104,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     options_.backend->interrupt(status);
   }
   Status broken() const { return options_.backend->broken(); }
+  /// From now on its operations have the time-out of `other`, as it is when they begin, and
+  /// `more_ms` besides. Before other threads use it.
+  void follow(std::shared_ptr<const Communicator> other, int64_t more_ms = 0) {
+    followed_ = std::move(other);
+    more_ms_ = more_ms;
+  }
   /// Of an operation that begins now.
   Deadline deadline() const;
 
@@ -129,8 +135,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   const Pool<backend::Work> works_;
   std::atomic<int64_t> timeout_ms_;
-  std::atomic<int64_t> grace_until_ns_;  // monotonic; see Options::first_timeout_ms
-  std::atomic<bool> grouping_{false};    // as group_.open, without the lock
+  std::atomic<int64_t> grace_until_ns_;           // monotonic; see Options::first_timeout_ms
+  std::shared_ptr<const Communicator> followed_;  // whose time-outs it has; null: its own
+  int64_t more_ms_ = 0;
+  std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   // Operations over the communicator, and of a device those on the host beside them: each kind has
   // an order of its own. Null: nothing is recorded.
   std::shared_ptr<record::Track> track_;

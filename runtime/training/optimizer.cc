@@ -99,10 +99,31 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
 
 void Optimizer::follow(int32_t index, const Shard::Piece& piece) {
   State& state = states_[static_cast<size_t>(index)];
-  if (state.master == nullptr || state.set_count == shard_->set_count(index)) return;
+  if (state.master == nullptr) return;
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
-  kernels::cast(dtype, piece.param, Dtype::kF32, state.master, piece.count);
-  state.set_count = shard_->set_count(index);
+  const bool written =
+      std::exchange(state.written_count, shard_->written_count()) != shard_->written_count();
+  if (state.set_count != shard_->set_count(index)) {
+    kernels::cast(dtype, piece.param, Dtype::kF32, state.master, piece.count);
+    state.set_count = shard_->set_count(index);
+  } else if (written) {
+    follow_written(dtype, piece, reinterpret_cast<float*>(state.master));
+  }
+}
+
+/// An element that is its f32 value, rounded, was not written, or to no effect.
+void Optimizer::follow_written(Dtype dtype, const Shard::Piece& piece, float* master) {
+  uint16_t rounded[kWidened];
+  float wide[kWidened];
+  const auto* const param = static_cast<const uint16_t*>(piece.param);
+  for (int64_t i = 0; i < piece.count; i += kWidened) {
+    const int64_t here = std::min(kWidened, piece.count - i);
+    kernels::cast(Dtype::kF32, master + i, dtype, rounded, here);
+    kernels::cast(dtype, param + i, Dtype::kF32, wide, here);
+    for (int64_t j = 0; j < here; ++j) {
+      if (rounded[j] != param[i + j]) master[i + j] = wide[j];
+    }
+  }
 }
 
 Optimizer::Held Optimizer::held(int32_t index, const Shard::Piece& piece) {
@@ -116,6 +137,7 @@ void Optimizer::restored(int32_t index, int64_t steps, bool master) {
   State& state = states_[static_cast<size_t>(index)];
   state.steps = steps;
   state.set_count = master ? shard_->set_count(index) : -1;
+  state.written_count = shard_->written_count();
 }
 
 /// Elements `begin` and on of the piece; `param` and `gradient` point at these.

@@ -66,19 +66,21 @@ class Optimizer {
   /// What is kept for a piece. Each array that is not null has an element for each of the piece, of
   /// f64 for f64 parameters, else of f32.
   struct State {
-    char* first = nullptr;   ///< moment, or the momentum
-    char* second = nullptr;  ///< moment
-    char* master = nullptr;  ///< of f16 and bf16
-    int64_t steps = 0;       ///< that this parameter took part in
-    int64_t set_count = -1;  ///< Shard::set_count() that `master` follows
+    char* first = nullptr;      ///< moment, or the momentum
+    char* second = nullptr;     ///< moment
+    char* master = nullptr;     ///< of f16 and bf16
+    int64_t steps = 0;          ///< that this parameter took part in
+    int64_t set_count = -1;     ///< Shard::set_count() that `master` follows
+    int64_t written_count = 0;  ///< likewise Shard::written_count()
   };
 
   Optimizer(std::shared_ptr<Shard> shard, Options options)
       : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {}
   Status allocate();
   void update(int32_t index, const Shard::Piece& piece, double rate);
-  /// The f32 values follow a parameter that was set.
+  /// The f32 values follow a parameter that was set, and elements of a piece that were written.
   void follow(int32_t index, const Shard::Piece& piece);
+  static void follow_written(Dtype dtype, const Shard::Piece& piece, float* master);
   void update_wide(int32_t index, State& state, Dtype dtype, void* param, const void* gradient,
                    int64_t begin, int64_t count, double rate);
 

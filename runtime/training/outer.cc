@@ -18,6 +18,9 @@ using backend::Kind;
 constexpr int64_t kCutAt = 64;          // elements: fragments begin at multiples of it
 constexpr int32_t kTags = 1 << 20;      // see Collective::tag
 constexpr int64_t kCastAtOnce = 1'024;  // elements
+constexpr char kOtherModel[] =
+    "have different parameters or options; build the same model with the same options on every "
+    "rank";
 
 template <class T>
 void add(Xxh64* hash, const T& value) {
@@ -55,25 +58,26 @@ Result<std::unique_ptr<Outer>> Outer::create(std::shared_ptr<comm::Communicator>
   DT_TRY(outer->check());
   outer->for_each_part(
       0, outer->total_, [&](const OuterParam& param, int64_t, int64_t count, int64_t at) {
-        kernels::cast(param.dtype, param.data, Dtype::kF32, &outer->global_[at], count);
+        kernels::cast(param.dtype, param.data, Dtype::kF32, &outer->state_.global[at], count);
       });
-  DT_TRY_VALUE(outer->mean_, outer->make_mean(*outer->comm_));
+  DT_TRY_VALUE(outer->mean_, outer->make_mean(*outer->comm_, "outer_create"));
   return outer;
 }
 
-Result<std::unique_ptr<OuterMean>> Outer::make_mean(comm::Communicator& comm) const {
+Result<std::unique_ptr<OuterMean>> Outer::make_mean(comm::Communicator& comm,
+                                                    const char* operation) const {
   int64_t largest = 0;
   for (int32_t fragment = 0; fragment < options_.fragments; ++fragment) {
     const auto [from, to] = range(fragment);
     largest = std::max(largest, to - from);
   }
-  return OuterMean::create(comm, options_.format, largest);
+  return OuterMean::create(comm, options_.format, largest, operation);
 }
 
-Status Outer::allocate() {
+Status Outer::allocate(State* state) const {
   try {
-    global_.resize(static_cast<size_t>(total_));
-    if (options_.momentum != 0) momentum_.resize(global_.size());
+    state->global.resize(static_cast<size_t>(total_));
+    if (options_.momentum != 0) state->momentum.resize(state->global.size());
   } catch (const std::bad_alloc&) {
     return Status(Code::kOutOfMemory, format("no memory for the global values of %lld elements",
                                              static_cast<long long>(total_)));
@@ -81,8 +85,7 @@ Status Outer::allocate() {
   return {};
 }
 
-/// That all ranks mean the same model, and begin with the same values.
-Status Outer::check() {
+int64_t Outer::digest_of_model() const {
   Xxh64 model;
   for (const OuterParam& param : params_) {
     add(&model, param.count);
@@ -95,10 +98,13 @@ Status Outer::check() {
   for (const double each : {options_.alpha, options_.rate, options_.momentum}) add(&model, each);
   add(&model, options_.nesterov);
   add(&model, options_.format);
+  return static_cast<int64_t>(model.digest());
+}
+
+/// That all ranks mean the same model, and begin with the same values.
+Status Outer::check() {
   FileCall call(*comm_, "outer_create");
-  DT_TRY(call.agree_on({allocate()}, static_cast<int64_t>(model.digest()),
-                       "have different parameters or options; build the same model with the same "
-                       "options on every rank"));
+  DT_TRY(call.agree_on({allocate(&state_)}, digest_of_model(), kOtherModel));
   Xxh64 values;
   for (const OuterParam& param : params_) {
     values.update(param.data, static_cast<size_t>(param.count * dtype_bytes(param.dtype)));
@@ -123,15 +129,21 @@ Status Outer::begin(int32_t fragment) {
       from, to,
       [&, from = from](const OuterParam& param, int64_t offset, int64_t count, int64_t at) {
         float local[kCastAtOnce];
+        float global[kCastAtOnce];
+        uint16_t rounded[kCastAtOnce];
+        const int64_t element = dtype_bytes(param.dtype);
         for (int64_t i = 0; i < count; i += kCastAtOnce) {
           const int64_t here = std::min(kCastAtOnce, count - i);
-          kernels::cast(
-              param.dtype,
-              static_cast<const char*>(param.data) + (offset + i) * dtype_bytes(param.dtype),
-              Dtype::kF32, local, here);
-          for (int64_t j = 0; j < here; ++j) {
-            difference[at - from + i + j] = global_[static_cast<size_t>(at + i + j)] - local[j];
+          const float* const exact = &state_.global[static_cast<size_t>(at + i)];
+          kernels::cast(param.dtype, static_cast<const char*>(param.data) + (offset + i) * element,
+                        Dtype::kF32, local, here);
+          if (param.dtype != Dtype::kF32) {
+            kernels::cast(Dtype::kF32, exact, param.dtype, rounded, here);
+            kernels::cast(param.dtype, rounded, Dtype::kF32, global, here);
           }
+          const float* const reference = param.dtype != Dtype::kF32 ? global : exact;
+          for (int64_t j = 0; j < here; ++j)
+            difference[at - from + i + j] = reference[j] - local[j];
         }
       });
   DT_TRY(mean_->begin(to - from,
@@ -151,12 +163,12 @@ Status Outer::end(double alpha) {
   const auto rate = static_cast<float>(options_.rate);
   for (int64_t i = from; i < to; ++i) {
     float step = gradient[i - from];
-    if (!momentum_.empty()) {
-      float& velocity = momentum_[static_cast<size_t>(i)];
+    if (!state_.momentum.empty()) {
+      float& velocity = state_.momentum[static_cast<size_t>(i)];
       velocity = velocity * momentum + step;
       step = options_.nesterov ? step + momentum * velocity : velocity;
     }
-    global_[static_cast<size_t>(i)] -= rate * step;
+    state_.global[static_cast<size_t>(i)] -= rate * step;
   }
   ++means_;
   copy_from_global(from, to, alpha);
@@ -167,7 +179,7 @@ void Outer::copy_from_global(int64_t from, int64_t to, double alpha) {
   const auto kept = static_cast<float>(alpha);
   for_each_part(from, to, [&](const OuterParam& param, int64_t offset, int64_t count, int64_t at) {
     char* const local = static_cast<char*>(param.data) + offset * dtype_bytes(param.dtype);
-    const float* const global = &global_[static_cast<size_t>(at)];
+    const float* const global = &state_.global[static_cast<size_t>(at)];
     if (alpha == 0) {
       kernels::cast(Dtype::kF32, global, param.dtype, local, count);
       return;
@@ -218,38 +230,34 @@ Status Outer::move(std::shared_ptr<comm::Communicator> comm) {
     return Status(Code::kUnsupported, "dt_outer_move: comm \"" + comm->name() +
                                           "\" is over GPUs; use one over host memory");
   }
-  // Who has the most means; of several the first.
-  std::vector<int64_t> ahead = {means_ * comm->size() + (comm->size() - 1 - comm->rank()), steps_};
   FileCall call(*comm, "outer_move");
-  DT_TRY(call.agree_on({}, total_, "have different parameters; move the same ones"));
+  State found;
+  DT_TRY(call.agree_on({allocate(&found)}, digest_of_model(), kOtherModel));
+  DT_TRY_VALUE(auto mean, make_mean(*comm, "outer_move"));
+  // Who has the most means; of several the first.
+  int64_t ahead[] = {means_ * comm->size() + (comm->size() - 1 - comm->rank()), steps_};
   DT_TRY(call.reduce(ahead, ReduceOp::kMax));
   const int64_t means = ahead[0] / comm->size();
   const auto root = static_cast<int32_t>(comm->size() - 1 - ahead[0] % comm->size());
-  Xxh64 hash;
-  hash.update(global_.data(), global_.size() * sizeof(float));
-  hash.update(momentum_.data(), momentum_.size() * sizeof(float));
-  std::vector<int64_t> digests = {static_cast<int64_t>(hash.digest()),
-                                  ~static_cast<int64_t>(hash.digest())};
-  DT_TRY(call.reduce(digests, ReduceOp::kMax));
-  const bool same = digests[0] == ~digests[1];
-  for (std::vector<float>* each : {&global_, &momentum_}) {
-    if (same || each->empty()) continue;
+  if (comm->rank() == root) found = state_;
+  for (std::vector<float>* each : {&found.global, &found.momentum}) {
     Collective broadcast;
     broadcast.kind = Kind::kBroadcast;
     broadcast.dtype = Dtype::kF32;
     broadcast.root = root;
     broadcast.send = broadcast.recv = each->data();
-    broadcast.count = total_;
+    broadcast.count = static_cast<int64_t>(each->size());
     broadcast.name = "global parameters";
     DT_TRY(comm->run(broadcast));
   }
-  DT_TRY_VALUE(auto mean, make_mean(*comm));
-  if (!same && comm->rank() != root) copy_from_global(0, total_, 0);
+  const bool is_behind = found.global != state_.global;
+  state_ = std::move(found);
   mean_ = std::move(mean);
   comm_ = std::move(comm);
   pending_ = -1;
   means_ = means;
   steps_ = ahead[1];
+  if (is_behind) copy_from_global(0, total_, 0);
   return {};
 }
 

@@ -30,6 +30,9 @@ struct OuterParam {
 /// momentum on the global parameters, which this keeps in f32. `delay` steps later, when the mean
 /// is there, local parameters become alpha * local + (1 - alpha) * global.
 ///
+/// A rank with 16-bit parameters counts what they differ from the global ones, rounded: training
+/// alone, and not the rounding.
+///
 /// The global parameters have equal bits on all ranks. They and the caller's parameters change only
 /// where a mean is there, so that a failed one leaves them as they were. Ranks that lost others may
 /// differ by one mean; move() ends that.
@@ -70,9 +73,10 @@ class Outer {
 
  private:
   Outer(std::shared_ptr<comm::Communicator> comm, std::vector<OuterParam> params, Options options);
-  Status allocate();
+  int64_t digest_of_model() const;
   Status check();
-  Result<std::unique_ptr<OuterMean>> make_mean(comm::Communicator& comm) const;
+  Result<std::unique_ptr<OuterMean>> make_mean(comm::Communicator& comm,
+                                               const char* operation) const;
   int64_t interval() const { return options_.sync_every / options_.fragments; }
   /// Elements from the first parameter's start: from, to.
   std::pair<int64_t, int64_t> range(int32_t fragment) const;
@@ -87,9 +91,15 @@ class Outer {
   std::shared_ptr<comm::Communicator> comm_;
   const std::vector<OuterParam> params_;
   const Options options_;
-  int64_t total_ = 0;            // elements
-  std::vector<float> global_;    // [total_]
-  std::vector<float> momentum_;  // [total_]; empty: none
+  int64_t total_ = 0;  // elements
+  struct State {
+    std::vector<float> global;    // [total_]
+    std::vector<float> momentum;  // [total_]; empty: none
+  };
+  /// Room for one. OUT_OF_MEMORY.
+  Status allocate(State* state) const;
+
+  State state_;
   std::unique_ptr<OuterMean> mean_;
   int64_t steps_ = 0;
   int64_t means_ = 0;       // that changed the global parameters

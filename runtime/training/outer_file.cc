@@ -19,7 +19,8 @@ namespace {
 using Role = FileTensor::Role;
 
 FileOptimizer kept_with(double momentum) {
-  return {"outer", momentum != 0 ? "momentum_buffer" : nullptr, nullptr};
+  return {"outer", momentum != 0 ? "momentum_buffer" : nullptr, nullptr,
+          "give a file that dt_outer_save wrote with a momentum"};
 }
 
 /// The global parameters are of f32, whatever the caller's are.
@@ -71,8 +72,8 @@ Status Outer::save(const std::string& path) const {
   FilePlan& plan = planned.value();
   std::vector<int64_t> counts(params_.size(), steps_);
   std::vector<Extent> extents =  // which are only read
-      extents_of_outer(plan.tensors, params_, const_cast<float*>(global_.data()),
-                       const_cast<float*>(momentum_.data()), &counts);
+      extents_of_outer(plan.tensors, params_, const_cast<float*>(state_.global.data()),
+                       const_cast<float*>(state_.momentum.data()), &counts);
   extents.push_back({plan.head.data(), 0, static_cast<int64_t>(plan.head.size())});
   return replace_file(path, plan.bytes, extents).within(where);
 }
@@ -80,11 +81,11 @@ Status Outer::save(const std::string& path) const {
 Status Outer::load(const std::string& path) {
   DT_TRY(comm_->check_ungrouped("dt_outer_load"));
   const FileOptimizer kept = kept_with(options_.momentum);
-  std::vector<float> global(global_.size());
-  std::vector<float> momentum(momentum_.size());
+  State found;
   std::vector<int64_t> counts(params_.size());
   int64_t digest = 0;
   const auto read = [&]() -> Status {
+    DT_TRY(allocate(&found));
     DT_TRY_VALUE(FilePlan plan, plan_file(as_file_params(params_), &kept));
     FileDescriptor file;
     int64_t data_begin = 0;
@@ -92,11 +93,11 @@ Status Outer::load(const std::string& path) {
                  read_table(path, "dt_outer_save", &file, &data_begin, &digest));
     const std::string cannot = "cannot load " + quoted_path(path);
     DT_TRY(find_tensors(table, data_begin, &kept, &plan.tensors).within(cannot));
-    for (const Extent& extent :
-         extents_of_outer(plan.tensors, params_, global.data(), momentum.data(), &counts)) {
+    for (const Extent& extent : extents_of_outer(plan.tensors, params_, found.global.data(),
+                                                 found.momentum.data(), &counts)) {
       if (const int error = read_all(file.get(), extent)) return failed_io("read", path, error);
     }
-    for (const auto* each : {&global, &momentum}) {
+    for (const auto* each : {&found.global, &found.momentum}) {
       digest = static_cast<int64_t>(
           xxh64(each->data(), each->size() * sizeof(float), static_cast<uint64_t>(digest)));
     }
@@ -109,13 +110,10 @@ Status Outer::load(const std::string& path) {
   const Status mine = read();
   DT_TRY(FileCall(*comm_, "outer_load")
              .agree_on({mine}, digest, "read different files; give the same one on all ranks"));
-  global_ = std::move(global);
-  momentum_ = std::move(momentum);
+  DT_TRY_VALUE(mean_, make_mean(*comm_, "outer_load"));  // nothing is under way in a new one
+  pending_ = -1;
+  state_ = std::move(found);
   steps_ = counts[0];
-  if (pending_ >= 0) {
-    pending_ = -1;
-    DT_TRY_VALUE(mean_, make_mean(*comm_));
-  }
   copy_from_global(0, total_, 0);
   return {};
 }

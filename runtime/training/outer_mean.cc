@@ -23,10 +23,11 @@ int64_t round_up_to_page(int64_t bytes) {
 }  // namespace
 
 Result<std::unique_ptr<OuterMean>> OuterMean::create(comm::Communicator& comm, MeanFormat format,
-                                                     int64_t largest) {
+                                                     int64_t largest, const char* operation) {
   DT_TRY_VALUE(auto own, comm.split(0, comm.rank()));
+  own->follow(comm.shared_from_this());
   std::unique_ptr<OuterMean> mean(new OuterMean(std::move(own), format));
-  DT_TRY(FileCall(comm, "outer_create").agree({mean->allocate(largest)}));
+  DT_TRY(FileCall(comm, operation).agree({mean->allocate(largest)}));
   return mean;
 }
 

@@ -23,10 +23,11 @@ enum class MeanFormat { kF32, kBf16, k8Bit, k4Bit };
 /// Threads: one at a time.
 class OuterMean {
  public:
-  /// Collective. Its operations go over a communicator of its own.
-  /// @param largest elements of the largest array
+  /// Collective. Its operations go over a communicator of its own, with the time-out of `comm`.
+  /// @param largest   elements of the largest array
+  /// @param operation "outer_create", in messages
   static Result<std::unique_ptr<OuterMean>> create(comm::Communicator& comm, MeanFormat format,
-                                                   int64_t largest);
+                                                   int64_t largest, const char* operation);
   /// What is still under way after a second keeps the memory, which stays with the communicator.
   ~OuterMean();
   OuterMean(const OuterMean&) = delete;

@@ -84,8 +84,9 @@ Status Reducer::make_replicas() {
   const int32_t ranks = options_.shard_ranks;
   if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
   DT_TRY_VALUE(within_, comm_->split(comm_->rank() / ranks, comm_->rank()));
+  within_->follow(comm_);
   DT_TRY_VALUE(auto across, comm_->split(comm_->rank() % ranks, comm_->rank()));
-  DT_TRY_VALUE(replicas_, Replicas::create(std::move(across)));
+  DT_TRY_VALUE(replicas_, Replicas::create(std::move(across), comm_));
   return {};
 }
 
@@ -348,8 +349,14 @@ Status Reducer::wait_buckets() {
     if (bucket->last_work() == nullptr) break;  // not launched: the communicator is broken
     await(*bucket);
     Status status = bucket->work != nullptr ? bucket->work->status() : Status();
-    if (status.ok()) status = bucket->last_work()->status();
+    const bool of_others = status.ok();
+    if (of_others) status = bucket->last_work()->status();
     if (status.ok()) continue;
+    if (of_others && status.code() == Code::kTimeout && replicas_ != nullptr) {
+      ErrorInfo late = status.info();
+      late.message += "; a rank that is late here may itself wait for one of its own replica";
+      status = Status(std::move(late));
+    }
     if (first.ok()) first = status;
     if (status.code() != Code::kInvalidState) continue;
     const bool other = status.message().find(kReplicaFailed) != std::string::npos;

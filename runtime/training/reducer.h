@@ -305,7 +305,7 @@ class Reducer {
   const std::vector<Param> params_;
   const Options options_;
   std::shared_ptr<comm::Communicator> within_;  // `comm_`, or of a replica
-  std::shared_ptr<Replicas> replicas_;          // null: there is one
+  std::unique_ptr<Replicas> replicas_;          // null: there is one
 
   // Of all buckets, or pooled of what is kept of them; from the communicator.
   void* memory_ = nullptr;

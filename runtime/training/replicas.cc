@@ -10,22 +10,30 @@ constexpr int64_t kReplicaGraceMs = 2'000;
 }  // namespace
 
 /// An operation before others need it, so that those need not find their peers.
-Result<std::shared_ptr<Replicas>> Replicas::create(std::shared_ptr<comm::Communicator> comm) {
+Result<std::unique_ptr<Replicas>> Replicas::create(
+    std::shared_ptr<comm::Communicator> comm,
+    const std::shared_ptr<const comm::Communicator>& whole) {
+  comm->follow(whole, kReplicaGraceMs);
   backend::Collective meet;
   meet.kind = backend::Kind::kBarrier;
   meet.name = "replicas";
   DT_TRY(comm->run_on_host(meet));
-  return std::shared_ptr<Replicas>(new Replicas(std::move(comm)));
+  return std::unique_ptr<Replicas>(new Replicas(std::move(comm)));
+}
+
+Replicas::~Replicas() {
+  std::lock_guard lock(door_->mutex);
+  door_->behind = nullptr;
 }
 
 Replicas::Sum Replicas::sum(backend::Collective collective) {
   const auto pending = std::make_shared<Pending>();
-  if (comm_->timeout_ms() > 0) collective.timeout_ms = comm_->timeout_ms() + kReplicaGraceMs;
   pending->collective = std::move(collective);
   pending->work = comm_->new_work();
   state_.with([&](State& state) { state.pending.push_back(pending); });
-  return {pending->work, [self = shared_from_this(), pending](const Status& input) {
-            self->begin(*pending, input);
+  return {pending->work, [door = door_, pending](const Status& input) {
+            std::lock_guard lock(door->mutex);
+            if (door->behind != nullptr) door->behind->begin(*pending, input);
           }};
 }
 
@@ -52,7 +60,9 @@ void Replicas::begin(Pending& ended, const Status& input) {
     });
     if (next == nullptr) return;
     const Status submitted = comm_->submit(next->collective, next->work);
-    if (!submitted.ok()) next->work->complete(submitted);
+    if (submitted.ok()) continue;
+    next->work->record(nullptr, nullptr);  // the recorder knows
+    next->work->complete(submitted);
   }
 }
 

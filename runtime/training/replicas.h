@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "base/guarded.h"
 #include "base/status.h"
@@ -21,12 +22,19 @@ inline constexpr const char* kReplicaFailed = "its replica has failed: ";
 /// were submitted: replicas reduce at their own pace, and their ranks must agree on an order.
 ///
 /// Threads: sum() from one at a time. `begin` comes from whichever thread ends a reduction, also
-/// while another one submits; the one that finds nobody submitting does so, without the lock, and
-/// goes on with what came meanwhile.
-class Replicas : public std::enable_shared_from_this<Replicas> {
+/// after this is gone, when it does nothing; and from within the submission of another sum, which
+/// may end a reduction, too. It holds the door's mutex throughout, so that the destructor, which
+/// shuts the door, waits for it: a communicator must not end on a thread that its own end needs.
+class Replicas {
  public:
-  /// Collective over `comm`: afterwards submit() blocks no more.
-  static Result<std::shared_ptr<Replicas>> create(std::shared_ptr<comm::Communicator> comm);
+  /// Collective over `comm`: afterwards submit() blocks no more. Its operations have the time-out
+  /// of `whole`, and some time for who waits within its own replica to say so first.
+  static Result<std::unique_ptr<Replicas>> create(
+      std::shared_ptr<comm::Communicator> comm,
+      const std::shared_ptr<const comm::Communicator>& whole);
+  ~Replicas();
+  Replicas(const Replicas&) = delete;
+  Replicas& operator=(const Replicas&) = delete;
 
   struct Sum {
     std::shared_ptr<backend::Work> work;
@@ -46,11 +54,18 @@ class Replicas : public std::enable_shared_from_this<Replicas> {
     std::deque<std::shared_ptr<Pending>> pending;  // not submitted, in order
     bool submitting = false;
   };
+  struct Door {
+    std::recursive_mutex mutex;
+    Replicas* behind = nullptr;  // null: shut
+  };
 
-  explicit Replicas(std::shared_ptr<comm::Communicator> comm) : comm_(std::move(comm)) {}
+  explicit Replicas(std::shared_ptr<comm::Communicator> comm) : comm_(std::move(comm)) {
+    door_->behind = this;
+  }
   void begin(Pending& ended, const Status& input);
 
   const std::shared_ptr<comm::Communicator> comm_;
+  const std::shared_ptr<Door> door_ = std::make_shared<Door>();
   Guarded<State> state_;
 };
 

@@ -36,6 +36,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
   shard->gathering_ = shard->reducer_->within();
   if (!shard->whole_units()) {
     DT_TRY_VALUE(shard->gathering_, shard->gathering_->split(0, shard->gathering_->rank()));
+    shard->gathering_->follow(shard->comm_);
   }
   return shard;
 }
@@ -188,7 +189,8 @@ Status Shard::updated() {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
   if (!whole_units()) {
     for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b));
-    last_order_ = std::exchange(order_, {});
+    if (!order_.empty())
+      last_order_ = std::exchange(order_, {});  // else nothing was gathered since
     as_before_ = true;
     return begin_ahead();
   }

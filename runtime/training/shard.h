@@ -78,6 +78,9 @@ class Shard {
   void changed() {
     for (int64_t& count : set_counts_) ++count;
   }
+  /// Pieces may have been written by somebody else than an optimizer.
+  void written() { ++written_count_; }
+  int64_t written_count() const { return written_count_; }
   /// How often set() or changed() changed it.
   int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
   /// Says that this rank has written its pieces.
@@ -126,6 +129,7 @@ class Shard {
   std::vector<int32_t> order_;       // likewise, since the last updated(); not all, if many
   bool as_before_ = true;            // `order_` is how `last_order_` begins
   std::vector<int64_t> set_counts_;  // by parameter
+  int64_t written_count_ = 0;
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did
 };

@@ -311,12 +311,11 @@ Status check_kind(const FileTable& table, const FileOptimizer& optimizer) {
   const auto found = table.metadata.find("optimizer");
   if (found == table.metadata.end() || found->second == optimizer.kind) return {};
   if (found->second == "none") {
-    return unusable("it has no state of an optimizer; load parameters alone, without one");
+    return unusable(std::string("it has no state of an optimizer; ") + optimizer.without);
   }
-  return unusable(
-      format("it has the state of the optimizer %s, not of %s; make an optimizer of that "
-             "kind, or load parameters alone, without one",
-             shown(found->second).c_str(), optimizer.kind));
+  return unusable(format(
+      "it has the state of the optimizer %s, not of %s; make an optimizer of that kind, or %s",
+      shown(found->second).c_str(), optimizer.kind, optimizer.without));
 }
 
 Status check_entry(const FileTensor& wanted, const FileTable::Entry& entry) {
@@ -359,9 +358,8 @@ Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimi
         continue;
       }
       return unusable(format("it has no tensor %s; %s", shown(wanted.name).c_str(),
-                             wanted.role == Role::kParam
-                                 ? "load it into the model that was saved"
-                                 : "load parameters alone, without an optimizer"));
+                             wanted.role == Role::kParam ? "load it into the model that was saved"
+                                                         : optimizer->without));
     }
     DT_TRY(check_entry(wanted, found->second));
     wanted.begin = data_begin + found->second.begin;

@@ -29,6 +29,8 @@ struct FileOptimizer {
   const char* kind = "";
   const char* first = nullptr;
   const char* second = nullptr;
+  /// What to do with a file that lacks these.
+  const char* without = "load parameters alone, without an optimizer";
 };
 
 struct FileTensor {

@@ -368,6 +368,114 @@ TEST_CASE("outer: after a loss parameters are those of before, and the others go
   }
 }
 
+TEST_CASE("outer: the time-out is that of the communicator, also one that is set later") {
+  const auto outcomes = run_ranks(
+      2,
+      [](const Rank& rank) -> dt_status {
+        float weight[] = {1, 2};
+        const dt_outer_param param = {weight, 2, "weight", DT_F32, 0};
+        dt_outer* outer = nullptr;
+        RANK_TRY(dt_outer_create(rank.world, &param, 1, nullptr, &outer));
+        RANK_TRY(dt_comm_set_timeout(rank.world, 300));
+        const dt_status status = rank.rank == 0 ? dt_outer_step(outer, nullptr) : DT_ERR_TIMEOUT;
+        RANK_TRY(dt_store_barrier(rank.job, "done", 2, -1));
+        dt_outer_destroy(outer);
+        return status == DT_ERR_TIMEOUT ? DT_OK : DT_ERR_INTERNAL;
+      },
+      {{"collective.timeout_ms", "0"}});
+  for (const Outcome& each : outcomes) CHECK(each.status != DT_ERR_INTERNAL);
+}
+
+TEST_CASE("outer: handles that differ do not move together, and stay as they are") {
+  require_all_ok(run_ranks(4, in_cpp([](const Rank& rank) {
+                             dt::Comm world = world_of(rank);
+                             const dt::Comm pair = *world.split(rank.rank / 2, rank.rank);
+                             Local local;
+                             dt::OuterOptions options;
+                             if (rank.rank >= 2) options.momentum = 0;
+                             dt::Outer outer(pair, local.params(), options);
+                             local.train(1, rank.rank);
+                             (void)outer.step();
+                             const Floats before = local.values;
+                             bool refused = false;
+                             try {
+                               outer.move(world);
+                             } catch (const dt::Error& error) {
+                               refused =
+                                   error.status() == DT_ERR_MISMATCH &&
+                                   contains(error.what(), "dt_outer_move on comm \"world\"") &&
+                                   contains(error.what(), "different parameters or options");
+                             }
+                             if (!refused) throw std::logic_error("moved");
+                             world.barrier();
+                             outer.sync();  // over the pair, where nobody has trained since
+                             for (size_t i = 0; i < before.size(); ++i) {
+                               if (std::abs(before[i] - local.values[i]) > 1.0F) {
+                                 throw std::logic_error("the failed move changed values");
+                               }
+                             }
+                           })));
+}
+
+TEST_CASE("outer: who is not behind keeps what it has trained since") {
+  require_all_ok(run_ranks(2, in_cpp([](const Rank& rank) {
+                             dt::Comm world = world_of(rank);
+                             Local local;
+                             dt::Outer outer(world, local.params());
+                             local.train(1, rank.rank);
+                             (void)outer.step();
+                             local.train(2, rank.rank);
+                             const Floats trained = local.values;
+                             outer.move(world);
+                             if (!same_bits(trained, local.values)) {
+                               throw std::logic_error("what was trained is gone");
+                             }
+                           })));
+}
+
+TEST_CASE("outer: groups with shards of 16 bits, whose optimizers follow") {
+  for (const int32_t stage : {1, 2, 3}) {
+    CAPTURE(stage);
+    std::vector<std::vector<uint16_t>> ended(4);
+    require_all_ok(run_ranks(
+        4, in_cpp([&](const Rank& rank) {
+          constexpr int64_t kCount = 300;
+          dt::Comm world = world_of(rank);
+          dt::Comm within = *world.split(rank.rank / 2, rank.rank);
+          const dt::Comm across = *world.split(rank.rank % 2, rank.rank);
+          dt::ShardOptions sharded;
+          sharded.stage = stage;
+          dt::Shard shard(within, {{kCount, DT_BF16, "weight", 1}}, sharded);
+          const std::vector<uint16_t> first(kCount, 0x3f80);  // 1
+          shard.set(0, first.data());
+          shard.updated();
+          dt::Optimizer optimizer = dt::Optimizer::sgd(shard);
+          const dt_piece piece = shard.piece(0);
+          dt::OuterOptions options;
+          options.sync_every = 2;
+          options.momentum = 0;
+          options.rate = 0.5;
+          dt::Outer outer(across, {{piece.param, piece.count, DT_BF16, "weight"}}, options);
+          // Groups go down by 0.25 and 0.5 in a step. The means of two steps, halved, are 0.375.
+          const std::vector<uint16_t> gradient(kCount, rank.rank < 2 ? 0x3e80 : 0x3f00);
+          for (int step = 1; step <= 4; ++step) {
+            shard.gather(0);
+            shard.reducer().ready(0, const_cast<uint16_t*>(gradient.data()));
+            shard.reducer().finish();
+            optimizer.step(1);
+            (void)shard.piece(0);
+            if (outer.step()) shard.updated();
+          }
+          shard.gather(0);
+          const auto* values = static_cast<const uint16_t*>(shard.param(0));
+          ended[static_cast<size_t>(rank.rank)].assign(values, values + kCount);
+        })));
+    for (const auto& each : ended) {
+      CHECK(each == std::vector<uint16_t>(300, 0x3e80));  // 1 - 2 * 0.375
+    }
+  }
+}
+
 TEST_CASE("outer: who has had fewer means gets what the others have") {
   std::vector<Floats> ended(4);
   std::vector<Floats> ahead(4);

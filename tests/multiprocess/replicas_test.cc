@@ -194,6 +194,24 @@ TEST_CASE("replicas: a rank that leaves is named to its own replica and to the o
   }
 }
 
+TEST_CASE("replicas: a shard goes in the middle of a step, and nobody hangs") {
+  for (const auto& hosts :
+       std::vector<std::vector<int>>{{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 0, 1, 1, 0, 1, 0}}) {
+    CAPTURE(hosts.size());
+    for (int round = 0; round < 5; ++round) {
+      require_all_ok(run_ranks(
+          static_cast<int>(hosts.size()),
+          [&](const Rank& rank) -> dt_status {
+            Small model;
+            RANK_TRY(model.open(rank, {1, 2, 0}));
+            for (int32_t p = kParams; p-- > kParams / 2;) (void)model.ready(p, 2);
+            return DT_OK;
+          },
+          {}, on_hosts(hosts)));
+    }
+  }
+}
+
 TEST_CASE("replicas: ranks that make different ones hear of it") {
   const auto outcomes = run_ranks(4, [](const Rank& rank) -> dt_status {
     Small model;
