@@ -2377,8 +2377,8 @@ DT_API dt_status dt_named_create(dt_comm* comm, const dt_named_options* options,
  * @param named      the handle.
  * @param name       1 to 1000 bytes, copied. Free again once the work is done.
  * @param collective borrowed during the call; its buffers until the work is done.
- * @param out_work   gives the handle, for every dt_work function; dt_work_fd() tells nothing of it,
- *                   and a reducer's hook cannot give it. NULL: waits until it is done.
+ * @param out_work   gives the handle, for every dt_work function; dt_work_fd() of `comm` counts it. A
+ *                   reducer's hook cannot give it. NULL: waits until it is done.
  * @return DT_OK. DT_ERR_INVALID_STATE where the name is not done yet on this rank, or the rank has
  *         joined; DT_ERR_UNSUPPORTED for other kinds; DT_ERR_INVALID_ARGUMENT. The work, or the
  *         call without one: DT_ERR_MISMATCH on all ranks, with both sides, where ranks describe it

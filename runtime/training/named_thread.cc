@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <limits>
@@ -208,9 +209,7 @@ void NamedThread::fail(const Status& status) {
     }
     state.untold.clear();
   });
-  for (const auto& [name, work] : over) {
-    work->complete(status.within("\"" + name + "\""));
-  }
+  for (const auto& [name, work] : over) finish(*work, status.within("\"" + name + "\""));
   answered_.ring();
 }
 
@@ -447,7 +446,14 @@ void NamedThread::complete(const std::string& name, const Status& status) {
     work = std::move(found->second.work);
     state.pending.erase(found);
   });
-  if (work != nullptr) work->complete(status);
+  if (work != nullptr) finish(*work, status);
+}
+
+/// First done, then counted: what waits for the eventfd of the communicator finds the work done.
+void NamedThread::finish(backend::Work& work, const Status& status) {
+  work.complete(status);
+  const auto fd = comm_->backend().completion_fd();
+  if (fd.ok()) (void)eventfd_write(fd.value(), 1);
 }
 
 }  // namespace dt::training

@@ -99,6 +99,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   Status run_together(std::vector<Part>& parts, backend::Collective& collective);
   Result<char*> memory(int64_t bytes);
   void complete(const std::string& name, const Status& status);
+  void finish(backend::Work& work, const Status& status);
   void fail(const Status& status);
   void end(const Status& status);
   template <class F>

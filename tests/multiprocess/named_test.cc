@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Named submission. Ranks are threads of this process.
+#include <poll.h>
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -224,6 +227,32 @@ TEST_CASE("named: over hosts, and where no thread makes progress") {
       numbered({0, 0, 1, 1}, 3)));
   require_all_ok(run_ranks(3, [](const Rank& rank) { return run_steps(rank, quick(), 60, 1); },
                            {{"host.progress", "caller"}}));
+}
+
+TEST_CASE("named: the eventfd of the communicator counts works") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    int32_t fd = -1;
+    RANK_TRY(dt_work_fd(rank.world, &fd));
+    dt_named* named = nullptr;
+    const dt_named_options options = quick();
+    RANK_TRY(dt_named_create(rank.world, &options, &named));
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> values(3, 1);
+      const dt_collective one = allreduce(values);
+      dt_work* work = nullptr;
+      RANK_TRY(dt_named_submit(named, "w", &one, &work));
+      for (int32_t done = 0; done == 0;) {
+        pollfd entry{fd, POLLIN, 0};
+        RANK_TRY(check(poll(&entry, 1, kWaitMs) == 1, "the eventfd becomes readable"));
+        eventfd_t count = 0;
+        (void)eventfd_read(fd, &count);
+        RANK_TRY(dt_work_test(work, &done));
+      }
+      RANK_TRY(finish(work));
+    }
+    dt_named_destroy(named);
+    return DT_OK;
+  }));
 }
 
 TEST_CASE("named: a thousand tensors become few operations") {
