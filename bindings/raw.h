@@ -725,6 +725,59 @@ inline void optimizer_destroy(int64_t optimizer) {
   dt_optimizer_destroy(handle<dt_optimizer>(optimizer));
 }
 
+// ---- Outer optimizer ----
+
+/** The numbers sync_every, fragments, delay, nesterov and format, the bits of alpha, rate and
+ * momentum; then of each parameter its address, count, dtype, and name as an item. */
+inline int64_t outer_create(int64_t comm, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_outer_options options;
+  dt_outer_options_init(&options);
+  options.sync_every = packed.number();
+  options.fragments = static_cast<int32_t>(packed.number());
+  options.delay = packed.number();
+  options.nesterov = static_cast<int32_t>(packed.number());
+  options.format = static_cast<dt_outer_format>(packed.number());
+  options.alpha = real(packed);
+  options.rate = real(packed);
+  options.momentum = real(packed);
+  std::vector<dt_outer_param> params;
+  params.reserve(1);  // an empty list is none of NULL
+  std::vector<std::string> names;
+  while (packed.more()) {
+    dt_outer_param param = {};
+    param.data = memory(packed.number());
+    param.count = packed.number();
+    param.dtype = static_cast<dt_dtype>(packed.number());
+    params.push_back(param);
+    names.push_back(packed.item());
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty()) params[i].name = names[i].c_str();
+  }
+  return made<dt_outer>([&](dt_outer** out) {
+    return dt_outer_create(handle<dt_comm>(comm), params.data(), detail::count32(params.size()),
+                           &options, out);
+  });
+}
+/** Whether it has changed parameters. */
+inline bool outer_step(int64_t outer) {
+  int32_t changed = 0;
+  detail::check(dt_outer_step(handle<dt_outer>(outer), &changed));
+  return changed != 0;
+}
+inline void outer_sync(int64_t outer) { detail::check(dt_outer_sync(handle<dt_outer>(outer))); }
+inline void outer_move(int64_t outer, int64_t comm) {
+  detail::check(dt_outer_move(handle<dt_outer>(outer), handle<dt_comm>(comm)));
+}
+inline void outer_save(int64_t outer, const char* PATH) {
+  detail::check(dt_outer_save(handle<dt_outer>(outer), PATH));
+}
+inline void outer_load(int64_t outer, const char* PATH) {
+  detail::check(dt_outer_load(handle<dt_outer>(outer), PATH));
+}
+inline void outer_destroy(int64_t outer) { dt_outer_destroy(handle<dt_outer>(outer)); }
+
 // ---- Sampler ----
 
 /** Weights as doubles in native order, as many as samples, or none. */

@@ -159,9 +159,15 @@ inline dt_collective collective(int32_t kind, int32_t dtype, int32_t op, int32_t
   }
   return one;
 }
-/** As dt_collective_launch(), of a kind with tables. */
-inline dt_status launch_with_tables(int64_t comm, dt_collective& one, const char* data,
-                                    int64_t bytes, dt_work** out) {
+/** dt_collective_launch(); with a `named` dt_named_submit() under the operation's name. */
+inline dt_status launch_plain(int64_t comm, int64_t named, const dt_collective& one,
+                              dt_work** out) {
+  if (named == 0) return dt_collective_launch(handle<dt_comm>(comm), &one, out);
+  return dt_named_submit(handle<dt_named>(named), one.name, &one, out);
+}
+/** Likewise of a kind with tables. */
+inline dt_status launch_with_tables(int64_t comm, int64_t named, dt_collective& one,
+                                    const char* data, int64_t bytes, dt_work** out) {
   const std::size_t lists = one.kind == DT_KIND_ALLTOALLV ? 2 : bytes == 0 ? 0 : 1;
   const Tables tables(comm, data, bytes, lists);
   const bool receives = one.kind != DT_KIND_SCATTERV && one.kind != DT_KIND_REDUCE_SCATTERV;
@@ -174,54 +180,116 @@ inline dt_status launch_with_tables(int64_t comm, dt_collective& one, const char
     one.recv_counts = tables.counts(sends ? 1 : 0);
     one.recv_offsets = tables.offsets(sends ? 1 : 0);
   }
-  return dt_collective_launch(handle<dt_comm>(comm), &one, out);
+  return launch_plain(comm, named, one, out);
 }
 #endif
 
 /**
- * dt_collective_launch() of a kind without tables. NAME may be null. With an upcall, which is
- * upcall_number() or 0, elements are combined by it; then `count` is of elements of element_bytes.
+ * dt_collective_launch() of a kind without tables; unless `named` is 0, dt_named_submit() under
+ * NAME, which may be null otherwise. With an upcall, which is upcall_number() or 0, elements are
+ * combined by it; then `count` is of elements of element_bytes.
  */
-inline void launch(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
-                   int64_t send, int64_t recv, int64_t count, int64_t stream, int64_t timeout_ms,
-                   const char* NAME, int64_t upcall, int64_t element_bytes) {
+inline void launch(int64_t comm, int64_t named, int32_t kind, int32_t dtype, int32_t op,
+                   int32_t peer, int64_t send, int64_t recv, int64_t count, int64_t stream,
+                   int64_t timeout_ms, const char* NAME, int64_t upcall, int64_t element_bytes) {
   const dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
                                        NAME, upcall, element_bytes);
-  detail::check(dt_collective_launch(handle<dt_comm>(comm), &one, nullptr));
+  detail::check(launch_plain(comm, named, one, nullptr));
 }
 /** The same without waiting; gives a work. */
-inline int64_t launch_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
-                            int64_t send, int64_t recv, int64_t count, int64_t stream,
+inline int64_t launch_async(int64_t comm, int64_t named, int32_t kind, int32_t dtype, int32_t op,
+                            int32_t peer, int64_t send, int64_t recv, int64_t count, int64_t stream,
                             int64_t timeout_ms, const char* NAME, int64_t upcall,
                             int64_t element_bytes) {
   const dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms,
                                        NAME, upcall, element_bytes);
-  return issued(
-      [&](dt_work** out) { return dt_collective_launch(handle<dt_comm>(comm), &one, out); });
+  return issued([&](dt_work** out) { return launch_plain(comm, named, one, out); });
 }
 /**
  * dt_collective_launch() of a kind with tables: int64_t in native order, one list of `size` counts
  * (alltoallv two, what is sent before what is received), then nothing more or as many lists of
  * offsets. No bytes: this rank is not the root.
  */
-inline void launch_blocks(int64_t comm, int32_t kind, int32_t dtype, int32_t op, int32_t peer,
-                          int64_t send, int64_t recv, int64_t count, const char* DATA,
+inline void launch_blocks(int64_t comm, int64_t named, int32_t kind, int32_t dtype, int32_t op,
+                          int32_t peer, int64_t send, int64_t recv, int64_t count, const char* DATA,
                           int64_t BYTES, int64_t stream, int64_t timeout_ms, const char* NAME,
                           int64_t upcall, int64_t element_bytes) {
   dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME,
                                  upcall, element_bytes);
-  detail::check(launch_with_tables(comm, one, DATA, BYTES, nullptr));
+  detail::check(launch_with_tables(comm, named, one, DATA, BYTES, nullptr));
 }
 /** The same without waiting; gives a work. */
-inline int64_t launch_blocks_async(int64_t comm, int32_t kind, int32_t dtype, int32_t op,
-                                   int32_t peer, int64_t send, int64_t recv, int64_t count,
-                                   const char* DATA, int64_t BYTES, int64_t stream,
+inline int64_t launch_blocks_async(int64_t comm, int64_t named, int32_t kind, int32_t dtype,
+                                   int32_t op, int32_t peer, int64_t send, int64_t recv,
+                                   int64_t count, const char* DATA, int64_t BYTES, int64_t stream,
                                    int64_t timeout_ms, const char* NAME, int64_t upcall,
                                    int64_t element_bytes) {
   dt_collective one = collective(kind, dtype, op, peer, send, recv, count, stream, timeout_ms, NAME,
                                  upcall, element_bytes);
-  return issued([&](dt_work** out) { return launch_with_tables(comm, one, DATA, BYTES, out); });
+  return issued(
+      [&](dt_work** out) { return launch_with_tables(comm, named, one, DATA, BYTES, out); });
 }
+
+// ---- Named submission ----
+
+/** fuse_bytes, cache, stall_ms and cycle_us. */
+inline int64_t named_create(int64_t comm, const char* DATA, int64_t BYTES) {
+  Unpacker packed(DATA, BYTES);
+  dt_named_options options;
+  dt_named_options_init(&options);
+  options.fuse_bytes = packed.number();
+  options.cache = static_cast<int32_t>(packed.number());
+  options.stall_ms = packed.number();
+  options.cycle_us = packed.number();
+  return made<dt_named>(
+      [&](dt_named** out) { return dt_named_create(handle<dt_comm>(comm), &options, out); });
+}
+/** Of each operation the numbers of launch() from `kind` to `count`, timeout_ms, upcall and
+ * element_bytes, and its name as an item. Gives their works. */
+inline Bytes named_submit_group(int64_t named, const char* DATA, int64_t BYTES) {
+  std::vector<dt_collective> all;
+  std::vector<std::string> names;
+  for (Unpacker packed(DATA, BYTES); packed.more();) {
+    int64_t fields[10];
+    for (int64_t& field : fields) field = packed.number();
+    all.push_back(collective(static_cast<int32_t>(fields[0]), static_cast<int32_t>(fields[1]),
+                             static_cast<int32_t>(fields[2]), static_cast<int32_t>(fields[3]),
+                             fields[4], fields[5], fields[6], 0, fields[7], nullptr, fields[8],
+                             fields[9]));
+    names.push_back(packed.item());
+  }
+  std::vector<const dt_collective*> pointers;
+  for (const dt_collective& each : all) pointers.push_back(&each);
+  std::vector<dt_work*> works(all.size());
+  detail::check(dt_named_submit_group(handle<dt_named>(named), detail::pointers_to(names).data(),
+                                      pointers.data(), detail::count32(all.size()), works.data()));
+  Packer packed;
+  for (const dt_work* const work : works) packed.add_number(number(work));
+  return packed.take();
+}
+inline int32_t named_join(int64_t named, int64_t timeout_ms) {
+  int32_t last_rank = -1;
+  detail::check(dt_named_join(handle<dt_named>(named), timeout_ms, &last_rank));
+  return last_rank;
+}
+inline std::string named_report(int64_t named, int64_t timeout_ms) {
+  return detail::read_text([&](char* buffer, int64_t capacity_bytes, int64_t* out_bytes) {
+    return dt_named_report(handle<dt_named>(named), timeout_ms, buffer, capacity_bytes, out_bytes);
+  });
+}
+/** In the order of dt_named_statistics. */
+inline Bytes named_stats(int64_t named) {
+  dt_named_statistics c;
+  dt_named_statistics_init(&c);
+  detail::check(dt_named_stats(handle<dt_named>(named), &c));
+  Packer packed;
+  for (const int64_t value : {c.answers, c.tensors, c.operations, c.fused_tensors, c.fused_bytes,
+                              c.cache_hits, c.stalls}) {
+    packed.add_number(value);
+  }
+  return packed.take();
+}
+inline void named_destroy(int64_t named) { dt_named_destroy(handle<dt_named>(named)); }
 
 // ---- Works ----
 

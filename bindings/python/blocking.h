@@ -53,7 +53,7 @@ inline void abandon(int64_t work, PyObject* keep) {
 
 /** The arguments of carry_out(), converted to C++. */
 struct Launch {
-  int64_t comm = 0;
+  int64_t comm = 0, named = 0;
   dt_collective one = {};
   std::string name;
   Py_buffer tables = {};  ///< obj null: the kind has none
@@ -72,6 +72,7 @@ struct Launch {
         !to_int32(args[3], &op) || !to_int32(args[4], &peer) || !to_int64(args[5], &send) ||
         !to_int64(args[6], &recv) || !to_int64(args[7], &count) || !to_int64(args[9], &stream) ||
         !to_int64(args[10], &timeout_ms) || (args[11] != Py_None && !to_text(args[11], &name)) ||
+        !to_int64(args[13], &named) ||
         (args[8] != Py_None && PyObject_GetBuffer(args[8], &tables, PyBUF_C_CONTIGUOUS) != 0)) {
       return false;
     }
@@ -89,9 +90,10 @@ struct Launch {
   }
   void run(dt_work** out) {
     detail::check(tables.obj == nullptr
-                      ? dt_collective_launch(raw::handle<dt_comm>(comm), &one, out)
-                      : raw::launch_with_tables(comm, one, static_cast<const char*>(tables.buf),
-                                                tables.len, out));
+                      ? raw::launch_plain(comm, named, one, out)
+                      : raw::launch_with_tables(comm, named, one,
+                                                static_cast<const char*>(tables.buf), tables.len,
+                                                out));
   }
 };
 
@@ -102,7 +104,7 @@ inline bool run_in_slices(Launch& launch, PyObject* keep) {
     try {
       const Unlocked unlocked;
       if (work == nullptr) {
-        launch.one.caller_waits = 1;
+        launch.one.caller_waits = launch.named == 0 ? 1 : 0;
         launch.run(&work);
       }
       done = raw::work_wait(raw::number(work), kSliceMs);
@@ -124,11 +126,11 @@ inline bool run_in_slices(Launch& launch, PyObject* keep) {
 
 /**
  * carry_out(keep, waits, comm, kind, dtype, op, peer, send, recv, count, tables, stream,
- * timeout_ms, name, combination). `waits`: for other ranks; `tables`, `name` and `combination` may
- * be None. `keep` keeps the arrays and the combination.
+ * timeout_ms, name, combination, named). `waits`: for other ranks; `tables`, `name` and
+ * `combination` may be None, and `named` 0. `keep` keeps the arrays and the combination.
  */
 inline PyObject* carry_out(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!takes(count, 15)) return nullptr;
+  if (!takes(count, 16)) return nullptr;
   Launch launch;
   if (!launch.read(args + 2)) return nullptr;
   if (args[1] == Py_True && PyThread_get_thread_ident() == waiting().main_thread) {
@@ -147,7 +149,7 @@ inline PyObject* carry_out(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 /** start(comm, ... as carry_out()): its work, by handle. */
 inline PyObject* start(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!takes(count, 13)) return nullptr;
+  if (!takes(count, 14)) return nullptr;
   Launch launch;
   if (!launch.read(args)) return nullptr;
   dt_work* work = nullptr;

@@ -156,12 +156,12 @@ namespace Dt
                 {
                     if (tables == null)
                     {
-                        Raw.Native.launch(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.stream,
+                        Raw.Native.launch(comm, comm.named, (int)kind, (int)dtype, (int)op, peer, send, recv, count, comm.stream,
                             comm.timeoutMs, (IntPtr)name, upcall, bytes);
                     }
                     else
                     {
-                        Raw.Native.launch_blocks(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
+                        Raw.Native.launch_blocks(comm, comm.named, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
                             tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes);
                     }
                 }
@@ -182,9 +182,9 @@ namespace Dt
                 try
                 {
                     return tables == null
-                        ? Raw.Native.launch_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
+                        ? Raw.Native.launch_async(comm, comm.named, (int)kind, (int)dtype, (int)op, peer, send, recv, count,
                             comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes)
-                        : Raw.Native.launch_blocks_async(comm, (int)kind, (int)dtype, (int)op, peer, send, recv,
+                        : Raw.Native.launch_blocks_async(comm, comm.named, (int)kind, (int)dtype, (int)op, peer, send, recv,
                             count, tables, tables.Length, comm.stream, comm.timeoutMs, (IntPtr)name, upcall, bytes);
                 }
                 catch (DtInvalidArgumentException error)
@@ -192,6 +192,23 @@ namespace Dt
                     throw Reworded(error);
                 }
             }
+        }
+
+        /// To a group that is submitted later.
+        internal void Add(Comm comm, Named.Batch batch, Work work, Pending pending)
+        {
+            if (batch.over) throw DtException.InvalidArgument("Group: the group has ended; begin another one");
+            long upcall = custom == null ? 0 : custom.Begin();
+            foreach (long each in new long[] { (int)kind, (int)dtype, (int)op, peer, send, recv, count,
+                comm.timeoutMs, upcall, custom == null ? 0 : custom.ElementBytes })
+            {
+                batch.packer.AddNumber(each);
+            }
+            byte[] name = new byte[comm.name.Length - 1];  // without its end
+            Array.Copy(comm.name, name, name.Length);
+            batch.packer.Add(name);
+            batch.works.Add(work);
+            batch.pending.Add(pending);
         }
 
         /// libdt says its own names of the tables.

@@ -17,6 +17,7 @@ namespace Dt
         // Name, stream and limit of operations called on this object: see With().
         internal readonly byte[] name;
         internal readonly long stream, timeoutMs;
+        internal readonly Named named;  // what operations are submitted to by name; null: the communicator
 
         internal Comm(long number, GroupState group = null)
             : base(new Handle(number, Raw.NativePINVOKE.comm_destroy))
@@ -25,8 +26,9 @@ namespace Dt
             channel = new Channel(this);
         }
 
-        Comm(Comm viewed, byte[] name, long timeoutMs, long stream) : base(viewed)
+        internal Comm(Comm viewed, byte[] name, long timeoutMs, long stream, Named named) : base(viewed)
         {
+            this.named = named;
             group = viewed.group;
             channel = viewed.channel;
             this.name = name;
@@ -40,7 +42,7 @@ namespace Dt
         public Comm With(string name = null, TimeSpan? timeout = null, IntPtr? stream = null) =>
             new Comm(this, name == null ? this.name : Text.Terminated(name),
                 timeout == null ? timeoutMs : Limit.InMs(timeout, 0, -1, 1),
-                stream == null ? this.stream : stream.Value.ToInt64());
+                stream == null ? this.stream : stream.Value.ToInt64(), named);
 
         /// <summary>This rank's index in the communicator.</summary>
         public int Rank => Raw.Native.comm_rank(this);
@@ -145,6 +147,7 @@ namespace Dt
             Blocks recvBlocks = default(Blocks), bool lasting = true)
         {
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
+            if (named != null) named.CheckWaits(kind);
             Pin sendPin = new Pin(), recvPin = new Pin();
             int turn = group.Turns;
             bool inside = GroupState.IsInside(turn), held = false;
@@ -189,6 +192,11 @@ namespace Dt
             {
                 pending.custom = call.custom;
                 call.Place(send, recv, ref pending.send, ref pending.recv);
+                if (named != null && named.batch != null)
+                {
+                    call.Add(this, named.batch, work, pending);
+                    return work;
+                }
                 pending.Issue(call);
             }
             catch

@@ -30,8 +30,13 @@ namespace Dt
 
         internal void Issue(Call call)
         {
-            overtakes = call.Overtakes;
-            handle = new Handle(call.Start(comm), Raw.NativePINVOKE.work_destroy);
+            overtakes = call.Overtakes || comm.named != null;
+            Issued(call.Start(comm));
+        }
+
+        internal void Issued(long work)
+        {
+            handle = new Handle(work, Raw.NativePINVOKE.work_destroy);
             turn = channel.NextTurn();
         }
 

@@ -19,11 +19,13 @@ namespace Dt
             { "dt_shard_create", "Shard" }, { "dt_shard_param", "Parameter" },
             { "dt_shard_full_grad", "FullGradient" },
             { "dt_optimizer_adamw", "AdamW" },
+            { "dt_named_create", "Named" }, { "dt_named_stats", "Statistics" }, { "dt_named_submit", "Under" },
+            { "dt_named_submit_group", "Group" }, { "dt_outer_create", "Outer" },
             { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };
         // The object that a method belongs to is not said: the message is about a call of it.
         static readonly string[] objects =
-            { "comm", "config", "job", "optimizer", "reducer", "sampler", "shard", "work" };
+            { "comm", "config", "job", "named", "optimizer", "outer", "reducer", "sampler", "shard", "work" };
 
         /// What the user of another rank wrote stays as it is.
         internal static string InCSharp(Status status, string message) =>

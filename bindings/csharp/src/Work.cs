@@ -27,7 +27,9 @@ namespace Dt
         {
             get
             {
-                if (!closed) return pending.handle.Number;
+                if (!closed && pending.handle != null) return pending.handle.Number;
+                if (!closed)
+                    throw DtException.InvalidArgument("Work: its group is not submitted; use the work after the group");
                 throw new ObjectDisposedException(typeof(Work).FullName,
                     "this Work was disposed of; call it before Dispose");
             }

@@ -31,18 +31,20 @@ from ._comm import BatchGradientSums, BatchMoments, Comm
 from ._store import Store, StoreServer
 from ._job import Job
 from ._statistics import JobStatistics, OperationStatistics, PeerStatistics
+from ._named import Named, NamedOptions, NamedStatistics
 from ._hook import Bucket
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
 from ._shard import Optimizer, Piece, Shard, ShardOptions
+from ._outer import Outer, OuterFormat, OuterOptions
 from ._raw import Buffer
 
 __all__ = [
     "AbortedError", "BatchGradientSums", "BatchMoments", "Bucket", "Buffer", "Combine", "Comm",
     "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
-    "Memory", "MismatchError", "NcclError", "OperationStatistics", "Optimizer", "OutOfMemoryError",
-    "Param", "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "ReduceOp", "Reducer",
+    "Memory", "MismatchError", "Named", "NamedOptions", "NamedStatistics", "NcclError",
+    "OperationStatistics", "Optimizer", "OutOfMemoryError", "Outer", "OuterFormat", "OuterOptions", "Param", "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "ReduceOp", "Reducer",
     "ReducerOptions", "ReducerStatistics", "Sampler", "Shard", "ShardOptions", "Status", "Store",
     "StoreServer",
     "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Wire", "Work",

@@ -96,6 +96,7 @@ class Arrays:
     _rank: int
     _size: int
     _waits: bool  # whether plain calls wait for other ranks
+    _named: int = 0  # handle of the Named that operations are submitted to
 
     def _one(self, what: str, array: Array, writable: bool) -> Launch:
         """One array, in the place of both."""
@@ -133,25 +134,24 @@ class Arrays:
         raise invalid(f"{kind.operation}: send has {count} elements and recv {recv_count}, but "
                       f"{rule}; give arrays of matching sizes")
 
-    def _combination(self, kind: Kind, launch: Launch, op: Any, tables: Optional[bytes]
-                     ) -> Tuple[Launch, Combination, Optional[bytes]]:
-        """The launch in elements of a reduction of the caller's, which is kept with the arrays."""
+    def _resolve(self, kind: Kind, launch: Launch, op: Any, tables: Optional[bytes]
+                 ) -> Tuple[Launch, ReduceOp, Optional[Combination], Optional[bytes]]:
+        """A reduction by its name, or one of the caller's, which is kept with the arrays: then counts are in its
+        elements."""
+        if not (isinstance(op, Combine) or callable(op)):
+            return launch, ReduceOp(op), None, tables
         sent, received, count, dtype, keep = launch
         combination = Combination(op, dtype)
         count = combination.elements(kind.operation, count)
         if tables is not None:
             tables = combination.tables(kind.operation, tables)
-        return (sent, received, count, dtype, (keep, combination)), combination, tables
+        return (sent, received, count, dtype, (keep, combination)), SUM, combination, tables
 
     def _run(self, kind: Kind, launch: Launch, op: Op, peer: int, stream: Any,
              name: Optional[str], timeout: Optional[float], tables: Optional[bytes] = None) -> None:
         combination = None
         if op.__class__ is not ReduceOp:
-            if isinstance(op, Combine) or callable(op):
-                launch, combination, tables = self._combination(kind, launch, op, tables)
-                op = SUM
-            else:
-                op = ReduceOp(op)
+            launch, op, combination, tables = self._resolve(kind, launch, op, tables)
         sent, received, count, dtype, keep = launch
         if groups:
             _hold(keep)  # also if a signal ends this function after the call
@@ -159,7 +159,8 @@ class Arrays:
             _raw.carry_out(keep, self._waits and not groups, self._handle, kind.number, dtype, op,
                            peer, sent, received, count, tables,
                            stream and stream_number(stream) or 0,
-                           0 if timeout is None else _limit(kind, timeout), name, combination)
+                           0 if timeout is None else _limit(kind, timeout), name, combination,
+                           self._named)
         except Error as error:
             raise _named(error, kind)
         if groups:
@@ -172,18 +173,14 @@ class Arrays:
                tables: Optional[bytes] = None) -> Work:
         combination = None
         if op.__class__ is not ReduceOp:
-            if isinstance(op, Combine) or callable(op):
-                launch, combination, tables = self._combination(kind, launch, op, tables)
-                op = SUM
-            else:
-                op = ReduceOp(op)
+            launch, op, combination, tables = self._resolve(kind, launch, op, tables)
         sent, received, count, dtype, keep = launch
         stream = stream and stream_number(stream) or 0
         limit = 0 if timeout is None else _limit(kind, timeout)
         work = Work(keep, self, kind.operation, combination)
         try:
             work._handle = _raw.start(self._handle, kind.number, dtype, op, peer, sent, received,
-                                      count, tables, stream, limit, name, combination)
+                                      count, tables, stream, limit, name, combination, self._named)
         except Error as error:
             raise _named(error, kind)  # nothing was issued
         except TypeError:

@@ -16,6 +16,7 @@ from ._batch_norm import SyncBatchNorm, convert, let_go, sync_layers
 from ._comm import Comm
 from ._errors import InvalidStateError, invalid, invalid_state
 from ._hook import Hook
+from ._outer import Outer, OuterOptions
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._shard import Shard, ShardOptions
 from ._tensors import DTYPES, any_buffer, buffer, not_compiled, stream_of
@@ -24,7 +25,8 @@ if torch.distributed.is_available():
     from ._process_group import register as _register
     _register()
 
-__all__ = ["DistributedDataParallel", "ShardedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal"]
+__all__ = ["DistributedDataParallel", "ShardedDataParallel", "SyncBatchNorm", "broadcast", "buffer", "check_equal",
+           "outer"]
 
 
 def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
@@ -74,6 +76,11 @@ def check_equal(module: Any, comm: Comm) -> None:
             whole = whole.to("cuda" if comm.on_gpu else "cpu")
         whole = whole.contiguous().resolve_conj().resolve_neg()
         comm.check_equal(any_buffer(whole), name, stream=stream_of(whole.device))
+
+
+def outer(module: torch.nn.Module, comm: Comm, options: Optional[OuterOptions] = None) -> Outer:
+    """An outer optimizer of a module's parameters, where they lie in host memory now, by their names. Collective."""
+    return Outer(comm, {name: buffer(each) for name, each in module.named_parameters()}, options)
 
 
 class DistributedDataParallel(torch.nn.Module):

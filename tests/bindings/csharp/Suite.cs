@@ -198,6 +198,7 @@ static class Program
         CombineTests.Add();
         TrainingTests.Add();
         ShardTests.Add();
+        NamedTests.Add();
         StoreTests.Add();
         int code = Suite.Run(arguments[0]);
         Console.Out.Flush();

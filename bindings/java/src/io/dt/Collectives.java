@@ -18,16 +18,16 @@ abstract class Collectives extends Handle {
     this.state = state;
     rank = Raw.comm_rank(number);
     size = Raw.comm_size(number);
-    launcher = new Launcher(this, state, 0, 0, null);
+    launcher = new Launcher(this, state, null, 0, 0, null);
   }
 
-  /** A view. */
-  Collectives(Collectives of, long stream, long timeoutMs, byte[] name) {
+  /** A view; {@code by} null: operations do not go by name. */
+  Collectives(Collectives of, Named by, long stream, long timeoutMs, byte[] name) {
     super(of);
-    state = of.state;
+    state = by == null ? of.state : by.operations;
     rank = of.rank;
     size = of.size;
-    launcher = new Launcher(this, state, stream, timeoutMs, name);
+    launcher = new Launcher(this, state, by, stream, timeoutMs, name);
   }
 
   /**

@@ -23,8 +23,8 @@ public final class Comm extends Collectives {
     super(number, state);
   }
 
-  private Comm(Comm of, long stream, long timeoutMs, byte[] name) {
-    super(of, stream, timeoutMs, name);
+  Comm(Comm of, Named by, long stream, long timeoutMs, byte[] name) {
+    super(of, by, stream, timeoutMs, name);
   }
 
   /**
@@ -44,7 +44,7 @@ public final class Comm extends Collectives {
    * @return the same communicator
    */
   public Comm on(long stream) {
-    return new Comm(this, stream, launcher.timeoutMs, launcher.name);
+    return new Comm(this, launcher.by, stream, launcher.timeoutMs, launcher.name);
   }
 
   /**
@@ -56,7 +56,7 @@ public final class Comm extends Collectives {
   public Comm named(String name) {
     String text = Checks.optionalText("Comm.named", "name", name);
     return new Comm(
-        this, launcher.stream, launcher.timeoutMs,
+        this, launcher.by, launcher.stream, launcher.timeoutMs,
         text == null ? null : text.getBytes(StandardCharsets.UTF_8));
   }
 
@@ -68,7 +68,8 @@ public final class Comm extends Collectives {
    */
   public Comm withTimeout(Duration timeout) {
     long ms = Checks.milliseconds("Comm.withTimeout", timeout);
-    return new Comm(this, launcher.stream, ms < 0 ? 0 : ms == 0 ? -1 : ms, launcher.name);
+    return new Comm(
+        this, launcher.by, launcher.stream, ms < 0 ? 0 : ms == 0 ? -1 : ms, launcher.name);
   }
 
   /**

@@ -8,6 +8,8 @@ import java.lang.ref.Reference;
 final class Launcher {
   private final Collectives comm;
   private final CommState state;
+  /** What operations are submitted to by name; null: the communicator. */
+  final Named by;
   final long stream;
   /** 0: the communicator's. */
   final long timeoutMs;
@@ -16,9 +18,11 @@ final class Launcher {
   /** Whether the poller has the communicator's eventfd: another one after Comm.shrink(). */
   private volatile boolean watched;
 
-  Launcher(Collectives comm, CommState state, long stream, long timeoutMs, byte[] name) {
+  Launcher(
+      Collectives comm, CommState state, Named by, long stream, long timeoutMs, byte[] name) {
     this.comm = comm;
     this.state = state;
+    this.by = by;
     this.stream = stream;
     this.timeoutMs = timeoutMs;
     this.name = name;
@@ -31,6 +35,7 @@ final class Launcher {
     long number = comm.number();
     long count =
         kind.check(comm.size(), comm.rank(), op, peer, send, sendBlocks, recv, recvBlocks);
+    if (by != null) by.checkWaits(kind);
     byte[] blocks = packed(kind, sendBlocks, recvBlocks);
     int generation = state.generation();
     if (CommState.grouped(generation)) {
@@ -97,22 +102,32 @@ final class Launcher {
       if (!watched) watch(number);
       // Made before the call: once the operation has begun nothing may fail.
       custom = Combination.of(kind, op, type);
-      Pending pending = new Pending(send, recv, custom, kind.isTransfer() || state.grouped());
+      boolean unordered = by != null || kind.isTransfer() || state.grouped();
+      Pending pending = new Pending(send, recv, custom, unordered);
+      pending.by = by;
       Work work = new Work(pending);
+      if (by != null && by.batch != null) {
+        by.batch.add(
+            work, name, kind.ordinal(), type.number(), ReduceOp.number(op), peer, place(send),
+            place(recv), count, timeoutMs, upcall(custom), bytes(custom));
+        begun = true; // so the group lets go of the tensors where it fails
+        return work;
+      }
       pending.issued(
           blocks == null
               ? Raw.launch_async(
-                  number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, place(send),
-                  place(recv), count, stream, timeoutMs, name, upcall(custom), bytes(custom))
+                  number, named(), kind.ordinal(), type.number(), ReduceOp.number(op), peer,
+                  place(send), place(recv), count, stream, timeoutMs, name, upcall(custom),
+                  bytes(custom))
               : Raw.launch_blocks_async(
-                  number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, place(send),
-                  place(recv), count, blocks, stream, timeoutMs, name, upcall(custom),
+                  number, named(), kind.ordinal(), type.number(), ReduceOp.number(op), peer,
+                  place(send), place(recv), count, blocks, stream, timeoutMs, name, upcall(custom),
                   bytes(custom)));
       begun = true;
       state.outstanding.add(pending);
       return work;
     } catch (InvalidArgumentException e) {
-      throw comm.refused(e);
+      throw refused(e);
     } finally {
       if (!begun) {
         Tensor.release(send);
@@ -184,16 +199,25 @@ final class Launcher {
     try {
       if (blocks == null) {
         Raw.launch(
-            number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv, count,
-            stream, timeoutMs, name, upcall(custom), bytes(custom));
+            number, named(), kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv,
+            count, stream, timeoutMs, name, upcall(custom), bytes(custom));
       } else {
         Raw.launch_blocks(
-            number, kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv, count,
-            blocks, stream, timeoutMs, name, upcall(custom), bytes(custom));
+            number, named(), kind.ordinal(), type.number(), ReduceOp.number(op), peer, send, recv,
+            count, blocks, stream, timeoutMs, name, upcall(custom), bytes(custom));
       }
     } catch (InvalidArgumentException e) {
-      throw comm.refused(e);
+      throw refused(e);
     }
+  }
+
+  private long named() {
+    return by == null ? 0 : by.number();
+  }
+
+  private RuntimeException refused(InvalidArgumentException e) {
+    RuntimeException refusal = comm.refused(e);
+    return refusal == e && by != null ? by.refused(e) : refusal;
   }
 
   /** Null for a kind without blocks. */
@@ -236,5 +260,6 @@ final class Launcher {
     Reference.reachabilityFence(send);
     Reference.reachabilityFence(recv);
     Reference.reachabilityFence(comm);
+    Reference.reachabilityFence(by);
   }
 }

@@ -29,6 +29,8 @@ final class Pending extends AtomicReference<Object> {
   /** Null: a reduction of dt's, or none. */
   private final transient Combination custom;
   private transient long handle;
+  /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
+  transient Named by;
   /** In a list of {@link Outstanding}. */
   transient Pending next;
 
@@ -113,11 +115,7 @@ final class Pending extends AtomicReference<Object> {
 
   /** The end, once: only of what poll() found ended, and by who took it off the list. */
   void finish() {
-    Tensor.release(send);
-    Tensor.release(recv);
-    Combination.delete(custom);
-    send = null;
-    recv = null;
+    letGo();
     Raw.work_destroy(handle);
     DtException failure = failure();
     if (failure == null) {
@@ -125,6 +123,16 @@ final class Pending extends AtomicReference<Object> {
     } else {
       future.completeExceptionally(failure);
     }
+  }
+
+  /** Of the tensors: dt does not use them. */
+  void letGo() {
+    Tensor.release(send);
+    Tensor.release(recv);
+    Combination.delete(custom);
+    send = null;
+    recv = null;
+    by = null;
   }
 
   private void rethrow() {

@@ -34,6 +34,9 @@ final class Wording {
           Map.entry("job_stats", "Job.statistics"),
           Map.entry("mem_alloc", "Comm.allocate"),
           Map.entry("mem_free", "Tensor.close"),
+          Map.entry("named_stats", "Named.statistics"),
+          Map.entry("named_submit", "Named.under"),
+          Map.entry("named_submit_group", "Named.group"),
           Map.entry("optimizer", "Optimizer"),
           Map.entry("optimizer_adamw", "Optimizer.adamW"),
           Map.entry("rank_info", "Job.place"),
@@ -50,7 +53,8 @@ final class Wording {
           Map.entry("work_wait", "Work.await"),
           Map.entry("work_wait_any", "Work.awaitAny"));
   private static final Pattern OBJECT =
-      Pattern.compile("(comm|config|job|optimizer|reducer|sampler|shard|store|work)_([a-z_]+)");
+      Pattern.compile(
+          "(comm|config|job|named|optimizer|outer|reducer|sampler|shard|store|work)_([a-z_]+)");
   private static final Map<String, String> OPERATIONS = new HashMap<>();
 
   static {

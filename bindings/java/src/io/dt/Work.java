@@ -132,5 +132,7 @@ public final class Work implements AutoCloseable {
 
   private void open() {
     if (closed) throw new ClosedException("Work", null);
+    if (pending.handle() != 0) return;
+    throw Checks.refused("Work", "its group", "is not submitted", "use the work after the group");
   }
 }

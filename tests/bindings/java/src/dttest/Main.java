@@ -17,6 +17,7 @@ public final class Main {
     JobTests.add();
     SamplerTests.add();
     ShardTests.add();
+    NamedTests.add();
     ProcessTests.add();
     Check.runAll(words);
   }
