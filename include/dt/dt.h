@@ -2034,10 +2034,10 @@ static inline void dt_piece_init(dt_piece* piece) {
  * use its parameters, and release it behind that.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
- * of the others (hybrid shards, HSDP): parameters and most of the gradients then stay within the
- * host, and of each bucket only a rank's own part is summed over the hosts, behind its reduction
- * within the host. Where ranks are not in the order of their hosts, dt_comm_split() makes a
- * communicator in which they are.
+ * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between
+ * hosts go the gradients alone, each rank's own part of a bucket behind its reduction within the
+ * host. It pays with stage 3. Where ranks are not in the order of their hosts, dt_comm_split()
+ * makes a communicator in which they are.
  * @param comm      the communicator.
  * @param params    [count] parameters, borrowed during the call. dt_param.dtype is that of the
  *                  parameter and of its gradient.

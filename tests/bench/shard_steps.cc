@@ -6,7 +6,7 @@
 // MILLISECONDS, until the parameters are whole on the last rank, in stage 3 its pieces. With STAGE
 // that one alone, and at the end its memory: STAGE MEMORY BYTES, the mean over the ranks of what
 // each has more than before, pages of several processes divided among them. With DIRECTORY what it
-// keeps lies in files there.
+// keeps lies in files there; with SHARD_RANKS in the environment so many ranks are a replica.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -82,6 +82,8 @@ class Model {
     dt::ShardOptions options;
     options.stage = stage;
     options.offload = offload;
+    const char* const replica = std::getenv("SHARD_RANKS");
+    if (replica != nullptr) options.shard_ranks = std::atoi(replica);
     for (int32_t i = 0; i < matrices_; ++i) options.units.push_back(i);
     return options;
   }
