@@ -198,7 +198,7 @@ class Optimizer:
     """Updates this rank's pieces of a shard, and keeps the state for these alone: AdamW or SGD, as PyTorch's.
 
     Of F16 and BF16 parameters it keeps the values in f32 besides, and updates those: they follow Shard.set() and
-    load(), not what is written to a piece itself.
+    load(), and what is written to a piece before updated().
     """
 
     def __init__(self, shard: Shard, number: int) -> None:
