@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/disagreement.h"
@@ -85,13 +86,17 @@ Status NamedTable::hear(int32_t rank, const NamedNews& news, int64_t now_ns) {
   const auto at = static_cast<size_t>(rank);
   heard_[at] = std::max(heard_[at], news.heard);
   const uint32_t all_heard = *std::min_element(heard_.begin(), heard_.end());
+  std::vector<Place> all_there;
   for (const uint32_t id : news.known) {
     const Cached* const cached = find(id);
     if (cached == nullptr) return error(Code::kInternal, rank, format("no call has id %u", id));
-    DT_TRY(submit(rank, cached->name, cached->call, now_ns));
+    DT_TRY(submit(rank, cached->name, cached->call, now_ns, &all_there));
   }
   while (!retired_.empty() && retired_.front().answer <= all_heard) retired_.pop_front();
-  for (const auto& fresh : news.fresh) DT_TRY(submit(rank, fresh.name, fresh.call, now_ns));
+  for (const auto& fresh : news.fresh) {
+    DT_TRY(submit(rank, fresh.name, fresh.call, now_ns, &all_there));
+  }
+  for (const Place place : all_there) finish(place, now_ns);
   for (const std::string& name : news.overdue) overdue(rank, name);
   if (news.joins) join(rank, now_ns);
   if (news.asks) {
@@ -111,7 +116,7 @@ const NamedTable::Cached* NamedTable::find(uint32_t id) const {
 }
 
 Status NamedTable::submit(int32_t rank, const std::string& name, const NamedCall& call,
-                          int64_t now_ns) {
+                          int64_t now_ns, std::vector<Place>* all_there) {
   if (!broken_.ok()) return {};
   if (left_count_ > 0) {
     const auto& leaver = options_.members[static_cast<size_t>(first_left_)];
@@ -125,7 +130,13 @@ Status NamedTable::submit(int32_t rank, const std::string& name, const NamedCall
   }
   auto found = places_.find(name);
   if (found == places_.end()) {
-    entries_.push_back({name, call, std::vector<bool>(options_.members.size()), 0, {}, now_ns});
+    Entry entry;
+    entry.name = name;
+    entry.call = call;
+    entry.submitted.resize(options_.members.size());
+    entry.doomed.resize(options_.members.size());
+    entry.since_ns = now_ns;
+    entries_.push_back(std::move(entry));
     found = places_.emplace(name, std::prev(entries_.end())).first;
   }
   const Place place = found->second;
@@ -135,7 +146,7 @@ Status NamedTable::submit(int32_t rank, const std::string& name, const NamedCall
   place->submitted[static_cast<size_t>(rank)] = true;
   ++place->count;
   if (!(call == place->call)) place->others.push_back({rank, call});
-  if (complete(*place)) finish(place, now_ns);
+  if (complete(*place)) all_there->push_back(place);
   return {};
 }
 
@@ -196,35 +207,70 @@ Status NamedTable::judge(const Entry& entry) const {
 
 /// All ranks have submitted it: no rank of them can have the name once more on its way.
 void NamedTable::finish(Place place, int64_t now_ns) {
-  const Status judged = judge(*place);
-  const NamedCall call = place->call;
-  NamedAnswer::Operation operation;
-  operation.name = place->name;
-  operation.call = call;
-  places_.erase(place->name);
+  const Entry entry = std::move(*place);
+  places_.erase(entry.name);
   entries_.erase(place);
-  if (!judged.ok()) fail_all(operation.name, judged);
-  if (call.group_size == 0) {
-    if (judged.ok()) release(std::move(operation), now_ns);
+  const Status judged = judge(entry);
+  const Status& failed = judged.ok() ? entry.failed : judged;
+  const NamedCall& call = entry.call;
+  if (!failed.ok()) {
+    fail_all(entry.name, failed);
+    std::set<std::string> groups{call.group};  // ranks may have it in different ones
+    for (const Other& other : entry.others) groups.insert(other.call.group);
+    for (const std::string& group : groups) {
+      if (group.empty()) continue;
+      std::vector<bool> ranks = ranks_in(entry, group);
+      // The rest of a group that failed before has heard of it.
+      for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        if (entry.doomed[rank]) ranks[rank] = false;
+      }
+      fail_group(group, std::move(ranks), failed);
+    }
     return;
   }
+  NamedAnswer::Operation operation;
+  operation.name = entry.name;
+  operation.call = call;
+  if (call.group_size == 0) return release(std::move(operation), now_ns);
   Group& group = groups_[call.group];
-  if (group.failed.ok()) group.failed = judged;
-  if (judged.ok()) group.parts.push_back(std::move(operation));
-  if (++group.seen < call.group_size) return;
+  group.push_back(std::move(operation));
+  if (group.size() < static_cast<size_t>(call.group_size)) return;
   Group whole = std::move(group);
   groups_.erase(call.group);
-  std::sort(whole.parts.begin(), whole.parts.end(),
+  std::sort(whole.begin(), whole.end(),
             [](const auto& a, const auto& b) { return a.call.group_index < b.call.group_index; });
-  for (auto& part : whole.parts) {
-    if (whole.failed.ok()) {
-      release(std::move(part), now_ns);
-    } else {
-      fail_all(part.name, error(whole.failed.code(), -1,
-                                format("\"%s\" is in the group of \"%s\", of which another failed: "
-                                       "%s",
-                                       part.name.c_str(), call.group.c_str(),
-                                       whole.failed.message().c_str())));
+  for (auto& part : whole) release(std::move(part), now_ns);
+}
+
+/// Ranks that have submitted it in this group.
+std::vector<bool> NamedTable::ranks_in(const Entry& entry, const std::string& group) const {
+  std::vector<bool> ranks(options_.members.size());
+  if (entry.call.group == group) ranks = entry.submitted;
+  for (const Other& other : entry.others) {
+    ranks[static_cast<size_t>(other.rank)] = other.call.group == group;
+  }
+  return ranks;
+}
+
+/// The group that these ranks have submitted; `why`: of the name in it that failed.
+void NamedTable::fail_group(const std::string& group, std::vector<bool> ranks, const Status& why) {
+  if (std::find(ranks.begin(), ranks.end(), true) == ranks.end()) return;
+  const auto failure = [&](const std::string& name) {
+    return error(why.code(), -1,
+                 format("\"%s\" is in the group of \"%s\", of which another failed: %s",
+                        name.c_str(), group.c_str(), why.message().c_str()));
+  };
+  if (const auto held = groups_.find(group); held != groups_.end()) {
+    ranks.assign(ranks.size(), true);  // all have what is there
+    for (const auto& part : held->second) fail_all(part.name, failure(part.name));
+    groups_.erase(held);
+  }
+  for (Entry& entry : entries_) {
+    const std::vector<bool> there = ranks_in(entry, group);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (!there[rank] || !ranks[rank]) continue;
+      entry.doomed[rank] = true;
+      if (entry.failed.ok()) entry.failed = failure(entry.name);
     }
   }
 }
@@ -284,7 +330,7 @@ void NamedTable::leave(int32_t rank) {
   entries_.clear();
   places_.clear();
   for (const auto& [first, group] : groups_) {
-    for (const auto& part : group.parts) fail_all(part.name, gone(part.name, part.call));
+    for (const auto& part : group) fail_all(part.name, gone(part.name, part.call));
   }
   groups_.clear();
   if (joined_count_ > 0) {
@@ -303,12 +349,12 @@ void NamedTable::overdue(int32_t rank, const std::string& name) {
     if (const auto ranks = missing(*found->second); !ranks.empty()) culprit = ranks[0];
   } else {
     for (const auto& [first, group] : groups_) {
-      for (const auto& part : group.parts) {
+      for (const auto& part : group) {
         if (part.name != name) continue;
         why = format(
             "\"%s\" waits for its group of \"%s\", of which %d of %d names were submitted "
             "by all ranks",
-            name.c_str(), first.c_str(), group.seen, part.call.group_size);
+            name.c_str(), first.c_str(), static_cast<int>(group.size()), part.call.group_size);
       }
     }
   }

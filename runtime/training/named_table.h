@@ -64,14 +64,16 @@ class NamedTable {
     std::vector<Other> others;    // ranks with another call
     int64_t since_ns = 0;
     bool warned = false;
+    Status failed;             // another name of a group of it failed
+    std::vector<bool> doomed;  // on these ranks; by rank
   };
   using Place = std::list<Entry>::iterator;
-  /// Names that are released together; these have been submitted by all ranks.
-  struct Group {
-    std::vector<NamedAnswer::Operation> parts;
-    int32_t seen = 0;
-    Status failed;
-  };
+  /// Names that are released together: those that all ranks have submitted. Where one fails, so do
+  /// the others: what is here at once, and what is in entries_ once all ranks have submitted it,
+  /// because the n-th submissions of a name on all ranks belong together. No other is still to
+  /// come: a rank submits a whole group in one message, and hear() takes all of that in before it
+  /// judges.
+  using Group = std::vector<NamedAnswer::Operation>;
   struct Cached {
     uint32_t id;
     std::string name;
@@ -83,13 +85,16 @@ class NamedTable {
   };
 
   int32_t size() const { return static_cast<int32_t>(options_.members.size()); }
-  Status submit(int32_t rank, const std::string& name, const NamedCall& call, int64_t now_ns);
+  Status submit(int32_t rank, const std::string& name, const NamedCall& call, int64_t now_ns,
+                std::vector<Place>* all_there);
   const Cached* find(uint32_t id) const;
   bool complete(const Entry& entry) const;
   void finish(Place place, int64_t now_ns);
   Status judge(const Entry& entry) const;
   void release(NamedAnswer::Operation operation, int64_t now_ns);
   void fail_all(const std::string& name, const Status& status);
+  void fail_group(const std::string& group, std::vector<bool> ranks, const Status& why);
+  std::vector<bool> ranks_in(const Entry& entry, const std::string& group) const;
   void join(int32_t rank, int64_t now_ns);
   void leave(int32_t rank);
   void overdue(int32_t rank, const std::string& name);
@@ -103,7 +108,7 @@ class NamedTable {
   const Options options_;
   std::list<Entry> entries_;  // in the order in which their first rank submitted them
   std::unordered_map<std::string, Place> places_;
-  std::unordered_map<std::string, Group> groups_;  // by the name of the first
+  std::unordered_map<std::string, Group> groups_;  // not empty; by the name of the first
   std::vector<NamedAnswer::Operation> ready_;
   int64_t ready_bytes_ = 0;
   int64_t ready_since_ns_ = 0;

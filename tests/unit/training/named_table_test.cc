@@ -68,6 +68,36 @@ NamedNews known(uint32_t id, uint32_t heard) {
   return news;
 }
 
+/// A group of these names, whose part i has i + 1 elements.
+NamedNews group(const std::vector<std::string>& names) {
+  NamedNews news;
+  for (size_t i = 0; i < names.size(); ++i) {
+    NamedCall call = reduction(static_cast<int64_t>(i) + 1);
+    call.group_size = static_cast<int32_t>(names.size());
+    call.group_index = static_cast<int32_t>(i);
+    call.group = names[0];
+    news.fresh.push_back({names[i], call});
+  }
+  return news;
+}
+
+using Names = std::vector<std::string>;
+
+Names released(const NamedAnswer& answer) {
+  Names names;
+  for (const auto& each : answer.operations) names.push_back(each.name);
+  return names;
+}
+
+/// With this code.
+Names failed(const NamedAnswer& answer, Code code) {
+  Names names;
+  for (const auto& each : answer.failures) {
+    if (each.status.code() == code) names.push_back(each.name);
+  }
+  return names;
+}
+
 void hear(NamedTable& table, int32_t rank, const NamedNews& news, int64_t now_ns = 0) {
   REQUIRE(table.hear(rank, news, now_ns).ok());
 }
@@ -174,6 +204,133 @@ TEST_CASE("named: a stall is told once, with the ranks that are missing") {
   CHECK(answers[2].broken.info().rank == 12);
   CHECK(contains(answers[2].broken.message(), "timed out on rank 1 (h1): \"layer3.weight\""));
   CHECK(contains(answers[2].broken.message(), "not by rank 2 (h2)"));
+}
+
+TEST_CASE("named: a group is released once all ranks have all of it, in its order") {
+  NamedTable table(options(2));
+  hear(table, 0, group({"b", "a"}));
+  hear(table, 1, fresh("c", reduction(1)));
+  CHECK(table.due_ns() == kNever);
+  hear(table, 1, group({"b", "a"}));
+  const auto answers = table.take();
+  CHECK(released(answers[1]) == Names{"b", "a"});
+  CHECK(answers[1].failures.empty());
+}
+
+TEST_CASE("named: where a name of a group differs all of it fails, and the next group goes") {
+  NamedTable table(options(3));
+  for (const int32_t rank : {0, 2}) hear(table, rank, group({"a", "b", "c"}));
+  NamedNews other = group({"a", "b", "c"});
+  other.fresh[1].call.count = 9;
+  hear(table, 1, other);
+  const auto answers = table.take();
+  for (const NamedAnswer& answer : answers) {
+    CHECK(answer.operations.empty());
+    CHECK(failed(answer, Code::kMismatch) == Names{"b", "a", "c"});
+    CHECK(contains(answer.failures[2].status.message(),
+                   "\"c\" is in the group of \"a\", of which another failed"));
+  }
+  for (const int32_t rank : {1, 0, 2}) hear(table, rank, group({"a", "b", "c"}));
+  CHECK(released(table.take()[0]) == Names{"a", "b", "c"});
+}
+
+TEST_CASE("named: a group on one rank that another submits one by one leaves nothing behind") {
+  NamedTable table(options(2));
+  hear(table, 1, fresh("a", reduction(1)));
+  hear(table, 0, group({"a", "b"}));
+  CHECK(failed(table.take()[0], Code::kMismatch) == Names{"a"});
+  // Rank 0 goes on with another group of that name, which has nothing to do with this "b".
+  hear(table, 0, group({"a", "c"}));
+  hear(table, 1, fresh("b", reduction(2)));
+  CHECK(failed(table.take()[1], Code::kMismatch) == Names{"b"});
+  hear(table, 1, group({"a", "c"}));
+  CHECK(released(table.take()[0]) == Names{"a", "c"});
+  for (const int32_t rank : {0, 1}) hear(table, rank, group({"a", "b"}));
+  const auto answers = table.take();
+  CHECK(released(answers[0]) == Names{"a", "b"});
+  CHECK(answers[0].failures.empty());
+}
+
+TEST_CASE("named: what ranks have in groups of different names fails in both") {
+  NamedTable table(options(2));
+  hear(table, 0, group({"a", "x"}));
+  hear(table, 1, group({"b", "x"}));
+  CHECK(failed(table.take()[0], Code::kMismatch) == Names{"x"});
+  // "a" and "b" fail once both ranks have them, and so does all that comes with them.
+  hear(table, 0, fresh("b", reduction(1)));
+  CHECK(failed(table.take()[1], Code::kMismatch) == Names{"b"});
+  hear(table, 1, group({"a", "x"}));
+  const auto first = table.take();
+  CHECK(failed(first[0], Code::kMismatch) == Names{"a"});
+  CHECK(first[0].operations.empty());
+  hear(table, 0, fresh("x", reduction(2)));
+  CHECK(failed(table.take()[1], Code::kMismatch) == Names{"x"});
+  for (const int32_t rank : {0, 1}) hear(table, rank, group({"a", "x"}));
+  CHECK(released(table.take()[1]) == Names{"a", "x"});
+}
+
+TEST_CASE("named: ranks that join give zeros, also to groups") {
+  NamedTable table(options(3));
+  NamedNews joins;
+  joins.joins = true;
+  hear(table, 0, group({"a", "b"}));
+  hear(table, 2, group({"a", "b"}));
+  hear(table, 1, joins);
+  CHECK(released(table.take()[1]) == Names{"a", "b"});
+  // Of a maximum there are no zeros; the rest of the group fails with it.
+  for (const int32_t rank : {0, 2}) {
+    NamedNews news = group({"a", "b", "c"});
+    news.fresh[1].call.op = ReduceOp::kMax;
+    hear(table, rank, news);
+  }
+  const auto answers = table.take();
+  CHECK(failed(answers[2], Code::kUnsupported) == Names{"b", "a", "c"});
+  CHECK(contains(answers[2].failures[0].status.message(), "rank 1 (h1) has joined"));
+  hear(table, 0, joins);
+  CHECK(table.due_ns() == kNever);
+  hear(table, 2, joins);
+  for (const NamedAnswer& answer : table.take()) CHECK(answer.joined == 2);
+  // From then on they count again.
+  for (const int32_t rank : {0, 2}) hear(table, rank, fresh("a", reduction(1)));
+  CHECK(table.due_ns() == kNever);
+  hear(table, 1, fresh("a", reduction(1)));
+  CHECK(released(table.take()[0]) == Names{"a"});
+}
+
+TEST_CASE("named: what waits when a rank leaves is aborted, and so is what comes later") {
+  NamedTable table(options(2));
+  NamedNews leaves;
+  leaves.leaves = true;
+  // Of this group "a" is held, and the ranks differ in the other.
+  hear(table, 0, group({"a", "b"}));
+  hear(table, 1, group({"a", "c"}));
+  hear(table, 1, leaves);
+  CHECK(table.has_left(1));
+  CHECK_FALSE(table.all_left());
+  auto answers = table.take();
+  CHECK(answers[1].may_end);
+  CHECK_FALSE(answers[0].may_end);
+  CHECK(failed(answers[0], Code::kAborted) == Names{"b", "a"});
+  CHECK(failed(answers[1], Code::kAborted) == Names{"c", "a"});
+  CHECK(answers[0].failures[0].status.info().rank == 11);
+  CHECK(contains(answers[0].failures[0].status.message(), "rank 1 (h1) destroyed its part"));
+  hear(table, 0, fresh("d", reduction(1)));
+  answers = table.take();
+  CHECK(failed(answers[0], Code::kAborted) == Names{"d"});
+  CHECK(answers[1].empty());
+  hear(table, 0, leaves);
+  CHECK(table.all_left());
+}
+
+TEST_CASE("named: a rank that leaves while others have joined ends all") {
+  NamedTable table(options(2));
+  NamedNews joins;
+  joins.joins = true;
+  NamedNews leaves;
+  leaves.leaves = true;
+  hear(table, 0, joins);
+  hear(table, 1, leaves);
+  CHECK(table.take()[0].broken.code() == Code::kAborted);
 }
 
 TEST_CASE("named: messages are read as they were written, and damaged ones are refused") {
