@@ -116,9 +116,10 @@ dt_status dt_named_create(dt_comm* comm, const dt_named_options* options, dt_nam
     object->job = on->job;
     object->on = on;
     DT_TRY_VALUE(object->named, training::Named::create(on->comm, std::move(chosen)));
-    on->job->at_end([weak = std::weak_ptr<training::Named>(object->named)] {
-      if (const auto named = weak.lock()) named->close();
-    });
+    on->job->threads().add(object->named->background(),
+                           [weak = std::weak_ptr<training::Named>(object->named)] {
+                             if (const auto named = weak.lock()) named->close();
+                           });
     return call.give(std::move(object), out_named);
   });
 }

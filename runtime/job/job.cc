@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kReportMs = 1000;      // telling the others of a failure
 constexpr int64_t kFinishMs = 1;         // between two looks whether operations have ended
 constexpr int64_t kCountMs = 500;        // between two looks who else waits for that
+constexpr int64_t kJoinMs = 1000;        // threads get so long to end, at least
 constexpr int64_t kStandstillMs = 5000;  // of operations that nobody adds to any more
 constexpr const char* kFinishingKey = "dt.finishing";
 constexpr int64_t kFarewellMs = 1000;  // a failed rank 0 keeps serving the bad news this long
@@ -629,6 +630,13 @@ Status Job::finish_operations(const std::vector<std::shared_ptr<comm::Communicat
              place_.rank, host_name_.c_str(), (*late)->name().c_str()));
 }
 
+/// Behind job_failed(), which ends what they wait for. The process may exit as soon as dt_finalize
+/// returns, and destroy what a thread still uses.
+void Job::join_threads(Deadline deadline) {
+  const Deadline soon = Deadline::after_ms(kJoinMs);
+  threads_.join_all(Wait{deadline.before(soon) ? soon : deadline, nullptr});
+}
+
 Status Job::finalize(int64_t timeout_ms) {
   std::lock_guard lock(ending_);
   if (finalized_) return final_status_;
@@ -639,10 +647,11 @@ Status Job::finalize(int64_t timeout_ms) {
   if (final_status_.ok() && !world_->backend().drain(Wait{deadline, failed()})) {
     final_status_ = undrained();
   }
-  for (const auto& end : at_end_.with([](auto& all) { return std::move(all); })) end();
+  threads_.end_all();
   if (local_store_ != nullptr) {
     local_store_->close(ended());
     board_->job_failed(ended());
+    join_threads(deadline);
     end_metrics();
     return final_status_;
   }
@@ -669,6 +678,7 @@ Status Job::finalize(int64_t timeout_ms) {
     if (in_time) final_status_ = std::move(left);
   }
   board_->job_failed(ended());
+  join_threads(deadline);
   end_metrics();
   peer_watch_ = nullptr;
   device_watch_ = nullptr;

@@ -19,6 +19,7 @@
 #include "comm/failure_board.h"
 #include "comm/observer.h"
 #include "config/config.h"
+#include "job/background_threads.h"
 #include "job/device_watch.h"
 #include "job/device_world.h"
 #include "job/host_links.h"
@@ -113,10 +114,8 @@ class Job {
   void refused(const std::string& why) {
     refused_.with([&](Refusal& refusal) { refusal = {why, true, 0}; });
   }
-  /// To be called once this rank ends the job, before that waits for its operations.
-  void at_end(std::function<void()> end) {
-    at_end_.with([&](auto& all) { all.push_back(std::move(end)); });
-  }
+  /// Their ends are called once this rank ends the job, before that waits for its operations.
+  BackgroundThreads& threads() { return threads_; }
   const LoggerPtr& logger() const { return logger_; }
   /// < 0: the configured time-out. Idempotent.
   Status finalize(int64_t timeout_ms);
@@ -208,6 +207,7 @@ class Job {
   Status undrained() const;
   Status finish_operations(const std::vector<std::shared_ptr<comm::Communicator>>& communicators,
                            const Wait& wait);
+  void join_threads(Deadline deadline);
   static Status ended();
 
   const Config config_;
@@ -293,7 +293,7 @@ class Job {
   std::shared_ptr<comm::Communicator> world_;
   std::mutex making_;  ///< held during shrink() and create()
   Guarded<Meeting> meeting_;
-  Guarded<std::vector<std::function<void()>>> at_end_;
+  BackgroundThreads threads_;
   Guarded<Refusal> refused_;
   Guarded<std::shared_ptr<comm::Communicator>> smaller_world_;  ///< null: it was not shrunk
   std::unique_ptr<PeerWatch> peer_watch_;

@@ -81,9 +81,10 @@ Result<std::shared_ptr<Named>> Named::create(std::shared_ptr<comm::Communicator>
   DT_TRY_VALUE(parts.data, comm->split(0, comm->rank()));
   parts.comm = comm;
   auto thread = std::make_shared<NamedThread>(std::move(parts));
-  const Status started = thread->start();
+  auto started = thread->start();
   std::shared_ptr<Named> named(new Named(std::move(thread)));
-  DT_TRY(FileCall(*comm, "named_create").agree({started}));
+  if (started.ok()) named->background_ = started.value();
+  DT_TRY(FileCall(*comm, "named_create").agree({started.status()}));
   return named;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "comm/communicator.h"
 
@@ -64,11 +65,14 @@ class Named {
   Statistics statistics() const;
   /// What waits ends with ABORTED, here and on the other ranks. Waits for nobody.
   void close();
+  /// "dt-named", which ends some time after close().
+  const std::shared_ptr<EndingThread>& background() const { return background_; }
 
  private:
   explicit Named(std::shared_ptr<NamedThread> thread) : thread_(std::move(thread)) {}
 
   const std::shared_ptr<NamedThread> thread_;
+  std::shared_ptr<EndingThread> background_;
 };
 
 }  // namespace dt::training

@@ -9,8 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/thread.h"
-
 namespace dt::training {
 namespace {
 
@@ -47,18 +45,17 @@ NamedThread::NamedThread(Parts parts)
   if (coordinates()) table_ = std::make_unique<NamedTable>(std::move(parts.table));
 }
 
-Status NamedThread::start() {
+Result<std::shared_ptr<EndingThread>> NamedThread::start() {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  auto thread =
-      start_thread("carries out named submissions", [self = shared_from_this()] { self->run(); });
+  auto thread = EndingThread::start("carries out named submissions",
+                                    [self = shared_from_this()] { self->run(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   DT_TRY(thread.status());
-  pthread_setname_np(thread.value().native_handle(), "dt-named");
-  thread.value().detach();
-  return {};
+  pthread_setname_np(thread.value()->native_handle(), "dt-named");
+  return thread;
 }
 
 Status NamedThread::submit(std::vector<Named::Submission> submissions, bool group) {

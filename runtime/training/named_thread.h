@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/guarded.h"
+#include "base/thread.h"
 #include "training/message_stream.h"
 #include "training/named.h"
 #include "training/named_table.h"
@@ -34,7 +35,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   };
   explicit NamedThread(Parts parts);
 
-  Status start();
+  Result<std::shared_ptr<EndingThread>> start();
   Status submit(std::vector<Named::Submission> submissions, bool group);
   Result<int32_t> join(const Wait& wait);
   Result<std::string> report(const Wait& wait);
