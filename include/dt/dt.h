@@ -2383,7 +2383,8 @@ DT_API dt_status dt_named_create(dt_comm* comm, const dt_named_options* options,
  *         joined; DT_ERR_UNSUPPORTED for other kinds; DT_ERR_INVALID_ARGUMENT. The work, or the
  *         call without one: DT_ERR_MISMATCH on all ranks, with both sides, where ranks describe it
  *         differently (other names go on); DT_ERR_TIMEOUT with the missing ranks; DT_ERR_ABORTED
- *         where a rank destroyed its handle before; any communicator error.
+ *         where a rank destroyed its handle before, or has no memory for its part; any communicator
+ *         error.
  * @thread any
  * @cost a message to rank 0 and one back, shared by all that is submitted meanwhile; a tensor that
  *       is put together with others is copied twice

@@ -112,6 +112,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// Of an operation that begins now.
   Deadline deadline() const;
+  /// The same of this one, which may have a time-out of its own.
+  Deadline deadline_of(const backend::Collective& collective) const;
 
  private:
   struct Member {
@@ -124,7 +126,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   explicit Communicator(Options options);
-  Deadline deadline_of(const backend::Collective& collective) const;
   /// In the flight recorder; null: not there.
   record::Slot* begin_record(record::Track* track, const backend::Collective& collective,
                              bool queued);

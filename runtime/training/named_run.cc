@@ -2,6 +2,7 @@
 // How a NamedThread carries out what rank 0 has listed.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "training/named_thread.h"
@@ -11,8 +12,14 @@ namespace {
 
 constexpr int64_t kLeastMemory = 1 << 20;  // for putting tensors together
 
-int64_t longer(int64_t a_ms, int64_t b_ms) {
-  return a_ms < 0 || b_ms < 0 ? -1 : std::max(a_ms, b_ms);
+/// Of two time-outs of operations; 0: as the communicator says, which is `standard_ms`.
+int64_t longer(int64_t a_ms, int64_t b_ms, int64_t standard_ms) {
+  const auto limit = [&](int64_t ms) {
+    if (ms == 0) ms = standard_ms;
+    return ms > 0 ? ms : std::numeric_limits<int64_t>::max();
+  };
+  if (limit(a_ms) == limit(b_ms)) return a_ms == 0 ? a_ms : b_ms;
+  return limit(a_ms) > limit(b_ms) ? a_ms : b_ms;
 }
 
 }  // namespace
@@ -51,7 +58,13 @@ void NamedThread::run_batch(const std::vector<NamedAnswer::Operation>& operation
                             const NamedBatch& batch) {
   std::string withheld;
   std::vector<Part> parts = take_parts(operations, batch, &withheld);
-  const Status status = run_parts(parts, withheld);
+  Status status = run_parts(parts, withheld);
+  // Only what a rank withholds fails so: its handle is gone, or it has no memory. It says which.
+  if (status.code() == Code::kInvalidState) {
+    ErrorInfo info = status.info();
+    info.code = Code::kAborted;
+    status = Status(std::move(info));
+  }
   for (const Part& part : parts) {
     if (part.work == nullptr) continue;
     complete(part.name, status.ok() ? status : status.within("\"" + part.name + "\""));
@@ -60,6 +73,9 @@ void NamedThread::run_batch(const std::vector<NamedAnswer::Operation>& operation
 }
 
 Status NamedThread::run_parts(std::vector<Part>& parts, const std::string& withheld) {
+  // The caller may have changed it. An own grace at the beginning remains where nothing changed.
+  const int64_t standard_ms = comm_->timeout_ms();
+  if (data_->timeout_ms() != standard_ms) data_->set_timeout_ms(standard_ms);
   const Part& first = parts[0];
   backend::Collective collective = first.collective;
   if (first.work == nullptr) {
@@ -67,14 +83,14 @@ Status NamedThread::run_parts(std::vector<Part>& parts, const std::string& withh
     collective.dtype = first.call.dtype;
     collective.op = first.call.op;
     collective.root = first.call.root;
-    collective.timeout_ms = data_->timeout_ms() > 0 ? 0 : -1;
     collective.name = first.name;
   }
   collective.count = 0;
   for (const Part& part : parts) {
     collective.count += part.call.count;
     if (part.work != nullptr) {
-      collective.timeout_ms = longer(collective.timeout_ms, part.collective.timeout_ms);
+      collective.timeout_ms =
+          longer(collective.timeout_ms, part.collective.timeout_ms, standard_ms);
     }
   }
   if (parts.size() > 1) collective.name += format(" and %zu more", parts.size() - 1);

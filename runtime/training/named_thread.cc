@@ -104,9 +104,7 @@ Status NamedThread::submit(std::vector<Named::Submission> submissions, bool grou
         pending.call.group_index = static_cast<int32_t>(i);
         pending.call.group = first;
       }
-      int64_t& timeout_ms = each.collective.timeout_ms;
-      if (timeout_ms == 0) timeout_ms = comm_->timeout_ms() > 0 ? comm_->timeout_ms() : -1;
-      if (timeout_ms > 0) pending.deadline = Deadline::roughly_after_ms(timeout_ms);
+      pending.deadline = comm_->deadline_of(each.collective);
       state.earliest = state.earliest.earlier(pending.deadline);
       each.collective.name = each.name;
       pending.collective = std::move(each.collective);
@@ -241,6 +239,7 @@ void NamedThread::run() {
 
 Result<bool> NamedThread::step() {
   DT_TRY(control_->broken());
+  look_for_overdue();
   return coordinates() ? coordinate() : talk_to_coordinator();
 }
 
@@ -349,35 +348,41 @@ NamedNews NamedThread::take_news() {
         news.fresh.push_back({name, pending.call});
       }
     }
-    look_for_overdue(state, &news);
+    std::swap(news.overdue, state.overdue);
     news.joins = state.joining && !std::exchange(state.join_told, true);
     news.asks = state.reports < state.wanted && !std::exchange(state.asked, true);
     news.leaves = state.closing && !std::exchange(state.leave_told, true);
   });
-  if (state_.with([](const State& state) { return state.give_up.passed(); })) {
-    fail(Status(Code::kTimeout,
-                format("%s, rank %d: %s, which coordinates it, does not answer; look at what that "
-                       "does",
-                       where_.c_str(), rank(), coordinator_.c_str())));
-    state_.with([](State& state) { state.give_up = Deadline::never(); });
-  }
   return news;
 }
 
-/// Rank 0 then ends all, with the ranks that are missing.
-void NamedThread::look_for_overdue(State& state, NamedNews* news) {
-  if (!state.earliest.passed()) return;
-  state.earliest = Deadline::never();
-  for (auto& [name, pending] : state.pending) {
-    if (pending.running || pending.overdue) continue;
-    if (pending.deadline.passed()) {
-      pending.overdue = true;
-      news->overdue.push_back(name);
-      state.give_up = state.give_up.earlier(Deadline::after_ms(kGiveUpMs));
-    } else {
-      state.earliest = state.earliest.earlier(pending.deadline);
+/// Rank 0 ends all with the ranks that are missing, once it hears of it. Also while a message to it
+/// is under way, because a rank 0 that is stopped or stuck takes none. No deadline that has passed
+/// remains, so the thread sleeps.
+void NamedThread::look_for_overdue() {
+  const bool gives_up = state_.with([](State& state) {
+    if (state.earliest.passed()) {
+      state.earliest = Deadline::never();
+      for (auto& [name, pending] : state.pending) {
+        if (pending.running || pending.overdue) continue;
+        if (pending.deadline.passed()) {
+          pending.overdue = true;
+          state.overdue.push_back(name);
+          state.give_up = state.give_up.earlier(Deadline::after_ms(kGiveUpMs));
+        } else {
+          state.earliest = state.earliest.earlier(pending.deadline);
+        }
+      }
     }
-  }
+    if (!state.give_up.passed()) return false;
+    state.give_up = Deadline::never();
+    return true;
+  });
+  if (!gives_up) return;
+  fail(Status(Code::kTimeout,
+              format("%s, rank %d: %s, which coordinates it, does not answer; look at what that "
+                     "does",
+                     where_.c_str(), rank(), coordinator_.c_str())));
 }
 
 Status NamedThread::resolve(NamedAnswer& answer) {
@@ -419,7 +424,12 @@ Status NamedThread::heed(NamedAnswer answer) {
   for (const auto& failure : answer.failures) complete(failure.name, failure.status);
   if (!answer.broken.ok()) fail(answer.broken);
   state_.with([&](State& state) {
-    state.give_up = Deadline::never();
+    // It answers; of what is still overdue it is to hear, or has an answer under way.
+    if (!state.give_up.is_never()) {
+      const bool more = std::any_of(state.pending.begin(), state.pending.end(),
+                                    [](const auto& each) { return each.second.overdue; });
+      state.give_up = more ? Deadline::after_ms(kGiveUpMs) : Deadline::never();
+    }
     if (answer.report) {
       state.report = std::move(*answer.report);
       ++state.reports;

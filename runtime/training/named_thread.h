@@ -55,9 +55,10 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   struct State {
     std::unordered_map<std::string, Pending> pending;  // until their works are done
     std::vector<std::string> untold;                   // names of these, as they came
+    std::vector<std::string> overdue;                  // names, of which rank 0 is to hear
     Deadline earliest = Deadline::never();             // no deadline of a pending one is before
-    Deadline give_up = Deadline::never();              // rank 0 was told that something is overdue
-    bool joining = false;                              // until all have
+    Deadline give_up = Deadline::never();  // something is overdue, and rank 0 does not answer
+    bool joining = false;                  // until all have
     bool join_told = false;
     int32_t last_joined = -1;
     bool asked = false;  // rank 0 for a report
@@ -89,7 +90,7 @@ class NamedThread : public std::enable_shared_from_this<NamedThread> {
   Status answer();
   NamedNews take_news();
   bool awaits_answer();
-  void look_for_overdue(State& state, NamedNews* news);
+  void look_for_overdue();
   Deadline next_deadline();
   Status heed(NamedAnswer answer);
   Status resolve(NamedAnswer& answer);

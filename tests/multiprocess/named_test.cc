@@ -563,6 +563,51 @@ TEST_CASE("named: an abort of the job ends what waits") {
   }
 }
 
+TEST_CASE("named: what a rank that has gone withholds ends with ABORTED") {
+  require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
+    for (int round = 0; round < 20; ++round) {
+      dt_named* named = nullptr;
+      RANK_TRY(dt_named_create(rank.world, nullptr, &named));
+      std::vector<float> values(1000, 1);
+      const dt_collective collective = allreduce(values);
+      dt_work* work = nullptr;
+      RANK_TRY(dt_named_submit(named, "a", &collective, &work));
+      // Rank 0's list is maybe on its way to rank 1.
+      if (rank.rank == 1) dt_named_destroy(named);
+      const dt_status status = finish(work);
+      RANK_TRY(check(status == DT_OK || status == DT_ERR_ABORTED, dt_last_error()));
+      if (rank.rank == 0) dt_named_destroy(named);
+    }
+    return DT_OK;
+  }));
+}
+
+TEST_CASE("named: the time-out of the communicator begins after its grace") {
+  const Settings settings = {{"collective.timeout_ms", "50"},
+                             {"collective.first_timeout_ms", std::to_string(kWaitMs)}};
+  const auto submit_late = [](const Rank& rank) -> dt_status {
+    dt_named* named = nullptr;
+    RANK_TRY(dt_named_create(rank.world, nullptr, &named));
+    std::vector<float> values(10, 1);
+    std::vector<float> others(10, 1);
+    const dt_collective late = allreduce(values);
+    dt_collective endless = allreduce(others);
+    endless.timeout_ms = -1;
+    dt_work* work = nullptr;
+    if (rank.rank == 1) {  // waits for twice the time-out
+      int32_t done = 0;
+      RANK_TRY(dt_named_submit(named, "endless", &endless, &work));
+      RANK_TRY(dt_work_wait(work, 100, &done));
+    }
+    RANK_TRY(dt_named_submit(named, "late", &late, nullptr));
+    if (rank.rank == 0) RANK_TRY(dt_named_submit(named, "endless", &endless, &work));
+    RANK_TRY(finish(work));
+    dt_named_destroy(named);
+    return DT_OK;
+  };
+  require_all_ok(run_ranks(2, submit_late, settings));
+}
+
 TEST_CASE("named: handles are closed in any order, with nothing and with works open") {
   require_all_ok(run_ranks(3, [](const Rank& rank) -> dt_status {
     for (int round = 0; round < 10; ++round) {
@@ -578,9 +623,8 @@ TEST_CASE("named: handles are closed in any order, with nothing and with works o
       if (round % 4 == 0) RANK_TRY(finish(work));
       dt_named_destroy(named);
       if (round % 4 == 2) {
-        int32_t done = 0;
-        (void)dt_work_wait(work, kWaitMs, &done);  // carried out, or not any more
-        dt_work_destroy(work);
+        const dt_status status = finish(work);  // carried out, or not any more
+        RANK_TRY(check(status == DT_OK || status == DT_ERR_ABORTED, dt_status_name(status)));
       }
     }
     return DT_OK;

@@ -85,6 +85,17 @@ TEST_CASE("a rank that is stopped and goes on before the limit does no harm") {
   CHECK(stops(run.out).size() == 2);
 }
 
+TEST_CASE("named submissions end in time though rank 0 is stopped and takes no message") {
+  Process run(dt_run({"-n", "2"}, {"named-stop"}), with({"DT_HEARTBEAT_TIMEOUT_MS=60000"}));
+  CHECK(run.wait() == 0);
+  INFO(run.out);
+  INFO(run.err);
+  CHECK(count_of(run.out, "rank 1: DT_ERR_TIMEOUT: ") == 1);
+  CHECK(count_of(run.out, "which coordinates it, does not answer") == 1);
+  CHECK(count_of(run.out, "rank 0: DT_ERR_TIMEOUT: ") == 1);
+  CHECK(count_of(run.out, "timed out on rank 1 (") == 1);
+}
+
 TEST_CASE("ranks of one host meet at ::1 where there is no 127.0.0.1") {
   const Strings apart{
       "/usr/bin/env",

@@ -222,6 +222,32 @@ void submit_for_ever(dt_comm* world, int rank) {
   for (;;) check(dt_named_submit(named, "rank 1", &collective, nullptr), rank);
 }
 
+/// Rank 1 stops rank 0, and lets it go on once its own operation has ended; prints how each ended.
+void submit_to_a_stopped_rank(dt_job* job, dt_comm* world, int rank) {
+  int64_t coordinator = rank == 0 ? getpid() : 0;
+  check(dt_broadcast(world, &coordinator, 1, DT_I64, 0, nullptr, nullptr), rank);
+  dt_named* named = nullptr;
+  check(dt_named_create(world, nullptr, &named), rank);
+  float value = 1;
+  dt_collective collective;
+  dt_collective_init(&collective);
+  collective.kind = DT_KIND_ALLREDUCE;
+  collective.dtype = DT_F32;
+  collective.op = DT_SUM;
+  collective.send = collective.recv = &value;
+  collective.count = 1;
+  collective.timeout_ms = rank == 1 ? 100 : -1;
+  if (rank == 1) kill(static_cast<pid_t>(coordinator), SIGSTOP);
+  const dt_status status = dt_named_submit(named, rank == 1 ? "one" : "zero", &collective, nullptr);
+  printf("rank %d: %s: %s\n", rank, dt_status_name(status), dt_last_error());
+  if (rank == 1) kill(static_cast<pid_t>(coordinator), SIGCONT);
+  dt_named_destroy(named);
+  dt_comm_destroy(world);
+  check(dt_finalize(job, -1), rank);
+  dt_job_destroy(job);
+  exit(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -260,6 +286,7 @@ int main(int argc, char** argv) {
     for (;;) pause();
   }
   if (mode == "named") submit_for_ever(world, rank);
+  if (mode == "named-stop") submit_to_a_stopped_rank(job, world, rank);
   if (mode == "finalize") {  // the others wait in the goodbye
     if (rank != 1) check(dt_finalize(job, -1), rank);
     for (;;) pause();
