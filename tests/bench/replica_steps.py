@@ -12,14 +12,12 @@ import argparse
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
-from slow_network import TIMEOUT_S, spread
-from two_hosts import PORT, limit
+from slow_network import ranks, spread
+from two_hosts import limit
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "multihost"))
-from cases import environment  # noqa: E402
 from network import Network, Unavailable  # noqa: E402
 
 HOSTS, RANKS = 2, 2
@@ -30,24 +28,8 @@ WAYS = {"one replica": "0", "a replica on each host": "2"}
 def steps(network, program, stage, shard_ranks):
     """Milliseconds of each step, and what host 0 sends for one, in MB."""
     before = network.sent_bytes(0)
-    processes = []
-    for rank in range(HOSTS * RANKS):
-        settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE=str(HOSTS * RANKS), DT_MASTER_ADDR=network.address(0),
-                               DT_MASTER_PORT=str(PORT), DT_HOST_ID=f"host{rank // RANKS}", SHARD_RANKS=shard_ranks)
-        command = network.command(rank // RANKS, [str(word) for word in (program, STEPS, MATRICES, SIDE, stage)])
-        processes.append(subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, text=True))
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, (output, error) in zip(processes, outputs):
-        if process.returncode != 0:
-            sys.exit(f"replica_steps.py: {process.args} ended with {process.returncode}:\n{output}{error}")
-    lines = [line.split() for line in outputs[0][0].splitlines()]
+    output = ranks(network, [program, STEPS, MATRICES, SIDE, stage], RANKS, SHARD_RANKS=shard_ranks)
+    lines = [line.split() for line in output.splitlines()]
     found = [float(line[1]) for line in lines if line[1] != "memory"]
     return found, (network.sent_bytes(0) - before) / 1e6 / (STEPS + 1)
 

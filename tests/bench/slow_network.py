@@ -35,15 +35,16 @@ NAMES = {"plain": "f32", "bf16": "bf16", "f16": "f16", "powersgd4": "PowerSGD, r
 TIMEOUT_S = 600
 
 
-def ranks(network, program):
-    """The output of rank 0 of two."""
+def ranks(network, program, on_each=1, **more):
+    """The output of rank 0 of those on the network's hosts, `on_each` of them. `more`: of the environment."""
     processes = []
-    for rank in range(2):
-        settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE="2", DT_MASTER_ADDR=network.address(0),
-                               DT_MASTER_PORT=str(PORT))
-        processes.append(subprocess.Popen(network.command(rank, [str(word) for word in program]), env=settings,
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                          text=True))
+    world = network.hosts * on_each
+    for rank in range(world):
+        settings = environment(DT_RANK=str(rank), DT_WORLD_SIZE=str(world), DT_MASTER_ADDR=network.address(0),
+                               DT_MASTER_PORT=str(PORT), **more)
+        command = network.command(rank // on_each, [str(word) for word in program])
+        processes.append(subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True))
     try:
         outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
     finally:
@@ -53,7 +54,7 @@ def ranks(network, program):
                 process.wait()
     for process, (output, error) in zip(processes, outputs):
         if process.returncode != 0:
-            sys.exit(f"slow_network.py: {process.args} ended with {process.returncode}:\n{output}{error}")
+            sys.exit(f"{process.args} ended with {process.returncode}:\n{output}{error}")
     return outputs[0][0]
 
 
