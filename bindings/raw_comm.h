@@ -244,8 +244,8 @@ inline int64_t named_create(int64_t comm, const char* DATA, int64_t BYTES) {
   return made<dt_named>(
       [&](dt_named** out) { return dt_named_create(handle<dt_comm>(comm), &options, out); });
 }
-/** Of each operation the numbers of launch() from `kind` to `count`, timeout_ms, upcall and
- * element_bytes, and its name as an item. Gives their works. */
+/** DATA has, for each operation, the numbers of launch() from `kind` to `count`, timeout_ms, upcall
+ * and element_bytes, and its name as an item. Returns their works. */
 inline Bytes named_submit_group(int64_t named, const char* DATA, int64_t BYTES) {
   std::vector<dt_collective> all;
   std::vector<std::string> names;

@@ -39,7 +39,7 @@ class NamedTable {
   Status hear(int32_t rank, const NamedNews& news, int64_t now_ns);
   /// When take() is due; INT64_MAX: nothing is to be said.
   int64_t due_ns() const;
-  /// What each rank is told now, by rank; empty answers need not be sent.
+  /// Returns what to send to each rank now, by rank; an empty answer need not be sent.
   std::vector<NamedAnswer> take();
   /// Names that have waited for so long and were not in an earlier answer of this, a sentence each.
   std::vector<std::string> stalls(int64_t now_ns);

@@ -249,7 +249,7 @@ Deadline NamedThread::next_deadline() {
   return next.earlier(deadline_at(table_->due_ns())).earlier(deadline_at(table_->next_stall_ns()));
 }
 
-/// Of a rank that is not rank 0.
+/// Runs on every rank but rank 0.
 Result<bool> NamedThread::talk_to_coordinator() {
   bool moved = false;
   // What comes while a message is on its way goes into the next one.

@@ -63,7 +63,7 @@ class OuterMean {
   float* values_ = nullptr;
   char* sent_ = nullptr;      // as it travels
   char* received_ = nullptr;  // likewise, of all ranks; in few bits only
-  // Of the array under way:
+  // These belong to the array whose mean is under way:
   Phase phase_ = Phase::kIdle;
   int64_t count_ = 0;
   std::string name_;

@@ -256,7 +256,8 @@ class Reducer {
   void scatter(const Bucket& bucket, backend::Collective* collective) const;
   bool averages(Dtype dtype) const;
   Status reduce(Bucket* bucket, backend::Collective collective);
-  /// Of the bucket that is launched: what to call at the end of its reduction to `reduced`.
+  /// Prepares the sum over replicas of the bucket that is being launched. The caller calls the
+  /// returned function when the bucket's reduction into `reduced` has ended.
   std::function<void(const Status&)> sum_replicas(Bucket* bucket, void* reduced);
   /// Until the bucket's memory is in use no longer.
   void await(const Bucket& bucket) const;

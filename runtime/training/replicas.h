@@ -27,8 +27,9 @@ inline constexpr const char* kReplicaFailed = "its replica has failed: ";
 /// shuts the door, waits for it: a communicator must not end on a thread that its own end needs.
 class Replicas {
  public:
-  /// Collective over `comm`: afterwards submit() blocks no more. Its operations have the time-out
-  /// of `whole`, and some time for who waits within its own replica to say so first.
+  /// Collective over `comm`; after it submit() never blocks. Operations have the time-out of
+  /// `whole` and two seconds more, so that a rank that waits within its own replica times out first
+  /// and names whom it waits for.
   static Result<std::unique_ptr<Replicas>> create(
       std::shared_ptr<comm::Communicator> comm,
       const std::shared_ptr<const comm::Communicator>& whole);

@@ -74,8 +74,8 @@ Status Shard::allocate() {
   return {};
 }
 
-/// `memory_`, of this size. Where the directory is no good, all ranks hear of it here, since each
-/// makes its optimizer by itself.
+/// Allocates `memory_`. It also tries the directory: an optimizer is made by each rank alone, so an
+/// unusable directory is reported to all ranks here.
 Status Shard::obtain(int64_t bytes) {
   if (!options_.offload.empty()) {
     DT_TRY_VALUE(auto file, MappedMemory::create(whole_units() ? 0 : bytes, options_.offload));

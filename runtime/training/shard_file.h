@@ -80,8 +80,8 @@ Result<FileTable> parse_header(std::string_view json, int64_t data_bytes);
 Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimizer* optimizer,
                     std::vector<FileTensor>* tensors);
 
-/// Opens the file and reads its header. INVALID_ARGUMENT for what is no file of this layout, or is
-/// cut short; SYSTEM with the system's reason.
+/// Opens the file and reads its header. Returns INVALID_ARGUMENT if the file has another layout or
+/// is cut short, and SYSTEM with the system's reason if it cannot be read.
 /// @param wrote      "dt_shard_save", in messages
 /// @param data_begin gives where the header ends
 /// @param digest     gives that of the header

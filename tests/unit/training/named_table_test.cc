@@ -277,7 +277,7 @@ TEST_CASE("named: ranks that join give zeros, also to groups") {
   hear(table, 2, group({"a", "b"}));
   hear(table, 1, joins);
   CHECK(released(table.take()[1]) == Names{"a", "b"});
-  // Of a maximum there are no zeros; the rest of the group fails with it.
+  // A joined rank gives zeros, which would change a maximum: the operation fails, and its group.
   for (const int32_t rank : {0, 2}) {
     NamedNews news = group({"a", "b", "c"});
     news.fresh[1].call.op = ReduceOp::kMax;

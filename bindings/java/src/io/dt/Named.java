@@ -18,7 +18,7 @@ import java.util.function.Consumer;
  */
 public final class Named extends Handle {
   final CommState operations;
-  /** Of a group; otherwise null. */
+  /** The group that this view collects operations for; null outside a group. */
   final Batch batch;
   private final Comm comm;
 

@@ -125,7 +125,7 @@ final class Pending extends AtomicReference<Object> {
     }
   }
 
-  /** Of the tensors: dt does not use them. */
+  /** Releases the tensors, which dt no longer uses. */
   void letGo() {
     Tensor.release(send);
     Tensor.release(recv);
