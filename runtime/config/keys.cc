@@ -283,6 +283,13 @@ constexpr Key kKeys[] = {
      "How often dt_reducer_finish compares the parameters of dt_reducer_watch between ranks: in the "
      "first step and each time that many have passed; 0: never."},
 
+    {"ps.servers", "DT_PS_SERVERS", Type::kString, "", 0, 1 << 20, "", "", kAny, false,
+     "host:port of each parameter server, by index, with commas between; empty: ask the launcher."},
+    {"ps.index", "DT_PS_INDEX", Type::kInteger, "", -1, kMaxRanks - 1, "-1", "", kAny, false,
+     "Which parameter server this process is; -1: none, or the launcher says."},
+    {"ps.workers", "DT_PS_WORKERS", Type::kInteger, "", 0, kMaxRanks, "0", "", kAny, false,
+     "How many workers the parameter servers have; 0: ask the launcher, or the job's ranks."},
+
     {"record.entries", "DT_RECORD_ENTRIES", Type::kInteger, "", 0, 1 << 20, "4096", "", kAny, false,
      "Last operations that the flight recorder of a rank holds, up to a power of two; 0: none."},
     {"trace.dir", "DT_TRACE_DIR", Type::kString, "", 0, 4096, "", "", kAny, true,

@@ -16,7 +16,7 @@ Every setting has one name and can be given in several places. The first that sa
 3. `./dt.toml`, or instead of it the file that `DT_CONFIG` names
 4. `~/.config/dt/dt.toml` (or `$XDG_CONFIG_HOME/dt/dt.toml`)
 5. `/etc/dt/dt.toml`
-6. what the launcher says (`job.*` only)
+6. what the launcher says (`job.*` and `ps.*` only)
 7. the default
 
 `dt config` prints every value with the place it came from.

@@ -63,7 +63,8 @@ int32_t store_port(const Place& place);
 
 /// The place that `config` and `environment` give together. What the call, a variable or a file
 /// says about job.* counts as the own variables, so it wins; the rest is discovered and written
-/// back with set_discovered(), so that a dump shows it.
+/// back with set_discovered(), so that a dump shows it. Errors: those of discover(), and
+/// not_a_worker in a parameter server.
 Result<Place> resolve_place(Config& config, const Environment& environment);
 
 }  // namespace dt::launch

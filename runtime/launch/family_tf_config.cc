@@ -6,14 +6,8 @@
 namespace dt::launch {
 
 Result<Facts> read_tf_config(Variables& variables) {
-  constexpr WorkerRole kWorkers[] = {{"chief", "master"}, {"worker", nullptr}};
-  Facts facts;
-  if (const std::string* text = variables.get("TF_CONFIG")) {
-    DT_TRY_VALUE(const Cluster cluster, parse_cluster(variables.shown("TF_CONFIG"), *text));
-    DT_TRY_VALUE(facts, facts_of_cluster(cluster, "TF_CONFIG", kWorkers));
-  }
-  facts.launcher = "tf_config";
-  return facts;
+  DT_TRY_VALUE(const Cluster cluster, read_cluster(variables, kTfConfig));
+  return facts_of_cluster(cluster, kTfConfig);
 }
 
 }  // namespace dt::launch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/discover.h"
 #include "launch/facts.h"
+#include "launch/ps_place.h"
 
 namespace dt::launch {
 namespace {
@@ -57,6 +58,7 @@ Status write_back(const Facts& facts, Config& config) {
 }  // namespace
 
 Result<Place> resolve_place(Config& config, const Environment& environment) {
+  DT_TRY(check_not_a_server(config));
   Variables variables(environment);
   for (const NumberKey& each : kNumberKeys) DT_TRY(show_key(config, each.key, variables));
   for (const char* name : kOtherKeys) DT_TRY(show_key(config, name, variables));

@@ -327,14 +327,12 @@ TEST_CASE("mpirun inside a Slurm job takes the first node of the job, not of the
 
 TEST_CASE("tf_config: what a task that is no worker does instead") {
   const std::string roles = R"("worker": ["a:1", "b:1"], "ps": ["p:1"])";
-  CHECK(
-      refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "ps", "index": 0})")}}) ==
-      "not_a_worker: TF_CONFIG task.type=\"ps\" takes no rank in dt. It is a parameter server: "
-      "ranks of dt exchange gradients among themselves, so leave it out of the cluster, or let it "
-      "only run its TensorFlow server. Call dt_init in tasks of type chief and worker only");
+  CHECK(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "ps", "index": 0})")}}) ==
+        "not_a_worker: TF_CONFIG task.type=\"ps\" takes no rank in dt. It is a parameter server: "
+        "call dt_ps_serve in it. Call dt_init in tasks of type chief and worker only");
   CHECK(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "evaluator"})")}}) ==
         "not_a_worker: TF_CONFIG task.type=\"evaluator\" takes no rank in dt. It is an evaluator: "
-        "let it read checkpoints and evaluate them, without dt_init. Call dt_init in tasks of type "
+        "let it read checkpoints, or parameters after dt_ps_connect. Call dt_init in tasks of type "
         "chief and worker only");
   CHECK(contains(refusal_of({{"TF_CONFIG", cluster(roles, R"({"type": "x"})")}}),
                  "not_a_worker: TF_CONFIG task.type=\"x\" is unknown"));
