@@ -81,11 +81,16 @@ void check_words(std::string_view bytes) {
   }
   const auto word = parse_word(bytes);
   if (!word) return;
-  // One of the five, and the numbers are those that stand there.
+  // One of the seven, and the numbers are those that stand there.
   std::string written;
   if (word->failed_attempt) written += "end/" + std::to_string(*word->failed_attempt);
   if (word->heeding_attempt) written += "heed/" + std::to_string(*word->heeding_attempt);
   if (word->regroup_attempt) written += "regroup/" + std::to_string(*word->regroup_attempt);
+  if (word->server_attempt) written += "server/" + std::to_string(*word->server_attempt);
+  if (word->ended_attempt) {
+    written +=
+        "ended/" + std::to_string(*word->ended_attempt) + "/" + std::to_string(word->ended_node);
+  }
   if (word->silent_attempt) {
     written +=
         "silent/" + std::to_string(*word->silent_attempt) + "/" + std::to_string(word->silent_rank);
@@ -94,11 +99,13 @@ void check_words(std::string_view bytes) {
     written += "stop/" + std::to_string(word->signal) + "/" + std::to_string(word->count);
   }
   const auto again = parse_word(written);
-  require_agent(again && again->failed_attempt == word->failed_attempt &&
-                again->heeding_attempt == word->heeding_attempt &&
-                again->regroup_attempt == word->regroup_attempt && again->signal == word->signal &&
-                again->count == word->count && again->silent_attempt == word->silent_attempt &&
-                again->silent_rank == word->silent_rank);
+  require_agent(
+      again && again->failed_attempt == word->failed_attempt &&
+      again->heeding_attempt == word->heeding_attempt &&
+      again->regroup_attempt == word->regroup_attempt && again->signal == word->signal &&
+      again->count == word->count && again->silent_attempt == word->silent_attempt &&
+      again->silent_rank == word->silent_rank && again->server_attempt == word->server_attempt &&
+      again->ended_attempt == word->ended_attempt && again->ended_node == word->ended_node);
 }
 
 /// What agents say that wait for an attempt, and what they are told.

@@ -212,14 +212,18 @@ Result<std::unique_ptr<Output>> open_output(const Agent* agent, bool plain) {
   options.ranks = place.local_size;
   options.first_rank = place.first_rank;
   options.world_size = place.world_size;
-  options.prefix =
-      agent->options.prefix.value_or(place.world_size > 1 && agent->config.boolean("run.prefix"));
+  options.servers = place.local_servers;
+  options.first_server = place.first_server;
+  const bool several = place.world_size > 1 || place.local_servers > 0;
+  options.prefix = agent->options.prefix.value_or(several && agent->config.boolean("run.prefix"));
   if (plain) return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
   // The ranks of an elastic job may become fewer.
   const int most = agent->node.elastic() ? kMaxWorldSize : place.world_size;
   DT_TRY_VALUE(const std::vector<bool> shown, parse_show(agent->options.show, most));
   options.shown.assign(shown.begin() + place.first_rank,
                        shown.begin() + place.first_rank + place.local_size);
+  options.shown.resize(options.shown.size() + static_cast<size_t>(place.local_servers),
+                       agent->options.show == "all");  // ranks alone have numbers there
   options.log_dir = log_folder(*agent);
   return Output::create(options, STDOUT_FILENO, STDERR_FILENO);
 }
@@ -244,6 +248,11 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
                            static_cast<size_t>(place.first_rank) + i,
                            cpu_list_text(plan.cpus[i]).c_str()));
   }
+  for (int server = 0; server < place.local_servers; ++server) {
+    const int index = place.first_server + server;
+    output->message(format("dt run: parameter server %d of %zu at %s", index, place.servers.size(),
+                           place.servers[static_cast<size_t>(index)].c_str()));
+  }
   if (place.omp_num_threads == 0) return;
   output->message(format("dt run: OMP_NUM_THREADS=%d, as it was not set: %d cores for %d ranks",
                          place.omp_num_threads, usable_cores(), place.local_size));
@@ -251,16 +260,16 @@ void say_what_is_set_up(const SupervisorPlan& plan, Output* output) {
 
 }  // namespace
 
-Status raise_open_files(const rlimit& before, int local_size, int connections) {
-  const rlim_t needed = kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(local_size) +
-                        static_cast<rlim_t>(connections);
+Status raise_open_files(const rlimit& before, int processes, int connections) {
+  const rlim_t needed =
+      kFdsOfAgent + kFdsPerRank * static_cast<rlim_t>(processes) + static_cast<rlim_t>(connections);
   rlimit raised = before;
   raised.rlim_cur = std::max(before.rlim_cur, std::min(needed + kFdsForStrangers, before.rlim_max));
   if (raised.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &raised) == 0) return {};
   return Status(Code::kSystem,
                 format("%d ranks and %d connections need %llu open files, the hard limit is %llu; "
                        "raise it (ulimit -Hn), or start fewer ranks on this machine",
-                       local_size, connections, static_cast<unsigned long long>(needed),
+                       processes, connections, static_cast<unsigned long long>(needed),
                        static_cast<unsigned long long>(before.rlim_max)));
 }
 
@@ -272,8 +281,23 @@ Status cannot_start(Agent* agent, const Status& status, int code) {
   return {};
 }
 
+Result<std::vector<std::string>> open_servers(Agent* agent, const Wait& wait) {
+  const std::string& interface = agent->config.text("network.interface");
+  DT_TRY_VALUE(const ServerHost host, find_server_host(agent->node, interface, wait));
+  DT_TRY_VALUE(agent->servers, listen_for_servers(agent->options.servers, host));
+  std::vector<std::string> addresses;
+  for (const ServerSocket& socket : agent->servers) {
+    addresses.push_back(socket.address);
+    agent->plan.server_fds.push_back(socket.fd.get());
+  }
+  return addresses;
+}
+
 FleetOptions fleet_options(Agent& agent) {
   FleetOptions options;
+  if (agent.options.servers > 0) {
+    options.open_servers = [&agent](const Wait& wait) { return open_servers(&agent, wait); };
+  }
   options.node = agent.node;
   options.local_size = agent.local_size;
   options.max_restarts = agent.options.max_restarts;
@@ -303,6 +327,10 @@ void take_fleet(Agent* agent, std::unique_ptr<Fleet> met) {
   place.max_restarts = fleet.max_restarts();
   place.job_id = fleet.job_id();
   agent->plan.fleet = agent->fleet.get();
+  for (const NodeRecord& node : fleet.nodes()) {
+    if (&node == &fleet.own()) place.first_server = static_cast<int>(place.servers.size());
+    place.servers.insert(place.servers.end(), node.servers.begin(), node.servers.end());
+  }
 }
 
 Result<AttemptEnd> run_attempt(Agent* agent, Signals* signals, Guardian* guardian) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "base/wait.h"
@@ -15,6 +16,7 @@
 #include "cli/run/environment.h"
 #include "cli/run/fleet.h"
 #include "cli/run/options.h"
+#include "cli/run/server_sockets.h"
 #include "cli/run/stop_interrupt.h"
 #include "cli/run/supervisor.h"
 #include "config/config.h"
@@ -36,11 +38,12 @@ struct Agent {
   const NodePlace node;
   SupervisorPlan plan;
   OutputOptions output;
-  LostRanks lost_ranks;             // outlives who notes there: the store and the fleet
-  ReservedPort master;              // with one node or on node 0
-  ReservedPort ras;                 // of NCCL's service on this node
-  std::unique_ptr<net::Loop> loop;  // of the fleet
-  std::unique_ptr<Fleet> fleet;     // null with one node; ends before the loop
+  LostRanks lost_ranks;               // outlives who notes there: the store and the fleet
+  std::vector<ServerSocket> servers;  // of the parameter servers of this node
+  ReservedPort master;                // with one node or on node 0
+  ReservedPort ras;                   // of NCCL's service on this node
+  std::unique_ptr<net::Loop> loop;    // of the fleet
+  std::unique_ptr<Fleet> fleet;       // null with one node; ends before the loop
   launch::Credentials credentials;
   BindPlan binding;
   std::string nccl_note;  // inherited variables that are replaced
@@ -49,11 +52,14 @@ struct Agent {
 
 /// Room for the agent's descriptors; the connections of the stores count too. The ranks get what
 /// was there before, which is `before`.
-Status raise_open_files(const rlimit& before, int local_size, int connections);
+Status raise_open_files(const rlimit& before, int processes, int connections);
 
 /// An error that keeps this node from starting ranks. Alone it is the end; the agents of other
 /// nodes wait for this one and must hear of it, so it goes on until they have.
 Status cannot_start(Agent* agent, const Status& status, int code = kExitFailure);
+
+/// Listens for the parameter servers of this node, and says their addresses.
+Result<std::vector<std::string>> open_servers(Agent* agent, const Wait& wait);
 
 /// As this agent introduces itself.
 FleetOptions fleet_options(Agent& agent);

@@ -15,8 +15,6 @@
 namespace dt::cli {
 namespace {
 
-// Ranks that use dt hear of a lost peer sooner, and end with an error of their own.
-constexpr int64_t kTermAfterMs = 2000;
 constexpr int64_t kSweepTermMs = 2000;  // from SIGTERM to SIGKILL for what a clean run left behind
 constexpr int64_t kSweepKillMs = 5000;  // then a process is unkillable
 // Ends this far apart are cause and effect in the order found.
@@ -41,12 +39,14 @@ void Supervisor::handle_signals() {
       case SIGTERM: on_stop(signal); break;
       case SIGTSTP:
         pass_on(signal);
+        servers_.pass_on(signal);
         output_.flush();
         kill(getpid(), SIGSTOP);
         break;
       case SIGCONT:
         stdin_relay_.resume();
         pass_on(signal);
+        servers_.pass_on(signal);
         break;
       default: pass_on(signal);
     }
@@ -85,6 +85,7 @@ bool Supervisor::keep_from_ranks(int signal) {
 void Supervisor::stop_ranks(int signal, bool at_once) {
   if (at_once) {
     signal_groups(SIGKILL);
+    servers_.kill_all();
   } else {
     pass_on(signal);
   }
@@ -111,7 +112,12 @@ void Supervisor::handle_news() {
   if (news.lost || (news.failed && !fleet_failed_)) {
     fleet_failed_ = true;
     // A lost node can never say how its ranks ended, so there is nothing to wait for.
-    end_ranks(news.lost ? 0 : std::min(kTermAfterMs, plan_.grace_ms / 2));
+    end_ranks(news.lost ? 0 : std::min(kTermAfterMs, plan_.grace_ms / 2), plan_.end_on_failure);
+  }
+  if (news.ranks_ended) ranks_ended_everywhere_ = true;
+  if (news.server_failed && start_error_.ok()) {
+    fleet_failed_ = true;
+    end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2), true);
   }
   if (news.fence) kill_at_ = kill_at_.earlier(Deadline::after_ms(kFenceMs));
   if (news.regroup) on_regroup();
@@ -144,6 +150,7 @@ void Supervisor::reap() {
     if (pid < 0 && errno == EINTR) continue;
     if (pid <= 0) break;
     if (pid == guardian_.pid()) guardian_.lost();
+    if (servers_.on_end(pid, wait_status)) continue;
     for (size_t rank = 0; rank < ends_.size(); ++rank) {
       // All others are orphans that came to the agent as their subreaper.
       if (ends_[rank].pid == pid && !ends_[rank].has_ended()) {
@@ -158,7 +165,9 @@ void Supervisor::reap() {
     });
     on_first_failure(killed != failed.end() ? *killed : failed.front());
   }
+  if (!servers_.failure().ok() && start_error_.ok()) on_server_failure();
   note_empty_groups();
+  servers_.note_empty_groups();
   await_lost();
   if (phase_ == Phase::kSweeping) sweep(sweep_signal_ == SIGKILL);
 }
@@ -184,7 +193,7 @@ void Supervisor::on_rank_end(int rank, int wait_status, std::vector<int>* failed
     return;
   }
   failed->push_back(rank);
-  if (!plan_.end_on_failure && !(lost_.count(rank) != 0 && all_ended())) {
+  if (!plan_.end_on_failure && !ending_all_ && !(lost_.count(rank) != 0 && all_ended())) {
     output_.message(
         "dt run: " + first_failure_line(plan_.place.first_rank + rank, end, plan_.host) +
         "; the others go on");
@@ -197,12 +206,14 @@ void Supervisor::on_first_failure(int rank) {
   if (plan_.fleet != nullptr && !failed_after_stop_) {
     plan_.fleet->tell_failure(plan_.place.attempt, plan_.place.first_rank + rank);
   }
-  end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2));
+  end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2), plan_.end_on_failure);
 }
 
-void Supervisor::end_ranks(int64_t term_after_ms) {
+/// `all`: also those that did not fail.
+void Supervisor::end_ranks(int64_t term_after_ms, bool all) {
   if (ending_ns_ == 0) ending_ns_ = monotonic_ns();
-  if (!plan_.end_on_failure) return;
+  if (!all) return;
+  ending_all_ = true;
   if (stop_signal_ != 0) return;  // all are ending as they were asked to, in their own time
   term_at_ = term_at_.earlier(Deadline::after_ms(term_after_ms));
   kill_at_ = kill_at_.earlier(Deadline::after_ms(plan_.grace_ms));
@@ -279,7 +290,7 @@ NodeEnds Supervisor::node_ends() const {
   ends.first_rank = plan_.place.first_rank;
   ends.ends = ends_;
   ends.start_error = start_error_.message();
-  ends.start_code = plan_.start_error.ok() ? kExitFailure : plan_.start_code;
+  ends.start_code = plan_.start_error.ok() ? servers_.failure_code() : plan_.start_code;
   ends.first = first_;
   ends.failed_after_stop = failed_after_stop_;
   ends.stop_signal = stop_signal_;
@@ -304,6 +315,7 @@ void Supervisor::check_deadlines() {
     term_at_ = kill_at_ = Deadline::never();
     signal_groups(SIGKILL);
   }
+  servers_.check_deadlines();
   if (kill_lost_at_.passed()) {
     kill_lost_at_ = Deadline::never();
     for (const int rank : lost_) {

@@ -8,22 +8,48 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/numa.h"
 
 namespace dt::cli {
 
-std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
-                                          const std::vector<std::string>& inherited) {
+namespace {
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// Of every process of the job.
+Settings job_settings(const JobPlace& place) {
+  Settings set = {
+      {"DT_JOB_ID", place.job_id},
+      {"DT_ATTEMPT", std::to_string(place.attempt)},
+      {"DT_LAUNCHER_PID", std::to_string(place.agent_pid)},
+      {"DT_RUN_TTY", place.terminal ? "1" : "0"},
+  };
+  if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
+  if (place.omp_num_threads > 0) {
+    set.emplace_back("OMP_NUM_THREADS", std::to_string(place.omp_num_threads));
+  }
+  if (place.servers.empty()) return set;
+  std::string servers;
+  for (const std::string& address : place.servers) {
+    servers += (servers.empty() ? "" : ",") + address;
+  }
+  set.emplace_back("DT_PS_SERVERS", servers);
+  return set;
+}
+
+/// What makes a process the rank that it is.
+Settings rank_settings(const JobPlace& place, int local_rank) {
   const std::string rank = std::to_string(place.first_rank + local_rank);
   const std::string world_size = std::to_string(place.world_size);
   const std::string local = std::to_string(local_rank);
   const std::string local_size = std::to_string(place.local_size);
   const std::string node = std::to_string(place.node_rank);
   const std::string nodes = std::to_string(place.node_count);
-  const std::string attempt = std::to_string(place.attempt);
-  std::vector<std::pair<std::string, std::string>> set = {
+  return {
       {"DT_RANK", rank},
       {"DT_WORLD_SIZE", world_size},
       {"DT_LOCAL_RANK", local},
@@ -33,10 +59,6 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"DT_MASTER_ADDR", place.store_host},
       {"DT_MASTER_PORT", std::to_string(place.store_port)},
       {"DT_STORE_SERVED", "true"},
-      {"DT_JOB_ID", place.job_id},
-      {"DT_ATTEMPT", attempt},
-      {"DT_LAUNCHER_PID", std::to_string(place.agent_pid)},
-      {"DT_RUN_TTY", place.terminal ? "1" : "0"},
       // as torchrun does, for programs that do not use dt
       {"RANK", rank},
       {"WORLD_SIZE", world_size},
@@ -51,11 +73,40 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
       {"MASTER_ADDR", place.master_host},
       {"MASTER_PORT", std::to_string(place.master_port)},
       {"TORCHELASTIC_RUN_ID", place.job_id},
-      {"TORCHELASTIC_RESTART_COUNT", attempt},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(place.max_restarts)},
       // Tells PyTorch's rank 0 whether to be a client of that store instead of binding the port.
       {"TORCHELASTIC_USE_AGENT_STORE", place.torch_store ? "True" : "False"},
   };
+}
+
+// Of a job around this one.
+constexpr const char* kForeign[] = {"TORCHELASTIC_ERROR_FILE", "DT_JOB_STORE_RELAY_PORT",
+                                    "DT_JOB_STORE_RELAY_ADDRESS", "DT_PS_INDEX", "DT_PS_LISTEN_FD"};
+// What else would make a rank of a parameter server.
+constexpr const char* kClusters[] = {"TF_CONFIG", "CLUSTER_SPEC"};
+
+/// `inherited` without the variables in `removed`, and with those in `set`.
+std::vector<std::string> merge(const std::vector<std::string>& inherited,
+                               std::set<std::string> removed, const Settings& set) {
+  for (const auto& entry : set) removed.insert(entry.first);
+  std::vector<std::string> environment;
+  for (const std::string& variable : inherited) {
+    if (removed.count(variable.substr(0, variable.find('='))) == 0) {
+      environment.push_back(variable);
+    }
+  }
+  for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
+  return environment;
+}
+
+}  // namespace
+
+std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
+                                          const std::vector<std::string>& inherited) {
+  Settings set = rank_settings(place, local_rank);
+  const Settings job = job_settings(place);
+  set.insert(set.end(), job.begin(), job.end());
   if (place.relay_port != 0) {
     set.emplace_back("DT_JOB_STORE_RELAY_PORT", std::to_string(place.relay_port));
     set.emplace_back("DT_JOB_STORE_RELAY_ADDRESS", place.relay_address);
@@ -63,23 +114,22 @@ std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
   if (!place.error_folder.empty()) {
     set.emplace_back("TORCHELASTIC_ERROR_FILE", error_file(place, local_rank));
   }
-  if (!place.token.empty()) set.emplace_back("DT_TOKEN", place.token);
   set.insert(set.end(), place.variables.begin(), place.variables.end());
-  std::vector<std::string> environment;
-  for (const std::string& variable : inherited) {
-    const std::string name = variable.substr(0, variable.find('='));
-    const bool replaced =
-        std::any_of(set.begin(), set.end(), [&](const auto& entry) { return entry.first == name; });
-    // Of a job around this one.
-    const bool foreign = name == "TORCHELASTIC_ERROR_FILE" || name == "DT_JOB_STORE_RELAY_PORT" ||
-                         name == "DT_JOB_STORE_RELAY_ADDRESS";
-    if (!replaced && !foreign) environment.push_back(variable);
-  }
-  for (const auto& entry : set) environment.push_back(entry.first + "=" + entry.second);
-  if (place.omp_num_threads > 0) {
-    environment.push_back("OMP_NUM_THREADS=" + std::to_string(place.omp_num_threads));
-  }
-  return environment;
+  std::set<std::string> removed(std::begin(kForeign), std::end(kForeign));
+  if (!place.servers.empty()) removed.insert("DT_PS_WORKERS");
+  return merge(inherited, std::move(removed), set);
+}
+
+std::vector<std::string> server_environment(const JobPlace& place, int local_server, int listen_fd,
+                                            const std::vector<std::string>& inherited) {
+  Settings set = job_settings(place);
+  set.emplace_back("DT_PS_INDEX", std::to_string(place.first_server + local_server));
+  set.emplace_back("DT_PS_WORKERS", std::to_string(place.world_size));
+  set.emplace_back("DT_PS_LISTEN_FD", std::to_string(listen_fd));
+  std::set<std::string> removed(std::begin(kForeign), std::end(kForeign));
+  removed.insert(std::begin(kClusters), std::end(kClusters));
+  for (const auto& entry : rank_settings(place, 0)) removed.insert(entry.first);
+  return merge(inherited, std::move(removed), set);
 }
 
 std::string error_file(const JobPlace& place, int local_rank) {

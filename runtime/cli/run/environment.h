@@ -31,8 +31,11 @@ struct JobPlace {
   std::string error_folder;   ///< where ranks may say why they fail; empty: nowhere
   bool torch_store = false;   ///< the store answers PyTorch's clients; then both ports are one
   int64_t agent_pid = 0;
-  bool terminal = false;    ///< the agent's stdout is one
-  int omp_num_threads = 0;  ///< 0: leave the variable alone
+  bool terminal = false;             ///< the agent's stdout is one
+  int omp_num_threads = 0;           ///< 0: leave the variable alone
+  std::vector<std::string> servers;  ///< addresses of the parameter servers of all nodes, by index
+  int first_server = 0;              ///< of this node
+  int local_servers = 0;             ///< likewise
   /// More to set, by name: NCCL's.
   std::vector<std::pair<std::string, std::string>> variables;
 };
@@ -40,6 +43,11 @@ struct JobPlace {
 /// The environment of one rank: `inherited` ("NAME=value") with dt's and torch's variables set.
 std::vector<std::string> rank_environment(const JobPlace& place, int local_rank,
                                           const std::vector<std::string>& inherited);
+
+/// The environment of one parameter server of this node, which is no rank: without what names a
+/// rank's place. `listen_fd` is its socket.
+std::vector<std::string> server_environment(const JobPlace& place, int local_server, int listen_fd,
+                                            const std::vector<std::string>& inherited);
 
 /// TORCHELASTIC_ERROR_FILE of a rank: where PyTorch's @record, and dt, write why it failed.
 std::string error_file(const JobPlace& place, int local_rank);

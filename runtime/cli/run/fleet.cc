@@ -48,7 +48,9 @@ void Fleet::wake() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void Fleet::expect_end(State& state) const {
+/// `all`: also the ranks that go on without those that failed, for as long as they like.
+void Fleet::expect_end(State& state, bool all) const {
+  if (options_.others_go_on && !all) return;
   state.settle_until = state.settle_until.earlier(Deadline::after_ms(options_.settle_timeout_ms));
 }
 
@@ -72,6 +74,25 @@ void Fleet::note_lost(State& state, const store::Failure& failure) const {
   const int left = options_.node.node_count - static_cast<int>(state.lost.size());
   const bool minority = 2 * left <= options_.node.node_count && !options_.allow_minority;
   if (options_.elastic && (node == 0 || minority)) state.news.fence = true;
+  look_for_ranks(state);
+}
+
+void Fleet::note_ranks_ended(State& state, int attempt, int node) const {
+  if (attempt < state.ended_attempt) return;
+  if (attempt > state.ended_attempt) state.ended.clear();
+  state.ended_attempt = attempt;
+  state.ended.insert(node);
+  look_for_ranks(state);
+}
+
+/// A lost node never says that its ranks have ended, and without node 0 nobody hears it.
+void Fleet::look_for_ranks(State& state) const {
+  bool all = true;
+  for (int node = 0; node < options_.node.node_count; ++node) {
+    const bool ended = state.ended_attempt == state.attempt && state.ended.count(node) != 0;
+    all = all && (ended || state.lost.count(node) != 0);
+  }
+  if (all || state.disowned || state.lost.count(0) != 0) state.news.ranks_ended = true;
 }
 
 void Fleet::hear(const store::Failure& failure) {
@@ -91,7 +112,8 @@ void Fleet::hear(const store::Failure& failure) {
       // Node 0's farewell, whose end comes next.
       state.disowned = state.news.lost = true;
       state.news.fence = options_.elastic;
-      expect_end(state);
+      look_for_ranks(state);
+      expect_end(state, true);
     } else if (word && word->failed_attempt) {
       // This agent may be the last to begin the attempt.
       state.failed_attempt = *word->failed_attempt;
@@ -100,6 +122,13 @@ void Fleet::hear(const store::Failure& failure) {
       expect_end(state);
     } else if (word && word->heeding_attempt) {
       state.heeding_attempt = *word->heeding_attempt;
+    } else if (word && word->server_attempt) {
+      state.server_attempt = *word->server_attempt;
+      if (state.server_attempt != state.attempt) return;
+      state.news.server_failed = true;
+      expect_end(state, true);
+    } else if (word && word->ended_attempt) {
+      note_ranks_ended(state, *word->ended_attempt, word->ended_node);
     } else if (word && word->regroup_attempt) {
       state.regroup_attempt = *word->regroup_attempt;
       state.news.regroup = state.regroup_attempt == state.attempt;
@@ -107,7 +136,7 @@ void Fleet::hear(const store::Failure& failure) {
       state.news.stop_signal = word->signal;
       if (word->count < 2) return;
       state.news.kill = true;
-      expect_end(state);
+      expect_end(state, true);
     }
   });
   wake();
@@ -132,6 +161,17 @@ void Fleet::tell_failure(int attempt, int rank) {
   (void)member_->report_failure(format("end/%d", attempt), info, within(kTellMs));
 }
 
+void Fleet::tell_ranks_ended(int attempt) {
+  state_.with([&](State& state) { note_ranks_ended(state, attempt, node_rank()); });
+  wake();
+  (void)member_->report_failure(format("ended/%d/%d", attempt, node_rank()), {}, within(kTellMs));
+}
+
+void Fleet::tell_server_failure(int attempt) {
+  state_.with([this](State& state) { expect_end(state, true); });
+  (void)member_->report_failure(format("server/%d", attempt), {}, within(kTellMs));
+}
+
 void Fleet::tell_heed(int attempt) {
   state_.with([&](State& state) { state.heeding_attempt = attempt; });
   member_->report_failure_soon(format("heed/%d", attempt), {}, [] {});
@@ -150,7 +190,7 @@ void Fleet::tell_stop(int attempt, int signal, int count) {
     (void)keys_->compare_set(attempt_key(attempt, "first"), std::nullopt, kStopped,
                              within(kTellMs));
   }
-  if (count > 1) state_.with([this](State& state) { expect_end(state); });
+  if (count > 1) state_.with([this](State& state) { expect_end(state, true); });
   (void)member_->report_failure(format("stop/%d/%d", signal, count), {}, within(kTellMs));
 }
 
@@ -185,6 +225,10 @@ void Fleet::begin(int attempt) {
     state.news.failed = state.failed_attempt == attempt;
     state.news.lost = !state.lost.empty();  // perhaps too late for the attempt before
     state.news.regroup = state.regroup_attempt == attempt;
+    state.news.server_failed = state.server_attempt == attempt;
+    state.news.ranks_ended = false;
+    look_for_ranks(state);
+    if (state.news.server_failed) expect_end(state, true);
     if (state.news.failed || state.news.lost) expect_end(state);
   });
 }

@@ -30,7 +30,10 @@ inline constexpr int kMaxLocalRanks = 4096;  // on one host; far above its cores
 
 struct FleetOptions {
   NodePlace node;
-  int local_size = 1;          ///< ranks that this node starts
+  int local_size = 1;  ///< ranks that this node starts
+  /// Listens for the parameter servers of this node, and says their addresses; null: it has none.
+  /// Called once, when node 0 has been found.
+  std::function<Result<std::vector<std::string>>(const Wait& wait)> open_servers;
   int max_restarts = 0;        ///< node 0's counts
   std::string host_name;       ///< for texts
   int64_t pid = 0;             ///< likewise
@@ -62,6 +65,7 @@ struct NodeRecord {
   int64_t pid = 0;
   int local_size = 0;
   int first_rank = 0;
+  std::vector<std::string> servers;  ///< addresses of its parameter servers
 };
 
 /// What has happened on the other nodes since the last look.
@@ -70,9 +74,11 @@ struct FleetNews {
   bool lost = false;    ///< an agent: no restart of this attempt
   /// Others may go on without this node: its ranks must not live for long.
   bool fence = false;
-  bool regroup = false;  ///< the attempt shall end, so that the next one has more nodes
-  int stop_signal = 0;   ///< came to an agent; 0 none
-  bool kill = false;     ///< and once more: at once
+  bool regroup = false;        ///< the attempt shall end, so that the next one has more nodes
+  bool ranks_ended = false;    ///< those of all nodes, where there are parameter servers
+  bool server_failed = false;  ///< for good: the job ends
+  int stop_signal = 0;         ///< came to an agent; 0 none
+  bool kill = false;           ///< and once more: at once
 };
 
 /// The agents of all nodes of one job, as one of them sees them.
@@ -83,8 +89,9 @@ struct FleetNews {
 /// 0 that is silent. The loop's thread gives them, which no output and no rank holds up. News come
 /// through the store's failure messages: scope "end/ATTEMPT" for a failed rank, "stop/SIGNAL/COUNT"
 /// for a signal to an agent, "heed/ATTEMPT" when a rank of it ends where it is asked to stop,
-/// "silent/ATTEMPT/RANK" for a rank that is taken for lost, "regroup/ATTEMPT" to make room for a
-/// node.
+/// "silent/ATTEMPT/RANK" for a rank that is taken for lost, "ended/ATTEMPT/NODE" when the ranks of
+/// a node have ended, "server/ATTEMPT" when a parameter server has failed for good,
+/// "regroup/ATTEMPT" to make room for a node.
 ///
 /// Used by the agent's main thread, except where a comment says otherwise.
 class Fleet {
@@ -127,6 +134,11 @@ class Fleet {
   /// A signal came to this agent for the `count`th time. Before it is passed on: what fails from
   /// then on is its effect.
   void tell_stop(int attempt, int signal, int count);
+  /// All ranks of this node have ended, or were never started: its parameter servers, and those of
+  /// the others, may end when all nodes say so.
+  void tell_ranks_ended(int attempt);
+  /// A parameter server of this node has failed for good, or was not started.
+  void tell_server_failure(int attempt);
   /// Node 0: this attempt shall end well before its time, see FleetNews. Any thread.
   void tell_regroup(int attempt);
   /// Nodes whose agent is gone, or does not answer; 0 where this one knows no more of node 0.
@@ -148,6 +160,9 @@ class Fleet {
     int attempt = -1;         // begun here
     int failed_attempt = -1;  // the last one in which another node had a failure
     int heeding_attempt = -1;
+    int server_attempt = -1;
+    int ended_attempt = -1;  // of which `ended` holds nodes
+    std::set<int> ended;     // nodes whose ranks have
     int regroup_attempt = -1;
     std::set<int> lost;
     std::set<int> silent;  // of them: their connection did not end
@@ -166,6 +181,7 @@ class Fleet {
   Status refused(const std::string& why) const;
   Status join(const Wait& wait);
   Status read_records(const Wait& wait);
+  Status check_servers() const;
   void remind(Event& joined) const;
   Status missing_nodes(const Status& joined, const Wait& wait) const;
   Result<std::shared_ptr<store::Client>> connect(int rank, const Wait& wait) const;
@@ -175,7 +191,9 @@ class Fleet {
   void hear(const store::Failure& failure);
   void report_nonsense(const std::string& text) const;
   void wake();
-  void expect_end(State& state) const;
+  void expect_end(State& state, bool all = false) const;
+  void note_ranks_ended(State& state, int attempt, int node) const;
+  void look_for_ranks(State& state) const;
   void note_lost(State& state, const store::Failure& failure) const;
   Outcome agree(int attempt, const NodeEnds& mine, const FirstTold& first_told);
   Outcome gather(int attempt, const NodeEnds& mine, const FirstTold& first_told);

@@ -58,13 +58,21 @@ std::optional<Word> parse_word(std::string_view scope) {
   word.failed_attempt = attempt_behind("end/", scope);
   word.heeding_attempt = attempt_behind("heed/", scope);
   word.regroup_attempt = attempt_behind("regroup/", scope);
-  for (const auto& attempt : {word.failed_attempt, word.heeding_attempt, word.regroup_attempt}) {
+  word.server_attempt = attempt_behind("server/", scope);
+  for (const auto& attempt :
+       {word.failed_attempt, word.heeding_attempt, word.regroup_attempt, word.server_attempt}) {
     if (attempt) return *attempt >= 0 ? std::optional(word) : std::nullopt;
   }
   if (const auto silent = two_numbers_behind("silent/", scope)) {
     if (silent->first < 0 || silent->second < 0) return std::nullopt;
     word.silent_attempt = silent->first;
     word.silent_rank = silent->second;
+    return word;
+  }
+  if (const auto ended = two_numbers_behind("ended/", scope)) {
+    if (ended->first < 0 || ended->second < 0) return std::nullopt;
+    word.ended_attempt = ended->first;
+    word.ended_node = ended->second;
     return word;
   }
   const auto stop = two_numbers_behind("stop/", scope);

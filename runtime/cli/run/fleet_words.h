@@ -24,11 +24,14 @@ std::string encode(const Endpoints& endpoints);
 bool decode(std::string_view bytes, Endpoints* out);
 
 /// What the scope of a failure says: "end/ATTEMPT", "heed/ATTEMPT", "regroup/ATTEMPT",
-/// "silent/ATTEMPT/RANK" or "stop/SIGNAL/COUNT".
+/// "server/ATTEMPT", "ended/ATTEMPT/NODE", "silent/ATTEMPT/RANK" or "stop/SIGNAL/COUNT".
 struct Word {
   std::optional<int> failed_attempt;
   std::optional<int> heeding_attempt;
   std::optional<int> regroup_attempt;
+  std::optional<int> server_attempt;  ///< in which a parameter server failed for good
+  std::optional<int> ended_attempt;   ///< in which all ranks of `ended_node` have ended
+  int ended_node = -1;
   std::optional<int> silent_attempt;  ///< in which `silent_rank` was taken for lost
   int silent_rank = -1;
   int signal = 0;

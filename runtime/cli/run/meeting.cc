@@ -7,6 +7,7 @@
 #include "base/number.h"
 #include "base/thread.h"
 #include "cli/run/fleet.h"
+#include "net/host_port.h"
 #include "net/interfaces.h"
 #include "store/protocol.h"
 #include "store/text.h"
@@ -25,6 +26,17 @@ std::string node_key(int node) { return "node/" + std::to_string(node); }
 
 std::string process_text(const std::string& host, int64_t pid) {
   return format("host %s pid %lld", host.c_str(), static_cast<long long>(pid));
+}
+
+/// Of " a:1 b:2".
+std::vector<std::string> split_addresses(const std::string& text) {
+  std::vector<std::string> addresses;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin + 1), text.size());
+    addresses.push_back(text.substr(begin + 1, end - begin - 1));
+    begin = end;
+  }
+  return addresses;
 }
 
 std::string refusal_text(const std::optional<std::string>& refused) {
@@ -176,6 +188,10 @@ Status Fleet::join(const Wait& wait) {
   record.host_id = options_.host_name;
   record.pid = options_.pid;
   record.payload = std::to_string(options_.local_size);
+  if (options_.open_servers) {
+    DT_TRY_VALUE(const std::vector<std::string> servers, options_.open_servers(wait));
+    for (const std::string& address : servers) record.payload += " " + address;
+  }
   member_->on_failure([this](const store::Failure& failure) { hear(failure); });
   Event joined;
   DT_TRY_VALUE(std::thread reminder,
@@ -241,6 +257,21 @@ Status Fleet::missing_nodes(const Status& joined, const Wait& wait) const {
                        store::item_list(came).c_str(), refusal_text(there.value().back()).c_str()));
 }
 
+/// The ranks of all nodes go on without one that failed, or those of none.
+Status Fleet::check_servers() const {
+  for (size_t node = 1; node < nodes_.size(); ++node) {
+    if (nodes_[node].servers.empty() == nodes_[0].servers.empty()) continue;
+    return Status(
+        Code::kConfig,
+        format("node 0 (%s) was started with --servers %zu, node %zu (%s) with --servers "
+               "%zu; give every node some parameter servers, or none",
+               process_text(nodes_[0].host, nodes_[0].pid).c_str(), nodes_[0].servers.size(), node,
+               process_text(nodes_[node].host, nodes_[node].pid).c_str(),
+               nodes_[node].servers.size()));
+  }
+  return {};
+}
+
 Status Fleet::read_records(const Wait& wait) {
   std::vector<std::string> keys{kJobKey};
   for (int node = 0; node < options_.node.node_count; ++node) {
@@ -260,12 +291,19 @@ Status Fleet::read_records(const Wait& wait) {
     NodeRecord node;
     node.host = record.host_name;
     node.pid = record.pid;
-    node.local_size = parse_number<int>(record.payload).value_or(0);
+    const size_t space = std::min(record.payload.find(' '), record.payload.size());
+    node.local_size = parse_number<int>(record.payload.substr(0, space)).value_or(0);
+    node.servers = split_addresses(record.payload.substr(space));
     node.first_rank = first_rank;
     if (node.local_size < 1 || node.local_size > kMaxLocalRanks) return nonsense;
+    if (node.servers.size() > static_cast<size_t>(kMaxLocalRanks)) return nonsense;
+    for (const std::string& address : node.servers) {
+      if (!net::parse_host_port(address).ok()) return nonsense;
+    }
     first_rank += node.local_size;
     nodes_.push_back(std::move(node));
   }
+  DT_TRY(check_servers());
   if (first_rank <= kMaxWorldSize) return {};
   return Status(Code::kInvalidArgument,
                 format("%d ranks on %zu nodes are more than a job may have (%d)", first_rank,

@@ -12,6 +12,9 @@
 namespace dt::cli {
 namespace {
 
+// Of each parameter server: one that fails again and again fails for a reason that stays.
+constexpr int kServerRestarts = 3;
+
 constexpr char kFooter[] =
     "Options after PROG are PROG's own; \"--\" ends those of dt run.\n"
     "\n"
@@ -33,6 +36,13 @@ constexpr char kFooter[] =
     "SIGINT and SIGTERM are passed on, and SIGKILL follows only when --grace-ms or run.grace_ms "
     "is\n"
     "given, or at once on a second SIGINT.\n"
+    "\n"
+    "--servers N starts N more processes of PROG, parameter servers: they call dt_ps_serve, with\n"
+    "DT_PS_INDEX in the place of DT_RANK, and every process gets DT_PS_SERVERS, their addresses.\n"
+    "One that fails is started again at its address, and the ranks are left alone. They end by\n"
+    "themselves when all workers have said goodbye; else, some seconds after the last rank, they "
+    "get\n"
+    "SIGTERM. A rank that fails does not end the others then, unless --on-failure end is given.\n"
     "\n"
     "Several nodes: start dt run once on each, with the same --nnodes and --rendezvous and each "
     "with\n"
@@ -63,6 +73,14 @@ int to_number(const std::string& text) {
 int usage_error(const std::string& text) {
   fprintf(stderr, "dt run: %s; see dt run --help\n", text.c_str());
   return kExitUsage;
+}
+
+/// With parameter servers other values are usual.
+void settle_servers(bool restarts_given, bool on_failure_given, RunOptions* options) {
+  if (options->servers == 0) return;
+  options->server_restarts = restarts_given ? options->max_restarts : kServerRestarts;
+  if (!on_failure_given) options->end_on_failure = false;
+  if (!options->end_on_failure) options->max_restarts = 0;  // it counts for the servers alone
 }
 
 }  // namespace
@@ -127,8 +145,12 @@ ParsedRun parse_run(int argument_count, char** arguments) {
   app.add_flag("--allow-minority", options.allow_minority,
                "also without a majority of the nodes that were there before (run.allow_minority)");
   app.add_option("--job-id", options.node.job_id, "agents that give another one are refused");
+  app.add_option("--servers", options.servers,
+                 "how many parameter servers to start on this node beside the ranks (0)")
+      ->check(CLI::Range(0, kMaxLocalRanks));
   app.add_option("--max-restarts", options.max_restarts,
-                 "start all ranks again so many times after a failure (0)")
+                 "start all ranks again so many times after a failure (0), and each parameter "
+                 "server by itself (3)")
       ->check(CLI::Range(0, 1'000'000));
   std::string on_failure = "end";
   app.add_option("--on-failure", on_failure,
@@ -160,6 +182,7 @@ ParsedRun parse_run(int argument_count, char** arguments) {
 
   options.bind = bind == "cores" ? Bind::kCores : bind == "numa" ? Bind::kNuma : Bind::kNone;
   options.end_on_failure = on_failure == "end";
+  settle_servers(app.count("--max-restarts") > 0, app.count("--on-failure") > 0, &options);
   if (!options.end_on_failure && options.max_restarts > 0) {
     parsed.exit_code = usage_error(
         "--on-failure continue and --max-restarts exclude each other: after a failure either the "

@@ -20,8 +20,10 @@ struct RunOptions {
   std::string log_dir;
   std::optional<int64_t> grace_ms;  ///< absent: run.grace_ms
   std::optional<int> show_lines;    ///< absent: run.show_lines
-  int max_restarts = 0;
-  bool end_on_failure = true;  ///< a rank that fails ends the others
+  int max_restarts = 0;             ///< of all ranks together
+  int servers = 0;                  ///< parameter servers that this node starts
+  int server_restarts = 0;          ///< of each of them alone
+  bool end_on_failure = true;       ///< a rank that fails ends the others
   Bind bind = Bind::kNone;
   NodeOptions node;
   bool allow_minority = false;  ///< else run.allow_minority decides

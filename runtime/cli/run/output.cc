@@ -53,8 +53,8 @@ bool color_allowed() {
 Output::Output(const OutputOptions& options, int stdout_fd, int stderr_fd)
     : options_(options),
       color_(color_allowed()),
-      sources_(static_cast<size_t>(options.ranks) * 2),
-      tails_(static_cast<size_t>(options.ranks)) {
+      sources_(static_cast<size_t>(options.ranks + options.servers) * 2),
+      tails_(static_cast<size_t>(options.ranks + options.servers)) {
   sinks_[0] = std::make_shared<Sink>(stdout_fd);
   // Two buffers in front of one screen would tear live lines and swap the order of lines.
   sinks_[1] = same_terminal(stdout_fd, stderr_fd) ? sinks_[0] : std::make_shared<Sink>(stderr_fd);
@@ -73,10 +73,13 @@ Status Output::open_logs(const std::string& folder) {
   if (error) {
     return Status(Code::kSystem, "--log-dir: cannot create " + folder + ": " + error.message());
   }
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  for (int rank = 0; rank < options_.ranks + options_.servers; ++rank) {
+    const std::string name =
+        rank < options_.ranks
+            ? format("/rank-%04d.", options_.first_rank + rank)
+            : format("/server-%04d.", options_.first_server + rank - options_.ranks);
     for (const Stream stream : kStreams) {
-      const std::string path = folder + format("/rank-%04d.", options_.first_rank + rank) +
-                               (stream == Stream::kStdout ? "out" : "err");
+      const std::string path = folder + name + (stream == Stream::kStdout ? "out" : "err");
       Fd& log = source(rank, stream).log;
       const std::string why = open_log(path, &log);
       if (!why.empty()) {
@@ -88,12 +91,21 @@ Status Output::open_logs(const std::string& folder) {
   return {};
 }
 
-std::string Output::prefix(int world_rank, const Sink& sink) const {
+std::string Output::name_of(int rank) const {
+  if (rank < options_.ranks) return std::to_string(options_.first_rank + rank);
+  return "server " + std::to_string(options_.first_server + rank - options_.ranks);
+}
+
+std::string Output::prefix(int rank, const Sink& sink) const {
+  return prefix(name_of(rank), options_.first_rank + rank, sink);
+}
+
+std::string Output::prefix(const std::string& name, int number, const Sink& sink) const {
   if (!options_.prefix) return {};
   const int width = static_cast<int>(std::to_string(options_.world_size - 1).size());
-  const std::string plain = format("[%*d] ", width, world_rank);
+  const std::string plain = format("[%*s] ", width, name.c_str());
   if (!sink.is_terminal() || !color_) return plain;
-  const size_t color = static_cast<size_t>(world_rank) % std::size(kColors);
+  const size_t color = static_cast<size_t>(number) % std::size(kColors);
   return kColors[color] + plain + kColorEnd;
 }
 
@@ -113,7 +125,7 @@ void Output::pass_on(int rank, Stream stream, std::string_view text) {
   if (!options_.shown[static_cast<size_t>(rank)]) return;
   Sink& to = sink(stream);
   if (rank == 0 && stream == live_stream_) to.set_live({}, {});  // this is what it has become
-  to.line(prefix(options_.first_rank + rank, to), text);
+  to.line(prefix(rank, to), text);
 }
 
 void Output::feed(int rank, Stream stream, std::string_view bytes) {
@@ -124,7 +136,7 @@ void Output::feed(int rank, Stream stream, std::string_view bytes) {
   if (rank != 0 || !options_.shown[0] || !to.is_terminal()) return;
   if (lines.unfinished().empty() && stream != live_stream_) return;
   live_stream_ = stream;
-  to.set_live(prefix(options_.first_rank + rank, to), lines.unfinished());
+  to.set_live(prefix(rank, to), lines.unfinished());
 }
 
 void Output::finish(int rank, Stream stream) {
@@ -139,7 +151,8 @@ void Output::write_log(int rank, Stream stream, std::string_view bytes) {
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      message(format("dt run: the log file of rank %d is cut short: %s", options_.first_rank + rank,
+      const std::string whose = rank < options_.ranks ? "rank " : "";
+      message(format("dt run: the log file of %s is cut short: %s", (whose + name_of(rank)).c_str(),
                      errno_text(errno).c_str()));
       log.reset();
     }
@@ -158,9 +171,18 @@ std::vector<std::string> Output::tail(int rank) const {
 }
 
 void Output::show_tail(int world_rank, const std::vector<std::string>& lines) {
-  if (options_.world_size == 1 && options_.shown[0]) return;
+  if (options_.world_size == 1 && options_.servers == 0 && options_.shown[0]) return;
   Sink& to = sink(Stream::kStderr);
-  for (const std::string& line : lines) to.line(prefix(world_rank, to), line);
+  for (const std::string& line : lines) {
+    to.line(prefix(std::to_string(world_rank), world_rank, to), line);
+  }
+}
+
+void Output::show_server_tail(int server) {
+  const int rank = options_.ranks + server;
+  Sink& to = sink(Stream::kStderr);
+  for (const std::string& line : tail(rank)) to.line(prefix(rank, to), line);
+  tails_[static_cast<size_t>(rank)] = {};
 }
 
 bool Output::left(const Sink& sink) { return sink.error() == EPIPE || sink.error() == EIO; }

@@ -22,15 +22,18 @@ struct OutputOptions {
   int ranks = 1;       ///< of this node
   int first_rank = 0;  ///< the world rank of the first of them
   int world_size = 1;
+  int servers = 0;       ///< parameter servers of this node
+  int first_server = 0;  ///< the index of the first of them
   bool prefix = true;
-  std::vector<bool> shown;  ///< per rank of this node: is its output passed on?
+  std::vector<bool> shown;  ///< per rank, then per server of this node: is its output passed on?
   std::string log_dir;      ///< empty: none
-  int tail_lines = 30;      ///< kept per rank for the report
+  int tail_lines = 30;      ///< kept per process for the report
 };
 
 /// Brings what the ranks write to the agent's stdout and stderr: whole lines, prefixed by rank; on
 /// a terminal rank 0's unfinished line is live. Also writes the log files and keeps each rank's
-/// last lines. `rank` counts the node's ranks; what is shown is the world rank. One thread.
+/// last lines. `rank` counts the node's ranks, and behind them its parameter servers; what is shown
+/// is the world rank, or "server" and the server's index. One thread.
 class Output {
  public:
   /// Creates the log files. `stdout_fd` and `stderr_fd` are borrowed.
@@ -44,6 +47,8 @@ class Output {
   void message(std::string_view text);
   /// The rank's last lines, oldest first.
   std::vector<std::string> tail(int rank) const;
+  /// Shows a server's last lines to stderr, and forgets them: they belong to a process that ended.
+  void show_server_tail(int server);
   /// Shows them to stderr with the prefix of `world_rank`; nothing where they are all that was
   /// shown anyway, because there is one rank.
   void show_tail(int world_rank, const std::vector<std::string>& lines);
@@ -80,7 +85,10 @@ class Output {
   void keep(int rank, std::string_view text);
   void pass_on(int rank, Stream stream, std::string_view text);
   void write_log(int rank, Stream stream, std::string_view bytes);
-  std::string prefix(int world_rank, const Sink& sink) const;
+  /// "3", or "server 0".
+  std::string name_of(int rank) const;
+  std::string prefix(int rank, const Sink& sink) const;
+  std::string prefix(const std::string& name, int number, const Sink& sink) const;
   Source& source(int rank, Stream stream) {
     return sources_[static_cast<size_t>(rank) * 2 + static_cast<size_t>(stream)];
   }
@@ -93,8 +101,8 @@ class Output {
   bool cut_short_ = false;
   Stream live_stream_ = Stream::kStdout;        // whose unfinished line is live
   std::array<std::shared_ptr<Sink>, 2> sinks_;  // one and the same for one terminal
-  std::vector<Source> sources_;                 // by rank and stream
-  std::vector<Tail> tails_;                     // by rank
+  std::vector<Source> sources_;                 // by rank and stream, then by server and stream
+  std::vector<Tail> tails_;                     // by rank, then by server
 };
 
 }  // namespace dt::cli

@@ -51,9 +51,13 @@ std::string RankEnd::how() const {
   return format("exited with code %d", WEXITSTATUS(wait_status));
 }
 
-std::string first_failure_line(int rank, const RankEnd& end, const std::string& host) {
-  return format("rank %d (host %s pid %d) %s after %.1f s", rank, host.c_str(), end.pid,
+std::string end_line(const std::string& who, const RankEnd& end, const std::string& host) {
+  return format("%s (host %s pid %d) %s after %.1f s", who.c_str(), host.c_str(), end.pid,
                 end.how().c_str(), static_cast<double>(end.ended_ns - end.started_ns) / 1e9);
+}
+
+std::string first_failure_line(int rank, const RankEnd& end, const std::string& host) {
+  return end_line("rank " + std::to_string(rank), end, host);
 }
 
 std::string why_not_run(const RankEnd& end, const std::vector<std::string>& last_lines) {

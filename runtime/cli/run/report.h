@@ -26,6 +26,8 @@ struct RankEnd {
   std::string how() const;
 };
 
+/// "WHO (host n1 pid 811) killed by SIGKILL after 41.2 s".
+std::string end_line(const std::string& who, const RankEnd& end, const std::string& host);
 /// "rank 3 (host n1 pid 811) killed by SIGKILL after 41.2 s".
 std::string first_failure_line(int rank, const RankEnd& end, const std::string& host);
 

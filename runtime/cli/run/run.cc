@@ -32,6 +32,8 @@ void settle_options(Agent* agent) {
   plan.place.local_size = agent->local_size;
   plan.place.world_size = agent->local_size;
   plan.place.max_restarts = options.max_restarts;
+  plan.place.local_servers = options.servers;
+  plan.server_restarts = options.server_restarts;
   plan.place.agent_pid = getpid();
   plan.place.store_host = plan.place.master_host = net::loopback_host();
   agent->output.tail_lines =
@@ -118,8 +120,9 @@ Result<int> run_job(Agent* agent) {
     return Status(Code::kSystem, "cannot read the limit of open files: " + errno_text(errno));
   }
   const int nodes = agent->node.node_count;
-  DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, plan.place.local_size,
-                                              plan.place.local_size + kFdsPerNode * nodes)));
+  const int processes = plan.place.local_size + plan.place.local_servers;
+  DT_TRY(cannot_start(
+      agent, raise_open_files(plan.open_files, processes, processes + kFdsPerNode * nodes)));
   DT_TRY(cannot_start(agent, settle_processors(agent)));
   DT_TRY(cannot_start(agent, settle_nccl(agent)));
   // Not a matter of this node alone: without the token it cannot tell the others.
@@ -133,9 +136,11 @@ Result<int> run_job(Agent* agent) {
   if (agent->node.elastic()) return run_rounds(agent, &signals, guardian.get());
   if (nodes > 1) {
     DT_TRY(meet(agent, &signals));
+  } else if (plan.place.local_servers > 0) {
+    DT_TRY_VALUE(plan.place.servers, open_servers(agent, Wait{Deadline::never(), nullptr}));
   }
   if (agent->node.node_rank == 0) {
-    DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, plan.place.local_size,
+    DT_TRY(cannot_start(agent, raise_open_files(plan.open_files, processes,
                                                 plan.place.world_size + kFdsPerNode * nodes)));
     auto master = reserve_port();
     DT_TRY(cannot_start(agent, master.status()));
@@ -154,6 +159,13 @@ Status check_elastic(const RunOptions& options, const NodePlace& node) {
   if (!node.elastic()) {
     if (!options.allow_minority) return {};
     return Status(Code::kInvalidArgument, "--allow-minority without --min-nodes");
+  }
+  if (options.servers > 0) {
+    return Status(
+        Code::kInvalidArgument,
+        format("--servers and %s exclude each other: parameter servers of a lost node "
+               "would be lost with what they hold; leave one of them out",
+               options.node.min_nodes ? "--min-nodes" : "several --rendezvous addresses"));
   }
   if (options.end_on_failure) return {};
   return Status(Code::kInvalidArgument,

@@ -68,6 +68,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fds[fd] != fd && dup2(fds[fd], fd) < 0) error = errno;
   }
+  if (error == 0 && plan.kept_fd >= 0 && fcntl(plan.kept_fd, F_SETFD, 0) != 0) error = errno;
   const std::vector<unsigned long>& mask = prepared.cpu_mask;
   if (error == 0 && !mask.empty() &&
       sched_setaffinity(0, mask.size() * sizeof(unsigned long),

@@ -21,14 +21,15 @@ struct SpawnPlan {
   int stdout_fd = -1;
   int stderr_fd = -1;
   int guardian_fd = -1;
+  int kept_fd = -1;        ///< one more that the program gets, under its number; -1: none
   sigset_t signal_mask{};  ///< as it was before the agent blocked signals
   rlimit open_files{};     ///< as it was before the agent raised it
   std::vector<int> cpus;   ///< that it may run on, ascending; empty: those of the agent
 };
 
 /// Starts the program as the leader of a process group of its own. It dies with the calling thread,
-/// is known to the guardian before it runs, and gets only its three standard descriptors. Returns
-/// once the program runs; what kept it from running is the error.
+/// is known to the guardian before it runs, and gets only its three standard descriptors and
+/// kept_fd. Returns once the program runs; what kept it from running is the error.
 Result<pid_t> spawn(const SpawnPlan& plan);
 
 /// The file that `name` means, as a shell would find it. The error says what to do.

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 
@@ -13,7 +14,9 @@
 namespace dt::cli {
 namespace {
 
-constexpr size_t kReadBytes = 64 * 1024;  // a pipe's usual size
+// All workers have said goodbye by then, and servers end by themselves.
+constexpr int64_t kServersEndMs = 5'000;
+constexpr int64_t kServersStopMs = 1'000;  // the same when the job was asked to stop
 
 }  // namespace
 
@@ -23,7 +26,7 @@ Supervisor::Supervisor(const SupervisorPlan& plan, Signals& signals, Guardian& g
       signals_(signals),
       guardian_(guardian),
       output_(output),
-      buffer_(kReadBytes),
+      servers_(plan_, signals, guardian, output),
       oom_kills_at_start_(oom_kill_count()) {}
 
 Outcome Supervisor::run() {
@@ -39,13 +42,18 @@ Outcome Supervisor::run() {
   died_of_stop_ = stop_signal_ != 0;
   if (!start_error_.ok()) {
     signal_groups(SIGKILL);
+    servers_.kill_all();
     if (plan_.fleet != nullptr) plan_.fleet->tell_failure(plan_.place.attempt, -1);
+    if (plan_.fleet != nullptr && !plan_.place.servers.empty()) {
+      plan_.fleet->tell_server_failure(plan_.place.attempt);
+    }
   }
   while (phase_ != Phase::kReported || !output_.flushed()) step();
   return outcome_;
 }
 
 Status Supervisor::start_all() {
+  DT_TRY(servers_.start_all());
   DT_TRY_VALUE(stdin_relay_, StdinRelay::create(STDIN_FILENO));
   for (int rank = 0; rank < plan_.place.local_size; ++rank) {
     const int world_rank = plan_.place.first_rank + rank;
@@ -69,17 +77,8 @@ Status Supervisor::start(int rank, StdinRelay* relay) {
   spawn_plan.stdin_fd = relay != nullptr ? relay->child_fd() : null.get();
 
   Pipes pipes;
-  std::array<Fd, 2> child_ends;
-  for (size_t i = 0; i < kStreams.size(); ++i) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-      return Status(Code::kSystem, "no pipe for its output: " + errno_text(errno) +
-                                       "; raise the limit of open files (ulimit -n)");
-    }
-    pipes.streams[i].reset(ends[0]);
-    child_ends[i].reset(ends[1]);
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  }
+  std::array<Fd, kStreams.size()> child_ends;
+  DT_TRY_VALUE(pipes.output, OutputPipes::create(&child_ends));
   spawn_plan.stdout_fd = child_ends[0].get();
   spawn_plan.stderr_fd = child_ends[1].get();
   RankEnd end;
@@ -104,13 +103,35 @@ void Supervisor::step() {
     if (poll_set_[0].revents != 0) handle(watched_[0]);
   }
   check_deadlines();
-  if (phase_ == Phase::kRunning && all_ended()) {
+  if (phase_ == Phase::kRunning && all_ended() && end_servers()) {
     const bool clean = start_error_.ok() && first_ < 0 && stop_signal_ == 0;
     phase_ = Phase::kSweeping;
     sweep_signal_ = clean ? SIGTERM : SIGKILL;
     sweep(true);
   }
   if (phase_ == Phase::kDraining) drain();
+}
+
+/// Once the ranks have ended. False: some servers have not.
+bool Supervisor::end_servers() {
+  if (plan_.place.servers.empty()) return true;
+  if (plan_.fleet != nullptr && !told_ranks_ended_) {
+    plan_.fleet->tell_ranks_ended(plan_.place.attempt);
+    told_ranks_ended_ = true;
+  }
+  const bool everywhere = plan_.fleet == nullptr || ranks_ended_everywhere_ || !start_error_.ok();
+  if (everywhere) servers_.finish(stop_signal_ != 0 ? kServersStopMs : kServersEndMs);
+  return servers_.all_ended();
+}
+
+/// One that does not live is what the ranks of all nodes wait for in vain.
+void Supervisor::on_server_failure() {
+  // What ended the ranks before counts.
+  const bool over = all_ended() && (plan_.fleet == nullptr || ranks_ended_everywhere_);
+  if (over && (first_ >= 0 || stop_signal_ != 0)) return;
+  start_error_ = servers_.failure();
+  if (plan_.fleet != nullptr) plan_.fleet->tell_server_failure(plan_.place.attempt);
+  end_ranks(std::min(kTermAfterMs, plan_.grace_ms / 2), true);
 }
 
 void Supervisor::watch(int fd, short events, Watched watched) {
@@ -137,8 +158,11 @@ void Supervisor::build_poll_set() {
   for (const Stream stream : kStreams) {
     if (!output_.accepts(stream)) continue;
     for (size_t rank = 0; rank < pipes_.size(); ++rank) {
-      const Fd& fd = pipes_[rank].streams[static_cast<size_t>(stream)];
-      watch(fd.get(), POLLIN, {Watched::kRankStream, static_cast<int>(rank), stream});
+      watch(pipes_[rank].output.fd(stream), POLLIN,
+            {Watched::kRankStream, static_cast<int>(rank), stream});
+    }
+    for (int server = 0; server < servers_.count(); ++server) {
+      watch(servers_.fd(server, stream), POLLIN, {Watched::kServerStream, server, stream});
     }
   }
 }
@@ -146,9 +170,12 @@ void Supervisor::build_poll_set() {
 int Supervisor::poll_timeout_ms() const {
   const bool can_drain = output_.accepts(Stream::kStdout) && output_.accepts(Stream::kStderr);
   if (phase_ == Phase::kDraining && can_drain) return 0;
-  const Deadline next =
-      pass_on_at_.earlier(term_at_).earlier(kill_at_).earlier(kill_lost_at_).earlier(sweep_until_);
-  if (phase_ == Phase::kRunning && all_ended()) return 0;
+  const Deadline next = pass_on_at_.earlier(term_at_)
+                            .earlier(kill_at_)
+                            .earlier(kill_lost_at_)
+                            .earlier(sweep_until_)
+                            .earlier(servers_.next_deadline());
+  if (phase_ == Phase::kRunning && all_ended() && servers_.all_ended()) return 0;
   if (next.is_never()) return -1;  // the ranks decide, or the other nodes
   return static_cast<int>(std::clamp<int64_t>(next.remaining_ms(), 0, INT_MAX));
 }
@@ -159,48 +186,23 @@ void Supervisor::handle(const Watched& watched) {
     case Watched::kSink: break;  // the next step begins with it
     case Watched::kStdinRead: stdin_relay_.on_readable(); break;
     case Watched::kStdinWrite: stdin_relay_.on_writable(); break;
-    case Watched::kRankStream: read_stream(watched.rank, watched.stream); break;
+    case Watched::kRankStream:
+      pipes_[static_cast<size_t>(watched.rank)].output.read_some(watched.stream, watched.rank,
+                                                                 &output_);
+      break;
+    case Watched::kServerStream: servers_.read_some(watched.rank, watched.stream); break;
     case Watched::kFleet: handle_news(); break;
     case Watched::kLost: note_lost(); break;
   }
 }
 
-// False when there was nothing to read.
-bool Supervisor::read_stream(int rank, Stream stream) {
-  Fd& fd = pipes_[static_cast<size_t>(rank)].streams[static_cast<size_t>(stream)];
-  if (output_.is_pointless(stream)) {
-    close_stream(rank, stream);  // the rank then gets SIGPIPE, as it would without dt
-    return false;
-  }
-  const ssize_t bytes = read(fd.get(), buffer_.data(), buffer_.size());
-  if (bytes > 0) {
-    output_.feed(rank, stream, {buffer_.data(), static_cast<size_t>(bytes)});
-    return true;
-  }
-  if (bytes == 0) close_stream(rank, stream);
-  return false;
-}
-
-void Supervisor::close_stream(int rank, Stream stream) {
-  Fd& fd = pipes_[static_cast<size_t>(rank)].streams[static_cast<size_t>(stream)];
-  if (!fd.is_open()) return;
-  fd.reset();
-  output_.finish(rank, stream);
-}
-
-// Every writer is dead: what is not in the pipes now will never come. As much is read as the
-// readers of dt's own output take.
+// As much is read as the readers of dt's own output take.
 void Supervisor::drain() {
   for (const Stream stream : kStreams) {
     for (size_t rank = 0; rank < pipes_.size(); ++rank) {
-      const Fd& fd = pipes_[rank].streams[static_cast<size_t>(stream)];
-      while (fd.is_open()) {
-        if (!output_.accepts(stream)) return;
-        if (!read_stream(static_cast<int>(rank), stream)) {
-          close_stream(static_cast<int>(rank), stream);
-        }
-      }
+      if (!pipes_[rank].output.drain(stream, static_cast<int>(rank), &output_)) return;
     }
+    if (!servers_.drain(stream)) return;
   }
   settle();
 }

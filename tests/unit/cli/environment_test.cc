@@ -10,6 +10,7 @@
 using dt::cli::Fd;
 using dt::cli::JobPlace;
 using dt::cli::rank_environment;
+using dt::cli::server_environment;
 using Strings = std::vector<std::string>;
 
 namespace {
@@ -70,6 +71,56 @@ TEST_CASE("further variables replace what is inherited") {
   CHECK(count(environment, "NCCL_ALGO=", false) == 1);
   CHECK(count(environment, "NCCL_DEBUG=WARN") == 1);
   CHECK(count(environment, "NCCL_PROTO=LL") == 1);
+}
+
+TEST_CASE("a parameter server is told its index, and nothing that makes a rank of it") {
+  const Strings inherited = {"RANK=7",
+                             "WORLD_SIZE=8",
+                             "DT_RANK=7",
+                             "TF_CONFIG={}",
+                             "CLUSTER_SPEC=x",
+                             "MASTER_ADDR=m",
+                             "DT_PS_INDEX=9",
+                             "DT_PS_WORKERS=9",
+                             "DT_PS_SERVERS=outer:1",
+                             "DT_MASTER_PORT=1",
+                             "HOME=/root",
+                             "TORCHELASTIC_RUN_ID=outer",
+                             "DT_TOKEN=outer",
+                             "TORCHELASTIC_ERROR_FILE=/outer"};
+  JobPlace place;
+  place.world_size = 4;
+  place.job_id = "0123";
+  place.token = "secret";
+  place.attempt = 2;
+  place.servers = {"a:1", "[::1]:2", "b:3"};
+  place.first_server = 1;
+  place.error_folder = "/logs";
+  const Strings server = server_environment(place, 1, 17, inherited);
+  for (const char* set :
+       {"DT_PS_INDEX=2", "DT_PS_WORKERS=4", "DT_PS_LISTEN_FD=17", "DT_PS_SERVERS=a:1,[::1]:2,b:3",
+        "DT_JOB_ID=0123", "DT_TOKEN=secret", "DT_ATTEMPT=2", "DT_LAUNCHER_PID=0", "HOME=/root"}) {
+    CAPTURE(set);
+    CHECK(count(server, set) == 1);
+  }
+  for (const char* once : {"DT_PS_INDEX=", "DT_PS_WORKERS=", "DT_PS_SERVERS=", "DT_TOKEN="}) {
+    CAPTURE(once);
+    CHECK(count(server, once, false) == 1);
+  }
+  for (const char* none : {"RANK=", "WORLD_SIZE=", "DT_RANK=", "DT_WORLD_SIZE=", "TF_CONFIG=",
+                           "CLUSTER_SPEC=", "MASTER_ADDR=", "DT_MASTER_PORT=", "TORCHELASTIC_"}) {
+    CAPTURE(none);
+    CHECK(count(server, none, false) == 0);
+  }
+  const Strings rank = rank_environment(place, 0, inherited);
+  CHECK(count(rank, "DT_PS_SERVERS=a:1,[::1]:2,b:3") == 1);
+  CHECK(count(rank, "DT_PS_SERVERS=", false) == 1);
+  for (const char* none : {"DT_PS_INDEX=", "DT_PS_WORKERS=", "DT_PS_LISTEN_FD="}) {
+    CAPTURE(none);
+    CHECK(count(rank, none, false) == 0);
+  }
+  place.servers.clear();  // then those that the user names stay
+  CHECK(count(rank_environment(place, 0, inherited), "DT_PS_SERVERS=outer:1") == 1);
 }
 
 TEST_CASE("processes of the job can listen on a reserved port as NCCL's RAS does, others cannot") {

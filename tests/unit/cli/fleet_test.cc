@@ -71,11 +71,16 @@ struct Pair {
   std::unique_ptr<dt::net::Loop> loops[2];
   std::unique_ptr<Fleet> fleets[2];
 
-  explicit Pair(const dt::LoggerPtr& logger = nullptr) {
+  explicit Pair(const dt::LoggerPtr& logger = nullptr, bool servers = false) {
     const auto meet = [&](int node) {
       loops[node] = dt::net::Loop::start().value();
       FleetOptions options = options_of(node, 2, port.number);
       options.logger = logger;
+      if (servers) {
+        options.open_servers = [](const Wait&) -> dt::Result<std::vector<std::string>> {
+          return std::vector<std::string>{"127.0.0.1:7000", "[::1]:7001"};
+        };
+      }
       auto met = Fleet::meet(loops[node].get(), options, soon());
       REQUIRE_MESSAGE(met.ok(), met.status().message());
       fleets[node] = std::move(met).value();
@@ -118,6 +123,31 @@ NodeEnds ends_of(Fleet& fleet, int status) {
 }
 
 }  // namespace
+
+TEST_CASE("agents know each other's parameter servers, and when the ranks of all have ended") {
+  Pair pair(nullptr, true);
+  for (int node = 0; node < 2; ++node) {
+    CHECK(pair[node].nodes()[0].servers ==
+          std::vector<std::string>{"127.0.0.1:7000", "[::1]:7001"});
+    CHECK(pair[node].nodes()[1].servers.size() == 2);
+    pair[node].begin(3);
+  }
+  pair[1].tell_ranks_ended(2);  // of an attempt before
+  pair[1].tell_ranks_ended(3);
+  await_wake(pair[1]);
+  CHECK_FALSE(pair[1].take_news().ranks_ended);
+  pair[0].tell_ranks_ended(3);
+  for (int node = 0; node < 2; ++node) {
+    bool ended = false;
+    while (!ended) {
+      await_wake(pair[node]);
+      ended = pair[node].take_news().ranks_ended;
+    }
+  }
+  pair[0].tell_server_failure(3);
+  await_wake(pair[1]);
+  CHECK(pair[1].take_news().server_failed);
+}
 
 TEST_CASE("agents know each other after the meeting, and node 0's word counts") {
   Pair pair;

@@ -366,7 +366,15 @@ TEST_CASE("addresses and words of other agents are read only where they make sen
   CHECK(parse_word("stop/15/2")->count == 2);
   CHECK(parse_word("silent/3/12")->silent_attempt == 3);
   CHECK(parse_word("silent/3/12")->silent_rank == 12);
+  CHECK(parse_word("server/4")->server_attempt == 4);
+  CHECK(parse_word("ended/3/1")->ended_attempt == 3);
+  CHECK(parse_word("ended/3/1")->ended_node == 1);
   for (const char* text : {"",
+                           "server/",
+                           "server/-1",
+                           "ended/1",
+                           "ended/1/-1",
+                           "ended/-1/1",
                            "end",
                            "end/",
                            "end/-1",

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/run/environment.h"
+#include "cli/run/lost_ranks.h"
+#include "cli/run/outcome.h"
+
+namespace dt::cli {
+
+class Fleet;
+
+/// What one attempt of this node runs.
+struct SupervisorPlan {
+  std::string program;  ///< path
+  /// What keeps this node from starting ranks; then none is started, and the others are told.
+  Status start_error;
+  int start_code = 1;  ///< the exit code then
+  std::vector<std::string> args;
+  JobPlace place;
+  std::string host;
+  rlimit open_files{};                 ///< what the ranks and servers get
+  std::vector<std::vector<int>> cpus;  ///< by local rank; empty: those of the agent
+  bool end_on_failure = true;          ///< else the others go on, here and on the other nodes
+  /// From the first failure to SIGKILL; the others get SIGTERM on the way.
+  int64_t grace_ms = 15'000;
+  /// The same from SIGINT or SIGTERM to the agent to SIGKILL; negative: never, the scheduler that
+  /// sent it knows how long a checkpoint may take.
+  int64_t stop_grace_ms = -1;
+  /// Asks the ranks through the job's store to stop; false: none of them heeds that. Then SIGTERM
+  /// is kept from them for `heed_ms`, so that they save their state and end in the same step.
+  std::function<bool()> ask_to_stop;
+  int64_t heed_ms = 0;
+  /// What the job's store saw fail first. Any time, any thread.
+  FirstTold first_failure;
+  LostRanks* lost_ranks = nullptr;  ///< of the job's store; null: nobody tells
+  Fleet* fleet = nullptr;           ///< the other nodes; null with one node
+  /// Of the parameter servers of this node: their sockets, which the agent keeps, and how often
+  /// each is started again.
+  std::vector<int> server_fds;
+  int server_restarts = 0;
+  /// A signal that came before this attempt: no rank is started, the others are told.
+  int stop_signal = 0;
+  bool stopped_here = false;  ///< it came to this agent
+};
+
+}  // namespace dt::cli
