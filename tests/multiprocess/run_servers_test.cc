@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `dt run --servers`: parameter servers beside the ranks, on one node and on two.
+// `dt run --servers`: parameter servers next to the ranks, on one node and on two.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -78,7 +78,7 @@ TEST_CASE("servers get a socket that listens, every process their addresses; all
   CHECK(watch.all_ended(0));
 }
 
-TEST_CASE("one rank beside a server: lines say whose they are") {
+TEST_CASE("one rank next to a server: lines say whose they are") {
   Process run(dt_run({"--servers", "1"}, {"work", "5"}));
   REQUIRE(run.wait_for_output("] ready ", 2));
   run.send(SIGUSR1);
@@ -151,7 +151,8 @@ TEST_CASE("servers that do not end with the ranks get SIGTERM, then SIGKILL, whi
 TEST_CASE("a server that fails after the ranks have ended well fails the job") {
   Process run(dt_run({"--servers", "1"}, {"fail-late"}));
   REQUIRE(run.wait_for_output("] ready ", 2));
-  run.send(SIGUSR1);
+  REQUIRE(Watch({pid_of_rank(run.out, 0)}).all_ended(2000));
+  kill(pid_of_server(run.out, 0), SIGUSR1);
   CHECK(run.wait() == 8);
   CHECK(count_of(run.err, ", after all ranks had ended\n") == 2);
 }

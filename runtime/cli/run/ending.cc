@@ -144,13 +144,14 @@ void Supervisor::end_for_regroup() {
 
 void Supervisor::reap() {
   std::vector<int> failed;
+  std::vector<std::pair<pid_t, int>> servers;
   int wait_status = 0;
   for (;;) {
     const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
     if (pid < 0 && errno == EINTR) continue;
     if (pid <= 0) break;
     if (pid == guardian_.pid()) guardian_.lost();
-    if (servers_.on_end(pid, wait_status)) continue;
+    if (servers_.has(pid)) servers.emplace_back(pid, wait_status);
     for (size_t rank = 0; rank < ends_.size(); ++rank) {
       // All others are orphans that came to the agent as their subreaper.
       if (ends_[rank].pid == pid && !ends_[rank].has_ended()) {
@@ -165,6 +166,10 @@ void Supervisor::reap() {
     });
     on_first_failure(killed != failed.end() ? *killed : failed.front());
   }
+  // Ends found at once come in no order, and a server that ends behind the ranks does not come
+  // back.
+  if (!servers.empty() && phase_ == Phase::kRunning && all_ended()) (void)end_servers();
+  for (const auto& [pid, status] : servers) servers_.on_end(pid, status);
   if (!servers_.failure().ok() && start_error_.ok()) on_server_failure();
   note_empty_groups();
   servers_.note_empty_groups();

@@ -40,9 +40,10 @@ constexpr char kFooter[] =
     "--servers N starts N more processes of PROG, parameter servers: they call dt_ps_serve, with\n"
     "DT_PS_INDEX in the place of DT_RANK, and every process gets DT_PS_SERVERS, their addresses.\n"
     "One that fails is started again at its address, and the ranks are left alone. They end by\n"
-    "themselves when all workers have said goodbye; else, some seconds after the last rank, they "
-    "get\n"
-    "SIGTERM. A rank that fails does not end the others then, unless --on-failure end is given.\n"
+    "themselves when all workers have said goodbye; otherwise, some seconds after the last rank, "
+    "they\n"
+    "get SIGTERM. A rank that fails does not end the others then, unless --on-failure end is "
+    "given.\n"
     "\n"
     "Several nodes: start dt run once on each, with the same --nnodes and --rendezvous and each "
     "with\n"
@@ -146,15 +147,17 @@ ParsedRun parse_run(int argument_count, char** arguments) {
                "also without a majority of the nodes that were there before (run.allow_minority)");
   app.add_option("--job-id", options.node.job_id, "agents that give another one are refused");
   app.add_option("--servers", options.servers,
-                 "how many parameter servers to start on this node beside the ranks (0)")
+                 "how many parameter servers to start on this node, next to the ranks (0)")
       ->check(CLI::Range(0, kMaxLocalRanks));
   app.add_option("--max-restarts", options.max_restarts,
                  "start all ranks again so many times after a failure (0), and each parameter "
                  "server by itself (3)")
       ->check(CLI::Range(0, 1'000'000));
   std::string on_failure = "end";
-  app.add_option("--on-failure", on_failure,
-                 "what the other ranks do then: end, or continue by themselves (end)")
+  app.add_option(
+         "--on-failure", on_failure,
+         "what the other ranks do then: end, or continue by themselves (end; with --servers: "
+         "continue)")
       ->check(CLI::IsMember({"end", "continue"}).description(""))
       ->type_name("end|continue");
   auto* prefix = app.add_flag("--prefix", always_prefix,

@@ -64,19 +64,24 @@ bool Servers::all_ended() const {
                      [](const Server& server) { return server.end.has_ended(); });
 }
 
-bool Servers::on_end(pid_t pid, int wait_status) {
+bool Servers::has(pid_t pid) const {
+  return std::any_of(servers_.begin(), servers_.end(), [pid](const Server& server) {
+    return server.end.pid == pid && !server.end.has_ended();
+  });
+}
+
+void Servers::on_end(pid_t pid, int wait_status) {
   for (int server = 0; server < count(); ++server) {
     RankEnd& end = servers_[static_cast<size_t>(server)].end;
     if (end.pid != pid || end.has_ended()) continue;
     end.ended_ns = monotonic_ns();
     end.wait_status = wait_status;
     groups_.insert(pid);
-    if (!end.failed()) return true;
+    if (!end.failed()) return;
     kill(-pid, SIGKILL);  // what it leaves behind
     if (!asked_) on_failure(server);
-    return true;
+    return;
   }
-  return false;
 }
 
 void Servers::on_failure(int server) {

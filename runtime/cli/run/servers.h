@@ -34,8 +34,10 @@ class Servers {
   const Status& failure() const { return failure_; }
   int failure_code() const { return failure_code_; }
 
-  /// The process has been reaped. False: it is none of them.
-  bool on_end(pid_t pid, int wait_status);
+  /// Whether the process is one of them, and has not ended.
+  bool has(pid_t pid) const;
+  /// It has been reaped.
+  void on_end(pid_t pid, int wait_status);
   /// The ranks have ended: those that do not end by themselves until then get SIGTERM, and SIGKILL
   /// after the grace. May be called again: the earliest time counts.
   void finish(int64_t patience_ms);

@@ -16,7 +16,7 @@ namespace {
 
 // All workers have said goodbye by then, and servers end by themselves.
 constexpr int64_t kServersEndMs = 5'000;
-constexpr int64_t kServersStopMs = 1'000;  // the same when the job was asked to stop
+constexpr int64_t kServersStopMs = 1'000;  // the same where the ranks were made to end
 
 }  // namespace
 
@@ -120,7 +120,8 @@ bool Supervisor::end_servers() {
     told_ranks_ended_ = true;
   }
   const bool everywhere = plan_.fleet == nullptr || ranks_ended_everywhere_ || !start_error_.ok();
-  if (everywhere) servers_.finish(stop_signal_ != 0 ? kServersStopMs : kServersEndMs);
+  if (everywhere)
+    servers_.finish(stop_signal_ != 0 || ending_all_ ? kServersStopMs : kServersEndMs);
   return servers_.all_ended();
 }
 

@@ -25,7 +25,7 @@ namespace dt::cli {
 
 /// Runs the ranks of one host in one attempt: starts them, brings their output, passes signals on,
 /// and when one fails, here or on another node, ends the others. Parameter servers (servers.h) run
-/// beside them, and end when all ranks of the job have ended. One thread, one poll() loop; nothing
+/// next to them, and end when all ranks of the job have ended. One thread, one poll() loop; nothing
 /// of what the ranks started is left when it returns.
 class Supervisor {
  public:

@@ -163,6 +163,17 @@ int ignore_term() {
   stay();
 }
 
+/// Servers fail at SIGUSR1; ranks end at once.
+int fail_late() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  say("ready " + std::to_string(getpid()) + " end\n");
+  int signal = 0;
+  return !is_server() ? 0 : sigwait(&set, &signal) == 0 ? 8 : 9;
+}
+
 int run(const std::string& mode, int number) {
   if (mode == "work") return is_server() ? serve() : work(number);
   if (mode == "ignore-term") return ignore_term();
@@ -172,11 +183,7 @@ int run(const std::string& mode, int number) {
     say("about to fail\n");
     return 7;
   }
-  if (mode == "fail-late") {  // servers, when the ranks have ended
-    if (!is_server()) return work(0);
-    const int code = serve();
-    return code == 0 ? 8 : code;
-  }
+  if (mode == "fail-late") return fail_late();
   fprintf(stderr, "server_program: unknown mode %s\n", mode.c_str());
   return 99;
 }

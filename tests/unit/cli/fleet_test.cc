@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 using dt::Deadline;
@@ -71,16 +72,13 @@ struct Pair {
   std::unique_ptr<dt::net::Loop> loops[2];
   std::unique_ptr<Fleet> fleets[2];
 
-  explicit Pair(const dt::LoggerPtr& logger = nullptr, bool servers = false) {
+  explicit Pair(const dt::LoggerPtr& logger = nullptr,
+                const std::function<void(FleetOptions*)>& adjust = nullptr) {
     const auto meet = [&](int node) {
       loops[node] = dt::net::Loop::start().value();
       FleetOptions options = options_of(node, 2, port.number);
       options.logger = logger;
-      if (servers) {
-        options.open_servers = [](const Wait&) -> dt::Result<std::vector<std::string>> {
-          return std::vector<std::string>{"127.0.0.1:7000", "[::1]:7001"};
-        };
-      }
+      if (adjust) adjust(&options);
       auto met = Fleet::meet(loops[node].get(), options, soon());
       REQUIRE_MESSAGE(met.ok(), met.status().message());
       fleets[node] = std::move(met).value();
@@ -125,7 +123,11 @@ NodeEnds ends_of(Fleet& fleet, int status) {
 }  // namespace
 
 TEST_CASE("agents know each other's parameter servers, and when the ranks of all have ended") {
-  Pair pair(nullptr, true);
+  Pair pair(nullptr, [](FleetOptions* options) {
+    options->open_servers = [](const Wait&) -> dt::Result<std::vector<std::string>> {
+      return std::vector<std::string>{"127.0.0.1:7000", "[::1]:7001"};
+    };
+  });
   for (int node = 0; node < 2; ++node) {
     CHECK(pair[node].nodes()[0].servers ==
           std::vector<std::string>{"127.0.0.1:7000", "[::1]:7001"});
@@ -147,6 +149,29 @@ TEST_CASE("agents know each other's parameter servers, and when the ranks of all
   pair[0].tell_server_failure(3);
   await_wake(pair[1]);
   CHECK(pair[1].take_news().server_failed);
+}
+
+TEST_CASE("where ranks go on without one that failed, no node must report within a time") {
+  Pair pair(nullptr, [](FleetOptions* options) {
+    options->others_go_on = true;
+    options->settle_timeout_ms = 0;
+  });
+  REQUIRE(pair[0].publish(endpoints_of(0)).ok());
+  REQUIRE(pair[1].await_endpoints(0, soon()).ok());
+  pair[1].tell_failure(0, 2);
+  await_wake(pair[0]);
+  CHECK(pair[0].take_news().failed);
+  REQUIRE(pair[0].settle(0, ends_of(pair[0], 0), [] { return dt::store::FirstFailure(); }).ok());
+  NodeEnds failed = ends_of(pair[1], 0);
+  failed.ends[0].wait_status = 7 << 8;
+  failed.first = 0;
+  REQUIRE(pair[1].settle(0, failed, nullptr).ok());
+  for (int node = 0; node < 2; ++node) {
+    const Outcome outcome = await_outcome(pair[node]);
+    CHECK(outcome.rank == 2);
+    CHECK(outcome.headline.find("rank 2 (host host1 pid 10) exited with code 7") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("agents know each other after the meeting, and node 0's word counts") {
