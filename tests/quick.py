@@ -32,6 +32,7 @@ TESTS_BY_PATH = (
     ("runtime/metrics/*", ("metrics",)),
     ("runtime/record/*", ("record", "trace")),
     ("runtime/training/*", ("training", "reducer", "batch_norm")),
+    ("runtime/ps/*", ("ps",)),
     ("runtime/job/*", ("job", "hosts", "death")),
     ("runtime/capi/*", ("capi", "c_api", "symbols", "layout_complete")),
     ("runtime/cli/*", ("cli", "command", "run_end")),

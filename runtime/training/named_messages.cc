@@ -1,74 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/named_messages.h"
 
-#include <cstring>
-#include <type_traits>
-#include <utility>
-
+#include "base/byte_codec.h"
 #include "collective/descriptor.h"
 
 namespace dt::training {
 namespace {
 
-/// Ranks of a job have the same byte order (the join compares that).
-class NamedWriter {
- public:
-  template <class T>
-  void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void put(const std::string& text) {
-    put(static_cast<uint32_t>(text.size()));
-    bytes_ += text;
-  }
-  template <class T, class F>
-  void put_all(const std::vector<T>& all, F&& put_one) {
-    put(static_cast<uint32_t>(all.size()));
-    for (const T& each : all) put_one(each);
-  }
-  std::string take() { return std::move(bytes_); }
+Status whole(const ByteReader& in) {
+  if (in.complete()) return {};
+  return Status(Code::kInternal, "named submission: a message of another rank is damaged");
+}
 
- private:
-  std::string bytes_;
-};
-
-class NamedReader {
- public:
-  explicit NamedReader(const std::string& bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T get() {
-    T value{};
-    if (!has(sizeof value)) return value;
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-  std::string text() {
-    const auto size = get<uint32_t>();
-    if (!has(size)) return {};
-    at_ += size;
-    return bytes_.substr(at_ - size, size);
-  }
-  template <class T, class F>
-  void get_all(std::vector<T>* all, F&& get_one) {
-    for (auto left = get<uint32_t>(); left > 0 && good_; --left) all->push_back(get_one());
-  }
-  Status end() const {
-    if (good_ && at_ == bytes_.size()) return {};
-    return Status(Code::kInternal, "named submission: a message of another rank is damaged");
-  }
-
- private:
-  bool has(size_t size) { return good_ = good_ && size <= bytes_.size() - at_; }
-
-  const std::string& bytes_;
-  size_t at_ = 0;
-  bool good_ = true;
-};
-
-void put_call(NamedWriter& out, const NamedCall& call) {
+void put_call(ByteWriter& out, const NamedCall& call) {
   out.put(call.kind);
   out.put(call.dtype);
   out.put(call.op);
@@ -80,7 +24,7 @@ void put_call(NamedWriter& out, const NamedCall& call) {
   out.put(call.group);
 }
 
-NamedCall get_call(NamedReader& in) {
+NamedCall get_call(ByteReader& in) {
   NamedCall call;
   call.kind = in.get<backend::Kind>();
   call.dtype = in.get<Dtype>();
@@ -94,7 +38,7 @@ NamedCall get_call(NamedReader& in) {
   return call;
 }
 
-void put_status(NamedWriter& out, const Status& status) {
+void put_status(ByteWriter& out, const Status& status) {
   out.put(status.code());
   if (status.ok()) return;
   out.put(status.info().rank);
@@ -103,7 +47,7 @@ void put_status(NamedWriter& out, const Status& status) {
   out.put(status.message());
 }
 
-Status get_status(NamedReader& in) {
+Status get_status(ByteReader& in) {
   ErrorInfo info;
   info.code = in.get<Code>();
   if (info.code == Code::kOk) return {};
@@ -129,7 +73,7 @@ std::string NamedCall::text() const {
 }
 
 std::string pack(const NamedNews& news) {
-  NamedWriter out;
+  ByteWriter out;
   out.put(news.heard);
   out.put(news.leaves);
   out.put(news.joins);
@@ -144,7 +88,7 @@ std::string pack(const NamedNews& news) {
 }
 
 Result<NamedNews> unpack_news(const std::string& bytes) {
-  NamedReader in(bytes);
+  ByteReader in(bytes);
   NamedNews news;
   news.heard = in.get<uint32_t>();
   news.leaves = in.get<bool>();
@@ -158,12 +102,12 @@ Result<NamedNews> unpack_news(const std::string& bytes) {
     return fresh;
   });
   in.get_all(&news.overdue, [&] { return in.text(); });
-  DT_TRY(in.end());
+  DT_TRY(whole(in));
   return news;
 }
 
 std::string pack(const NamedAnswer& answer) {
-  NamedWriter out;
+  ByteWriter out;
   out.put(answer.may_end);
   out.put(answer.joined);
   put_status(out, answer.broken);
@@ -185,7 +129,7 @@ std::string pack(const NamedAnswer& answer) {
 }
 
 Result<NamedAnswer> unpack_answer(const std::string& bytes) {
-  NamedReader in(bytes);
+  ByteReader in(bytes);
   NamedAnswer answer;
   answer.may_end = in.get<bool>();
   answer.joined = in.get<int32_t>();
@@ -207,7 +151,7 @@ Result<NamedAnswer> unpack_answer(const std::string& bytes) {
     failure.status = get_status(in);
     return failure;
   });
-  DT_TRY(in.end());
+  DT_TRY(whole(in));
   return answer;
 }
 

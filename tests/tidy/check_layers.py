@@ -21,6 +21,7 @@ LAYERS = [
     ["comm", "metrics"],
     ["job"],
     ["training"],
+    ["ps"],
     ["capi", "cli"],
 ]
 LEVEL = {folder: level for level, row in enumerate(LAYERS) for folder in row}

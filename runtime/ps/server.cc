@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/server.h"
+
+#include <utility>
+
+#include "ps/server_core.h"
+
+namespace dt::ps {
+
+Server::Server(Options options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<Server>> Server::start(tcp::Socket listener, Options options) {
+  std::unique_ptr<Server> server(new Server(std::move(options)));
+  server->port_ = listener.local().port();
+  DT_TRY_VALUE(server->files_, net::Loop::start("dt-ps-files"));
+  DT_TRY_VALUE(server->loop_, net::Loop::start("dt-ps"));
+  Status begun;
+  server->loop_->run([&] {
+    server->core_ = std::make_unique<ServerCore>(server->options_, &server->statistics_,
+                                                 server->loop_.get(), server->files_.get());
+    begun = server->core_->begin(std::move(listener));
+  });
+  DT_TRY(begun);
+  return server;
+}
+
+Server::~Server() {
+  if (loop_ != nullptr) {
+    loop_->run([this] { core_ = nullptr; });
+    loop_ = nullptr;
+  }
+}
+
+Result<bool> Server::wait(const Wait& wait) {
+  DT_TRY(loop_->check_not_forked());
+  if (!core_->ended.wait(wait)) return false;
+  DT_TRY(core_->end_status);
+  return true;
+}
+
+Status Server::save(const Wait& wait) {
+  DT_TRY(loop_->check_not_forked());
+  if (options_.directory.empty()) {
+    return Status(
+        Code::kInvalidState,
+        format("parameter server %d: it has no directory for a checkpoint; give one where "
+               "it is served",
+               options_.index));
+  }
+  struct Outcome {
+    Event done;
+    Status status;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  loop_->post([core = core_.get(), outcome] {
+    core->save([outcome](const Status& status) {
+      outcome->status = status;
+      outcome->done.set();
+    });
+  });
+  if (outcome->done.wait(wait)) return outcome->status;
+  return Status(Code::kTimeout,
+                format("parameter server %d: its checkpoint was not written within "
+                       "%lld ms; it is still being written",
+                       options_.index, static_cast<long long>(wait.deadline.limit_ms())));
+}
+
+}  // namespace dt::ps

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/server_core.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace dt::ps {
+namespace {
+
+constexpr int64_t kServerTickMs = 100;
+constexpr size_t kMostGreeting = 256;
+constexpr size_t kMostSessions = 65536;
+constexpr uint64_t kMostVariables = 1 << 20;
+constexpr int kAcceptsInARow = 64;
+
+std::string who(int32_t worker, const std::string& host, int64_t pid) {
+  return (worker < 0 ? std::string("an evaluator") : format("worker %d", worker)) +
+         format(" (%s pid %lld)", host.c_str(), static_cast<long long>(pid));
+}
+
+int64_t thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+ServerCore::~ServerCore() {
+  saving_ = nullptr;
+  for (const auto& [age, each] : greeting_) each->close();
+  for (const auto& each : sessions_) each->close();
+}
+
+std::string ServerCore::own_text() const {
+  return format("parameter server %d (%s pid %lld)", options_.index, options_.host.c_str(),
+                static_cast<long long>(options_.pid));
+}
+
+Status ServerCore::begin(tcp::Socket listener) {
+  if (!options_.directory.empty()) {
+    DT_TRY_VALUE(tables_, load(options_.directory, options_.index, options_.servers));
+  }
+  begun_ns_ = monotonic_ns();
+  listener_ = std::move(listener);
+  DT_TRY_VALUE(watcher_, net::FdWatcher::watch_socket(loop_, listener_.fd(),
+                                                      [this](bool, bool) { on_readable(); }));
+  DT_TRY(watcher_->set_interest(true, false));
+  timer_ = std::make_unique<net::Timer>(loop_, [this] { tick(); });
+  timer_->start(kServerTickMs);
+  return {};
+}
+
+void ServerCore::on_readable() {
+  for (int i = 0; i < kAcceptsInARow; ++i) {
+    const int fd = accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        (void)watcher_->set_interest(false, false);  // until the next tick
+      }
+      return;
+    }
+    tcp::Socket socket(fd);
+    if (sessions_.size() >= kMostSessions) continue;
+    if (greeting_.size() >= kMostGreeting) {
+      greeting_.begin()->second->close();
+      greeting_.erase(greeting_.begin());
+    }
+    const int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const uint64_t age = ++last_greeting_;
+    const auto over = [this, age] { greeting_.erase(age); };
+    greeting_.emplace(age, tcp::Handshake::accept(
+                               loop_, std::move(socket), options_.security,
+                               [this](const tcp::Hello& hello) { return judge(hello); },
+                               [this, over](const tcp::Hello& hello, tcp::Socket greeted) {
+                                 over();
+                                 accepted(hello, std::move(greeted));
+                               },
+                               over));
+  }
+}
+
+Status ServerCore::judge(const tcp::Hello& hello) const {
+  const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
+  if (hello.session != session_of(options_.job_id) || hello.communicator != kConnectionName) {
+    return refuse(own_text() + " belongs to another job");
+  }
+  if (hello.to != options_.index || hello.connection != options_.servers) {
+    return refuse(
+        format("this is parameter server %d of %d, not %d of %d; give all processes the "
+               "same list of servers",
+               options_.index, options_.servers, hello.to, hello.connection));
+  }
+  if (hello.from < -1 || (options_.workers > 0 && hello.from >= options_.workers)) {
+    return refuse(format("%s has workers 0 to %d, not %d", own_text().c_str(), options_.workers - 1,
+                         hello.from));
+  }
+  return {};
+}
+
+void ServerCore::accepted(const tcp::Hello& hello, tcp::Socket socket) {
+  const auto session = std::make_shared<Session>(this, loop_, hello.from);
+  session->heard_ns = monotonic_ns();
+  sessions_.insert(session);
+  session->open(std::move(socket));
+}
+
+void ServerCore::on_message(Session& session, const tcp::Header& header, std::string_view payload) {
+  const int64_t before = thread_cpu_ns();
+  session.heard_ns = monotonic_ns();
+  const auto what = static_cast<What>(header.what);
+  const auto damaged = [&] { drop(session, "it sends what is no message of ours"); };
+  if (session.entered == (what == What::kEnter)) return damaged();
+  switch (what) {
+    case What::kEnter: {
+      Enter message;
+      if (!decode(payload, &message)) return damaged();
+      return enter(session, message);
+    }
+    case What::kOpen: {
+      OpenRequest request;
+      if (!decode(payload, &request) || header.signature > kMostVariables) return damaged();
+      return open(session, header.sequence, header.signature, request);
+    }
+    case What::kPush:
+    case What::kSet:
+    case What::kPull: use_rows(session, header, payload); break;
+    case What::kClock: return set_clock(session, header);
+    case What::kSave:
+      return save([weak = std::weak_ptr(session.shared_from_this()),
+                   sequence = header.sequence](const Status& status) {
+        const auto still = weak.lock();
+        if (still == nullptr) return;
+        if (status.ok()) return still->answer(What::kDone, sequence);
+        still->refuse(sequence, status.code(), status.message());
+      });
+    case What::kSign: return session.answer(What::kDone, header.sequence);
+    case What::kGoodbye:
+      if (session.worker() >= 0) members_[session.worker()].said_goodbye = true;
+      return session.answer(What::kDone, header.sequence);
+    default: return damaged();
+  }
+  statistics_->busy_ns += thread_cpu_ns() - before;
+}
+
+void ServerCore::enter(Session& session, const Enter& message) {
+  const bool counts = session.worker() >= 0;
+  session.keeps_clock = counts && message.keeps_clock;
+  Welcome welcome;
+  welcome.host = options_.host;
+  welcome.pid = options_.pid;
+  const auto* const last = slowest();
+  welcome.lowest_clock = last != nullptr ? last->second.clock : 0;
+  if (counts) {
+    Member& member = members_[session.worker()];
+    if (member.session != nullptr) {
+      if (member.nonce != message.nonce) {
+        // The connection of a lost worker may still look alive.
+        return session.refuse(
+            0, Code::kInvalidState,
+            format("%s is connected; only one process can be worker %d at a time",
+                   who(session.worker(), member.host, member.pid).c_str(), session.worker()));
+      }
+      Session& former = *member.session;
+      on_lost(former, "it has connected again");
+    }
+    if (member.nonce != message.nonce) member = Member{};
+    member.nonce = message.nonce;
+    member.host = message.host;
+    member.pid = message.pid;
+    member.said_goodbye = false;
+    member.clock = message.clock != kNoClock ? message.clock : welcome.lowest_clock;
+    member.session = &session;
+    welcome.last_change = member.last_change;
+    ++statistics_->workers;
+  }
+  session.entered = true;
+  session.answer(What::kWelcome, 0, encode(welcome));
+  review_clocks();
+}
+
+Table* ServerCore::find(const std::string& name) const {
+  for (const auto& table : tables_) {
+    if (table->variable().name == name) return table.get();
+  }
+  return nullptr;
+}
+
+void ServerCore::open(Session& session, uint64_t sequence, uint64_t number,
+                      const OpenRequest& request) {
+  ByteReader in(request.variable);
+  const Variable variable = get_variable(in);
+  if (!in.complete() || !check(variable).ok()) {
+    return drop(session, "it asks for a variable that cannot be");
+  }
+  Table* table = find(variable.name);
+  const std::string named = "variable \"" + variable.name + "\"";
+  if (table == nullptr && request.existed) {
+    return session.refuse(
+        sequence, Code::kPeerLost,
+        format("%s was started again without a checkpoint and has lost its part of %s; give a "
+               "directory for checkpoints where it is served, and load what the workers saved",
+               own_text().c_str(), named.c_str()));
+  }
+  if (table == nullptr) {
+    auto made = Table::create(variable, options_.index, options_.servers);
+    if (!made.ok()) {
+      return session.refuse(sequence, made.status().code(),
+                            own_text() + ": " + made.status().message());
+    }
+    tables_.push_back(std::move(made).value());
+    table = tables_.back().get();
+  } else if (const std::string differs = difference(table->variable(), variable);
+             !differs.empty()) {
+    return session.refuse(
+        sequence, Code::kMismatch,
+        format("%s has %s already: %s; give the same on all workers, or another name",
+               own_text().c_str(), named.c_str(), differs.c_str()));
+  }
+  if (session.tables.size() <= number) session.tables.resize(number + 1);
+  session.tables[number] = table;
+  session.answer(What::kDone, sequence);
+}
+
+void ServerCore::use_rows(Session& session, const tcp::Header& header, std::string_view payload) {
+  const auto what = static_cast<What>(header.what);
+  Table* const table =
+      header.signature < session.tables.size() ? session.tables[header.signature] : nullptr;
+  Rows rows;
+  if (table == nullptr ||
+      !parse_rows(what, payload, header.count, table->variable().columns, table->rows(), &rows)
+           .ok()) {
+    return drop(session, "it sends a request for rows that cannot be");
+  }
+  if (what == What::kPull) return pull(session, header.sequence, *table, rows, header.count);
+  if (session.worker() < 0) {
+    return session.refuse(header.sequence, Code::kUnsupported,
+                          "an evaluator only reads; push from a worker");
+  }
+  Member& member = members_[session.worker()];
+  // A worker repeats what was not answered when its connection broke.
+  if (header.sequence > member.last_change) {
+    member.last_change = header.sequence;
+    change(*table, what, rows, header.count);
+  }
+  session.answer(What::kDone, header.sequence);
+}
+
+void ServerCore::change(Table& table, What what, const Rows& rows, int64_t count) {
+  const int32_t columns = table.variable().columns;
+  const auto at = [&](int64_t place, int64_t many, const float* values) {
+    if (what == What::kSet) return table.set(place, many, values);
+    table.push(place, many, values, rows.head.rate);
+  };
+  if (rows.places == nullptr) {
+    if (count > 0) at(rows.head.first, count, rows.values);
+  } else {
+    for (int64_t i = 0; i < count; ++i) at(rows.places[i], 1, rows.values + i * columns);
+  }
+  ++statistics_->pushes;
+  statistics_->pushed_rows += count;
+  if (save_at_ns_ == 0 && !options_.directory.empty() && options_.save_every_ms > 0) {
+    // The first one at once: until then a server that is lost cannot go on.
+    const bool first = statistics_->saves == 0 && saving_ == nullptr;
+    save_at_ns_ = monotonic_ns() + (first ? 0 : options_.save_every_ms * kNsPerMs);
+  }
+}
+
+void ServerCore::pull(Session& session, uint64_t sequence, Table& table, const Rows& rows,
+                      int64_t count) {
+  const int32_t columns = table.variable().columns;
+  const auto bytes = static_cast<size_t>(table.variable().row_bytes());
+  std::shared_ptr<float[]> values(new float[static_cast<size_t>(count * columns)]);
+  if (rows.places == nullptr) {
+    if (count > 0) {
+      memcpy(values.get(), table.read(rows.head.first, count), bytes * static_cast<size_t>(count));
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      memcpy(values.get() + i * columns, table.read(rows.places[i], 1), bytes);
+    }
+  }
+  ++statistics_->pulls;
+  statistics_->pulled_rows += count;
+  session.answer(sequence, count, std::move(values), count * static_cast<int64_t>(bytes));
+}
+
+void ServerCore::set_clock(Session& session, const tcp::Header& header) {
+  if (!session.keeps_clock || header.count < 0) {
+    return drop(session, "it sends a clock that it does not have");
+  }
+  members_[session.worker()].clock = header.count;
+  session.clock = {true, header.sequence, header.signature, -1};  // in place of one given up
+  review_clocks();
+}
+
+const std::pair<const int32_t, ServerCore::Member>* ServerCore::slowest() const {
+  const std::pair<const int32_t, Member>* found = nullptr;
+  for (const auto& each : members_) {
+    if (each.second.session == nullptr || !each.second.session->keeps_clock) continue;
+    if (found == nullptr || each.second.clock < found->second.clock) found = &each;
+  }
+  return found;
+}
+
+/// Behind all that may move the slowest clock: one moves, a worker comes or goes.
+void ServerCore::review_clocks() {
+  const auto* const last = slowest();
+  if (last == nullptr) return;
+  const Member& member = last->second;
+  for (const auto& session : sessions_) {
+    Session::ClockRequest& request = session->clock;
+    if (!request.waits) continue;
+    const int64_t lead = members_[session->worker()].clock - member.clock;
+    if (static_cast<uint64_t>(lead) <= request.ahead) {
+      request.waits = false;
+      session->answer(What::kDone, request.sequence, member.clock);
+    } else if (request.told != last->first) {
+      request.told = last->first;
+      session->answer(What::kWaiting, request.sequence,
+                      encode(Waiting{last->first, member.clock, member.host, member.pid}));
+    }
+  }
+}
+
+void ServerCore::drop(Session& session, const std::string& reason) {
+  if (options_.logger != nullptr) {
+    options_.logger->log(LogLevel::kWarning, "%s: drops worker %d: %s", own_text().c_str(),
+                         session.worker(), reason.c_str());
+  }
+  on_lost(session, reason);
+}
+
+void ServerCore::on_lost(Session& session, const std::string& reason) {
+  const auto keep = session.shared_from_this();
+  session.close();
+  sessions_.erase(keep);
+  const auto found = members_.find(session.worker());
+  if (found == members_.end() || found->second.session != &session) return;
+  Member& member = found->second;
+  member.session = nullptr;
+  member.absent_ns = monotonic_ns();
+  --statistics_->workers;
+  if (!member.said_goodbye && options_.logger != nullptr) {
+    options_.logger->log(LogLevel::kWarning, "%s: %s is lost: %s; the others go on",
+                         own_text().c_str(), who(session.worker(), member.host, member.pid).c_str(),
+                         reason.c_str());
+  }
+  review_clocks();
+  look_for_end();
+}
+
+void ServerCore::tick() {
+  (void)watcher_->set_interest(true, false);
+  const int64_t now = monotonic_ns();
+  if (options_.silence_ms > 0) {
+    std::vector<std::shared_ptr<Session>> silent;
+    for (const auto& session : sessions_) {
+      if (now - session->heard_ns > options_.silence_ms * kNsPerMs) silent.push_back(session);
+    }
+    for (const auto& session : silent) {
+      on_lost(*session, format("it has been silent for %lld ms",
+                               static_cast<long long>(options_.silence_ms)));
+    }
+  }
+  if (save_at_ns_ != 0 && now >= save_at_ns_ && saving_ == nullptr) {
+    save([this](const Status& status) {
+      if (status.ok() || options_.logger == nullptr) return;
+      options_.logger->log(LogLevel::kWarning, "%s: its checkpoint failed: %s", own_text().c_str(),
+                           status.message().c_str());
+    });
+  }
+  look_for_end();
+  timer_->start(kServerTickMs);
+}
+
+bool ServerCore::gone(const Member& member, int64_t now_ns) const {
+  if (member.session != nullptr) return false;
+  return member.said_goodbye || now_ns - member.absent_ns > options_.absent_ms * kNsPerMs;
+}
+
+void ServerCore::look_for_end() {
+  if (ending_) return;
+  const int64_t now = monotonic_ns();
+  const bool late = now - begun_ns_ > options_.arrival_ms * kNsPerMs;
+  for (const auto& [worker, member] : members_) {
+    if (!gone(member, now)) return;
+  }
+  const auto came = static_cast<int32_t>(members_.size());
+  const bool all = options_.workers > 0 ? came == options_.workers : came > 0;
+  if (!all && !late) return;
+  ending_ = true;
+  if (came == 0) {
+    return end(Status(Code::kTimeout,
+                      format("%s: no worker has come within %lld ms; look whether workers were "
+                             "started, and with the same list of servers and the same token",
+                             own_text().c_str(), static_cast<long long>(options_.arrival_ms))));
+  }
+  if (options_.directory.empty()) return end({});
+  save([this](const Status& status) { end(status); });
+}
+
+void ServerCore::end(Status status) {
+  end_status = std::move(status);
+  ended.set();
+}
+
+void ServerCore::save(std::function<void(const Status&)> done) {
+  if (options_.directory.empty()) {
+    return done(Status(Code::kInvalidState,
+                       own_text() + " has no directory for a checkpoint; give one where it is "
+                                    "served"));
+  }
+  if (saving_ != nullptr) return next_waiters_.push_back(std::move(done));
+  save_waiters_.push_back(std::move(done));
+  save_at_ns_ = 0;
+  std::vector<Table*> tables;
+  for (const auto& table : tables_) tables.push_back(table.get());
+  saving_ = Saving::begin(loop_, files_,
+                          checkpoint_path(options_.directory, options_.index, options_.servers),
+                          tables, [this](const Status& status) {
+                            saving_ = nullptr;
+                            if (status.ok()) ++statistics_->saves;
+                            for (const auto& waiter : std::exchange(save_waiters_, {}))
+                              waiter(status);
+                            if (next_waiters_.empty()) return;
+                            for (auto& waiter : std::exchange(next_waiters_, {}))
+                              save(std::move(waiter));
+                          });
+}
+
+}  // namespace dt::ps

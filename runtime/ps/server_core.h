@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ps/checkpoint.h"
+#include "ps/protocol.h"
+#include "ps/server.h"
+#include "ps/table.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/link.h"
+
+namespace dt::ps {
+
+/// A connection of a worker, or of an evaluator, to this server.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(ServerCore* core, net::Loop* loop, int32_t worker)
+      : core_(core), loop_(loop), worker_(worker) {}
+
+  void open(tcp::Socket socket);
+  /// Nothing is told to the core any more.
+  void close();
+  int32_t worker() const { return worker_; }
+  void answer(What what, uint64_t sequence, int64_t count = 0);
+  void answer(What what, uint64_t sequence, std::string payload);
+  /// `values` of `bytes`, which it keeps until they are sent.
+  void answer(uint64_t sequence, int64_t count, std::shared_ptr<float[]> values, int64_t bytes);
+  void refuse(uint64_t sequence, Code code, std::string text);
+
+  // Of the core.
+  bool entered = false;
+  bool keeps_clock = true;
+  int64_t heard_ns = 0;
+  std::vector<Table*> tables;  ///< by the worker's numbers
+  /// A clock that waits for slower workers.
+  struct ClockRequest {
+    bool waits = false;
+    uint64_t sequence = 0;
+    uint64_t ahead = 0;
+    int32_t told = -1;  ///< of whom
+  } clock;
+
+ private:
+  void receive();
+  void send(const tcp::Header& header, const void* data, std::function<void()> keep);
+
+  ServerCore* core_;  // null: closed
+  net::Loop* const loop_;
+  const int32_t worker_;
+  std::shared_ptr<tcp::Link> link_;
+  tcp::Header header_;
+  std::string payload_;
+  int64_t unsent_ = 0;  ///< bytes of answers
+  bool receiving_ = false;
+};
+
+/// What a Server has on its loop's thread.
+class ServerCore {
+ public:
+  ServerCore(const Server::Options& options, Server::Statistics* statistics, net::Loop* loop,
+             net::Loop* files)
+      : options_(options), statistics_(statistics), loop_(loop), files_(files) {}
+  ~ServerCore();
+
+  Status begin(tcp::Socket listener);
+  /// Of sessions.
+  void on_message(Session& session, const tcp::Header& header, std::string_view payload);
+  void on_lost(Session& session, const std::string& reason);
+  void drop(Session& session, const std::string& reason);
+  void save(std::function<void(const Status&)> done);
+
+  Event ended;
+  Status end_status;  ///< before `ended`
+
+ private:
+  /// A worker, connected or not.
+  struct Member {
+    uint64_t nonce = 0;
+    uint64_t last_change = 0;
+    int64_t clock = 0;
+    std::string host;
+    int64_t pid = 0;
+    Session* session = nullptr;  ///< null: absent
+    bool said_goodbye = false;
+    int64_t absent_ns = 0;  ///< since
+  };
+
+  void on_readable();
+  Status judge(const tcp::Hello& hello) const;
+  void accepted(const tcp::Hello& hello, tcp::Socket socket);
+  void enter(Session& session, const Enter& enter);
+  void open(Session& session, uint64_t sequence, uint64_t number, const OpenRequest& request);
+  void use_rows(Session& session, const tcp::Header& header, std::string_view payload);
+  void change(Table& table, What what, const Rows& rows, int64_t count);
+  void pull(Session& session, uint64_t sequence, Table& table, const Rows& rows, int64_t count);
+  void set_clock(Session& session, const tcp::Header& header);
+  /// Of those that are there; null: none keeps a clock.
+  const std::pair<const int32_t, Member>* slowest() const;
+  void review_clocks();
+  void tick();
+  bool gone(const Member& member, int64_t now_ns) const;
+  void look_for_end();
+  void end(Status status);
+  Table* find(const std::string& name) const;
+  std::string own_text() const;
+
+  const Server::Options& options_;
+  Server::Statistics* const statistics_;
+  net::Loop* const loop_;
+  net::Loop* const files_;
+  tcp::Socket listener_;
+  std::unique_ptr<net::FdWatcher> watcher_;
+  std::unique_ptr<net::Timer> timer_;
+  std::map<uint64_t, std::shared_ptr<tcp::Handshake>> greeting_;  ///< by age
+  uint64_t last_greeting_ = 0;
+  std::set<std::shared_ptr<Session>> sessions_;
+  std::map<int32_t, Member> members_;
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::shared_ptr<Saving> saving_;
+  std::vector<std::function<void(const Status&)>> save_waiters_;  ///< of the one under way
+  std::vector<std::function<void(const Status&)>> next_waiters_;  ///< of the one behind it
+  int64_t begun_ns_ = 0;
+  int64_t save_at_ns_ = 0;  ///< 0: nothing has changed since the last one
+  bool ending_ = false;
+};
+
+}  // namespace dt::ps
