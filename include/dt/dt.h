@@ -175,6 +175,10 @@ typedef struct dt_optimizer dt_optimizer;
 typedef struct dt_named dt_named;
 /** Brings ranks that train by themselves together now and then. @thread one at a time */
 typedef struct dt_outer dt_outer;
+/** A worker's connection to the parameter servers of its job. @thread any */
+typedef struct dt_ps dt_ps;
+/** A parameter server that this process is. @thread any */
+typedef struct dt_ps_server dt_ps_server;
 /** Which samples of a data set this rank sees, in which order. @thread one at a time */
 typedef struct dt_sampler dt_sampler;
 /** A store served by this process for others. @thread any */
@@ -2607,6 +2611,352 @@ DT_API dt_status dt_outer_load(dt_outer* outer, const char* path);
 /** Drops the handle; parameters stay as they are. @param outer may be NULL. @thread any
  * @since ABI 0 */
 DT_API void dt_outer_destroy(dt_outer* outer);
+
+/* ---- Parameter server ---------------------------------------------------------------------- */
+
+/*
+ * Servers keep matrices of f32, the variables, and update them with the gradients that workers
+ * push; workers pull values. Nobody waits for all: a worker that is lost disturbs no other one. The
+ * rows of each variable go round the servers. A server is one thread's work: more servers, more
+ * pushes.
+ *
+ * Nothing here needs dt_init(). A process finds its part by `dt run --servers N`, by the tasks ps,
+ * chief, worker and evaluator of TF_CONFIG, or by ps.servers, ps.index and ps.workers; the token and
+ * security.mode are those of dt_init(). All processes need the same list of servers.
+ *
+ * Equal rows in one push are added up before they take effect. Rows without a gradient stay as they
+ * are, moments and all; DT_PS_ADAM counts the updates of each row. A push takes effect once on each
+ * server, however often a connection breaks; pushes of one worker in their order. Of pushes that a
+ * server answered behind its last checkpoint nothing is left once it is lost; one that it had not
+ * answered may then count twice.
+ */
+
+/** What a process is in a job with parameter servers. */
+typedef enum dt_ps_role {
+  DT_PS_WORKER = 0,
+  DT_PS_SERVER = 1,
+  DT_PS_EVALUATOR = 2, /**< pulls only, and nobody waits for it */
+  DT_PS_ROLE_FORCE32 = 0x7fffffff
+} dt_ps_role;
+
+/** How a server updates a variable; the formulas are those of PyTorch's SGD, Adagrad and Adam. */
+typedef enum dt_ps_optimizer {
+  DT_PS_SGD = 0,
+  DT_PS_MOMENTUM = 1, /**< SGD with momentum, and nesterov */
+  DT_PS_ADAGRAD = 2,  /**< epsilon */
+  DT_PS_ADAM = 3,     /**< beta1, beta2, epsilon */
+  DT_PS_OPTIMIZER_FORCE32 = 0x7fffffff
+} dt_ps_optimizer;
+
+/** What the elements of a variable begin with. They follow from seed, row and column alone. */
+typedef enum dt_ps_initial {
+  DT_PS_CONSTANT = 0, /**< initial_value */
+  DT_PS_UNIFORM = 1,  /**< between -initial_value and initial_value */
+  DT_PS_NORMAL = 2,   /**< with the standard deviation initial_value */
+  DT_PS_INITIAL_FORCE32 = 0x7fffffff
+} dt_ps_initial;
+
+/** Where this process stands. */
+typedef struct dt_ps_place {
+  uint32_t struct_size; /**< set by the *_init() function */
+  dt_ps_role role;
+  int32_t index;   /**< of the server, the worker or the evaluator */
+  int32_t servers; /**< how many there are */
+  int32_t workers; /**< likewise, of workers; 0: not known */
+  int32_t attempt; /**< how often the job was started again */
+} dt_ps_place;
+
+/** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
+static inline void dt_ps_place_init(dt_ps_place* place) {
+  memset(place, 0, sizeof *place);
+  place->struct_size = (uint32_t)sizeof *place;
+}
+
+/**
+ * Says what this process is in a job with parameter servers. A program that is all of them calls
+ * dt_ps_serve() or dt_ps_connect() by it.
+ * @param config    borrowed during the call; NULL: dt_config_create(NULL).
+ * @param out_place initialised by dt_ps_place_init().
+ * @return DT_OK; DT_ERR_CONFIG: there are no parameter servers in this job, and how to have some.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_info(const dt_config* config, dt_ps_place* out_place);
+
+/** dt_ps_server_options_init() sets the defaults; zero means zero. */
+typedef struct dt_ps_server_options {
+  uint32_t struct_size; /**< set by the *_init() function */
+  uint32_t reserved;    /**< zero */
+  /** A directory for this server's checkpoint, "server-1-of-4.safetensors", that is there; borrowed
+   * during the call. A server that finds its file begins with it. NULL: a server that is lost takes
+   * its values with it. */
+  const char* checkpoint;
+  int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one at the first
+                            push; 60000. 0: at the end and by dt_ps_save() only */
+  int64_t absent_ms;     /**< >= 0: a worker that was lost for so long is not waited for any more;
+                            30000 */
+  int64_t arrival_ms;    /**< >= 0: nor is one that has not come by then; 300000 */
+} dt_ps_server_options;
+
+/** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
+static inline void dt_ps_server_options_init(dt_ps_server_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->save_every_ms = 60000;
+  options->absent_ms = 30000;
+  options->arrival_ms = 300000;
+}
+
+/** Of a server, since it was started. */
+typedef struct dt_ps_server_statistics {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t workers;      /**< that are connected */
+  int64_t pushes;       /**< requests: a call of a worker may be several */
+  int64_t pulls;        /**< likewise */
+  int64_t pushed_rows;
+  int64_t pulled_rows;
+  int64_t saves;   /**< checkpoints that were written */
+  int64_t busy_ns; /**< of a processor, for pushes and pulls */
+} dt_ps_server_statistics;
+
+/** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
+static inline void dt_ps_server_statistics_init(dt_ps_server_statistics* statistics) {
+  memset(statistics, 0, sizeof *statistics);
+  statistics->struct_size = (uint32_t)sizeof *statistics;
+}
+
+/**
+ * Serves as the parameter server that this process is. Returns once it listens: then
+ * dt_ps_server_wait(). It listens on its own address of the list, if that is of this host's
+ * loopback, else on its port of all addresses; or on the socket that `dt run` gave it.
+ * @param config     ps.servers (port 0: the kernel chooses), ps.index, ps.workers, job.id; borrowed
+ *                   during the call; NULL: dt_config_create(NULL).
+ * @param options    NULL: defaults.
+ * @param out_server gives the handle; dt_ps_server_destroy().
+ * @return DT_OK; DT_ERR_CONFIG: this process is no server, or strangers could reach it and there is
+ *         no token, or the checkpoint is of another number of servers; DT_ERR_INVALID_ARGUMENT: the
+ *         checkpoint is damaged; DT_ERR_SYSTEM: the address cannot be bound, or the file not read.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_serve(const dt_config* config, const dt_ps_server_options* options,
+                             dt_ps_server** out_server);
+
+/** Port of the server. @param server the handle. @param out_port in [1, 65535].
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_ps_server_port(dt_ps_server* server, int32_t* out_port);
+
+/**
+ * Waits until all workers have left, or were lost for long. The last checkpoint is written then.
+ * @param server     the handle.
+ * @param timeout_ms < 0: for as long as it takes; 0: only looks.
+ * @param out_ended  gives 1, or 0 where the time-out came first; may be NULL.
+ * @return DT_OK; DT_ERR_TIMEOUT: no worker came within arrival_ms; DT_ERR_SYSTEM: the last
+ *         checkpoint could not be written.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_server_wait(dt_ps_server* server, int64_t timeout_ms, int32_t* out_ended);
+
+/** Reads a server's counters. @param server the handle.
+ * @param out_statistics initialised by dt_ps_server_statistics_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_ps_server_stats(dt_ps_server* server, dt_ps_server_statistics* out_statistics);
+
+/** Stops serving; workers then wait for a server at its address. @param server may be NULL.
+ * @thread any @since ABI 0 */
+DT_API void dt_ps_server_destroy(dt_ps_server* server);
+
+/** dt_ps_options_init() sets the defaults; zero means zero. */
+typedef struct dt_ps_options {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t worker;       /**< which worker this is, of no other process; -1: as dt_ps_info() says */
+  int64_t connect_ms;   /**< >= 0: all servers must be there within; 300000 */
+  int64_t timeout_ms;   /**< of each later call, within which a lost server may come back; < 0: no
+                           limit; 1800000 */
+  int64_t queue_bytes;  /**< >= 1: what calls may have under way; one with more waits for others;
+                           268435456 */
+} dt_ps_options;
+
+/** Sets struct_size and the defaults. @param options may not be NULL. @thread any */
+static inline void dt_ps_options_init(dt_ps_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = (uint32_t)sizeof *options;
+  options->worker = -1;
+  options->connect_ms = 300000;
+  options->timeout_ms = 1800000;
+  options->queue_bytes = 268435456;
+}
+
+/** A variable. dt_ps_spec_init() sets the defaults; zero means zero. The same on all workers. */
+typedef struct dt_ps_spec {
+  uint32_t struct_size; /**< set by the *_init() function */
+  int32_t columns;      /**< >= 1; 1 */
+  int64_t rows;         /**< >= 1; 1 */
+  const char* name;     /**< borrowed during the call */
+  dt_ps_optimizer optimizer;
+  int32_t nesterov;  /**< of DT_PS_MOMENTUM: 0 or 1; 0 */
+  double rate;       /**< of learning, >= 0; 0.01 */
+  double momentum;   /**< in [0, 1); 0 */
+  double beta1;      /**< in [0, 1); 0.9 */
+  double beta2;      /**< in [0, 1); 0.999 */
+  double epsilon;    /**< >= 0; 1e-8 */
+  double initial_value; /**< 0 */
+  uint64_t seed;        /**< 0 */
+  dt_ps_initial initial;
+  int32_t reserved; /**< zero */
+} dt_ps_spec;
+
+/** Sets struct_size and the defaults. @param spec may not be NULL. @thread any */
+static inline void dt_ps_spec_init(dt_ps_spec* spec) {
+  memset(spec, 0, sizeof *spec);
+  spec->struct_size = (uint32_t)sizeof *spec;
+  spec->columns = 1;
+  spec->rows = 1;
+  spec->rate = 0.01;
+  spec->beta1 = 0.9;
+  spec->beta2 = 0.999;
+  spec->epsilon = 1e-8;
+}
+
+/** Of a worker, since dt_ps_connect(). */
+typedef struct dt_ps_statistics {
+  uint32_t struct_size; /**< set by the *_init() function */
+  uint32_t reserved;    /**< zero */
+  int64_t pushes;       /**< calls of dt_ps_push() and dt_ps_set() */
+  int64_t pulls;        /**< calls of dt_ps_pull() */
+  int64_t pushed_rows;  /**< as they were given */
+  int64_t pulled_rows;
+  int64_t sent_bytes; /**< of requests, without headers */
+  int64_t received_bytes;
+  int64_t reconnects; /**< of servers that were lost */
+  int64_t clock;      /**< of dt_ps_clock() */
+  int64_t most_ahead; /**< of the slowest worker, when dt_ps_clock() returned */
+} dt_ps_statistics;
+
+/** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
+static inline void dt_ps_statistics_init(dt_ps_statistics* statistics) {
+  memset(statistics, 0, sizeof *statistics);
+  statistics->struct_size = (uint32_t)sizeof *statistics;
+}
+
+/**
+ * Connects to all parameter servers of the job. A thread of dt ("dt-ps-client") talks with them; it
+ * connects again to one that is lost, logs that, and repeats what was not answered.
+ * @param config  as in dt_ps_info(), with the log sink.
+ * @param options NULL: defaults.
+ * @param out_ps  gives the handle; dt_ps_destroy().
+ * @return DT_OK; DT_ERR_TIMEOUT: names a server that did not come; DT_ERR_CONFIG: there are none, or
+ *         their security.mode or token differs; DT_ERR_INVALID_STATE: this process is a server.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* options, dt_ps** out_ps);
+
+/**
+ * Makes a variable, or finds the one that another worker has made.
+ * @param ps           the handle.
+ * @param spec         initialised by dt_ps_spec_init(); borrowed during the call.
+ * @param out_variable gives its number, which holds for this handle.
+ * @return DT_OK; DT_ERR_MISMATCH: it is there with another spec; DT_ERR_OUT_OF_MEMORY: of a server;
+ *         DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_variable(dt_ps* ps, const dt_ps_spec* spec, int32_t* out_variable);
+
+/**
+ * Gives the servers gradients, with which they update rows of a variable.
+ * @param ps        the handle.
+ * @param variable  as dt_ps_variable() gave it.
+ * @param rows      [row_count] in any order, each in [0, spec.rows); NULL with row_count -1.
+ * @param row_count of rows, >= 0; -1: all rows of the variable.
+ * @param gradients [row_count][columns], or [spec.rows][columns]; copied before the call returns.
+ * @param rate      of learning for this push, >= 0; < 0: spec.rate.
+ * @param out_work  gives the handle, dt_work_destroy(): done when all servers have updated theirs.
+ *                  NULL: the call returns then.
+ * @return DT_OK; DT_ERR_PEER_LOST: a server was lost and did not come back in time, or came back
+ *         without what it had; DT_ERR_TIMEOUT; DT_ERR_INVALID_STATE after dt_ps_leave();
+ *         DT_ERR_UNSUPPORTED from an evaluator.
+ * @thread any; pushes of one thread take effect in their order
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_push(dt_ps* ps, int32_t variable, const int64_t* rows, int64_t row_count,
+                            const float* gradients, double rate, dt_work** out_work);
+
+/**
+ * Reads rows of a variable, behind this worker's earlier pushes.
+ * @param ps        the handle.
+ * @param variable  as dt_ps_variable() gave it.
+ * @param rows      as in dt_ps_push().
+ * @param row_count as in dt_ps_push().
+ * @param values    [row_count][columns], or [spec.rows][columns]; written until the work is done.
+ * @param out_work  as in dt_ps_push().
+ * @return as dt_ps_push(); also from an evaluator.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_pull(dt_ps* ps, int32_t variable, const int64_t* rows, int64_t row_count,
+                            float* values, dt_work** out_work);
+
+/**
+ * Writes rows of a variable, and leaves what the optimizer keeps of them. Of equal rows the last one
+ * counts.
+ * @param ps        the handle.
+ * @param variable  as dt_ps_variable() gave it.
+ * @param rows      as in dt_ps_push().
+ * @param row_count as in dt_ps_push().
+ * @param values    [row_count][columns], or [spec.rows][columns]; copied before the call returns.
+ * @param out_work  as in dt_ps_push().
+ * @return as dt_ps_push().
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_set(dt_ps* ps, int32_t variable, const int64_t* rows, int64_t row_count,
+                           const float* values, dt_work** out_work);
+
+/**
+ * Ends a step of this worker: bounded staleness. Returns once no worker that is connected is more
+ * than `ahead` steps behind; then a pull sees all that the others pushed up to that step. A worker
+ * that joins later begins at the step of the slowest; one that is lost holds nobody up.
+ * @param ps    the handle.
+ * @param ahead >= 0; 0: steps are in step. -1: counts the step and does not wait.
+ * @return DT_OK; DT_ERR_TIMEOUT: names the slowest worker; DT_ERR_PEER_LOST: a server;
+ *         DT_ERR_UNSUPPORTED from an evaluator.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_clock(dt_ps* ps, int64_t ahead);
+
+/**
+ * Makes every server write a checkpoint, and waits for that. Workers go on meanwhile: each row is as
+ * it was at some time of the writing.
+ * @param ps the handle.
+ * @return DT_OK; DT_ERR_INVALID_STATE: a server has no directory; DT_ERR_SYSTEM: the reason of the
+ *         server; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_save(dt_ps* ps);
+
+/** Reads this worker's counters. @param ps the handle.
+ * @param out_statistics initialised by dt_ps_statistics_init().
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */
+DT_API dt_status dt_ps_stats(dt_ps* ps, dt_ps_statistics* out_statistics);
+
+/**
+ * Says goodbye to the servers, behind all that is under way. They end when all workers have. Calls
+ * that follow, but for dt_ps_stats(), give DT_ERR_INVALID_STATE; a second one does nothing.
+ * @param ps the handle.
+ * @return DT_OK; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_leave(dt_ps* ps);
+
+/** Ends what is under way with DT_ERR_ABORTED. Without dt_ps_leave() the servers take this worker
+ * for lost. @param ps may be NULL. @thread any @since ABI 0 */
+DT_API void dt_ps_destroy(dt_ps* ps);
 
 /* ---- Sampler ------------------------------------------------------------------------------- */
 

@@ -32,6 +32,8 @@ const char* handle_kind_name(HandleKind kind) {
     case HandleKind::kShard: return "shard";
     case HandleKind::kOptimizer: return "optimizer";
     case HandleKind::kOuter: return "outer optimizer";
+    case HandleKind::kPs: return "connection to parameter servers";
+    case HandleKind::kPsServer: return "parameter server";
   }
   return nullptr;
 }

@@ -26,6 +26,8 @@ enum class HandleKind : uint8_t {
   kOptimizer = 9,
   kNamed = 10,
   kOuter = 11,
+  kPs = 12,
+  kPsServer = 13,
 };
 const char* handle_kind_name(HandleKind kind);
 

@@ -7,6 +7,7 @@
 
 #include "capi/call.h"
 #include "capi/objects.h"
+#include "capi/operation.h"
 #include "job/host_identity.h"
 #include "job/store_options.h"
 #include "launch/credentials.h"
@@ -29,15 +30,6 @@ Result<Config> load_config(const std::string& path) {
   Config::LoadOptions options;
   options.file = path;
   return Config::load(process_environment(), options);
-}
-
-Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
-  if (config == nullptr) {
-    DT_TRY_VALUE(auto loaded, load_config({}));
-    return ConfigObject::State{std::move(loaded), {}};
-  }
-  DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
-  return object->state.with([](const ConfigObject::State& state) { return state; });
 }
 
 static_assert(DT_KIND_ALLREDUCE == static_cast<int>(backend::Kind::kAllreduce));
@@ -80,6 +72,16 @@ dt_stats stats_of(const job::Job& job, uint32_t struct_size) {
 }
 
 }  // namespace
+
+Result<ConfigObject::State> config_of(const Call& call, const dt_config* config) {
+  if (config == nullptr) {
+    DT_TRY_VALUE(auto loaded, load_config({}));
+    return ConfigObject::State{std::move(loaded), {}};
+  }
+  DT_TRY_VALUE(const auto object, call.get<ConfigObject>(config, "config"));
+  return object->state.with([](const ConfigObject::State& state) { return state; });
+}
+
 }  // namespace dt::capi
 
 using namespace dt;

@@ -38,10 +38,13 @@ struct JobObject {
 
 struct WorkObject {
   static constexpr HandleKind kKind = HandleKind::kWork;
-  std::shared_ptr<job::Job> job;
-  /// Null: a thread of dt completes the work, whoever waits; of named submission.
+  std::shared_ptr<job::Job> job;  ///< null: of a parameter server's worker
+  /// Null: a thread of dt completes the work, whoever waits; of named submission, and of that.
   std::shared_ptr<comm::Communicator> comm;
   std::shared_ptr<backend::Work> work;
+
+  /// Its status, which is about to be shown.
+  Status seen() const { return job != nullptr ? job->seen(work->status()) : work->status(); }
 };
 
 struct CommObject {

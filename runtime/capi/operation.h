@@ -27,6 +27,9 @@ Status check_buffer(const Call& call, const char* argument, const void* buffer, 
 Status check_overlap(const Call& call, const void* a, int64_t a_bytes, const void* b,
                      int64_t b_bytes, int64_t allowed);
 
+/// A copy of what the handle holds; NULL: as of dt_config_create(NULL).
+Result<ConfigObject::State> config_of(const Call& call, const dt_config* config);
+
 /// Runs a call that needs all ranks. If it is refused here, the reason goes into the stall reports
 /// of the ranks that wait for this one.
 template <class Object, class Handle, class F>

@@ -76,7 +76,7 @@ dt_status dt_work_test(dt_work* work, int32_t* out_done) {
     DT_TRY(call.not_null(out_done, "out_done"));
     if (!object->work->done() && object->comm != nullptr) (void)object->comm->backend().help();
     const bool done = object->work->done();
-    DT_TRY(object->job->seen(object->work->status()));
+    DT_TRY(object->seen());
     *out_done = done ? 1 : 0;
     return {};
   });
@@ -86,7 +86,7 @@ dt_status dt_work_wait(dt_work* work, int64_t timeout_ms, int32_t* out_done) {
   return guard("dt_work_wait", [&](const Call& call) -> Status {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     const bool done = wait_for(object, Deadline::after_ms(timeout_ms));
-    if (done) DT_TRY(object->job->seen(object->work->status()));
+    if (done) DT_TRY(object->seen());
     if (out_done != nullptr) *out_done = done ? 1 : 0;
     return {};
   });
@@ -97,7 +97,7 @@ dt_status dt_work_wait_stream(dt_work* work, dt_stream stream) {
     DT_TRY_VALUE(const auto object, call.get<WorkObject>(work, "work"));
     if (object->comm == nullptr) {
       (void)wait_for(object, Deadline::never());
-      return object->job->seen(object->work->status());
+      return object->seen();
     }
     return object->job->seen(object->comm->backend().wait_stream(*object->work, stream_of(stream)));
   });
