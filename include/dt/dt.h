@@ -2716,7 +2716,7 @@ typedef struct dt_ps_server_statistics {
   int64_t pushed_rows;
   int64_t pulled_rows;
   int64_t saves;   /**< checkpoints that were written */
-  int64_t busy_ns; /**< of a processor, for pushes and pulls */
+  int64_t busy_ns; /**< of a processor, by the thread that serves */
 } dt_ps_server_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */

@@ -46,7 +46,7 @@ class Server {
     std::atomic<int64_t> pushed_rows{0};
     std::atomic<int64_t> pulled_rows{0};
     std::atomic<int64_t> saves{0};
-    std::atomic<int64_t> busy_ns{0};  ///< the processor's time of its thread in requests
+    std::atomic<int64_t> busy_ns{0};  ///< of a processor, by its thread
   };
 
   /// Loads the checkpoint, if there is one, and serves at `listener`, which listens.

@@ -113,7 +113,6 @@ void ServerCore::accepted(const tcp::Hello& hello, tcp::Socket socket) {
 }
 
 void ServerCore::on_message(Session& session, const tcp::Header& header, std::string_view payload) {
-  const int64_t before = thread_cpu_ns();
   session.heard_ns = monotonic_ns();
   const auto what = static_cast<What>(header.what);
   const auto damaged = [&] { drop(session, "it sends what is no message of ours"); };
@@ -131,7 +130,7 @@ void ServerCore::on_message(Session& session, const tcp::Header& header, std::st
     }
     case What::kPush:
     case What::kSet:
-    case What::kPull: use_rows(session, header, payload); break;
+    case What::kPull: return use_rows(session, header, payload);
     case What::kClock: return set_clock(session, header);
     case What::kSave:
       return save([weak = std::weak_ptr(session.shared_from_this()),
@@ -147,7 +146,6 @@ void ServerCore::on_message(Session& session, const tcp::Header& header, std::st
       return session.answer(What::kDone, header.sequence);
     default: return damaged();
   }
-  statistics_->busy_ns += thread_cpu_ns() - before;
 }
 
 void ServerCore::enter(Session& session, const Enter& message) {
@@ -360,6 +358,7 @@ void ServerCore::on_lost(Session& session, const std::string& reason) {
 void ServerCore::tick() {
   (void)watcher_->set_interest(true, false);
   const int64_t now = monotonic_ns();
+  statistics_->busy_ns = thread_cpu_ns();
   if (options_.silence_ms > 0) {
     std::vector<std::shared_ptr<Session>> silent;
     for (const auto& session : sessions_) {
@@ -408,6 +407,7 @@ void ServerCore::look_for_end() {
 }
 
 void ServerCore::end(Status status) {
+  statistics_->busy_ns = thread_cpu_ns();
   end_status = std::move(status);
   ended.set();
 }

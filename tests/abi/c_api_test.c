@@ -194,6 +194,8 @@ static void open_all(fixture* f) {
     dt_optimizer* optimizer = NULL;
     dt_named* named = NULL;
     dt_outer* outer = NULL;
+    dt_ps* ps = NULL;
+    dt_ps_server* ps_server = NULL;
     dt_sampler* sampler = NULL;
     dt_store_server* server = NULL;
     const dt_param param = {4, "weight", DT_F32, 0};
@@ -210,6 +212,7 @@ static void open_all(fixture* f) {
     OK(dt_optimizer_adamw(shard, NULL, &optimizer));
     OK(dt_named_create(comm, NULL, &named));
     OK(dt_outer_create(comm, &outer_param, 1, NULL, &outer));
+    open_ps(&ps_server, &ps);
     OK(dt_sampler_create(&options, &sampler));
     OK(dt_store_serve(config, &server));
     void* handles[KINDS];
@@ -222,6 +225,8 @@ static void open_all(fixture* f) {
     handles[OPTIMIZER] = optimizer;
     handles[NAMED] = named;
     handles[OUTER] = outer;
+    handles[PS] = ps;
+    handles[PS_SERVER] = ps_server;
     handles[SAMPLER] = sampler;
     handles[STORE_SERVER] = server;
     memcpy(round == 0 ? f->closed : f->open, handles, sizeof handles);
@@ -237,6 +242,8 @@ static void open_all(fixture* f) {
     dt_optimizer_destroy(optimizer);
     dt_named_destroy(named);
     dt_outer_destroy(outer);
+    dt_ps_server_destroy(ps_server);
+    dt_ps_destroy(ps);
     dt_sampler_destroy(sampler);
     dt_store_server_destroy(server);
   }
@@ -252,6 +259,8 @@ static void close_all(fixture* f) {
   dt_optimizer_destroy(f->open[OPTIMIZER]);
   dt_named_destroy(f->open[NAMED]);
   dt_outer_destroy(f->open[OUTER]);
+  dt_ps_destroy(f->open[PS]);
+  dt_ps_server_destroy(f->open[PS_SERVER]);
   dt_sampler_destroy(f->open[SAMPLER]);
   dt_comm_destroy(f->comm);
   OK(dt_finalize(f->job, -1));
@@ -281,6 +290,7 @@ int main(void) {
   test_optimizer(&f);
   test_named(&f);
   test_outer(&f);
+  test_ps(&f);
   test_sampler(&f);
   test_batch_norm(&f);
   close_all(&f);

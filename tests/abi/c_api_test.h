@@ -17,6 +17,8 @@ enum handle_kind {
   OPTIMIZER,
   NAMED,
   OUTER,
+  PS,
+  PS_SERVER,
   SAMPLER,
   STORE_SERVER,
   KINDS
@@ -94,6 +96,9 @@ void test_reducer(const fixture* f);
 void test_shard(const fixture* f);
 void test_optimizer(const fixture* f);
 void test_named(const fixture* f);
+/* Gives both. */
+void open_ps(dt_ps_server** server, dt_ps** ps);
+void test_ps(const fixture* f);
 void test_outer(const fixture* f);
 void test_sampler(const fixture* f);
 void test_batch_norm(const fixture* f);
