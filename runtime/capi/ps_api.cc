@@ -83,7 +83,10 @@ Result<tcp::Socket> ps_listener(const PsSetting& setting) {
                   "cannot use the socket that dt run gave this server: " + errno_text(errno));
   }
   const std::string& own = setting.place.servers[static_cast<size_t>(setting.place.index)];
-  DT_TRY_VALUE(const net::HostPort at, net::parse_host_port(own));
+  net::HostPort at{own.substr(0, own.size() - 2), 0};
+  if (own.compare(own.size() - 2, 2, ":0") != 0) {
+    DT_TRY_VALUE(at, net::parse_host_port(own));
+  }
   const bool local = at.host == "localhost" || at.host == "127.0.0.1" || at.host == "::1";
   DT_TRY_VALUE(const auto addresses,
                net::resolve_now(local ? at.host : std::string(), at.port, true));

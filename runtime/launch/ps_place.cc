@@ -53,10 +53,16 @@ Around read_around(Variables& variables) {
   return around;
 }
 
+/// @param may_choose a server may leave its port, "host:0", to the kernel
 Result<std::vector<std::string>> check_addresses(const std::vector<std::string>& given,
-                                                 const std::string& shown) {
+                                                 const std::string& shown, bool may_choose) {
   std::vector<std::string> addresses;
   for (const std::string& text : given) {
+    if (may_choose && text.size() > 2 && text.compare(text.size() - 2, 2, ":0") == 0 &&
+        net::parse_host(text.substr(0, text.size() - 2))) {
+      addresses.push_back(text);
+      continue;
+    }
     const auto parsed = net::parse_host_maybe_port(text);
     if (!parsed || parsed->port == 0) {
       return launch_error("bad_address", shown + ": " + config::quoted(text) +
@@ -88,9 +94,11 @@ Result<std::vector<std::string>> find_servers(Config& config, const Around& arou
   const std::string& text = config.text("ps.servers");
   if (!text.empty()) {
     const ConfigSource& source = config.source_of("ps.servers");
-    return check_addresses(split(text), source.kind == SourceKind::kEnvironment
-                                            ? "DT_PS_SERVERS"
-                                            : "ps.servers (" + source.where + ")");
+    return check_addresses(split(text),
+                           source.kind == SourceKind::kEnvironment
+                               ? "DT_PS_SERVERS"
+                               : "ps.servers (" + source.where + ")",
+                           config.integer("ps.index") >= 0);
   }
   if (!around.broken.ok()) return around.broken;
   if (around.shape == nullptr || around.task.servers.empty()) {
@@ -102,7 +110,7 @@ Result<std::vector<std::string>> find_servers(Config& config, const Around& arou
   }
   const std::string where =
       format("%s cluster.%s", around.shape->variable, around.shape->servers.name);
-  DT_TRY_VALUE(auto servers, check_addresses(around.task.servers, where));
+  DT_TRY_VALUE(auto servers, check_addresses(around.task.servers, where, false));
   std::string joined;
   for (const std::string& address : servers) joined += (joined.empty() ? "" : ",") + address;
   DT_TRY(config.set_discovered("ps.servers", joined,

@@ -233,3 +233,10 @@ TEST_CASE("a parameter server is no rank: dt_init tells it what to call") {
         "not_a_worker: this process is parameter server 1 of 2 (DT_PS_INDEX=1): it calls "
         "dt_ps_serve instead of dt_init");
 }
+
+TEST_CASE("a server may leave its port to the kernel, a worker must know it") {
+  const Environment open = {{"DT_PS_SERVERS", "127.0.0.1:0,[::1]:0"}};
+  CHECK(found_ps_place(and_also(open, {{"DT_PS_INDEX", "1"}})).servers ==
+        Strings{"127.0.0.1:0", "[::1]:0"});
+  CHECK(contains(ps_refusal_of(open), "bad_address: DT_PS_SERVERS: \"127.0.0.1:0\""));
+}
