@@ -2659,11 +2659,11 @@ typedef enum dt_ps_initial {
 /** Where this process stands. */
 typedef struct dt_ps_place {
   uint32_t struct_size; /**< set by the *_init() function */
-  dt_ps_role role;
-  int32_t index;   /**< of the server, the worker or the evaluator */
-  int32_t servers; /**< how many there are */
-  int32_t workers; /**< likewise, of workers; 0: not known */
-  int32_t attempt; /**< how often the job was started again */
+  dt_ps_role role;      /**< what it is */
+  int32_t index;        /**< of the server, the worker or the evaluator */
+  int32_t servers;      /**< how many there are */
+  int32_t workers;      /**< likewise, of workers; 0: not known */
+  int32_t attempt;      /**< how often the job was started again */
 } dt_ps_place;
 
 /** Sets struct_size and zeroes the rest. @param place may not be NULL. @thread any */
@@ -2713,10 +2713,10 @@ typedef struct dt_ps_server_statistics {
   int32_t workers;      /**< that are connected */
   int64_t pushes;       /**< requests: a call of a worker may be several */
   int64_t pulls;        /**< likewise */
-  int64_t pushed_rows;
-  int64_t pulled_rows;
-  int64_t saves;   /**< checkpoints that were written */
-  int64_t busy_ns; /**< of a processor, by the thread that serves */
+  int64_t pushed_rows;  /**< in these */
+  int64_t pulled_rows;  /**< likewise */
+  int64_t saves;        /**< checkpoints that were written */
+  int64_t busy_ns;      /**< of a processor, by the thread that serves */
 } dt_ps_server_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
@@ -2790,21 +2790,21 @@ static inline void dt_ps_options_init(dt_ps_options* options) {
 
 /** A variable. dt_ps_spec_init() sets the defaults; zero means zero. The same on all workers. */
 typedef struct dt_ps_spec {
-  uint32_t struct_size; /**< set by the *_init() function */
-  int32_t columns;      /**< >= 1; 1 */
-  int64_t rows;         /**< >= 1; 1 */
-  const char* name;     /**< borrowed during the call */
-  dt_ps_optimizer optimizer;
-  int32_t nesterov;  /**< of DT_PS_MOMENTUM: 0 or 1; 0 */
-  double rate;       /**< of learning, >= 0; 0.01 */
-  double momentum;   /**< in [0, 1); 0 */
-  double beta1;      /**< in [0, 1); 0.9 */
-  double beta2;      /**< in [0, 1); 0.999 */
-  double epsilon;    /**< >= 0; 1e-8 */
-  double initial_value; /**< 0 */
-  uint64_t seed;        /**< 0 */
-  dt_ps_initial initial;
-  int32_t reserved; /**< zero */
+  uint32_t struct_size;      /**< set by the *_init() function */
+  int32_t columns;           /**< >= 1; 1 */
+  int64_t rows;              /**< >= 1; 1 */
+  const char* name;          /**< borrowed during the call */
+  dt_ps_optimizer optimizer; /**< DT_PS_SGD */
+  int32_t nesterov;          /**< of DT_PS_MOMENTUM: 0 or 1; 0 */
+  double rate;               /**< of learning, >= 0; 0.01 */
+  double momentum;           /**< in [0, 1); 0 */
+  double beta1;              /**< in [0, 1); 0.9 */
+  double beta2;              /**< in [0, 1); 0.999 */
+  double epsilon;            /**< >= 0; 1e-8 */
+  double initial_value;      /**< 0 */
+  uint64_t seed;             /**< 0 */
+  dt_ps_initial initial;     /**< DT_PS_CONSTANT */
+  int32_t reserved;          /**< zero */
 } dt_ps_spec;
 
 /** Sets struct_size and the defaults. @param spec may not be NULL. @thread any */
@@ -2821,17 +2821,17 @@ static inline void dt_ps_spec_init(dt_ps_spec* spec) {
 
 /** Of a worker, since dt_ps_connect(). */
 typedef struct dt_ps_statistics {
-  uint32_t struct_size; /**< set by the *_init() function */
-  uint32_t reserved;    /**< zero */
-  int64_t pushes;       /**< calls of dt_ps_push() and dt_ps_set() */
-  int64_t pulls;        /**< calls of dt_ps_pull() */
-  int64_t pushed_rows;  /**< as they were given */
-  int64_t pulled_rows;
-  int64_t sent_bytes; /**< of requests, without headers */
-  int64_t received_bytes;
-  int64_t reconnects; /**< of servers that were lost */
-  int64_t clock;      /**< of dt_ps_clock() */
-  int64_t most_ahead; /**< of the slowest worker, when dt_ps_clock() returned */
+  uint32_t struct_size;   /**< set by the *_init() function */
+  uint32_t reserved;      /**< zero */
+  int64_t pushes;         /**< calls of dt_ps_push() and dt_ps_set() */
+  int64_t pulls;          /**< calls of dt_ps_pull() */
+  int64_t pushed_rows;    /**< as they were given */
+  int64_t pulled_rows;    /**< likewise */
+  int64_t sent_bytes;     /**< of requests, without headers */
+  int64_t received_bytes; /**< of answers, likewise */
+  int64_t reconnects;     /**< of servers that were lost */
+  int64_t clock;          /**< of dt_ps_clock() */
+  int64_t most_ahead;     /**< of the slowest worker, when dt_ps_clock() returned */
 } dt_ps_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
@@ -2851,7 +2851,8 @@ static inline void dt_ps_statistics_init(dt_ps_statistics* statistics) {
  * @thread any
  * @since ABI 0
  */
-DT_API dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* options, dt_ps** out_ps);
+DT_API dt_status dt_ps_connect(const dt_config* config, const dt_ps_options* options,
+                               dt_ps** out_ps);
 
 /**
  * Makes a variable, or finds the one that another worker has made.

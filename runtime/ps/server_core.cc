@@ -81,7 +81,7 @@ void ServerCore::on_readable() {
                                [this](const tcp::Hello& hello) { return judge(hello); },
                                [this, over](const tcp::Hello& hello, tcp::Socket greeted) {
                                  over();
-                                 accepted(hello, std::move(greeted));
+                                 (void)admit(hello.from, std::move(greeted));
                                },
                                over));
   }
@@ -105,11 +105,12 @@ Status ServerCore::judge(const tcp::Hello& hello) const {
   return {};
 }
 
-void ServerCore::accepted(const tcp::Hello& hello, tcp::Socket socket) {
-  const auto session = std::make_shared<Session>(this, loop_, hello.from);
+std::shared_ptr<Session> ServerCore::admit(int32_t worker, tcp::Socket socket) {
+  const auto session = std::make_shared<Session>(this, loop_, worker);
   session->heard_ns = monotonic_ns();
   sessions_.insert(session);
   session->open(std::move(socket));
+  return session;
 }
 
 void ServerCore::on_message(Session& session, const tcp::Header& header, std::string_view payload) {

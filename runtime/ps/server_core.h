@@ -27,6 +27,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void open(tcp::Socket socket);
   /// Nothing is told to the core any more.
   void close();
+  bool closed() const { return core_ == nullptr; }
   int32_t worker() const { return worker_; }
   void answer(What what, uint64_t sequence, int64_t count = 0);
   void answer(What what, uint64_t sequence, std::string payload);
@@ -70,6 +71,8 @@ class ServerCore {
   ~ServerCore();
 
   Status begin(tcp::Socket listener);
+  /// A worker, or with -1 an evaluator, whose greeting was right.
+  std::shared_ptr<Session> admit(int32_t worker, tcp::Socket socket);
   /// Of sessions.
   void on_message(Session& session, const tcp::Header& header, std::string_view payload);
   void on_lost(Session& session, const std::string& reason);
@@ -94,7 +97,6 @@ class ServerCore {
 
   void on_readable();
   Status judge(const tcp::Hello& hello) const;
-  void accepted(const tcp::Hello& hello, tcp::Socket socket);
   void enter(Session& session, const Enter& enter);
   void open(Session& session, uint64_t sequence, uint64_t number, const OpenRequest& request);
   void use_rows(Session& session, const tcp::Header& header, std::string_view payload);
