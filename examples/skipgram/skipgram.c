@@ -21,13 +21,14 @@ enum {
   PAIRS = 256,  /* of a word and one near it, in a batch */
   OTHERS = 32,  /* words that are near none of them, for all pairs of a batch */
   WINDOW = 5,   /* how far "near" is */
+  BLOCK = 200,  /* words in a row that are one worker's */
   TESTS = 32,   /* batches that nobody trains on */
   WORDS = 20000 /* the most in the vocabulary */
 };
 static const float kWeight = 5.0f / OTHERS; /* as five for each pair */
 
 typedef struct {
-  int64_t steps, report, ahead;
+  int64_t steps, report, ahead, save_ms;
   double rate;
   const char* text;
   const char* checkpoint;
@@ -45,8 +46,8 @@ typedef struct {
   dt_ps* ps;
   int32_t words, near; /* variables */
   Text text;
-  int64_t from, to; /* this worker's part of the text */
-  double* chances;  /* [vocabulary], sums of count^0.75 */
+  int32_t index, workers; /* this worker has each `workers`-th block of the text */
+  double* chances;        /* [vocabulary], sums of count^0.75 */
   uint64_t random;
 } Worker;
 
@@ -80,15 +81,22 @@ static int64_t draw_other(Worker* w) {
   return low;
 }
 
-static void draw_batch(Worker* w, int64_t from, int64_t to, Batch* batch) {
+/* Of words from `from` to `to`, of which this is one of `parts`. */
+static void draw_batch(Worker* w, int64_t from, int64_t to, int32_t part, int32_t parts,
+                       Batch* batch) {
+  const int64_t blocks = (to - from - 2 * WINDOW) / BLOCK / parts;
   for (int i = 0; i < PAIRS; ++i) {
-    const int64_t at = from + WINDOW + draw(w, to - from - 2 * WINDOW);
+    const int64_t block = draw(w, blocks) * parts + part;
+    const int64_t at = from + WINDOW + block * BLOCK + draw(w, BLOCK);
     const int64_t step = 1 + draw(w, WINDOW);
     batch->words[i] = w->text.words[at];
     batch->near[i] = w->text.words[draw(w, 2) == 0 ? at - step : at + step];
   }
   for (int i = 0; i < OTHERS; ++i) batch->near[PAIRS + i] = draw_other(w);
 }
+
+/* Where the text ends that workers train on: the last twentieth is for tests. */
+static int64_t train_end(const Worker* w) { return w->text.length / 20 * 19; }
 
 /* Begins to read the rows of a batch. */
 static void pull(Worker* w, Batch* batch) {
@@ -135,7 +143,7 @@ static double slopes(const Batch* batch, float word_slopes[PAIRS][COLUMNS],
   return loss / PAIRS;
 }
 
-/* The loss of text that no worker trains on: its last twentieth. */
+/* The loss of text that no worker trains on. */
 static double test(Worker* w) {
   static Batch batch;
   static float word_slopes[PAIRS][COLUMNS], near_slopes[PAIRS + OTHERS][COLUMNS];
@@ -143,7 +151,7 @@ static double test(Worker* w) {
   double loss = 0;
   w->random = 1; /* the same batches each time */
   for (int i = 0; i < TESTS; ++i) {
-    draw_batch(w, w->text.length / 20 * 19, w->text.length, &batch);
+    draw_batch(w, train_end(w), w->text.length, 0, 1, &batch);
     pull(w, &batch);
     finish(&batch.pulls[0]);
     finish(&batch.pulls[1]);
@@ -153,18 +161,18 @@ static double test(Worker* w) {
   return loss;
 }
 
-static void train(Worker* w, const Options* options, int32_t index) {
+static void train(Worker* w, const Options* options) {
   static Batch batches[2];
   static float word_slopes[PAIRS][COLUMNS], near_slopes[PAIRS + OTHERS][COLUMNS];
   dt_work* pushes[2] = {NULL, NULL};
-  draw_batch(w, w->from, w->to, &batches[0]);
+  draw_batch(w, 0, train_end(w), w->index, w->workers, &batches[0]);
   pull(w, &batches[0]);
   for (int64_t step = 1; step <= options->steps; ++step) {
     Batch* const batch = &batches[(step - 1) % 2];
     Batch* const next = &batches[step % 2];
     finish(&batch->pulls[0]);
     finish(&batch->pulls[1]);
-    draw_batch(w, w->from, w->to, next);
+    draw_batch(w, 0, train_end(w), w->index, w->workers, next);
     pull(w, next); /* comes while this one is computed */
     (void)slopes(batch, word_slopes, near_slopes);
     finish(&pushes[0]);
@@ -172,7 +180,7 @@ static void train(Worker* w, const Options* options, int32_t index) {
     check(dt_ps_push(w->ps, w->words, batch->words, PAIRS, word_slopes[0], -1, &pushes[0]));
     check(dt_ps_push(w->ps, w->near, batch->near, PAIRS + OTHERS, near_slopes[0], -1, &pushes[1]));
     check(dt_ps_clock(w->ps, options->ahead));
-    if (index == 0 && (step % options->report == 0 || step == options->steps)) {
+    if (w->index == 0 && (step % options->report == 0 || step == options->steps)) {
       printf("step %" PRId64 ": loss %.4f\n", step, test(w));
       fflush(stdout);
     }
@@ -244,12 +252,12 @@ static void work(const Options* options, const dt_ps_place* place) {
   if (place->role == DT_PS_EVALUATOR) {
     printf("loss %.4f\n", test(&w));
   } else {
-    const int32_t workers = place->workers > 0 ? place->workers : 1;
-    const int64_t part = w.text.length / 20 * 19 / workers;
-    w.from = place->index % workers * part;
-    w.to = w.from + part;
+    w.workers = place->workers > 0 ? place->workers : 1;
+    w.index = place->index % w.workers;
     w.random = 100 + (uint64_t)place->index;
-    train(&w, options, place->index);
+    if (w.text.length < 30 * BLOCK || train_end(&w) < (w.workers + 1) * (int64_t)BLOCK)
+      fail(options->text, "too few words");
+    train(&w, options);
     if (place->index == 0) show_neighbours(&w, w.text.vocabulary > 200 ? 100 : 0);
   }
   dt_ps_statistics statistics;
@@ -267,7 +275,7 @@ static void serve(const Options* options, const dt_ps_place* place) {
   dt_ps_server_options serving;
   dt_ps_server_options_init(&serving);
   serving.checkpoint = options->checkpoint;
-  serving.save_every_ms = 1000;
+  serving.save_every_ms = options->save_ms;
   dt_ps_server* server = NULL;
   check(dt_ps_serve(NULL, &serving, &server));
   check(dt_ps_server_wait(server, -1, NULL));
@@ -284,7 +292,7 @@ static void serve(const Options* options, const dt_ps_place* place) {
 }
 
 int main(int count, char** given) {
-  Options options = {400, 100, 4, 0.1, "/usr/share/common-licenses/*", NULL};
+  Options options = {400, 100, 4, 1000, 0.1, "/usr/share/common-licenses/*", NULL};
   for (int i = 1; i + 1 < count; i += 2) {
     const char* const value = given[i + 1];
     if (strcmp(given[i], "--steps") == 0) {
@@ -293,6 +301,8 @@ int main(int count, char** given) {
       options.report = atoll(value);
     } else if (strcmp(given[i], "--ahead") == 0) {
       options.ahead = atoll(value);
+    } else if (strcmp(given[i], "--save-ms") == 0) {
+      options.save_ms = atoll(value);
     } else if (strcmp(given[i], "--rate") == 0) {
       options.rate = atof(value);
     } else if (strcmp(given[i], "--text") == 0) {

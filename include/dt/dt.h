@@ -2694,7 +2694,7 @@ typedef struct dt_ps_server_options {
   int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one at the first
                             push; 60000. 0: at the end and by dt_ps_save() only */
   int64_t absent_ms;     /**< >= 0: a worker that was lost for so long is not waited for any more;
-                            30000 */
+                            10000 */
   int64_t arrival_ms;    /**< >= 0: nor is one that has not come by then; 300000 */
 } dt_ps_server_options;
 
@@ -2703,7 +2703,7 @@ static inline void dt_ps_server_options_init(dt_ps_server_options* options) {
   memset(options, 0, sizeof *options);
   options->struct_size = (uint32_t)sizeof *options;
   options->save_every_ms = 60000;
-  options->absent_ms = 30000;
+  options->absent_ms = 10000;
   options->arrival_ms = 300000;
 }
 

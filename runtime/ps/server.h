@@ -34,7 +34,7 @@ class Server {
     net::Security security;
     std::string directory;           ///< of checkpoints; empty: none
     int64_t save_every_ms = 60'000;  ///< 0: only when asked, and at the end
-    int64_t absent_ms = 30'000;      ///< a worker that was lost for so long does not come back
+    int64_t absent_ms = 10'000;      ///< a worker that was lost for so long does not come back
     int64_t arrival_ms = 300'000;    ///< a worker that has not come by then never will
     int64_t silence_ms = 0;          ///< a silent worker counts as lost; 0: never
     LoggerPtr logger;                ///< may be null

@@ -46,6 +46,7 @@ std::string ServerCore::own_text() const {
 Status ServerCore::begin(tcp::Socket listener) {
   if (!options_.directory.empty()) {
     DT_TRY_VALUE(tables_, load(options_.directory, options_.index, options_.servers));
+    restored_ = !tables_.empty();
   }
   begun_ns_ = monotonic_ns();
   listener_ = std::move(listener);
@@ -389,11 +390,13 @@ bool ServerCore::gone(const Member& member, int64_t now_ns) const {
 void ServerCore::look_for_end() {
   if (ending_) return;
   const int64_t now = monotonic_ns();
-  const bool late = now - begun_ns_ > options_.arrival_ms * kNsPerMs;
   for (const auto& [worker, member] : members_) {
     if (!gone(member, now)) return;
   }
   const auto came = static_cast<int32_t>(members_.size());
+  // In the place of one that was lost, workers come back at once, or were lost before.
+  const int64_t limit_ms = restored_ && came > 0 ? options_.absent_ms : options_.arrival_ms;
+  const bool late = now - begun_ns_ > limit_ms * kNsPerMs;
   const bool all = options_.workers > 0 ? came == options_.workers : came > 0;
   if (!all && !late) return;
   ending_ = true;

@@ -128,6 +128,7 @@ class ServerCore {
   std::shared_ptr<Saving> saving_;
   std::vector<std::function<void(const Status&)>> save_waiters_;  ///< of the one under way
   std::vector<std::function<void(const Status&)>> next_waiters_;  ///< of the one behind it
+  bool restored_ = false;                                         ///< from a checkpoint
   int64_t begun_ns_ = 0;
   int64_t save_at_ns_ = 0;  ///< 0: nothing has changed since the last one
   bool ending_ = false;

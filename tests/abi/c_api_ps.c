@@ -50,7 +50,7 @@ static void check_ps_server(const fixture* f) {
   dt_ps_server_options options;
   dt_ps_server_options_init(&options);
   EXPECT(options.checkpoint == NULL && options.save_every_ms == 60000);
-  EXPECT(options.absent_ms == 30000 && options.arrival_ms == 300000);
+  EXPECT(options.absent_ms == 10000 && options.arrival_ms == 300000);
   REFUSES("out_server", dt_ps_serve(f->config, NULL, NULL));
   REFUSES_HANDLES_BUT_NULL(f, CONFIG, dt_config, "config", dt_ps_serve(h, NULL, &server));
   options.struct_size = 1;

@@ -121,7 +121,9 @@ bool Supervisor::end_servers() {
   }
   const bool everywhere = plan_.fleet == nullptr || ranks_ended_everywhere_ || !start_error_.ok();
   if (everywhere)
-    servers_.finish(stop_signal_ != 0 || ending_all_ ? kServersStopMs : kServersEndMs);
+    // Longer than a server waits for a worker that was lost.
+    servers_.finish(stop_signal_ != 0 || ending_all_ ? kServersStopMs
+                                                     : std::max(kServersEndMs, plan_.grace_ms));
   return servers_.all_ended();
 }
 
