@@ -2940,6 +2940,17 @@ DT_API dt_status dt_ps_clock(dt_ps* ps, int64_t ahead);
  */
 DT_API dt_status dt_ps_save(dt_ps* ps);
 
+/**
+ * An eventfd for epoll and the like: readable when works of dt_ps_push() and its like have ended
+ * since it was last read; each adds 1.
+ * @param ps     the handle.
+ * @param out_fd owned by the handle and its works, the same at every call; do not close it.
+ * @return DT_OK; DT_ERR_SYSTEM; DT_ERR_INVALID_ARGUMENT.
+ * @thread any
+ * @since ABI 0
+ */
+DT_API dt_status dt_ps_fd(dt_ps* ps, int32_t* out_fd);
+
 /** Reads this worker's counters. @param ps the handle.
  * @param out_statistics initialised by dt_ps_statistics_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT. @thread any @since ABI 0 */

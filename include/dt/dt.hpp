@@ -1377,6 +1377,147 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
   void load(const std::string& path) { call(dt_outer_load, path.c_str()); }
 };
 
+/** What this process is in a job with parameter servers. */
+inline dt_ps_place ps_info(const Config* config = nullptr) {
+  dt_ps_place place;
+  dt_ps_place_init(&place);
+  detail::check(dt_ps_info(config == nullptr ? nullptr : config->get_handle(), &place));
+  return place;
+}
+
+/** With the defaults. */
+struct PsServerOptions : dt_ps_server_options {
+  PsServerOptions() noexcept { dt_ps_server_options_init(this); }
+};
+
+/** A parameter server that this process is. */
+class PsServer : public detail::Handle<dt_ps_server, dt_ps_server_destroy> {
+ public:
+  using Handle::Handle;
+  explicit PsServer(const Config* config = nullptr,
+                    const PsServerOptions& options = PsServerOptions()) {
+    detail::check(
+        dt_ps_serve(config == nullptr ? nullptr : config->get_handle(), &options, &handle_));
+  }
+  int32_t port() const { return ask<int32_t>(dt_ps_server_port); }
+  /** Until all workers have left. False: the time-out came first. */
+  bool wait(int64_t timeout_ms = -1) { return ask<int32_t>(dt_ps_server_wait, timeout_ms) != 0; }
+  dt_ps_server_statistics statistics() const {
+    dt_ps_server_statistics filled;
+    dt_ps_server_statistics_init(&filled);
+    call(dt_ps_server_stats, &filled);
+    return filled;
+  }
+};
+
+/** With the defaults. */
+struct PsSpec : dt_ps_spec {
+  PsSpec() noexcept { dt_ps_spec_init(this); }
+};
+
+/** A variable of a Ps, of which it is to be used. `rows`: none: all; else a view of int64_t. */
+class PsVariable {
+ public:
+  using Rows = std::optional<ConstView>;
+
+  PsVariable(dt_ps* ps, int32_t number, int64_t rows, int32_t columns) noexcept
+      : ps_(ps), number_(number), rows_(rows), columns_(columns) {}
+  int32_t number() const noexcept { return number_; }
+  int64_t rows() const noexcept { return rows_; }
+  int32_t columns() const noexcept { return columns_; }
+
+  /** The servers update rows with gradients. `rate` < 0: the variable's. */
+  void push(ConstView gradients, const Rows& rows = std::nullopt, double rate = -1) {
+    change<const float*>(dt_ps_push, "dt_ps_push: gradients", gradients, rows, nullptr, rate);
+  }
+  /** The gradients are copied before it returns. */
+  Work push_async(ConstView gradients, const Rows& rows = std::nullopt, double rate = -1) {
+    dt_work* work = nullptr;
+    change<const float*>(dt_ps_push, "dt_ps_push: gradients", gradients, rows, &work, rate);
+    return Work(work);
+  }
+  void pull(View values, const Rows& rows = std::nullopt) const {
+    change<float*>(dt_ps_pull, "dt_ps_pull: values", values, rows, nullptr);
+  }
+  /** The values are written until it is done. */
+  Work pull_async(View values, const Rows& rows = std::nullopt) const {
+    dt_work* work = nullptr;
+    change<float*>(dt_ps_pull, "dt_ps_pull: values", values, rows, &work);
+    return Work(work);
+  }
+  void set(ConstView values, const Rows& rows = std::nullopt) {
+    change<const float*>(dt_ps_set, "dt_ps_set: values", values, rows, nullptr);
+  }
+  /** The values are copied before it returns. */
+  Work set_async(ConstView values, const Rows& rows = std::nullopt) {
+    dt_work* work = nullptr;
+    change<const float*>(dt_ps_set, "dt_ps_set: values", values, rows, &work);
+    return Work(work);
+  }
+
+ private:
+  template <class Pointer, class Function, class Void, class... Rate>
+  void change(Function function, const char* what, const BasicView<Void>& values, const Rows& rows,
+              dt_work** work, Rate... rate) const {
+    if (values.count > 0 && values.dtype != DT_F32) {
+      detail::refuse(std::string(what) + " is not of f32; give float");
+    }
+    if (rows && rows->count > 0 && rows->dtype != DT_I64) {
+      detail::refuse(std::string(what) + " has rows that are not of i64; give int64_t");
+    }
+    const int64_t some = rows ? rows->count : rows_;
+    // Divided, since the product may not fit.
+    if (values.count % columns_ != 0 || values.count / columns_ != some) {
+      detail::refuse(std::string(what) + " has " + std::to_string(values.count) +
+                     " elements, but there are " + std::to_string(some) + " rows of " +
+                     std::to_string(columns_) + " columns; give one for each");
+    }
+    detail::check(function(ps_, number_, rows ? static_cast<const int64_t*>(rows->data) : nullptr,
+                           rows ? some : -1, static_cast<Pointer>(values.data), rate..., work));
+  }
+
+  dt_ps* ps_;
+  int32_t number_;
+  int64_t rows_;
+  int32_t columns_;
+};
+
+/** With the defaults. */
+struct PsOptions : dt_ps_options {
+  PsOptions() noexcept { dt_ps_options_init(this); }
+};
+
+/** A worker's connection to the parameter servers of its job. */
+class Ps : public detail::Handle<dt_ps, dt_ps_destroy> {
+ public:
+  using Handle::Handle;
+  explicit Ps(const Config* config = nullptr, const PsOptions& options = PsOptions()) {
+    detail::check(
+        dt_ps_connect(config == nullptr ? nullptr : config->get_handle(), &options, &handle_));
+  }
+  /** Name, rows and columns go before those of `spec`. */
+  PsVariable variable(const std::string& name, int64_t rows, int32_t columns,
+                      PsSpec spec = PsSpec()) {
+    spec.name = name.c_str();
+    spec.rows = rows;
+    spec.columns = columns;
+    return {handle_, ask<int32_t>(dt_ps_variable, &spec), rows, columns};
+  }
+  /** Returns once no worker is more than `ahead` steps behind. */
+  void clock(int64_t ahead) { call(dt_ps_clock, ahead); }
+  /** Every server writes a checkpoint. */
+  void save() { call(dt_ps_save); }
+  /** Says goodbye: without it the servers take this worker for lost. */
+  void leave() { call(dt_ps_leave); }
+  int32_t work_fd() const { return ask<int32_t>(dt_ps_fd); }
+  dt_ps_statistics statistics() const {
+    dt_ps_statistics filled;
+    dt_ps_statistics_init(&filled);
+    call(dt_ps_stats, &filled);
+    return filled;
+  }
+};
+
 /** Fields as in dt_sampler_options. */
 struct SamplerOptions {
   int32_t world_size = 1;

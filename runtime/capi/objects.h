@@ -42,6 +42,7 @@ struct WorkObject {
   /// Null: a thread of dt completes the work, whoever waits; of named submission, and of that.
   std::shared_ptr<comm::Communicator> comm;
   std::shared_ptr<backend::Work> work;
+  std::shared_ptr<void> bell;  ///< what rings at its end and must not go before; may be null
 
   /// Its status, which is about to be shown.
   Status seen() const { return job != nullptr ? job->seen(work->status()) : work->status(); }

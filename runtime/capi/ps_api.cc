@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fork.h"
 #include "capi/operation.h"
 #include "job/host_identity.h"
 #include "job/job.h"
@@ -28,9 +31,37 @@ static_assert(DT_PS_WORKER == static_cast<int>(launch::PsRole::kWorker));
 static_assert(DT_PS_SERVER == static_cast<int>(launch::PsRole::kServer));
 static_assert(DT_PS_EVALUATOR == static_cast<int>(launch::PsRole::kEvaluator));
 
+/// The eventfd of dt_ps_fd(), once somebody has asked for it.
+class PsBell {
+ public:
+  ~PsBell() {
+    const int fd = fd_.load();
+    release_fd_from_fork_guard(fd);
+    if (fd >= 0) close(fd);
+  }
+  void ring() const {
+    if (const int fd = fd_.load(); fd >= 0) (void)eventfd_write(fd, 1);
+  }
+  Result<int32_t> fd() {
+    int known = fd_.load();
+    if (known >= 0) return known;
+    const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made < 0) return Status(Code::kSystem, "eventfd: " + errno_text(errno));
+    guard_fd_from_fork(made);
+    if (fd_.compare_exchange_strong(known, made)) return made;
+    release_fd_from_fork_guard(made);
+    close(made);
+    return known;
+  }
+
+ private:
+  std::atomic<int> fd_{-1};
+};
+
 struct PsObject {
   static constexpr HandleKind kKind = HandleKind::kPs;
   int64_t timeout_ms = -1;
+  const std::shared_ptr<PsBell> bell = std::make_shared<PsBell>();
   std::unique_ptr<ps::Client> client;
 
   Wait wait() const { return Wait{Deadline::after_ms(timeout_ms), nullptr}; }
@@ -187,7 +218,11 @@ Status ask_for_rows(const Call& call, PsObject& object, int32_t variable, const 
   auto work = std::make_shared<WorkObject>();
   work->work = std::make_shared<backend::Work>();
   dt_work* handle = nullptr;
-  if (out_work != nullptr) DT_TRY(call.give(work, &handle));
+  if (out_work != nullptr) {
+    work->bell = object.bell;
+    work->work->then([bell = object.bell](const Status&) { bell->ring(); });
+    DT_TRY(call.give(work, &handle));
+  }
   if (const Status status = issue(*object.client, work->work); !status.ok()) {
     if (handle != nullptr) destroy<WorkObject>(handle);
     return status;
@@ -404,6 +439,17 @@ dt_status dt_ps_clock(dt_ps* ps, int64_t ahead) {
 dt_status dt_ps_save(dt_ps* ps) {
   return on_ps("dt_ps_save", ps,
                [](const Call&, PsObject& object) { return object.client->save(object.wait()); });
+}
+
+dt_status dt_ps_fd(dt_ps* ps, int32_t* out_fd) {
+  return guard("dt_ps_fd", [&](const Call& call) -> Status {
+    DT_TRY_VALUE(const auto object, call.get<PsObject>(ps, "ps"));
+    DT_TRY(call.not_null(out_fd, "out_fd"));
+    const auto fd = object->bell->fd();
+    if (!fd.ok()) return fd.status().within(call.function());
+    *out_fd = fd.value();
+    return {};
+  });
 }
 
 dt_status dt_ps_stats(dt_ps* ps, dt_ps_statistics* out_statistics) {

@@ -207,6 +207,13 @@ void test_ps(const fixture* f) {
   EXPECT(statistics.pushes == 3 && statistics.pulls == 2 && statistics.clock == 2);
   statistics.struct_size = 1;
   REFUSES("dt_ps_statistics_init", dt_ps_stats(ps, &statistics));
+  int32_t fd = -1;
+  int32_t again = -1;
+  REFUSES_HANDLES(f, PS, dt_ps, "ps", dt_ps_fd(h, &fd));
+  REFUSES("out_fd", dt_ps_fd(ps, NULL));
+  OK(dt_ps_fd(ps, &fd));
+  OK(dt_ps_fd(ps, &again));
+  EXPECT(fd >= 0 && fd == again);
   REFUSES_HANDLES(f, PS, dt_ps, "ps", dt_ps_save(h));
   FAILS(DT_ERR_INVALID_STATE, dt_ps_save(ps));
   REFUSES_HANDLES(f, PS, dt_ps, "ps", dt_ps_leave(h));
