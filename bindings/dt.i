@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one source of all bindings: raw.h and raw_comm.h in Python, Java and C#. Each language adds how
+// The one source of all bindings: raw.h, raw_comm.h and raw_ps.h in Python, Java and C#. Each language adds how
 // bytes and errors look there, before the functions that use them.
 %module(directors="1", threads="1") raw
 
 %{
-#include "raw_comm.h"
+#include "raw_ps.h"
 %}
 
 %include <stdint.i>
@@ -20,3 +20,4 @@
 
 %include "raw.h"
 %include "raw_comm.h"
+%include "raw_ps.h"

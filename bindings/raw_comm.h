@@ -325,7 +325,7 @@ inline void work_destroy(int64_t work) { dt_work_destroy(handle<dt_work>(work));
 
 /**
  * Sleeps until works may have completed, for a thread that hands completions to a language's
- * futures. It watches the eventfds of communicators by edges and never reads them, so it takes
+ * futures. It watches eventfds of works by edges and never reads them, so it takes
  * nothing from others who do. @thread wait(): one; the others: any.
  */
 class Poller {
@@ -341,12 +341,10 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  /** Watches a communicator; twice is once. It ends with the communicator. */
-  void watch(int64_t comm) {
-    if (add(work_fd(comm))) return;
-    const std::string why = strerror(errno);
-    (void)work_fd(comm);  // a communicator that was closed meanwhile says so
-    throw std::runtime_error("works cannot be watched: " + why);
+  /** Watches an eventfd of works; twice is once. It ends with the eventfd. */
+  void watch(int32_t fd) {
+    if (!add(fd))
+      throw std::runtime_error(std::string("works cannot be watched: ") + strerror(errno));
   }
   /** Returns when works may have completed, after wake(), or when the time is over. */
   void wait(int32_t timeout_ms) {

@@ -139,10 +139,11 @@ struct DtCall {
 
 // A handle is given as its object, which throws where it was disposed of, and which the call keeps.
 %typemap(cstype) int64_t config, int64_t job, int64_t comm, int64_t named, int64_t optimizer,
-  int64_t outer, int64_t reducer, int64_t sampler, int64_t shard, int64_t server "global::Dt.DtObject"
+  int64_t outer, int64_t ps, int64_t reducer, int64_t sampler, int64_t shard, int64_t server
+  "global::Dt.DtObject"
 %typemap(csin, post="      global::System.GC.KeepAlive($csinput);")
-  int64_t config, int64_t job, int64_t comm, int64_t named, int64_t optimizer, int64_t outer, int64_t reducer,
-  int64_t sampler, int64_t shard, int64_t server "global::Dt.DtObject.NumberOf($csinput)"
+  int64_t config, int64_t job, int64_t comm, int64_t named, int64_t optimizer, int64_t outer, int64_t ps,
+  int64_t reducer, int64_t sampler, int64_t shard, int64_t server "global::Dt.DtObject.NumberOf($csinput)"
 
 // The copy is made inside what %exception guards not, so it must not throw.
 %typemap(ctype) std::string, dt::raw::Bytes "void*"

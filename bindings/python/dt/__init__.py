@@ -37,6 +37,8 @@ from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._sampler import Sampler
 from ._shard import Optimizer, Piece, Shard, ShardOptions
 from ._outer import Outer, OuterFormat, OuterOptions
+from ._ps import (Ps, PsInitial, PsOptimizer, PsPlace, PsRole, PsServer, PsServerStatistics, PsStatistics,
+                  PsVariable, ps_info)
 from ._raw import Buffer
 
 __all__ = [
@@ -44,11 +46,13 @@ __all__ = [
     "Config", "ConfigError", "CudaError", "Dtype", "Error", "Gradient", "InternalError",
     "InvalidArgumentError", "InvalidStateError", "Job", "JobStatistics", "LogLevel",
     "Memory", "MismatchError", "Named", "NamedOptions", "NamedStatistics", "NcclError",
-    "OperationStatistics", "Optimizer", "OutOfMemoryError", "Outer", "OuterFormat", "OuterOptions", "Param", "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "ReduceOp", "Reducer",
+    "OperationStatistics", "Optimizer", "OutOfMemoryError", "Outer", "OuterFormat", "OuterOptions", "Param",
+    "Parameter", "PeerLostError", "PeerStatistics", "Piece", "Place", "Ps", "PsInitial", "PsOptimizer", "PsPlace",
+    "PsRole", "PsServer", "PsServerStatistics", "PsStatistics", "PsVariable", "ReduceOp", "Reducer",
     "ReducerOptions", "ReducerStatistics", "Sampler", "Shard", "ShardOptions", "Status", "Store",
     "StoreServer",
     "SystemCallError", "TimeoutError", "UnsupportedError", "VersionError", "Wire", "Work",
-    "abi_version", "build_info", "version", "wait_any",
+    "abi_version", "build_info", "ps_info", "version", "wait_any",
 ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Works as futures of asyncio: one epoll object per loop, over the eventfds of communicators.
+"""Works as futures of asyncio: one epoll object per loop, over the eventfds of communicators and workers.
 
 The eventfds are watched by edges and never read, so nothing is taken from others who watch them.
 """
@@ -8,8 +8,6 @@ import asyncio
 import select
 import weakref
 from typing import Any, Dict
-
-from . import _raw
 
 _EDGES = select.EPOLLIN | select.EPOLLET
 
@@ -24,7 +22,7 @@ class _Waker:
 
     def add(self, work: Any, future: "asyncio.Future[None]") -> None:
         """Completes `future` with what comes of `work`."""
-        fd = _raw.work_fd(work._comm._handle)
+        fd = work._comm.fileno()
         try:
             self._epoll.register(fd, _EDGES)
         except FileExistsError:
@@ -80,7 +78,7 @@ def completion(work: Any) -> "asyncio.Future[Any]":
     loop = asyncio.get_running_loop()
     comm = work._comm
     if comm is None or comm._handle == 0:
-        # A closed communicator has no eventfd any more; a thread waits instead.
+        # What is closed has no eventfd any more; a thread waits instead.
         return loop.run_in_executor(None, work.wait)
     waker = _wakers.get(loop)
     if waker is None:

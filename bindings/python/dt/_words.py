@@ -13,7 +13,10 @@ _NAMES = {
     "job_peer_stats": "Job.peer_statistics", "job_stats": "Job.statistics",
     "mem_alloc": "Comm.alloc", "mem_free": "Memory.close", "named_create": "Named",
     "named_stats": "Named.statistics", "named_submit": "Named.under", "named_submit_group": "Named.group",
-    "outer_create": "Outer", "rank_info": "Job.place", "reducer_create": "Reducer",
+    "outer_create": "Outer", "ps_connect": "Ps", "ps_fd": "Ps.fileno", "ps_info": "ps_info", "ps_pull": "PsVariable.pull",
+    "ps_push": "PsVariable.push", "ps_serve": "PsServer", "ps_server_port": "PsServer.port",
+    "ps_server_stats": "PsServer.statistics", "ps_server_wait": "PsServer.wait", "ps_set": "PsVariable.set",
+    "ps_stats": "Ps.statistics", "rank_info": "Job.place", "reducer_create": "Reducer",
     "reducer_stats": "Reducer.statistics", "request_stop": "Job.request_stop",
     "sampler_create": "Sampler", "sampler_length": "Sampler",
     "sampler_resume": "Sampler.load_state_dict",
@@ -21,11 +24,11 @@ _NAMES = {
     "store_serve": "StoreServer", "store_server_port": "StoreServer.port",
     "trace_dump": "Job.trace_dump", "work_fd": "Comm.fileno", "work_wait_any": "wait_any",
 }
-_CLASSES = {"comm": "Comm", "config": "Config", "named": "Named", "outer": "Outer", "reducer": "Reducer",
+_CLASSES = {"comm": "Comm", "config": "Config", "named": "Named", "outer": "Outer", "ps": "Ps", "reducer": "Reducer",
             "sampler": "Sampler", "optimizer": "Optimizer", "shard": "Shard", "store": "Store", "work": "Work"}
-_WORDS = {" is NULL": " is None", "options->": "", "state->": "", "sequential and": "shuffle=False and"}
+_WORDS = {" is NULL": " is None", "options->": "", "spec->": "", "state->": "", "sequential and": "shuffle=False and"}
 _FUNCTION = re.compile(r'"[^"]*"|\bdt_((?:[a-z]+_)*[a-z]+)\b')
-_CLOSED = re.compile(r"\b(comm|config|job|named|optimizer|outer|reducer|sampler|server|shard|work|works\[\d+\]) is NULL")
+_CLOSED = re.compile(r"\b(comm|config|job|named|optimizer|outer|ps|reducer|sampler|server|shard|work|works\[\d+\]) is NULL")
 
 
 def _name(match: Match[str]) -> str:

@@ -16,8 +16,8 @@ final class CompletionPoller {
 
   private CompletionPoller() {}
 
-  static void watch(long comm) {
-    started().watch(comm);
+  static void watch(int fd) {
+    started().watch(fd);
   }
 
   /** What cannot be made for lack of files or threads is tried again at the next call. */

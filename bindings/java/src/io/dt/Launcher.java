@@ -140,7 +140,7 @@ final class Launcher {
 
   private void watch(long number) {
     try {
-      CompletionPoller.watch(number);
+      CompletionPoller.watch(Raw.work_fd(number));
       watched = true;
     } catch (DtException e) {
       throw e;
