@@ -33,10 +33,12 @@ def serving(count=2, workers=2, **options):
 def run_workers(config, body, count=2):
     """body(ps, index) on a thread for each worker."""
     failures = []
+    connected = threading.Barrier(count, timeout=LIMIT_S)  # the clock waits for nobody else
 
     def one(index):
         try:
             with dt.Ps(config, worker=index, timeout_ms=LIMIT_S * 1000) as ps:
+                connected.wait()
                 body(ps, index)
         except BaseException as error:  # pylint: disable=broad-exception-caught
             failures.append(error)

@@ -30,7 +30,7 @@ final class Pending extends AtomicReference<Object> {
   private final transient Combination custom;
   private transient long handle;
   /** Must not go to the garbage collector meanwhile, which would abort this; null: none. */
-  transient Named by;
+  transient Handle by;
   /** In a list of {@link Outstanding}. */
   transient Pending next;
 

@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
 final class Wording {
   private static final Pattern C_WORD =
       Pattern.compile(
-          "\"[^\"]*\"|\\bdt_([a-z_]+)(\\(\\))?|\\b(?:options|state)->([a-z_]+)"
+          "\"[^\"]*\"|\\bdt_([a-z_]+)(\\(\\))?|\\b(?:options|spec|state)->([a-z_]+)"
               + "|\\b(send|recv)_(counts|offsets)\\b|\\bNULL\\b");
   /** Functions that the rule of method() does not cover. */
   private static final Map<String, String> METHODS =
@@ -39,6 +39,16 @@ final class Wording {
           Map.entry("named_submit_group", "Named.group"),
           Map.entry("optimizer", "Optimizer"),
           Map.entry("optimizer_adamw", "Optimizer.adamW"),
+          Map.entry("ps_connect", "new Ps"),
+          Map.entry("ps_fd", "Ps.workFd"),
+          Map.entry("ps_pull", "PsVariable.pull"),
+          Map.entry("ps_push", "PsVariable.push"),
+          Map.entry("ps_serve", "new PsServer"),
+          Map.entry("ps_server_port", "PsServer.port"),
+          Map.entry("ps_server_stats", "PsServer.statistics"),
+          Map.entry("ps_server_wait", "PsServer.await"),
+          Map.entry("ps_set", "PsVariable.set"),
+          Map.entry("ps_stats", "Ps.statistics"),
           Map.entry("rank_info", "Job.place"),
           Map.entry("reducer_grad", "Reducer.gradient"),
           Map.entry("reducer_stats", "Reducer.statistics"),
@@ -54,7 +64,7 @@ final class Wording {
           Map.entry("work_wait_any", "Work.awaitAny"));
   private static final Pattern OBJECT =
       Pattern.compile(
-          "(comm|config|job|named|optimizer|outer|reducer|sampler|shard|store|work)_([a-z_]+)");
+          "(comm|config|job|named|optimizer|outer|ps|reducer|sampler|shard|store|work)_([a-z_]+)");
   private static final Map<String, String> OPERATIONS = new HashMap<>();
 
   static {

@@ -18,6 +18,7 @@ public final class Main {
     SamplerTests.add();
     ShardTests.add();
     NamedTests.add();
+    PsTests.add();
     ProcessTests.add();
     Check.runAll(words);
   }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.dt;
+
+/** What a process is in a job with parameter servers. */
+public enum PsRole {
+  /** Pushes gradients and pulls values: {@link Ps}. */
+  WORKER,
+  /** Keeps variables: {@link PsServer}. */
+  SERVER,
+  /** A {@link Ps} that pulls only, and nobody waits for it. */
+  EVALUATOR
+}
