@@ -23,7 +23,7 @@ namespace Dt
             : base(new Handle(number, Raw.NativePINVOKE.comm_destroy))
         {
             this.group = group ?? new GroupState();
-            channel = new Channel(this);
+            channel = new Channel(() => WorkFd);
         }
 
         internal Comm(Comm viewed, byte[] name, long timeoutMs, long stream, Named named) : base(viewed)
@@ -186,7 +186,7 @@ namespace Dt
             Call call = new Call(this, kind, send, recv, op, peer, sendBlocks, recvBlocks);
             bool held = send.HasOwner || recv.HasOwner || call.custom != null;
             if (held) Completions.Prepare();
-            Pending pending = new Pending(this);
+            Pending pending = new Pending(this, channel);
             Work work = new Work(pending, token);
             try
             {
@@ -197,7 +197,7 @@ namespace Dt
                     call.Add(this, named.batch, work, pending);
                     return work;
                 }
-                pending.Issue(call);
+                pending.Issue(call, this);
             }
             catch
             {

@@ -5,19 +5,19 @@ using System.Threading;
 
 namespace Dt
 {
-    /// The operations under way on one communicator that a work or task waits for.
+    /// The operations under way on one communicator, or of one worker, that a work or task waits for.
     internal sealed class Channel
     {
         // In order of issue, in which collectives end; sends and receives overtake each other.
         internal readonly LinkedList<Pending> collectives = new LinkedList<Pending>();
         internal readonly LinkedList<Pending> transfers = new LinkedList<Pending>();
-        internal readonly Comm comm;
+        internal readonly Func<int> fd;  // of the eventfd that rings
         internal bool watched;
         long turns;
 
-        internal Channel(Comm comm)
+        internal Channel(Func<int> fd)
         {
-            this.comm = comm;
+            this.fd = fd;
         }
 
         internal long NextTurn() => Interlocked.Increment(ref turns);
@@ -86,7 +86,7 @@ namespace Dt
         {
             try
             {
-                poller.watch(channel.comm);
+                poller.watch(channel.fd());
                 return true;
             }
             catch (Exception)

@@ -16,19 +16,19 @@ namespace Dt
         internal bool tracked;  // under the lock of Completions
 
         readonly object gate = new object();
-        readonly Comm comm;  // stays reachable as long as this
+        internal readonly DtObject owner;  // stays reachable as long as this
         TaskCompletionSource<bool> source;  // under gate, as all below
         bool done;
         bool dropped;
         DtException error;
 
-        internal Pending(Comm comm)
+        internal Pending(DtObject owner, Channel channel)
         {
-            this.comm = comm;
-            channel = comm.channel;
+            this.owner = owner;
+            this.channel = channel;
         }
 
-        internal void Issue(Call call)
+        internal void Issue(Call call, Comm comm)
         {
             overtakes = call.Overtakes || comm.named != null;
             Issued(call.Start(comm));

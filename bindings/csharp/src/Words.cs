@@ -7,7 +7,7 @@ namespace Dt
     /// What libdt says to a program that calls it wrongly, with the names of C#.
     internal static class Words
     {
-        static readonly Regex terms = new Regex(@"""[^""]*""|\bdt_[a-z_]+|\b(options|collective|state)->[a-z_]*|\bNULL\b");
+        static readonly Regex terms = new Regex(@"""[^""]*""|\bdt_[a-z_]+|\b(options|collective|spec|state)->[a-z_]*|\bNULL\b");
         static readonly Dictionary<string, string> known = new Dictionary<string, string>
         {
             { "dt_init", "Job" }, { "dt_finalize", "Leave" }, { "dt_comm_world", "World" },
@@ -21,11 +21,14 @@ namespace Dt
             { "dt_optimizer_adamw", "AdamW" },
             { "dt_named_create", "Named" }, { "dt_named_stats", "Statistics" }, { "dt_named_submit", "Under" },
             { "dt_named_submit_group", "Group" }, { "dt_outer_create", "Outer" },
+            { "dt_ps_connect", "Ps" }, { "dt_ps_serve", "PsServer" }, { "dt_ps_stats", "Statistics" },
+            { "dt_ps_server_port", "Port" }, { "dt_ps_server_stats", "Statistics" }, { "dt_ps_server_wait", "Wait" },
+            { "dt_ps_fd", "WorkFd" },
             { "dt_dtype", "Dtype" }, { "dt_reduce_op", "ReduceOp" }
         };
         // The object that a method belongs to is not said: the message is about a call of it.
         static readonly string[] objects =
-            { "comm", "config", "job", "named", "optimizer", "outer", "reducer", "sampler", "shard", "work" };
+            { "comm", "config", "job", "named", "optimizer", "outer", "ps", "reducer", "sampler", "shard", "work" };
 
         /// What the user of another rank wrote stays as it is.
         internal static string InCSharp(Status status, string message) =>

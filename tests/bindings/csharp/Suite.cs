@@ -199,6 +199,7 @@ static class Program
         TrainingTests.Add();
         ShardTests.Add();
         NamedTests.Add();
+        PsTests.Add();
         StoreTests.Add();
         int code = Suite.Run(arguments[0]);
         Console.Out.Flush();
