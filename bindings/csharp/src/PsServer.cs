@@ -78,7 +78,7 @@ namespace Dt
         /// only.</summary>
         public long SaveEveryMs { get; set; } = 60000;
         /// <summary>A worker that was lost for so long is not waited for any more.</summary>
-        public long AbsentMs { get; set; } = 30000;
+        public long AbsentMs { get; set; } = 10000;
         /// <summary>Nor is one that has not come by then.</summary>
         public long ArrivalMs { get; set; } = 300000;
     }

@@ -144,7 +144,7 @@ class PsServer(_Owner):
     """
 
     def __init__(self, config: Optional[Config] = None, checkpoint: Union[str, "os.PathLike[str]", None] = None,
-                 save_every_ms: int = 60_000, absent_ms: int = 30_000, arrival_ms: int = 300_000) -> None:
+                 save_every_ms: int = 60_000, absent_ms: int = 10_000, arrival_ms: int = 300_000) -> None:
         path = None if checkpoint is None else os.fspath(checkpoint)
         super().__init__(
             lambda: int(_raw.ps_serve(_given(config), path, save_every_ms, absent_ms, arrival_ms)),

@@ -184,12 +184,7 @@ class Ps(unittest.TestCase):
             work = weight.pull_async(out)
 
             async def main():
-                waiting = asyncio.ensure_future(wait())
-                await asyncio.sleep(0)
-                ps.close()
-                await waiting
-
-            async def wait():
+                asyncio.get_running_loop().call_soon(ps.close)  # once the work is waited for
                 await work
             with self.assertRaises(dt.AbortedError):
                 asyncio.run(asyncio.wait_for(main(), LIMIT_S))

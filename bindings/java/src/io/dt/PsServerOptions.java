@@ -15,7 +15,7 @@ import java.nio.file.Path;
  */
 public record PsServerOptions(
     Path checkpoint, long saveEveryMs, long absentMs, long arrivalMs) {
-  /** The defaults: no checkpoint, a minute, half a minute, five minutes. */
+  /** The defaults: no checkpoint, a minute, ten seconds, five minutes. */
   public static final PsServerOptions DEFAULT = new PsServerOptions(null);
 
   /**
@@ -24,6 +24,6 @@ public record PsServerOptions(
    * @param checkpoint a directory that is there, or null
    */
   public PsServerOptions(Path checkpoint) {
-    this(checkpoint, 60_000, 30_000, 300_000);
+    this(checkpoint, 60_000, 10_000, 300_000);
   }
 }

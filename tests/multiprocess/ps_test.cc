@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameter servers of this process through dt.hpp, and workers that are its threads.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <dt/dt.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kPatienceMs = 60'000;
+constexpr int64_t kRows = 10;
+constexpr int32_t kColumns = 3;
+
+using Floats = std::vector<float>;
+using Rows = std::vector<int64_t>;
+
+struct Servers {
+  explicit Servers(int count, int workers) {
+    std::string any;
+    std::string real;
+    for (int i = 0; i < count; ++i) any += std::string(i > 0 ? "," : "") + "127.0.0.1:0";
+    for (int i = 0; i < count; ++i) {
+      dt::Config own;
+      own.set("ps.servers", any);
+      own.set("ps.index", std::to_string(i));
+      own.set("ps.workers", std::to_string(workers));
+      all.push_back(std::make_unique<dt::PsServer>(&own));
+      real += std::string(i > 0 ? "," : "") + "127.0.0.1:" + std::to_string(all.back()->port());
+    }
+    config.set("ps.servers", real);
+    config.set("ps.workers", std::to_string(workers));
+  }
+  dt::Ps connect(int worker) const {
+    dt::PsOptions options;
+    options.worker = worker;
+    options.timeout_ms = kPatienceMs;
+    return dt::Ps(&config, options);
+  }
+
+  std::vector<std::unique_ptr<dt::PsServer>> all;
+  dt::Config config;
+};
+
+/// What one worker does; its rows at the end.
+Floats train(dt::Ps& ps, int worker) {
+  dt::PsSpec spec;
+  spec.rate = 0.5;
+  spec.initial_value = 1;
+  dt::PsVariable weight = ps.variable("w", kRows, kColumns, spec);
+  Floats whole(kRows * kColumns);
+  for (size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i);
+  weight.push(whole);
+  const Rows rows = {7, 2, 7, 0};
+  weight.push(Floats(rows.size() * kColumns, static_cast<float>(worker + 1)), rows, 1);
+  ps.clock(0);
+  weight.pull(whole);
+  ps.clock(0);
+  ps.leave();
+  return whole;
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const dt::Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("ps: workers and servers of dt.hpp agree with a plain loop") {
+  Servers servers(2, 2);
+  const dt_ps_place place = dt::ps_info(&servers.config);
+  CHECK(place.role == DT_PS_WORKER);
+  CHECK(place.servers == 2);
+  Floats wanted;
+  for (int64_t i = 0; i < kRows * kColumns; ++i) wanted.push_back(1 - 2 * 0.5F * float(i));
+  for (const int64_t row : {7, 2, 7, 0}) {
+    for (int32_t c = 0; c < kColumns; ++c) wanted[size_t(row * kColumns + c)] -= 1 + 2;
+  }
+  Floats found[2];
+  {
+    std::vector<dt::Ps> workers;  // both are there before a clock looks
+    for (int i = 0; i < 2; ++i) workers.push_back(servers.connect(i));
+    std::thread other([&] { found[1] = train(workers[1], 1); });
+    found[0] = train(workers[0], 0);
+    other.join();
+    CHECK(workers[0].statistics().clock == 2);
+    CHECK(workers[0].statistics().pushed_rows == kRows + 4);
+  }
+  CHECK(found[0] == wanted);
+  CHECK(found[1] == wanted);
+  int64_t rows = 0;
+  for (const auto& server : servers.all) {
+    CHECK(server->wait(kPatienceMs));
+    rows += server->statistics().pushed_rows;
+  }
+  CHECK(rows == 2 * (kRows + 3));  // of equal rows one
+}
+
+TEST_CASE("ps: works, their eventfd, and what a destroyed worker leaves") {
+  Servers servers(2, 1);
+  dt::Ps ps = servers.connect(0);
+  dt::PsSpec spec;
+  spec.rate = 1;
+  dt::PsVariable weight = ps.variable("w", kRows, kColumns, spec);
+  const int32_t fd = ps.work_fd();
+  CHECK(fd == ps.work_fd());
+  Floats values(kRows * kColumns);
+  std::vector<dt::Work> works;
+  for (int i = 0; i < 5; ++i) works.push_back(weight.push_async(Floats(kRows * kColumns, -1)));
+  works.push_back(weight.set_async(Floats(kColumns, 8), Rows{3}));
+  works.push_back(weight.pull_async(values));
+  for (eventfd_t ended = 0; ended < works.size();) {
+    pollfd entry{fd, POLLIN, 0};
+    REQUIRE(poll(&entry, 1, kPatienceMs) == 1);
+    eventfd_t some = 0;
+    REQUIRE(eventfd_read(fd, &some) == 0);
+    ended += some;
+  }
+  for (const dt::Work& work : works) CHECK(work.test());
+  for (size_t i = 0; i < values.size(); ++i) CHECK(values[i] == (i / kColumns == 3 ? 8 : 5));
+  for (auto& server : servers.all) server->close();
+  const dt::Work last = weight.pull_async(values);
+  ps.close();
+  // The work keeps the eventfd.
+  pollfd entry{fd, POLLIN, 0};
+  CHECK(poll(&entry, 1, kPatienceMs) == 1);
+  const auto error = last.error();
+  REQUIRE(error);
+  CHECK(error->status() == DT_ERR_ABORTED);
+}
+
+TEST_CASE("ps: views that do not fit are refused") {
+  Servers servers(1, 1);
+  dt::Ps ps = servers.connect(0);
+  dt::PsVariable weight = ps.variable("w", 4, 2);
+  CHECK(refusal([&] { weight.push(Floats(7)); }) ==
+        "dt_ps_push: gradients has 7 elements, but there are 4 rows of 2 columns; give one for "
+        "each");
+  CHECK(refusal([&] { weight.set(Floats(8), Rows{1}); }) ==
+        "dt_ps_set: values has 8 elements, but there are 1 rows of 2 columns; give one for each");
+  CHECK(refusal([&] { weight.push(std::vector<double>(8)); }) ==
+        "dt_ps_push: gradients is not of f32; give float");
+  CHECK(refusal([&] { weight.push(Floats(2), std::vector<int32_t>{1}); }) ==
+        "dt_ps_push: gradients has rows that are not of i64; give int64_t");
+  Floats two(2);
+  CHECK(refusal([&] {
+          weight.pull(two, Rows{4});
+        }).find("rows[0] is 4; variable \"w\" has 4 rows") != std::string::npos);
+  Floats none;
+  weight.pull(none, Rows{});
+  ps.leave();
+}
