@@ -7,12 +7,6 @@
 #include "base/xxh64.h"
 
 namespace dt::ps {
-namespace {
-
-/// Of both sides; a server refuses others.
-constexpr uint32_t kVersion = 1;
-
-}  // namespace
 
 uint64_t session_of(const std::string& job_id) {
   return xxh64(job_id.data(), job_id.size(), 0x5053);
@@ -20,7 +14,7 @@ uint64_t session_of(const std::string& job_id) {
 
 std::string encode(const Enter& enter) {
   ByteWriter out;
-  out.put(kVersion);
+  out.put(enter.version);
   out.put(enter.nonce);
   out.put(enter.clock);
   out.put(static_cast<int32_t>(enter.keeps_clock));
@@ -31,7 +25,7 @@ std::string encode(const Enter& enter) {
 
 bool decode(std::string_view bytes, Enter* out) {
   ByteReader in(bytes);
-  if (in.get<uint32_t>() != kVersion) return false;
+  out->version = in.get<uint32_t>();
   out->nonce = in.get<uint64_t>();
   out->clock = in.get<int64_t>();
   out->keeps_clock = in.get<int32_t>() != 0;

@@ -59,9 +59,11 @@ inline constexpr uint64_t kAnyAhead = UINT64_MAX;
 uint64_t session_of(const std::string& job_id);
 
 struct Enter {
-  uint64_t nonce = 0;        ///< of the worker's connection object: a restarted one has another
-  int64_t clock = kNoClock;  ///< kNoClock of a new one: the server's lowest
-  bool keeps_clock = true;   ///< false: an evaluator
+  static constexpr uint32_t kVersion = 1;
+  uint32_t version = kVersion;  ///< of this protocol; a server refuses others
+  uint64_t nonce = 0;           ///< of the worker's connection object: a restarted one has another
+  int64_t clock = kNoClock;     ///< kNoClock of a new one: the server's lowest
+  bool keeps_clock = true;      ///< false: an evaluator
   std::string host;
   int64_t pid = 0;
 };

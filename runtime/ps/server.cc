@@ -38,31 +38,4 @@ Result<bool> Server::wait(const Wait& wait) {
   return true;
 }
 
-Status Server::save(const Wait& wait) {
-  DT_TRY(loop_->check_not_forked());
-  if (options_.directory.empty()) {
-    return Status(
-        Code::kInvalidState,
-        format("parameter server %d: it has no directory for a checkpoint; give one where "
-               "it is served",
-               options_.index));
-  }
-  struct Outcome {
-    Event done;
-    Status status;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  loop_->post([core = core_.get(), outcome] {
-    core->save([outcome](const Status& status) {
-      outcome->status = status;
-      outcome->done.set();
-    });
-  });
-  if (outcome->done.wait(wait)) return outcome->status;
-  return Status(Code::kTimeout,
-                format("parameter server %d: its checkpoint was not written within "
-                       "%lld ms; it is still being written",
-                       options_.index, static_cast<long long>(wait.deadline.limit_ms())));
-}
-
 }  // namespace dt::ps

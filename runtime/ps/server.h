@@ -58,8 +58,6 @@ class Server {
   uint16_t port() const { return port_; }
   /// True: it has ended, because all workers have left; false: not yet. TIMEOUT: none came.
   Result<bool> wait(const Wait& wait);
-  /// Writes a checkpoint now.
-  Status save(const Wait& wait);
   const Statistics& statistics() const { return statistics_; }
 
  private:

@@ -45,8 +45,9 @@ std::string ServerCore::own_text() const {
 
 Status ServerCore::begin(tcp::Socket listener) {
   if (!options_.directory.empty()) {
-    DT_TRY_VALUE(tables_, load(options_.directory, options_.index, options_.servers));
-    restored_ = !tables_.empty();
+    DT_TRY_VALUE(Loaded loaded, load(options_.directory, options_.index, options_.servers));
+    tables_ = std::move(loaded.tables);
+    known_ = std::move(loaded.workers);
   }
   begun_ns_ = monotonic_ns();
   listener_ = std::move(listener);
@@ -64,6 +65,11 @@ void ServerCore::on_readable() {
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         (void)watcher_->set_interest(false, false);  // until the next tick
+      } else if (errno == EINVAL) {
+        // Who owns the socket, too, has shut it: all workers have ended, those that were lost, too.
+        closed_ = true;
+        watcher_ = nullptr;
+        look_for_end();
       }
       return;
     }
@@ -122,7 +128,15 @@ void ServerCore::on_message(Session& session, const tcp::Header& header, std::st
   switch (what) {
     case What::kEnter: {
       Enter message;
-      if (!decode(payload, &message)) return damaged();
+      const bool good = decode(payload, &message);
+      if (message.version != Enter::kVersion) {
+        return session.refuse(
+            0, Code::kVersion,
+            format("%s speaks version %u of the protocol and this worker %u; give "
+                   "both the same version of dt",
+                   own_text().c_str(), Enter::kVersion, message.version));
+      }
+      if (!good || message.clock < kNoClock) return damaged();
       return enter(session, message);
     }
     case What::kOpen: {
@@ -145,7 +159,10 @@ void ServerCore::on_message(Session& session, const tcp::Header& header, std::st
     case What::kSign: return session.answer(What::kDone, header.sequence);
     case What::kGoodbye:
       if (session.worker() >= 0) members_[session.worker()].said_goodbye = true;
-      return session.answer(What::kDone, header.sequence);
+      session.keeps_clock = false;
+      session.clock.waits = false;
+      session.answer(What::kDone, header.sequence);
+      return review_clocks();
     default: return damaged();
   }
 }
@@ -170,6 +187,9 @@ void ServerCore::enter(Session& session, const Enter& message) {
       }
       Session& former = *member.session;
       on_lost(former, "it has connected again");
+    }
+    for (const Known& each : known_) {
+      replaces_ |= each.worker == session.worker() && each.nonce == message.nonce;
     }
     if (member.nonce != message.nonce) member = Member{};
     member.nonce = message.nonce;
@@ -205,9 +225,14 @@ void ServerCore::open(Session& session, uint64_t sequence, uint64_t number,
   if (table == nullptr && request.existed) {
     return session.refuse(
         sequence, Code::kPeerLost,
-        format("%s was started again without a checkpoint and has lost its part of %s; give a "
-               "directory for checkpoints where it is served, and load what the workers saved",
-               own_text().c_str(), named.c_str()));
+        options_.directory.empty()
+            ? format("%s was started again without a checkpoint and has lost its part of %s; give "
+                     "a directory for checkpoints where it is served",
+                     own_text().c_str(), named.c_str())
+            : format("%s was started again from a checkpoint without %s, of which its part is "
+                     "lost; start the job again from what the workers have saved, or from the "
+                     "checkpoints of all servers",
+                     own_text().c_str(), named.c_str()));
   }
   if (table == nullptr) {
     auto made = Table::create(variable, options_.index, options_.servers);
@@ -217,6 +242,7 @@ void ServerCore::open(Session& session, uint64_t sequence, uint64_t number,
     }
     tables_.push_back(std::move(made).value());
     table = tables_.back().get();
+    save_by(monotonic_ns());  // until then a server that is lost cannot go on
   } else if (const std::string differs = difference(table->variable(), variable);
              !differs.empty()) {
     return session.refuse(
@@ -266,11 +292,12 @@ void ServerCore::change(Table& table, What what, const Rows& rows, int64_t count
   }
   ++statistics_->pushes;
   statistics_->pushed_rows += count;
-  if (save_at_ns_ == 0 && !options_.directory.empty() && options_.save_every_ms > 0) {
-    // The first one at once: until then a server that is lost cannot go on.
-    const bool first = statistics_->saves == 0 && saving_ == nullptr;
-    save_at_ns_ = monotonic_ns() + (first ? 0 : options_.save_every_ms * kNsPerMs);
-  }
+  if (save_at_ns_ == 0) save_by(monotonic_ns() + options_.save_every_ms * kNsPerMs);
+}
+
+void ServerCore::save_by(int64_t at_ns) {
+  if (options_.directory.empty() || options_.save_every_ms == 0) return;
+  save_at_ns_ = save_at_ns_ == 0 ? at_ns : std::min(save_at_ns_, at_ns);
 }
 
 void ServerCore::pull(Session& session, uint64_t sequence, Table& table, const Rows& rows,
@@ -310,30 +337,44 @@ const std::pair<const int32_t, ServerCore::Member>* ServerCore::slowest() const 
   return found;
 }
 
-/// Behind all that may move the slowest clock: one moves, a worker comes or goes.
+/// To be called after all that may move the slowest clock: one moves, a worker comes or goes.
 void ServerCore::review_clocks() {
   const auto* const last = slowest();
   if (last == nullptr) return;
-  const Member& member = last->second;
+  const int32_t slowest_worker = last->first;
+  const int64_t lowest = last->second.clock;
+  const Waiting waiting{slowest_worker, lowest, last->second.host, last->second.pid};
+  // An answer may end its session, or bring the next request: nothing above holds then.
+  struct Answer {
+    std::shared_ptr<Session> session;
+    uint64_t sequence;
+    bool waits;
+  };
+  std::vector<Answer> answers;
   for (const auto& session : sessions_) {
     Session::ClockRequest& request = session->clock;
     if (!request.waits) continue;
-    const int64_t lead = members_[session->worker()].clock - member.clock;
-    if (static_cast<uint64_t>(lead) <= request.ahead) {
-      request.waits = false;
-      session->answer(What::kDone, request.sequence, member.clock);
-    } else if (request.told != last->first) {
-      request.told = last->first;
-      session->answer(What::kWaiting, request.sequence,
-                      encode(Waiting{last->first, member.clock, member.host, member.pid}));
+    const int64_t lead = members_[session->worker()].clock - lowest;
+    request.waits = static_cast<uint64_t>(lead) > request.ahead;
+    if (request.waits && request.told == slowest_worker) continue;
+    request.told = slowest_worker;
+    answers.push_back({session, request.sequence, request.waits});
+  }
+  for (const Answer& answer : answers) {
+    if (answer.waits) {
+      answer.session->answer(What::kWaiting, answer.sequence, encode(waiting));
+    } else {
+      answer.session->answer(What::kDone, answer.sequence, lowest);
     }
   }
 }
 
 void ServerCore::drop(Session& session, const std::string& reason) {
   if (options_.logger != nullptr) {
-    options_.logger->log(LogLevel::kWarning, "%s: drops worker %d: %s", own_text().c_str(),
-                         session.worker(), reason.c_str());
+    const auto found = members_.find(session.worker());
+    const Member member = found != members_.end() ? found->second : Member{};
+    options_.logger->log(LogLevel::kWarning, "%s: drops %s: %s", own_text().c_str(),
+                         who(session.worker(), member.host, member.pid).c_str(), reason.c_str());
   }
   on_lost(session, reason);
 }
@@ -358,7 +399,7 @@ void ServerCore::on_lost(Session& session, const std::string& reason) {
 }
 
 void ServerCore::tick() {
-  (void)watcher_->set_interest(true, false);
+  if (watcher_ != nullptr) (void)watcher_->set_interest(true, false);
   const int64_t now = monotonic_ns();
   statistics_->busy_ns = thread_cpu_ns();
   if (options_.silence_ms > 0) {
@@ -384,7 +425,8 @@ void ServerCore::tick() {
 
 bool ServerCore::gone(const Member& member, int64_t now_ns) const {
   if (member.session != nullptr) return false;
-  return member.said_goodbye || now_ns - member.absent_ns > options_.absent_ms * kNsPerMs;
+  return member.said_goodbye || closed_ ||
+         now_ns - member.absent_ns > options_.absent_ms * kNsPerMs;
 }
 
 void ServerCore::look_for_end() {
@@ -394,13 +436,13 @@ void ServerCore::look_for_end() {
     if (!gone(member, now)) return;
   }
   const auto came = static_cast<int32_t>(members_.size());
-  // In the place of one that was lost, workers come back at once, or were lost before.
-  const int64_t limit_ms = restored_ && came > 0 ? options_.absent_ms : options_.arrival_ms;
-  const bool late = now - begun_ns_ > limit_ms * kNsPerMs;
+  // In the place of a server that was lost, workers come back at once, or were lost before.
+  const int64_t limit_ms = replaces_ ? options_.absent_ms : options_.arrival_ms;
+  const bool late = closed_ || now - begun_ns_ > limit_ms * kNsPerMs;
   const bool all = options_.workers > 0 ? came == options_.workers : came > 0;
   if (!all && !late) return;
   ending_ = true;
-  if (came == 0) {
+  if (came == 0 && !closed_) {
     return end(Status(Code::kTimeout,
                       format("%s: no worker has come within %lld ms; look whether workers were "
                              "started, and with the same list of servers and the same token",
@@ -422,22 +464,27 @@ void ServerCore::save(std::function<void(const Status&)> done) {
                        own_text() + " has no directory for a checkpoint; give one where it is "
                                     "served"));
   }
-  if (saving_ != nullptr) return next_waiters_.push_back(std::move(done));
-  save_waiters_.push_back(std::move(done));
+  // What has changed since a save began may not be in its file.
+  next_waiters_.push_back(std::move(done));
+  if (saving_ == nullptr) begin_saving();
+}
+
+void ServerCore::begin_saving() {
+  save_waiters_ = std::exchange(next_waiters_, {});
   save_at_ns_ = 0;
+  std::vector<Known> workers;
+  for (const auto& [worker, member] : members_) workers.push_back({worker, member.nonce});
   std::vector<Table*> tables;
   for (const auto& table : tables_) tables.push_back(table.get());
+  const auto done = [this](const Status& status) {
+    saving_ = nullptr;
+    if (status.ok()) ++statistics_->saves;
+    for (const auto& waiter : std::exchange(save_waiters_, {})) waiter(status);
+    if (saving_ == nullptr && !next_waiters_.empty()) begin_saving();
+  };
   saving_ = Saving::begin(loop_, files_,
                           checkpoint_path(options_.directory, options_.index, options_.servers),
-                          tables, [this](const Status& status) {
-                            saving_ = nullptr;
-                            if (status.ok()) ++statistics_->saves;
-                            for (const auto& waiter : std::exchange(save_waiters_, {}))
-                              waiter(status);
-                            if (next_waiters_.empty()) return;
-                            for (auto& waiter : std::exchange(next_waiters_, {}))
-                              save(std::move(waiter));
-                          });
+                          tables, workers, done);
 }
 
 }  // namespace dt::ps

@@ -35,7 +35,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer(uint64_t sequence, int64_t count, std::shared_ptr<float[]> values, int64_t bytes);
   void refuse(uint64_t sequence, Code code, std::string text);
 
-  // Of the core.
+  // Used by the core.
   bool entered = false;
   bool keeps_clock = true;
   int64_t heard_ns = 0;
@@ -73,7 +73,7 @@ class ServerCore {
   Status begin(tcp::Socket listener);
   /// A worker, or with -1 an evaluator, whose greeting was right.
   std::shared_ptr<Session> admit(int32_t worker, tcp::Socket socket);
-  /// Of sessions.
+  // For sessions.
   void on_message(Session& session, const tcp::Header& header, std::string_view payload);
   void on_lost(Session& session, const std::string& reason);
   void drop(Session& session, const std::string& reason);
@@ -103,12 +103,15 @@ class ServerCore {
   void change(Table& table, What what, const Rows& rows, int64_t count);
   void pull(Session& session, uint64_t sequence, Table& table, const Rows& rows, int64_t count);
   void set_clock(Session& session, const tcp::Header& header);
-  /// Of those that are there; null: none keeps a clock.
+  /// The connected worker with the lowest clock; null: none keeps one.
   const std::pair<const int32_t, Member>* slowest() const;
   void review_clocks();
   void tick();
   bool gone(const Member& member, int64_t now_ns) const;
   void look_for_end();
+  /// A checkpoint is due at that time, or earlier.
+  void save_by(int64_t at_ns);
+  void begin_saving();
   void end(Status status);
   Table* find(const std::string& name) const;
   std::string own_text() const;
@@ -127,8 +130,11 @@ class ServerCore {
   std::vector<std::unique_ptr<Table>> tables_;
   std::shared_ptr<Saving> saving_;
   std::vector<std::function<void(const Status&)>> save_waiters_;  ///< of the one under way
-  std::vector<std::function<void(const Status&)>> next_waiters_;  ///< of the one behind it
-  bool restored_ = false;                                         ///< from a checkpoint
+  std::vector<std::function<void(const Status&)>> next_waiters_;  ///< of the next one
+
+  std::vector<Known> known_;  ///< workers of the server that this one takes the place of
+  bool replaces_ = false;     ///< one of them has come, so it does
+  bool closed_ = false;       ///< nobody comes any more: the socket was shut
   int64_t begun_ns_ = 0;
   int64_t save_at_ns_ = 0;  ///< 0: nothing has changed since the last one
   bool ending_ = false;

@@ -6,8 +6,8 @@
 namespace dt::ps {
 namespace {
 
-/// Of a worker that does not take its answers, no more requests are read.
-constexpr int64_t kMostUnsent = 4 * kMostBytes;
+/// No more requests are read of a worker that has not taken so many bytes of answers.
+constexpr int64_t kMostUnsent = 8 * kPartBytes;
 
 }  // namespace
 
@@ -56,14 +56,14 @@ void Session::receive() {
 
 void Session::send(const tcp::Header& header, const void* data, std::function<void()> keep) {
   if (core_ == nullptr) return;
-  unsent_ += header.bytes;
-  link_->send(header, data,
-              [weak = weak_from_this(), bytes = header.bytes, keep = std::move(keep)] {
-                const auto self = weak.lock();
-                if (self == nullptr) return;
-                self->unsent_ -= bytes;
-                self->receive();
-              });
+  const int64_t bytes = header.bytes + static_cast<int64_t>(sizeof header);
+  unsent_ += bytes;
+  link_->send(header, data, [weak = weak_from_this(), bytes, keep = std::move(keep)] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->unsent_ -= bytes;
+    self->receive();
+  });
 }
 
 void Session::answer(What what, uint64_t sequence, int64_t count) {

@@ -27,7 +27,7 @@ Result<std::unique_ptr<Table>> Table::create(const Variable& variable, int32_t s
                                              int32_t servers) {
   std::unique_ptr<Table> table(new Table(variable, server, servers));
   table->rows_ = table->partition_.count(server);
-  // At most 2^40 rows of 2^22 bytes, four times: no overflow.
+  // At most 2^50 bytes each, which check() sees to: no overflow.
   const int64_t updates = aligned(table->rows_ * 4);
   const int64_t array = aligned(table->rows_ * variable.row_bytes());
   auto memory = training::MappedMemory::create(updates + array * (1 + variable.moments()), "");

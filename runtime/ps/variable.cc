@@ -5,11 +5,16 @@
 #include <cmath>
 
 #include "base/xxh64.h"
+#include "config/value.h"
 
 namespace dt::ps {
 namespace {
 
 constexpr int64_t kStripeBytes = 4096;
+constexpr int64_t kMostVariableBytes = int64_t{1} << 50;  // of its values
+/// What a checkpoint calls its own; see checkpoint.h.
+constexpr const char* kReservedNames[] = {"updates.", "optimizer.", "variable.", "server.",
+                                          "__metadata__"};
 
 Status wrong(const std::string& field, const std::string& why) {
   return Status(Code::kInvalidArgument, field + " " + why);
@@ -61,6 +66,14 @@ Status check(const Variable& variable) {
     return wrong(
         "name", format("has %zu bytes; it must have 1 to %zu", variable.name.size(), kLongestName));
   }
+  if (config::find_bad_utf8(variable.name)) return wrong("name", "is not UTF-8");
+  for (const char* const reserved : kReservedNames) {
+    if (variable.name.rfind(reserved, 0) == 0) {
+      return wrong("name", format("is \"%s\"; names that begin with \"%s\" are those of a "
+                                  "checkpoint; give another",
+                                  variable.name.c_str(), reserved));
+    }
+  }
   if (variable.rows < 1 || variable.rows > kMostRows) {
     return wrong("rows",
                  format("is %lld; it must be in [1, %lld]", static_cast<long long>(variable.rows),
@@ -68,6 +81,10 @@ Status check(const Variable& variable) {
   }
   if (variable.columns < 1 || variable.columns > kMostColumns) {
     return wrong("columns", format("is %d; it must be in [1, %d]", variable.columns, kMostColumns));
+  }
+  if (variable.rows > kMostVariableBytes / variable.row_bytes()) {
+    return wrong("rows", format("is %lld, of %d columns; a variable may have 2^48 elements",
+                                static_cast<long long>(variable.rows), variable.columns));
   }
   if (variable.method < Method::kSgd || variable.method > Method::kAdam) {
     return wrong("optimizer", format("is %d, which is none", static_cast<int>(variable.method)));

@@ -12,7 +12,6 @@ namespace dt::ps {
 inline constexpr int64_t kMostRows = int64_t{1} << 40;
 inline constexpr int32_t kMostColumns = 1 << 20;
 inline constexpr size_t kLongestName = 1000;
-inline constexpr int32_t kMostServers = 4096;
 
 enum class Method : int32_t { kSgd = 0, kMomentum = 1, kAdagrad = 2, kAdam = 3 };
 enum class Initial : int32_t { kConstant = 0, kUniform = 1, kNormal = 2 };
@@ -35,7 +34,7 @@ struct Variable {
 
   bool operator==(const Variable&) const = default;
   int64_t row_bytes() const { return int64_t{columns} * 4; }
-  /// How many arrays beside the values an update needs: 0 to 2.
+  /// How many more arrays like the values its optimizer needs: 0 to 2.
   int moments() const;
 };
 
@@ -52,7 +51,7 @@ float initial_value(const Variable& variable, int64_t row, int32_t column);
 
 /// Which server keeps which rows. Stripes of rows go round the servers, beginning with one that
 /// follows from the name, so that rows that are used more than others, and small variables, are
-/// spread. A stripe is a row, or of short rows as many as make 4 KiB.
+/// spread. A stripe is a row, or as many short rows as make 4 KiB.
 class Partition {
  public:
   Partition(const Variable& variable, int32_t servers);
