@@ -2626,9 +2626,9 @@ DT_API void dt_outer_destroy(dt_outer* outer);
  *
  * Equal rows in one push are added up before they take effect. Rows without a gradient stay as they
  * are, moments and all; DT_PS_ADAM counts the updates of each row. A push takes effect once on each
- * server, however often a connection breaks; pushes of one worker in their order. Of pushes that a
- * server answered behind its last checkpoint nothing is left once it is lost; one that it had not
- * answered may then count twice.
+ * server, however often a connection breaks; pushes of one worker in their order. Once a server is
+ * lost, nothing is left of the pushes that it answered after its last checkpoint; one that it had
+ * not answered may count twice.
  */
 
 /** What a process is in a job with parameter servers. */
@@ -2691,8 +2691,8 @@ typedef struct dt_ps_server_options {
    * during the call. A server that finds its file begins with it. NULL: a server that is lost takes
    * its values with it. */
   const char* checkpoint;
-  int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one at the first
-                            push; 60000. 0: at the end and by dt_ps_save() only */
+  int64_t save_every_ms; /**< >= 0: a checkpoint, while pushes come; the first one once there is a
+                            variable; 60000. 0: at the end and by dt_ps_save() only */
   int64_t absent_ms;     /**< >= 0: a worker that was lost for so long is not waited for any more;
                             10000 */
   int64_t arrival_ms;    /**< >= 0: nor is one that has not come by then; 300000 */
@@ -2919,7 +2919,8 @@ DT_API dt_status dt_ps_set(dt_ps* ps, int32_t variable, const int64_t* rows, int
 /**
  * Ends a step of this worker: bounded staleness. Returns once no worker that is connected is more
  * than `ahead` steps behind; then a pull sees all that the others pushed up to that step. A worker
- * that joins later begins at the step of the slowest; one that is lost holds nobody up.
+ * that joins later begins at the step of the slowest; one that is lost or has left holds nobody up.
+ * After an error the step has not ended: the next call tries again.
  * @param ps    the handle.
  * @param ahead >= 0; 0: steps are in step. -1: counts the step and does not wait.
  * @return DT_OK; DT_ERR_TIMEOUT: names the slowest worker; DT_ERR_PEER_LOST: a server;

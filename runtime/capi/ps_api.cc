@@ -14,6 +14,7 @@
 #include "job/job.h"
 #include "launch/credentials.h"
 #include "launch/ps_place.h"
+#include "net/interfaces.h"
 #include "ps/client.h"
 #include "ps/server.h"
 
@@ -114,15 +115,21 @@ Result<tcp::Socket> ps_listener(const PsSetting& setting) {
                   "cannot use the socket that dt run gave this server: " + errno_text(errno));
   }
   const std::string& own = setting.place.servers[static_cast<size_t>(setting.place.index)];
-  net::HostPort at{own.substr(0, own.size() - 2), 0};
-  if (own.compare(own.size() - 2, 2, ":0") != 0) {
+  net::HostPort at;
+  if (own.compare(own.size() - 2, 2, ":0") == 0) {
+    at.host = net::parse_host(own.substr(0, own.size() - 2)).value_or("");
+  } else {
     DT_TRY_VALUE(at, net::parse_host_port(own));
   }
-  const bool local = at.host == "localhost" || at.host == "127.0.0.1" || at.host == "::1";
-  DT_TRY_VALUE(const auto addresses,
-               net::resolve_now(local ? at.host : std::string(), at.port, true));
+  // On loopback at its own address. Elsewhere that may be one of a service that leads to this host.
+  auto addresses = net::resolve_now(at.host, at.port, true);
+  if (!addresses.ok() || addresses.value().empty() ||
+      !net::is_loopback(addresses.value().front())) {
+    addresses = net::resolve_now("", at.port, true);
+  }
+  DT_TRY(addresses.status());
   Status status(Code::kConfig, own + " has no address");
-  for (const net::Address& address : addresses) {
+  for (const net::Address& address : addresses.value()) {
     DT_TRY(net::check_exposure(setting.credentials.security, address, "the parameter server"));
     auto listener = tcp::listen_on(address, {at.port, at.port});
     if (listener.ok()) return listener;
@@ -151,9 +158,10 @@ Status read_ps_server_options(const Call& call, const dt_ps_server_options* opti
                            call.function(), asked.checkpoint, errno_text(errno).c_str()));
     }
   }
-  out->save_every_ms = asked.save_every_ms;
-  out->absent_ms = asked.absent_ms;
-  out->arrival_ms = asked.arrival_ms;
+  constexpr int64_t kMostMs = int64_t{1} << 40;  // decades
+  out->save_every_ms = std::min(asked.save_every_ms, kMostMs);
+  out->absent_ms = std::min(asked.absent_ms, kMostMs);
+  out->arrival_ms = std::min(asked.arrival_ms, kMostMs);
   return {};
 }
 
@@ -481,6 +489,14 @@ dt_status dt_ps_leave(dt_ps* ps) {
                [](const Call&, PsObject& object) { return object.client->leave(object.wait()); });
 }
 
-void dt_ps_destroy(dt_ps* ps) { destroy<PsObject>(ps); }
+void dt_ps_destroy(dt_ps* ps) {
+  // A call of another thread keeps the object, and must end as well.
+  (void)guard("dt_ps_destroy", [&](const Call&) -> Status {
+    const auto found = handle_table().find(ps, HandleKind::kPs);
+    if (found.ok()) std::static_pointer_cast<PsObject>(found.value())->client->abort();
+    return {};
+  });
+  destroy<PsObject>(ps);
+}
 
 }  // extern "C"

@@ -231,7 +231,17 @@ Status Client::ask_all(const std::string& what, uint32_t kind, uint64_t signatur
   return {};
 }
 
+Status Client::check_here() const {
+  if (!state_.with([](const State& state) { return state.left; })) return {};
+  return Status(Code::kInvalidState, "this worker has left the parameter servers");
+}
+
+void Client::abort() {
+  loop_->post([core = core_.get()] { core->close(); });
+}
+
 Result<int32_t> Client::open(const Variable& variable, const Wait& wait) {
+  DT_TRY(check_here());
   DT_TRY(check(variable));
   ByteWriter out;
   put(out, variable);
@@ -280,9 +290,7 @@ Result<Variable> Client::variable(int32_t number) const {
 
 Result<Variable> Client::begin(int32_t number, const int64_t* rows, int64_t count) const {
   DT_TRY_VALUE(Variable variable, this->variable(number));
-  if (state_.with([](const State& state) { return state.left; })) {
-    return Status(Code::kInvalidState, "this worker has left the parameter servers");
-  }
+  DT_TRY(check_here());
   for (int64_t i = 0; i < count; ++i) {
     if (rows[i] >= 0 && rows[i] < variable.rows) continue;
     return Status(Code::kInvalidArgument,
@@ -404,24 +412,34 @@ Status Client::pull(int32_t number, const int64_t* rows, int64_t count, float* v
 }
 
 Status Client::clock(int64_t ahead, const Wait& wait) {
+  DT_TRY(check_here());
   if (options_.worker < 0) {
     return Status(Code::kUnsupported, "an evaluator has no clock; call it in a worker");
   }
-  const int64_t now = state_.with([](State& state) { return ++state.clock; });
+  const int64_t now = state_.with([](const State& state) { return state.clock + 1; });
+  DT_TRY(ask_all("clock", static_cast<uint32_t>(What::kClock),
+                 ahead < 0 ? kAnyAhead : static_cast<uint64_t>(ahead), now, {}, wait));
+  state_.with([&](State& state) { state.clock = now; });
   room_->statistics.with([&](Statistics& all) { all.clock = now; });
-  return ask_all("clock", static_cast<uint32_t>(What::kClock),
-                 ahead < 0 ? kAnyAhead : static_cast<uint64_t>(ahead), now, {}, wait);
+  return {};
 }
 
 Status Client::save(const Wait& wait) {
+  DT_TRY(check_here());
   return ask_all("save", static_cast<uint32_t>(What::kSave), 0, 0, {}, wait);
 }
 
 Status Client::leave(const Wait& wait) {
-  const bool before = state_.with([](State& state) { return std::exchange(state.left, true); });
-  if (before) return {};
-  // Behind all that was issued: a server answers that first.
-  return ask_all("leave", static_cast<uint32_t>(What::kGoodbye), 0, 0, {}, wait);
+  if (!check_here().ok()) return {};
+  state_.with([](State& state) { state.left = true; });
+  // After all that was issued: a server answers that first.
+  const Status left = ask_all("leave", static_cast<uint32_t>(What::kGoodbye), 0, 0, {}, wait);
+  if (left.ok()) {
+    abort();
+  } else {
+    state_.with([](State& state) { state.left = false; });
+  }
+  return left;
 }
 
 Client::Statistics Client::statistics() const {

@@ -76,13 +76,16 @@ class Client {
              const std::shared_ptr<backend::Work>& work);
   Status pull(int32_t number, const int64_t* rows, int64_t count, float* values,
               const std::shared_ptr<backend::Work>& work);
-  /// Ends a step: returns when no worker is more than `ahead` steps behind; < 0: at once.
+  /// Ends a step: returns when no worker is more than `ahead` steps behind; < 0: at once. After an
+  /// error the step has not ended: the next call tries again.
   Status clock(int64_t ahead, const Wait& wait);
   /// Every server writes a checkpoint.
   Status save(const Wait& wait);
   /// Waits for what is under way, and says goodbye to the servers. Idempotent.
   Status leave(const Wait& wait);
   Statistics statistics() const;
+  /// Ends what is under way, and all that follows, with ABORTED; also calls of other threads.
+  void abort();
 
   struct Room;
 
@@ -91,8 +94,9 @@ class Client {
   struct State {
     std::vector<Variable> variables;
     bool left = false;
-    int64_t clock = 0;
+    int64_t clock = 0;  ///< steps that have ended
   };
+  Status check_here() const;
   Status change(bool sets, int32_t number, const int64_t* rows, int64_t count, const float* values,
                 double rate, const std::shared_ptr<backend::Work>& work);
   Result<Variable> begin(int32_t number, const int64_t* rows, int64_t count) const;

@@ -18,7 +18,9 @@ ClientCore::ClientCore(const Client::Options& options, std::shared_ptr<Client::R
   }
 }
 
-ClientCore::~ClientCore() {
+ClientCore::~ClientCore() { close(); }
+
+void ClientCore::close() {
   for (const auto& server : servers_) server->close();
 }
 

@@ -66,6 +66,7 @@ class ServerLink {
   void know(uint64_t number, std::string variable);
   /// Fails what has no answer by its deadline.
   void look_for_overdue();
+  /// Gives a sign of life, and gives up a server that has given none.
   void sign(int64_t now_ns);
   /// Fails all that waits, with ABORTED, and ends.
   void close();
@@ -89,6 +90,7 @@ class ServerLink {
   void on_answer(const std::shared_ptr<Request>& request, What what);
   void repeat();
   void send(const std::shared_ptr<Request>& request);
+  int64_t clock_to_enter_with() const;
   void lose(const std::string& reason);
   void fail_all(const Status& status);
   /// The request needs nothing more.
@@ -103,6 +105,7 @@ class ServerLink {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   net::Timer retry_;
   Phase phase_ = Phase::kIdle;
+  uint64_t tries_ = 0;  ///< what belongs to an earlier one is not looked at
   std::vector<net::Address> addresses_;
   size_t address_ = 0;
   std::shared_ptr<tcp::Handshake> handshake_;
@@ -132,6 +135,7 @@ class ClientCore {
   ~ClientCore();
 
   Status begin();
+  void close();
   void ask(size_t server, std::shared_ptr<Request> request);
   ServerLink& server(size_t index) { return *servers_[index]; }
   /// A server has answered the greeting, or never will.

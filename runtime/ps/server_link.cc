@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kFirstDelayMs = 20;
 constexpr int64_t kLongestDelayMs = 1000;
+constexpr int64_t kGreetingMs = 20'000;  // for a connection and its greetings
 
 int64_t ms_since(int64_t ns) { return (monotonic_ns() - ns) / kNsPerMs; }
 
@@ -42,11 +43,13 @@ std::string ServerLink::state() const {
 void ServerLink::begin() {
   if (phase_ == Phase::kClosed || !fatal_.ok()) return;
   phase_ = Phase::kDialling;
+  heard_ns_ = monotonic_ns();
+  ++tries_;
   const net::HostPort& at = options_.servers[static_cast<size_t>(index_)];
   // Anew each time: a server may come back with another address.
   net::resolve(loop_, at.host, at.port,
-               [this, alive = alive_](Result<std::vector<net::Address>> addresses) {
-                 if (*alive && phase_ == Phase::kDialling) resolved(addresses);
+               [this, alive = alive_, mine = tries_](Result<std::vector<net::Address>> addresses) {
+                 if (*alive && phase_ == Phase::kDialling && mine == tries_) resolved(addresses);
                });
 }
 
@@ -68,11 +71,12 @@ void ServerLink::dial() {
   hello.to = index_;
   hello.communicator = kConnectionName;
   hello.connection = static_cast<int32_t>(options_.servers.size());
-  handshake_ = tcp::Handshake::dial(loop_, std::move(connecting).value(), options_.security, hello,
-                                    [this, alive = alive_](Result<tcp::Socket> result) {
-                                      if (*alive && phase_ == Phase::kDialling)
-                                        dialled(std::move(result));
-                                    });
+  handshake_ =
+      tcp::Handshake::dial(loop_, std::move(connecting).value(), options_.security, hello,
+                           [this, alive = alive_, mine = tries_](Result<tcp::Socket> result) {
+                             if (*alive && phase_ == Phase::kDialling && mine == tries_)
+                               dialled(std::move(result));
+                           });
 }
 
 void ServerLink::dialled(Result<tcp::Socket> result) {
@@ -99,7 +103,7 @@ void ServerLink::dialled(Result<tcp::Socket> result) {
   link_->open(std::move(result).value());
   Enter enter;
   enter.nonce = core_->nonce();
-  enter.clock = core_->clock();
+  enter.clock = clock_to_enter_with();
   enter.keeps_clock = options_.worker >= 0;
   enter.host = options_.host;
   enter.pid = options_.pid;
@@ -108,6 +112,15 @@ void ServerLink::dialled(Result<tcp::Socket> result) {
   request->payload = encode(enter);
   send(request);
   receive();
+}
+
+/// A clock without an answer comes again after the pushes before it: until then the server must not
+/// count it.
+int64_t ServerLink::clock_to_enter_with() const {
+  for (const auto& [sequence, request] : unanswered_) {
+    if (request->what == What::kClock) return std::max<int64_t>(request->count - 1, 0);
+  }
+  return core_->clock();
 }
 
 /// May end the connection, or bring an answer, before it returns.
@@ -155,7 +168,12 @@ void ServerLink::on_message() {
     Welcome welcome;
     Refusal refusal;
     if (what == What::kWelcome && decode(payload, &welcome)) return on_welcome(welcome);
-    if (what == What::kRefused && decode(payload, &refusal)) return lose(refusal.text);
+    if (what == What::kRefused && decode(payload, &refusal)) {
+      if (refusal.code != Code::kVersion) return lose(refusal.text);
+      fatal_ = Status(refusal.code, refusal.text);
+      fail_all(fatal_);
+      return core_->on_state();
+    }
     return lose("what speaks there is no parameter server");
   }
   const auto found = unanswered_.find(header_.sequence);
@@ -283,6 +301,7 @@ void ServerLink::lose(const std::string& reason) {
     }
   }
   reason_ = reason;
+  for (const auto& [sequence, request] : unanswered_) request->waiting = {};
   phase_ = Phase::kIdle;
   if (handshake_ != nullptr) handshake_->close();
   handshake_ = nullptr;
@@ -304,13 +323,12 @@ void ServerLink::fail_all(const Status& status) {
 }
 
 void ServerLink::sign(int64_t now_ns) {
-  if (phase_ != Phase::kOpen && phase_ != Phase::kEntering) return;
-  if (options_.silence_ms > 0 && now_ns - heard_ns_ > options_.silence_ms * kNsPerMs) {
-    return lose(
-        format("it has been silent for %lld ms", static_cast<long long>(options_.silence_ms)));
+  if (phase_ == Phase::kIdle || phase_ == Phase::kClosed) return;
+  const int64_t limit_ms = connected() ? options_.silence_ms : kGreetingMs;
+  if (limit_ms > 0 && now_ns - heard_ns_ > limit_ms * kNsPerMs) {
+    return lose(format("it has been silent for %lld ms", static_cast<long long>(limit_ms)));
   }
-  if (options_.sign_ms == 0 || phase_ != Phase::kOpen ||
-      now_ns - signed_ns_ < options_.sign_ms * kNsPerMs) {
+  if (options_.sign_ms == 0 || !connected() || now_ns - signed_ns_ < options_.sign_ms * kNsPerMs) {
     return;
   }
   signed_ns_ = now_ns;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -114,7 +115,11 @@ void Servers::on_failure(int server) {
   failure_code_ = again ? 1 : code;
 }
 
-void Servers::finish(int64_t patience_ms) {
+void Servers::finish(int64_t patience_ms, bool for_good) {
+  if (for_good && !finishing_) {
+    for (const int socket : plan_.server_fds) (void)shutdown(socket, SHUT_RD);
+  }
+  if (!finishing_) patience_ms_ = patience_ms;
   finishing_ = true;
   if (!asked_ && !all_ended()) term_at_ = term_at_.earlier(Deadline::after_ms(patience_ms));
 }
@@ -142,6 +147,13 @@ void Servers::check_deadlines() {
   if (term_at_.passed()) {
     asked_ = true;
     term_at_ = Deadline::never();
+    for (int server = 0; server < count(); ++server) {
+      if (servers_[static_cast<size_t>(server)].end.has_ended()) continue;
+      output_.message(
+          format("dt run: %s has not ended, %s after the ranks, and gets SIGTERM; if it "
+                 "was writing a checkpoint, give it more time with --grace-ms",
+                 name(server).c_str(), store::seconds_text(patience_ms_).c_str()));
+    }
     kill_at_ = Deadline::after_ms(plan_.grace_ms);
     signal_groups(SIGTERM);
     signal_groups(SIGCONT);  // a stopped process acts on it only then

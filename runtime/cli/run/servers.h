@@ -40,7 +40,8 @@ class Servers {
   void on_end(pid_t pid, int wait_status);
   /// The ranks have ended: those that do not end by themselves until then get SIGTERM, and SIGKILL
   /// after the grace. May be called again: the earliest time counts.
-  void finish(int64_t patience_ms);
+  /// @param for_good no rank comes any more: servers need not wait for those that were lost
+  void finish(int64_t patience_ms, bool for_good);
   void pass_on(int signal);
   void kill_all();
   Deadline next_deadline() const { return term_at_.earlier(kill_at_); }
@@ -76,7 +77,8 @@ class Servers {
   Status failure_;
   int failure_code_ = 1;
   bool finishing_ = false;
-  bool asked_ = false;  // to end, by SIGTERM or SIGKILL
+  int64_t patience_ms_ = 0;  // from then on
+  bool asked_ = false;       // to end, by SIGTERM or SIGKILL
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
 };

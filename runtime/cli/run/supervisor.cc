@@ -14,9 +14,9 @@
 namespace dt::cli {
 namespace {
 
-// All workers have said goodbye by then, and servers end by themselves.
+// Servers end by themselves once nobody comes any more, but first write a checkpoint.
 constexpr int64_t kServersEndMs = 5'000;
-constexpr int64_t kServersStopMs = 1'000;  // the same where the ranks were made to end
+constexpr int64_t kServersFailMs = 1'000;  // the same where the job has failed
 
 }  // namespace
 
@@ -120,10 +120,12 @@ bool Supervisor::end_servers() {
     told_ranks_ended_ = true;
   }
   const bool everywhere = plan_.fleet == nullptr || ranks_ended_everywhere_ || !start_error_.ok();
-  if (everywhere)
-    // Longer than a server waits for a worker that was lost.
-    servers_.finish(stop_signal_ != 0 || ending_all_ ? kServersStopMs
-                                                     : std::max(kServersEndMs, plan_.grace_ms));
+  if (!everywhere) return servers_.all_ended();
+  if (stop_signal_ == 0 && ending_all_) {
+    servers_.finish(kServersFailMs, false);  // another attempt may follow
+  } else {
+    servers_.finish(std::max(kServersEndMs, plan_.grace_ms), true);
+  }
   return servers_.all_ended();
 }
 

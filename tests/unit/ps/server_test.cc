@@ -4,12 +4,14 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,6 +20,7 @@
 
 #include "../contains.h"
 #include "net/tcp.h"
+#include "ps/checkpoint.h"
 #include "ps/client.h"
 #include "transport/tcp/socket.h"
 
@@ -373,7 +376,7 @@ TEST_CASE("who holds a clock up is named, and does so no more when it is lost") 
   // A new one begins where the others are.
   const auto again = join(*servers, 1);
   CHECK(again->clock(1, patient()).ok());
-  CHECK(again->statistics().clock == 4);
+  CHECK(again->statistics().clock == 3);
 }
 
 TEST_CASE("a server that is lost comes back with what it has written") {
@@ -592,14 +595,144 @@ TEST_CASE("a checkpoint of other servers is refused") {
   servers->add();
   const Status status = servers->try_start(0);
   CHECK(status.code() == Code::kConfig);
-  CHECK(contains(status.message(), "-of-2.safetensors, but this job has 1 parameter servers"));
+  CHECK(contains(status.message(), "-of-2.safetensors, but not server-0-of-1.safetensors"));
 
   servers->base.directory = "/nonexistent/place";
   REQUIRE(servers->try_start(0).ok());
-  const Status unwritten = servers->servers[0]->save(patient());
-  CHECK(unwritten.code() == Code::kSystem);
-  CHECK(contains(unwritten.message(), "cannot make \"/nonexistent/place/server-0-of-1"));
+  {
+    const auto client = join(*servers, 0);
+    const Status unwritten = client->save(patient());
+    CHECK(unwritten.code() == Code::kSystem);
+    CHECK(contains(unwritten.message(), "cannot make \"/nonexistent/place/server-0-of-1"));
+  }
   servers->base.directory.clear();
   REQUIRE(servers->try_start(0).ok());
-  CHECK(servers->servers[0]->save(patient()).code() == Code::kInvalidState);
+  CHECK(join(*servers, 0)->save(patient()).code() == Code::kInvalidState);
+}
+
+TEST_CASE("a checkpoint that lacks the file of a server is refused") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  {
+    const auto servers = serve(2, base);
+    const auto client = join(*servers, 0);
+    (void)client->open(matrix("x", 10, 2), patient()).value();
+    REQUIRE(client->save(patient()).ok());
+  }
+  std::filesystem::remove(folder.path + "/server-1-of-2.safetensors");
+  std::ofstream(folder.path + "/server-0-of-2.safetensors.partial.1") << "left";
+  const auto servers = std::make_unique<Servers>(base);
+  servers->add();
+  servers->add();
+  CHECK(servers->try_start(0).ok());
+  const Status status = servers->try_start(1);
+  CHECK(status.code() == Code::kConfig);
+  CHECK(contains(status.message(), "has server-0-of-2.safetensors, but not server-1-of-2"));
+  CHECK_FALSE(std::filesystem::exists(folder.path + "/server-0-of-2.safetensors.partial.1"));
+}
+
+TEST_CASE("a variable is in a checkpoint soon after it was made") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  const int32_t x = client->open(matrix("x", 10, 2), patient()).value();
+  const std::string path = folder.path + "/server-0-of-1.safetensors";
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (!std::filesystem::exists(path) && !deadline.passed()) std::this_thread::yield();
+  servers->kill(0);
+  servers->start(0);
+  CHECK(push(*client, x, {1}, {1, 1}).ok());
+}
+
+TEST_CASE("rows of a checkpoint are whole, whatever is pushed meanwhile") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  constexpr int64_t kRows = 20'000;
+  Variable variable = matrix("x", kRows, 60);
+  variable.method = Method::kAdagrad;
+  variable.rate = 0;
+  const int32_t x = client->open(variable, patient()).value();
+  const std::vector<float> ones(static_cast<size_t>(kRows) * 60, 1);
+  std::atomic<bool> over{false};
+  std::thread pushes([&] {
+    while (!over) CHECK(push_all(*client, x, ones).ok());
+  });
+  for (int i = 0; i < 3; ++i) CHECK(client->save(patient()).ok());
+  over = true;
+  pushes.join();
+  auto loaded = load(folder.path, 0, 1);
+  REQUIRE(loaded.ok());
+  REQUIRE(loaded.value().tables.size() == 1);
+  Table& table = *loaded.value().tables[0];
+  // Adagrad sums the squares of the gradients, which are 1: as many as there were updates.
+  int64_t torn = 0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto updates = static_cast<float>(table.updates()[row] & 0x7fff'ffff);
+    for (int32_t i = 0; i < 60; ++i) torn += table.moment(0)[row * 60 + i] != updates ? 1 : 0;
+  }
+  CHECK(torn == 0);
+}
+
+TEST_CASE("a worker that has left holds nobody up, although it keeps its handle") {
+  Server::Options base;
+  base.workers = 2;
+  const auto servers = serve(1, base);
+  const auto first = join(*servers, 0);
+  const auto second = join(*servers, 1);
+  REQUIRE(second->leave(patient()).ok());
+  for (int i = 0; i < 3; ++i) CHECK(first->clock(0, patient()).ok());
+  CHECK(second->clock(0, patient()).code() == Code::kInvalidState);
+  CHECK(second->save(patient()).code() == Code::kInvalidState);
+  CHECK(second->open(matrix("x", 1, 1), patient()).status().code() == Code::kInvalidState);
+  REQUIRE(first->leave(patient()).ok());
+  CHECK(servers->servers[0]->wait(patient()).value());
+}
+
+TEST_CASE("abort ends calls of other threads") {
+  const auto servers = serve(1);
+  const auto fast = join(*servers, 0);
+  const auto slow = join(*servers, 1);
+  const int32_t x = fast->open(matrix("x", 1, 1), patient()).value();
+  std::thread waits([&] { CHECK(fast->clock(0, patient()).code() == Code::kAborted); });
+  fast->abort();
+  waits.join();
+  CHECK(push(*fast, x, {0}, {1}).code() == Code::kAborted);
+}
+
+TEST_CASE("servers end when nobody can come any more") {
+  const Folder folder;
+  Server::Options base;
+  base.workers = 3;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(1, base);
+  auto first = join(*servers, 0);
+  auto lost = join(*servers, 1);
+  const int32_t x = first->open(matrix("x", 2, 1), patient()).value();
+  REQUIRE(push(*first, x, {1}, {1}).ok());
+  lost = nullptr;
+  REQUIRE(first->leave(patient()).ok());
+  CHECK_FALSE(servers->servers[0]->wait(Wait{Deadline::after_ms(0), nullptr}).value());
+  REQUIRE(shutdown(servers->sockets[0].fd(), SHUT_RD) == 0);
+  CHECK(servers->servers[0]->wait(patient()).value());
+  CHECK(std::filesystem::exists(folder.path + "/server-0-of-1.safetensors"));
+}
+
+TEST_CASE("a clock that failed is tried again") {
+  const auto servers = serve(2);
+  const auto fast = join(*servers, 0);
+  const auto slow = join(*servers, 1);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(fast->clock(0, Wait{Deadline::after_ms(60), nullptr}).code() == Code::kTimeout);
+  }
+  CHECK(slow->clock(0, patient()).ok());
+  CHECK(fast->clock(0, patient()).ok());
+  CHECK(fast->statistics().clock == 1);
 }

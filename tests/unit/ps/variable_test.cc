@@ -105,6 +105,13 @@ TEST_CASE("what a variable cannot be") {
   CHECK(check(shaped("x", 4, 2)).ok());
   CHECK(contains(why([](Variable& v) { v.name.clear(); }), "name has 0 bytes"));
   CHECK(contains(why([](Variable& v) { v.rows = 0; }), "rows is 0; it must be in [1, "));
+  CHECK(contains(why([](Variable& v) { v.name = "updates.y"; }), "are those of a checkpoint"));
+  CHECK(contains(why([](Variable& v) { v.name = "\xff"; }), "name is not UTF-8"));
+  CHECK(contains(why([](Variable& v) {
+                   v.rows = int64_t{1} << 40;
+                   v.columns = 1 << 20;
+                 }),
+                 "rows is 1099511627776, of 1048576 columns"));
   CHECK(contains(why([](Variable& v) { v.columns = -1; }), "columns is -1"));
   CHECK(contains(why([](Variable& v) { v.method = static_cast<Method>(9); }), "optimizer is 9"));
   CHECK(contains(why([](Variable& v) { v.rate = -1; }), "rate is -1; it must be at least 0"));
