@@ -81,7 +81,7 @@ class PsServerStatistics:
     pushed_rows: int
     pulled_rows: int
     saves: int  # checkpoints that were written
-    busy_ns: int  # of a processor, for pushes and pulls
+    busy_ns: int  # of a processor, by the thread that serves
 
 
 @dataclasses.dataclass(frozen=True)

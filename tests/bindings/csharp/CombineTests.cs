@@ -205,16 +205,17 @@ static class CombineTests
         Suite.Check(foreign > 0, "another thread has called the function");
     }
 
-    /// Mono's collector takes what lies on a stack for a reference, so one or two may stay.
+    /// Mono's collector takes what lies on a stack for a reference. Threads that wait may keep a few so, of however many
+    /// there were.
     static void Gone(Ranks each)
     {
-        WeakReference[] states = new WeakReference[10];
+        WeakReference[] states = new WeakReference[40];
         for (int i = 0; i < states.Length; ++i) states[i] = Forgotten(each);
         each.world.BarrierAsync().Wait();
         Suite.WaitFor(() =>
         {
             Suite.Collect();
-            return Array.FindAll(states, state => state.IsAlive).Length <= 3;
+            return Array.FindAll(states, state => state.IsAlive).Length <= 12;
         }, "nobody keeps the functions");
     }
 
