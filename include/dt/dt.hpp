@@ -1428,52 +1428,65 @@ class PsVariable {
 
   /** The servers update rows with gradients. `rate` < 0: the variable's. */
   void push(ConstView gradients, const Rows& rows = std::nullopt, double rate = -1) {
-    change<const float*>(dt_ps_push, "dt_ps_push: gradients", gradients, rows, nullptr, rate);
+    push(gradients, rows, rate, nullptr);
   }
   /** The gradients are copied before it returns. */
   Work push_async(ConstView gradients, const Rows& rows = std::nullopt, double rate = -1) {
     dt_work* work = nullptr;
-    change<const float*>(dt_ps_push, "dt_ps_push: gradients", gradients, rows, &work, rate);
+    push(gradients, rows, rate, &work);
     return Work(work);
   }
-  void pull(View values, const Rows& rows = std::nullopt) const {
-    change<float*>(dt_ps_pull, "dt_ps_pull: values", values, rows, nullptr);
-  }
+  void pull(View values, const Rows& rows = std::nullopt) const { pull(values, rows, nullptr); }
   /** The values are written until it is done. */
   Work pull_async(View values, const Rows& rows = std::nullopt) const {
     dt_work* work = nullptr;
-    change<float*>(dt_ps_pull, "dt_ps_pull: values", values, rows, &work);
+    pull(values, rows, &work);
     return Work(work);
   }
-  void set(ConstView values, const Rows& rows = std::nullopt) {
-    change<const float*>(dt_ps_set, "dt_ps_set: values", values, rows, nullptr);
-  }
+  void set(ConstView values, const Rows& rows = std::nullopt) { set(values, rows, nullptr); }
   /** The values are copied before it returns. */
   Work set_async(ConstView values, const Rows& rows = std::nullopt) {
     dt_work* work = nullptr;
-    change<const float*>(dt_ps_set, "dt_ps_set: values", values, rows, &work);
+    set(values, rows, &work);
     return Work(work);
   }
 
  private:
-  template <class Pointer, class Function, class Void, class... Rate>
-  void change(Function function, const char* what, const BasicView<Void>& values, const Rows& rows,
-              dt_work** work, Rate... rate) const {
+  struct Chosen {
+    const int64_t* rows;
+    int64_t count;
+  };
+  void push(ConstView gradients, const Rows& rows, double rate, dt_work** work) {
+    const Chosen some = fit("dt_ps_push: gradients", gradients, rows);
+    detail::check(dt_ps_push(ps_, number_, some.rows, some.count,
+                             static_cast<const float*>(gradients.data), rate, work));
+  }
+  void pull(View values, const Rows& rows, dt_work** work) const {
+    const Chosen some = fit("dt_ps_pull: values", values, rows);
+    detail::check(
+        dt_ps_pull(ps_, number_, some.rows, some.count, static_cast<float*>(values.data), work));
+  }
+  void set(ConstView values, const Rows& rows, dt_work** work) {
+    const Chosen some = fit("dt_ps_set: values", values, rows);
+    detail::check(dt_ps_set(ps_, number_, some.rows, some.count,
+                            static_cast<const float*>(values.data), work));
+  }
+  Chosen fit(const std::string& what, const ConstView& values, const Rows& rows) const {
     if (values.count > 0 && values.dtype != DT_F32) {
-      detail::refuse(std::string(what) + " is not of f32; give float");
+      detail::refuse(what + " is not of f32; give float");
     }
     if (rows && rows->count > 0 && rows->dtype != DT_I64) {
-      detail::refuse(std::string(what) + " has rows that are not of i64; give int64_t");
+      detail::refuse(what + " has rows that are not of i64; give int64_t");
     }
     const int64_t some = rows ? rows->count : rows_;
     // Divided, since the product may not fit.
     if (values.count % columns_ != 0 || values.count / columns_ != some) {
-      detail::refuse(std::string(what) + " has " + std::to_string(values.count) +
-                     " elements, but there are " + std::to_string(some) + " rows of " +
-                     std::to_string(columns_) + " columns; give one for each");
+      detail::refuse(what + " has " + std::to_string(values.count) + " elements, but there are " +
+                     std::to_string(some) + " rows of " + std::to_string(columns_) +
+                     " columns; give one for each");
     }
-    detail::check(function(ps_, number_, rows ? static_cast<const int64_t*>(rows->data) : nullptr,
-                           rows ? some : -1, static_cast<Pointer>(values.data), rate..., work));
+    if (!rows) return {nullptr, -1};
+    return {static_cast<const int64_t*>(rows->data), some};
   }
 
   dt_ps* ps_;
