@@ -32,12 +32,15 @@ class Agents:
         settings = environment(DT_RUN_ELASTIC_WAIT_MS="60000", DT_HEARTBEAT_TIMEOUT_MS=str(SILENCE_MS))
         command = [self.dt, "run", "--nnodes", str(self.count), "--node-rank", str(host),
                    "--rendezvous", self.rendezvous, "--prefix", *self.options, self.program, "part"]
-        process = subprocess.Popen(self.network.command(host, command), env=settings, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.start_process(host, self.network.command(host, command), settings)
+
+    def start_process(self, name, command, settings):
+        process = subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
         os.set_blocking(process.stdout.fileno(), False)
-        self.selector.register(process.stdout, selectors.EVENT_READ, host)
-        self.processes[host] = process
-        self.text[host] = ""
+        self.selector.register(process.stdout, selectors.EVENT_READ, name)
+        self.processes[name] = process
+        self.text[name] = ""
 
     def __enter__(self):
         for host in range(self.count):
