@@ -229,6 +229,7 @@ static void work(const Options* options, const dt_ps_place* place) {
   static Worker w;
   const char* const why = read_text(options->text, WORDS, &w.text);
   if (why != NULL) fail(options->text, why);
+  if (w.text.length < 30 * BLOCK) fail(options->text, "too few words");
   w.chances = calloc((size_t)w.text.vocabulary, sizeof *w.chances);
   if (w.chances == NULL) fail("words", "out of memory");
   double sum = 0;
@@ -255,8 +256,7 @@ static void work(const Options* options, const dt_ps_place* place) {
     w.workers = place->workers > 0 ? place->workers : 1;
     w.index = place->index % w.workers;
     w.random = 100 + (uint64_t)place->index;
-    if (w.text.length < 30 * BLOCK || train_end(&w) < (w.workers + 1) * (int64_t)BLOCK)
-      fail(options->text, "too few words");
+    if (train_end(&w) < (w.workers + 1) * (int64_t)BLOCK) fail(options->text, "too few words");
     train(&w, options);
     if (place->index == 0) show_neighbours(&w, w.text.vocabulary > 200 ? 100 : 0);
   }

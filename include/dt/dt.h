@@ -2734,8 +2734,9 @@ static inline void dt_ps_server_statistics_init(dt_ps_server_statistics* statist
  * @param options    NULL: defaults.
  * @param out_server gives the handle; dt_ps_server_destroy().
  * @return DT_OK; DT_ERR_CONFIG: this process is no server, or strangers could reach it and there is
- *         no token, or the checkpoint is of another number of servers; DT_ERR_INVALID_ARGUMENT: the
- *         checkpoint is damaged; DT_ERR_SYSTEM: the address cannot be bound, or the file not read.
+ *         no token, or the directory has files of other servers and not this one's;
+ *         DT_ERR_INVALID_ARGUMENT: the checkpoint is damaged; DT_ERR_SYSTEM: the address cannot be
+ *         bound, or the file not read.
  * @thread any
  * @since ABI 0
  */
@@ -2958,8 +2959,9 @@ DT_API dt_status dt_ps_fd(dt_ps* ps, int32_t* out_fd);
 DT_API dt_status dt_ps_stats(dt_ps* ps, dt_ps_statistics* out_statistics);
 
 /**
- * Says goodbye to the servers, behind all that is under way. They end when all workers have. Calls
- * that follow, but for dt_ps_stats(), give DT_ERR_INVALID_STATE; a second one does nothing.
+ * Says goodbye to the servers, after all that is under way. They end when all workers have. Calls
+ * that follow give DT_ERR_INVALID_STATE, but for this one, which tries again after an error and then
+ * does nothing, dt_ps_stats() and dt_ps_fd().
  * @param ps the handle.
  * @return DT_OK; DT_ERR_PEER_LOST, DT_ERR_TIMEOUT.
  * @thread any

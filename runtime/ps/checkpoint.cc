@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/byte_codec.h"
+#include "net/security.h"
 #include "training/file_io.h"
 #include "training/shard_file.h"
 
@@ -265,8 +266,10 @@ Status Saving::plan(std::string path, const std::vector<Table*>& tables,
   made_.push_back(std::move(plan.head));
   parts_.push_back({1, {{made_.back().data(), static_cast<int64_t>(made_.back().size()), 0}}});
   file_ = std::make_shared<File>();
-  // Of no other process: the server that this one takes the place of may still be writing.
-  file_->partial = path + format(".partial.%d", getpid());
+  // Of its own: the server that this one takes the place of may still be writing.
+  uint64_t own = 0;
+  DT_TRY(net::random_bytes(&own, sizeof own));
+  file_->partial = path + format(".partial.%016llx", static_cast<unsigned long long>(own));
   file_->path = std::move(path);
   file_->bytes = plan.bytes;
   return {};

@@ -315,7 +315,7 @@ Status Client::issue(std::shared_ptr<Call> call, Requests parts) {
   for (;;) {
     const uint32_t ticket = room_->bell.prepare();
     int64_t taken = room_->bytes.load();
-    const bool fits = taken == 0 || taken + bytes <= options_.most_bytes;
+    const bool fits = taken <= 0 || taken + bytes <= options_.most_bytes;
     if (fits && room_->bytes.compare_exchange_strong(taken, taken + bytes)) {
       room_->bell.cancel();
       break;
@@ -430,16 +430,14 @@ Status Client::save(const Wait& wait) {
 }
 
 Status Client::leave(const Wait& wait) {
-  if (!check_here().ok()) return {};
+  const std::lock_guard one_at_a_time(leaving_);
+  if (goodbye_answered_) return {};
   state_.with([](State& state) { state.left = true; });
   // After all that was issued: a server answers that first.
-  const Status left = ask_all("leave", static_cast<uint32_t>(What::kGoodbye), 0, 0, {}, wait);
-  if (left.ok()) {
-    abort();
-  } else {
-    state_.with([](State& state) { state.left = false; });
-  }
-  return left;
+  DT_TRY(ask_all("leave", static_cast<uint32_t>(What::kGoodbye), 0, 0, {}, wait));
+  goodbye_answered_ = true;
+  abort();
+  return {};
 }
 
 Client::Statistics Client::statistics() const {

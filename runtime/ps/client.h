@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,8 @@ class Client {
   Status clock(int64_t ahead, const Wait& wait);
   /// Every server writes a checkpoint.
   Status save(const Wait& wait);
-  /// Waits for what is under way, and says goodbye to the servers. Idempotent.
+  /// Waits for what is under way, and says goodbye to the servers. From then on only this may be
+  /// called, again after an error; once it was answered it does nothing.
   Status leave(const Wait& wait);
   Statistics statistics() const;
   /// Ends what is under way, and all that follows, with ABORTED; also calls of other threads.
@@ -110,6 +112,8 @@ class Client {
 
   const Options options_;
   Guarded<State> state_;
+  std::mutex leaving_;             // of one leave(), for which others wait
+  bool goodbye_answered_ = false;  // under leaving_
   const std::shared_ptr<Room> room_;
   std::unique_ptr<net::Loop> loop_;
   std::unique_ptr<ClientCore> core_;  // of the loop's thread

@@ -91,6 +91,7 @@ class ServerLink {
   void repeat();
   void send(const std::shared_ptr<Request>& request);
   int64_t clock_to_enter_with() const;
+  void replace_clocks();
   void lose(const std::string& reason);
   void fail_all(const Status& status);
   /// The request needs nothing more.

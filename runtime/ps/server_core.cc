@@ -14,6 +14,7 @@ namespace dt::ps {
 namespace {
 
 constexpr int64_t kServerTickMs = 100;
+constexpr int64_t kNewcomerMs = 1000;
 constexpr size_t kMostGreeting = 256;
 constexpr size_t kMostSessions = 65536;
 constexpr uint64_t kMostVariables = 1 << 20;
@@ -191,7 +192,11 @@ void ServerCore::enter(Session& session, const Enter& message) {
     for (const Known& each : known_) {
       replaces_ |= each.worker == session.worker() && each.nonce == message.nonce;
     }
-    if (member.nonce != message.nonce) member = Member{};
+    if (member.nonce != message.nonce) {
+      member = Member{};
+      // The next checkpoint knows of it.
+      if (!tables_.empty()) save_by(monotonic_ns() + kNewcomerMs * kNsPerMs);
+    }
     member.nonce = message.nonce;
     member.host = message.host;
     member.pid = message.pid;
@@ -324,7 +329,7 @@ void ServerCore::set_clock(Session& session, const tcp::Header& header) {
     return drop(session, "it sends a clock that it does not have");
   }
   members_[session.worker()].clock = header.count;
-  session.clock = {true, header.sequence, header.signature, -1};  // in place of one given up
+  session.clock = {true, header.sequence, header.signature, -1, 0};  // in place of one given up
   review_clocks();
 }
 
@@ -356,8 +361,9 @@ void ServerCore::review_clocks() {
     if (!request.waits) continue;
     const int64_t lead = members_[session->worker()].clock - lowest;
     request.waits = static_cast<uint64_t>(lead) > request.ahead;
-    if (request.waits && request.told == slowest_worker) continue;
+    if (request.waits && request.told == slowest_worker && request.told_clock == lowest) continue;
     request.told = slowest_worker;
+    request.told_clock = lowest;
     answers.push_back({session, request.sequence, request.waits});
   }
   for (const Answer& answer : answers) {
@@ -429,6 +435,22 @@ bool ServerCore::gone(const Member& member, int64_t now_ns) const {
          now_ns - member.absent_ns > options_.absent_ms * kNsPerMs;
 }
 
+/// Whether a worker that has not come yet still may.
+bool ServerCore::may_come(int64_t now_ns) const {
+  if (closed_) return false;
+  const auto within = [&](int64_t limit_ms) { return now_ns - begun_ns_ <= limit_ms * kNsPerMs; };
+  if (members_.empty()) return within(options_.arrival_ms);
+  for (int32_t worker = 0; worker < options_.workers; ++worker) {
+    if (members_.count(worker) != 0) continue;
+    // In the place of a server that was lost, its workers come back at once, or were lost before.
+    const bool was_there =
+        replaces_ && std::any_of(known_.begin(), known_.end(),
+                                 [&](const Known& each) { return each.worker == worker; });
+    if (within(was_there ? options_.absent_ms : options_.arrival_ms)) return true;
+  }
+  return false;
+}
+
 void ServerCore::look_for_end() {
   if (ending_) return;
   const int64_t now = monotonic_ns();
@@ -436,11 +458,7 @@ void ServerCore::look_for_end() {
     if (!gone(member, now)) return;
   }
   const auto came = static_cast<int32_t>(members_.size());
-  // In the place of a server that was lost, workers come back at once, or were lost before.
-  const int64_t limit_ms = replaces_ ? options_.absent_ms : options_.arrival_ms;
-  const bool late = closed_ || now - begun_ns_ > limit_ms * kNsPerMs;
-  const bool all = options_.workers > 0 ? came == options_.workers : came > 0;
-  if (!all && !late) return;
+  if (may_come(now)) return;
   ending_ = true;
   if (came == 0 && !closed_) {
     return end(Status(Code::kTimeout,

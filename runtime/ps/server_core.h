@@ -45,7 +45,8 @@ class Session : public std::enable_shared_from_this<Session> {
     bool waits = false;
     uint64_t sequence = 0;
     uint64_t ahead = 0;
-    int32_t told = -1;  ///< of whom
+    int32_t told = -1;  ///< of whom, and of which clock
+    int64_t told_clock = 0;
   } clock;
 
  private:
@@ -108,6 +109,7 @@ class ServerCore {
   void review_clocks();
   void tick();
   bool gone(const Member& member, int64_t now_ns) const;
+  bool may_come(int64_t now_ns) const;
   void look_for_end();
   /// A checkpoint is due at that time, or earlier.
   void save_by(int64_t at_ns);

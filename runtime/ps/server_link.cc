@@ -285,9 +285,25 @@ void ServerLink::ask(std::shared_ptr<Request> request) {
     return finish(request,
                   fatal_.ok() ? Status(Code::kAborted, request->call->what + ": closed") : fatal_);
   }
+  if (request->what == What::kClock) replace_clocks();
   request->sequence = ++last_sequence_;
   unanswered_[request->sequence] = request;
   if (connected()) send(request);
+}
+
+/// A worker has one clock: an older one, which nobody waits for any more or another thread does,
+/// will not be answered.
+void ServerLink::replace_clocks() {
+  std::vector<std::shared_ptr<Request>> older;
+  for (const auto& [sequence, request] : unanswered_) {
+    if (request->what == What::kClock) older.push_back(request);
+  }
+  for (const auto& request : older) {
+    unanswered_.erase(request->sequence);
+    finish(request, Status(Code::kAborted,
+                           "clock: a later call took its place; call it from one "
+                           "thread at a time"));
+  }
 }
 
 void ServerLink::lose(const std::string& reason) {
@@ -341,10 +357,14 @@ void ServerLink::sign(int64_t now_ns) {
 void ServerLink::look_for_overdue() {
   std::vector<std::shared_ptr<Request>> overdue;
   for (const auto& [sequence, request] : unanswered_) {
-    if (request->call->deadline.passed() && !request->call->ended) overdue.push_back(request);
+    if (request->call->deadline.passed()) overdue.push_back(request);
   }
   for (const auto& request : overdue) {
     const Call& call = *request->call;
+    // What was sent still takes room, here and there. Nobody needs the answer of a clock. The rest
+    // is not sent any more: its call has failed, or does now.
+    const bool stays = connected() && request->what != What::kClock;
+    if (stays && call.ended) continue;
     ErrorInfo info;
     info.code = connected() ? Code::kTimeout : Code::kPeerLost;
     info.host = host_;
@@ -371,8 +391,7 @@ void ServerLink::look_for_overdue() {
       info.message += state() + "; start it again: the workers then go on";
     }
     const Status late(std::move(info));
-    // What was sent still takes room, here and there. Nobody needs the answer of a clock.
-    if (connected() && request->what != What::kClock) {
+    if (stays) {
       tell(*request->call, late);
       continue;
     }
@@ -382,7 +401,7 @@ void ServerLink::look_for_overdue() {
 }
 
 void ServerLink::finish(const std::shared_ptr<Request>& request, const Status& status) {
-  core_->end_request(*request);
+  if (!request->restores) core_->end_request(*request);
   tell(*request->call, status);
 }
 

@@ -103,7 +103,7 @@ namespace Dt
         }
     }
 
-    /// <summary>A worker's connection to the parameter servers of its job, or an evaluator's. Any thread.
+    /// <summary>A worker's connection to the parameter servers of its job, or an evaluator's. Any thread, but Clock one at a time.
     /// Without <see cref="Leave"/> the servers take this worker for lost. Dispose ends what is under way with
     /// <see cref="DtAbortedException"/>.</summary>
     public sealed class Ps : DtObject

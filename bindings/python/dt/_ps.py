@@ -176,7 +176,8 @@ class PsVariable:
 
     Arrays are float32 in host memory, `rows` by `columns` elements, or as many rows as are named. Rows are an array
     of int64 or a list, in any order; None: all. Each call without _async returns when it is done, and Ctrl-C ends
-    its waiting; the others give a Work, which can be awaited. Pushes of one thread take effect in their order.
+    its waiting; the others give a Work, which can be awaited. Each first waits for room where more than queue_bytes
+    would be under way. Pushes of one thread take effect in their order.
     """
 
     def __init__(self, ps: "Ps", number: int, name: str, rows: int, columns: int) -> None:
@@ -265,7 +266,8 @@ class Ps(_Owner):
     timeout_ms: of each later call, within which a lost server may come back; < 0: no limit
     queue_bytes: what calls may have under way; one with more waits for others
 
-    Any thread. A `with` block that ends well calls leave(); without it the servers take this worker for lost.
+    Any thread, but clock() one at a time. A `with` block that ends well calls leave(); without it the servers take this
+    worker for lost, at the latest when it is closed: one that is only dropped may stay connected for a while.
     """
 
     def __init__(self, config: Optional[Config] = None, worker: int = -1, connect_ms: int = 300_000,
@@ -279,15 +281,18 @@ class Ps(_Owner):
                  beta2: float = 0.999, epsilon: float = 1e-8, initial: Union[PsInitial, str] = "constant",
                  initial_value: float = 0.0, seed: int = 0) -> PsVariable:
         """Makes a variable, or finds the one that another worker has made with the same arguments."""
+        if not -2**63 <= seed < 2**64:
+            raise invalid(f"Ps.variable: seed is {seed}; give an integer of 64 bits")
         numbers = (int(PsOptimizer(optimizer)), bool(nesterov), int(PsInitial(initial)),
                    seed - 2**64 if seed >= 2**63 else seed)
-        reals = map(_bits, (rate, momentum, beta1, beta2, epsilon, initial_value))
+        reals = map(_bits, map(float, (rate, momentum, beta1, beta2, epsilon, initial_value)))
         number = self._call(_raw.ps_variable, name, rows, columns, pack((*numbers, *reals)))
         return PsVariable(self, int(number), name, rows, columns)
 
     def clock(self, ahead: int) -> None:
         """Ends a step of this worker. Returns once no worker that is connected is more than `ahead` steps behind;
-        then a pull sees all that they pushed up to that step. -1: counts the step and does not wait."""
+        then a pull sees all that they pushed up to that step. -1: counts the step and does not wait. After an error
+        the step has not ended: the next call tries again, and ends one that another thread is in with AbortedError."""
         self._call(_raw.ps_clock, ahead)
 
     def save(self) -> None:

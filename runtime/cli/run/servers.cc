@@ -120,6 +120,7 @@ void Servers::finish(int64_t patience_ms, bool for_good) {
     for (const int socket : plan_.server_fds) (void)shutdown(socket, SHUT_RD);
   }
   if (!finishing_) patience_ms_ = patience_ms;
+  for_good_ |= for_good;
   finishing_ = true;
   if (!asked_ && !all_ended()) term_at_ = term_at_.earlier(Deadline::after_ms(patience_ms));
 }
@@ -147,7 +148,7 @@ void Servers::check_deadlines() {
   if (term_at_.passed()) {
     asked_ = true;
     term_at_ = Deadline::never();
-    for (int server = 0; server < count(); ++server) {
+    for (int server = 0; for_good_ && server < count(); ++server) {
       if (servers_[static_cast<size_t>(server)].end.has_ended()) continue;
       output_.message(
           format("dt run: %s has not ended, %s after the ranks, and gets SIGTERM; if it "

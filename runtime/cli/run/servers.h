@@ -78,7 +78,8 @@ class Servers {
   int failure_code_ = 1;
   bool finishing_ = false;
   int64_t patience_ms_ = 0;  // from then on
-  bool asked_ = false;       // to end, by SIGTERM or SIGKILL
+  bool for_good_ = false;
+  bool asked_ = false;  // to end, by SIGTERM or SIGKILL
   Deadline term_at_ = Deadline::never();
   Deadline kill_at_ = Deadline::never();
 };

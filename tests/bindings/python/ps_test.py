@@ -217,6 +217,7 @@ class Ps(unittest.TestCase):
                     (lambda: ps.variable("w", 0), r"^Ps.variable: rows is 0; it must be in \[1"),
                     (lambda: ps.variable(""), "name has 0 bytes"),
                     (lambda: ps.variable("w", rate=-1), "^Ps.variable: rate is -1; it must be at least 0"),
+                    (lambda: ps.variable("w", seed=2**64), "^Ps.variable: seed is 18446744073709551616; give"),
                     (lambda: ps.variable("w", optimizer="lamb"), "'lamb' is none; give one of 'sgd', 'momentum'"),
                     (lambda: ps.clock(-2), "^Ps.clock: ahead is -2; it must be at least -1"),
                     (lambda: dt.Ps(config, queue_bytes=0), "^Ps: queue_bytes is 0; it must be at least 1"),

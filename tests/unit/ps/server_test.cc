@@ -736,3 +736,114 @@ TEST_CASE("a clock that failed is tried again") {
   CHECK(fast->clock(0, patient()).ok());
   CHECK(fast->statistics().clock == 1);
 }
+
+TEST_CASE("a call that needs more than there may be under way goes on after a reconnect") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  const auto servers = serve(1, base);
+  Client::Options options = worker_options(servers->addresses, 0);
+  options.most_bytes = 1000;
+  auto made = Client::connect(options, patient());
+  REQUIRE(made.ok());
+  Client& client = *made.value();
+  const int32_t x = client.open(matrix("x", 3000, 3), patient()).value();
+  REQUIRE(client.save(patient()).ok());
+  servers->kill(0);
+  servers->start(0);
+  CHECK(pull_all(client, x) == std::vector<float>(9000, 0));
+  CHECK(client.statistics().reconnects == 1);
+  CHECK(pull_all(client, x) == std::vector<float>(9000, 0));
+}
+
+TEST_CASE("a push that has failed takes no effect when the servers come back") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(2, base);
+  Client::Options options = worker_options(servers->addresses, 0);
+  options.timeout_ms = 200;
+  auto made = Client::connect(options, patient());
+  REQUIRE(made.ok());
+  Client& client = *made.value();
+  const int32_t x = client.open(matrix("x", 3000, 3), patient()).value();
+  REQUIRE(client.save(patient()).ok());
+  servers->kill(0);
+  servers->kill(1);
+  CHECK(push_all(client, x, std::vector<float>(9000, 1)).code() == Code::kPeerLost);
+  servers->start(0);
+  servers->start(1);
+  const auto other = join(*servers, 1);
+  const int32_t y = other->open(matrix("x", 3000, 3), patient()).value();
+  // Once the first worker has an answer of both, all that it had to repeat has been repeated.
+  Status status(Code::kPeerLost, "");
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (!status.ok() && !deadline.passed()) {
+    status = client.clock(-1, Wait{Deadline::after_ms(200), nullptr});
+  }
+  CHECK(status.ok());
+  CHECK(pull_all(*other, y) == std::vector<float>(9000, 0));
+}
+
+TEST_CASE("of two calls of clock the later one counts") {
+  const auto servers = serve(2);
+  const auto fast = join(*servers, 0);
+  const auto slow = join(*servers, 1);
+  std::atomic<bool> ended{false};
+  Status first;
+  std::thread waits([&] {
+    first = fast->clock(0, patient());
+    ended = true;
+  });
+  const Deadline deadline = Deadline::after_ms(kPatienceMs);
+  while (!ended && !deadline.passed()) {
+    (void)fast->clock(0, Wait{Deadline::after_ms(20), nullptr});
+  }
+  waits.join();
+  CHECK(first.code() == Code::kAborted);
+  CHECK(contains(first.message(), "a later call took its place"));
+  CHECK(slow->clock(0, patient()).ok());
+  CHECK(fast->clock(0, patient()).ok());
+  CHECK(fast->statistics().clock == 1);
+}
+
+TEST_CASE("a goodbye that was not answered can be said again, and nothing else") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  const int32_t x = client->open(matrix("x", 3, 3), patient()).value();
+  REQUIRE(client->save(patient()).ok());
+  servers->kill(0);
+  CHECK(client->leave(Wait{Deadline::after_ms(50), nullptr}).code() == Code::kPeerLost);
+  CHECK(client->clock(0, patient()).code() == Code::kInvalidState);
+  CHECK(push(*client, x, {0}, {1, 1, 1}).code() == Code::kInvalidState);
+  servers->start(0);
+  CHECK(client->leave(patient()).ok());
+  CHECK(client->leave(patient()).ok());
+  CHECK(servers->servers[0]->wait(patient()).value());
+}
+
+TEST_CASE("a server in the place of another waits for workers that had not come yet") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.workers = 3;
+  base.absent_ms = 100;
+  const auto servers = serve(1, base);
+  auto first = join(*servers, 0);
+  auto second = join(*servers, 1);
+  (void)first->open(matrix("x", 3, 3), patient()).value();
+  REQUIRE(first->save(patient()).ok());
+  servers->kill(0);
+  second = nullptr;
+  servers->start(0);
+  REQUIRE(first->leave(patient()).ok());
+  // Worker 1 is lost, for whom it waits no longer than that; worker 2 may still come.
+  CHECK_FALSE(servers->servers[0]->wait(Wait{Deadline::after_ms(400), nullptr}).value());
+  const auto third = join(*servers, 2);
+  REQUIRE(third->leave(patient()).ok());
+  CHECK(servers->servers[0]->wait(patient()).value());
+}

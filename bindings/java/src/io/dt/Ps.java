@@ -6,7 +6,7 @@ import io.dt.raw.Raw;
 import java.lang.ref.Reference;
 
 /**
- * A worker's connection to the parameter servers of its job, or an evaluator's. Any thread.
+ * A worker's connection to the parameter servers of its job, or an evaluator's. Any thread, but clock one at a time.
  *
  * <pre>{@code
  * try (Ps ps = new Ps(null, PsOptions.DEFAULT)) {
