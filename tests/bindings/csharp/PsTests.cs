@@ -214,7 +214,7 @@ static class PsTests
     static void Ends()
     {
         using (Servers servers = new Servers(1, 2))
-        using (Ps fast = servers.Connect(0, 300))
+        using (Ps fast = servers.Connect(0, 2000))
         using (Ps slow = servers.Connect(1))
         {
             fast.Clock(-1);

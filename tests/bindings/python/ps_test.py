@@ -145,7 +145,7 @@ class Ps(unittest.TestCase):
             run_workers(config, body, 1)
 
     def test_clock_names_who_is_behind(self):
-        with serving() as (_, config), dt.Ps(config, worker=0, timeout_ms=300) as slow:
+        with serving() as (_, config), dt.Ps(config, worker=0, timeout_ms=2000) as slow:
             with dt.Ps(config, worker=1):
                 slow.clock(-1)
                 slow.clock(2)

@@ -255,7 +255,7 @@ final class PsTests {
   @SuppressWarnings("try")
   private static void ends() throws Exception {
     try (Servers servers = new Servers(1, 2, PsServerOptions.DEFAULT);
-        Ps fast = new Ps(servers.config, new PsOptions(0, 60_000, 300, 1 << 20));
+        Ps fast = new Ps(servers.config, new PsOptions(0, 60_000, 2000, 1 << 20));
         Ps slow = connect(servers, 1)) {
       fast.clock(-1);
       fast.clock(2);
