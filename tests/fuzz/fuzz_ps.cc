@@ -68,6 +68,15 @@ class PsScript {
   std::string_view rest_;
 };
 
+std::string enter_of(uint64_t nonce, int64_t clock, bool keeps_clock) {
+  Enter enter;
+  enter.nonce = nonce;
+  enter.clock = clock;
+  enter.keeps_clock = keeps_clock;
+  enter.host = "h";
+  return encode(enter);
+}
+
 std::string variable_of(PsScript* script) {
   Variable variable;
   variable.name = script->below(2) == 0 ? "a" : "b";
@@ -107,7 +116,7 @@ void step(ServerCore* core, Session* session, PsScript* script) {
   if (script->below(4) == 0) {
     payload = script->bytes();
   } else if (what == What::kEnter) {
-    payload = encode(Enter{script->below(2), script->number(), script->below(4) != 0, "h", 1});
+    payload = enter_of(script->below(2), script->number(), script->below(4) != 0);
   } else if (what == What::kOpen) {
     payload = encode(OpenRequest{script->below(3) == 0, variable_of(script)});
   } else if (what == What::kPush || what == What::kSet || what == What::kPull) {
@@ -144,7 +153,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
         if (script.below(4) != 0) {
           dt::tcp::Header header;
           header.what = static_cast<uint32_t>(What::kEnter);
-          core.on_message(*session, header, encode(Enter{1, kNoClock, true, "h", 1}));
+          core.on_message(*session, header, enter_of(1, kNoClock, true));
           header.what = static_cast<uint32_t>(What::kOpen);
           if (session->closed()) continue;
           Variable variable;
