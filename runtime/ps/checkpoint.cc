@@ -171,8 +171,12 @@ struct Saving::File {
   int64_t bytes = 0;
   FileDescriptor descriptor;
 
-  ~File() {
-    if (descriptor.get() >= 0) unlink(partial.c_str());  // it was given up
+  ~File() { give_up(); }
+
+  /// Leaves nothing behind, unless it is finished.
+  void give_up() {
+    if (descriptor.get() >= 0) unlink(partial.c_str());
+    descriptor.reset(-1);
   }
 
   Status open() {
@@ -303,6 +307,7 @@ void Saving::go_on() {
   files_->post([weak = weak_from_this(), owner = owner_->poster(), file = file_, last,
                 pieces = std::move(pieces)]() mutable {
     const Status status = last ? file->finish() : file->write(std::move(pieces));
+    if (!status.ok()) file->give_up();
     owner([weak = std::move(weak), status, last] {
       const auto self = weak.lock();
       if (self == nullptr) return;

@@ -229,6 +229,23 @@ TEST_CASE("a checkpoint that lacks the file of a server is refused") {
   CHECK_FALSE(std::filesystem::exists(folder.path + "/server-0-of-2.safetensors.partial.1"));
 }
 
+TEST_CASE("a checkpoint that could not be written leaves nothing behind") {
+  const Folder folder;
+  Server::Options base;
+  base.directory = folder.path;
+  base.save_every_ms = 0;
+  const auto servers = serve(1, base);
+  const auto client = join(*servers, 0);
+  (void)client->open(matrix("x", 10, 2), patient()).value();
+  std::filesystem::create_directory(folder.path + "/server-0-of-1.safetensors");
+  const Status status = client->save(patient());
+  CHECK(status.code() == Code::kSystem);
+  CHECK(contains(status.message(), "cannot rename"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+    CHECK(entry.path().filename() == "server-0-of-1.safetensors");
+  }
+}
+
 TEST_CASE("a variable is in a checkpoint soon after it was made") {
   const Folder folder;
   Server::Options base;
