@@ -2635,7 +2635,7 @@ DT_API void dt_outer_destroy(dt_outer* outer);
 typedef enum dt_ps_role {
   DT_PS_WORKER = 0,
   DT_PS_SERVER = 1,
-  DT_PS_EVALUATOR = 2, /**< pulls only, and nobody waits for it */
+  DT_PS_EVALUATOR = 2, /**< only pulls; workers do not wait for it */
   DT_PS_ROLE_FORCE32 = 0x7fffffff
 } dt_ps_role;
 
@@ -2707,7 +2707,7 @@ static inline void dt_ps_server_options_init(dt_ps_server_options* options) {
   options->arrival_ms = 300000;
 }
 
-/** Of a server, since it was started. */
+/** Counters of a server since its start. */
 typedef struct dt_ps_server_statistics {
   uint32_t struct_size; /**< set by the *_init() function */
   int32_t workers;      /**< that are connected */
@@ -2733,8 +2733,8 @@ static inline void dt_ps_server_statistics_init(dt_ps_server_statistics* statist
  *                   during the call; NULL: dt_config_create(NULL).
  * @param options    NULL: defaults.
  * @param out_server gives the handle; dt_ps_server_destroy().
- * @return DT_OK; DT_ERR_CONFIG: this process is no server, or strangers could reach it and there is
- *         no token, or the directory has files of other servers and not this one's;
+ * @return DT_OK; DT_ERR_CONFIG: this process is no server, or other hosts could reach it and there
+ *         is no token, or the directory has files of other servers and not this one's;
  *         DT_ERR_INVALID_ARGUMENT: the checkpoint is damaged; DT_ERR_SYSTEM: the address cannot be
  *         bound, or the file not read.
  * @thread any
@@ -2820,7 +2820,7 @@ static inline void dt_ps_spec_init(dt_ps_spec* spec) {
   spec->epsilon = 1e-8;
 }
 
-/** Of a worker, since dt_ps_connect(). */
+/** Counters of a worker since dt_ps_connect(). */
 typedef struct dt_ps_statistics {
   uint32_t struct_size;   /**< set by the *_init() function */
   uint32_t reserved;      /**< zero */

@@ -10,7 +10,7 @@ namespace Dt
         Worker = 0,
         /// <summary>Keeps variables: <see cref="PsServer"/>.</summary>
         Server = 1,
-        /// <summary>A <see cref="Ps"/> that pulls only, and nobody waits for it.</summary>
+        /// <summary>A <see cref="Ps"/> that only pulls; workers do not wait for it.</summary>
         Evaluator = 2
     }
 

@@ -26,7 +26,7 @@ class PsRole(enum.IntEnum):
 
     WORKER = 0
     SERVER = 1
-    EVALUATOR = 2  # pulls only, and nobody waits for it
+    EVALUATOR = 2  # only pulls; workers do not wait for it
 
 
 class _ByName(enum.IntEnum):

@@ -80,7 +80,7 @@ Settings rank_settings(const JobPlace& place, int local_rank) {
   };
 }
 
-// Of a job around this one.
+// Variables of a job inside which this dt run was started.
 constexpr const char* kForeign[] = {"TORCHELASTIC_ERROR_FILE", "DT_JOB_STORE_RELAY_PORT",
                                     "DT_JOB_STORE_RELAY_ADDRESS", "DT_PS_INDEX", "DT_PS_LISTEN_FD"};
 // What else would make a rank of a parameter server.

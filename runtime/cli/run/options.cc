@@ -12,7 +12,7 @@
 namespace dt::cli {
 namespace {
 
-// Of each parameter server: one that fails again and again fails for a reason that stays.
+// How often each parameter server is started again: more would not help one that always fails.
 constexpr int kServerRestarts = 3;
 
 constexpr char kFooter[] =

@@ -20,7 +20,7 @@ class Fleet;
 /// What one attempt of this node runs.
 struct SupervisorPlan {
   std::string program;  ///< path
-  /// What keeps this node from starting ranks; then none is started, and the others are told.
+  /// Not ok: why this node cannot start ranks. Then it starts none and tells the other nodes.
   Status start_error;
   int start_code = 1;  ///< the exit code then
   std::vector<std::string> args;
@@ -42,11 +42,12 @@ struct SupervisorPlan {
   FirstTold first_failure;
   LostRanks* lost_ranks = nullptr;  ///< of the job's store; null: nobody tells
   Fleet* fleet = nullptr;           ///< the other nodes; null with one node
-  /// Of the parameter servers of this node: their sockets, which the agent keeps, and how often
-  /// each is started again.
+  /// The sockets of this node's parameter servers, which the agent keeps, and how often each server
+  /// may be started again.
   std::vector<int> server_fds;
   int server_restarts = 0;
-  /// A signal that came before this attempt: no rank is started, the others are told.
+  /// A signal that came before this attempt; 0 none. Then this node starts no ranks and tells the
+  /// other nodes.
   int stop_signal = 0;
   bool stopped_here = false;  ///< it came to this agent
 };

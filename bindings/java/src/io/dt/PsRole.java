@@ -7,6 +7,6 @@ public enum PsRole {
   WORKER,
   /** Keeps variables: {@link PsServer}. */
   SERVER,
-  /** A {@link Ps} that pulls only, and nobody waits for it. */
+  /** A {@link Ps} that only pulls; workers do not wait for it. */
   EVALUATOR
 }
