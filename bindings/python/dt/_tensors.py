@@ -33,7 +33,7 @@ def not_compiled(function: Any) -> Any:
 
 
 def stream_of(device: torch.device) -> int:
-    return int(torch.cuda.currentstream_of(device).cuda_stream) if device.type == "cuda" else 0
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
 def any_buffer(tensor: torch.Tensor) -> Buffer:

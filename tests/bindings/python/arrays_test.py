@@ -8,6 +8,7 @@ import os
 import sys
 import unittest
 import weakref
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(__file__))
 import dt
@@ -379,6 +380,15 @@ class Tensors(Case):
         self.assert_refused(torch.zeros(4, 4).t(), "not contiguous", "contiguous()")
         self.assert_refused(torch.zeros(2, dtype=torch.complex64), "complex64")
         self.assert_refused(torch.zeros(3, requires_grad=True), "require gradient", "detach()")
+
+    def test_the_stream_of_a_gpu_is_that_of_torch(self):
+        from dt._tensors import stream_of
+        gpu = torch.device("cuda", 1)
+        stream = mock.Mock(cuda_stream=4711)
+        with mock.patch.object(torch.cuda, "current_stream", return_value=stream) as current:
+            self.assertEqual(stream_of(gpu), 4711)
+            current.assert_called_once_with(gpu)
+            self.assertEqual(stream_of(torch.device("cpu")), 0)
 
     def test_broadcast_of_tensors_of_any_kind(self):
         import dt.torch
