@@ -635,14 +635,14 @@ inline int64_t shard_param(int64_t shard, int32_t index) {
   return made<void>(
       [&](void** out) { return dt_shard_param(handle<dt_shard>(shard), index, out); });
 }
-inline void shard_set(int64_t shard, int32_t index, int64_t values) {
-  detail::check(dt_shard_set(handle<dt_shard>(shard), index, memory(values)));
+inline void shard_set(int64_t shard, int32_t index, int64_t values, int64_t stream) {
+  detail::check(dt_shard_set(handle<dt_shard>(shard), index, memory(values), memory(stream)));
 }
 /** offset, count, and where the parameter's and the gradient's elements lie: 0 is nowhere. */
-inline Bytes shard_piece(int64_t shard, int32_t index) {
+inline Bytes shard_piece(int64_t shard, int32_t index, int64_t stream) {
   dt_piece piece;
   dt_piece_init(&piece);
-  detail::check(dt_shard_piece(handle<dt_shard>(shard), index, &piece));
+  detail::check(dt_shard_piece(handle<dt_shard>(shard), index, memory(stream), &piece));
   Packer packed;
   packed.add_number(piece.offset);
   packed.add_number(piece.count);
@@ -650,17 +650,17 @@ inline Bytes shard_piece(int64_t shard, int32_t index) {
   packed.add_number(number(piece.grad));
   return packed.take();
 }
-inline void shard_full_grad(int64_t shard, int32_t index, int64_t values) {
-  detail::check(dt_shard_full_grad(handle<dt_shard>(shard), index, memory(values)));
+inline void shard_full_grad(int64_t shard, int32_t index, int64_t values, int64_t stream) {
+  detail::check(dt_shard_full_grad(handle<dt_shard>(shard), index, memory(stream), memory(values)));
 }
-inline void shard_updated(int64_t shard) {
-  detail::check(dt_shard_updated(handle<dt_shard>(shard)));
+inline void shard_updated(int64_t shard, int64_t stream) {
+  detail::check(dt_shard_updated(handle<dt_shard>(shard), memory(stream)));
 }
-inline void shard_gather(int64_t shard, int32_t unit) {
-  detail::check(dt_shard_gather(handle<dt_shard>(shard), unit));
+inline void shard_gather(int64_t shard, int32_t unit, int64_t stream) {
+  detail::check(dt_shard_gather(handle<dt_shard>(shard), unit, memory(stream)));
 }
-inline void shard_release(int64_t shard, int32_t unit) {
-  detail::check(dt_shard_release(handle<dt_shard>(shard), unit));
+inline void shard_release(int64_t shard, int32_t unit, int64_t stream) {
+  detail::check(dt_shard_release(handle<dt_shard>(shard), unit, memory(stream)));
 }
 /** optimizer: 0 is none. */
 inline void shard_save(int64_t shard, int64_t optimizer, const char* PATH) {
@@ -718,8 +718,8 @@ inline int64_t optimizer_sgd(int64_t shard, const char* DATA, int64_t BYTES) {
   return made<dt_optimizer>(
       [&](dt_optimizer** out) { return dt_optimizer_sgd(handle<dt_shard>(shard), &options, out); });
 }
-inline void optimizer_step(int64_t optimizer, double rate) {
-  detail::check(dt_optimizer_step(handle<dt_optimizer>(optimizer), rate));
+inline void optimizer_step(int64_t optimizer, double rate, int64_t stream) {
+  detail::check(dt_optimizer_step(handle<dt_optimizer>(optimizer), rate, memory(stream)));
 }
 inline void optimizer_destroy(int64_t optimizer) {
   dt_optimizer_destroy(handle<dt_optimizer>(optimizer));

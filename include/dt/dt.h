@@ -2023,19 +2023,25 @@ static inline void dt_piece_init(dt_piece* piece) {
  * Lays the parameters out, cuts them into a piece for each rank, and checks on all ranks that the
  * model is the same: the stages of ZeRO (Rajbhandari et al. 2020).
  *
- * Collective over `comm`, which is over host memory. Parameters lie in dt's memory and start as
- * zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a rank the gradients
- * of its pieces only; then each rank updates its pieces and calls dt_shard_updated(). List
- * parameters as the forward pass comes to them: gradients come in the reverse order, and parameters
- * are sent in this one. Buckets hold parameters of one unit and dtype; each is cut into equal
- * parts, or, where a parameter has a granule, at the granules nearest to them, which costs a
- * reduction for each rank instead of one.
+ * Collective over `comm`. Parameters lie in dt's memory, that of the rank's GPU where `comm` is over
+ * GPUs, and start as zeros. A step is that of dt_shard_reducer(), whose dt_reducer_finish() gives a
+ * rank the gradients of its pieces only; then each rank updates its pieces and calls
+ * dt_shard_updated(). List parameters as the forward pass comes to them: gradients come in the
+ * reverse order, and parameters are sent in this one. Buckets hold parameters of one unit and
+ * dtype; each is cut into equal parts, or, where a parameter has a granule, at the granules nearest
+ * to them, which costs a reduction for each rank instead of one.
  *
  * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
  * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
  * first of them. While the reducer accumulates, and with a hook, buckets keep their memory until
  * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
  * use its parameters, and release it behind that.
+ *
+ * On GPUs nothing here waits for the GPU but dt_shard_save(), dt_shard_load(), and with stage 2
+ * dt_reducer_grad(): it gives memory that a bucket before had in the same step once the reduction
+ * of that has passed. Buckets take turns on the GPU, so reductions and gathers go on in the order
+ * of the calls: with stage 3 all ranks must call dt_shard_gather() at the same points between the
+ * gradients of a step.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
  * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between
@@ -2049,9 +2055,9 @@ static inline void dt_piece_init(dt_piece* piece) {
  * @param options   NULL: defaults.
  * @param out_shard gives the handle; dt_shard_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- *         sides; DT_ERR_UNSUPPORTED on a communicator over GPUs; on all ranks, with the text of the
- *         first rank that failed, DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the directory of
- *         `offload` takes no files or has no room; any communicator error.
+ *         sides; DT_ERR_UNSUPPORTED for `offload` on a communicator over GPUs; on all ranks, with
+ *         the text of the first rank that failed, DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the
+ *         directory of `offload` takes no files or has no room; any communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */
@@ -2093,37 +2099,45 @@ DT_API dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_point
  * pieces' owners have. Waits for what is still sent of it.
  * @param shard  the handle.
  * @param index  of the parameter.
- * @param values [count] elements.
+ * @param values [count] elements; for a shard on GPUs in host memory, or in the GPU's, which is
+ *               borrowed until `stream` has passed the call.
+ * @param stream CUDA stream that copies, behind what it holds; ignored over host memory.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values);
+DT_API dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values, dt_stream stream);
 
 /**
  * What this rank updates of a parameter. With stage 0 that is all of it. Waits for what is still
  * sent of it, so that it may be written at once.
  * @param shard     the handle.
  * @param index     of the parameter.
+ * @param stream    CUDA stream that will write it, and waits instead of the call; ignored over host
+ *                  memory.
  * @param out_piece initialised by dt_piece_init().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece);
+DT_API dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream,
+                                dt_piece* out_piece);
 
 /**
  * Collects a whole gradient of the last step from the ranks' pieces, to look at or to check it.
  * Collective.
  * @param shard      the handle.
  * @param index      of the parameter, the same on all ranks.
- * @param out_values [count] elements.
+ * @param stream     CUDA stream behind that of dt_reducer_finish(), which will use `out_values`;
+ *                   ignored over host memory.
+ * @param out_values [count] elements; of a shard on GPUs in the GPU's memory.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_INVALID_STATE without gradients; any communicator
  *         error.
  * @thread as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_values);
+DT_API dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, dt_stream stream,
+                                    void* out_values);
 
 /**
  * Says that this rank has updated its pieces: begins to send them to all ranks, and to receive
@@ -2131,7 +2145,9 @@ DT_API dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_va
  * not be written from here to dt_shard_gather() of its unit or dt_shard_piece() of itself. With
  * stage 3 it releases all units, and begins to gather those that the next step needs first.
  * Collective.
- * @param shard the handle.
+ * @param shard  the handle.
+ * @param stream CUDA stream behind which the pieces are written, and the parameters as they were
+ *               are used no longer; ignored over host memory.
  * @return DT_OK; any communicator error, after which parameters may be torn: the later calls fail
  *         alike.
  * @thread as its reducer's dt_reducer_finish()
@@ -2139,31 +2155,34 @@ DT_API dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_va
  *       with stage 3 each dt_shard_gather() has that cost instead
  * @since ABI 0
  */
-DT_API dt_status dt_shard_updated(dt_shard* shard);
+DT_API dt_status dt_shard_updated(dt_shard* shard, dt_stream stream);
 
 /**
  * Waits until the parameters of a unit are those of dt_shard_updated() on all ranks: to be called
  * before they are used, in the forward pass or for a checkpoint. With stage 3 collective: all ranks
  * gather and release the same units in the same order, in the backward pass, too; and units that
  * were gathered next in the step before are begun here, while the caller uses this one.
- * @param shard the handle.
- * @param unit  one of dt_shard_options.units; a second call waits for nothing.
+ * @param shard  the handle.
+ * @param unit   one of dt_shard_options.units; a second call waits for nothing.
+ * @param stream CUDA stream that will use them, and waits instead of the call; ignored over host
+ *               memory.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit);
+DT_API dt_status dt_shard_gather(dt_shard* shard, int32_t unit, dt_stream stream);
 
 /**
  * With stage 3 says that a unit's parameters are not used until the next dt_shard_gather() of it:
  * their memory serves other units. Below stage 3 it does nothing.
- * @param shard the handle.
- * @param unit  one of dt_shard_options.units, gathered or not.
+ * @param shard  the handle.
+ * @param unit   one of dt_shard_options.units, gathered or not.
+ * @param stream CUDA stream behind which they are used no longer; ignored over host memory.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread as its reducer's dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
+DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream stream);
 
 /**
  * Writes a checkpoint: one file with the whole parameters and, given an optimizer, its state. Each
@@ -2178,6 +2197,9 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit);
  * "optimizer.exp_avg.<name>", "optimizer.exp_avg_sq.<name>", "optimizer.momentum_buffer.<name>",
  * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
  * the number of steps of the parameter.
+ *
+ * On GPUs it waits until the stream of the last dt_shard_updated() or dt_optimizer_step() has passed
+ * that call.
  * @param shard     the handle.
  * @param optimizer of this shard; NULL: parameters alone. The same on all ranks.
  * @param path      UTF-8, of one file on a file system that all ranks share.
@@ -2201,7 +2223,8 @@ DT_API dt_status dt_shard_save(dt_shard* shard, dt_optimizer* optimizer, const c
  *
  * Collective, between steps. Tensors that the model does not have are ignored. If the file lacks
  * the f32 values of a DT_F16 or DT_BF16 parameter, they become those of the parameter. The file
- * does not have the options of the optimizer.
+ * does not have the options of the optimizer. On GPUs work of the caller that uses the parameters
+ * must be done.
  * @param shard     the handle.
  * @param optimizer of this shard, and of the kind that was saved; NULL: parameters alone. The same
  *                  on all ranks.
@@ -2295,13 +2318,15 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * second call uses the same gradients again. Collective.
  * @param optimizer the handle.
  * @param rate      the learning rate, finite, the same on all ranks.
+ * @param stream    CUDA stream that updates them, behind that of dt_reducer_finish(); otherwise as
+ *                  of dt_shard_updated().
  * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as
  *         dt_shard_updated().
  * @thread as the reducer's dt_reducer_finish()
  * @cost one pass over pieces and state; what dt_shard_updated() costs
  * @since ABI 0
  */
-DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate);
+DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);
 
 /** Drops the handle with the state. @param optimizer may be NULL. @thread any @since ABI 0 */
 DT_API void dt_optimizer_destroy(dt_optimizer* optimizer);

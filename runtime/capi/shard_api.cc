@@ -165,24 +165,24 @@ dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_pointer) {
                   });
 }
 
-dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values) {
+dt_status dt_shard_set(dt_shard* shard, int32_t index, const void* values, dt_stream stream) {
   return alone_on_shard(
       "dt_shard_set", shard, [&](const Call& call, const ShardObject& object) -> Status {
         DT_TRY(check_param(call, *object.shard->reducer(), index));
         const auto count = object.shard->params()[static_cast<size_t>(index)].count;
         DT_TRY(check_buffer(call, "values", values, count));
-        return object.job->seen(object.shard->set(index, values));
+        return object.job->seen(object.shard->set(index, values, stream_of(stream)));
       });
 }
 
-dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece) {
+dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_stream stream, dt_piece* out_piece) {
   return alone_on_shard(
       "dt_shard_piece", shard, [&](const Call& call, const ShardObject& object) -> Status {
         DT_TRY(call.not_null(out_piece, "out_piece"));
         DT_TRY(call.known_size(out_piece->struct_size, sizeof(dt_piece), "out_piece",
                                "dt_piece_init"));
         DT_TRY(check_param(call, *object.shard->reducer(), index));
-        const auto piece = object.shard->piece(index);
+        const auto piece = object.shard->piece(index, stream_of(stream));
         DT_TRY(object.job->seen(piece.status()));
         const training::Shard::Piece& from = piece.value();
         dt_piece filled;
@@ -197,37 +197,37 @@ dt_status dt_shard_piece(dt_shard* shard, int32_t index, dt_piece* out_piece) {
       });
 }
 
-dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, void* out_values) {
+dt_status dt_shard_full_grad(dt_shard* shard, int32_t index, dt_stream stream, void* out_values) {
   return alone_on_shard(
       "dt_shard_full_grad", shard, [&](const Call& call, const ShardObject& object) -> Status {
         DT_TRY(check_param(call, *object.shard->reducer(), index));
         const auto count = object.shard->params()[static_cast<size_t>(index)].count;
         DT_TRY(check_buffer(call, "out_values", out_values, count));
-        return object.job->seen(object.shard->full_grad(index, out_values));
+        return object.job->seen(object.shard->full_grad(index, out_values, stream_of(stream)));
       });
 }
 
-dt_status dt_shard_updated(dt_shard* shard) {
+dt_status dt_shard_updated(dt_shard* shard, dt_stream stream) {
   return alone_on_shard("dt_shard_updated", shard,
                         [&](const Call&, const ShardObject& object) -> Status {
                           object.shard->written();
-                          return object.job->seen(object.shard->updated());
+                          return object.job->seen(object.shard->updated(stream_of(stream)));
                         });
 }
 
-dt_status dt_shard_gather(dt_shard* shard, int32_t unit) {
+dt_status dt_shard_gather(dt_shard* shard, int32_t unit, dt_stream stream) {
   return alone_on_shard("dt_shard_gather", shard,
                         [&](const Call& call, const ShardObject& object) -> Status {
                           DT_TRY(check_unit(call, object, unit));
-                          return object.job->seen(object.shard->gather(unit));
+                          return object.job->seen(object.shard->gather(unit, stream_of(stream)));
                         });
 }
 
-dt_status dt_shard_release(dt_shard* shard, int32_t unit) {
+dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream stream) {
   return alone_on_shard("dt_shard_release", shard,
                         [&](const Call& call, const ShardObject& object) -> Status {
                           DT_TRY(check_unit(call, object, unit));
-                          return object.job->seen(object.shard->release(unit));
+                          return object.job->seen(object.shard->release(unit, stream_of(stream)));
                         });
 }
 
@@ -287,13 +287,13 @@ dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options,
       });
 }
 
-dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate) {
+dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream) {
   return on<OptimizerObject>(
       "dt_optimizer_step", optimizer, "optimizer",
       [&](const Call& call, const std::shared_ptr<OptimizerObject>& object) -> Status {
         DT_TRY_VALUE(const auto turn, object->reducer->turns.alone(call));
         if (!std::isfinite(rate)) return call.invalid("rate is %g; it must be finite", rate);
-        return object->job->seen(object->optimizer->step(rate));
+        return object->job->seen(object->optimizer->step(rate, stream_of(stream)));
       });
 }
 

@@ -59,7 +59,7 @@ Status Optimizer::allocate() {
   return {};
 }
 
-Status Optimizer::step(double rate) {
+Status Optimizer::step(double rate, cuda::Stream stream) {
   DT_TRY(shard_->comm()->check_ungrouped("dt_optimizer_step"));
   Reducer& reducer = *shard_->reducer();
   if (!reducer.has_results()) {
@@ -70,10 +70,10 @@ Status Optimizer::step(double rate) {
   }
   for (int32_t i = 0; i < reducer.param_count(); ++i) {
     if (reducer.has_users() && !reducer.used(i).value()) continue;
-    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i));
+    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i, stream));
     if (piece.count > 0) update(i, piece, rate);
   }
-  return shard_->updated();
+  return shard_->updated(stream);
 }
 
 void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {

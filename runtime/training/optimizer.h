@@ -44,7 +44,7 @@ class Optimizer {
 
   /// Behind the reducer's finish(): updates this rank's pieces, then Shard::updated(). What no rank
   /// had a gradient for stays as it is.
-  Status step(double rate);
+  Status step(double rate, cuda::Stream stream);
 
   const std::shared_ptr<Shard>& shard() const { return shard_; }
   const Options& options() const { return options_; }

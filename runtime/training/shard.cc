@@ -122,14 +122,14 @@ char* Shard::own_piece(int32_t index) const {
   return buckets_[at].own + (begin - from) * dtype_bytes(layout.dtype);
 }
 
-Result<Shard::Piece> Shard::piece(int32_t index) {
+Result<Shard::Piece> Shard::piece(int32_t index, cuda::Stream /*stream*/) {
   DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index))));
   const Reducer::Part result = reducer_->result(index);
   if (result.count == 0) return Piece{};
   return Piece{result.offset, result.count, own_piece(index), result.data};
 }
 
-Status Shard::full_grad(int32_t index, void* out) {
+Status Shard::full_grad(int32_t index, void* out, cuda::Stream /*stream*/) {
   DT_TRY(comm_->check_ungrouped("dt_shard_full_grad"));
   if (!reducer_->has_results()) {
     return Status(Code::kInvalidState,
@@ -165,7 +165,7 @@ Status Shard::full_grad(int32_t index, void* out) {
   return within().run(gather);
 }
 
-Status Shard::set(int32_t index, const void* values) {
+Status Shard::set(int32_t index, const void* values, cuda::Stream /*stream*/) {
   const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
   DT_TRY(end_gather(bucket));
   const Param& param_of = params()[static_cast<size_t>(index)];
@@ -185,7 +185,7 @@ Status Shard::set(int32_t index, const void* values) {
 }
 
 /// The forward pass needs last what the backward pass needs first: from the last bucket on.
-Status Shard::updated() {
+Status Shard::updated(cuda::Stream /*stream*/) {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
   if (!whole_units()) {
     for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b));
@@ -249,7 +249,7 @@ Status Shard::in_words_of_shards(const Status& status) const {
   return Status(std::move(info));
 }
 
-Status Shard::gather(int32_t unit) {
+Status Shard::gather(int32_t unit, cuda::Stream /*stream*/) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
   if (!whole_units()) {
     DT_TRY(begin_unit(unit));
@@ -292,7 +292,7 @@ Status Shard::begin_ahead() {
   return failed_;
 }
 
-Status Shard::release(int32_t unit) {
+Status Shard::release(int32_t unit, cuda::Stream /*stream*/) {
   if (whole_units()) return {};
   const auto next = ahead();
   const bool stays = std::find(next.begin(), next.end(), unit) != next.end();  // needed again

@@ -66,11 +66,11 @@ class Shard {
   /// The whole parameter; in stage 3 INVALID_STATE where its unit is not gathered.
   Result<void*> param(int32_t index) const;
   /// Waits for what is still under way in its bucket, so that the piece may be written.
-  Result<Piece> piece(int32_t index);
+  Result<Piece> piece(int32_t index, cuda::Stream stream);
   /// Collective: copies a whole gradient of the last step to `out`.
-  Status full_grad(int32_t index, void* out);
+  Status full_grad(int32_t index, void* out, cuda::Stream stream);
   /// Copies a whole parameter in; waits likewise.
-  Status set(int32_t index, const void* values);
+  Status set(int32_t index, const void* values, cuda::Stream stream);
   int32_t stage() const { return options_.stage; }
   /// Empty: none.
   const std::string& offload() const { return options_.offload; }
@@ -84,11 +84,11 @@ class Shard {
   /// How often set() or changed() changed it.
   int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
   /// Says that this rank has written its pieces.
-  Status updated();
+  Status updated(cuda::Stream stream);
   /// Waits until the unit's parameters are whole. In stage 3 collective.
-  Status gather(int32_t unit);
+  Status gather(int32_t unit, cuda::Stream stream);
   /// In stage 3: the unit's parameters are not used until the next gather().
-  Status release(int32_t unit);
+  Status release(int32_t unit, cuda::Stream stream);
 
  private:
   struct Bucket {

@@ -26,7 +26,7 @@ constexpr int64_t kMostSteps = int64_t{1} << 53;  // that a double tells apart
 Result<std::vector<Shard::Piece>> all_pieces(Shard& shard) {
   std::vector<Shard::Piece> pieces;
   for (int32_t i = 0; i < static_cast<int32_t>(shard.params().size()); ++i) {
-    DT_TRY_VALUE(const Shard::Piece piece, shard.piece(i));
+    DT_TRY_VALUE(const Shard::Piece piece, shard.piece(i, nullptr));
     pieces.push_back(piece);
   }
   return pieces;
@@ -271,7 +271,7 @@ class Loading {
                           "read different files; give the same path of the same file system on "
                           "all ranks, and an optimizer on all or on none"));
     DT_TRY(call_.agree({read()}));
-    return shard_.updated();
+    return shard_.updated(nullptr);
   }
 
  private:

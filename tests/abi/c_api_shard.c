@@ -80,61 +80,61 @@ void test_shard(const fixture* f) {
   dt_piece_init(&piece);
   for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
     REFUSES("index", dt_shard_param(shard, bad_indices[i], &pointer));
-    REFUSES("index", dt_shard_set(shard, bad_indices[i], values));
-    REFUSES("index", dt_shard_piece(shard, bad_indices[i], &piece));
-    REFUSES("index", dt_shard_full_grad(shard, bad_indices[i], values));
+    REFUSES("index", dt_shard_set(shard, bad_indices[i], values, NULL));
+    REFUSES("index", dt_shard_piece(shard, bad_indices[i], NULL, &piece));
+    REFUSES("index", dt_shard_full_grad(shard, bad_indices[i], NULL, values));
   }
   REFUSES("out_pointer", dt_shard_param(shard, 0, NULL));
-  REFUSES("values", dt_shard_set(shard, 0, NULL));
-  REFUSES("out_values", dt_shard_full_grad(shard, 0, NULL));
-  FAILS(DT_ERR_INVALID_STATE, dt_shard_full_grad(shard, 0, values));
-  REFUSES("out_piece", dt_shard_piece(shard, 0, NULL));
-  REFUSES("unit", dt_shard_gather(shard, 1));
-  REFUSES("unit", dt_shard_release(shard, 1));
+  REFUSES("values", dt_shard_set(shard, 0, NULL, NULL));
+  REFUSES("out_values", dt_shard_full_grad(shard, 0, NULL, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_shard_full_grad(shard, 0, NULL, values));
+  REFUSES("out_piece", dt_shard_piece(shard, 0, NULL, NULL));
+  REFUSES("unit", dt_shard_gather(shard, 1, NULL));
+  REFUSES("unit", dt_shard_release(shard, 1, NULL));
   REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_param(h, 0, &pointer));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_set(h, 0, values));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, &piece));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_full_grad(h, 0, values));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5));
-  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_release(h, 5));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_set(h, 0, values, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_piece(h, 0, NULL, &piece));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_updated(h, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_full_grad(h, 0, NULL, values));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_gather(h, 5, NULL));
+  REFUSES_HANDLES(f, SHARD, dt_shard, "shard", dt_shard_release(h, 5, NULL));
   EXPECT(pointer == (void*)f->comm && piece.param == NULL);
   piece.struct_size = 0;
-  REFUSES("struct_size", dt_shard_piece(shard, 0, &piece));
+  REFUSES("struct_size", dt_shard_piece(shard, 0, NULL, &piece));
   dt_piece_init(&piece);
 
   OK(dt_shard_param(shard, 0, &pointer));
   const float* const weight = pointer;
   EXPECT(pointer != NULL && (uintptr_t)pointer % 256 == 0 && (int)weight[2] == 0);
   REFUSES("pointer", dt_mem_free(f->comm, pointer)); /* the shard's */
-  OK(dt_shard_set(shard, 0, values));
-  OK(dt_shard_set(shard, 1, NULL)); /* it has no elements */
+  OK(dt_shard_set(shard, 0, values, NULL));
+  OK(dt_shard_set(shard, 1, NULL, NULL)); /* it has no elements */
   EXPECT((int)weight[0] == 1 && (int)weight[2] == 3);
-  OK(dt_shard_piece(shard, 0, &piece));
+  OK(dt_shard_piece(shard, 0, NULL, &piece));
   EXPECT(piece.offset == 0 && piece.count == 3 && piece.param == pointer && piece.grad == NULL);
-  OK(dt_shard_piece(shard, 1, &piece));
+  OK(dt_shard_piece(shard, 1, NULL, &piece));
   EXPECT(piece.count == 0 && piece.param == NULL && piece.grad == NULL);
 
   OK(dt_reducer_ready(reducer, 0, values, NULL));
   OK(dt_reducer_ready(reducer, 1, NULL, NULL));
   OK(dt_reducer_finish(reducer, NULL));
-  OK(dt_shard_piece(shard, 0, &piece));
+  OK(dt_shard_piece(shard, 0, NULL, &piece));
   EXPECT(piece.grad != NULL && (int)((float*)piece.grad)[1] == 2);
   float whole[] = {0, 0, 0};
-  OK(dt_shard_full_grad(shard, 0, whole));
-  OK(dt_shard_full_grad(shard, 1, NULL)); /* it has no elements */
+  OK(dt_shard_full_grad(shard, 0, NULL, whole));
+  OK(dt_shard_full_grad(shard, 1, NULL, NULL)); /* it has no elements */
   EXPECT((int)whole[2] == 3);
   ((float*)piece.param)[1] = 7;
-  OK(dt_shard_updated(shard));
-  OK(dt_shard_gather(shard, 5));
-  OK(dt_shard_release(shard, 5));
-  OK(dt_shard_gather(shard, 5));
+  OK(dt_shard_updated(shard, NULL));
+  OK(dt_shard_gather(shard, 5, NULL));
+  OK(dt_shard_release(shard, 5, NULL));
+  OK(dt_shard_gather(shard, 5, NULL));
   EXPECT((int)weight[1] == 7);
 
   DESTROY_SURVIVES(f, SHARD, dt_shard, dt_shard_destroy);
   dt_shard_destroy(shard);
   dt_shard_destroy(shard);
-  FAILS(DT_ERR_INVALID_ARGUMENT, dt_shard_updated(shard));
+  FAILS(DT_ERR_INVALID_ARGUMENT, dt_shard_updated(shard, NULL));
   OK(dt_reducer_ready(reducer, 0, values, NULL)); /* goes on without it */
   OK(dt_reducer_ready(reducer, 1, NULL, NULL));
   OK(dt_reducer_finish(reducer, NULL));
@@ -230,9 +230,9 @@ static void check_files(const fixture* f, dt_shard* shard, dt_optimizer* optimiz
   const double zero = 0;
   OK(dt_shard_param(shard, 1, &pointer));
   OK(dt_shard_save(shard, optimizer, file));
-  OK(dt_shard_set(shard, 1, &zero));
+  OK(dt_shard_set(shard, 1, &zero, NULL));
   OK(dt_shard_load(shard, optimizer, file));
-  OK(dt_shard_gather(shard, 0));
+  OK(dt_shard_gather(shard, 0, NULL));
   EXPECT((int)(*(double*)pointer * 2) == -3);
   OK(dt_shard_save(shard, NULL, file));
   REFUSES("has no state of an optimizer", dt_shard_load(shard, optimizer, file));
@@ -258,16 +258,16 @@ void test_optimizer(const fixture* f) {
   dt_shard_destroy(integers);
 
   OK(dt_optimizer_sgd(shard, NULL, &optimizer));
-  REFUSES("rate", dt_optimizer_step(optimizer, (double)NAN));
-  REFUSES_HANDLES(f, OPTIMIZER, dt_optimizer, "optimizer", dt_optimizer_step(h, 1));
-  FAILS(DT_ERR_INVALID_STATE, dt_optimizer_step(optimizer, 1));
+  REFUSES("rate", dt_optimizer_step(optimizer, (double)NAN, NULL));
+  REFUSES_HANDLES(f, OPTIMIZER, dt_optimizer, "optimizer", dt_optimizer_step(h, 1, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_optimizer_step(optimizer, 1, NULL));
   float single[] = {1, 2};
   double wide = 3;
   OK(dt_reducer_ready(reducer, 0, single, NULL));
   OK(dt_reducer_ready(reducer, 1, &wide, NULL));
   OK(dt_reducer_finish(reducer, NULL));
-  OK(dt_optimizer_step(optimizer, 0.5));
-  OK(dt_shard_gather(shard, 0));
+  OK(dt_optimizer_step(optimizer, 0.5, NULL));
+  OK(dt_shard_gather(shard, 0, NULL));
   void* pointer = NULL;
   OK(dt_shard_param(shard, 0, &pointer));
   EXPECT((int)(((float*)pointer)[1] * 2) == -2);

@@ -81,7 +81,7 @@ class Model {
   dt_status fill() {
     for (size_t p = 0; p < params_.size(); ++p) {
       const auto index = static_cast<int32_t>(p);
-      RANK_TRY(dt_shard_set(shard, index, array_of(params_[p], 0, index).data()));
+      RANK_TRY(dt_shard_set(shard, index, array_of(params_[p], 0, index).data(), nullptr));
     }
     return DT_OK;
   }
@@ -97,13 +97,13 @@ class Model {
         RANK_TRY(dt_reducer_ready(reducer, static_cast<int32_t>(p), gradients[p].data(), nullptr));
       }
       RANK_TRY(dt_reducer_finish(reducer, nullptr));
-      RANK_TRY(dt_optimizer_step(optimizer, kRate));
+      RANK_TRY(dt_optimizer_step(optimizer, kRate, nullptr));
     }
     return DT_OK;
   }
   dt_status gather() {
     for (const int32_t unit : {0, 1, 2}) {
-      const dt_status status = dt_shard_gather(shard, unit);
+      const dt_status status = dt_shard_gather(shard, unit, nullptr);
       if (status != DT_OK && status != DT_ERR_INVALID_ARGUMENT) return status;  // no such unit
     }
     return DT_OK;
@@ -328,7 +328,7 @@ TEST_CASE("checkpoint: files that do not fit are refused on all ranks, and chang
     const auto outcomes = run_ranks(3, [&](const Rank& rank) -> dt_status {
       Model model;
       RANK_TRY(model.open(rank, {Kind::kNone}, params));
-      RANK_TRY(dt_shard_set(model.shard, 0, values));
+      RANK_TRY(dt_shard_set(model.shard, 0, values, nullptr));
       const dt_status status = dt_shard_load(model.shard, nullptr, path.c_str());
       const std::string message = dt_last_error();
       RANK_TRY(model.bits(&kept[static_cast<size_t>(rank.rank)]));

@@ -103,10 +103,10 @@ dt_status train(const Rank& rank, const Way& way, int32_t stage, int64_t bucket_
   RANK_TRY(make(shard, way, &optimizer));
   for (int32_t p = 0; p < count; ++p) {
     const dt_param& param = kParams[static_cast<size_t>(p)];
-    RANK_TRY(dt_shard_set(shard, p, array_of(param, 0, p).data()));
+    RANK_TRY(dt_shard_set(shard, p, array_of(param, 0, p).data(), nullptr));
   }
   for (int step = 1; step <= kSteps; ++step) {
-    RANK_TRY(dt_shard_gather(shard, 0));
+    RANK_TRY(dt_shard_gather(shard, 0, nullptr));
     std::vector<std::string> arrays(kParams.size());
     for (int32_t p = count; p-- > 0;) {
       const dt_param& param = kParams[static_cast<size_t>(p)];
@@ -115,9 +115,9 @@ dt_status train(const Rank& rank, const Way& way, int32_t stage, int64_t bucket_
       RANK_TRY(dt_reducer_ready(reducer, p, array.data(), nullptr));
     }
     RANK_TRY(dt_reducer_finish(reducer, nullptr));
-    RANK_TRY(dt_optimizer_step(optimizer, kRate));
+    RANK_TRY(dt_optimizer_step(optimizer, kRate, nullptr));
   }
-  RANK_TRY(dt_shard_gather(shard, 0));
+  RANK_TRY(dt_shard_gather(shard, 0, nullptr));
   for (int32_t p = 0; p < count; ++p) {
     const dt_param& param = kParams[static_cast<size_t>(p)];
     void* values = nullptr;
@@ -175,23 +175,24 @@ TEST_CASE("optimizer: steps smaller than a bf16 can show add up in its f32 value
     RANK_TRY(dt_shard_reducer(shard, &reducer));
     RANK_TRY(dt_optimizer_sgd(shard, nullptr, &optimizer));
     const std::vector<uint16_t> ones(64, 0x3f80);
-    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
+    RANK_TRY(dt_shard_set(shard, 0, ones.data(), nullptr));
     std::vector<uint16_t> gradient(64, 0x3f80);
     for (int step = 0; step < 100; ++step) {
       RANK_TRY(dt_reducer_ready(reducer, 0, gradient.data(), nullptr));
       RANK_TRY(dt_reducer_finish(reducer, nullptr));
-      RANK_TRY(dt_optimizer_step(optimizer, 1.0 / 1024));  // a bf16 below 1 has steps of 1/256
+      RANK_TRY(
+          dt_optimizer_step(optimizer, 1.0 / 1024, nullptr));  // a bf16 below 1 has steps of 1/256
     }
-    RANK_TRY(dt_shard_gather(shard, 0));
+    RANK_TRY(dt_shard_gather(shard, 0, nullptr));
     void* values = nullptr;
     RANK_TRY(dt_shard_param(shard, 0, &values));
     const double found = element(DT_BF16, values, 63);
     // A parameter that is set anew takes its f32 value along.
-    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
+    RANK_TRY(dt_shard_set(shard, 0, ones.data(), nullptr));
     RANK_TRY(dt_reducer_ready(reducer, 0, gradient.data(), nullptr));
     RANK_TRY(dt_reducer_finish(reducer, nullptr));
-    RANK_TRY(dt_optimizer_step(optimizer, 0.5));
-    RANK_TRY(dt_shard_gather(shard, 0));
+    RANK_TRY(dt_optimizer_step(optimizer, 0.5, nullptr));
+    RANK_TRY(dt_shard_gather(shard, 0, nullptr));
     const double again = element(DT_BF16, values, 0);
     dt_optimizer_destroy(optimizer);
     dt_reducer_destroy(reducer);
@@ -216,16 +217,16 @@ TEST_CASE("optimizer: what no rank used stays, and without gradients there is no
     RANK_TRY(dt_shard_reducer(shard, &reducer));
     RANK_TRY(dt_optimizer_adamw(shard, nullptr, &optimizer));
     const std::vector<float> ones(8, 1);
-    RANK_TRY(dt_shard_set(shard, 0, ones.data()));
-    RANK_TRY(dt_shard_set(shard, 1, ones.data()));
-    if (dt_optimizer_step(optimizer, 0.1) != DT_ERR_INVALID_STATE ||
+    RANK_TRY(dt_shard_set(shard, 0, ones.data(), nullptr));
+    RANK_TRY(dt_shard_set(shard, 1, ones.data(), nullptr));
+    if (dt_optimizer_step(optimizer, 0.1, nullptr) != DT_ERR_INVALID_STATE ||
         !contains(dt_last_error(), "dt_optimizer_step on comm \"world\": there are no gradients")) {
       return DT_ERR_INTERNAL;
     }
     RANK_TRY(dt_reducer_ready(reducer, 0, const_cast<float*>(ones.data()), nullptr));
     RANK_TRY(dt_reducer_finish(reducer, nullptr));
-    RANK_TRY(dt_optimizer_step(optimizer, 0.1));
-    RANK_TRY(dt_shard_gather(shard, 0));
+    RANK_TRY(dt_optimizer_step(optimizer, 0.1, nullptr));
+    RANK_TRY(dt_shard_gather(shard, 0, nullptr));
     void* used = nullptr;
     void* unused = nullptr;
     RANK_TRY(dt_shard_param(shard, 0, &used));

@@ -54,7 +54,7 @@ class Small {
     for (int32_t p = 0; p < kParams; ++p) {
       dt_piece piece;
       dt_piece_init(&piece);
-      RANK_TRY(dt_shard_piece(shard, p, &piece));
+      RANK_TRY(dt_shard_piece(shard, p, nullptr, &piece));
       for (int64_t i = 0; i < piece.count; ++i) {
         if (static_cast<const float*>(piece.grad)[i] != value) return DT_ERR_INTERNAL;
       }
@@ -91,9 +91,9 @@ TEST_CASE("replicas: other communicators may wait for ranks that wait for a buck
               RANK_TRY(model.open(rank, {stage, shard_ranks, 0}));
               for (int step = 0; step < 3; ++step) {
                 for (int32_t p = kParams; p-- > 0;) {
-                  RANK_TRY(dt_shard_gather(model.shard, p / 2));
+                  RANK_TRY(dt_shard_gather(model.shard, p / 2, nullptr));
                   RANK_TRY(model.ready(p, static_cast<float>(rank.rank + step)));
-                  RANK_TRY(dt_shard_release(model.shard, p / 2));
+                  RANK_TRY(dt_shard_release(model.shard, p / 2, nullptr));
                   int32_t one = 1;
                   RANK_TRY(
                       dt_allreduce(rank.world, &one, &one, 1, DT_I32, DT_SUM, nullptr, nullptr));
@@ -101,7 +101,7 @@ TEST_CASE("replicas: other communicators may wait for ranks that wait for a buck
                 }
                 RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
                 RANK_TRY(model.check(1.5F + static_cast<float>(step)));
-                RANK_TRY(dt_shard_updated(model.shard));
+                RANK_TRY(dt_shard_updated(model.shard, nullptr));
               }
               return DT_OK;
             },
@@ -121,9 +121,9 @@ TEST_CASE("replicas: where no thread makes progress, those who wait do") {
                                  RANK_TRY(model.ready(p, static_cast<float>(step)));
                                RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
                                RANK_TRY(model.check(static_cast<float>(step)));
-                               RANK_TRY(dt_shard_updated(model.shard));
+                               RANK_TRY(dt_shard_updated(model.shard, nullptr));
                                for (int32_t p = 0; p < kParams; ++p)
-                                 RANK_TRY(dt_shard_gather(model.shard, p / 2));
+                                 RANK_TRY(dt_shard_gather(model.shard, p / 2, nullptr));
                              }
                              return DT_OK;
                            },

@@ -56,7 +56,7 @@ class Sharded {
     for (int32_t index = 0; index < kParams; ++index) {
       dt_piece piece;
       dt_piece_init(&piece);
-      RANK_TRY(dt_shard_piece(shard, index, &piece));
+      RANK_TRY(dt_shard_piece(shard, index, nullptr, &piece));
       const auto* const values = static_cast<const float*>(piece.grad);
       for (int64_t i = 0; i < piece.count; ++i) {
         if (values[i] < wanted || values[i] > wanted) return DT_ERR_INTERNAL;
@@ -67,7 +67,7 @@ class Sharded {
 
   /// Gathers a parameter, which is all `wanted`, and releases it; says where it was.
   dt_status use(int32_t index, float wanted, std::set<void*>* places) {
-    RANK_TRY(dt_shard_gather(shard, index));
+    RANK_TRY(dt_shard_gather(shard, index, nullptr));
     void* place = nullptr;
     RANK_TRY(dt_shard_param(shard, index, &place));
     const auto* const values = static_cast<const float*>(place);
@@ -75,7 +75,7 @@ class Sharded {
       if (values[i] < wanted || values[i] > wanted) return DT_ERR_INTERNAL;
     }
     places->insert(place);
-    return dt_shard_release(shard, index);
+    return dt_shard_release(shard, index, nullptr);
   }
 
   dt_shard* shard = nullptr;
@@ -256,10 +256,10 @@ TEST_CASE("shard memory: parameters have that of the unit in use and of those ah
         for (int32_t p = 0; p < kParams; ++p) {
           dt_piece piece;
           dt_piece_init(&piece);
-          RANK_TRY(dt_shard_piece(model.shard, p, &piece));
+          RANK_TRY(dt_shard_piece(model.shard, p, nullptr, &piece));
           for (int64_t i = 0; i < piece.count; ++i) static_cast<float*>(piece.param)[i] += 1;
         }
-        RANK_TRY(dt_shard_updated(model.shard));
+        RANK_TRY(dt_shard_updated(model.shard, nullptr));
       }
       const auto at_most = static_cast<size_t>(std::min(prefetch + 1, kParams));
       return places.size() <= at_most ? DT_OK : DT_ERR_INTERNAL;
@@ -278,7 +278,7 @@ TEST_CASE("shard memory: it is that of the formula in every stage") {
         for (int32_t p = 0; p < kParams; ++p) RANK_TRY(model.use(p, 0, &places));
         for (int32_t p = kParams; p-- > 0;) RANK_TRY(model.write(p, 1, true, &places));
         RANK_TRY(dt_reducer_finish(model.reducer, nullptr));
-        RANK_TRY(dt_shard_updated(model.shard));
+        RANK_TRY(dt_shard_updated(model.shard, nullptr));
       }
       dt_reducer_statistics statistics;
       dt_reducer_statistics_init(&statistics);
@@ -302,8 +302,8 @@ TEST_CASE("shard memory: parameters that are not gathered are refused, and set a
     RANK_TRY(model.create(rank.world));
     std::vector<float> values(kCount, 5);
     for (int32_t p = 0; p < kParams; ++p) {
-      if (p == 3) RANK_TRY(dt_shard_gather(model.shard, p));
-      RANK_TRY(dt_shard_set(model.shard, p, values.data()));
+      if (p == 3) RANK_TRY(dt_shard_gather(model.shard, p, nullptr));
+      RANK_TRY(dt_shard_set(model.shard, p, values.data(), nullptr));
     }
     std::set<void*> places;
     RANK_TRY(model.use(3, 5, &places));
@@ -313,14 +313,14 @@ TEST_CASE("shard memory: parameters that are not gathered are refused, and set a
                  "dt_shard_gather of its unit 3 before its use")) {
       return DT_ERR_INTERNAL;
     }
-    RANK_TRY(dt_shard_gather(model.shard, 4));
+    RANK_TRY(dt_shard_gather(model.shard, 4, nullptr));
     RANK_TRY(dt_shard_param(model.shard, 4, &place));
-    RANK_TRY(dt_shard_updated(model.shard));
+    RANK_TRY(dt_shard_updated(model.shard, nullptr));
     if (!refused(dt_shard_param(model.shard, 4, &place), DT_ERR_INVALID_STATE, "is not gathered")) {
       return DT_ERR_INTERNAL;
     }
     for (int32_t p = 0; p < kParams; ++p) RANK_TRY(model.use(p, 5, &places));
-    return dt_shard_release(model.shard, 0);  // not gathered
+    return dt_shard_release(model.shard, 0, nullptr);  // not gathered
   }));
 }
 
@@ -337,22 +337,22 @@ TEST_CASE("shard memory: steps that gather in another order than the last are ri
                                       : static_cast<int32_t>(random() % kParams));
       }
       for (const int32_t p : order) {
-        RANK_TRY(dt_shard_gather(model.shard, p));
+        RANK_TRY(dt_shard_gather(model.shard, p, nullptr));
         void* place = nullptr;
         RANK_TRY(dt_shard_param(model.shard, p, &place));
         for (int64_t i = 0; i < kCount; ++i) {
           const float found = static_cast<const float*>(place)[i];
           if (found < value || found > value) return DT_ERR_INTERNAL;
         }
-        if (random() % 2 == 0) RANK_TRY(dt_shard_release(model.shard, p));
+        if (random() % 2 == 0) RANK_TRY(dt_shard_release(model.shard, p, nullptr));
       }
       for (int32_t p = 0; p < kParams; ++p) {
         dt_piece piece;
         dt_piece_init(&piece);
-        RANK_TRY(dt_shard_piece(model.shard, p, &piece));
+        RANK_TRY(dt_shard_piece(model.shard, p, nullptr, &piece));
         for (int64_t i = 0; i < piece.count; ++i) static_cast<float*>(piece.param)[i] += 1;
       }
-      RANK_TRY(dt_shard_updated(model.shard));
+      RANK_TRY(dt_shard_updated(model.shard, nullptr));
     }
     return DT_OK;
   }));
@@ -362,14 +362,14 @@ TEST_CASE("shard memory: ranks that gather different units all hear of it") {
   require_all_ok(run_ranks(2, [](const Rank& rank) -> dt_status {
     Sharded model(3);
     RANK_TRY(model.create(rank.world));
-    const dt_status status = dt_shard_gather(model.shard, rank.rank);
+    const dt_status status = dt_shard_gather(model.shard, rank.rank, nullptr);
     const bool named = contains(dt_last_error(),
                                 "dt_shard_gather on comm \"world\": all ranks must "
                                 "gather and release the same units") &&
                        contains(dt_last_error(), "parameters of bucket 10") &&
                        contains(dt_last_error(), "parameters of bucket 11");
     if (!refused(status, DT_ERR_MISMATCH, "") || !named) return DT_ERR_INTERNAL;
-    return dt_shard_gather(model.shard, 5) == DT_ERR_MISMATCH ? DT_OK : DT_ERR_INTERNAL;
+    return dt_shard_gather(model.shard, 5, nullptr) == DT_ERR_MISMATCH ? DT_OK : DT_ERR_INTERNAL;
   }));
 }
 

@@ -72,7 +72,7 @@ class Trainer {
     for (int32_t p = 0; p < model_.size(); ++p) {
       std::vector<float> values;
       for (int64_t i = 0; i < model_.count(p); ++i) values.push_back(draw(0, 0, p, i));
-      RANK_TRY(dt_shard_set(shard_, p, values.data()));
+      RANK_TRY(dt_shard_set(shard_, p, values.data(), nullptr));
       momentum_.emplace_back(values.size());
     }
     return DT_OK;
@@ -81,7 +81,7 @@ class Trainer {
   dt_status step(int number) {
     std::vector<std::vector<float>> gradients;
     for (int32_t p = 0; p < model_.size(); ++p) {
-      RANK_TRY(dt_shard_gather(shard_, unit(p)));
+      RANK_TRY(dt_shard_gather(shard_, unit(p), nullptr));
       void* values = nullptr;
       RANK_TRY(dt_shard_param(shard_, p, &values));
       auto& gradient = gradients.emplace_back(static_cast<float*>(values),
@@ -92,7 +92,7 @@ class Trainer {
       if (p + 1 == model_.size() || unit(p + 1) != unit(p)) RANK_TRY(release(p));
     }
     for (int32_t p = model_.size(); p-- > 0;) {
-      RANK_TRY(dt_shard_gather(shard_, unit(p)));
+      RANK_TRY(dt_shard_gather(shard_, unit(p), nullptr));
       RANK_TRY(dt_reducer_ready(reducer_, p, gradients[static_cast<size_t>(p)].data(), nullptr));
       if (p == 0 || unit(p - 1) != unit(p)) RANK_TRY(release(p));
     }
@@ -102,7 +102,7 @@ class Trainer {
     for (int32_t p = 0; p < model_.size(); ++p) {
       dt_piece piece;
       dt_piece_init(&piece);
-      RANK_TRY(dt_shard_piece(shard_, p, &piece));
+      RANK_TRY(dt_shard_piece(shard_, p, nullptr, &piece));
       auto* const values = static_cast<float*>(piece.param);
       const auto* const grad = static_cast<const float*>(piece.grad);
       for (int64_t i = 0; i < piece.count; ++i) {
@@ -112,13 +112,13 @@ class Trainer {
       }
       updated_ += piece.count;
     }
-    return dt_shard_updated(shard_);
+    return dt_shard_updated(shard_, nullptr);
   }
 
   /// All parameters, and the last norm.
   dt_status result(Bits* out) {
     for (int32_t p = 0; p < model_.size(); ++p) {
-      RANK_TRY(dt_shard_gather(shard_, unit(p)));
+      RANK_TRY(dt_shard_gather(shard_, unit(p), nullptr));
       void* values = nullptr;
       RANK_TRY(dt_shard_param(shard_, p, &values));
       const size_t before = out->size();
@@ -143,10 +143,10 @@ class Trainer {
   dt_status collect_gradient(int number) {
     const int32_t index = number % model_.size();
     collected_.resize(static_cast<size_t>(model_.count(index)));
-    return dt_shard_full_grad(shard_, index, collected_.data());
+    return dt_shard_full_grad(shard_, index, nullptr, collected_.data());
   }
   int32_t unit(int32_t param) const { return model_.units[static_cast<size_t>(param)]; }
-  dt_status release(int32_t param) { return dt_shard_release(shard_, unit(param)); }
+  dt_status release(int32_t param) { return dt_shard_release(shard_, unit(param), nullptr); }
 
   const Rank& rank_;
   const Model& model_;
@@ -284,7 +284,7 @@ TEST_CASE("shard: norms are those of all gradients, and what is not finite scale
                                              : std::abs(norm - wanted) <= 1e-5 * wanted;
         dt_piece piece;
         dt_piece_init(&piece);
-        RANK_TRY(dt_shard_piece(shard, 0, &piece));
+        RANK_TRY(dt_shard_piece(shard, 0, nullptr, &piece));
         const double scale = std::isfinite(norm) ? std::min(1.0, 10 / (wanted + 1e-6)) : 1.0;
         const double first = static_cast<double>(gradient[static_cast<size_t>(piece.offset)]);
         const double found = static_cast<double>(static_cast<float*>(piece.grad)[0]);
@@ -319,13 +319,13 @@ TEST_CASE("shard: norms of numbers that f32 has no room for, of integers and of 
       RANK_TRY(dt_reducer_clip_norm(reducer, 1, 2, nullptr, nullptr));
       dt_piece piece;
       dt_piece_init(&piece);
-      RANK_TRY(dt_shard_piece(shard, 0, &piece));
+      RANK_TRY(dt_shard_piece(shard, 0, nullptr, &piece));
       const double wanted = value < 1 ? value : 1;
       if (piece.count == 1 &&
           std::abs(*static_cast<double*>(piece.grad) - wanted) > 1e-6 * wanted) {
         return DT_ERR_INTERNAL;
       }
-      RANK_TRY(dt_shard_piece(shard, 1, &piece));
+      RANK_TRY(dt_shard_piece(shard, 1, nullptr, &piece));
       for (int64_t i = 0; i < piece.count; ++i) {  // not scaled
         if (static_cast<int32_t*>(piece.grad)[i] != integers[piece.offset + i]) {
           return DT_ERR_INTERNAL;
@@ -369,36 +369,37 @@ TEST_CASE("shard: ranks that clip differently all hear of it, and nothing is bro
 }
 
 TEST_CASE("shard: what a failed gather has left is never given out as whole") {
-  const auto outcomes = run_ranks(
-      2,
-      [](const Rank& rank) -> dt_status {
-        const dt_param params[] = {{100, "weight", DT_F32, 0}, {100, "bias", DT_F32, 0}};
-        const int32_t units[] = {0, 1};
-        dt_shard_options options;
-        dt_shard_options_init(&options);
-        options.units = units;
-        dt_shard* shard = nullptr;
-        RANK_TRY(dt_shard_create(rank.world, params, 2, &options, &shard));
-        if (rank.rank == 1) {
-          RANK_TRY(dt_store_barrier(rank.job, "done", 2, -1));  // and no dt_shard_updated()
-          return DT_OK;
-        }
-        RANK_TRY(dt_shard_updated(shard));
-        dt_piece piece;
-        dt_piece_init(&piece);
-        int failures = 0;
-        for (int i = 0; i < 2; ++i) {
-          for (const int32_t unit : {0, 1}) {
-            failures += dt_shard_gather(shard, unit) == DT_ERR_TIMEOUT ? 1 : 0;
-          }
-        }
-        failures += dt_shard_piece(shard, 0, &piece) == DT_ERR_TIMEOUT ? 1 : 0;
-        failures += dt_shard_updated(shard) == DT_ERR_TIMEOUT ? 1 : 0;
-        RANK_TRY(dt_store_barrier(rank.job, "done", 2, -1));
-        dt_shard_destroy(shard);
-        return failures == 6 ? DT_OK : DT_ERR_INTERNAL;
-      },
-      {{"collective.timeout_ms", "300"}});
+  const auto outcomes =
+      run_ranks(2,
+                [](const Rank& rank) -> dt_status {
+                  const dt_param params[] = {{100, "weight", DT_F32, 0}, {100, "bias", DT_F32, 0}};
+                  const int32_t units[] = {0, 1};
+                  dt_shard_options options;
+                  dt_shard_options_init(&options);
+                  options.units = units;
+                  dt_shard* shard = nullptr;
+                  RANK_TRY(dt_shard_create(rank.world, params, 2, &options, &shard));
+                  if (rank.rank == 1) {
+                    RANK_TRY(dt_store_barrier(rank.job, "done", 2,
+                                              -1));  // and no dt_shard_updated(, nullptr)
+                    return DT_OK;
+                  }
+                  RANK_TRY(dt_shard_updated(shard, nullptr));
+                  dt_piece piece;
+                  dt_piece_init(&piece);
+                  int failures = 0;
+                  for (int i = 0; i < 2; ++i) {
+                    for (const int32_t unit : {0, 1}) {
+                      failures += dt_shard_gather(shard, unit, nullptr) == DT_ERR_TIMEOUT ? 1 : 0;
+                    }
+                  }
+                  failures += dt_shard_piece(shard, 0, nullptr, &piece) == DT_ERR_TIMEOUT ? 1 : 0;
+                  failures += dt_shard_updated(shard, nullptr) == DT_ERR_TIMEOUT ? 1 : 0;
+                  RANK_TRY(dt_store_barrier(rank.job, "done", 2, -1));
+                  dt_shard_destroy(shard);
+                  return failures == 6 ? DT_OK : DT_ERR_INTERNAL;
+                },
+                {{"collective.timeout_ms", "300"}});
   for (const Outcome& each : outcomes) CHECK(each.status != DT_ERR_INTERNAL);
 }
 
@@ -469,7 +470,7 @@ TEST_CASE(
       }
       dt_piece piece;
       dt_piece_init(&piece);
-      RANK_TRY(dt_shard_piece(shard, 1, &piece));
+      RANK_TRY(dt_shard_piece(shard, 1, nullptr, &piece));
       for (int64_t i = 0; i < piece.count; ++i) {
         if (static_cast<const float*>(piece.grad)[i] != 2) return DT_ERR_INTERNAL;
       }

@@ -296,7 +296,7 @@ class Trainer {
       if (model_.stage >= 0) {
         dt_piece piece;
         dt_piece_init(&piece);
-        RANK_TRY(dt_shard_piece(shard_, static_cast<int32_t>(p), &piece));
+        RANK_TRY(dt_shard_piece(shard_, static_cast<int32_t>(p), nullptr, &piece));
         result = piece.grad;
         outside = false;
         offset = piece.offset;

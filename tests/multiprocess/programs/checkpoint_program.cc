@@ -33,13 +33,13 @@ void fill(dt_shard* shard, float number) {
   int32_t index = 0;
   for (const int64_t count : kCounts) {
     const std::vector<float> values(static_cast<size_t>(count), number);
-    check(dt_shard_set(shard, index++, values.data()));
+    check(dt_shard_set(shard, index++, values.data(), nullptr));
   }
 }
 
 /// The number that all elements are; -1: they are not one.
 float number_of(dt_shard* shard) {
-  check(dt_shard_gather(shard, 0));
+  check(dt_shard_gather(shard, 0, nullptr));
   float number = -1;
   int32_t index = 0;
   for (const int64_t count : kCounts) {
