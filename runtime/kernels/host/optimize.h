@@ -5,35 +5,9 @@
 
 #include "base/dtype.h"
 #include "kernels/host/reduce.h"
+#include "kernels/optimizer_step.h"
 
 namespace dt::kernels {
-
-/// One step of AdamW (Loshchilov and Hutter 2019), worked out for all elements beforehand:
-///   first = first + first_share * (gradient - first)
-///   second = second_kept * second + second_share * gradient^2
-///   param = kept * param - rate * first / (unbias * sqrt(second) + epsilon)
-struct AdamWStep {
-  double first_share;
-  double second_kept;
-  double second_share;
-  double kept;
-  double rate;
-  double unbias;
-  double epsilon;
-};
-
-/// One step of SGD:
-///   gradient = gradient + decay * param
-///   momentum = momentum_kept * momentum + share * gradient
-///   param = param - rate * (nesterov ? gradient + momentum_kept * momentum : momentum)
-/// Without a momentum: param = param - rate * gradient.
-struct SgdStep {
-  double decay;
-  double momentum_kept;
-  double share;
-  double rate;
-  bool nesterov;
-};
 
 /// What a step reads and writes: `count` elements of each, which do not overlap. Of f32, or of f64.
 struct AdamWArrays {
