@@ -10,14 +10,22 @@ namespace {
 
 using collective::StreamSteps;
 
-constexpr int64_t kScratchFloats = 8;  // four dtypes, the norm, the factor
-
 }  // namespace
+
+/// What clip() and scale() work with.
+struct DeviceStep::Scratch {
+  double largest[3];
+  int64_t sum[2];
+  float squares[4];  // of each dtype
+  float norm;
+  float factor;
+};
 
 struct DeviceStep::Errand {
   std::shared_ptr<cuda::Runtime> runtime;
   std::shared_ptr<kernels::TensorKernels> kernels;
   std::shared_ptr<kernels::TensorList> list;  // null: integers, or nothing outside
+  std::shared_ptr<kernels::TensorList> kept;  // null: no cast, or nothing
   BucketSteps steps;
   void* data = nullptr;  // what is reduced
   int64_t count = 0;
@@ -31,26 +39,39 @@ struct DeviceStep::Errand {
       const float scale = scale_in_list ? static_cast<float>(steps.before) : 1;
       DT_TRY(kernels->gather(*list, steps.dtype, data, dtype, scale, stream));
     }
-    DT_TRY(multiply(steps.before, stream));
+    if (!scale_in_list) DT_TRY(multiply(data, dtype, count, steps.before, stream));
     return copy(stream, /*back=*/false);
   }
   Status scatter(cuda::Stream stream) const {
-    DT_TRY(multiply(steps.behind, stream));
+    if (steps.kept) return keep(*steps.kept, stream);
+    if (!scale_in_list) DT_TRY(multiply(data, dtype, count, steps.behind, stream));
     if (list == nullptr) return copy(stream, /*back=*/true);
     const float scale = scale_in_list ? static_cast<float>(steps.behind) : 1;
     return kernels->scatter(*list, steps.dtype, data, dtype, scale, stream);
   }
 
  private:
-  Status multiply(double factor, cuda::Stream stream) const {
-    if (factor == 1 || scale_in_list || !is_floating(dtype) || count == 0) return {};
-    return kernels->multiply(data, dtype, count, factor, stream);
+  Status multiply(void* values, Dtype of, int64_t many, double factor, cuda::Stream stream) const {
+    if (factor == 1 || !is_floating(of) || many == 0) return {};
+    return kernels->multiply(values, of, many, factor, stream);
+  }
+  Status keep(const KeptResult& result, cuda::Stream stream) const {
+    if (result.count == 0) return {};
+    if (kept != nullptr) {
+      return kernels->scatter(*kept, steps.dtype, result.from, dtype,
+                              static_cast<float>(steps.behind), stream);
+    }
+    if (result.from != result.to) {
+      DT_TRY(runtime->copy(result.to, result.from, result.count * dtype_bytes(dtype), stream));
+    }
+    return multiply(result.to, dtype, result.count, steps.behind, stream);
   }
   Status copy(cuda::Stream stream, bool back) const {
     if (list != nullptr) return {};
     for (const OutsideGradient& each : steps.outside) {
-      void* const to = back ? each.data : each.slot;
-      const void* const from = back ? each.slot : each.data;
+      void* const slot = static_cast<char*>(data) + each.offset * dtype_bytes(dtype);
+      void* const to = back ? each.data : slot;
+      const void* const from = back ? slot : each.data;
       DT_TRY(runtime->copy(to, from, each.count * dtype_bytes(dtype), stream));
     }
     return {};
@@ -86,7 +107,7 @@ Status DeviceStep::reserve(size_t buckets) {
 void DeviceStep::forget() {
   for (const auto& bucket : buckets_) {
     bucket->outside.clear();
-    bucket->list = nullptr;
+    bucket->list = bucket->kept = nullptr;
   }
   old_lists_.clear();
   results_.clear();
@@ -134,11 +155,16 @@ Result<std::shared_ptr<DeviceStep::Errand>> DeviceStep::errand_of(size_t bucket_
                                                                   BucketSteps steps, Flat flat,
                                                                   Dtype dtype) {
   Bucket& bucket = *buckets_[bucket_index];
-  DT_TRY(list_of(&bucket, steps.outside, flat.data, dtype));
+  DT_TRY(list_of(&bucket, steps.outside, dtype));
+  if (steps.kept && steps.kept->count > 0 && dtype != steps.dtype && bucket.kept == nullptr) {
+    const kernels::Tensor whole[] = {{steps.kept->to, steps.kept->count, 0}};
+    DT_TRY_VALUE(bucket.kept, kernels_->prepare(whole));
+  }
   const auto errand = std::make_shared<Errand>();
   errand->runtime = runtime_;
   errand->kernels = kernels_;
   errand->list = bucket.list;
+  errand->kept = bucket.kept;
   errand->data = flat.data;
   errand->count = flat.count;
   errand->dtype = dtype;
@@ -147,15 +173,16 @@ Result<std::shared_ptr<DeviceStep::Errand>> DeviceStep::errand_of(size_t bucket_
   return errand;
 }
 
-Status DeviceStep::attach(size_t bucket, BucketSteps given, backend::Collective* collective) {
+Status DeviceStep::attach(size_t bucket, BucketSteps given, Flat flat,
+                          backend::Collective* collective) {
   if (is_floating(collective->dtype)) collective->op = ReduceOp::kSum;
-  const bool scaled = is_floating(collective->dtype) && collective->count > 0;
+  const bool scaled = is_floating(collective->dtype) && flat.count > 0;
   const bool before =
       !given.outside.empty() || !given.zeros.empty() || (scaled && given.before != 1);
-  const bool behind = !given.outside.empty() || (scaled && given.behind != 1);
+  const bool moved = given.kept ? given.kept->from != given.kept->to : !given.outside.empty();
+  const bool behind = moved || (scaled && given.behind != 1);
   DT_TRY_VALUE(const std::shared_ptr<Errand> errand,
-               errand_of(bucket, std::move(given), {collective->recv, collective->count},
-                         collective->dtype));
+               errand_of(bucket, std::move(given), flat, collective->dtype));
 
   const auto steps = std::make_shared<Steps>();
   steps->events = shared_from_this();
@@ -203,14 +230,13 @@ bool DeviceStep::await_hooks(Deadline deadline) const {
 }
 
 Status DeviceStep::list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside,
-                           const void* flat, Dtype dtype) {
+                           Dtype dtype) {
   if (is_integer(dtype) || outside == bucket->outside) return {};
   std::shared_ptr<kernels::TensorList> list;
   if (!outside.empty()) {
     std::vector<kernels::Tensor> tensors;
     for (const OutsideGradient& each : outside) {
-      const int64_t bytes = static_cast<const char*>(each.slot) - static_cast<const char*>(flat);
-      tensors.push_back({each.data, each.count, bytes / dtype_bytes(dtype)});
+      tensors.push_back({each.data, each.count, each.offset});
     }
     DT_TRY_VALUE(list, kernels_->prepare(tensors));
   }
@@ -234,8 +260,8 @@ void DeviceStep::end_step() {
 
 Status DeviceStep::list_results(std::vector<Results> results) {
   if (scratch_ == nullptr) {
-    DT_TRY_VALUE(void* const memory, runtime_->allocate(kScratchFloats * int64_t{sizeof(float)}));
-    scratch_ = static_cast<float*>(memory);
+    DT_TRY_VALUE(void* const memory, runtime_->allocate(sizeof(Scratch)));
+    scratch_ = static_cast<Scratch*>(memory);
   }
   if (results == results_) return {};
   std::vector<std::shared_ptr<kernels::TensorList>> lists;
@@ -254,15 +280,42 @@ Status DeviceStep::clip(std::vector<Results> results, float max_norm, float tiny
                         cuda::Stream stream) {
   DT_TRY(list_results(std::move(results)));
   for (size_t i = 0; i < results_.size(); ++i) {
-    DT_TRY(kernels_->squared_norm(*result_lists_[i], results_[i].dtype, scratch_ + i, nullptr,
-                                  stream));
+    DT_TRY(kernels_->squared_norm(*result_lists_[i], results_[i].dtype, scratch_->squares + i,
+                                  nullptr, stream));
   }
-  float* const factor = scratch_ + kScratchFloats - 1;
-  float* const found = norm != nullptr ? norm : factor - 1;
-  DT_TRY(kernels_->clip_factor(scratch_, static_cast<int32_t>(results_.size()), max_norm, tiny,
-                               found, factor, stream));
+  DT_TRY(kernels_->clip_factor(scratch_->squares, static_cast<int32_t>(results_.size()), max_norm,
+                               tiny, norm != nullptr ? norm : &scratch_->norm, &scratch_->factor,
+                               stream));
+  return scale_results(stream);
+}
+
+Result<double*> DeviceStep::largest(std::vector<Results> results, cuda::Stream stream) {
+  DT_TRY(list_results(std::move(results)));
+  DT_TRY(runtime_->fill_zero(scratch_, sizeof(Scratch), stream));
   for (size_t i = 0; i < results_.size(); ++i) {
-    DT_TRY(kernels_->scale(*result_lists_[i], results_[i].dtype, 1, factor, stream));
+    DT_TRY(kernels_->largest(*result_lists_[i], results_[i].dtype, scratch_->largest, stream));
+  }
+  return scratch_->largest;
+}
+
+Result<int64_t*> DeviceStep::squares(cuda::Stream stream) {
+  for (size_t i = 0; i < results_.size(); ++i) {
+    DT_TRY(kernels_->squares(*result_lists_[i], results_[i].dtype, scratch_->largest, scratch_->sum,
+                             stream));
+  }
+  return scratch_->sum;
+}
+
+Status DeviceStep::scale(double max_norm, double tiny, float* norm, cuda::Stream stream) {
+  DT_TRY(kernels_->clip_factor_of_squares(scratch_->largest, scratch_->sum, max_norm, tiny,
+                                          norm != nullptr ? norm : &scratch_->norm,
+                                          &scratch_->factor, stream));
+  return scale_results(stream);
+}
+
+Status DeviceStep::scale_results(cuda::Stream stream) const {
+  for (size_t i = 0; i < results_.size(); ++i) {
+    DT_TRY(kernels_->scale(*result_lists_[i], results_[i].dtype, 1, &scratch_->factor, stream));
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,13 +18,20 @@ namespace dt::training {
 /// A gradient that lies outside its bucket.
 struct OutsideGradient {
   void* data = nullptr;  ///< the caller's
-  void* slot = nullptr;  ///< its place in the bucket
+  int64_t offset = 0;    ///< elements, of its place in what is reduced
   int64_t count = 0;     ///< elements
 
   bool operator==(const OutsideGradient&) const = default;
 };
 
-/// What surrounds the allreduce of a full bucket.
+/// The only result that is wanted, and where to have it.
+struct KeptResult {
+  void* from = nullptr;  ///< where the operation leaves it, as its dtype
+  void* to = nullptr;    ///< as that of the gradients; may be `from`
+  int64_t count = 0;     ///< elements
+};
+
+/// What surrounds the reduction of a full bucket.
 struct BucketSteps {
   Dtype dtype = Dtype::kF32;  ///< of the gradients; the operation's may be another
   std::vector<OutsideGradient> outside;
@@ -31,6 +39,7 @@ struct BucketSteps {
   std::vector<std::pair<void*, int64_t>> zeros;  ///< without a gradient, and their bytes
   double before = 1;                             ///< floating-point gradients are multiplied by it
   double behind = 1;                             ///< and the results by this
+  std::optional<KeptResult> kept;  ///< none: results go where gradients outside came from
 };
 
 /// What a reducer on GPUs does in a step beside its allreduces: events of the caller's streams, the
@@ -71,14 +80,14 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   }
   /// A gradient of the bucket, or a part of one, is complete in the order of `stream`. Any thread.
   Status record(size_t bucket, cuda::Stream stream);
-  /// Completes the allreduce of a full bucket, which is `collective` so far. May synchronise where
-  /// `outside` is not what it was in the last step. One thread at a time.
-  Status attach(size_t bucket, BucketSteps steps, backend::Collective* collective);
   /// What is reduced.
   struct Flat {
     void* data = nullptr;
     int64_t count = 0;
   };
+  /// Completes the reduction of a full bucket, which is `collective` so far. May synchronise where
+  /// `outside` is not what it was in the last step. One thread at a time.
+  Status attach(size_t bucket, BucketSteps steps, Flat flat, backend::Collective* collective);
   /// Brings the gradients of a full bucket together for a hook, in the order of the stream that it
   /// gives, one for the whole step. May synchronise as attach(). One thread at a time.
   Result<cuda::Stream> begin_hook(size_t bucket, BucketSteps steps, Flat flat);
@@ -104,6 +113,13 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   /// call. Between steps.
   Status clip(std::vector<Results> results, float max_norm, float tiny, float* norm,
               cuda::Stream stream);
+  /// The same of results that are divided among ranks, with the same bits whoever has which. All in
+  /// the order of `stream`: of largest(), which gives 3 elements of f64, the caller takes the
+  /// maximum over all ranks; of squares(), 2 of i64, the sum over those that have different
+  /// results; then scale().
+  Result<double*> largest(std::vector<Results> results, cuda::Stream stream);
+  Result<int64_t*> squares(cuda::Stream stream);
+  Status scale(double max_norm, double tiny, float* norm, cuda::Stream stream);
   Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) {
     return runtime_->copy(to, from, bytes, stream);
   }
@@ -123,15 +139,16 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
     Guarded<Streams> streams;
     std::vector<OutsideGradient> outside;  // that the list is of
     std::shared_ptr<kernels::TensorList> list;
-    std::shared_ptr<const Errand> hooked;  // of this step
+    std::shared_ptr<kernels::TensorList> kept;  // of BucketSteps::kept, where dtypes differ
+    std::shared_ptr<const Errand> hooked;       // of this step
   };
   struct Steps;
 
-  Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside, const void* flat,
-                 Dtype dtype);
+  Status list_of(Bucket* bucket, const std::vector<OutsideGradient>& outside, Dtype dtype);
   Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
                                             Dtype dtype);
   Status list_results(std::vector<Results> results);
+  Status scale_results(cuda::Stream stream) const;
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;
@@ -145,8 +162,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   std::vector<Results> results_;
   std::vector<std::shared_ptr<kernels::TensorList>> result_lists_;
   std::vector<std::shared_ptr<kernels::TensorList>> old_results_;
-  float* scratch_ =
-      nullptr;  // on the device: a sum of squares for each dtype, the norm, the factor
+  struct Scratch;
+  Scratch* scratch_ = nullptr;  // on the device
   StepTimes times_;
 };
 

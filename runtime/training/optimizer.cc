@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/optimizer.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -14,9 +16,66 @@ constexpr int64_t kWidened = 4096;  // elements of 16 bits that are widened at a
 
 constexpr int64_t kLineBytes = 64;  // of a cache, at which the arrays of the state begin
 
+constexpr size_t kMostLists = 64;       // that stay although other parameters have gradients now
+constexpr int64_t kLastStepMs = 1'000;  // that destruction gives to what runs on a GPU
+
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 
 }  // namespace
+
+struct Optimizer::DeviceState {
+  explicit DeviceState(std::shared_ptr<comm::Communicator> of)
+      : comm(std::move(of)), kernels(comm->backend().kernels()) {}
+
+  struct List {
+    std::vector<kernels::UpdatedTensor> tensors;
+    std::shared_ptr<kernels::UpdateList> list;
+    int64_t used_in = 0;  // a step
+  };
+
+  /// Which is made where it is not here. `passed`: whether the GPU is done with earlier steps.
+  template <class F>
+  Result<const kernels::UpdateList*> list_of(const std::vector<kernels::UpdatedTensor>& tensors,
+                                             Dtype dtype, F&& passed) {
+    auto found = std::find_if(lists.begin(), lists.end(),
+                              [&](const List& each) { return each.tensors == tensors; });
+    if (found == lists.end()) {
+      if (lists.size() >= kMostLists && passed()) {
+        std::erase_if(lists, [&](const List& each) { return each.used_in < step; });
+      }
+      DT_TRY_VALUE(auto list, kernels->prepare_update(tensors, dtype));
+      lists.push_back({tensors, std::move(list)});
+      found = std::prev(lists.end());
+    }
+    found->used_in = step;
+    return static_cast<const kernels::UpdateList*>(found->list.get());
+  }
+
+  const std::shared_ptr<comm::Communicator> comm;
+  const std::shared_ptr<kernels::TensorKernels> kernels;
+  std::vector<List> lists;
+  int64_t step = 0;  // that is launched, or was last
+  void* memory = nullptr;
+};
+
+Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
+    : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {}
+
+Optimizer::~Optimizer() {
+  if (device_ == nullptr) return;
+  const Deadline deadline = Deadline::after_ms(kLastStepMs);
+  for (;;) {
+    const Result<bool> passed = shard_->written_passed();
+    if (passed.ok() && passed.value()) break;
+    if (!passed.ok() || deadline.passed()) {  // the GPU may use all of it for ever
+      using Lists = std::vector<DeviceState::List>;
+      device_->comm->backend().keep(std::make_shared<Lists>(std::move(device_->lists)));
+      return;
+    }
+    sched_yield();
+  }
+  (void)device_->comm->backend().release(device_->memory);
+}
 
 Result<std::unique_ptr<Optimizer>> Optimizer::create(std::shared_ptr<Shard> shard,
                                                      Options options) {
@@ -53,10 +112,20 @@ Status Optimizer::allocate() {
     add(&state.second, sgd == nullptr);
     add(&state.master, dtype != wide(dtype));
   }
+  if (shard_->device() != nullptr) device_ = std::make_unique<DeviceState>(shard_->comm());
   if (total == 0) return {};
-  DT_TRY_VALUE(memory_, MappedMemory::create(total, shard_->offload()));
-  for (const auto& [array, begin] : arrays) *array = memory_->data() + begin;
+  DT_TRY_VALUE(char* const memory, allocate_state(total));
+  for (const auto& [array, begin] : arrays) *array = memory + begin;
   return {};
+}
+
+Result<char*> Optimizer::allocate_state(int64_t bytes) {
+  if (device_ != nullptr) {
+    DT_TRY_VALUE(device_->memory, device_->comm->backend().allocate(bytes));
+    return static_cast<char*>(device_->memory);
+  }
+  DT_TRY_VALUE(memory_, MappedMemory::create(bytes, shard_->offload()));
+  return memory_->data();
 }
 
 Status Optimizer::step(double rate, cuda::Stream stream) {
@@ -68,12 +137,60 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
                       "\": there are no gradients; call it between dt_reducer_finish and the "
                       "next step's first dt_reducer_ready");
   }
+  std::vector<Alike> alike;
   for (int32_t i = 0; i < reducer.param_count(); ++i) {
     if (reducer.has_users() && !reducer.used(i).value()) continue;
     DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i, stream));
-    if (piece.count > 0) update(i, piece, rate);
+    if (piece.count == 0) continue;
+    if (device_ != nullptr) {
+      group(i, piece, &alike);
+    } else {
+      update(i, piece, rate);
+    }
   }
+  if (device_ != nullptr) DT_TRY(launch(alike, rate, stream));
   return shard_->updated(stream);
+}
+
+kernels::UpdatedTensor Optimizer::arrays_of(int32_t index, const Shard::Piece& piece) const {
+  const State& state = states_[static_cast<size_t>(index)];
+  return {piece.param, piece.grad, state.first, state.second, state.master, piece.count};
+}
+
+void Optimizer::group(int32_t index, const Shard::Piece& piece, std::vector<Alike>* alike) {
+  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  const double decay = options_.weight_decay[static_cast<size_t>(index)];
+  const int64_t steps = ++states_[static_cast<size_t>(index)].steps;
+  const Follows follows = take_follows(index);
+  auto same = std::find_if(alike->begin(), alike->end(), [&](const Alike& each) {
+    return each.dtype == dtype && each.decay == decay && each.steps == steps &&
+           each.follows == follows;
+  });
+  if (same == alike->end()) same = alike->insert(same, {dtype, decay, steps, follows, {}});
+  same->tensors.push_back(arrays_of(index, piece));
+}
+
+Status Optimizer::launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream) {
+  kernels::TensorKernels& kernels = *device_->kernels;
+  ++device_->step;
+  for (const Alike& each : alike) {
+    DT_TRY_VALUE(const kernels::UpdateList* const list, list_of(each.tensors, each.dtype));
+    if (each.follows != Follows::kNothing) {
+      DT_TRY(kernels.follow(*list, each.follows == Follows::kSet, stream));
+    }
+    DT_TRY(std::holds_alternative<Sgd>(options_.kind)
+               ? kernels.sgd(*list, sgd_step(each.steps, each.decay, rate), stream)
+               : kernels.adamw(*list, adamw_step(each.steps, each.decay, rate), stream));
+  }
+  return {};
+}
+
+Result<const kernels::UpdateList*> Optimizer::list_of(
+    const std::vector<kernels::UpdatedTensor>& tensors, Dtype dtype) {
+  return device_->list_of(tensors, dtype, [&] {
+    const Result<bool> passed = shard_->written_passed();
+    return passed.ok() && passed.value();
+  });
 }
 
 void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
@@ -85,7 +202,7 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
     return;
   }
   auto* const master = reinterpret_cast<float*>(state.master);
-  follow(index, piece);
+  (void)follow(index, piece, nullptr);  // fails on a GPU only
   float gradient[kWidened];
   for (int64_t i = 0; i < piece.count; i += kWidened) {
     const int64_t here = std::min(kWidened, piece.count - i);
@@ -97,18 +214,33 @@ void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
   }
 }
 
-void Optimizer::follow(int32_t index, const Shard::Piece& piece) {
+Optimizer::Follows Optimizer::take_follows(int32_t index) {
   State& state = states_[static_cast<size_t>(index)];
-  if (state.master == nullptr) return;
-  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  if (state.master == nullptr) return Follows::kNothing;
   const bool written =
       std::exchange(state.written_count, shard_->written_count()) != shard_->written_count();
-  if (state.set_count != shard_->set_count(index)) {
-    kernels::cast(dtype, piece.param, Dtype::kF32, state.master, piece.count);
-    state.set_count = shard_->set_count(index);
-  } else if (written) {
-    follow_written(dtype, piece, reinterpret_cast<float*>(state.master));
+  const bool set =
+      std::exchange(state.set_count, shard_->set_count(index)) != shard_->set_count(index);
+  return set ? Follows::kSet : written ? Follows::kWritten : Follows::kNothing;
+}
+
+Status Optimizer::follow(int32_t index, const Shard::Piece& piece, cuda::Stream stream) {
+  const Follows follows = take_follows(index);
+  if (follows == Follows::kNothing) return {};
+  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  char* const master = states_[static_cast<size_t>(index)].master;
+  if (device_ != nullptr) {
+    kernels::UpdatedTensor arrays = arrays_of(index, piece);
+    arrays.gradient = arrays.param;  // there may be none now, and it is not read
+    DT_TRY_VALUE(const kernels::UpdateList* const list, list_of({arrays}, dtype));
+    return device_->kernels->follow(*list, follows == Follows::kSet, stream);
   }
+  if (follows == Follows::kSet) {
+    kernels::cast(dtype, piece.param, Dtype::kF32, master, piece.count);
+  } else {
+    follow_written(dtype, piece, reinterpret_cast<float*>(master));
+  }
+  return {};
 }
 
 /// An element that is its f32 value, rounded, was not written, or to no effect.
@@ -126,11 +258,12 @@ void Optimizer::follow_written(Dtype dtype, const Shard::Piece& piece, float* ma
   }
 }
 
-Optimizer::Held Optimizer::held(int32_t index, const Shard::Piece& piece) {
-  follow(index, piece);
+Result<Optimizer::Held> Optimizer::held(int32_t index, const Shard::Piece& piece,
+                                        cuda::Stream stream) {
+  if (piece.count > 0) DT_TRY(follow(index, piece, stream));
   const State& state = states_[static_cast<size_t>(index)];
-  return {wide(shard_->params()[static_cast<size_t>(index)].dtype), state.first, state.second,
-          state.master, state.steps};
+  return Held{wide(shard_->params()[static_cast<size_t>(index)].dtype), state.first, state.second,
+              state.master};
 }
 
 void Optimizer::restored(int32_t index, int64_t steps, bool master) {
@@ -145,29 +278,38 @@ void Optimizer::update_wide(int32_t index, State& state, Dtype dtype, void* para
                             const void* gradient, int64_t begin, int64_t count, double rate) {
   const double decay = options_.weight_decay[static_cast<size_t>(index)];
   const int64_t skipped = begin * dtype_bytes(dtype);
-  const auto times = static_cast<double>(state.steps);
-  if (const auto* adamw = std::get_if<AdamW>(&options_.kind)) {
-    kernels::AdamWStep step;
-    step.first_share = 1 - adamw->beta1;
-    step.second_kept = adamw->beta2;
-    step.second_share = 1 - adamw->beta2;
-    step.kept = 1 - rate * decay;
-    step.rate = rate / (1 - std::pow(adamw->beta1, times));
-    step.unbias = 1 / std::sqrt(1 - std::pow(adamw->beta2, times));
-    step.epsilon = adamw->epsilon;
-    kernels::adamw(dtype, step,
+  if (std::holds_alternative<AdamW>(options_.kind)) {
+    kernels::adamw(dtype, adamw_step(state.steps, decay, rate),
                    {param, gradient, state.first + skipped, state.second + skipped, count});
     return;
   }
+  void* const momentum = state.first == nullptr ? nullptr : state.first + skipped;
+  kernels::sgd(dtype, sgd_step(state.steps, decay, rate), {param, gradient, momentum, count});
+}
+
+kernels::AdamWStep Optimizer::adamw_step(int64_t steps, double decay, double rate) const {
+  const AdamW& adamw = std::get<AdamW>(options_.kind);
+  const auto times = static_cast<double>(steps);
+  kernels::AdamWStep step;
+  step.first_share = 1 - adamw.beta1;
+  step.second_kept = adamw.beta2;
+  step.second_share = 1 - adamw.beta2;
+  step.kept = 1 - rate * decay;
+  step.rate = rate / (1 - std::pow(adamw.beta1, times));
+  step.unbias = 1 / std::sqrt(1 - std::pow(adamw.beta2, times));
+  step.epsilon = adamw.epsilon;
+  return step;
+}
+
+kernels::SgdStep Optimizer::sgd_step(int64_t steps, double decay, double rate) const {
   const Sgd& sgd = std::get<Sgd>(options_.kind);
   kernels::SgdStep step;
   step.decay = decay;
   step.momentum_kept = sgd.momentum;
-  step.share = state.steps == 1 ? 1 : 1 - sgd.dampening;  // PyTorch begins with the gradient
+  step.share = steps == 1 ? 1 : 1 - sgd.dampening;  // PyTorch begins with the gradient
   step.rate = rate;
   step.nesterov = sgd.nesterov;
-  void* const momentum = state.first == nullptr ? nullptr : state.first + skipped;
-  kernels::sgd(dtype, step, {param, gradient, momentum, count});
+  return step;
 }
 
 }  // namespace dt::training

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/cuda/tensors.h"
 #include "training/mapped_memory.h"
 #include "training/shard.h"
 
@@ -30,6 +31,9 @@ struct Sgd {
 /// as PyTorch's do, elements by themselves, so that results do not depend on how parameters are
 /// cut.
 ///
+/// On GPUs the state is there, and one kernel updates all parameters that a step treats alike.
+/// Lists of these are made once, and again where other parameters have a gradient.
+///
 /// Threads: those of the shard.
 class Optimizer {
  public:
@@ -41,6 +45,9 @@ class Optimizer {
 
   /// UNSUPPORTED for parameters that are no floating-point numbers.
   static Result<std::unique_ptr<Optimizer>> create(std::shared_ptr<Shard> shard, Options options);
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   /// Behind the reducer's finish(): updates this rank's pieces, then Shard::updated(). What no rank
   /// had a gradient for stays as it is.
@@ -54,10 +61,12 @@ class Optimizer {
     char* first = nullptr;
     char* second = nullptr;
     char* master = nullptr;
-    int64_t steps = 0;  ///< as this rank counted them: 0 where it has no piece
   };
-  /// Its f32 values are those of `piece`, which is that of the parameter, or were updated since.
-  Held held(int32_t index, const Shard::Piece& piece);
+  /// Its f32 values are those of `piece`, which is that of the parameter, or were updated since; on
+  /// a GPU in the order of `stream`.
+  Result<Held> held(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
+  /// That a parameter took part in, as this rank counted them: 0 where it has no piece.
+  int64_t steps(int32_t index) const { return states_[static_cast<size_t>(index)].steps; }
   /// What held() points at was filled in.
   /// @param master whether the f32 values were: otherwise they follow the parameter
   void restored(int32_t index, int64_t steps, bool master);
@@ -74,12 +83,33 @@ class Optimizer {
     int64_t written_count = 0;  ///< likewise Shard::written_count()
   };
 
-  Optimizer(std::shared_ptr<Shard> shard, Options options)
-      : shard_(std::move(shard)), options_(std::move(options)), states_(shard_->params().size()) {}
+  Optimizer(std::shared_ptr<Shard> shard, Options options);
+  /// What the f32 values of a parameter must follow.
+  enum class Follows { kNothing, kWritten, kSet };
+  /// Parameters that a step treats alike: first their f32 values follow, then they are updated.
+  struct Alike {
+    Dtype dtype = Dtype::kF32;
+    double decay = 0;
+    int64_t steps = 0;
+    Follows follows = Follows::kNothing;
+    std::vector<kernels::UpdatedTensor> tensors;
+  };
+  struct DeviceState;
+
   Status allocate();
+  Result<char*> allocate_state(int64_t bytes);
+  kernels::AdamWStep adamw_step(int64_t steps, double decay, double rate) const;
+  kernels::SgdStep sgd_step(int64_t steps, double decay, double rate) const;
+  kernels::UpdatedTensor arrays_of(int32_t index, const Shard::Piece& piece) const;
+  void group(int32_t index, const Shard::Piece& piece, std::vector<Alike>* alike);
+  Status launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream);
+  Result<const kernels::UpdateList*> list_of(const std::vector<kernels::UpdatedTensor>& tensors,
+                                             Dtype dtype);
   void update(int32_t index, const Shard::Piece& piece, double rate);
+  /// It is done when the caller has.
+  Follows take_follows(int32_t index);
   /// The f32 values follow a parameter that was set, and elements of a piece that were written.
-  void follow(int32_t index, const Shard::Piece& piece);
+  Status follow(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
   static void follow_written(Dtype dtype, const Shard::Piece& piece, float* master);
   void update_wide(int32_t index, State& state, Dtype dtype, void* param, const void* gradient,
                    int64_t begin, int64_t count, double rate);
@@ -87,7 +117,8 @@ class Optimizer {
   const std::shared_ptr<Shard> shard_;
   const Options options_;
   std::vector<State> states_;             ///< by parameter
-  std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none
+  std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none, or on a GPU
+  std::unique_ptr<DeviceState> device_;   ///< null: host memory
 };
 
 }  // namespace dt::training

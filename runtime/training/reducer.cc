@@ -18,6 +18,28 @@ using backend::Kind;
 constexpr size_t kNamedParams = 8;      // per bucket and rank in a message
 constexpr int64_t kLastStepMs = 1'000;  // that destruction gives to what runs on a GPU
 
+/// Of several operations that are one to the caller, the first has what comes before them, and the
+/// last what is behind.
+std::shared_ptr<const collective::StreamSteps> part_of(
+    const std::shared_ptr<const collective::StreamSteps>& whole, bool first, bool last) {
+  if (whole == nullptr || (first && last)) return whole;
+  struct Part : collective::StreamSteps {
+    std::shared_ptr<const collective::StreamSteps> whole;  // stays
+  };
+  auto part = std::make_shared<Part>();
+  part->whole = whole;
+  if (first) {
+    part->after = whole->after;
+    part->began = whole->began;
+    part->before = whole->before;
+  }
+  if (last) {
+    part->behind = whole->behind;
+    part->ended = whole->ended;
+  }
+  return part;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> params,
@@ -61,7 +83,7 @@ bool Reducer::idle() {
   if (device_ == nullptr) return last_work_->done();
   const Wait wait{Deadline::after_ms(kLastStepMs)};
   // After a failure operations are done before the GPU is.
-  return comm_->backend().wait(*last_work_, wait) && last_work_->status().ok();
+  return last_backend().wait(*last_work_, wait) && last_work_->status().ok();
 }
 
 Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communicator> comm,
@@ -105,10 +127,10 @@ Status Reducer::launch_in_order(bool all) {
     broken_ = launch_bucket(bucket, full);
     ++next_bucket_;
   }
-  if (broken_.ok() || replicas_ == nullptr || hook_) return broken_;
+  if (broken_.ok() || replicas_ == nullptr || hook_ || device_ != nullptr) return broken_;
   // The other replicas wait for every bucket of this one.
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
-    sum_replicas(buckets_[next_bucket_].get(), nullptr)(broken_);
+    sum_replicas(buckets_[next_bucket_].get(), nullptr, nullptr)(broken_);
   }
   return broken_;
 }
@@ -135,8 +157,11 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   collective.name = format("bucket %zu", next_bucket_);
   if (options_.scatter()) scatter(bucket, &collective);
   if (device_ != nullptr) {
+    DT_TRY(lent);
     if (!full) return missing_and_broken();
-    DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), &collective));
+    void* const flat = has_wire(bucket) ? bucket.wire : bucket.data;
+    DT_TRY(device_->attach(next_bucket_, steps_around(bucket, avg), {flat, bucket.count},
+                           &collective));
   } else if (!full) {
     collective.withheld =
         std::make_shared<const std::string>(lent.ok() ? missing_in(bucket) : lent.message());
@@ -145,7 +170,12 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   DT_TRY(reduce(&bucket, std::move(collective)));
   if (!options_.pooled() || !lent.ok()) return {};
   std::lock_guard lock(lending_);
-  under_way_.push_back(&bucket);
+  if (device_ == nullptr) {
+    under_way_.push_back(&bucket);
+    return {};
+  }
+  last_users_[bucket.data] = bucket.last_work();
+  take_back(bucket);
   return {};
 }
 
@@ -153,7 +183,8 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
 Status Reducer::reduce(Bucket* bucket, Collective collective) {
   std::function<void(const Status&)> next;
   if (replicas_ != nullptr) {
-    next = sum_replicas(bucket, collective.recv);
+    next = sum_replicas(bucket, collective.recv,
+                        part_of(collective.steps, /*first=*/false, /*last=*/true));
     collective.divisor = comm_->size();
     if (!is_floating(bucket->dtype)) collective.op = ReduceOp::kSum;
   }
@@ -162,8 +193,10 @@ Status Reducer::reduce(Bucket* bucket, Collective collective) {
     Collective each = collective.blocks == nullptr
                           ? collective
                           : collective::reduce_for(collective, root, within_->rank());
+    const bool last = root + 1 == operations;
+    each.steps = part_of(collective.steps, root == 0, last && !next);
     const auto work = within_->new_work();
-    if (next && root + 1 == operations) work->then(next);
+    if (next && last && device_ == nullptr) work->then(next);
     if (Status status = within_->submit(each, work); !status.ok()) {
       if (next) next(status);
       return status;
@@ -171,12 +204,14 @@ Status Reducer::reduce(Bucket* bucket, Collective collective) {
     bucket->work = work;
     if (!next) last_work_ = work;
   }
+  if (next && device_ != nullptr) next(Status());
   return {};
 }
 
 /// Behind what a replica has reduced. Floats are scaled before the first sum, integers divided
 /// behind the last.
-std::function<void(const Status&)> Reducer::sum_replicas(Bucket* bucket, void* reduced) {
+std::function<void(const Status&)> Reducer::sum_replicas(
+    Bucket* bucket, void* reduced, std::shared_ptr<const collective::StreamSteps> steps) {
   const auto [from, to] = result_of(*bucket);
   const bool divides = averages(bucket->dtype) && !is_floating(bucket->dtype);
   Collective sum;
@@ -186,6 +221,7 @@ std::function<void(const Status&)> Reducer::sum_replicas(Bucket* bucket, void* r
   sum.divisor = comm_->size();
   sum.send = sum.recv = reduced;
   sum.count = to - from;
+  sum.steps = std::move(steps);
   sum.name = format("bucket %zu of all replicas", next_bucket_);
   auto [work, begin] = replicas_->sum(std::move(sum));
   bucket->summed = last_work_ = std::move(work);
@@ -231,16 +267,31 @@ BucketSteps Reducer::steps_around(const Bucket& bucket, bool avg) const {
     if (slot.unused) steps.zeros.emplace_back(slot.data, count * dtype_bytes(bucket.dtype));
     if (slot.wire != nullptr) {
       void* const own = slot.copied_from != nullptr && !slot.unused ? slot.copied_from : slot.data;
-      steps.outside.push_back({own, slot.wire, count});
+      steps.outside.push_back({own, slot.start, count});
     } else if (slot.unused) {
-      steps.all_outside = steps.all_outside && steps.behind == 1;  // nobody scatters its result
+      // Nobody scatters its result.
+      steps.all_outside = steps.all_outside && (steps.behind == 1 || options_.by_units());
     } else if (slot.copied_from == nullptr) {
       steps.all_outside = false;
     } else {
-      steps.outside.push_back({slot.copied_from, slot.data, count});
+      steps.outside.push_back({slot.copied_from, slot.start, count});
     }
   }
+  if (options_.by_units()) steps.kept = kept_of(bucket);
   return steps;
+}
+
+/// scatter() has let the reduction write where this rank's part stays, unless that travels as
+/// another dtype, or a hook reduces the whole bucket.
+KeptResult Reducer::kept_of(const Bucket& bucket) const {
+  const auto [from, to] = result_of(bucket);
+  KeptResult kept{bucket.own, bucket.own, to - from};
+  if (bucket.wire != nullptr) {
+    kept.from = bucket.wire + from * dtype_bytes(*options_.wire);
+  } else if (options_.pooled() && hook_) {
+    kept.from = bucket.data + from * dtype_bytes(bucket.dtype);
+  }
+  return kept;
 }
 
 std::string Reducer::missing_in(const Bucket& bucket) const {
@@ -307,7 +358,8 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   has_results_ = status.ok();
   for (const auto& bucket : buckets_) {
-    if (status.ok() && options_.pooled() && bucket->lent.load(std::memory_order_relaxed)) {
+    if (status.ok() && device_ == nullptr && options_.pooled() &&
+        bucket->lent.load(std::memory_order_relaxed)) {
       keep_own(*bucket);
     }
   }
@@ -335,8 +387,11 @@ Status Reducer::finish(cuda::Stream stream) {
 Status Reducer::order_buckets(cuda::Stream stream) {
   if (!broken_.ok()) return comm_->broken();
   const Status came = device_->times().record_came(stream);
-  const Status ordered = comm_->backend().wait_stream(*last_work_, stream);
-  for (const auto& bucket : buckets_) DT_TRY(bucket->work->status());
+  const Status ordered = last_backend().wait_stream(*last_work_, stream);
+  for (const auto& bucket : buckets_) {
+    DT_TRY(bucket->work->status());
+    DT_TRY(bucket->last_work()->status());
+  }
   return came.ok() ? ordered : came;
 }
 
@@ -452,6 +507,7 @@ void Reducer::end_step() {
   }
   if (device_ != nullptr) device_->times().begin_step();
   under_way_.clear();
+  last_users_.clear();
   std::lock_guard lock(launching_);
   next_bucket_ = 0;
   broken_ = {};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,8 +52,13 @@ struct Param {
 /// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
 /// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
 ///
+/// A bucket of stages 2 and 3 gives its memory away on a GPU as soon as it is launched: what the
+/// next one does there comes behind it on the communicator's stream, and ready() makes the caller's
+/// stream wait where that writes into the bucket.
+///
 /// With several replicas of a shard a bucket is reduced within each, and each rank's part of it
-/// then summed over the ranks that have the same part, as soon as it is there. A replica that fails
+/// then summed over the ranks that have the same part, as soon as it is there; on GPUs the sum is
+/// enqueued behind the reduction, since there all ranks must have one order. A replica that fails
 /// withholds in the sums of all its buckets, so that every rank hears of it.
 ///
 /// Threads. ready() writes a parameter's slot in the bucket under the slot's mutex; the call that
@@ -195,7 +201,8 @@ class Reducer {
     char* wire = nullptr;      // null: `data` travels itself
     int64_t bytes = 0;         // of both
     char* own = nullptr;       // by_units: what this rank gets of it; pooled apart from `data`
-    std::atomic<bool> lent{};  // pooled: it has memory; set with `data` and `wire` under lending_
+    std::atomic<bool> lent{};  // pooled: it has memory; set with the two above under lending_
+    std::shared_ptr<backend::Work> before;  // likewise: what used that memory; null: nothing
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
@@ -257,8 +264,14 @@ class Reducer {
   bool averages(Dtype dtype) const;
   Status reduce(Bucket* bucket, backend::Collective collective);
   /// Prepares the sum over replicas of the bucket that is being launched. The caller calls the
-  /// returned function when the bucket's reduction into `reduced` has ended.
-  std::function<void(const Status&)> sum_replicas(Bucket* bucket, void* reduced);
+  /// returned function when the bucket's reduction into `reduced` has ended, or on a GPU is
+  /// enqueued.
+  std::function<void(const Status&)> sum_replicas(
+      Bucket* bucket, void* reduced, std::shared_ptr<const collective::StreamSteps> steps);
+  /// Of last_work_.
+  backend::Backend& last_backend() const {
+    return replicas_ != nullptr ? replicas_->comm().backend() : within_->backend();
+  }
   /// Until the bucket's memory is in use no longer.
   void await(const Bucket& bucket) const;
   /// Elements of the bucket that this rank gets the result of: from, to.
@@ -276,6 +289,7 @@ class Reducer {
   double factor_before(Dtype dtype) const;
   double factor_behind(size_t index) const;
   BucketSteps steps_around(const Bucket& bucket, bool avg) const;
+  KeptResult kept_of(const Bucket& bucket) const;
   Status fail_everywhere(const Status& status);
   Status launch_hook(Bucket& bucket);
   Status call_hook(Bucket& bucket, int32_t stage);
@@ -289,7 +303,9 @@ class Reducer {
   bool counts_in_norm(size_t index) const;
   double norm_of_results(double norm_type) const;
   Result<double> norm_of_parts(double max_norm, double norm_type);
-  Status clip_on_device(float max_norm, cuda::Stream stream, float* norm);
+  std::vector<DeviceStep::Results> results_on_device() const;
+  Status clip_on_device(double max_norm, cuda::Stream stream, float* norm);
+  Status clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm);
   void count_step(int64_t began_waiting_ns);
   void count_step_on_device();
   void take_times();
@@ -327,8 +343,10 @@ class Reducer {
   std::mutex lending_;             // taken after launching_ and a slot's mutex
   Slabs slabs_;                    // under lending_
   std::deque<Bucket*> under_way_;  // under lending_: launched with memory that is lent, in order
-  size_t next_bucket_ = 0;         // under launching_
-  Status broken_;                  // under launching_: the first failed submission of this step
+  // Under lending_, on GPUs: what used memory last in this step.
+  std::map<const char*, std::shared_ptr<backend::Work>> last_users_;
+  size_t next_bucket_ = 0;  // under launching_
+  Status broken_;           // under launching_: the first failed submission of this step
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
 
   Hook hook_;

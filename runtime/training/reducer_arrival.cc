@@ -27,7 +27,12 @@ Result<void*> Reducer::grad(int32_t index) {
                "stage 2 its place is used for others; call it before dt_reducer_ready",
                index, params_[static_cast<size_t>(index)].name.c_str()));
   }
-  DT_TRY(lend(*buckets_[static_cast<size_t>(slot.bucket)]));
+  Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
+  DT_TRY(lend(bucket));
+  if (bucket.before != nullptr) {  // any stream may write there
+    (void)last_backend().wait(*bucket.before, Wait{});
+    DT_TRY(bucket.before->status());
+  }
   slot.given = true;
   return static_cast<void*>(slot.data);
 }
@@ -124,6 +129,9 @@ Status Reducer::add_part(const Slot& slot, const Param& param, const void* part,
 Status Reducer::add_part_on_device(const Slot& slot, const Param& param, const void* part,
                                    cuda::Stream stream) {
   const auto bucket = static_cast<size_t>(slot.bucket);
+  if (const auto& before = buckets_[bucket]->before; before != nullptr) {
+    DT_TRY(last_backend().wait_stream(*before, stream));
+  }
   if (slot.begun) DT_TRY(device_->wait_for_parts(bucket, stream));
   if (part != nullptr && part != slot.data) {
     DT_TRY(slot.begun

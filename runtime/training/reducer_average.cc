@@ -53,12 +53,13 @@ Status Reducer::share_by_users(cuda::Stream stream) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     const Param& param = params_[i];
-    if (param.count == 0 || users_[i] == 0) continue;
-    void* const result = slot.copied_from != nullptr ? slot.copied_from : slot.data;
+    const int64_t count = options_.by_units() ? slot.count : param.count;
+    if (count == 0 || users_[i] == 0) continue;
+    void* const result = result_place(slot);
     if (!is_floating(param.dtype)) {
-      DT_TRY(device_->divide(result, param.dtype, param.count, users_[i], stream));
+      DT_TRY(device_->divide(result, param.dtype, count, users_[i], stream));
     } else if (const double factor = factor_behind(i); factor != 1) {
-      DT_TRY(device_->multiply(result, param.dtype, param.count, factor, stream));
+      DT_TRY(device_->multiply(result, param.dtype, count, factor, stream));
     }
   }
   return {};

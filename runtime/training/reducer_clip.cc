@@ -198,7 +198,8 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
       return Status(Code::kUnsupported,
                     format("dt_reducer_clip_norm: norm_type is %g; on GPUs it is 2", norm_type));
     }
-    return clip_on_device(static_cast<float>(max_norm), stream, norm);
+    return options_.by_units() ? clip_parts_on_device(max_norm, stream, norm)
+                               : clip_on_device(max_norm, stream, norm);
   }
   double total = 0;
   if (options_.by_units()) {
@@ -218,17 +219,45 @@ Status Reducer::clip_norm(double max_norm, double norm_type, cuda::Stream stream
   return {};
 }
 
-Status Reducer::clip_on_device(float max_norm, cuda::Stream stream, float* norm) {
+std::vector<DeviceStep::Results> Reducer::results_on_device() const {
   std::vector<DeviceStep::Results> results;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Param& param = params_[i];
-    if (!counts_in_norm(i) || param.count == 0) continue;
+    const int64_t count = options_.by_units() ? slots_[i].count : param.count;
+    if (!counts_in_norm(i) || count == 0) continue;
     auto same = std::find_if(results.begin(), results.end(),
                              [&](const auto& each) { return each.dtype == param.dtype; });
     if (same == results.end()) same = results.insert(same, {param.dtype, {}});
-    same->tensors.push_back({slots_[i].result, param.count, 0});
+    same->tensors.push_back({slots_[i].result, count, 0});
   }
-  return device_->clip(std::move(results), max_norm, static_cast<float>(kBesideNorm), norm, stream);
+  return results;
+}
+
+Status Reducer::clip_on_device(double max_norm, cuda::Stream stream, float* norm) {
+  return device_->clip(results_on_device(), static_cast<float>(max_norm),
+                       static_cast<float>(kBesideNorm), norm, stream);
+}
+
+/// As norm_of_parts(). Ranks that do not mean the same max_norm call the operations otherwise.
+Status Reducer::clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm) {
+  const auto over = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
+                        void* values) -> Status {
+    if (!options_.scatter()) return {};  // this rank has all of them
+    backend::Collective collective;
+    collective.kind = backend::Kind::kAllreduce;
+    collective.dtype = dtype;
+    collective.op = op;
+    collective.send = collective.recv = values;
+    collective.count = count;
+    collective.stream = stream;
+    collective.name = format("norm to %.17g", max_norm);
+    return comm->run(collective);
+  };
+  DT_TRY_VALUE(double* const largest, device_->largest(results_on_device(), stream));
+  DT_TRY(over(comm_, Dtype::kF64, ReduceOp::kMax, 3, largest));
+  DT_TRY_VALUE(int64_t* const squares, device_->squares(stream));
+  DT_TRY(over(within_, Dtype::kI64, ReduceOp::kSum, 2, squares));
+  return device_->scale(max_norm, kBesideNorm, norm, stream);
 }
 
 }  // namespace dt::training

@@ -95,6 +95,10 @@ Status Reducer::call_hook(Bucket& bucket, int32_t stage) {
 Status Reducer::fail_everywhere(const Status& status) {
   if (device_ != nullptr) {
     comm_->backend().fail(status);
+    if (replicas_ != nullptr) {
+      within_->backend().fail(status);
+      replicas_->comm().backend().fail(status);
+    }
     return comm_->broken();
   }
   if (const Status broken = comm_->broken(); !broken.ok()) return broken;

@@ -71,7 +71,7 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
   const auto allocated = comm_->backend().allocate(std::max<int64_t>(total, 1));
   Status mine = allocated.status();
   if (mine.ok() && device_ != nullptr && last_work_ != nullptr) {  // the GPU may be behind
-    comm_->backend().wait(*last_work_, Wait());
+    last_backend().wait(*last_work_, Wait());
     mine = last_work_->status();
   }
   if (mine.ok() && device_ != nullptr && !device_->await_hooks(Deadline::after_ms(kHookLimitMs))) {

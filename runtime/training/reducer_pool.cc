@@ -27,7 +27,7 @@ void Reducer::place(Bucket& bucket, char* memory) {
 
 /// That of a bucket whose reduction has ended; where kUnderWay go on, of the first of these, once
 /// it has; else more. Ranks launch buckets in one order, and the first that has not ended waits
-/// for no other: this wait ends.
+/// for no other: this wait ends. On GPUs that of one that is launched.
 Status Reducer::lend(Bucket& bucket) {
   if (bucket.lent.load(std::memory_order_acquire)) return {};
   std::lock_guard lock(lending_);
@@ -45,6 +45,8 @@ Status Reducer::lend(Bucket& bucket) {
   DT_TRY_VALUE(char* const memory, slabs_.take(bucket.bytes));
   count_memory(slabs_.bytes() - before);
   place(bucket, memory);
+  const auto user = last_users_.find(memory);
+  bucket.before = user != last_users_.end() ? user->second : nullptr;
   bucket.lent.store(true, std::memory_order_release);
   return {};
 }

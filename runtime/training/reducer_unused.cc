@@ -62,6 +62,7 @@ Status Reducer::agree_on_used() {
 
 /// The average of what this rank did not use, but another one.
 Status Reducer::bring_unused(cuda::Stream stream) {
+  if (options_.by_units()) return {};  // nothing goes back outside
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (!slot.unused || slot.copied_from == nullptr || users_[i] == 0) continue;

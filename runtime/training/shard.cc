@@ -20,10 +20,10 @@ constexpr size_t kLongestOrder = 1 << 16;  // of gathers in a step that are reme
 
 Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator> comm,
                                              std::vector<Param> params, Options options) {
-  if (comm->backend().device() != nullptr) {
+  if (comm->backend().device() != nullptr && !options.offload.empty()) {
     return Status(Code::kUnsupported,
                   "dt_shard_create on comm \"" + comm->name() +
-                      "\": shards are in host memory for now; use a communicator over it");
+                      "\": options->offload is for shards over host memory; leave it out on GPUs");
   }
   options.reducer.stage = options.stage;
   options.reducer.prefetch = options.prefetch;
@@ -31,6 +31,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
   options.reducer.rebuild = false;
   options.reducer.first_bucket_bytes = 0;
   std::unique_ptr<Shard> shard(new Shard(std::move(comm), options));
+  if (auto device = shard->device()) shard->marks_ = std::make_unique<StreamMarks>(device);
   DT_TRY_VALUE(shard->reducer_, Reducer::create(shard->comm_, std::move(params), options.reducer));
   DT_TRY(shard->allocate());
   shard->gathering_ = shard->reducer_->within();
@@ -122,14 +123,45 @@ char* Shard::own_piece(int32_t index) const {
   return buckets_[at].own + (begin - from) * dtype_bytes(layout.dtype);
 }
 
-Result<Shard::Piece> Shard::piece(int32_t index, cuda::Stream /*stream*/) {
-  DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index))));
+Status Shard::check_stream(const char* function, cuda::Stream stream) const {
+  if (marks_ == nullptr) return {};
+  DT_TRY_VALUE(const bool capturing, device()->is_capturing(stream));
+  if (!capturing) return {};
+  return DeviceStep::capture_refused(std::string(function) + " on comm \"" + comm_->name() + "\"");
+}
+
+Status Shard::mark_written(cuda::Stream stream) {
+  if (marks_ == nullptr) return {};
+  DT_TRY_VALUE(MarkPtr mark, marks_->set(stream));
+  std::erase_if(written_, [&](const MarkPtr& each) { return each->stream() == stream; });
+  written_.push_back(std::move(mark));
+  return {};
+}
+
+Status Shard::wait_for_written(cuda::Stream stream) const {
+  for (const MarkPtr& mark : written_) {
+    if (mark->stream() != stream) DT_TRY(marks_->wait(stream, *mark));
+  }
+  return {};
+}
+
+Result<bool> Shard::written_passed() const {
+  for (const MarkPtr& mark : written_) {
+    const Result<bool> passed = marks_->passed(*mark);
+    if (!passed.ok() || !passed.value()) return passed;
+  }
+  return true;
+}
+
+Result<Shard::Piece> Shard::piece(int32_t index, cuda::Stream stream) {
+  DT_TRY(check_stream("dt_shard_piece", stream));
+  DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index)), stream));
   const Reducer::Part result = reducer_->result(index);
   if (result.count == 0) return Piece{};
   return Piece{result.offset, result.count, own_piece(index), result.data};
 }
 
-Status Shard::full_grad(int32_t index, void* out, cuda::Stream /*stream*/) {
+Status Shard::full_grad(int32_t index, void* out, cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_full_grad"));
   if (!reducer_->has_results()) {
     return Status(Code::kInvalidState,
@@ -141,8 +173,8 @@ Status Shard::full_grad(int32_t index, void* out, cuda::Stream /*stream*/) {
   const Reducer::Part own = reducer_->result(index);
   if (param.count == 0) return {};
   if (options_.stage == 0) {
-    std::memcpy(out, own.data, static_cast<size_t>(own.count * dtype_bytes(param.dtype)));
-    return {};
+    DT_TRY(check_stream("dt_shard_full_grad", stream));
+    return copy(out, own.data, own.count * dtype_bytes(param.dtype), stream);
   }
   const ShardBucket& layout = reducer_->layout(static_cast<size_t>(reducer_->bucket_of(index)));
   const int64_t start = reducer_->start_of(index);
@@ -161,34 +193,46 @@ Status Shard::full_grad(int32_t index, void* out, cuda::Stream /*stream*/) {
   gather.count = param.count;
   gather.blocks = std::move(blocks);
   gather.tag = index;
+  gather.stream = stream;
   gather.name = format("gradient #%d \"%s\"", index, param.name.c_str());
   return within().run(gather);
 }
 
-Status Shard::set(int32_t index, const void* values, cuda::Stream /*stream*/) {
+Status Shard::copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) const {
+  if (marks_ != nullptr) return device()->copy(to, from, bytes, stream);
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+  return {};
+}
+
+Status Shard::set(int32_t index, const void* values, cuda::Stream stream) {
+  DT_TRY(check_stream("dt_shard_set", stream));
   const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
-  DT_TRY(end_gather(bucket));
+  DT_TRY(end_gather(bucket, stream));
   const Param& param_of = params()[static_cast<size_t>(index)];
   const int64_t element = dtype_bytes(param_of.dtype);
   if (buckets_[bucket].data != nullptr && param_of.count != 0) {
     char* const whole = buckets_[bucket].data + reducer_->start_of(index) * element;
-    if (whole != values) {
-      std::memcpy(whole, values, static_cast<size_t>(param_of.count * element));
-    }
+    if (whole != values) DT_TRY(copy(whole, values, param_of.count * element, stream));
   }
   if (const auto [offset, count, result] = reducer_->result(index); !whole_units() && count != 0) {
-    std::memcpy(own_piece(index), static_cast<const char*>(values) + offset * element,
-                static_cast<size_t>(count * element));
+    DT_TRY(copy(own_piece(index), static_cast<const char*>(values) + offset * element,
+                count * element, stream));
   }
   ++set_counts_[static_cast<size_t>(index)];
-  return {};
+  return mark_written(stream);
 }
 
 /// The forward pass needs last what the backward pass needs first: from the last bucket on.
-Status Shard::updated(cuda::Stream /*stream*/) {
+Status Shard::updated(cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
+  DT_TRY(check_stream("dt_shard_updated", stream));
+  if (marks_ != nullptr) {
+    DT_TRY_VALUE(MarkPtr mark, marks_->set(stream));
+    written_.assign(1, std::move(mark));
+  }
   if (!whole_units()) {
-    for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b));
+    const MarkPtr used = written_.empty() ? nullptr : written_[0];
+    for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b, used));
     if (!order_.empty())
       last_order_ = std::exchange(order_, {});  // else nothing was gathered since
     as_before_ = true;
@@ -199,7 +243,8 @@ Status Shard::updated(cuda::Stream /*stream*/) {
   return failed_;
 }
 
-/// `mine`: failed where this rank has no memory, which all ranks then hear of.
+/// `mine`: failed where this rank has no memory, which all ranks then hear of; on GPUs by a broken
+/// communicator.
 Status Shard::begin_gather(size_t index, const Status& mine) {
   Bucket& bucket = buckets_[index];
   const ShardBucket& layout = reducer_->layout(index);
@@ -222,18 +267,32 @@ Status Shard::begin_gather(size_t index, const Status& mine) {
     }
     gather.blocks = std::move(blocks);
   }
-  if (!mine.ok()) gather.withheld = std::make_shared<const std::string>(mine.message());
+  if (marks_ != nullptr) {
+    if (!mine.ok()) {
+      gathering_->backend().fail(mine);
+      return mine;
+    }
+    std::vector<MarkPtr> behind = written_;
+    if (const auto used = unused_.find(bucket.data); used != unused_.end()) {
+      behind.push_back(used->second);
+    }
+    gather.steps = steps_behind(std::move(behind));
+  } else if (!mine.ok()) {
+    gather.withheld = std::make_shared<const std::string>(mine.message());
+  }
   const auto work = gathering_->new_work();
   DT_TRY(gathering_->submit(gather, work));
   bucket.gathered = last_ = work;
   return mine;
 }
 
-Status Shard::end_gather(size_t index) {
-  const auto work = std::exchange(buckets_[index].gathered, nullptr);
+/// On GPUs several streams may wait for one gather.
+Status Shard::end_gather(size_t index, cuda::Stream stream) {
+  const auto work = buckets_[index].gathered;
+  if (marks_ == nullptr) buckets_[index].gathered = nullptr;
   if (work == nullptr || !failed_.ok()) return failed_;
   const int64_t began_ns = monotonic_ns();
-  failed_ = in_words_of_shards(gathering_->backend().wait_stream(*work, nullptr));
+  failed_ = in_words_of_shards(gathering_->backend().wait_stream(*work, stream));
   reducer_->count_gather(monotonic_ns() - began_ns);
   return failed_;
 }
@@ -249,8 +308,10 @@ Status Shard::in_words_of_shards(const Status& status) const {
   return Status(std::move(info));
 }
 
-Status Shard::gather(int32_t unit, cuda::Stream /*stream*/) {
+Status Shard::gather(int32_t unit, cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_gather"));
+  DT_TRY(check_stream("dt_shard_gather", stream));
+  DT_TRY(wait_for_written(stream));
   if (!whole_units()) {
     DT_TRY(begin_unit(unit));
     const size_t at = order_.size();
@@ -260,7 +321,7 @@ Status Shard::gather(int32_t unit, cuda::Stream /*stream*/) {
   }
   for (size_t b = buckets_.size(); b-- > 0;) {
     if (buckets_[b].unit != unit) continue;
-    DT_TRY(end_gather(b));
+    DT_TRY(end_gather(b, stream));
     buckets_[b].in_use = true;
   }
   return {};
@@ -292,22 +353,36 @@ Status Shard::begin_ahead() {
   return failed_;
 }
 
-Status Shard::release(int32_t unit, cuda::Stream /*stream*/) {
+Status Shard::release(int32_t unit, cuda::Stream stream) {
   if (whole_units()) return {};
+  DT_TRY(check_stream("dt_shard_release", stream));
+  MarkPtr used;
+  if (marks_ != nullptr) {
+    DT_TRY_VALUE(used, marks_->set(stream));
+  }
   const auto next = ahead();
   const bool stays = std::find(next.begin(), next.end(), unit) != next.end();  // needed again
   for (size_t b = 0; b < buckets_.size(); ++b) {
     if (buckets_[b].unit != unit) continue;
     buckets_[b].in_use = false;
-    if (!stays) DT_TRY(give_back(b));
+    if (!stays) DT_TRY(give_back(b, used));
   }
   return {};
 }
 
-Status Shard::give_back(size_t index) {
-  buckets_[index].in_use = false;
-  DT_TRY(end_gather(index));
-  slabs_.give(std::exchange(buckets_[index].data, nullptr));
+/// What gathers into the same memory next is behind this one on a GPU: only its failure matters.
+Status Shard::give_back(size_t index, const MarkPtr& used) {
+  Bucket& bucket = buckets_[index];
+  bucket.in_use = false;
+  if (marks_ == nullptr) {
+    DT_TRY(end_gather(index, nullptr));
+  } else if (const auto work = std::exchange(bucket.gathered, nullptr); work != nullptr) {
+    if (failed_.ok()) failed_ = in_words_of_shards(work->status());
+    DT_TRY(failed_);
+  }
+  if (bucket.data == nullptr) return {};
+  if (used != nullptr) unused_[bucket.data] = used;
+  slabs_.give(std::exchange(bucket.data, nullptr));
   return {};
 }
 

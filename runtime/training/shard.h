@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,11 +13,12 @@
 #include "training/mapped_memory.h"
 #include "training/reducer.h"
 #include "training/slabs.h"
+#include "training/stream_marks.h"
 
 namespace dt::training {
 
 /// Parameters of which each rank updates its own pieces, and the reducer of their gradients, which
-/// gives each rank the pieces of the gradients that belong to these (ZeRO). In host memory.
+/// gives each rank the pieces of the gradients that belong to these (ZeRO).
 ///
 /// Parameters lie in buckets like those of the reducer. A step: the reducer's, then each rank
 /// writes its pieces of the parameters and calls updated(). In stages 1 and 2 that begins to send
@@ -32,8 +34,12 @@ namespace dt::training {
 /// Each replica, if there are several, gathers by itself: the reducer gave all of them the same
 /// gradients, so their optimizers end with the same parameters.
 ///
+/// On GPUs nothing waits for the GPU. Gathers are behind marks in the caller's streams: where
+/// pieces were written last, and, for memory that other units had, where these were used no longer.
+/// All gathers and reductions share one stream, which orders what they do with one memory.
+///
 /// Threads: one at a time, ordered by the caller with finish() of the reducer; param() from any,
-/// but in stage 3.
+/// but in stage 3. The streams: of a communicator over GPUs.
 class Shard {
  public:
   struct Options {
@@ -61,6 +67,8 @@ class Shard {
   Shard& operator=(const Shard&) = delete;
 
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
+  /// Null: host memory.
+  std::shared_ptr<cuda::Runtime> device() const { return comm_->backend().device(); }
   const std::shared_ptr<comm::Communicator>& comm() const { return comm_; }
   const std::vector<Param>& params() const { return reducer_->params(); }
   /// The whole parameter; in stage 3 INVALID_STATE where its unit is not gathered.
@@ -85,6 +93,10 @@ class Shard {
   int64_t set_count(int32_t index) const { return set_counts_[static_cast<size_t>(index)]; }
   /// Says that this rank has written its pieces.
   Status updated(cuda::Stream stream);
+  /// On GPUs: `stream` waits for what was written last of pieces and of what belongs to them.
+  Status wait_for_written(cuda::Stream stream) const;
+  /// On GPUs: whether that has passed.
+  Result<bool> written_passed() const;
   /// Waits until the unit's parameters are whole. In stage 3 collective.
   Status gather(int32_t unit, cuda::Stream stream);
   /// In stage 3: the unit's parameters are not used until the next gather().
@@ -96,7 +108,7 @@ class Shard {
     char* own = nullptr;                      // this rank's part
     char* data = nullptr;                     // all of it; null: `own` is all there is
     bool in_use = false;                      // in stage 3: between gather() and release()
-    std::shared_ptr<backend::Work> gathered;  // null: it is whole
+    std::shared_ptr<backend::Work> gathered;  // null: it is whole. Stays on GPUs
   };
 
   Shard(std::shared_ptr<comm::Communicator> comm, Options options)
@@ -105,17 +117,22 @@ class Shard {
   Status obtain(int64_t bytes);
   bool whole_units() const { return options_.stage < 3; }
   comm::Communicator& within() const { return *reducer_->within(); }
+  Status copy(void* to, const void* from, int64_t bytes, cuda::Stream stream) const;
   int64_t bytes_of(size_t bucket) const;
   int64_t own_bytes(size_t bucket) const;
   char* own_piece(int32_t index) const;
+  Status check_stream(const char* function, cuda::Stream stream) const;
+  /// On GPUs: something was written, in the order of `stream`.
+  Status mark_written(cuda::Stream stream);
   Status begin_gather(size_t bucket, const Status& mine = {});
-  Status end_gather(size_t bucket);
+  Status end_gather(size_t bucket, cuda::Stream stream);
   Status in_words_of_shards(const Status& status) const;
   Status begin_unit(int32_t unit);
   Status begin_ahead();
   /// The units after those of this step so far, as in the last one.
   std::span<const int32_t> ahead() const;
-  Status give_back(size_t bucket);
+  /// `used`: where its memory is used no longer; null over host memory.
+  Status give_back(size_t bucket, const MarkPtr& used);
 
   const std::shared_ptr<comm::Communicator> comm_;
   const Options options_;
@@ -128,7 +145,10 @@ class Shard {
   std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()
   std::vector<int32_t> order_;       // likewise, since the last updated(); not all, if many
   bool as_before_ = true;            // `order_` is how `last_order_` begins
-  std::vector<int64_t> set_counts_;  // by parameter
+  std::unique_ptr<StreamMarks> marks_;     // null: host memory
+  std::vector<MarkPtr> written_;           // where pieces were, since the last updated(), or there
+  std::map<const char*, MarkPtr> unused_;  // memory of slabs_: where units used it last
+  std::vector<int64_t> set_counts_;        // by parameter
   int64_t written_count_ = 0;
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did

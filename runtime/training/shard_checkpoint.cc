@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "base/xxh64.h"
+#include "training/device_copies.h"
 #include "training/file_call.h"
 #include "training/file_io.h"
 #include "training/shard_file.h"
@@ -22,14 +23,41 @@ namespace {
 
 constexpr int64_t kMostSteps = int64_t{1} << 53;  // that a double tells apart
 
-/// What this rank has of all parameters.
-Result<std::vector<Shard::Piece>> all_pieces(Shard& shard) {
+/// What this rank has of all parameters. On a GPU `stream` waits until it is there.
+Result<std::vector<Shard::Piece>> all_pieces(Shard& shard, cuda::Stream stream) {
   std::vector<Shard::Piece> pieces;
   for (int32_t i = 0; i < static_cast<int32_t>(shard.params().size()); ++i) {
-    DT_TRY_VALUE(const Shard::Piece piece, shard.piece(i, nullptr));
+    DT_TRY_VALUE(const Shard::Piece piece, shard.piece(i, stream));
     pieces.push_back(piece);
   }
   return pieces;
+}
+
+/// Null: the shard is in host memory. Its stream is behind what was written of pieces.
+Result<std::unique_ptr<DeviceCopies>> copies_of(const Shard& shard) {
+  const auto device = shard.device();
+  if (device == nullptr) return std::unique_ptr<DeviceCopies>();
+  DT_TRY_VALUE(auto copies, DeviceCopies::create(device));
+  DT_TRY(shard.wait_for_written(copies->stream()));
+  return copies;
+}
+
+cuda::Stream stream_of(const std::unique_ptr<DeviceCopies>& copies) {
+  return copies != nullptr ? copies->stream() : nullptr;
+}
+
+/// transfer(extent) for the parts of an extent that a block takes: an errno. `back`: from the block
+/// to the GPU, behind that, instead of into the block before.
+template <class Transfer>
+Status through_block(DeviceCopies& copies, const Extent& extent, bool back, int* error,
+                     Transfer transfer) {
+  for (int64_t at = 0; at < extent.bytes && *error == 0; at += DeviceCopies::kBlockBytes) {
+    const int64_t bytes = std::min(extent.bytes - at, DeviceCopies::kBlockBytes);
+    if (!back) DT_TRY(copies.copy(copies.block(), extent.memory + at, bytes));
+    *error = transfer({copies.block(), extent.at + at, bytes});
+    if (back && *error == 0) DT_TRY(copies.copy(extent.memory + at, copies.block(), bytes));
+  }
+  return {};
 }
 
 FileOptimizer names_of(const Optimizer& optimizer) {
@@ -50,9 +78,10 @@ std::pair<int64_t, int64_t> share_of(int64_t count, const comm::Communicator& co
 
 /// Where the elements of this rank's pieces are, in memory and in the file, in its order.
 /// `shared`: of parameters that every rank has all of, this rank's share.
-std::vector<Extent> extents_of(Shard& shard, Optimizer* optimizer,
-                               const std::vector<FileTensor>& tensors,
-                               const std::vector<Shard::Piece>& pieces, bool shared) {
+Result<std::vector<Extent>> extents_of(Shard& shard, Optimizer* optimizer,
+                                       const std::vector<FileTensor>& tensors,
+                                       const std::vector<Shard::Piece>& pieces, bool shared,
+                                       cuda::Stream stream) {
   using Role = FileTensor::Role;
   std::vector<Extent> extents;
   for (const FileTensor& tensor : tensors) {
@@ -60,7 +89,7 @@ std::vector<Extent> extents_of(Shard& shard, Optimizer* optimizer,
     const Shard::Piece& piece = pieces[static_cast<size_t>(tensor.param)];
     auto* memory = static_cast<char*>(piece.param);
     if (tensor.role != Role::kParam) {
-      const Optimizer::Held held = optimizer->held(tensor.param, piece);
+      DT_TRY_VALUE(const Optimizer::Held held, optimizer->held(tensor.param, piece, stream));
       memory = tensor.role == Role::kFirst    ? held.first
                : tensor.role == Role::kSecond ? held.second
                                               : held.master;
@@ -132,7 +161,8 @@ class Saving {
     FileOptimizer names;
     if (optimizer_ != nullptr) names = names_of(*optimizer_);
     DT_TRY_VALUE(plan_, plan_file(shard_.params(), optimizer_ != nullptr ? &names : nullptr));
-    DT_TRY_VALUE(pieces_, all_pieces(shard_));
+    DT_TRY_VALUE(copies_, copies_of(shard_));
+    DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(copies_)));
     return check_limit();
   }
   Status check_limit() const {
@@ -146,6 +176,7 @@ class Saving {
   FileOutcome find(int64_t stamp);
   Status count_steps();
   Status write();
+  Status write_from_device(const std::vector<Extent>& extents);
   Status finish();
 
   Shard& shard_;
@@ -154,6 +185,7 @@ class Saving {
   const std::string path_;
   const std::string partial_;
   FileCall call_;
+  std::unique_ptr<DeviceCopies> copies_;
   FilePlan plan_;
   std::vector<Shard::Piece> pieces_;
   std::vector<int64_t> steps_;  // by parameter
@@ -213,7 +245,7 @@ FileOutcome Saving::find(int64_t stamp) {
 Status Saving::count_steps() {
   if (optimizer_ == nullptr) return {};
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    steps_.push_back(optimizer_->held(static_cast<int32_t>(i), pieces_[i]).steps);
+    steps_.push_back(optimizer_->steps(static_cast<int32_t>(i)));
   }
   return call_.reduce(steps_, ReduceOp::kMax);
 }
@@ -221,8 +253,10 @@ Status Saving::count_steps() {
 Status Saving::write() {
   std::vector<Extent> extents;
   if (!shard_.reducer()->is_further_replica()) {
-    extents = extents_of(shard_, optimizer_, plan_.tensors, pieces_, shard_.stage() == 0);
+    DT_TRY_VALUE(extents, extents_of(shard_, optimizer_, plan_.tensors, pieces_,
+                                     shard_.stage() == 0, stream_of(copies_)));
   }
+  if (copies_ != nullptr) DT_TRY(write_from_device(std::exchange(extents, {})));
   if (comm_.rank() == 0) {
     extents.push_back({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())});
     const std::vector<Extent> steps = extents_of_steps(plan_.tensors, &steps_);
@@ -235,6 +269,16 @@ Status Saving::write() {
   }
   const int error = sync_file(file_.get());
   return error == 0 ? Status() : failed_io("write to the disk", partial_, error);
+}
+
+Status Saving::write_from_device(const std::vector<Extent>& extents) {
+  int error = 0;
+  for (const Extent& extent : extents) {
+    DT_TRY(through_block(*copies_, extent, /*back=*/false, &error,
+                         [&](const Extent& part) { return write_all(file_.get(), part); }));
+  }
+  DT_TRY(copies_->await());  // also where no extent was written
+  return error == 0 ? Status() : failed_io("write", partial_, error);
 }
 
 Status Saving::finish() {
@@ -271,7 +315,7 @@ class Loading {
                           "read different files; give the same path of the same file system on "
                           "all ranks, and an optimizer on all or on none"));
     DT_TRY(call_.agree({read()}));
-    return shard_.updated(nullptr);
+    return shard_.updated(stream_of(copies_));
   }
 
  private:
@@ -283,6 +327,7 @@ class Loading {
   Optimizer* const optimizer_;
   const std::string path_;
   FileCall call_;
+  std::unique_ptr<DeviceCopies> copies_;
   FileDescriptor file_;
   std::vector<FileTensor> tensors_;  // with their places in the file
   std::vector<Shard::Piece> pieces_;
@@ -292,7 +337,8 @@ class Loading {
 
 /// Everything but the pieces themselves.
 Status Loading::find() {
-  DT_TRY_VALUE(pieces_, all_pieces(shard_));
+  DT_TRY_VALUE(copies_, copies_of(shard_));
+  DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(copies_)));
   FileOptimizer names;
   if (optimizer_ != nullptr) names = names_of(*optimizer_);
   const FileOptimizer* const wanted = optimizer_ != nullptr ? &names : nullptr;
@@ -325,8 +371,16 @@ Status Loading::read_steps() {
 
 Status Loading::read() {
   int error = 0;
-  for (const Extent& extent : extents_of(shard_, optimizer_, tensors_, pieces_, false)) {
-    if (error == 0) error = read_all(file_.get(), extent);
+  const auto extents = extents_of(shard_, optimizer_, tensors_, pieces_, false, stream_of(copies_));
+  Status copied = extents.status();
+  for (size_t i = 0; copied.ok() && error == 0 && i < extents.value().size(); ++i) {
+    const Extent& extent = extents.value()[i];
+    const auto read = [&](const Extent& part) { return read_all(file_.get(), part); };
+    if (copies_ == nullptr) {
+      error = read(extent);
+    } else {
+      copied = through_block(*copies_, extent, /*back=*/true, &error, read);
+    }
   }
   shard_.changed();
   if (optimizer_ != nullptr) {
@@ -340,6 +394,7 @@ Status Loading::read() {
       optimizer_->restored(static_cast<int32_t>(i), steps_[i], has_master[i]);
     }
   }
+  DT_TRY(copied);
   return error == 0 ? Status() : failed_io("read", path_, error);
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -173,6 +174,19 @@ inline void run_on_gpus(const GpuWorld& world, const std::function<void(GpuRank&
   }
   if (world.ranks_may_disagree) return;
   for (const std::string& misuse : nccl->misuses()) FAIL_CHECK(misuse);
+}
+
+/// The ranks of a GPU communicator over host memory.
+inline std::shared_ptr<comm::Communicator> host_comm(const GpuRank& rank) {
+  comm::Communicator::Options seat;
+  seat.name = "on host";
+  seat.rank = rank.rank;
+  seat.world_ranks.resize(static_cast<size_t>(rank.size));
+  std::iota(seat.world_ranks.begin(), seat.world_ranks.end(), 0);
+  seat.backend = std::shared_ptr<backend::Backend>(rank.comm, &rank.comm->backend().on_host());
+  seat.board = std::make_shared<comm::FailureBoard>();
+  seat.timeout_ms = 20'000;
+  return comm::Communicator::create(std::move(seat));
 }
 
 inline bool contains(const Status& status, const std::string& text) {

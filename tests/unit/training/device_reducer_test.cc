@@ -7,7 +7,6 @@
 #include <random>
 
 #include "device_trainer.h"
-#include "training/shard.h"
 
 using namespace dt;
 using namespace dt::test;
@@ -27,17 +26,8 @@ std::vector<training::Param> floats(size_t count, int64_t elements = 500) {
 /// What a reducer on host memory makes of the same gradients.
 Tensors on_host(const GpuRank& rank, const std::vector<training::Param>& params,
                 const training::Reducer::Options& options, int64_t step) {
-  comm::Communicator::Options seat;
-  seat.name = "on host";
-  seat.rank = rank.rank;
-  seat.world_ranks.resize(static_cast<size_t>(rank.size));
-  std::iota(seat.world_ranks.begin(), seat.world_ranks.end(), 0);
-  seat.backend = std::shared_ptr<backend::Backend>(rank.comm, &rank.comm->backend().on_host());
-  seat.board = std::make_shared<comm::FailureBoard>();
-  seat.timeout_ms = 20'000;
   Tensors memory;
-  auto reducer =
-      training::Reducer::create(comm::Communicator::create(std::move(seat)), params, options);
+  auto reducer = training::Reducer::create(host_comm(rank), params, options);
   rank.expect_ok(reducer.status(), "create on the host");
   if (!reducer.ok()) return memory;
   for (size_t p = 0; p < params.size(); ++p) {
@@ -288,16 +278,5 @@ TEST_CASE("reducer on GPUs: statistics follow the GPU, and leave out what overto
     rank.expect(seen.total_communication_ns >= kSets * 300'000 * seen.bucket_count, "all of them");
     rank.expect(seen.exposed_ns >= 0 && seen.exposed_ns <= seen.communication_ns, "exposed");
     rank.expect(seen.total_exposed_ns <= seen.total_communication_ns, "exposed in all");
-  });
-}
-
-TEST_CASE("reducer on GPUs: parameters in shards are refused") {
-  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    const Status made = training::Shard::create(rank.comm, floats(3), {}).status();
-    rank.expect(made.code() == Code::kUnsupported, "UNSUPPORTED");
-    rank.expect(contains(made,
-                         "dt_shard_create on comm \"world\": shards are in host memory for now; "
-                         "use a communicator over it"),
-                made.message());
   });
 }

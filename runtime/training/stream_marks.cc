@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/stream_marks.h"
+
+namespace dt::training {
+
+StreamMarks::Pool::~Pool() {
+  spare.with([&](const std::vector<cuda::Event>& events) {
+    for (const cuda::Event event : events) (void)runtime->destroy_event(event);
+  });
+}
+
+Result<MarkPtr> StreamMarks::set(cuda::Stream stream) {
+  cuda::Event event = pool_->spare.with([](std::vector<cuda::Event>& events) -> cuda::Event {
+    if (events.empty()) return nullptr;
+    const cuda::Event last = events.back();
+    events.pop_back();
+    return last;
+  });
+  if (event == nullptr) {
+    DT_TRY_VALUE(event, pool_->runtime->create_event(/*timed=*/false));
+  }
+  MarkPtr mark(new StreamMark(stream, event), [pool = pool_](const StreamMark* unused) {
+    pool->spare.with([&](std::vector<cuda::Event>& events) { events.push_back(unused->event()); });
+    delete unused;
+  });
+  DT_TRY(pool_->runtime->record(event, stream));
+  return mark;
+}
+
+std::shared_ptr<const collective::StreamSteps> steps_behind(std::vector<MarkPtr> marks) {
+  struct Steps : collective::StreamSteps {
+    std::vector<MarkPtr> marks;
+  };
+  auto steps = std::make_shared<Steps>();
+  for (const MarkPtr& mark : marks) steps->after.push_back(mark->event());
+  steps->marks = std::move(marks);
+  return steps;
+}
+
+}  // namespace dt::training

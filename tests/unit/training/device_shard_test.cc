@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters in shards on GPUs that are made of threads.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "device_shards.h"
+
+using namespace dt;
+using namespace dt::test;
+
+namespace {
+
+ShardTrainer::Options at_stage(int32_t stage) {
+  ShardTrainer::Options options;
+  options.shard = ShardTrainer::options(stage);
+  return options;
+}
+
+/// Every stage on the GPU ends with the bits of stage 0, and, if `as_host`, of the host.
+void compare_stages(const GpuRank& rank, ShardTrainer::Options options, bool as_host = true,
+                    const std::vector<training::Param>& params = ShardTrainer::model()) {
+  const cuda::Stream stream = rank.new_stream();
+  std::optional<Tensors> first;
+  float first_norm = 0;
+  for (const int32_t stage : {0, 1, 2, 3}) {
+    options.shard.stage = stage;
+    float norm = 0;
+    const Tensors values = trained(rank, params, options, 4, stream, &norm);
+    if (!first) {
+      first = values;
+      first_norm = norm;
+    }
+    for (size_t p = 0; p < values.size(); ++p) {
+      rank.expect(values[p] == (*first)[p], format("stage %d, #%zu", stage, p));
+    }
+    rank.expect(norm == first_norm, format("stage %d: norm %g, not %g", stage, norm, first_norm));
+  }
+  if (!as_host) return;
+  options.on_host = true;
+  options.shard.stage = 2;
+  float norm = 0;
+  const Tensors values = trained(rank, params, options, 4, nullptr, &norm);
+  for (size_t p = 0; p < values.size(); ++p) {
+    rank.expect(values[p] == (*first)[p], format("the host's bits, #%zu", p));
+  }
+  rank.expect(norm == first_norm, format("the host's norm %g, not %g", norm, first_norm));
+}
+
+}  // namespace
+
+TEST_CASE("shard on GPUs: all stages have the bits of the host, with AdamW") {
+  for (const auto& world :
+       {GpuWorld{"nccl", 1}, GpuWorld{"nccl", 2}, GpuWorld{"nccl", 4}, GpuWorld{"staged", 2}}) {
+    CAPTURE(world.backend);
+    CAPTURE(world.size);
+    run_on_gpus(world, [](GpuRank& rank) {
+      rank.cuda->set_delay_us(rank.rank * 20);
+      compare_stages(rank, at_stage(0));
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: SGD, sums, and a number of ranks that divides nothing") {
+  run_on_gpus({"nccl", 3}, [](GpuRank& rank) {
+    ShardTrainer::Options options = at_stage(0);
+    options.optimizer = training::Sgd{0.5, 0, true};
+    options.shard.reducer.sum = true;
+    compare_stages(rank, options);
+    options.optimizer = training::Sgd{};
+    compare_stages(rank, options);
+  });
+}
+
+TEST_CASE("shard on GPUs: gradients in place, passes, and clipping") {
+  for (const char* const backend : {"nccl", "staged"}) {
+    CAPTURE(backend);
+    run_on_gpus({backend, 2}, [](GpuRank& rank) {
+      rank.cuda->set_delay_us(10);
+      ShardTrainer::Options options = at_stage(0);
+      options.max_norm = 3;
+      options.in_place = true;
+      compare_stages(rank, options);
+      options.passes = 3;
+      compare_stages(rank, options);
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: parts of unequal size, and integers, which no optimizer updates") {
+  run_on_gpus({"nccl", 3}, [](GpuRank& rank) {
+    auto params = ShardTrainer::model();
+    for (training::Param& param : params) param.granule = 97;
+    compare_stages(rank, at_stage(0), true, params);
+
+    params = ShardTrainer::model(/*integers_too=*/true);
+    ShardTrainer trainer(&rank, params, at_stage(2));
+    rank.expect_ok(trainer.created(), "create");
+    rank.expect(trainer.optimizer() == nullptr, "UNSUPPORTED");
+    const cuda::Stream stream = rank.new_stream();
+    rank.expect_ok(trainer.set_all(stream), "set");
+    rank.expect_ok(trainer.gradients(0, stream), "gradients");
+    const auto whole = std::make_shared<std::vector<int32_t>>(300);
+    rank.memory->push_back(whole);
+    const auto index = static_cast<int32_t>(params.size() - 1);
+    rank.expect_ok(trainer.shard().full_grad(index, whole->data(), stream), "full_grad");
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    for (int64_t i = 0; i < 300; ++i) {
+      int64_t sum = 0;
+      for (int each = 0; each < rank.size; ++each) {
+        const auto value = given(1, 2, params.size() - 1, i);
+        sum += static_cast<int64_t>(
+            (static_cast<double>(given(0, each, params.size() - 1, i)) - 32) / 8 +
+            static_cast<double>(value));
+      }
+      const auto found = (*whole)[static_cast<size_t>(i)];
+      if (found != sum / rank.size) {
+        return rank.expect(false, format("element %d is %d, not %d", static_cast<int>(i), found,
+                                         static_cast<int>(sum / rank.size)));
+      }
+    }
+  });
+}
+
+TEST_CASE("shard on GPUs: gradients that travel as bf16 and are divided beforehand") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    ShardTrainer::Options options = at_stage(0);
+    options.shard.reducer.wire = Dtype::kBf16;
+    compare_stages(rank, options, /*as_host=*/false);
+    options.shard.reducer.predivide = 4;
+    compare_stages(rank, options, /*as_host=*/false);
+    options.in_place = true;
+    compare_stages(rank, options, /*as_host=*/false);
+  });
+}
+
+TEST_CASE("shard on GPUs: replicas") {
+  for (const char* const backend : {"nccl", "staged"}) {
+    CAPTURE(backend);
+    run_on_gpus({backend, 4}, [](GpuRank& rank) {
+      ShardTrainer::Options options = at_stage(0);
+      options.shard.shard_ranks = 2;
+      options.max_norm = 3;
+      compare_stages(rank, options);
+      auto params = ShardTrainer::model();
+      for (training::Param& param : params) param.granule = 97;
+      compare_stages(rank, options, true, params);
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: parameters without a gradient") {
+  run_on_gpus({"nccl", 3}, [](GpuRank& rank) {
+    for (const bool by_users : {false, true}) {
+      std::optional<Tensors> first;
+      for (const int32_t stage : {0, 1, 2, 3}) {
+        ShardTrainer::Options options = at_stage(stage);
+        options.shard.reducer.find_unused = true;
+        options.shard.reducer.divide_by_users = by_users;
+        const auto params = ShardTrainer::model();
+        ShardTrainer trainer(&rank, params, options);
+        rank.expect_ok(trainer.created(), "create");
+        const cuda::Stream stream = rank.new_stream();
+        rank.expect_ok(trainer.set_all(stream), "set");
+        for (int64_t step = 0; step < 4; ++step) {
+          for (int32_t unit = 4; unit-- > 0;) {
+            rank.expect_ok(trainer.shard().gather(unit, stream), "gather");
+            for (size_t p = params.size(); p-- > 0;) {
+              const bool none = p == 6 || (p % 3 == 0 && rank.rank == 1 && step % 2 == 0);
+              if (params[p].unit != unit || none) continue;
+              rank.expect_ok(trainer.give(step, p, 0, stream), "give");
+            }
+            rank.expect_ok(trainer.shard().release(unit, stream), "release");
+          }
+          rank.expect_ok(trainer.reducer().finish(stream), "finish");
+          rank.expect(!trainer.reducer().used(6).value(), "nobody used it");
+          rank.expect_ok(trainer.optimizer()->step(0.125, stream), "step");
+        }
+        rank.expect_ok(trainer.read(stream), "read");
+        if (!first) first = trainer.values();
+        rank.expect(trainer.values() == *first, format("stage %d", stage));
+      }
+    }
+  });
+}
+
+TEST_CASE("shard on GPUs: a hook reduces whole buckets, and each rank keeps its part") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    std::optional<Tensors> first;
+    for (const int32_t stage : {0, 1, 2, 3}) {
+      ShardTrainer trainer(&rank, ShardTrainer::model(), at_stage(stage));
+      rank.expect_ok(trainer.created(), "create");
+      const auto hook = [&](const training::HookBucket& bucket,
+                            int32_t at) -> Result<training::HookWork> {
+        if (at > 0) return training::HookWork{};
+        backend::Collective sum;
+        sum.kind = backend::Kind::kAllreduce;
+        sum.dtype = bucket.dtype;
+        sum.send = sum.recv = bucket.data;
+        sum.count = bucket.count;
+        sum.stream = bucket.stream;
+        const auto work = rank.comm->new_work();
+        DT_TRY(rank.comm->submit(sum, work));
+        return training::HookWork{rank.comm, work};
+      };
+      rank.expect_ok(trainer.reducer().set_hook(hook), "set_hook");
+      rank.expect_ok(trainer.train(3, rank.new_stream()), "train");
+      if (!first) first = trainer.values();
+      rank.expect(trainer.values() == *first, format("stage %d", stage));
+    }
+  });
+}
+
+TEST_CASE("shard on GPUs: memory of a released unit waits for its last use") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    auto params = params_of(std::vector<std::pair<Dtype, int64_t>>(4, {Dtype::kF32, 500}));
+    for (size_t p = 0; p < params.size(); ++p) params[p].unit = static_cast<int32_t>(p);
+    ShardTrainer::Options options = at_stage(3);
+    options.shard.prefetch = 0;
+    ShardTrainer trainer(&rank, params, options);
+    rank.expect_ok(trainer.created(), "create");
+    const cuda::Stream uses = rank.new_stream();
+    const cuda::Stream other = rank.new_stream();
+    rank.expect_ok(trainer.set_all(uses), "set");
+    rank.expect_ok(trainer.shard().gather(0, uses), "gather");
+    auto* const early = static_cast<float*>(trainer.shard().param(0).value());
+    Gate gate;
+    const auto seen = std::make_shared<std::vector<float>>(500);
+    rank.memory->push_back(seen);
+    rank.expect_ok(gate.hold(*rank.cuda, uses), "hold");
+    rank.expect_ok(
+        rank.cuda->launch(uses, [=] { memcpy(seen->data(), early, 500 * sizeof(float)); }), "use");
+    rank.expect_ok(trainer.shard().release(0, uses), "release");
+    rank.expect_ok(trainer.shard().gather(1, other), "gather another");
+    rank.expect(trainer.shard().param(1).value() == early, "the same memory");
+    rank.meet();
+    gate.open();
+    rank.expect(rank.cuda->finish(other) && rank.cuda->finish(uses), "the streams end");
+    for (int64_t i = 0; i < 500; ++i) {
+      const auto right = static_cast<float>(given(1, 2, 0, i));
+      if ((*seen)[static_cast<size_t>(i)] != right) {
+        return rank.expect(false, format("element %d is %g, not %g", static_cast<int>(i),
+                                         (*seen)[static_cast<size_t>(i)], right));
+      }
+    }
+  });
+}
+
+TEST_CASE("shard on GPUs: no call waits for the GPU") {
+  for (const int32_t stage : {1, 2, 3}) {
+    CAPTURE(stage);
+    run_on_gpus({"nccl", 2}, [&](GpuRank& rank) {
+      ShardTrainer::Options options = at_stage(stage);
+      options.max_norm = 3;
+      ShardTrainer trainer(&rank, ShardTrainer::model(), options);
+      const cuda::Stream stream = rank.new_stream();
+      rank.expect_ok(trainer.created(), "create");
+      rank.expect_ok(trainer.set_all(stream), "set");
+      for (int64_t step = 0; step < 2; ++step) rank.expect_ok(trainer.step(step, stream), "step");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      rank.meet();
+      Gate gate;
+      rank.expect_ok(gate.hold(*rank.cuda, stream), "hold");
+      const auto before = rank.cuda->counters();
+      for (int64_t step = 2; step < 4; ++step) rank.expect_ok(trainer.step(step, stream), "step");
+      const auto after = rank.cuda->counters();
+      rank.expect(after.allocations == before.allocations, "no step allocates");
+      gate.open();
+      rank.expect_ok(trainer.read(stream), "read");
+      options.shard.stage = 0;
+      rank.expect(
+          trainer.values() == trained(rank, ShardTrainer::model(), options, 4, rank.new_stream()),
+          "the right values");
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: a checkpoint goes from and to host memory, and to any stage") {
+  const auto folder = std::filesystem::temp_directory_path() / format("dt-shard-%d", getpid());
+  std::filesystem::create_directory(folder);
+  const std::string path = folder / "model.safetensors";
+  run_on_gpus({"nccl", 3}, [&](GpuRank& rank) {
+    const cuda::Stream stream = rank.new_stream();
+    const auto params = ShardTrainer::model();
+    ShardTrainer whole(&rank, params, at_stage(1));
+    rank.expect_ok(whole.train(6, stream), "undisturbed");
+    for (const bool from_host : {false, true}) {
+      for (const int32_t stage : {0, 2, 3}) {
+        ShardTrainer::Options options = at_stage(stage);
+        options.on_host = from_host;
+        ShardTrainer first(&rank, params, options);
+        rank.expect_ok(first.train(3, stream), "before");
+        rank.expect_ok(training::save_shard(first.shard(), first.optimizer(), path), "save");
+        options = at_stage(3 - stage);
+        options.on_host = !from_host && stage == 3;
+        ShardTrainer second(&rank, params, options);
+        rank.expect_ok(training::load_shard(second.shard(), second.optimizer(), path), "load");
+        for (int64_t step = 3; step < 6; ++step) {
+          rank.expect_ok(second.step(step, stream), "step");
+        }
+        rank.expect_ok(second.read(stream), "read");
+        rank.expect(second.values() == whole.values(), format("from stage %d", stage));
+      }
+    }
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("shard on GPUs: what is refused, and in which words") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    training::Shard::Options offloaded;
+    offloaded.offload = "/tmp";
+    const Status made =
+        training::Shard::create(rank.comm, ShardTrainer::model(), offloaded).status();
+    rank.expect(made.code() == Code::kUnsupported, "UNSUPPORTED");
+    rank.expect(contains(made,
+                         "dt_shard_create on comm \"world\": options->offload is for shards over "
+                         "host memory; leave it out on GPUs"),
+                made.message());
+
+    ShardTrainer trainer(&rank, ShardTrainer::model(), at_stage(3));
+    const cuda::Stream stream = rank.new_stream();
+    rank.cuda->set_capturing(stream, true);
+    for (const Status& status :
+         {trainer.shard().updated(stream), trainer.shard().gather(0, stream),
+          trainer.shard().release(0, stream), trainer.shard().piece(0, stream).status()}) {
+      rank.expect(status.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
+      rank.expect(contains(status, " on comm \"world\": the stream records a CUDA graph"),
+                  status.message());
+    }
+    rank.cuda->set_capturing(stream, false);
+    const Status early = trainer.optimizer()->step(0.1, stream);
+    rank.expect(contains(early, "there are no gradients"), early.message());
+  });
+}
+
+TEST_CASE("shard on GPUs: a rank without memory for a unit fails all") {
+  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
+    ShardTrainer trainer(&rank, ShardTrainer::model(), at_stage(3));
+    const cuda::Stream stream = rank.new_stream();
+    rank.expect_ok(trainer.created(), "create");
+    rank.expect_ok(trainer.set_all(stream), "set");
+    if (rank.rank == 1) rank.cuda->fail("cudaMalloc", 0);
+    Status status;
+    for (int i = 0; status.ok() && i < 1000; ++i) {
+      status = trainer.shard().gather(i % 4, stream);
+      if (status.ok()) (void)rank.cuda->finish(stream);
+    }
+    if (rank.rank == 1) {
+      rank.expect(status.code() == Code::kOutOfMemory, status.message());
+      rank.cuda->fail("cudaMalloc", 0, 0);
+    } else {
+      rank.expect(!status.ok(), "rank 0 hears of it");
+    }
+    trainer.drop();
+    (void)rank.await_broken();
+    rank.meet();
+  });
+}
