@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_kernels.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "elements.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/host/cast.h"
+#include "kernels/host/optimize.h"
 
 namespace dt::test {
 namespace {
@@ -17,6 +22,15 @@ class List final : public TensorList {
   int64_t size() const override { return static_cast<int64_t>(tensors.size()); }
 
   const std::vector<Tensor> tensors;
+};
+
+class Updates final : public kernels::UpdateList {
+ public:
+  Updates(kernels::UpdatePlan made, Dtype dtype_of_params)
+      : plan(std::move(made)), dtype(dtype_of_params) {}
+
+  const kernels::UpdatePlan plan;
+  const Dtype dtype;
 };
 
 /// Calls function(T()) with the element type.
@@ -65,19 +79,61 @@ void cast(const void* from, Dtype from_type, int64_t from_index, void* to, Dtype
   });
 }
 
+bool has_master(Dtype dtype) { return dtype == Dtype::kF16 || dtype == Dtype::kBf16; }
+
+/// Calls step(dtype, param, gradient) with arrays that the host's kernels know: f32 in place of 16
+/// bits.
+template <class F>
+void update(const kernels::UpdatedTensor& tensor, Dtype dtype, F step) {
+  if (!has_master(dtype)) return step(dtype, tensor.param, tensor.gradient);
+  std::vector<float> gradient(static_cast<size_t>(tensor.count));
+  kernels::cast(dtype, tensor.gradient, Dtype::kF32, gradient.data(), tensor.count);
+  step(Dtype::kF32, tensor.master, static_cast<const void*>(gradient.data()));
+  kernels::cast(Dtype::kF32, tensor.master, dtype, tensor.param, tensor.count);
+}
+
+void follow_param(const kernels::UpdatedTensor& tensor, Dtype dtype, bool all) {
+  const auto* const param = static_cast<const uint16_t*>(tensor.param);
+  auto* const master = static_cast<float*>(tensor.master);
+  for (int64_t i = 0; i < tensor.count; ++i) {
+    uint16_t rounded = 0;
+    kernels::cast(Dtype::kF32, master + i, dtype, &rounded, 1);
+    if (all || rounded != param[i]) kernels::cast(dtype, param + i, Dtype::kF32, master + i, 1);
+  }
+}
+
+/// Calls function(x) with every element as a double.
+template <class F>
+void for_each_value(const std::vector<Tensor>& tensors, Dtype dtype, F function) {
+  for (const Tensor& each : tensors) {
+    with_floating(dtype, [&](auto element) {
+      for (int64_t i = 0; i < each.count; ++i) {
+        function(static_cast<double>(load<decltype(element)>(each.data, i)));
+      }
+    });
+  }
+}
+
+constexpr int kLowBits = 28;  // of the second number of a sum of squares
+
+double norm_of_squares(const double* largest, const int64_t* sum) {
+  if (largest[2] > 0) return NAN;
+  if (largest[1] > 0) return INFINITY;
+  if (largest[0] <= 0) return 0;
+  int exponent = 0;
+  static_cast<void>(std::frexp(largest[0], &exponent));
+  constexpr int64_t kLow = int64_t{1} << kLowBits;
+  const double total = std::ldexp(static_cast<double>(sum[0] + sum[1] / kLow), -kLowBits) +
+                       std::ldexp(static_cast<double>(sum[1] % kLow), -2 * kLowBits);
+  return std::ldexp(std::sqrt(total), exponent);
+}
+
 class FakeTensorKernels final : public kernels::TensorKernels {
  public:
   explicit FakeTensorKernels(std::shared_ptr<FakeCuda> runtime) : runtime_(std::move(runtime)) {}
 
   Result<std::shared_ptr<TensorList>> prepare(std::span<const Tensor> tensors) override {
-    // What the real ones put on the device.
-    const auto bytes = static_cast<int64_t>(tensors.size_bytes());
-    DT_TRY_VALUE(void* const memory, runtime_->allocate(bytes));
-    const auto free = [runtime = runtime_, memory](TensorList* list) {
-      [[maybe_unused]] const Status freed = runtime->release(memory);
-      delete list;
-    };
-    return std::shared_ptr<TensorList>(new List(tensors), free);
+    return with_device_memory<TensorList>(tensors.size_bytes(), std::make_unique<List>(tensors));
   }
 
   Status gather(const TensorList& tensors, Dtype from, void* flat, Dtype to, float scale,
@@ -186,7 +242,109 @@ class FakeTensorKernels final : public kernels::TensorKernels {
     });
   }
 
+  Result<std::shared_ptr<kernels::UpdateList>> prepare_update(
+      std::span<const kernels::UpdatedTensor> tensors, Dtype dtype) override {
+    DT_TRY_VALUE(kernels::UpdatePlan plan, kernels::plan_updates(tensors, dtype));
+    return with_device_memory<kernels::UpdateList>(
+        tensors.size_bytes(), std::make_unique<Updates>(std::move(plan), dtype));
+  }
+
+  Status adamw(const kernels::UpdateList& list, const kernels::AdamWStep& step,
+               cuda::Stream stream) override {
+    return for_each_update(
+        "adamw", list, {true, true, true}, stream,
+        [step](const kernels::UpdatedTensor& each, Dtype dtype) {
+          update(each, dtype, [&](Dtype type, void* param, const void* grad) {
+            kernels::adamw(type, step, {param, grad, each.first, each.second, each.count});
+          });
+        });
+  }
+
+  Status sgd(const kernels::UpdateList& list, const kernels::SgdStep& step,
+             cuda::Stream stream) override {
+    return for_each_update("sgd", list, {true, false, false}, stream,
+                           [step](const kernels::UpdatedTensor& each, Dtype dtype) {
+                             update(each, dtype, [&](Dtype type, void* param, const void* grad) {
+                               kernels::sgd(type, step, {param, grad, each.first, each.count});
+                             });
+                           });
+  }
+
+  Status follow(const kernels::UpdateList& list, bool all, cuda::Stream stream) override {
+    if (!has_master(static_cast<const Updates&>(list).dtype)) return {};
+    return for_each_update(
+        "follow", list, {}, stream,
+        [all](const kernels::UpdatedTensor& each, Dtype dtype) { follow_param(each, dtype, all); });
+  }
+
+  Status largest(const TensorList& tensors, Dtype dtype, double* out,
+                 cuda::Stream stream) override {
+    if (!is_floating(dtype)) return refuse(dtype);
+    const auto copy = static_cast<const List&>(tensors).tensors;
+    return runtime_->launch(stream, [=] {
+      for_each_value(copy, dtype, [&](double x) {
+        if (std::isnan(x)) {
+          out[2] = 1;
+        } else if (std::isinf(x)) {
+          out[1] = 1;
+        } else {
+          out[0] = std::max(out[0], std::fabs(x));
+        }
+      });
+    });
+  }
+
+  Status squares(const TensorList& tensors, Dtype dtype, const double* largest, int64_t* sum,
+                 cuda::Stream stream) override {
+    if (!is_floating(dtype)) return refuse(dtype);
+    const auto copy = static_cast<const List&>(tensors).tensors;
+    return runtime_->launch(stream, [=] {
+      if (largest[0] <= 0 || largest[1] > 0 || largest[2] > 0) return;
+      int exponent = 0;
+      static_cast<void>(std::frexp(largest[0], &exponent));
+      for_each_value(copy, dtype, [&](double x) {
+        const double ratio = std::ldexp(x, -exponent);
+        const auto units = static_cast<int64_t>(std::ldexp(ratio * ratio, 2 * kLowBits) + 0.5);
+        sum[0] += units >> kLowBits;
+        sum[1] += units % (int64_t{1} << kLowBits);
+      });
+    });
+  }
+
+  Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
+                                double tiny, float* norm, float* factor,
+                                cuda::Stream stream) override {
+    return runtime_->launch(stream, [=] {
+      const double found = norm_of_squares(largest, sum);
+      const double wanted = max_norm / (found + tiny);
+      if (norm != nullptr) *norm = static_cast<float>(found);
+      *factor = std::isfinite(found) && wanted < 1 ? static_cast<float>(wanted) : 1;
+    });
+  }
+
  private:
+  /// `list` as a shared one that holds as much device memory as the real one would.
+  template <class Base, class Derived>
+  Result<std::shared_ptr<Base>> with_device_memory(size_t bytes, std::unique_ptr<Derived> list) {
+    DT_TRY_VALUE(void* const memory, runtime_->allocate(static_cast<int64_t>(bytes)));
+    const auto free = [runtime = runtime_, memory](Base* held) {
+      [[maybe_unused]] const Status freed = runtime->release(memory);
+      delete held;
+    };
+    return std::shared_ptr<Base>(list.release(), free);
+  }
+
+  template <class F>
+  Status for_each_update(const char* call, const kernels::UpdateList& list,
+                         kernels::UpdateArrays needed, cuda::Stream stream, F work) {
+    const auto& updates = static_cast<const Updates&>(list);
+    if (updates.plan.tensors.empty()) return {};
+    DT_TRY(kernels::check_arrays(call, updates.plan.arrays, needed));
+    return runtime_->launch(stream, [records = updates.plan.tensors, dtype = updates.dtype, work] {
+      for (const kernels::UpdateRecord& each : records) work(each.arrays, dtype);
+    });
+  }
+
   template <class F>
   Status for_each(const TensorList& tensors, Dtype one, Dtype other, cuda::Stream stream, F work) {
     for (const Dtype dtype : {one, other}) {

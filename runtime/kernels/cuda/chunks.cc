@@ -20,32 +20,139 @@ Status check(const Tensor& tensor, size_t index) {
   return {};
 }
 
-}  // namespace
+int64_t chunks_of(int64_t count) { return (count - 1) / kChunkElements + 1; }
 
-Result<ChunkPlan> plan_chunks(std::span<const Tensor> tensors) {
-  ChunkPlan plan;
+/// Gives each record its first chunk and returns the tensor of each chunk. `indices` are those of
+/// the records in the caller's list.
+template <class Record, class Count>
+Result<std::vector<int32_t>> number_chunks(std::vector<Record>* records,
+                                           const std::vector<size_t>& indices, Count count) {
   int64_t chunks = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = tensors[i];
-    DT_TRY(check(tensor, i));
-    if (tensor.count == 0) continue;
-    plan.tensors.push_back({tensor.data, tensor.count, tensor.offset, chunks});
-    plan.address_bits |= reinterpret_cast<uintptr_t>(tensor.data);
+  for (size_t t = 0; t < records->size(); ++t) {
+    Record& record = (*records)[t];
+    record.first_chunk = chunks;
     // Before the sum, so that it cannot overflow.
-    const int64_t here = (tensor.count - 1) / kChunkElements + 1;
+    const int64_t here = chunks_of(count(record));
     if (here > kMostChunks - chunks) {
       return Status(Code::kInvalidArgument,
-                    format("tensors up to %zu have more than %lld elements together", i,
+                    format("tensors up to %zu have more than %lld elements together", indices[t],
                            static_cast<long long>(kMostChunks * kChunkElements)));
     }
     chunks += here;
   }
-  plan.tensor_of_chunk.reserve(static_cast<size_t>(chunks));
-  for (size_t t = 0; t < plan.tensors.size(); ++t) {
-    const int64_t here = (plan.tensors[t].count - 1) / kChunkElements + 1;
-    plan.tensor_of_chunk.insert(plan.tensor_of_chunk.end(), static_cast<size_t>(here),
-                                static_cast<int32_t>(t));
+  std::vector<int32_t> tensor_of_chunk;
+  tensor_of_chunk.reserve(static_cast<size_t>(chunks));
+  for (size_t t = 0; t < records->size(); ++t) {
+    tensor_of_chunk.insert(tensor_of_chunk.end(),
+                           static_cast<size_t>(chunks_of(count((*records)[t]))),
+                           static_cast<int32_t>(t));
   }
+  return tensor_of_chunk;
+}
+
+Status refused(size_t index, const std::string& reason) {
+  return Status(Code::kInvalidArgument, format("updated tensor %zu ", index) + reason);
+}
+
+/// One of the arrays of an updated tensor.
+struct Array {
+  const char* name;
+  const void* data;
+  const void* before;  ///< the same one of the first tensor
+  int64_t element_bytes;
+};
+
+Status check_update(const UpdatedTensor& tensor, const UpdatedTensor& before, size_t index,
+                    Dtype dtype) {
+  if (tensor.param == nullptr) {
+    return refused(index,
+                   format("has %lld elements but no memory", static_cast<long long>(tensor.count)));
+  }
+  const int64_t narrow = dtype_bytes(dtype);
+  const int64_t wide = dtype == Dtype::kF64 ? narrow : dtype_bytes(Dtype::kF32);
+  if ((tensor.master != nullptr) != (narrow < wide)) {
+    return refused(index,
+                   format(narrow < wide ? "is of %s and has no master: an f32 value per element"
+                                        : "is of %s and has a master: only f16 and bf16 have",
+                          dtype_name(dtype)));
+  }
+  if (tensor.second != nullptr && tensor.first == nullptr) {
+    return refused(index, "has a second moment but no first one");
+  }
+  for (const Array& array : {Array{"param", tensor.param, before.param, narrow},
+                             Array{"gradient", tensor.gradient, before.gradient, narrow},
+                             Array{"first moment", tensor.first, before.first, wide},
+                             Array{"second moment", tensor.second, before.second, wide},
+                             Array{"master", tensor.master, before.master, wide}}) {
+    if ((array.data == nullptr) != (array.before == nullptr)) {
+      return refused(index, format("has %s %s, unlike those before it: give all tensors of a list "
+                                   "the same arrays",
+                                   array.data == nullptr ? "no" : "a", array.name));
+    }
+    if (reinterpret_cast<uintptr_t>(array.data) % static_cast<uintptr_t>(array.element_bytes) !=
+        0) {
+      return refused(index, format("has a %s at an address that is no multiple of %lld bytes",
+                                   array.name, static_cast<long long>(array.element_bytes)));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ChunkPlan> plan_chunks(std::span<const Tensor> tensors) {
+  ChunkPlan plan;
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    DT_TRY(check(tensor, i));
+    if (tensor.count == 0) continue;
+    plan.tensors.push_back({tensor.data, tensor.count, tensor.offset, 0});
+    plan.address_bits |= reinterpret_cast<uintptr_t>(tensor.data);
+    indices.push_back(i);
+  }
+  DT_TRY_VALUE(plan.tensor_of_chunk,
+               number_chunks(&plan.tensors, indices,
+                             [](const TensorRecord& record) { return record.count; }));
+  return plan;
+}
+
+Status check_arrays(const char* call, UpdateArrays given, UpdateArrays needed) {
+  const char* lacking = nullptr;
+  if (needed.second && !given.second) lacking = "second moments";
+  if (needed.first && !given.first) lacking = "first moments";
+  if (needed.gradient && !given.gradient) lacking = "gradients";
+  if (lacking == nullptr) return {};
+  return Status(Code::kInvalidArgument,
+                format("%s of tensors without %s: give them to prepare_update", call, lacking));
+}
+
+Result<UpdatePlan> plan_updates(std::span<const UpdatedTensor> tensors, Dtype dtype) {
+  if (!is_floating(dtype)) {
+    return Status(Code::kInvalidArgument, std::string("update of ") + dtype_name(dtype) +
+                                              ": parameters are f16, bf16, f32 or f64");
+  }
+  UpdatePlan plan;
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const UpdatedTensor& tensor = tensors[i];
+    if (tensor.count < 0) {
+      return refused(i, format("has %lld elements: the count is at least 0",
+                               static_cast<long long>(tensor.count)));
+    }
+    if (tensor.count == 0) continue;
+    DT_TRY(check_update(tensor, plan.tensors.empty() ? tensor : plan.tensors.front().arrays, i,
+                        dtype));
+    plan.tensors.push_back({tensor, 0});
+    indices.push_back(i);
+  }
+  if (!plan.tensors.empty()) {
+    const UpdatedTensor& any = plan.tensors.front().arrays;
+    plan.arrays = {any.gradient != nullptr, any.first != nullptr, any.second != nullptr};
+  }
+  DT_TRY_VALUE(plan.tensor_of_chunk,
+               number_chunks(&plan.tensors, indices,
+                             [](const UpdateRecord& record) { return record.arrays.count; }));
   return plan;
 }
 

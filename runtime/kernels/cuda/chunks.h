@@ -34,4 +34,32 @@ struct ChunkPlan {
 /// Pure. INVALID_ARGUMENT names the tensor with a negative count or offset, or without memory.
 Result<ChunkPlan> plan_chunks(std::span<const Tensor> tensors);
 
+/// One updated tensor as the kernels see it.
+struct UpdateRecord {
+  UpdatedTensor arrays;
+  int64_t first_chunk = 0;
+};
+
+/// Which arrays the tensors of a list have, besides those that their dtype requires.
+struct UpdateArrays {
+  bool gradient = false;
+  bool first = false;
+  bool second = false;
+};
+
+/// INVALID_ARGUMENT where `call` needs arrays that the tensors do not have.
+Status check_arrays(const char* call, UpdateArrays given, UpdateArrays needed);
+
+/// The steps of a list of parameters in equal parts.
+struct UpdatePlan {
+  std::vector<UpdateRecord> tensors;     ///< without the empty ones
+  std::vector<int32_t> tensor_of_chunk;  ///< index into `tensors`
+  UpdateArrays arrays;                   ///< of each tensor
+};
+
+/// Pure. INVALID_ARGUMENT names the tensor whose arrays lack one, have one too many, differ from
+/// those of the tensors before it, or lie at an address that the size of their elements does not
+/// divide.
+Result<UpdatePlan> plan_updates(std::span<const UpdatedTensor> tensors, Dtype dtype);
+
 }  // namespace dt::kernels

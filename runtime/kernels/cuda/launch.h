@@ -18,8 +18,21 @@ struct DeviceChunks {
   float* partial_sums = nullptr;  ///< one for each chunk: scratch of the norm
 };
 
+/// An UpdatePlan in the device's memory.
+struct DeviceUpdates {
+  const UpdateRecord* tensors = nullptr;
+  const int32_t* tensor_of_chunk = nullptr;
+  int64_t chunks = 0;
+};
+
 struct Launch {
   DeviceChunks list;
+  int32_t multiprocessors = 0;
+  cudaStream_t stream = nullptr;
+};
+
+struct UpdateLaunch {
+  DeviceUpdates list;
   int32_t multiprocessors = 0;
   cudaStream_t stream = nullptr;
 };
@@ -31,6 +44,8 @@ cudaError_t load_copy();
 cudaError_t load_divide();
 cudaError_t load_norm();
 cudaError_t load_scale();
+cudaError_t load_squares();
+cudaError_t load_update();
 
 // The arguments are valid, the device is selected, and something is to be done. What they return is
 // of the launch alone.
@@ -48,5 +63,15 @@ cudaError_t launch_add(const Launch& launch, void* data, const void* from, Dtype
                        int64_t count);
 cudaError_t launch_divide(const Launch& launch, void* data, Dtype dtype, int64_t count,
                           int32_t divisor);
+cudaError_t launch_largest(const Launch& launch, Dtype dtype, double* out);
+cudaError_t launch_squares(const Launch& launch, Dtype dtype, const double* largest, int64_t* sum);
+cudaError_t launch_clip_factor_of_squares(const Launch& launch, const double* largest,
+                                          const int64_t* sum, double max_norm, double tiny,
+                                          float* norm, float* factor);
+cudaError_t launch_adamw(const UpdateLaunch& launch, Dtype dtype, const AdamWStep& step);
+/// `momentum`: the tensors have a `first`.
+cudaError_t launch_sgd(const UpdateLaunch& launch, Dtype dtype, const SgdStep& step, bool momentum);
+/// Of f16 or bf16.
+cudaError_t launch_follow(const UpdateLaunch& launch, Dtype dtype, bool all);
 
 }  // namespace dt::kernels

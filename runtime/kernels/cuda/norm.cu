@@ -1,34 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sum of squares in two steps: each block sums chunks, one block sums those sums. Neither order
 // depends on the size of the grid or on timing.
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/blocks.cuh"
 
 namespace dt::kernels {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kFinalThreads = 1024;
-
-/// Of all threads of the block; valid in thread 0. To be called by all.
-template <class T, int kBlockThreads>
-__device__ T block_sum(T value) {
-  constexpr int kWarps = kBlockThreads / kWarp;
-  __shared__ T of_warp[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    value += __shfl_down_sync(0xffffffffU, value, static_cast<unsigned>(step));
-  }
-  __syncthreads();  // of_warp may still be read for the chunk before
-  if (lane == 0) of_warp[warp] = value;
-  __syncthreads();
-  if (warp != 0) return value;
-  value = lane < kWarps ? of_warp[lane] : T(0);
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    value += __shfl_down_sync(0xffffffffU, value, static_cast<unsigned>(step));
-  }
-  return value;
-}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_chunks(DeviceChunks list, int32_t* found_inf) {
@@ -42,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) sum_chunks(DeviceChunks list, int32_
       const auto single = static_cast<float>(value);
       sum = fmaf(single, single, sum);
     });
-    const float of_block = block_sum<float, kThreads>(sum);
+    const float of_block = block_reduce<kThreads, Plus>(sum);
     if (threadIdx.x == 0) list.partial_sums[index] = of_block;
     if (found_inf != nullptr && !finite) *found_inf = 1;  // each writes the same
   }
@@ -54,7 +32,7 @@ __global__ void __launch_bounds__(kFinalThreads)
   for (int64_t i = threadIdx.x; i < count; i += kFinalThreads) {
     sum += static_cast<double>(partial_sums[i]);
   }
-  const double total = block_sum<double, kFinalThreads>(sum);
+  const double total = block_reduce<kFinalThreads, Plus>(sum);
   if (threadIdx.x == 0) *out = static_cast<float>(total);
 }
 

@@ -2,8 +2,8 @@
 #include "kernels/cuda/tensors.h"
 
 #include "cuda/device_scope.h"
-#include "cuda/failure.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/records.h"
 
 namespace dt::kernels {
 namespace {
@@ -22,20 +22,10 @@ Status check_address(const char* call, uintptr_t address, Dtype dtype) {
                        dtype_name(dtype), static_cast<long long>(dtype_bytes(dtype))));
 }
 
-Status checked(const char* call, int32_t device, cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  cudaGetLastError();  // the host program must not find it
-  return cuda::failed({call, device, static_cast<int32_t>(error), cudaGetErrorName(error),
-                       cudaGetErrorString(error)});
-}
-
 class DeviceList : public TensorList {
  public:
-  DeviceList(std::shared_ptr<cuda::Runtime> runtime, void* memory, int64_t size)
-      : runtime_(std::move(runtime)), memory_(memory), size_(size) {}
-  ~DeviceList() override { static_cast<void>(runtime_->release(memory_)); }
-  DeviceList(const DeviceList&) = delete;
-  DeviceList& operator=(const DeviceList&) = delete;
+  DeviceList(DeviceRecords device_records, int64_t size)
+      : records_(std::move(device_records)), size_(size) {}
 
   int64_t size() const override { return size_; }
 
@@ -43,34 +33,21 @@ class DeviceList : public TensorList {
   uintptr_t address_bits = 0;
 
  private:
-  const std::shared_ptr<cuda::Runtime> runtime_;
-  void* const memory_;
+  const DeviceRecords records_;
   const int64_t size_;
 };
 
-/// The list in one piece of memory: records, partial sums, tensors of the chunks.
-struct Layout {
-  explicit Layout(const ChunkPlan& plan)
-      : tensor_bytes(plan.tensors.size() * sizeof(TensorRecord)),
-        index_bytes(plan.tensor_of_chunk.size() * sizeof(int32_t)),
-        sum_bytes(plan.tensor_of_chunk.size() * sizeof(float)) {}
-  size_t total() const { return tensor_bytes + index_bytes + sum_bytes; }
+class DeviceUpdateList : public UpdateList {
+ public:
+  explicit DeviceUpdateList(DeviceRecords device_records) : records_(std::move(device_records)) {}
 
-  size_t tensor_bytes;
-  size_t index_bytes;
-  size_t sum_bytes;
+  DeviceUpdates chunks;
+  Dtype dtype = Dtype::kF32;
+  UpdateArrays arrays;
+
+ private:
+  const DeviceRecords records_;
 };
-
-/// Waits until it is there: streams of others do not wait for each other.
-cudaError_t upload(const ChunkPlan& plan, const Layout& layout, char* memory, cudaStream_t stream) {
-  cudaError_t error = cudaMemcpyAsync(memory, plan.tensors.data(), layout.tensor_bytes,
-                                      cudaMemcpyHostToDevice, stream);
-  if (error != cudaSuccess) return error;
-  error = cudaMemcpyAsync(memory + layout.tensor_bytes, plan.tensor_of_chunk.data(),
-                          layout.index_bytes, cudaMemcpyHostToDevice, stream);
-  const cudaError_t end = cudaStreamSynchronize(stream);
-  return error != cudaSuccess ? error : end;
-}
 
 class CudaTensorKernels : public TensorKernels {
  public:
@@ -79,30 +56,34 @@ class CudaTensorKernels : public TensorKernels {
 
   Result<std::shared_ptr<TensorList>> prepare(std::span<const Tensor> tensors) override {
     DT_TRY_VALUE(const ChunkPlan plan, plan_chunks(tensors));
-    const Layout layout(plan);
-    DT_TRY_VALUE(void* memory, runtime_->allocate(static_cast<int64_t>(layout.total())));
+    const size_t chunks = plan.tensor_of_chunk.size();
+    DT_TRY_VALUE(DeviceRecords records,
+                 DeviceRecords::upload(runtime_, std::as_bytes(std::span(plan.tensors)),
+                                       plan.tensor_of_chunk, chunks * sizeof(float)));
+    const DeviceChunks on_device{static_cast<const TensorRecord*>(records.records()),
+                                 records.tensor_of_chunk(), static_cast<int64_t>(chunks),
+                                 static_cast<float*>(records.scratch())};
     const auto list =
-        std::make_shared<DeviceList>(runtime_, memory, static_cast<int64_t>(tensors.size()));
+        std::make_shared<DeviceList>(std::move(records), static_cast<int64_t>(tensors.size()));
+    list->chunks = on_device;
     list->address_bits = plan.address_bits;
-    if (memory == nullptr) return std::shared_ptr<TensorList>(list);
-    auto* bytes = static_cast<char*>(memory);
-    list->chunks.tensors = reinterpret_cast<const TensorRecord*>(bytes);
-    list->chunks.tensor_of_chunk = reinterpret_cast<const int32_t*>(bytes + layout.tensor_bytes);
-    list->chunks.chunks = static_cast<int64_t>(plan.tensor_of_chunk.size());
-    list->chunks.partial_sums =
-        reinterpret_cast<float*>(bytes + layout.tensor_bytes + layout.index_bytes);
-    DT_TRY_VALUE(const cuda::Stream stream, runtime_->create_stream(cuda::StreamPriority::kNormal));
-    {
-      const cuda::DeviceScope scope(device());
-      const Status uploaded =
-          scope.status().ok()
-              ? checked("cudaMemcpyAsync", device(), upload(plan, layout, bytes, native(stream)))
-              : scope.status();
-      const Status destroyed = runtime_->destroy_stream(stream);
-      DT_TRY(uploaded);
-      DT_TRY(destroyed);
-    }
     return std::shared_ptr<TensorList>(list);
+  }
+
+  Result<std::shared_ptr<UpdateList>> prepare_update(std::span<const UpdatedTensor> tensors,
+                                                     Dtype dtype) override {
+    DT_TRY_VALUE(const UpdatePlan plan, plan_updates(tensors, dtype));
+    DT_TRY_VALUE(DeviceRecords records,
+                 DeviceRecords::upload(runtime_, std::as_bytes(std::span(plan.tensors)),
+                                       plan.tensor_of_chunk, 0));
+    const DeviceUpdates on_device{static_cast<const UpdateRecord*>(records.records()),
+                                  records.tensor_of_chunk(),
+                                  static_cast<int64_t>(plan.tensor_of_chunk.size())};
+    const auto list = std::make_shared<DeviceUpdateList>(std::move(records));
+    list->chunks = on_device;
+    list->dtype = dtype;
+    list->arrays = plan.arrays;
+    return std::shared_ptr<UpdateList>(list);
   }
 
   Status gather(const TensorList& tensors, Dtype from, void* flat, Dtype to, float scale,
@@ -188,10 +169,56 @@ class CudaTensorKernels : public TensorKernels {
     return checked("divide", device(), launch_divide(on, data, dtype, count, divisor));
   }
 
+  Status adamw(const UpdateList& list, const AdamWStep& step, cuda::Stream stream) override {
+    return update("adamw", list, UpdateArrays{true, true, true}, stream,
+                  [&](const auto& on) { return launch_adamw(on, update_list(list).dtype, step); });
+  }
+
+  Status sgd(const UpdateList& list, const SgdStep& step, cuda::Stream stream) override {
+    return update("sgd", list, UpdateArrays{true, false, false}, stream, [&](const auto& on) {
+      const DeviceUpdateList& device_list = update_list(list);
+      return launch_sgd(on, device_list.dtype, step, device_list.arrays.first);
+    });
+  }
+
+  Status follow(const UpdateList& list, bool all, cuda::Stream stream) override {
+    const Dtype dtype = update_list(list).dtype;
+    if (dtype != Dtype::kF16 && dtype != Dtype::kBf16) return {};
+    return update("follow", list, UpdateArrays(), stream,
+                  [&](const auto& on) { return launch_follow(on, dtype, all); });
+  }
+
+  Status largest(const TensorList& tensors, Dtype dtype, double* out,
+                 cuda::Stream stream) override {
+    DT_TRY(check_tensors("largest", tensors, dtype));
+    return launch("largest", tensors, stream,
+                  [&](const Launch& on) { return launch_largest(on, dtype, out); });
+  }
+
+  Status squares(const TensorList& tensors, Dtype dtype, const double* largest, int64_t* sum,
+                 cuda::Stream stream) override {
+    DT_TRY(check_tensors("squares", tensors, dtype));
+    return launch("squares", tensors, stream,
+                  [&](const Launch& on) { return launch_squares(on, dtype, largest, sum); });
+  }
+
+  Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
+                                double tiny, float* norm, float* factor,
+                                cuda::Stream stream) override {
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const Launch on{{}, runtime_->device().multiprocessors, native(stream)};
+    return checked("clip_factor_of_squares", device(),
+                   launch_clip_factor_of_squares(on, largest, sum, max_norm, tiny, norm, factor));
+  }
+
  private:
   static cudaStream_t native(cuda::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
   static const DeviceList& device_list(const TensorList& tensors) {
     return static_cast<const DeviceList&>(tensors);
+  }
+  static const DeviceUpdateList& update_list(const UpdateList& list) {
+    return static_cast<const DeviceUpdateList&>(list);
   }
   int32_t device() const { return runtime_->device().index; }
 
@@ -220,6 +247,18 @@ class CudaTensorKernels : public TensorKernels {
     return checked(call, device(), start(launch_on(tensors, stream)));
   }
 
+  template <class Start>
+  Status update(const char* call, const UpdateList& list, UpdateArrays needed, cuda::Stream stream,
+                Start start) const {
+    const DeviceUpdateList& tensors = update_list(list);
+    if (tensors.chunks.chunks == 0) return {};
+    DT_TRY(check_arrays(call, tensors.arrays, needed));
+    const cuda::DeviceScope scope(device());
+    DT_TRY(scope.status());
+    const UpdateLaunch on{tensors.chunks, runtime_->device().multiprocessors, native(stream)};
+    return checked(call, device(), start(on));
+  }
+
   const std::shared_ptr<cuda::Runtime> runtime_;
 };
 
@@ -229,7 +268,8 @@ Result<std::shared_ptr<TensorKernels>> cuda_tensor_kernels(std::shared_ptr<cuda:
   const int32_t device = runtime->device().index;
   const cuda::DeviceScope scope(device);
   DT_TRY(scope.status());
-  for (const auto load : {load_add, load_copy, load_divide, load_norm, load_scale}) {
+  for (const auto load :
+       {load_add, load_copy, load_divide, load_norm, load_scale, load_squares, load_update}) {
     DT_TRY(checked("loading kernels (cudaFuncGetAttributes)", device, load()));
   }
   return std::shared_ptr<TensorKernels>(std::make_shared<CudaTensorKernels>(std::move(runtime)));

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "cuda/runtime.h"
+#include "kernels/optimizer_step.h"
 
 namespace dt::kernels {
 
@@ -29,10 +30,31 @@ class TensorList {
   virtual int64_t size() const = 0;
 };
 
+/// What a step of an optimizer reads and writes of one parameter, on the device: arrays of `count`
+/// elements each, which do not overlap.
+struct UpdatedTensor {
+  void* param = nullptr;
+  const void* gradient = nullptr;  ///< of the parameter's dtype; null: only for follow()
+  void* first = nullptr;           ///< moment, or momentum; f64 for f64 parameters, else f32
+  void* second = nullptr;          ///< moment, likewise
+  void* master = nullptr;  ///< of f16 and bf16: the f32 values that are updated; null for others
+  int64_t count = 0;
+
+  bool operator==(const UpdatedTensor&) const = default;
+};
+
+/// A list of updated tensors in the form the kernels read: on the device, made once and used in
+/// every step. To be destroyed when no call with it runs any more.
+class UpdateList {
+ public:
+  virtual ~UpdateList() = default;
+};
+
 /// Work on many tensors in one launch each. Every function enqueues on `stream` and returns;
-/// nothing is allocated but in prepare(). Dtypes of tensors and buffers: f16, bf16, f32, f64, at
-/// addresses that their size divides. Fastest where source and destination are equally far from a
-/// multiple of 16 bytes, as they are where all tensors and offsets are such multiples.
+/// nothing is allocated but in prepare() and prepare_update(). Dtypes of tensors and buffers: f16,
+/// bf16, f32, f64, at addresses that their size divides. Fastest where source and destination are
+/// equally far from a multiple of 16 bytes, as they are where all tensors and offsets are such
+/// multiples.
 ///
 /// Computed in f32 (in f64 where either dtype is f64), rounded once, to nearest even.
 class TensorKernels {
@@ -72,6 +94,44 @@ class TensorKernels {
   /// factor rounded first; integers are divided, towards zero. `divisor` >= 1.
   virtual Status divide(void* data, Dtype dtype, int64_t count, int32_t divisor,
                         cuda::Stream stream) = 0;
+
+  // Steps of optimizers: the bits of kernels/host/optimize.h, but for those of a NaN. Parameters of
+  // f16 and bf16 are their masters, stepped in f32 and rounded to nearest even; a NaN among them is
+  // the positive quiet one.
+
+  /// May synchronise. The arrays' memory must stay as long as the list is used. All tensors that
+  /// are not empty have the same arrays: INVALID_ARGUMENT names the first that has not, or that
+  /// lacks one the dtype needs.
+  virtual Result<std::shared_ptr<UpdateList>> prepare_update(std::span<const UpdatedTensor> tensors,
+                                                             Dtype dtype) = 0;
+  /// INVALID_ARGUMENT where the list has no gradients or not both moments.
+  virtual Status adamw(const UpdateList& list, const AdamWStep& step, cuda::Stream stream) = 0;
+  /// `first` is the momentum; a list without it has none. INVALID_ARGUMENT without gradients.
+  virtual Status sgd(const UpdateList& list, const SgdStep& step, cuda::Stream stream) = 0;
+  /// master = param, widened; without `all` only where master, rounded to the parameter's dtype,
+  /// has other bits than the parameter. Nothing for f32 and f64, which have no masters.
+  virtual Status follow(const UpdateList& list, bool all, cuda::Stream stream) = 0;
+
+  // The norm of tensors that are spread over ranks, in three calls. All results are on the device,
+  // and the same bits however the elements are split into tensors, calls and ranks: the maximum of
+  // `out` and the sum of `sum` are those of all elements.
+
+  /// Raises out[0] to the largest finite magnitude; out[1] becomes 1 where an element is infinite,
+  /// out[2] where one is a NaN. The caller zeroes them before the first call.
+  virtual Status largest(const TensorList& tensors, Dtype dtype, double* out,
+                         cuda::Stream stream) = 0;
+  /// Adds the squares in units of 2^-56 of a power of two just above largest[0], each rounded to a
+  /// whole number: sum[0] counts 2^28 of them, sum[1] single ones. The caller zeroes both before
+  /// the first call. Enough for 2^35 elements of all ranks. Nothing where largest() found zeros
+  /// alone, an infinity or a NaN.
+  virtual Status squares(const TensorList& tensors, Dtype dtype, const double* largest,
+                         int64_t* sum, cuda::Stream stream) = 0;
+  /// *norm = the root of the sum of squares; NaN where largest() found one, else infinity where it
+  /// found one. *factor = max_norm / (norm + tiny) where that is less than 1 and the norm is
+  /// finite, else 1. Both computed in f64 and rounded to f32 once. `norm` may be null.
+  virtual Status clip_factor_of_squares(const double* largest, const int64_t* sum, double max_norm,
+                                        double tiny, float* norm, float* factor,
+                                        cuda::Stream stream) = 0;
 };
 
 /// On the device of `runtime`, which must be a real one. May synchronise the device: not while
