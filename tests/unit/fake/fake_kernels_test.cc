@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "elements.h"
+#include "kernels/host/optimize.h"
 
 using dt::Code;
 using dt::Dtype;
 using dt::kernels::Tensor;
+using dt::kernels::UpdatedTensor;
 using dt::test::Bf16;
 using dt::test::F16;
 using dt::test::FakeCuda;
@@ -130,4 +132,142 @@ TEST_CASE("divide truncates integers and scales the others") {
   CHECK(small == std::vector<int8_t>{-3, 3, 63});
   CHECK(large[0] == ~uint64_t{0} / 3);
   CHECK(real == std::vector<float>{0.75f, -1.5f});
+}
+
+namespace {
+
+constexpr dt::kernels::AdamWStep kAdamWStep = {0.1, 0.999, 0.001, 0.99, 0.25, 2, 1e-8};
+
+/// A fake GPU with its kernels, and arrays of two parameters.
+struct Parameters {
+  std::shared_ptr<FakeCuda> cuda = std::make_shared<FakeCuda>();
+  std::shared_ptr<dt::kernels::TensorKernels> kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<float> param = {1, 2, 3, 4};
+  std::vector<float> gradient = {0.5f, -1, 2, 8};
+  std::vector<float> first = {0, 1, 0, 0};
+  std::vector<float> second = {0, 4, 1, 0};
+
+  std::vector<UpdatedTensor> tensors() {
+    return {
+        {param.data(), gradient.data(), first.data(), second.data(), nullptr, 1},
+        {nullptr, nullptr, nullptr, nullptr, nullptr, 0},
+        {&param[1], &gradient[1], &first[1], &second[1], nullptr, 3},
+    };
+  }
+};
+
+std::vector<uint16_t> bf16_of(const std::vector<float>& values) {
+  std::vector<uint16_t> bits;
+  for (const float value : values) bits.push_back(dt::test::encoded_bf16(value).bits);
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("adamw and sgd step each parameter of a list as the host's kernels do") {
+  Parameters on_gpu;
+  Parameters expected;
+  const auto list = on_gpu.kernels->prepare_update(on_gpu.tensors(), Dtype::kF32);
+  REQUIRE(list.ok());
+  REQUIRE(on_gpu.kernels->adamw(*list.value(), kAdamWStep, nullptr).ok());
+  REQUIRE(on_gpu.cuda->finish(nullptr));
+  dt::kernels::adamw(Dtype::kF32, kAdamWStep,
+                     {expected.param.data(), expected.gradient.data(), expected.first.data(),
+                      expected.second.data(), 4});
+  CHECK(on_gpu.param == expected.param);
+  CHECK(on_gpu.first == expected.first);
+  CHECK(on_gpu.second == expected.second);
+
+  const dt::kernels::SgdStep step = {0.5, 0.5, 1, 0.25, true};
+  REQUIRE(on_gpu.kernels->sgd(*list.value(), step, nullptr).ok());
+  REQUIRE(on_gpu.cuda->finish(nullptr));
+  dt::kernels::sgd(Dtype::kF32, step,
+                   {expected.param.data(), expected.gradient.data(), expected.first.data(), 4});
+  CHECK(on_gpu.param == expected.param);
+  CHECK(on_gpu.first == expected.first);
+}
+
+TEST_CASE("parameters of 16 bits are their masters, rounded") {
+  Parameters arrays;
+  std::vector<uint16_t> param = bf16_of({9, 9, 9, 9});  // the master counts
+  const std::vector<uint16_t> gradient = bf16_of({0.5f, -1, 2, 8});
+  std::vector<float> master = {1, 256, 3, 4};
+  const UpdatedTensor tensors[] = {
+      {param.data(), gradient.data(), nullptr, nullptr, master.data(), 4}};
+  const auto list = arrays.kernels->prepare_update(tensors, Dtype::kBf16);
+  REQUIRE(list.ok());
+  REQUIRE(arrays.kernels->sgd(*list.value(), {0, 0, 1, 1, false}, nullptr).ok());
+  REQUIRE(arrays.cuda->finish(nullptr));
+  CHECK(master == std::vector<float>{0.5f, 257, 1, -4});
+  CHECK(param == bf16_of({0.5f, 256, 1, -4}));
+
+  param[2] = dt::test::encoded_bf16(7).bits;
+  REQUIRE(arrays.kernels->follow(*list.value(), false, nullptr).ok());
+  REQUIRE(arrays.cuda->finish(nullptr));
+  CHECK(master == std::vector<float>{0.5f, 257, 7, -4});
+  REQUIRE(arrays.kernels->follow(*list.value(), true, nullptr).ok());
+  REQUIRE(arrays.cuda->finish(nullptr));
+  CHECK(master == std::vector<float>{0.5f, 256, 7, -4});
+}
+
+TEST_CASE("a step without its arrays is refused; an empty list has nothing to do") {
+  Parameters arrays;
+  const auto refused = [&](std::vector<UpdatedTensor> tensors) {
+    const auto list = arrays.kernels->prepare_update(tensors, Dtype::kF32);
+    REQUIRE(list.ok());
+    const dt::Status status = arrays.kernels->adamw(*list.value(), kAdamWStep, nullptr);
+    if (!tensors.empty()) CHECK(status.code() == Code::kInvalidArgument);
+    return status.message();
+  };
+  float* const any = arrays.param.data();
+  CHECK(refused({{any, nullptr, any, any, nullptr, 1}}) ==
+        "adamw of tensors without gradients: give them to prepare_update");
+  CHECK(refused({{any, any, nullptr, nullptr, nullptr, 1}}) ==
+        "adamw of tensors without first moments: give them to prepare_update");
+  CHECK(refused({{any, any, any, nullptr, nullptr, 1}}) ==
+        "adamw of tensors without second moments: give them to prepare_update");
+  CHECK(refused({}).empty());
+  CHECK(arrays.kernels->prepare_update({}, Dtype::kI32).status().message() ==
+        "update of i32: parameters are f16, bf16, f32 or f64");
+  CHECK(arrays.cuda->counters().live_allocations == 0);
+}
+
+TEST_CASE("the norm of squares is the same however the elements are split") {
+  const auto cuda = std::make_shared<FakeCuda>();
+  const auto kernels = dt::test::fake_tensor_kernels(cuda);
+  std::vector<float> data = {3, -4, 12, 84, 1e-3f, 1e-4f};
+  const auto norm_of = [&](std::vector<std::vector<Tensor>> calls, double max_norm, float* factor) {
+    double largest[3] = {};
+    int64_t sum[2] = {};
+    float norm = -1;
+    for (const bool second : {false, true}) {
+      for (const auto& tensors : calls) {
+        const auto list = kernels->prepare(tensors);
+        REQUIRE((second ? kernels->squares(*list.value(), Dtype::kF32, largest, sum, nullptr)
+                        : kernels->largest(*list.value(), Dtype::kF32, largest, nullptr))
+                    .ok());
+        REQUIRE(cuda->finish(nullptr));
+      }
+    }
+    REQUIRE(
+        kernels->clip_factor_of_squares(largest, sum, max_norm, 1, &norm, factor, nullptr).ok());
+    REQUIRE(cuda->finish(nullptr));
+    return norm;
+  };
+  float factor = 0;
+  CHECK(norm_of({{{data.data(), 4, 0}}}, 43, &factor) == 85.0f);
+  CHECK(factor == 0.5f);
+  CHECK(norm_of({{{data.data(), 4, 0}}}, 86, &factor) == 85.0f);
+  CHECK(factor == 1.0f);
+  const float whole = norm_of({{{data.data(), 6, 0}}}, 1, &factor);
+  CHECK(norm_of({{{&data[4], 2, 0}}, {{&data[1], 3, 0}, {data.data(), 1, 0}}}, 1, &factor) ==
+        whole);
+  CHECK(norm_of({{}}, 1, &factor) == 0.0f);
+  CHECK(factor == 1.0f);
+  data[1] = -INFINITY;
+  CHECK(norm_of({{{data.data(), 6, 0}}}, 1, &factor) == INFINITY);
+  CHECK(factor == 1.0f);
+  data[5] = NAN;
+  CHECK(std::isnan(norm_of({{{data.data(), 6, 0}}}, 1, &factor)));
+  CHECK(factor == 1.0f);
 }

@@ -9,10 +9,13 @@
 #include "../../gpu/shapes.h"
 
 using dt::Code;
+using dt::Dtype;
 using dt::kernels::ChunkPlan;
 using dt::kernels::kChunkElements;
 using dt::kernels::plan_chunks;
+using dt::kernels::plan_updates;
 using dt::kernels::Tensor;
+using dt::kernels::UpdatedTensor;
 
 namespace {
 
@@ -93,6 +96,78 @@ TEST_CASE("a tensor that cannot be is refused, by its index") {
         "tensor 1 has 3 elements at offset -1: neither may be negative");
   CHECK(message({at(0x100), INT64_MAX, 1}) ==
         "tensors up to 1 have more than 4398046511104 elements together");
+}
+
+TEST_CASE("updated tensors: every element lies in one chunk, and the arrays are known") {
+  constexpr int64_t kChunk = kChunkElements;
+  const UpdatedTensor tensors[] = {
+      {at(0x100), at(0x200), at(0x300), nullptr, nullptr, kChunk + 1},
+      {nullptr, nullptr, nullptr, at(0x1), nullptr, 0},  // empty: its arrays do not matter
+      {at(0x1000), at(0x2000), at(0x3000), nullptr, nullptr, 2 * kChunk},
+  };
+  const auto plan = plan_updates(tensors, Dtype::kF32);
+  REQUIRE(plan.ok());
+  REQUIRE(plan.value().tensors.size() == 2);
+  CHECK(plan.value().tensors[0].arrays == tensors[0]);
+  CHECK(plan.value().tensors[0].first_chunk == 0);
+  CHECK(plan.value().tensors[1].arrays == tensors[2]);
+  CHECK(plan.value().tensors[1].first_chunk == 2);
+  CHECK(plan.value().tensor_of_chunk == std::vector<int32_t>{0, 0, 1, 1});
+  CHECK(plan.value().arrays.gradient);
+  CHECK(plan.value().arrays.first);
+  CHECK_FALSE(plan.value().arrays.second);
+
+  const auto empty = plan_updates({}, Dtype::kF16);
+  REQUIRE(empty.ok());
+  CHECK(empty.value().tensor_of_chunk.empty());
+  CHECK_FALSE(empty.value().arrays.gradient);
+}
+
+TEST_CASE("an updated tensor that cannot be is refused, by its index") {
+  const auto message = [](Dtype dtype, UpdatedTensor first, UpdatedTensor second) {
+    const UpdatedTensor tensors[] = {first, second};
+    const auto plan = plan_updates(tensors, dtype);
+    CHECK(plan.status().code() == Code::kInvalidArgument);
+    return plan.status().message();
+  };
+  const UpdatedTensor f32 = {at(0x100), at(0x200), at(0x300), at(0x400), nullptr, 4};
+  const UpdatedTensor f16 = {at(0x100), at(0x200), at(0x300), at(0x400), at(0x500), 4};
+  const auto second_f32 = [&](auto change) {
+    UpdatedTensor second = f32;
+    change(&second);
+    return message(Dtype::kF32, f32, second);
+  };
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->count = -1; }) ==
+        "updated tensor 1 has -1 elements: the count is at least 0");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->param = nullptr; }) ==
+        "updated tensor 1 has 4 elements but no memory");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->gradient = nullptr; }) ==
+        "updated tensor 1 has no gradient, unlike those before it: give all tensors of a list the "
+        "same arrays");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->second = nullptr; }) ==
+        "updated tensor 1 has no second moment, unlike those before it: give all tensors of a list "
+        "the same arrays");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->first = nullptr; }) ==
+        "updated tensor 1 has a second moment but no first one");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->gradient = at(0x202); }) ==
+        "updated tensor 1 has a gradient at an address that is no multiple of 4 bytes");
+  CHECK(second_f32([](UpdatedTensor* tensor) { tensor->count = INT64_MAX; }) ==
+        "tensors up to 1 have more than 4398046511104 elements together");
+  CHECK(message(Dtype::kF16, f16, f32) ==
+        "updated tensor 1 is of f16 and has no master: an f32 value per element");
+  CHECK(message(Dtype::kF32, f32, f16) ==
+        "updated tensor 1 is of f32 and has a master: only f16 and bf16 have");
+  UpdatedTensor plain = f32;
+  plain.first = plain.second = nullptr;
+  CHECK(message(Dtype::kF32, plain, f32) ==
+        "updated tensor 1 has a first moment, unlike those before it: give all tensors of a list "
+        "the same arrays");
+  UpdatedTensor odd = f16;
+  odd.param = at(0x102);  // allowed: a multiple of 2
+  odd.first = at(0x302);
+  CHECK(message(Dtype::kF16, odd, f16) ==
+        "updated tensor 0 has a first moment at an address that is no multiple of 4 bytes");
+  CHECK(message(Dtype::kI64, f32, f32) == "update of i64: parameters are f16, bf16, f32 or f64");
 }
 
 TEST_CASE("the shapes of the benchmarks are those of the models") {
