@@ -2039,9 +2039,9 @@ static inline void dt_piece_init(dt_piece* piece) {
  *
  * On GPUs nothing here waits for the GPU but dt_shard_save(), dt_shard_load(), and with stage 2
  * dt_reducer_grad(): it gives memory that a bucket before had in the same step once the reduction
- * of that has passed. Buckets take turns on the GPU, so reductions and gathers go on in the order
- * of the calls: with stage 3 all ranks must call dt_shard_gather() at the same points between the
- * gradients of a step.
+ * of that has passed. Reductions and gathers take turns on the GPU in the order of the calls: with
+ * stage 3 all ranks must call dt_shard_gather() at the same points between the gradients of a step,
+ * and dt_reducer_unused() where others give the gradient.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
  * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between
@@ -2099,8 +2099,9 @@ DT_API dt_status dt_shard_param(dt_shard* shard, int32_t index, void** out_point
  * pieces' owners have. Waits for what is still sent of it.
  * @param shard  the handle.
  * @param index  of the parameter.
- * @param values [count] elements; for a shard on GPUs in host memory, or in the GPU's, which is
- *               borrowed until `stream` has passed the call.
+ * @param values [count] elements; for a shard on GPUs in any memory, borrowed until `stream` has
+ *               passed the call, or, if it is memory of the host that is not pinned, until this
+ *               returns.
  * @param stream CUDA stream that copies, behind what it holds; ignored over host memory.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread as its reducer's dt_reducer_finish()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
+#include <deque>
 #include <optional>
 
 #include "device_trainer.h"
@@ -86,7 +86,8 @@ class ShardTrainer {
   }
   Status set_all(cuda::Stream stream) {
     for (size_t p = 0; p < params_.size(); ++p) {
-      std::vector<char> values(memory_->values[p].size());
+      // A copy of the fake GPU does not wait for the stream, as one of CUDA does.
+      std::vector<char>& values = memory_->first.emplace_back(memory_->values[p].size());
       fill(params_[p].dtype, values.data(), params_[p].count, 1, 2, p);
       DT_TRY(shard_->set(static_cast<int32_t>(p), values.data(), stream));
     }
@@ -190,6 +191,7 @@ class ShardTrainer {
   struct Memory {
     Tensors gradients;
     Tensors values;
+    std::deque<std::vector<char>> first;
     float norm = 0;
   };
   const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
