@@ -13,10 +13,13 @@
 
 #include "../gpu/gpu.h"
 #include "../gpu/shapes.h"
+#include "../gpu/values.h"
+#include "kernels/host/optimize.h"
 
 using dt::Dtype;
 using dt::cuda::Event;
 using dt::kernels::Tensor;
+using dt::kernels::UpdatedTensor;
 using namespace dt::test;
 
 namespace {
@@ -39,7 +42,8 @@ struct Model {
         flat_half(gpu, static_cast<size_t>(count) * 2),
         other(gpu, static_cast<size_t>(count) * 4),
         norm(gpu, size_t{4}),
-        found_inf(gpu, Bytes(4, 0)) {
+        found_inf(gpu, Bytes(4, 0)),
+        sums(gpu, Bytes(5 * 8, 0)) {
     Bytes content(tensor_bytes);
     std::vector<Tensor> list;
     int64_t at = 0;
@@ -61,9 +65,65 @@ struct Model {
   const char* name;
   int64_t count;
   size_t tensor_bytes;
-  DeviceBytes tensors, flat, flat_half, other, norm, found_inf;
+  DeviceBytes tensors, flat, flat_half, other, norm, found_inf, sums;
   std::shared_ptr<dt::kernels::TensorList> prepared;
   double squares = 0;
+};
+
+constexpr dt::kernels::AdamWStep kAdamWStep = {0.1, 0.999, 0.001, 0.9999, 0.001, 1, 1e-8};
+constexpr int64_t kGradients = 8;  // different ones: no zero, whose division would take longer
+
+/// What AdamW reads and writes of a model: each array in one piece, each tensor at a multiple of
+/// kAlignment in it.
+struct Optimized {
+  Optimized(Gpu* gpu, const Shapes& shapes, Dtype dtype_of_params)
+      : dtype(dtype_of_params),
+        elements(placed(shapes)),
+        param(gpu, repeated(dtype, elements, 1, 0)),
+        gradient(gpu, repeated(dtype, elements, 1, 1.0 / kGradients)),
+        first(gpu, static_cast<size_t>(elements) * 4),
+        second(gpu, static_cast<size_t>(elements) * 4),
+        master(gpu, repeated(Dtype::kF32, dtype == Dtype::kF32 ? 0 : elements, 1, 0)) {
+    for (const DeviceBytes* moment : {&first, &second}) {
+      must(gpu->runtime->fill_zero(moment->at(), elements * 4, gpu->stream));
+    }
+    const int64_t size = dtype_bytes(dtype);
+    std::vector<UpdatedTensor> list;
+    int64_t at = 0;
+    for (const int64_t count : shapes) {
+      list.push_back({param.at(at * size), gradient.at(at * size), first.at(at * 4),
+                      second.at(at * 4), dtype == Dtype::kF32 ? nullptr : master.at(at * 4),
+                      count});
+      at += placed({count});
+    }
+    prepared = must(gpu->kernels->prepare_update(list, dtype));
+  }
+
+  /// Elements with the gaps.
+  static int64_t placed(const Shapes& shapes) {
+    int64_t total = 0;
+    for (const int64_t count : shapes) total += (count + kAlignment - 1) / kAlignment * kAlignment;
+    return total;
+  }
+  static double repeated_value(int64_t index, double base, double step) {
+    return base + step * static_cast<double>(index % kGradients);
+  }
+  static Bytes repeated(Dtype dtype, int64_t count, double base, double step) {
+    const int64_t size = dtype_bytes(dtype);
+    Bytes bytes(static_cast<size_t>(count * size));
+    for (int64_t i = 0; i < std::min(count, kGradients); ++i) {
+      encode(dtype, repeated_value(i, base, step), &bytes[static_cast<size_t>(i * size)]);
+    }
+    for (auto i = static_cast<size_t>(kGradients * size); i < bytes.size(); ++i) {
+      bytes[i] = bytes[i - static_cast<size_t>(kGradients * size)];
+    }
+    return bytes;
+  }
+
+  const Dtype dtype;
+  const int64_t elements;
+  DeviceBytes param, gradient, first, second, master;
+  std::shared_ptr<dt::kernels::UpdateList> prepared;
 };
 
 struct Operation {
@@ -74,13 +134,16 @@ struct Operation {
   std::vector<double> rates{};  ///< GB/s
 };
 
-std::vector<Operation> operations_of(Gpu* gpu, Model* model) {
+std::vector<Operation> operations_of(Gpu* gpu, Model* model, const Optimized& single,
+                                     const Optimized& half) {
   dt::kernels::TensorKernels* kernels = gpu->kernels.get();
   const dt::cuda::Stream stream = gpu->stream;
   const int64_t count = model->count;
   const auto& list = *model->prepared;
   auto* norm = static_cast<float*>(model->norm.at());
   auto* found_inf = static_cast<int32_t*>(model->found_inf.at());
+  auto* largest = static_cast<double*>(model->sums.at());
+  auto* sum = static_cast<int64_t*>(model->sums.at(3 * sizeof(double)));
   return {
       {"copy on the device", 8 * count,
        [=] { return gpu->runtime->copy(model->other.at(), model->flat.at(), 4 * count, stream); }},
@@ -109,6 +172,16 @@ std::vector<Operation> operations_of(Gpu* gpu, Model* model) {
        [=, &list] { return kernels->scale(list, Dtype::kF32, -1, nullptr, stream); }},
       {"divide f32, flat", 8 * count,
        [=] { return kernels->divide(model->other.at(), Dtype::kF32, count, 3, stream); }},
+      {"largest of f32", 4 * count,
+       [=, &list] { return kernels->largest(list, Dtype::kF32, largest, stream); }},
+      {"squares of f32", 4 * count,
+       [=, &list] { return kernels->squares(list, Dtype::kF32, largest, sum, stream); }},
+      // Reads four numbers of each parameter and writes three.
+      {"adamw f32", 28 * count,
+       [=, &single] { return kernels->adamw(*single.prepared, kAdamWStep, stream); }},
+      // Reads a gradient and three f32 values, and writes a parameter and the three.
+      {"adamw bf16, masters", 28 * count,
+       [=, &half] { return kernels->adamw(*half.prepared, kAdamWStep, stream); }},
   };
 }
 
@@ -145,6 +218,39 @@ bool is_right(Gpu* gpu, Model* model) {
   return false;
 }
 
+/// Whether a first step of AdamW gives the parameters that the host computes.
+bool is_right(Gpu* gpu, const char* model, const Optimized& optimized, const Shapes& shapes) {
+  must(gpu->kernels->adamw(*optimized.prepared, kAdamWStep, gpu->stream));
+  float param[kGradients], gradient[kGradients], first[kGradients] = {}, second[kGradients] = {};
+  for (int64_t i = 0; i < kGradients; ++i) {
+    param[i] = 1;
+    gradient[i] = static_cast<float>(Optimized::repeated_value(i, 1, 1.0 / kGradients));
+  }
+  dt::kernels::adamw(Dtype::kF32, kAdamWStep, {param, gradient, first, second, kGradients});
+  const auto size = static_cast<size_t>(dtype_bytes(optimized.dtype));
+  Bytes wanted(static_cast<size_t>(kGradients) * size);
+  for (size_t i = 0; i < static_cast<size_t>(kGradients); ++i) {
+    encode(optimized.dtype, rounded(optimized.dtype, static_cast<double>(param[i])),
+           &wanted[i * size]);
+  }
+  const Bytes found = optimized.param.read();
+  int64_t begin = 0;
+  for (const int64_t count : shapes) {
+    for (int64_t i = 0; i < count; ++i) {
+      const unsigned char* const element = &found[static_cast<size_t>(begin + i) * size];
+      const unsigned char* const as_host = &wanted[static_cast<size_t>(i % kGradients) * size];
+      if (std::memcmp(element, as_host, size) == 0) continue;
+      std::fprintf(stderr, "%s: adamw of %s: element %lld of %lld is %g, not %g\n", model,
+                   dtype_name(optimized.dtype), static_cast<long long>(i),
+                   static_cast<long long>(count), decode(optimized.dtype, element),
+                   decode(optimized.dtype, as_host));
+      return false;
+    }
+    begin += Optimized::placed({count});
+  }
+  return true;
+}
+
 double rate_of(Gpu* gpu, const Operation& operation, Event begin, Event end) {
   const int64_t repeats = std::max<int64_t>(1, kBytesPerSample / operation.traffic_bytes);
   must(operation.start());  // so that the GPU does not wait for the host
@@ -157,8 +263,7 @@ double rate_of(Gpu* gpu, const Operation& operation, Event begin, Event end) {
 }
 
 /// False if an operation that must be fast is not.
-bool measure(Gpu* gpu, Model* model, double least) {
-  std::vector<Operation> operations = operations_of(gpu, model);
+bool measure(Gpu* gpu, const Model& model, std::vector<Operation> operations, double least) {
   const Event begin = must(gpu->runtime->create_event(true));
   const Event end = must(gpu->runtime->create_event(true));
   for (int sample = -2; sample < kSamples; ++sample) {
@@ -174,10 +279,10 @@ bool measure(Gpu* gpu, Model* model, double least) {
     const double median = operation.rates[operation.rates.size() / 2];
     if (copy_rate == 0) copy_rate = median;
     const double ratio = median / copy_rate;
-    std::printf("%-10s %-20s %8.1f %8.1f %8.1f  %5.2f\n", model->name, operation.name,
+    std::printf("%-10s %-20s %8.1f %8.1f %8.1f  %5.2f\n", model.name, operation.name,
                 operation.rates.front(), median, operation.rates.back(), ratio);
     if (!operation.must_be_fast || ratio >= least) continue;
-    std::fprintf(stderr, "%s, %s: %.2f of the copy, at least %.2f is wanted\n", model->name,
+    std::fprintf(stderr, "%s, %s: %.2f of the copy, at least %.2f is wanted\n", model.name,
                  operation.name, ratio, least);
     fast = false;
   }
@@ -190,7 +295,11 @@ bool bench(Gpu* gpu, const char* name, const Shapes& shapes, double least) {
   Model model(gpu, name, shapes);
   std::printf("%s: %zu tensors, %lld elements\n", name, shapes.size(),
               static_cast<long long>(model.count));
-  return is_right(gpu, &model) && measure(gpu, &model, least);
+  const Optimized single(gpu, shapes, Dtype::kF32);
+  const Optimized half(gpu, shapes, Dtype::kBf16);
+  return is_right(gpu, &model) && is_right(gpu, name, single, shapes) &&
+         is_right(gpu, name, half, shapes) &&
+         measure(gpu, model, operations_of(gpu, &model, single, half), least);
 }
 
 }  // namespace
