@@ -1108,7 +1108,7 @@ class Optimizer;
 class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
  public:
   using Handle::Handle;
-  /** Collective over `comm`, which is over host memory. */
+  /** Collective over `comm`. On GPUs parameters and gradients lie in the GPU's memory. */
   Shard(const Comm& comm, const std::vector<Param>& params,
         const ShardOptions& options = ShardOptions()) {
     const std::vector<dt_param> c_params = Reducer::to_c(params);
@@ -1140,25 +1140,29 @@ class Shard : public detail::Handle<dt_shard, dt_shard_destroy> {
   T* param_as(int32_t index) const {
     return static_cast<T*>(param(index));
   }
-  /** Copies all elements of a parameter in, on this rank. */
-  void set(int32_t index, const void* values) { call(dt_shard_set, index, values); }
-  /** What this rank updates of it. */
-  dt_piece piece(int32_t index) const {
+  /** Copies all elements of a parameter in, on this rank. For GPUs `values` may lie in either
+   * memory; in the GPU's they are borrowed until `stream` has passed the call. */
+  void set(int32_t index, const void* values, dt_stream stream = nullptr) {
+    call(dt_shard_set, index, values, stream);
+  }
+  /** What this rank updates of it, on `stream`. */
+  dt_piece piece(int32_t index, dt_stream stream = nullptr) const {
     dt_piece piece;
     dt_piece_init(&piece);
-    call(dt_shard_piece, index, &piece);
+    call(dt_shard_piece, index, stream, &piece);
     return piece;
   }
   /** A whole gradient of the last step, from the pieces of all ranks. Collective. */
-  void full_grad(int32_t index, void* out_values) const {
-    call(dt_shard_full_grad, index, out_values);
+  void full_grad(int32_t index, void* out_values, dt_stream stream = nullptr) const {
+    call(dt_shard_full_grad, index, stream, out_values);
   }
-  /** This rank's pieces are updated: begins to send them to all ranks. Collective. */
-  void updated() { call(dt_shard_updated); }
-  /** Waits until the unit's parameters are whole. */
-  void gather(int32_t unit) { call(dt_shard_gather, unit); }
-  /** Its parameters are not used until the next gather() of it; does something in stage 3. */
-  void release(int32_t unit) { call(dt_shard_release, unit); }
+  /** This rank's pieces are updated on `stream`: begins to send them to all ranks. Collective. */
+  void updated(dt_stream stream = nullptr) { call(dt_shard_updated, stream); }
+  /** Waits until the unit's parameters are whole; on GPUs `stream` waits instead. */
+  void gather(int32_t unit, dt_stream stream = nullptr) { call(dt_shard_gather, unit, stream); }
+  /** Its parameters are not used until the next gather() of it, behind what `stream` holds; does
+   * something in stage 3. */
+  void release(int32_t unit, dt_stream stream = nullptr) { call(dt_shard_release, unit, stream); }
   /** Writes the parameters to a file in the layout of safetensors. Collective. */
   void save(const std::string& path) {
     call(dt_shard_save, static_cast<dt_optimizer*>(nullptr), path.c_str());
@@ -1230,7 +1234,7 @@ class Optimizer : public detail::Handle<dt_optimizer, dt_optimizer_destroy> {
     return Optimizer(handle);
   }
   /** Behind finish() of the reducer; then does what Shard::updated() does. Collective. */
-  void step(double rate) { call(dt_optimizer_step, rate); }
+  void step(double rate, dt_stream stream = nullptr) { call(dt_optimizer_step, rate, stream); }
 };
 
 inline void Shard::save(const std::string& path, const Optimizer& optimizer) {

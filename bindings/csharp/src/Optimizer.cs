@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+using System;
+
 namespace Dt
 {
     /// <summary>How AdamW updates.</summary>
@@ -87,6 +89,7 @@ namespace Dt
         /// otherwise a <see cref="DtInvalidStateException"/>. A parameter that no rank had a
         /// gradient for stays as it is. The rate is finite and the same on all ranks.
         /// Collective.</summary>
-        public void Step(double rate) => Raw.Native.optimizer_step(this, rate);
+        public void Step(double rate, IntPtr stream = default(IntPtr)) =>
+            Raw.Native.optimizer_step(this, rate, stream.ToInt64());
     }
 }

@@ -90,7 +90,8 @@ namespace Dt
     /// and then calls Updated. In stage 3 the backward pass gathers, too, and both release what they
     /// have used. Parameters start as zeros. Those of a unit and dtype lie in buckets; each bucket
     /// is cut into equal parts, or, where a parameter has a granule, at the granules nearest to
-    /// them, which costs a reduction for each rank instead of one. Over host memory. One thread at a
+    /// them, which costs a reduction for each rank instead of one. Over GPUs the memory is the GPU's:
+    /// each call has the CUDA stream that uses it, which waits instead of the call. One thread at a
     /// time, which is that of the reducer's Finish.</summary>
     public sealed class Shard : DtObject
     {
@@ -170,24 +171,27 @@ namespace Dt
                 throw DtException.InvalidArgument(operation + ": the elements are of " + has +
                     ", not of " + asked + "; take a span of their type");
             }
-            if (address == IntPtr.Zero) return default(Span<T>);
+            if (address == IntPtr.Zero || count == 0) return default(Span<T>);
+            Elements.CheckReadable(operation, address.ToInt64());
             return new Span<T>((void*)address, checked((int)count));
         }
 #endif
 
         /// <summary>Copies a parameter in, whole: its first values, or those of a checkpoint. On
         /// this rank only; an <see cref="Updated"/> behind it gives all ranks what the pieces'
-        /// owners have.</summary>
-        public void Set(int index, Tensor values) =>
-            Copy("Set", "values", index, values, Raw.Native.shard_set);
+        /// owners have. Over GPUs the values may be the host's, or the GPU's; then keep them until
+        /// the stream has passed the call.</summary>
+        public void Set(int index, Tensor values, IntPtr stream = default(IntPtr)) =>
+            Copy("Set", "values", index, values, stream, Raw.Native.shard_set);
 
         /// <summary>Collects a whole gradient of the last step from the ranks' pieces, to look at or
-        /// to check it; the same index on all ranks. Collective.</summary>
-        public void FullGradient(int index, Tensor output) =>
-            Copy("FullGradient", "output", index, output, Raw.Native.shard_full_grad);
+        /// to check it; the same index on all ranks; over GPUs into memory of the GPU.
+        /// Collective.</summary>
+        public void FullGradient(int index, Tensor output, IntPtr stream = default(IntPtr)) =>
+            Copy("FullGradient", "output", index, output, stream, Raw.Native.shard_full_grad);
 
-        void Copy(string operation, string name, int index, Tensor tensor,
-            Action<Shard, int, long> call)
+        void Copy(string operation, string name, int index, Tensor tensor, IntPtr stream,
+            Action<Shard, int, long, long> call)
         {
             if (tensor.IsNone)
             {
@@ -199,7 +203,7 @@ namespace Dt
             Pin pin = tensor.Pin();
             try
             {
-                call(this, index, tensor.AddressIn(pin));
+                call(this, index, tensor.AddressIn(pin), stream.ToInt64());
             }
             finally
             {
@@ -209,25 +213,28 @@ namespace Dt
 
         /// <summary>What this rank updates of a parameter. With stage 0 that is all of
         /// it.</summary>
-        public Piece Piece(int index)
+        public Piece Piece(int index, IntPtr stream = default(IntPtr))
         {
-            Unpacker packed = new Unpacker(Raw.Native.shard_piece(this, index));
+            Unpacker packed = new Unpacker(Raw.Native.shard_piece(this, index, stream.ToInt64()));
             return new Piece(this, parameters[index].Dtype, packed);
         }
 
         /// <summary>Says that this rank has updated its pieces: begins to send them to all ranks,
         /// and to receive theirs, while the caller goes on. Collective. A parameter may not
         /// be written from here to Gather of its unit or Piece of itself.</summary>
-        public void Updated() => Raw.Native.shard_updated(this);
+        public void Updated(IntPtr stream = default(IntPtr)) =>
+            Raw.Native.shard_updated(this, stream.ToInt64());
 
         /// <summary>Waits until the parameters of a unit are those of <see cref="Updated"/> on all
         /// ranks: to be called before the forward pass uses them. A second call waits for nothing.
         /// In stage 3 collective.</summary>
-        public void Gather(int unit) => Raw.Native.shard_gather(this, unit);
+        public void Gather(int unit, IntPtr stream = default(IntPtr)) =>
+            Raw.Native.shard_gather(this, unit, stream.ToInt64());
 
         /// <summary>In stage 3 says that a unit's parameters are not used until the next Gather of
         /// it: their memory serves other units.</summary>
-        public void Release(int unit) => Raw.Native.shard_release(this, unit);
+        public void Release(int unit, IntPtr stream = default(IntPtr)) =>
+            Raw.Native.shard_release(this, unit, stream.ToInt64());
 
         /// <summary>Writes the parameters, and the state of the optimizer unless that is null, to
         /// one file on a file system of all ranks, in the layout of safetensors. It replaces the

@@ -11,7 +11,7 @@ from ._errors import invalid, invalid_state
 from ._interruptible import interruptible
 from ._memory import Gradient, Parameter
 from ._reducer import Param, Reducer, ReducerOptions, pack_model
-from ._types import Dtype, Handle, Unpacker, pack
+from ._types import Dtype, Handle, Unpacker, pack, stream_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +46,13 @@ class Piece(NamedTuple):
 class Shard:
     """Parameters in dt's memory, cut into a piece for each rank (ZeRO); the same on all ranks.
 
-    Collective over `comm`, which is over host memory. A step: gather() of each unit before the forward
-    pass comes to it, ready() and finish() of `reducer`, which leave a rank the gradients of its pieces;
-    then it updates its pieces and calls updated(). List parameters as the forward pass comes to them.
-    Methods wait for each other, and for those of `reducer`.
+    Collective over `comm`. A step: gather() of each unit before the forward pass comes to it, ready() and
+    finish() of `reducer`, which leave a rank the gradients of its pieces; then it updates its pieces and
+    calls updated(). List parameters as the forward pass comes to them. Methods wait for each other, and for
+    those of `reducer`.
+
+    Over GPUs the memory is the GPU's. Each call has the CUDA stream that uses it: the stream waits instead
+    of the call, and dt waits for what the stream holds. Over host memory streams are ignored.
     """
 
     def __init__(self, comm: Any, params: Sequence[Param], options: Optional[ShardOptions] = None) -> None:
@@ -77,7 +80,7 @@ class Shard:
         return self._owner
 
     def _param(self, address: int, count: int, index: int) -> Parameter:
-        memory = Parameter(address, count, self._params[index].dtype, False)
+        memory = Parameter(address, count, self._params[index].dtype, self.reducer._on_gpu)
         memory._owner = self._open()
         return memory
 
@@ -87,68 +90,87 @@ class Shard:
         address = _raw.shard_param(self._open().number, index)
         return self._param(address, self._params[index].count, index)
 
-    def set(self, index: int, values: Any) -> None:
+    def set(self, index: int, values: Any, *, stream: Any = 0) -> None:
         """Copies a whole parameter in, on this rank only.
 
         values: an array of it, the same on all ranks; from stage 1 on updated() behind it gives all ranks
-            what the pieces' owners have
+            what the pieces' owners have. Over GPUs it may be the host's or the GPU's; in the GPU's keep it
+            until `stream` has passed the call
+        stream: CUDA stream that copies, behind what it holds
         """
         address = self._address(index, values, False, "set")
         with self.reducer._lock:
-            _raw.shard_set(self._open().number, index, address)
+            _raw.shard_set(self._open().number, index, address, stream_number(stream))
 
     def _address(self, index: int, values: Any, written: bool, method: str) -> int:
         """Of an array that has to be like a parameter."""
         address, count, dtype, on_gpu, _ = _raw.buffer(values, written, f"Shard.{method}: values")
         if 0 <= index < len(self._params):
             param = self._params[index]
-            if count != param.count or dtype != param.dtype or on_gpu:
+            wanted = self.reducer._on_gpu
+            if count != param.count or dtype != param.dtype or (on_gpu is not wanted and (written or on_gpu)):
                 raise invalid(f"Shard.{method}: values of parameter {index} ({param.name or 'no name'}) are {count} "
                               f"elements of {Dtype(dtype).name}{' on a GPU' if on_gpu else ''}, it has "
-                              f"{param.count} of {Dtype(param.dtype).name}; give an array of that kind")
+                              f"{param.count} of {Dtype(param.dtype).name}{' on a GPU' if wanted else ''}; give an "
+                              "array of that kind")
         return int(address) or 256
 
-    def piece(self, index: int) -> Piece:
-        """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more."""
+    def piece(self, index: int, *, stream: Any = 0) -> Piece:
+        """What this rank updates of a parameter, with stage 0 all of it; once nothing of it is sent any more.
+
+        stream: CUDA stream that will write it
+        """
         with self.reducer._lock:
-            packed = Unpacker(_raw.shard_piece(self._open().number, index))
+            packed = Unpacker(_raw.shard_piece(self._open().number, index, stream_number(stream)))
         offset, count, param, grad = (packed.number() for _ in range(4))
         gradient = None
         if grad != 0:
-            gradient = Gradient(grad, count, self._params[index].dtype, False)
+            gradient = Gradient(grad, count, self._params[index].dtype, self.reducer._on_gpu)
             gradient._owner = self.reducer._owner or self._open()
         return Piece(offset, count, self._param(param, count, index) if count else None, gradient)
 
-    def full_grad(self, index: int, out: Any) -> None:
-        """Collects a whole gradient of the last step from all ranks' pieces, into an array. Collective."""
+    def full_grad(self, index: int, out: Any, *, stream: Any = 0) -> None:
+        """Collects a whole gradient of the last step from all ranks' pieces, into an array. Collective.
+
+        out: over GPUs an array of the GPU
+        stream: CUDA stream behind that of finish(), which will use `out`
+        """
         address = self._address(index, out, True, "full_grad")
         with self.reducer._lock:
-            _raw.shard_full_grad(self._open().number, index, address)
+            _raw.shard_full_grad(self._open().number, index, address, stream_number(stream))
 
-    def updated(self) -> None:
+    def updated(self, *, stream: Any = 0) -> None:
         """Says that this rank has updated its pieces: begins to send them to all ranks. Collective.
 
         From here to gather() of its unit, or piece() of itself, a parameter may not be written.
+
+        stream: CUDA stream that wrote them, and used the parameters as they were
         """
         with self.reducer._lock:
             self._updates += 1
-            _raw.shard_updated(self._open().number)
+            _raw.shard_updated(self._open().number, stream_number(stream))
 
-    def gather(self, unit: int = 0) -> None:
-        """Waits until the parameters of a unit are those of updated() on all ranks. With stage 3 collective."""
+    def gather(self, unit: int = 0, *, stream: Any = 0) -> None:
+        """Waits until the parameters of a unit are those of updated() on all ranks. With stage 3 collective.
+
+        stream: CUDA stream that will use them, and waits instead
+        """
         if self._waits:
-            interruptible(None, self._gather, unit)
+            interruptible(None, self._gather, unit, stream)
         else:
-            self._gather(unit)
+            self._gather(unit, stream)
 
-    def _gather(self, unit: int) -> None:
+    def _gather(self, unit: int, stream: Any) -> None:
         with self.reducer._lock:
-            _raw.shard_gather(self._open().number, unit)
+            _raw.shard_gather(self._open().number, unit, stream_number(stream))
 
-    def release(self, unit: int = 0) -> None:
-        """With stage 3: the parameters of a unit are not used until the next gather() of it."""
+    def release(self, unit: int = 0, *, stream: Any = 0) -> None:
+        """With stage 3: the parameters of a unit are not used until the next gather() of it.
+
+        stream: CUDA stream that used them
+        """
         with self.reducer._lock:
-            _raw.shard_release(self._open().number, unit)
+            _raw.shard_release(self._open().number, unit, stream_number(stream))
 
     def save(self, path: Union[str, "os.PathLike[str]"], optimizer: Optional["Optimizer"] = None) -> None:
         """Writes the parameters, and the state of its optimizer, to one file that all ranks see. Collective.
@@ -225,12 +247,15 @@ class Optimizer:
             raise invalid_state("Optimizer: it is closed")
         return self._owner
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float, *, stream: Any = 0) -> None:
         """Behind finish() of the shard's reducer: updates the pieces, then does what Shard.updated() does. A
-        parameter that no rank had a gradient for stays as it is. Collective."""
+        parameter that no rank had a gradient for stays as it is. Collective.
+
+        stream: CUDA stream that updates them, behind that of finish()
+        """
         with self._shard.reducer._lock:
             self._shard._updates += 1
-            _raw.optimizer_step(self._open().number, float(rate))
+            _raw.optimizer_step(self._open().number, float(rate), stream_number(stream))
 
     def close(self) -> None:
         """Drops it with its state."""

@@ -11,6 +11,7 @@ static class ShardTests
 {
     const int Steps = 4;
     const double Rate = 0.01;
+    static readonly IntPtr anyStream = new IntPtr(12345);  // over host memory it is ignored
     static readonly int[] units = { 0, 0, 1, 1 };
     static readonly double[] decays = { 0.1, 0, 0.05, 0 };
     static readonly Param[] parameters =
@@ -78,13 +79,13 @@ static class ShardTests
                 float[][] gradients = new float[parameters.Length][];
                 for (int p = 0; p < gradients.Length; ++p)
                 {
-                    shard.Gather(units[p]);
+                    shard.Gather(units[p], anyStream);
                     gradients[p] = Read(shard.Parameter(p), parameters[p].Count);
                     for (int i = 0; i < gradients[p].Length; ++i)
                     {
                         gradients[p][i] += Draw(step, each.rank, p, i);
                     }
-                    shard.Release(units[p]);
+                    shard.Release(units[p], anyStream);
                 }
                 for (int p = gradients.Length; p-- > 0;)
                 {
@@ -101,8 +102,8 @@ static class ShardTests
                 }
                 reducer.Finish();
                 result.Add((float)reducer.ClipNorm(1.5));
-                for (int p = 0; p < gradients.Length; ++p) Update(shard.Piece(p), momentum[p]);
-                shard.Updated();
+                for (int p = 0; p < gradients.Length; ++p) Update(shard.Piece(p, anyStream), momentum[p]);
+                shard.Updated(anyStream);
             }
             Gather(shard, result);
         }
@@ -469,7 +470,7 @@ static class ShardTests
         for (int step = first; step <= last; ++step)
         {
             Reduce(shard, step);
-            optimizer.Step(Rate);
+            optimizer.Step(Rate, anyStream);
         }
     }
 

@@ -21,6 +21,7 @@ UNITS = [0, 0, 1, 1]
 
 DECAYS = [0.1, 0.0, 0.5, 0.2]
 RATE = 0.01
+ANY_STREAM = 12345  # over host memory it is ignored
 
 
 def draw(*numbers):
@@ -31,26 +32,26 @@ def train(comm, options, steps=3):
     """Some steps of SGD on the pieces; (all parameters, the norms, elements updated)."""
     with dt.Shard(comm, PARAMS, options) as shard:
         for p, param in enumerate(PARAMS):
-            shard.set(p, array.array("f", [draw(p, i) for i in range(param.count)]))
+            shard.set(p, array.array("f", [draw(p, i) for i in range(param.count)]), stream=ANY_STREAM)
         norms, updated = [], 0
         for step in range(steps):
             gradients = []
             for p, param in enumerate(PARAMS):
-                shard.gather(UNITS[p])
+                shard.gather(UNITS[p], stream=ANY_STREAM)
                 values = memoryview(shard.param(p))
                 gradients.append(array.array("f", [value + draw(p, i, step, comm.rank)
                                                    for i, value in enumerate(values)]))
-                shard.release(UNITS[p])
+                shard.release(UNITS[p], stream=ANY_STREAM)
             for p in reversed(range(len(PARAMS))):
                 shard.gather(UNITS[p])
                 shard.reducer.ready(p, gradients[p])
             shard.reducer.finish()
             norms.append(shard.reducer.clip_norm(20.0))
             whole = array.array("f", bytes(4 * PARAMS[0].count))
-            shard.full_grad(0, whole)
+            shard.full_grad(0, whole, stream=ANY_STREAM)
             norms.append(whole.tobytes())
             for p in range(len(PARAMS)):
-                piece = shard.piece(p)
+                piece = shard.piece(p, stream=ANY_STREAM)
                 updated += piece.count
                 if piece.count == 0:
                     assert piece.param is None and piece.grad is None
@@ -58,7 +59,7 @@ def train(comm, options, steps=3):
                 values, gradient = memoryview(piece.param), memoryview(piece.grad)
                 for i in range(piece.count):
                     values[i] -= 0.1 * gradient[i]
-            shard.updated()
+            shard.updated(stream=ANY_STREAM)
         for unit in set(UNITS):
             shard.gather(unit)
         return b"".join(bytes(shard.param(p)) for p in range(len(PARAMS))), norms, updated
@@ -74,7 +75,7 @@ def optimize(comm, make, stage, steps=3):
             for p, param in enumerate(PARAMS):
                 shard.reducer.ready(p, array.array("f", [draw(p, i, step) for i in range(param.count)]))
             shard.reducer.finish()
-            optimizer.step(RATE)
+            optimizer.step(RATE, stream=ANY_STREAM)
             for unit in set(UNITS):
                 shard.gather(unit)
     values = [memoryview(shard.param(p)).tolist() for p in range(len(PARAMS))]

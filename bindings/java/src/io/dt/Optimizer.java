@@ -72,6 +72,17 @@ public final class Optimizer extends Handle {
    * @param rate the learning rate, finite, the same on all ranks
    */
   public void step(double rate) {
-    run(number -> Raw.optimizer_step(number, rate));
+    step(rate, 0);
+  }
+
+  /**
+   * As {@link #step(double)} over GPUs.
+   *
+   * @param rate the learning rate, finite, the same on all ranks
+   * @param stream CUDA stream that updates the pieces, behind that of {@code finish}; ignored on a
+   *     host communicator
+   */
+  public void step(double rate, long stream) {
+    run(number -> Raw.optimizer_step(number, rate, stream));
   }
 }

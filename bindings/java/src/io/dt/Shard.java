@@ -16,8 +16,10 @@ import java.util.List;
  *
  * <p>Parameters start as zeros; list them as the forward pass comes to them. Those of a unit and
  * type lie in buckets; each bucket is cut into equal parts, or, where a parameter has a granule, at
- * the granules nearest to them, which costs a reduction for each rank instead of one. Over host
- * memory.
+ * the granules nearest to them, which costs a reduction for each rank instead of one.
+ *
+ * <p>Over GPUs the memory is the GPU's, and has addresses only. Calls then take the CUDA stream that
+ * uses it, which waits instead of the call; otherwise it is stream 0.
  *
  * <p>One thread at a time, which is that of the reducer's {@code finish}.
  */
@@ -99,10 +101,21 @@ public final class Shard extends Handle {
    * @param values as many elements as the parameter; may be an array
    */
   public void set(int index, Tensor values) {
+    set(index, values, 0);
+  }
+
+  /**
+   * As {@link #set(int, Tensor)} over GPUs.
+   *
+   * @param index of the parameter
+   * @param values the host's, or the GPU's; then to be kept until the stream has passed this call
+   * @param stream CUDA stream that copies; ignored on a host communicator
+   */
+  public void set(int index, Tensor values, long stream) {
     Param param = Param.at("Shard.set", params, index);
     param.checkFits("Shard.set", "values", Checks.notNull("Shard.set", "values", values));
     Tensor memory = values.direct("Shard.set");
-    memory.use(() -> run(number -> Raw.shard_set(number, index, memory.place())));
+    memory.use(() -> run(number -> Raw.shard_set(number, index, memory.place(), stream)));
   }
 
   /**
@@ -112,7 +125,7 @@ public final class Shard extends Handle {
    * @return where it lies
    */
   public Piece piece(int index) {
-    ByteBuffer packed = Packing.read(call(number -> Raw.shard_piece(number, index)));
+    ByteBuffer packed = Packing.read(call(number -> Raw.shard_piece(number, index, 0)));
     long offset = packed.getLong();
     long count = packed.getLong();
     long param = packed.getLong();
@@ -133,15 +146,39 @@ public final class Shard extends Handle {
    * @param out as many elements as the parameter; may be an array
    */
   public void fullGradient(int index, Tensor out) {
+    fullGradient(index, out, 0);
+  }
+
+  /**
+   * As {@link #fullGradient(int, Tensor)} over GPUs.
+   *
+   * @param index of the parameter, the same on all ranks
+   * @param out of the GPU, as many elements as the parameter
+   * @param stream CUDA stream that will use it; ignored on a host communicator
+   */
+  public void fullGradient(int index, Tensor out, long stream) {
     String method = "Shard.fullGradient";
     Param param = Param.at(method, params, index);
     param.checkFits(method, "out", Checks.notNull(method, "out", out));
     out.checkWritable(method, "out");
     Tensor memory = out.direct(method);
     memory.use(() -> {
-      run(number -> Raw.shard_full_grad(number, index, memory.place()));
+      run(number -> Raw.shard_full_grad(number, index, memory.place(), stream));
       if (out.onHeap()) out.copyOut(memory.place());
     });
+  }
+
+  /**
+   * As {@link #piece}, for libraries that take addresses.
+   *
+   * @param index of the parameter
+   * @param stream CUDA stream that will write the piece; ignored on a host communicator
+   * @return where it lies; the addresses are valid until this is closed
+   */
+  public PieceAddresses pieceAddresses(int index, long stream) {
+    ByteBuffer packed = Packing.read(call(number -> Raw.shard_piece(number, index, stream)));
+    return new PieceAddresses(
+        packed.getLong(), packed.getLong(), packed.getLong(), packed.getLong());
   }
 
   private ByteBuffer buffer(String method, long address, long bytes) {
@@ -155,7 +192,16 @@ public final class Shard extends Handle {
    * {@link #gather} of its unit or {@link #piece} of itself.
    */
   public void updated() {
-    run(Raw::shard_updated);
+    updated(0);
+  }
+
+  /**
+   * As {@link #updated()} over GPUs.
+   *
+   * @param stream CUDA stream that wrote the pieces; ignored on a host communicator
+   */
+  public void updated(long stream) {
+    run(number -> Raw.shard_updated(number, stream));
   }
 
   /**
@@ -165,7 +211,17 @@ public final class Shard extends Handle {
    * @param unit one of {@link ShardOptions#withUnits}
    */
   public void gather(int unit) {
-    run(number -> Raw.shard_gather(number, unit));
+    gather(unit, 0);
+  }
+
+  /**
+   * As {@link #gather(int)} over GPUs.
+   *
+   * @param unit one of {@link ShardOptions#withUnits}
+   * @param stream CUDA stream that will use them, and waits; ignored on a host communicator
+   */
+  public void gather(int unit, long stream) {
+    run(number -> Raw.shard_gather(number, unit, stream));
   }
 
   /**
@@ -175,7 +231,17 @@ public final class Shard extends Handle {
    * @param unit one of {@link ShardOptions#withUnits}
    */
   public void release(int unit) {
-    run(number -> Raw.shard_release(number, unit));
+    release(unit, 0);
+  }
+
+  /**
+   * As {@link #release(int)} over GPUs.
+   *
+   * @param unit one of {@link ShardOptions#withUnits}
+   * @param stream CUDA stream that used them; ignored on a host communicator
+   */
+  public void release(int unit, long stream) {
+    run(number -> Raw.shard_release(number, unit, stream));
   }
 
   /**

@@ -20,6 +20,7 @@ import io.dt.MismatchException;
 import io.dt.Optimizer;
 import io.dt.Param;
 import io.dt.Piece;
+import io.dt.PieceAddresses;
 import io.dt.Reducer;
 import io.dt.ReducerOptions;
 import io.dt.SgdOptions;
@@ -49,6 +50,7 @@ final class ShardTests {
           new Param("none", 0, DataType.F32));
   private static final int[] UNITS = {0, 0, 1, 1};
   private static final double RATE = 0.01;
+  private static final long ANY_STREAM = 12345; // over host memory it is ignored
   private static final double[] DECAYS = {0.1, 0, 0.05, 0};
 
   /** An element after STEPS steps, of which gradient[0] is the value before them. */
@@ -105,14 +107,14 @@ final class ShardTests {
       for (int step = 1; step <= STEPS; step++) {
         FloatBuffer[] gradients = new FloatBuffer[PARAMS.size()];
         for (int p = 0; p < gradients.length; p++) {
-          shard.gather(UNITS[p]);
+          shard.gather(UNITS[p], ANY_STREAM);
           FloatBuffer values = shard.parameter(p).asFloatBuffer();
           boolean inPlace = p == 2;
           gradients[p] = inPlace ? reducer.gradient(p).asFloatBuffer() : floats(count(p));
           for (int i = 0; i < count(p); i++) {
             gradients[p].put(i, values.get(i) + draw(step, world.rank(), p, i));
           }
-          shard.release(UNITS[p]);
+          shard.release(UNITS[p], ANY_STREAM);
         }
         for (int p = gradients.length; p-- > 0; ) {
           shard.gather(UNITS[p]);
@@ -129,13 +131,19 @@ final class ShardTests {
           FloatBuffer values = piece.param().asFloatBuffer();
           FloatBuffer gradient = piece.gradient().asFloatBuffer();
           equal((long) values.remaining(), piece.count());
+          PieceAddresses addresses = shard.pieceAddresses(p, ANY_STREAM);
+          equal(addresses.offset(), piece.offset());
+          equal(addresses.count(), piece.count());
+          if (piece.count() > 0) {
+            that(addresses.param() != 0 && addresses.gradient() != 0, "it has addresses");
+          }
           for (int i = 0; i < piece.count(); i++) {
             int at = (int) piece.offset() + i;
             momentum[p][at] = 0.9f * momentum[p][at] + gradient.get(i);
             values.put(i, values.get(i) - 0.1f * momentum[p][at]);
           }
         }
-        shard.updated();
+        shard.updated(ANY_STREAM);
       }
       gather(shard, result);
     }
@@ -426,7 +434,7 @@ final class ShardTests {
   private static void steps(Shard shard, Optimizer optimizer, int first, int last) {
     for (int step = first; step <= last; step++) {
       reduce(shard, step);
-      optimizer.step(RATE);
+      optimizer.step(RATE, ANY_STREAM);
     }
   }
 
