@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks over GPU memory that hold their data in PyTorch's tensors: each collective, the reducer, and
-DistributedDataParallel beside one process that has the samples of all ranks.
+DistributedDataParallel and ShardedDataParallel beside one process that has the samples of all ranks.
 
     dt run -n N -- python3 torch_ranks.py
 
@@ -13,13 +13,14 @@ import time
 from torch_gpu import close, same, take_gpu, torch, values
 import dt
 import dt.torch
-from dt.torch import DistributedDataParallel
+from dt.torch import DistributedDataParallel, ShardedDataParallel
 
 DTYPES = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
           torch.float64]
 COUNT = 5003
 STEPS = 6
 BATCH = 12  # samples of a rank
+RATE = 0.01  # of training in shards
 
 
 def check_reductions(job, comm):
@@ -236,6 +237,130 @@ def check_accumulation(job, comm):
     wrapped.close()
 
 
+class Blocks(torch.nn.Module):
+    """Some units, and parameters before and behind them; the last layer has the weights of the first."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(11)
+        self.first = torch.nn.Linear(20, 40)
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(
+            torch.nn.LayerNorm(40), torch.nn.Linear(40, 97), torch.nn.GELU(), torch.nn.Linear(97, 40))
+            for _ in range(3))
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        self.to("cuda", dtype)
+
+    def forward(self, values):
+        values = self.first(values)
+        for block in self.blocks:
+            values = values + block(values)
+        return (values @ self.first.weight)[:, :3] * self.scale
+
+
+def plain_blocks(size, dtype, make, clip):
+    """What one process without dt ends with: its parameters, and the norms of its gradients."""
+    model = Blocks(dtype)
+    optimizer = make(model.parameters())
+    norms = []
+    for step in range(STEPS):
+        inputs, targets = (torch.cat(each) for each in
+                           zip(*(samples(rank, step, dtype) for rank in range(size))))
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        optimizer.step()
+    return [each.detach().clone() for each in model.parameters()], norms
+
+
+def train_sharded(comm, dtype, make, clip, passes=1, slow=False, **options):
+    """The same in shards. make: of an optimizer for pieces, or of dt's for a shard."""
+    model = Blocks(dtype)
+    with contextlib.closing(ShardedDataParallel(model, comm, units=list(model.blocks), **options)) as wrapped:
+        assert all(each.is_cuda for each in wrapped.pieces())
+        optimizer = make(wrapped)
+        norms, norm = [], torch.zeros(1, device="cuda")
+        for step in range(STEPS):
+            parts = [each.chunk(passes) for each in samples(comm.rank, step, dtype)]
+            for index, (inputs, targets) in enumerate(zip(*parts)):
+                with wrapped.no_sync() if index + 1 < passes else contextlib.nullcontext():
+                    if slow:
+                        torch.cuda._sleep(5_000_000)
+                    ((wrapped(inputs) - targets).square().mean() / passes).backward()
+            assert all(each.grad is None for each in model.parameters())
+            wrapped.clip_norm(clip, out=norm)
+            norms.append(norm.item())
+            if isinstance(optimizer, dt.Optimizer):
+                optimizer.step(RATE, stream=torch.cuda.current_stream())
+            else:
+                optimizer.step()
+                wrapped.updated()
+        with wrapped.gathered() as whole:
+            dt.torch.check_equal(whole, comm)
+            return [each.detach().clone() for each in whole.parameters()], norms
+
+
+def check_sharded(job, comm):
+    """Each stage of ZeRO ends with the same bits, which are nearly those of one process."""
+    def their_sgd(wrapped):
+        return torch.optim.SGD(wrapped.pieces(), lr=RATE, momentum=0.9)
+
+    def our_sgd(wrapped):
+        return dt.Optimizer.sgd(wrapped.shard, momentum=0.9)
+
+    def our_adamw(wrapped):
+        return dt.Optimizer.adamw(wrapped.shard, weight_decay=0.1)
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=RATE, momentum=0.9)
+
+    def adamw(parameters):
+        return torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.1)
+
+    clip = 0.5
+    for what, dtype, make, alone, most, most_norm in [
+            ("SGD of PyTorch's", torch.float64, their_sgd, sgd, 1e-6, 1e-5),
+            ("SGD", torch.float32, our_sgd, sgd, 1e-5, 1e-4),
+            ("AdamW", torch.float32, our_adamw, adamw, 1e-3, 1e-3),
+            ("AdamW of bfloat16", torch.bfloat16, our_adamw, adamw, 5e-2, 1e-1)]:
+        wanted, wanted_norms = plain_blocks(comm.size, torch.float64, alone, clip)
+        for passes in (1, 2):
+            first = None
+            for stage in (1, 2, 3):
+                where = f"{what}, {passes} passes, stage {stage}"
+                for how, options in (("", {}), (", small buckets and another stream", {"bucket_cap_bytes": 4096})):
+                    stream = torch.cuda.Stream() if options else torch.cuda.current_stream()
+                    stream.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(stream):
+                        found, norms = train_sharded(comm, dtype, make, clip, passes, slow=bool(options), stage=stage,
+                                                     **options)
+                    torch.cuda.current_stream().wait_stream(stream)
+                    for index, (one, other) in enumerate(zip(found, wanted)):
+                        close(f"{where}{how}, parameter {index}", one, other, most)
+                    close(f"{where}{how}, norms", torch.tensor(norms), torch.tensor(wanted_norms), most_norm)
+                    if first is None:
+                        first = found, norms
+                    assert norms == first[1], (where + how, norms, first[1])
+                    for index, (one, other) in enumerate(zip(found, first[0])):
+                        same(f"{where}{how}, parameter {index} beside stage 1", one, other)
+
+
+def check_sharded_writing(job, comm):
+    """What is written to gathered parameters stays, and between the passes stage 3 has none."""
+    for stage in (1, 2, 3):
+        model = Blocks(torch.float32)
+        with contextlib.closing(ShardedDataParallel(model, comm, stage=stage)) as wrapped:
+            with wrapped.gathered(write=True) as whole:
+                for each in whole.parameters():
+                    each.data.fill_(0.25)
+            if stage == 3:
+                assert all(torch.isnan(each).all() for each in model.parameters())
+            with wrapped.gathered() as whole:
+                for each in whole.parameters():
+                    same(f"written, stage {stage}", each.detach(), torch.full_like(each, 0.25))
+            with torch.no_grad():
+                assert torch.isfinite(wrapped(samples(comm.rank, 0, torch.float32)[0])).all()
+
+
 def check_copied(job, comm):
     """Inputs come from pinned memory, as a data loader's, by a copy on another stream."""
     model = torch.nn.Linear(64, 64).cuda()
@@ -264,7 +389,7 @@ def main():
         with job.world() as comm:
             take_gpu()
             for check in (check_reductions, check_blocks, check_streams, check_memory, check_accumulation,
-                          check_unused, check_training, check_copied):
+                          check_unused, check_training, check_sharded, check_sharded_writing, check_copied):
                 begin = time.monotonic()
                 check(job, comm)
                 torch.cuda.synchronize()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of PyTorch as memory that dt reads and writes."""
 
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import torch
 
 from ._errors import invalid
+from ._memory import Region
 from ._raw import Buffer
 from ._types import Dtype
 
@@ -34,6 +35,55 @@ def not_compiled(function: Any) -> Any:
 
 def stream_of(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+
+
+class _OfGpu:
+    """A region as PyTorch takes it: it has no integers of 16 bits without a sign, which bf16 looks like."""
+
+    def __init__(self, region: Region) -> None:
+        described = region.__cuda_array_interface__
+        if region.dtype == Dtype.BF16:
+            described["typestr"] = "<i2"
+        self.__cuda_array_interface__ = described
+        self._region = region  # PyTorch keeps this object as long as the tensor
+
+
+def tensor_over(region: Region, device: torch.device) -> torch.Tensor:
+    """A tensor over memory of dt's, which it keeps."""
+    if not region.on_gpu:
+        return torch.from_dlpack(region)
+    tensor = torch.as_tensor(_OfGpu(region), device=device)
+    if tensor.data_ptr() != region.address:
+        raise invalid(f"dt.torch: dt's memory is not on {device}, where the module's parameters are; move the module "
+                      "to the GPU of the communicator, which the setting backend.device names")
+    return tensor.view(torch.bfloat16) if region.dtype == Dtype.BF16 else tensor
+
+
+class StreamUsers:
+    """The CUDA streams that use some memory. The first one was told when it may; the others wait for that one.
+    Over host memory there are none."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._streams: List[Any] = []
+
+    def add(self) -> None:
+        """The current stream uses it, too."""
+        if self._device.type != "cuda":
+            return
+        current = torch.cuda.current_stream(self._device)
+        if current not in self._streams:
+            if self._streams:
+                current.wait_stream(self._streams[0])
+            self._streams.append(current)
+
+    def join(self) -> None:
+        """The current stream waits for all that they were given so far."""
+        if self._streams:
+            current = torch.cuda.current_stream(self._device)
+            for each in self._streams:
+                if each != current:
+                    current.wait_stream(each)
 
 
 def any_buffer(tensor: torch.Tensor) -> Buffer:

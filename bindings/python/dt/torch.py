@@ -19,7 +19,7 @@ from ._hook import Hook
 from ._outer import Outer, OuterOptions
 from ._reducer import Param, Reducer, ReducerOptions, ReducerStatistics, Wire
 from ._shard import Shard, ShardOptions
-from ._tensors import DTYPES, any_buffer, buffer, not_compiled, stream_of
+from ._tensors import DTYPES, StreamUsers, any_buffer, buffer, not_compiled, stream_of, tensor_over
 
 if torch.distributed.is_available():
     from ._process_group import register as _register
@@ -249,8 +249,11 @@ class DistributedDataParallel(torch.nn.Module):
                 parameter.grad = view
             self._reducer.ready(index)
             return
+        self._give(index, gradient)
+
+    def _give(self, index: int, gradient: torch.Tensor) -> None:
         if not gradient.is_contiguous():
-            parameter.grad = gradient = gradient.contiguous()
+            self._trained[index].grad = gradient = gradient.contiguous()
         self._reducer.ready(index, buffer(gradient), stream=stream_of(gradient.device))
 
     def _finish(self) -> None:
@@ -308,7 +311,7 @@ def _storage_of(tensor: torch.Tensor) -> int:
 
 class ShardedDataParallel(DistributedDataParallel):
     """A module of whose parameters each rank updates its own pieces: with stage 1 as PyTorch's
-    ZeroRedundancyOptimizer, with stage 3 as FSDP2. Over host memory.
+    ZeroRedundancyOptimizer, with stage 3 as FSDP2.
 
     stage, prefetch, shard_ranks, offload: as in dt.ShardOptions
     units: modules in the module, in the order of its forward pass; the parameters of each are gathered
@@ -323,6 +326,9 @@ class ShardedDataParallel(DistributedDataParallel):
     parameter has a gradient: those of the pieces do. backward() replaces them; of several passes for one
     step all but the last belong into no_sync(). Outside the forward and the backward pass parameters are in
     gathered() only; with stage 3 they are NaN elsewhere.
+
+    Over GPUs the parameters lie in dt's memory of the GPU, and what this calls is ordered by the current streams of
+    PyTorch. An optimizer of dt's needs the stream, too: step(rate, stream=torch.cuda.current_stream()).
 
     With stage 3 ranks call the same units in the same order, in the backward pass, too. So an exception in a
     pass of one rank cannot be taken back: let it end the program, and go on from a checkpoint.
@@ -356,23 +362,29 @@ class ShardedDataParallel(DistributedDataParallel):
         self.shard = Shard(self._comm, params,
                            dataclasses.replace(self._chosen, reducer=options, units=self._unit_of))
         for index, parameter in enumerate(self._trained):
-            self.shard.set(index, buffer(parameter.data.contiguous()))
-        self._here: Set[int] = set()  # units whose parameters are whole
+            self.shard.set(index, buffer(parameter.data.contiguous()), stream=self._stream())
+        self._here: Dict[int, StreamUsers] = {}  # units whose parameters are whole
         self._seen = 0  # updates of the shard; with more of them nothing is here
         self._brought: Set[int] = set()  # units that were ever here
         self._in_backward = False
         self._to_come: Dict[int, Set[int]] = {}  # gradients of units, in this backward pass
         self._index_at: Dict[int, int] = {}  # with stage 3 of the parameter whose memory begins there
         self._accumulates = False
+        self._added: Set[int] = set()  # gradients that dt has a part of in this step
+        self._hidden: Dict[int, torch.Tensor] = {}
         self._pieces: List[Tuple[int, torch.nn.Parameter]] = []
         for index, parameter in enumerate(self._trained):
             self._hide(index)
             if self._chosen.stage < 3:
                 self._show(index)
-            piece = self.shard.piece(index)
-            values = parameter.data.new_empty(0) if piece.count == 0 else torch.from_dlpack(piece.param)
+            piece = self.shard.piece(index, stream=self._stream())
+            values = parameter.data.new_empty(0) if piece.count == 0 else tensor_over(piece.param, self._device)
             self._pieces.append((index, torch.nn.Parameter(values)))
         return self.shard.reducer
+
+    def _stream(self) -> int:
+        """That of this thread: autograd has its own for the backward pass."""
+        return stream_of(self._device)
 
     def _module_hooks(self) -> List[Any]:
         weak = weakref.ref(self)
@@ -402,7 +414,7 @@ class ShardedDataParallel(DistributedDataParallel):
     def updated(self) -> None:
         """Says that this rank has updated its pieces, as an optimizer of torch.optim does. Collective."""
         self._drop_all()
-        self.shard.updated()
+        self.shard.updated(stream=self._stream())
 
     @contextlib.contextmanager
     def gathered(self, *, write: bool = False) -> Iterator[torch.nn.Module]:
@@ -415,7 +427,7 @@ class ShardedDataParallel(DistributedDataParallel):
         try:
             yield self.module
             for index, parameter in enumerate(self._trained if write else ()):
-                self.shard.set(index, buffer(parameter.data))
+                self.shard.set(index, buffer(parameter.data), stream=self._stream())
         finally:
             self._drop_all()
 
@@ -452,13 +464,15 @@ class ShardedDataParallel(DistributedDataParallel):
     def _show(self, index: int) -> None:
         parameter = self._trained[index]
         if parameter.numel() > 0:
-            parameter.data = torch.from_dlpack(self.shard.param(index)).view(parameter.shape)
+            parameter.data = tensor_over(self.shard.param(index), self._device).view(parameter.shape)
             self._index_at[_storage_of(parameter)] = index
 
     def _hide(self, index: int) -> None:
         parameter = self._trained[index]
         self._index_at.pop(_storage_of(parameter), None)
-        parameter.data = parameter.new_full((), float("nan")).expand(parameter.shape)
+        if index not in self._hidden:  # it may be a kernel
+            self._hidden[index] = parameter.new_full((), float("nan")).expand(parameter.shape)
+        parameter.data = self._hidden[index]
 
     def _sends(self) -> bool:
         return not self._accumulates
@@ -473,10 +487,14 @@ class ShardedDataParallel(DistributedDataParallel):
         if self._seen != self.shard._updates:
             self._seen = self.shard._updates
             self._drop_all()
-        if unit in self._here or unit not in self._members:
+        if unit not in self._members:
             return
-        self.shard.gather(unit)
-        self._here.add(unit)
+        if unit in self._here:
+            self._here[unit].add()
+            return
+        self.shard.gather(unit, stream=self._stream())
+        self._here[unit] = StreamUsers(self._device)
+        self._here[unit].add()
         if self._chosen.stage == 3:
             for index in self._members[unit]:
                 self._show(index)
@@ -504,14 +522,16 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def _drop(self, unit: int) -> None:
         if self._chosen.stage == 3 and unit in self._here:
-            self._here.remove(unit)
+            self._here.pop(unit).join()
             for index in self._members[unit]:
                 self._hide(index)
-            self.shard.release(unit)
+            self.shard.release(unit, stream=self._stream())
 
     def _drop_all(self) -> None:
         for unit in sorted(self._here):
             self._drop(unit)
+        for users in self._here.values():  # below stage 3
+            users.join()
         self._here.clear()
 
     def _pack(self, tensor: torch.Tensor) -> Any:
@@ -547,6 +567,20 @@ class ShardedDataParallel(DistributedDataParallel):
         if not to_come and unit != 0:
             self._drop(unit)
 
+    def _give(self, index: int, gradient: torch.Tensor) -> None:
+        if gradient.numel() == 0:
+            super()._give(index, gradient)
+            return
+        # Given by pointer it would have memory until the end of the step.
+        view = tensor_over(self._reducer.grad(index), gradient.device).view(gradient.shape)
+        with torch.no_grad():
+            if index in self._added:
+                view.add_(gradient)
+            else:
+                view.copy_(gradient)
+        self._added.add(index)
+        self._reducer.ready(index, stream=stream_of(gradient.device))
+
     def _finish(self) -> None:
         self._to_come.clear()
         self._in_backward = False
@@ -556,6 +590,7 @@ class ShardedDataParallel(DistributedDataParallel):
             return
         for _, piece in self._pieces:
             piece.grad = None
+        self._added.clear()
         try:
             super()._finish()
         finally:
@@ -563,8 +598,8 @@ class ShardedDataParallel(DistributedDataParallel):
         for index, piece in self._pieces:
             used = not self._find_unused or self._reducer.used(index)
             if used:
-                own = self.shard.piece(index)
-                piece.grad = torch.zeros_like(piece) if own.count == 0 else torch.from_dlpack(own.grad)
+                own = self.shard.piece(index, stream=self._stream())
+                piece.grad = torch.zeros_like(piece) if own.count == 0 else tensor_over(own.grad, self._device)
 
     def _end_broken_step(self) -> None:
         if self._chosen.stage == 3:
@@ -575,5 +610,5 @@ class ShardedDataParallel(DistributedDataParallel):
 
     def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
         for index in sorted(set(range(len(self._trained))) - self._used):
-            self._reducer.unused(index)
+            self._reducer.unused(index, stream=self._stream())
         return []
