@@ -110,6 +110,11 @@ figure() {
         if ($i == "tokens/s") speed[runs] = $(i - 1)
         if ($i == "waited") waited = $(i + 1) } }
       END { printf "%s tokens/s, %s without exchange; waited %s %%\n", speed[1], speed[2], waited }' "$log" ;;
+    gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
+      { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
+      END { for (i = 1; i <= runs; ++i) {
+        printf "%sstage %d %s tokens/s, %s MiB", i > 1 ? "; " : "", i - 1, speed[i], memory[i] }
+        print "" }' "$log" ;;
     torch_ddp*) sed -n 's/^ratio: //p' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
     peers) grep -c 'MESSAGE: .* saw DT_ERR_' "$log" | sed 's/$/ losses named;/' | tr '\n' ' '
@@ -256,6 +261,14 @@ run gpt_step_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
   "${both[@]}" "${own_hosts[@]}" "${model[@]}"
 run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
   "${both[@]}" "${all_gpus[@]}" "${model[@]}"
+# In shards of each stage, which end with equal parameters on all ranks.
+# shellcheck disable=SC2016  # for that shell
+stages=(sh -c 'for stage in 0 1 2 3; do "$@" --memory --zero $stage || exit; done' sh)
+run gpt_zero_2_staged bench "${no_gpu:-$no_gpt}" "${stages[@]}" "${staged[@]}" "${model[@]}"
+run gpt_zero_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
+  "${stages[@]}" "${own_hosts[@]}" "${model[@]}"
+run gpt_zero_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
+  "${stages[@]}" "${all_gpus[@]}" "${model[@]}"
 
 # ---- What came of it ----
 

@@ -54,6 +54,12 @@ class CudaDevice final : public Device {
   }
   bool is_gpu() const override { return true; }
   void* stream() const override { return stream_; }
+  int64_t taken_bytes() const override {
+    take();
+    size_t free_bytes = 0, all_bytes = 0;
+    check(cudaMemGetInfo(&free_bytes, &all_bytes), "asking for the GPU's memory");
+    return static_cast<int64_t>(all_bytes - free_bytes);
+  }
 
   void* allocate(int64_t bytes) override {
     take();
@@ -202,7 +208,7 @@ class CudaDevice final : public Device {
   static const Element* in(const void* memory) { return static_cast<const Element*>(memory); }
   static Element* out(void* memory) { return static_cast<Element*>(memory); }
   /// Another part of the program may have changed this thread's GPU.
-  void take() { check(cudaSetDevice(index_), "choosing the GPU"); }
+  void take() const { check(cudaSetDevice(index_), "choosing the GPU"); }
 
   template <class... Parameters, class... Arguments>
   void run(dim3 blocks, dim3 threads, void (*kernel)(Parameters...), Arguments... arguments) {

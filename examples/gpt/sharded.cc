@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharded.h"
 
+#include <cstring>
+
 namespace gpt {
 namespace {
 
@@ -25,17 +27,35 @@ dt::AdamWOptions adamw_options(const Network& network, double decay) {
   return result;
 }
 
+/// The nearest, of two the even one. Finite values only.
+std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> result(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &values[i], sizeof bits);
+    result[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+  return result;
+}
+
 }  // namespace
 
 ShardedParameters::ShardedParameters(const dt::Comm& comm, const Network& network,
-                                     const Options& options,
+                                     const Device& device, const Options& options,
                                      const dt::ReducerOptions& reducer_options)
-    : shard_(comm, params_of(network, Precision::kF32),
+    : device_(device),
+      shard_(comm, params_of(network, device.precision()),
              shard_options(network, options, reducer_options)),
       optimizer_(dt::Optimizer::adamw(shard_, adamw_options(network, options.decay))) {
+  const bool halves = device.precision() == Precision::kBf16;
   network.initial_values(static_cast<uint64_t>(options.seed),
                          [&](int parameter, const std::vector<float>& values) {
-                           shard_.set(parameter, values.data());
+                           // In host memory, which has been read when the call returns.
+                           if (halves) {
+                             shard_.set(parameter, to_bf16(values).data(), device_.stream());
+                           } else {
+                             shard_.set(parameter, values.data(), device_.stream());
+                           }
                          });
 }
 

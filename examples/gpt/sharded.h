@@ -13,19 +13,21 @@ namespace gpt {
 /// Parameters and their AdamW in a dt::Shard: a rank keeps what the stage of ZeRO leaves it.
 class ShardedParameters final : public ParameterSource {
  public:
-  /// Collective. @param reducer_options of the gradients.
-  ShardedParameters(const dt::Comm& comm, const Network& network, const Options& options,
-                    const dt::ReducerOptions& reducer_options);
+  /// Collective. @param device computes with them, and is borrowed. @param reducer_options of the
+  /// gradients.
+  ShardedParameters(const dt::Comm& comm, const Network& network, const Device& device,
+                    const Options& options, const dt::ReducerOptions& reducer_options);
 
   dt::Reducer& reducer() { return shard_.reducer(); }
   /// Updates what this rank keeps, and begins to send it. Collective.
-  void step(double rate) { optimizer_.step(rate); }
+  void step(double rate) { optimizer_.step(rate, device_.stream()); }
 
-  void enter(int unit) override { shard_.gather(unit); }
-  void leave(int unit) override { shard_.release(unit); }
+  void enter(int unit) override { shard_.gather(unit, device_.stream()); }
+  void leave(int unit) override { shard_.release(unit, device_.stream()); }
   void* weight(int parameter) override { return shard_.param(parameter); }
 
  private:
+  const Device& device_;
   dt::Shard shard_;
   dt::Optimizer optimizer_;
 };

@@ -53,7 +53,12 @@ Trainer::Trainer(const Options& options, dt::Job* job, std::unique_ptr<Device> d
   if (error.empty()) error = check_outer(options_, device_->is_gpu(), place_.world_size);
   if (!error.empty()) throw std::runtime_error(error);
   compare_settings();
-  if (options_.memory) first_memory_ = memory_bytes();
+  if (options_.memory) {
+    // Ranks of one GPU see what all of them have: none may have a network yet.
+    if (device_->is_gpu()) comm_.host().barrier();
+    first_memory_ = taken_bytes();
+    if (device_->is_gpu()) comm_.host().barrier();
+  }
   network_ = std::make_unique<Network>(device_.get(), options_.shape, part_batch_);
   norm_ = static_cast<float*>(device_->allocate(sizeof(float)));
   make_parameters();
@@ -73,7 +78,7 @@ void Trainer::make_parameters() {
   if (options_.apart || options_.outer > 0) group_ = comm_.split(place_.rank / group, place_.rank);
   const dt::Comm& comm = group_ ? *group_ : comm_;
   if (options_.zero) {
-    sharded_.emplace(comm, *network_, options_, reducer_options);
+    sharded_.emplace(comm, *network_, *device_, options_, reducer_options);
     network_->use(&*sharded_);
     reducer_ = &sharded_->reducer();
   } else {
@@ -186,11 +191,16 @@ void Trainer::train_step() {
   }
 }
 
+/// Of the GPU, or of this process.
+int64_t Trainer::taken_bytes() const {
+  return device_->is_gpu() ? device_->taken_bytes() : memory_bytes();
+}
+
 /// In the last step, with each matrix: the kernel takes a millisecond to add the pages up.
 void Trainer::measure_memory(int parameter) {
   if (!options_.memory || step_ + 1 < options_.steps) return;
   if (network_->layout()[static_cast<size_t>(parameter)].rows == 0) return;
-  most_memory_ = std::max(most_memory_, memory_bytes());
+  most_memory_ = std::max(most_memory_, taken_bytes());
 }
 
 /// Collective: the mean over the global batch.
@@ -265,8 +275,10 @@ uint64_t Trainer::hash_parameters() {
     for (size_t i = 0; i < network_->layout().size(); ++i) {
       const Parameter& parameter = network_->layout()[i];
       if (parameter.unit != unit) continue;
-      const auto bytes = static_cast<size_t>(parameter.count) * sizeof(float);
-      hash = hash_bytes(sharded_->weight(static_cast<int>(i)), bytes, hash);
+      std::vector<char> values(static_cast<size_t>(parameter.count * device_->element_bytes()));
+      device_->download(values.data(), sharded_->weight(static_cast<int>(i)),
+                        static_cast<int64_t>(values.size()));
+      hash = hash_bytes(values.data(), values.size(), hash);
     }
     sharded_->leave(unit);
   }
@@ -292,8 +304,8 @@ void Trainer::compare_parameters() {
   say("parameters equal on all " + std::to_string(place_.world_size) + " ranks (hash " + own + ")");
 }
 
-/// The mean over the ranks of what each has more than without a network. Through the store, as
-/// above.
+/// The mean over the ranks of what each has more than without a network, on GPUs with the other
+/// ranks of its GPU. Through the store, as above.
 void Trainer::print_memory() {
   const std::string name = key("memory/");
   job_->store_set(name + std::to_string(place_.rank), std::to_string(most_memory_ - first_memory_));
@@ -302,8 +314,8 @@ void Trainer::print_memory() {
     sum += std::stod(job_->store_get(name + std::to_string(rank)));
   }
   char line[100];
-  std::snprintf(line, sizeof line, "%.1f MiB of host memory a rank",
-                sum / place_.world_size / 1048576);
+  std::snprintf(line, sizeof line, "%.1f MiB of %s", sum / place_.world_size / 1048576,
+                device_->is_gpu() ? "GPU memory a GPU" : "host memory a rank");
   say(line);
 }
 

@@ -40,6 +40,7 @@ class Trainer {
   void make_parameters();
   void make_outer();
   void train_step();
+  int64_t taken_bytes() const;
   void measure_memory(int parameter);
   void read_loss();
   void print_interval();

@@ -124,9 +124,13 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
         std::string::npos);
   options.power_sgd = 0;
   options.zero = 1;
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    CHECK(check_exchange(options, true, precision).empty());
+  }
+  options.offload = "/var/tmp";
   CHECK(check_exchange(options, false, Precision::kF32).empty());
-  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
-        std::string::npos);
+  CHECK(check_exchange(options, true, Precision::kF32).find("--offload moves") == 0);
+  options.offload.clear();
   options.zero.reset();
   options.wire = "f16";
   CHECK(check_exchange(options, true, Precision::kF32).empty());
