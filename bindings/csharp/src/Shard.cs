@@ -29,7 +29,7 @@ namespace Dt
         public int[] Units { get; set; }
         /// <summary>Directory on a disk of this host: optimizers' state, and with stage 3 the rank's
         /// pieces of the parameters, lie in files there, without a name. It may differ between
-        /// ranks. Null: in memory.</summary>
+        /// ranks. Over host memory only. Null: in memory.</summary>
         public string Offload { get; set; }
     }
 

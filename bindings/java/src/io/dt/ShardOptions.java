@@ -123,6 +123,7 @@ public final class ShardOptions {
   /**
    * With optimizers' state, and in stage 3 this rank's pieces of the parameters, in files without a
    * name, which the system writes and reads back as it needs memory. It may differ between ranks.
+   * Over host memory only.
    *
    * @param directory on a disk of this host; null: they are in memory
    * @return a changed copy
