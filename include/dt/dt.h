@@ -1862,9 +1862,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  *         dt_check_equal() says it (the gradients are reduced, and reducer and communicator stay
  *         usable); any communicator error. With replicas of a shard DT_ERR_PEER_LOST also where
  *         another replica has failed: it names why, and each later step fails, too. On GPUs a
- *         missing gradient, or a bucket that a rank cannot launch, breaks the communicator: that rank gets the error here, the others in this
- *         call or, where theirs has returned, in the next one. dt_comm_check() before a result is
- *         kept.
+ *         missing gradient, or a bucket that a rank cannot launch, breaks the communicator: that
+ *         rank gets the error here, the others in this call or, where theirs has returned, in the
+ *         next one. dt_comm_check() before a result is kept.
  * @thread one at a time
  * @since ABI 0
  */

@@ -16,8 +16,7 @@ constexpr int64_t kWidened = 4096;  // elements of 16 bits that are widened at a
 
 constexpr int64_t kLineBytes = 64;  // of a cache, at which the arrays of the state begin
 
-constexpr size_t kMostLists = 64;       // that stay although other parameters have gradients now
-constexpr int64_t kLastStepMs = 1'000;  // that destruction gives to what runs on a GPU
+constexpr size_t kMostLists = 64;  // that stay although other parameters have gradients now
 
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 

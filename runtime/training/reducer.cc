@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "collective/blocks.h"
+#include "training/stream_marks.h"
 
 namespace dt::training {
 namespace {
@@ -15,8 +16,7 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-constexpr size_t kNamedParams = 8;      // per bucket and rank in a message
-constexpr int64_t kLastStepMs = 1'000;  // that destruction gives to what runs on a GPU
+constexpr size_t kNamedParams = 8;  // per bucket and rank in a message
 
 /// Of several operations that are one to the caller, the first has what comes before them, and the
 /// last what is behind.

@@ -11,6 +11,9 @@
 
 namespace dt::training {
 
+/// That destruction gives to what runs on a GPU.
+inline constexpr int64_t kLastStepMs = 1'000;
+
 /// Where a stream stood, for other streams to wait for. Recorded once, and used for another place
 /// only when nobody holds it any more.
 class StreamMark {
