@@ -474,9 +474,10 @@ inline int64_t reducer_create(int64_t comm, const char* DATA, int64_t BYTES) {
                              out);
   });
 }
-inline int64_t reducer_grad(int64_t reducer, int32_t index) {
-  return made<void>(
-      [&](void** out) { return dt_reducer_grad(handle<dt_reducer>(reducer), index, out); });
+inline int64_t reducer_grad(int64_t reducer, int32_t index, int64_t stream) {
+  return made<void>([&](void** out) {
+    return dt_reducer_grad(handle<dt_reducer>(reducer), index, memory(stream), out);
+  });
 }
 /** `gradient` 0: it was written where reducer_grad() said. */
 inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {

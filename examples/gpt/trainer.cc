@@ -159,7 +159,7 @@ void Trainer::train_step() {
   const dt_stream stream = device_->stream();
   // Each gradient goes straight into its bucket, where later passes add to it. Where it lies may
   // differ from step to step.
-  const auto gradient = [&](int parameter) { return reducer_->grad(parameter); };
+  const auto gradient = [&](int parameter) { return reducer_->grad(parameter, stream); };
   const auto ready = [&](int parameter) {
     measure_memory(parameter);
     reducer_->ready(parameter, nullptr, stream);

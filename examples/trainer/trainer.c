@@ -250,7 +250,7 @@ static void join(Trainer* t) {
   check(dt_reducer_create(t->comm, kParams, 4, NULL, &t->reducer));
   for (int i = 0; i < 4; ++i) {
     void* pointer;
-    check(dt_reducer_grad(t->reducer, i, &pointer));
+    check(dt_reducer_grad(t->reducer, i, NULL, &pointer));
     t->gradient[i] = pointer;
   }
 

@@ -1630,17 +1630,22 @@ DT_API dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_
  * Memory where gradient `index` is to be written: it lies inside its bucket, so nothing is copied.
  * @param reducer     the handle.
  * @param index       of the parameter.
+ * @param stream      CUDA stream that will write there; ignored over host memory. With a shard of
+ *                    stage 2 or 3 it waits for the reduction that used the memory before in this
+ *                    step. Call this for each stream that writes, and before it does.
  * @param out_pointer [count] elements, aligned to 256 bytes, valid until dt_reducer_rebuild() says
  *                    that it changed, or the reducer is destroyed. With a shard of stage 2 or 3 the
  *                    memory is valid until the step's last dt_reducer_ready() of the gradient, and
- *                    its values are undefined before the first, so call this in each step; the
- *                    call may wait for an earlier bucket's reduction.
+ *                    its values are undefined before the first, so call this in each step; over
+ *                    host memory the call may wait for an earlier bucket's reduction.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; from stage 2 on DT_ERR_INVALID_STATE after
- *         dt_reducer_ready() of it in this step, DT_ERR_OUT_OF_MEMORY.
+ *         dt_reducer_ready() of it in this step, DT_ERR_OUT_OF_MEMORY, any communicator error, and
+ *         on GPUs DT_ERR_INVALID_ARGUMENT for a stream that records a CUDA graph.
  * @thread the one that calls dt_reducer_finish()
  * @since ABI 0
  */
-DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer);
+DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, dt_stream stream,
+                                 void** out_pointer);
 
 /**
  * Says that gradient `index` of this step is complete. When its bucket is full and all before it
@@ -2037,11 +2042,10 @@ static inline void dt_piece_init(dt_piece* piece) {
  * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
  * use its parameters, and release it behind that.
  *
- * On GPUs nothing here waits for the GPU but dt_shard_save(), dt_shard_load(), and with stage 2
- * dt_reducer_grad(): it gives memory that a bucket before had in the same step once the reduction
- * of that has passed. Reductions and gathers take turns on the GPU in the order of the calls: with
- * stage 3 all ranks must call dt_shard_gather() at the same points between the gradients of a step,
- * and dt_reducer_unused() where others give the gradient.
+ * On GPUs only dt_shard_save() and dt_shard_load() wait for the GPU. Reductions and gathers take
+ * turns on the GPU in the order of the calls: with stage 3 all ranks must call dt_shard_gather() at
+ * the same points between the gradients of a step, and dt_reducer_unused() where others give the
+ * gradient.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
  * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between

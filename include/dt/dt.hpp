@@ -955,11 +955,14 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
                                     detail::count32(c_params.size()), &c_options, &handle_));
   }
 
-  /** Where gradient `index` is to be written; valid until rebuild() says true. */
-  void* grad(int32_t index) { return ask<void*>(dt_reducer_grad, index); }
+  /** Where gradient `index` is to be written; valid until rebuild() says true. `stream` will write
+   * there; with a shard of stage 2 or 3 it waits for what used the memory before. */
+  void* grad(int32_t index, dt_stream stream = nullptr) {
+    return ask<void*>(dt_reducer_grad, index, stream);
+  }
   template <class T>
-  T* grad_as(int32_t index) {
-    return static_cast<T*>(grad(index));
+  T* grad_as(int32_t index, dt_stream stream = nullptr) {
+    return static_cast<T*>(grad(index, stream));
   }
   /** `gradient` NULL: it was written where grad() said. Else borrowed until finish(), on GPUs until
    * the stream of finish() has come to it. `stream` produces the gradient. */

@@ -178,13 +178,14 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
   });
 }
 
-dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, void** out_pointer) {
+dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, dt_stream stream,
+                          void** out_pointer) {
   return on_reducer("dt_reducer_grad", reducer,
                     [&](const Call& call, const ReducerPtr& object) -> Status {
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(call.not_null(out_pointer, "out_pointer"));
                       DT_TRY(check_param(call, *object->reducer, index));
-                      DT_TRY_VALUE(*out_pointer, object->reducer->grad(index));
+                      DT_TRY_VALUE(*out_pointer, object->reducer->grad(index, stream_of(stream)));
                       return {};
                     });
 }

@@ -53,8 +53,8 @@ struct Param {
 /// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
 ///
 /// A bucket of stages 2 and 3 gives its memory away on a GPU as soon as it is launched: what the
-/// next one does there comes behind it on the communicator's stream, and ready() makes the caller's
-/// stream wait where that writes into the bucket.
+/// next one does there comes behind it on the communicator's stream. grad(), and ready() where it
+/// writes into the bucket, make the caller's stream wait.
 ///
 /// With several replicas of a shard a bucket is reduced within each, and each rank's part of it
 /// then summed over the ranks that have the same part, as soon as it is there; on GPUs the sum is
@@ -117,8 +117,8 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   int32_t param_count() const { return static_cast<int32_t>(params_.size()); }
-  /// Where gradient `index` lies in its bucket, if pooled in this step.
-  Result<void*> grad(int32_t index);
+  /// Where gradient `index` lies in its bucket, if pooled in this step. `stream` will write there.
+  Result<void*> grad(int32_t index, cuda::Stream stream = nullptr);
   /// Between steps. Empty: none.
   Status set_hook(Hook hook);
   /// Likewise, over host memory. `rows`: of each parameter as a matrix.
@@ -241,6 +241,7 @@ class Reducer {
   Status check_lent(const Slot& slot, int32_t index, const void* grad, const char* call);
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
+  Status check_not_capturing(const char* call, int32_t index, cuda::Stream stream) const;
   Status arrive(int32_t index, void* grad, cuda::Stream stream, bool unused, const char* call);
   /// Null: the gradient lies in its bucket.
   static void* outside(const Slot& slot, void* grad) { return grad == slot.data ? nullptr : grad; }

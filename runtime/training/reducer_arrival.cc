@@ -15,10 +15,11 @@ size_t bytes_of(const Param& param) {
 
 }  // namespace
 
-Result<void*> Reducer::grad(int32_t index) {
+Result<void*> Reducer::grad(int32_t index, cuda::Stream stream) {
   views_given_.store(true, std::memory_order_relaxed);
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (!options_.pooled()) return static_cast<void*>(slot.data);
+  if (device_ != nullptr) DT_TRY(check_not_capturing("dt_reducer_grad", index, stream));
   std::lock_guard lock(slot.mutex);
   if (slot.arrived.load(std::memory_order_relaxed)) {
     return Status(
@@ -29,10 +30,8 @@ Result<void*> Reducer::grad(int32_t index) {
   }
   Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
   DT_TRY(lend(bucket));
-  if (bucket.before != nullptr) {  // any stream may write there
-    (void)last_backend().wait(*bucket.before, Wait{});
-    DT_TRY(bucket.before->status());
-  }
+  // In each call, because another stream may write each gradient.
+  if (bucket.before != nullptr) DT_TRY(last_backend().wait_stream(*bucket.before, stream));
   slot.given = true;
   return static_cast<void*>(slot.data);
 }
@@ -106,10 +105,15 @@ Status Reducer::check_on_device(const Param& param, int32_t index, const void* g
                "bytes of its elements",
                index, param.name.c_str(), grad, static_cast<long long>(dtype_bytes(param.dtype))));
   }
+  return check_not_capturing("dt_reducer_ready", index, stream);
+}
+
+Status Reducer::check_not_capturing(const char* call, int32_t index, cuda::Stream stream) const {
   DT_TRY_VALUE(const bool capturing, device_->is_capturing(stream));
   if (!capturing) return {};
-  return DeviceStep::capture_refused(format("dt_reducer_ready of #%d \"%s\" on comm \"%s\"", index,
-                                            param.name.c_str(), comm_->name().c_str()));
+  return DeviceStep::capture_refused(format("%s of #%d \"%s\" on comm \"%s\"", call, index,
+                                            params_[static_cast<size_t>(index)].name.c_str(),
+                                            comm_->name().c_str()));
 }
 
 /// `part` is added to what the slot has of this step. One in the slot was added by the caller.

@@ -78,7 +78,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   void* pointer = f->comm;
   int32_t value = 77;
   for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
-    REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], &pointer));
+    REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], NULL, &pointer));
     REFUSES("index", dt_reducer_ready(reducer, bad_indices[i], NULL, NULL));
     REFUSES("index", dt_reducer_unused(reducer, bad_indices[i], NULL, NULL));
     REFUSES("index", dt_reducer_used(reducer, bad_indices[i], &value));
@@ -93,7 +93,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_clip_norm(h, 1, 2, NULL, &norm));
   EXPECT((int)norm == 77);
   REFUSES("bytes", dt_reducer_watch(reducer, 0, &value, -1));
-  REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL));
+  REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
   REFUSES("out_used", dt_reducer_used(reducer, 0, NULL));
   REFUSES("out_ranks", dt_reducer_active(reducer, NULL));
@@ -104,7 +104,7 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES("out_statistics", dt_reducer_stats(reducer, NULL));
   dt_reducer_statistics statistics;
   dt_reducer_statistics_init(&statistics);
-  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_grad(h, 0, &pointer));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_grad(h, 0, NULL, &pointer));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_unused(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_used(h, 0, &value));
@@ -195,7 +195,7 @@ void test_reducer(const fixture* f) {
   EXPECT(first == 1 && second == 0);
 
   void* pointer = NULL;
-  OK(dt_reducer_grad(reducer, 0, &pointer));
+  OK(dt_reducer_grad(reducer, 0, NULL, &pointer));
   EXPECT(pointer != NULL && (uintptr_t)pointer % 256 == 0);
   REFUSES("pointer",
           dt_mem_free(f->comm, pointer)); /* the first of its bucket, but the reducer's */

@@ -74,7 +74,7 @@ Status Training::begin() {
   const double value = value_of(session_->rank(), session_->ranks());
   for (int32_t i = 0; i < options_.layers; ++i) {
     void* gradient = nullptr;
-    DT_TRY(status_of(dt_reducer_grad(reducer_, i, &gradient)));
+    DT_TRY(status_of(dt_reducer_grad(reducer_, i, nullptr, &gradient)));
     layers_.push_back(
         {static_cast<float*>(gradient), options_.layer_count, static_cast<float>(value), 0});
   }

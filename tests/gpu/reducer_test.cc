@@ -113,7 +113,7 @@ TEST_CASE("a reducer of one rank gives back what it was given, by pointer and in
       for (size_t p = kParams.size(); p-- > 0;) {
         const auto index = static_cast<int32_t>(p);
         given.insert(given.begin(), pattern(kParams[p].first, kParams[p].second, step));
-        void* const to = in_place ? reducer->grad(index).value() : own[p]->at();
+        void* const to = in_place ? reducer->grad(index, gpu().stream).value() : own[p]->at();
         if (!given[0].empty()) {
           must(gpu().runtime->copy(to, given[0].data(), static_cast<int64_t>(given[0].size()),
                                    gpu().stream));
@@ -125,7 +125,7 @@ TEST_CASE("a reducer of one rank gives back what it was given, by pointer and in
         CAPTURE(p);
         Bytes found(given[p].size());
         const void* const from =
-            in_place ? reducer->grad(static_cast<int32_t>(p)).value() : own[p]->at();
+            in_place ? reducer->grad(static_cast<int32_t>(p), gpu().stream).value() : own[p]->at();
         if (!found.empty()) {
           must(gpu().runtime->copy(found.data(), from, static_cast<int64_t>(found.size()),
                                    gpu().stream));

@@ -69,7 +69,8 @@ TEST_CASE("reducer: averages gradients in place and copied in, step after step")
           std::vector<float*> grads;
           for (size_t p = 0; p < kCounts.size(); ++p) {
             void* view = own[p].data();
-            if (in_place) RANK_TRY(dt_reducer_grad(reducer, static_cast<int32_t>(p), &view));
+            if (in_place)
+              RANK_TRY(dt_reducer_grad(reducer, static_cast<int32_t>(p), nullptr, &view));
             if (in_place && reinterpret_cast<uintptr_t>(view) % 256 != 0) ++wrong;
             grads.push_back(static_cast<float*>(view));
           }

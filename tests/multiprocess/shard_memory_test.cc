@@ -44,7 +44,7 @@ class Sharded {
   /// Adds `value` to the gradient in place; says where that is.
   dt_status write(int32_t index, float value, bool first, std::set<void*>* places) {
     void* place = nullptr;
-    RANK_TRY(dt_reducer_grad(reducer, index, &place));
+    RANK_TRY(dt_reducer_grad(reducer, index, nullptr, &place));
     auto* const values = static_cast<float*>(place);
     for (int64_t i = 0; i < kCount; ++i) values[i] = first ? value : values[i] + value;
     places->insert(place);
@@ -137,7 +137,7 @@ TEST_CASE("shard memory: places of an earlier step are refused, and the step goe
       return DT_ERR_INTERNAL;
     }
     void* place = nullptr;
-    RANK_TRY(dt_reducer_grad(model.reducer, kParams - 1, &place));
+    RANK_TRY(dt_reducer_grad(model.reducer, kParams - 1, nullptr, &place));
     if (!refused(dt_reducer_ready(model.reducer, 0, place, nullptr), DT_ERR_INVALID_ARGUMENT,
                  "parameter #0 \"weight\": its gradient lies where dt_reducer_grad gave a place in "
                  "an earlier step, or for another parameter")) {
@@ -146,7 +146,7 @@ TEST_CASE("shard memory: places of an earlier step are refused, and the step goe
     for (int32_t p = kParams; p-- > 0;) {
       RANK_TRY(dt_reducer_ready(model.reducer, p, gradient.data(), nullptr));
     }
-    if (!refused(dt_reducer_grad(model.reducer, 0, &place), DT_ERR_INVALID_STATE,
+    if (!refused(dt_reducer_grad(model.reducer, 0, nullptr, &place), DT_ERR_INVALID_STATE,
                  "parameter #0 \"weight\" became ready in this step, and with stage 2 its place is "
                  "used for others")) {
       return DT_ERR_INTERNAL;

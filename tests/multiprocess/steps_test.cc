@@ -238,7 +238,7 @@ class Trainer {
     if (!said.unused) return DT_OK;
     void* place = nullptr;
     if (said.in_place) {
-      RANK_TRY(dt_reducer_grad(reducer_, index, &place));
+      RANK_TRY(dt_reducer_grad(reducer_, index, nullptr, &place));
     } else {
       place = fresh(param);
     }
@@ -259,7 +259,7 @@ class Trainer {
   dt_status write(int step, size_t param, bool in_place, void** out) {
     const dt_param& known = model_.params[param];
     if (in_place) {
-      RANK_TRY(dt_reducer_grad(reducer_, static_cast<int32_t>(param), out));
+      RANK_TRY(dt_reducer_grad(reducer_, static_cast<int32_t>(param), nullptr, out));
     } else {
       *out = fresh(param);
     }

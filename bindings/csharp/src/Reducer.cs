@@ -172,9 +172,11 @@ namespace Dt
         /// <summary>Address where a gradient is to be written: it lies inside its bucket, so nothing
         /// is copied. Valid until <see cref="Rebuild"/> says that it changed, or this object is gone:
         /// keep it. With a shard of stage 2 or 3 ask for it in each step; the call may wait for the
-        /// reduction of an earlier bucket. It is valid until the step's last Ready of it; a later
-        /// write may damage other gradients. Its values are undefined before the first.</summary>
-        public IntPtr Gradient(int index) => new IntPtr(Raw.Native.reducer_grad(this, index));
+        /// reduction of an earlier bucket, on GPUs the stream, which will write there, waits instead.
+        /// It is valid until the step's last Ready of it; a later write may damage other gradients.
+        /// Its values are undefined before the first.</summary>
+        public IntPtr Gradient(int index, IntPtr stream = default(IntPtr)) =>
+            new IntPtr(Raw.Native.reducer_grad(this, index, stream.ToInt64()));
 
 #if NETSTANDARD2_1_OR_GREATER || NETCOREAPP || DT_SPAN
         volatile bool readable;  // once seen; otherwise not known

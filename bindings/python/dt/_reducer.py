@@ -114,15 +114,20 @@ class Reducer:
         self._keeps_places = True  # from step to step
         return self
 
-    def grad(self, index: int) -> Gradient:
+    def grad(self, index: int, *, stream: Any = 0) -> Gradient:
         """Memory where gradient `index` is to be written, so that nothing is copied. Of a shard from stage 2 on
-        it is another one in each step, valid until ready(), and undefined before it is written."""
+        it is another one in each step, valid until ready(), and undefined before it is written.
+
+        stream: CUDA stream that will write there, and waits for what used the memory before; ignored over
+            host memory
+        """
+        writer = stream_number(stream)
         with self._lock:
             known = self._gradients.get(index) if self._keeps_places else None
             gradient = None if known is None else known()
             owner = self._owner  # a close() beside this does not end it
             if gradient is None or gradient.address == 0 or owner is None:
-                address = _raw.reducer_grad(0 if owner is None else owner.number, index)
+                address = _raw.reducer_grad(0 if owner is None else owner.number, index, writer)
                 assert owner is not None  # else dt has refused it
                 param = self._params[index]
                 gradient = Gradient(address, param.count, param.dtype, self._on_gpu)

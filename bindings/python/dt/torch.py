@@ -572,14 +572,15 @@ class ShardedDataParallel(DistributedDataParallel):
             super()._give(index, gradient)
             return
         # Given by pointer it would have memory until the end of the step.
-        view = tensor_over(self._reducer.grad(index), gradient.device).view(gradient.shape)
+        stream = stream_of(gradient.device)
+        view = tensor_over(self._reducer.grad(index, stream=stream), gradient.device).view(gradient.shape)
         with torch.no_grad():
             if index in self._added:
                 view.add_(gradient)
             else:
                 view.copy_(gradient)
         self._added.add(index)
-        self._reducer.ready(index, stream=stream_of(gradient.device))
+        self._reducer.ready(index, stream=stream)
 
     def _finish(self) -> None:
         self._to_come.clear()

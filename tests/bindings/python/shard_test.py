@@ -44,7 +44,11 @@ def train(comm, options, steps=3):
                 shard.release(UNITS[p], stream=ANY_STREAM)
             for p in reversed(range(len(PARAMS))):
                 shard.gather(UNITS[p])
-                shard.reducer.ready(p, gradients[p])
+                if p == 3:
+                    memoryview(shard.reducer.grad(p, stream=ANY_STREAM))[:] = gradients[p]
+                    shard.reducer.ready(p, stream=ANY_STREAM)
+                else:
+                    shard.reducer.ready(p, gradients[p])
             shard.reducer.finish()
             norms.append(shard.reducer.clip_norm(20.0))
             whole = array.array("f", bytes(4 * PARAMS[0].count))

@@ -189,7 +189,7 @@ void use_all(const Comm& comm) {
   for (int step = 0; step < 3; ++step) {
     for (int32_t index = 1; index >= 0; --index) {
       void* memory = nullptr;
-      check(dt_reducer_grad(reducer, index, &memory));
+      check(dt_reducer_grad(reducer, index, nullptr, &memory));
       float* const gradient = static_cast<float*>(memory);
       for (int64_t i = 0; i < params[index].count; ++i) {
         gradient[i] = static_cast<float>(i % 50 + step);
@@ -198,7 +198,7 @@ void use_all(const Comm& comm) {
     }
     check(dt_reducer_finish(reducer, nullptr));
     void* memory = nullptr;
-    check(dt_reducer_grad(reducer, 0, &memory));
+    check(dt_reducer_grad(reducer, 0, nullptr, &memory));
     const float* const mean = static_cast<const float*>(memory);
     for (int64_t i = 0; i < kLarge; ++i) {
       // 1/n of each is rounded before the sum.

@@ -49,8 +49,8 @@ TEST_CASE("reducer on GPUs: passes and parts from several streams are summed") {
         const auto give = [&](size_t p, bool in_place) {
           const cuda::Stream stream = streams[turn++ % 2];
           own->push_back(Tensors(1, std::vector<char>(kPartElements * 8)));
-          void* const grad =
-              in_place ? reducer.grad(static_cast<int32_t>(p)).value() : own->back()[0].data();
+          void* const grad = in_place ? reducer.grad(static_cast<int32_t>(p), stream).value()
+                                      : own->back()[0].data();
           rank.expect_ok(rank.cuda->launch(stream,
                                            [=, me = rank.rank, dtype = params[p].dtype] {
                                              fill(dtype, grad, kPartElements, step, me, p);

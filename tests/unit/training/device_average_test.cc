@@ -53,7 +53,7 @@ void run_steps(GpuRank& rank, const training::Reducer::Options& options, Mode mo
       const auto index = static_cast<int32_t>(p);
       const bool in_place = mode == Mode::kInPlace ||
                             (mode == Mode::kMixed && (p + static_cast<size_t>(rank.rank)) % 2 == 0);
-      void* const grad = in_place ? reducer.grad(index).value() : (*own)[p].data();
+      void* const grad = in_place ? reducer.grad(index, stream).value() : (*own)[p].data();
       results[p] = static_cast<const char*>(grad);
       void* const outside = in_place ? nullptr : grad;
       if (!has_gradient(options, step, rank.rank, p)) {

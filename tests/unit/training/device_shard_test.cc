@@ -11,12 +11,6 @@ using namespace dt::test;
 
 namespace {
 
-ShardTrainer::Options at_stage(int32_t stage) {
-  ShardTrainer::Options options;
-  options.shard = ShardTrainer::options(stage);
-  return options;
-}
-
 /// NCCL rounds each sum of 16 bits, and a factor of clipping is an f32 on a GPU.
 enum class OfHost { kNothing, kNorm, kAll };
 
@@ -230,70 +224,6 @@ TEST_CASE("shard on GPUs: a hook reduces whole buckets, and each rank keeps its 
   });
 }
 
-TEST_CASE("shard on GPUs: memory of a released unit waits for its last use") {
-  run_on_gpus({"nccl", 2}, [](GpuRank& rank) {
-    auto params = params_of(std::vector<std::pair<Dtype, int64_t>>(4, {Dtype::kF32, 500}));
-    for (size_t p = 0; p < params.size(); ++p) params[p].unit = static_cast<int32_t>(p);
-    ShardTrainer::Options options = at_stage(3);
-    options.shard.prefetch = 0;
-    ShardTrainer trainer(&rank, params, options);
-    rank.expect_ok(trainer.created(), "create");
-    const cuda::Stream uses = rank.new_stream();
-    const cuda::Stream other = rank.new_stream();
-    rank.expect_ok(trainer.set_all(uses), "set");
-    rank.expect_ok(trainer.shard().gather(0, uses), "gather");
-    auto* const early = static_cast<float*>(trainer.shard().param(0).value());
-    Gate gate;
-    const auto seen = std::make_shared<std::vector<float>>(500);
-    rank.memory->push_back(seen);
-    rank.expect_ok(gate.hold(*rank.cuda, uses), "hold");
-    rank.expect_ok(
-        rank.cuda->launch(uses, [=] { memcpy(seen->data(), early, 500 * sizeof(float)); }), "use");
-    rank.expect_ok(trainer.shard().release(0, uses), "release");
-    rank.expect_ok(trainer.shard().gather(1, other), "gather another");
-    rank.expect(trainer.shard().param(1).value() == early, "the same memory");
-    rank.meet();
-    gate.open();
-    rank.expect(rank.cuda->finish(other) && rank.cuda->finish(uses), "the streams end");
-    for (int64_t i = 0; i < 500; ++i) {
-      const auto right = static_cast<float>(given(1, 2, 0, i));
-      if ((*seen)[static_cast<size_t>(i)] != right) {
-        return rank.expect(false, format("element %d is %g, not %g", static_cast<int>(i),
-                                         (*seen)[static_cast<size_t>(i)], right));
-      }
-    }
-  });
-}
-
-TEST_CASE("shard on GPUs: no call waits for the GPU") {
-  for (const int32_t stage : {1, 2, 3}) {
-    CAPTURE(stage);
-    run_on_gpus({"nccl", 2}, [&](GpuRank& rank) {
-      ShardTrainer::Options options = at_stage(stage);
-      options.max_norm = 3;
-      ShardTrainer trainer(&rank, ShardTrainer::model(), options);
-      const cuda::Stream stream = rank.new_stream();
-      rank.expect_ok(trainer.created(), "create");
-      rank.expect_ok(trainer.set_all(stream), "set");
-      for (int64_t step = 0; step < 2; ++step) rank.expect_ok(trainer.step(step, stream), "step");
-      rank.expect(rank.cuda->finish(stream), "the stream ends");
-      rank.meet();
-      Gate gate;
-      rank.expect_ok(gate.hold(*rank.cuda, stream), "hold");
-      const auto before = rank.cuda->counters();
-      for (int64_t step = 2; step < 4; ++step) rank.expect_ok(trainer.step(step, stream), "step");
-      const auto after = rank.cuda->counters();
-      rank.expect(after.allocations == before.allocations, "no step allocates");
-      gate.open();
-      rank.expect_ok(trainer.read(stream), "read");
-      options.shard.stage = 0;
-      rank.expect(
-          trainer.values() == trained(rank, ShardTrainer::model(), options, 4, rank.new_stream()),
-          "the right values");
-    });
-  }
-}
-
 TEST_CASE("shard on GPUs: a checkpoint goes from and to host memory, and to any stage") {
   const auto folder = std::filesystem::temp_directory_path() / format("dt-shard-%d", getpid());
   std::filesystem::create_directory(folder);
@@ -342,7 +272,8 @@ TEST_CASE("shard on GPUs: what is refused, and in which words") {
     rank.cuda->set_capturing(stream, true);
     for (const Status& status :
          {trainer.shard().updated(stream), trainer.shard().gather(0, stream),
-          trainer.shard().release(0, stream), trainer.shard().piece(0, stream).status()}) {
+          trainer.shard().release(0, stream), trainer.shard().piece(0, stream).status(),
+          trainer.reducer().grad(0, stream).status()}) {
       rank.expect(status.code() == Code::kInvalidArgument, "INVALID_ARGUMENT");
       rank.expect(contains(status, " on comm \"world\": the stream records a CUDA graph"),
                   status.message());

@@ -116,7 +116,7 @@ class ShardTrainer {
     if (options_.in_place) {
       // Parts after the first are added by the reducer, from outside.
       if (pass == 0) {
-        DT_TRY_VALUE(void* const place, reducer().grad(index));
+        DT_TRY_VALUE(void* const place, reducer().grad(index, stream));
         compute(step, p, pass, place, stream);
         return reducer().ready(index, nullptr, stream);
       }
@@ -200,6 +200,12 @@ class ShardTrainer {
   std::shared_ptr<training::Shard> shard_;
   std::unique_ptr<training::Optimizer> optimizer_;
 };
+
+inline ShardTrainer::Options at_stage(int32_t stage) {
+  ShardTrainer::Options options;
+  options.shard = ShardTrainer::options(stage);
+  return options;
+}
 
 /// The parameters after some steps.
 inline Tensors trained(const GpuRank& rank, const std::vector<training::Param>& params,

@@ -108,7 +108,7 @@ class Trainer {
   /// A kernel of `stream` computes the gradient.
   void compute(int64_t step, int32_t index, cuda::Stream stream) {
     const auto p = static_cast<size_t>(index);
-    void* const to = in_place(index) ? reducer_->grad(index).value() : own_[p].data();
+    void* const to = in_place(index) ? reducer_->grad(index, stream).value() : own_[p].data();
     const auto kernel = [to, step, p, rank = rank_->rank, param = params_[p]] {
       fill(param.dtype, to, param.count, step, rank, p);
     };
@@ -135,7 +135,7 @@ class Trainer {
     std::vector<const void*> from;
     for (size_t p = 0; p < params_.size(); ++p) {
       const auto index = static_cast<int32_t>(p);
-      from.push_back(in_place(index) ? reducer_->grad(index).value() : own_[p].data());
+      from.push_back(in_place(index) ? reducer_->grad(index, stream).value() : own_[p].data());
     }
     const auto kernel = [from, results = &results_] {
       for (size_t p = 0; p < from.size(); ++p) {

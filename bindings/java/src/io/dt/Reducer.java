@@ -94,7 +94,19 @@ public final class Reducer extends Handle {
    *     a shard from stage 2 on until the step's last {@code ready} of it
    */
   public long gradientAddress(int index) {
-    return call(number -> Raw.reducer_grad(number, index));
+    return gradientAddress(index, 0);
+  }
+
+  /**
+   * As {@link #gradientAddress(int)} for memory of a GPU.
+   *
+   * @param index of the parameter
+   * @param stream CUDA stream that will write there, and waits for what used the memory before;
+   *     ignored on a host communicator
+   * @return an address
+   */
+  public long gradientAddress(int index, long stream) {
+    return call(number -> Raw.reducer_grad(number, index, stream));
   }
 
   /**
@@ -351,7 +363,7 @@ public final class Reducer extends Handle {
       long end = 0;
       // A shard's buckets never move; from stage 2 on asking for places would lend memory to each.
       for (int i = 0; !ofShard && leases.any() && i < params.size(); i++) {
-        long address = Raw.reducer_grad(number(), i);
+        long address = Raw.reducer_grad(number(), i, 0);
         begin = Math.min(begin, address);
         end = Math.max(end, address + params.get(i).bytes());
       }

@@ -236,6 +236,7 @@ final class ShardTests {
           if (step > 1) rebuilt(shard, stage, places);
           for (int p = PARAMS.size(); p-- > 0; ) {
             places[p] = shard.reducer().gradient(p).asFloatBuffer();
+            that(shard.reducer().gradientAddress(p, ANY_STREAM) != 0, "it has an address");
             for (int i = 0; i < count(p); i++) places[p].put(i, draw(step, world.rank(), p, i));
             shard.reducer().ready(p);
           }
