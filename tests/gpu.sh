@@ -113,7 +113,7 @@ figure() {
     gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
       { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { for (i = 1; i <= runs; ++i) {
-        printf "%sstage %d %s tokens/s, %s MiB", i > 1 ? "; " : "", i - 1, speed[i], memory[i] }
+        printf "%sstage %d %s tokens/s, %s MiB", (i > 1 ? "; " : ""), i - 1, speed[i], memory[i] }
         print "" }' "$log" ;;
     torch_ddp*) sed -n 's/^ratio: //p' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
