@@ -76,8 +76,8 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
              "0: all whole")
           ->check(CLI::Range(int64_t{0}, int64_t{3}));
   app->add_option("--offload", out->offload,
-                  "Directory on a disk for what a rank keeps of the state, with --zero 3 of the "
-                  "parameters too, on CPUs only")
+                  "Directory on a disk for what a rank keeps of the state, with --zero 3 on CPUs of "
+                  "the parameters too")
       ->needs(zero);
   app->add_flag("--memory", out->memory, "Measure a rank's memory in the last step");
   app->add_option("--loss-log", out->loss_log, "CSV file: step,loss");
@@ -170,9 +170,6 @@ std::string check_exchange(const Options& options, bool is_gpu, Precision precis
   if (options.power_sgd > 0 && is_gpu) {
     return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
            "with --dtype f32";
-  }
-  if (!options.offload.empty() && is_gpu) {
-    return "--offload moves what lies in host memory only; use --device cpu, or leave it out";
   }
   if (options.wire != "same" && precision == Precision::kBf16) {
     return "--wire " + options.wire + " is for gradients of f32; use --dtype f32, or leave it out";

@@ -1989,12 +1989,16 @@ typedef struct dt_shard_options {
                                           account with stage 0 */
   const char* offload;               /**< UTF-8, a directory on a disk of this host, borrowed during
                                           the call: the state of this shard's optimizers, and with
-                                          stage 3 this rank's pieces of the parameters, lie in files
-                                          there, without a name, which go with the process; the
-                                          system writes them and reads them back as it needs memory.
-                                          A disk that fails then ends the process (SIGBUS), and so
-                                          does a full one whose file system gives no room in
-                                          advance. It may differ between ranks. NULL: in memory */
+                                          stage 3 over host memory this rank's pieces of the
+                                          parameters, lie in files there, without a name, which go
+                                          with the process; the system writes them and reads them
+                                          back as it needs memory. A disk that fails then ends the
+                                          process (SIGBUS), and so does a full one whose file system
+                                          gives no room in advance. On GPUs the host's processor
+                                          updates the pieces, with the same bits, while they pass
+                                          through its memory, and dt_optimizer_step() waits for
+                                          that; a directory in memory, as /dev/shm, keeps the state
+                                          there. It may differ between ranks. NULL: in memory */
 } dt_shard_options;
 
 /** Sets struct_size, stage = 1 and prefetch = 1, and zeroes the rest. @param options may not be NULL.
@@ -2059,9 +2063,9 @@ static inline void dt_piece_init(dt_piece* piece) {
  * @param options   NULL: defaults.
  * @param out_shard gives the handle; dt_shard_destroy().
  * @return DT_OK; DT_ERR_MISMATCH on all ranks, with the first parameter that differs and both
- *         sides; DT_ERR_UNSUPPORTED for `offload` on a communicator over GPUs; on all ranks, with
- *         the text of the first rank that failed, DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the
- *         directory of `offload` takes no files or has no room; any communicator error.
+ *         sides; on all ranks, with the text of the first rank that failed, DT_ERR_OUT_OF_MEMORY,
+ *         and DT_ERR_SYSTEM where the directory of `offload` takes no files or has no room; any
+ *         communicator error.
  * @thread any; serialised per communicator
  * @since ABI 0
  */

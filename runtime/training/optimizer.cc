@@ -111,7 +111,11 @@ Status Optimizer::allocate() {
     add(&state.second, sgd == nullptr);
     add(&state.master, dtype != wide(dtype));
   }
-  if (shard_->device() != nullptr) device_ = std::make_unique<DeviceState>(shard_->comm());
+  if (shard_->device() != nullptr && shard_->offload().empty()) {
+    device_ = std::make_unique<DeviceState>(shard_->comm());
+  } else if (shard_->device() != nullptr) {
+    DT_TRY_VALUE(pipe_, DevicePipe::create(shard_->device()));
+  }
   if (total == 0) return {};
   DT_TRY_VALUE(char* const memory, allocate_state(total));
   for (const auto& [array, begin] : arrays) *array = memory + begin;
@@ -137,17 +141,22 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
                       "next step's first dt_reducer_ready");
   }
   std::vector<Alike> alike;
+  std::vector<int32_t> offloaded;
   for (int32_t i = 0; i < reducer.param_count(); ++i) {
     if (reducer.has_users() && !reducer.used(i).value()) continue;
     DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i, stream));
     if (piece.count == 0) continue;
     if (device_ != nullptr) {
       group(i, piece, &alike);
+    } else if (pipe_ != nullptr) {
+      offloaded.push_back(i);
     } else {
-      update(i, piece, rate);
+      ++states_[static_cast<size_t>(i)].steps;
+      update(i, take_follows(i), piece.param, piece.grad, 0, piece.count, rate);
     }
   }
   if (device_ != nullptr) DT_TRY(launch(alike, rate, stream));
+  if (pipe_ != nullptr) DT_TRY(update_offloaded(offloaded, rate, stream));
   return shard_->updated(stream);
 }
 
@@ -192,24 +201,59 @@ Result<const kernels::UpdateList*> Optimizer::list_of(
   });
 }
 
-void Optimizer::update(int32_t index, const Shard::Piece& piece, double rate) {
+Status Optimizer::update_offloaded(const std::vector<int32_t>& indices, double rate,
+                                   cuda::Stream stream) {
+  struct Place {
+    int32_t index = 0;
+    Follows follows = Follows::kNothing;
+    int64_t begin = 0;  // elements of the piece
+    int64_t count = 0;
+  };
+  std::vector<DevicePipe::Part> parts;
+  std::vector<Place> places;
+  for (const int32_t index : indices) {
+    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(index, stream));
+    const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+    const int64_t element = dtype_bytes(dtype);
+    const int64_t most = DevicePipe::kPartBytes / element;
+    const Follows follows = take_follows(index);
+    ++states_[static_cast<size_t>(index)].steps;
+    for (int64_t begin = 0; begin < piece.count; begin += most) {
+      const int64_t count = std::min(most, piece.count - begin);
+      DevicePipe::Part part;
+      part.data = static_cast<char*>(piece.param) + begin * element;
+      part.beside = static_cast<const char*>(piece.grad) + begin * element;
+      part.bytes = count * element;
+      part.down = dtype == wide(dtype) || follows != Follows::kNothing;
+      part.up = true;
+      parts.push_back(part);
+      places.push_back({index, follows, begin, count});
+    }
+  }
+  return pipe_->run(parts, stream, [&](size_t part, char* param, char* gradient) {
+    const Place& place = places[part];
+    update(place.index, place.follows, param, gradient, place.begin, place.count, rate);
+    return Status();
+  });
+}
+
+void Optimizer::update(int32_t index, Follows follows, void* param, const void* gradient,
+                       int64_t begin, int64_t count, double rate) {
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
   State& state = states_[static_cast<size_t>(index)];
-  ++state.steps;
   if (dtype == wide(dtype)) {
-    update_wide(index, state, dtype, piece.param, piece.grad, 0, piece.count, rate);
+    update_wide(index, state, dtype, param, gradient, begin, count, rate);
     return;
   }
-  auto* const master = reinterpret_cast<float*>(state.master);
-  (void)follow(index, piece, nullptr);  // fails on a GPU only
-  float gradient[kWidened];
-  for (int64_t i = 0; i < piece.count; i += kWidened) {
-    const int64_t here = std::min(kWidened, piece.count - i);
+  follow_on_host(index, follows, param, begin, count);
+  auto* const master = reinterpret_cast<float*>(state.master) + begin;
+  float widened[kWidened];
+  for (int64_t i = 0; i < count; i += kWidened) {
+    const int64_t here = std::min(kWidened, count - i);
     const int64_t skipped = i * dtype_bytes(dtype);
-    kernels::cast(dtype, static_cast<const char*>(piece.grad) + skipped, Dtype::kF32, gradient,
-                  here);
-    update_wide(index, state, Dtype::kF32, master + i, gradient, i, here, rate);
-    kernels::cast(Dtype::kF32, master + i, dtype, static_cast<char*>(piece.param) + skipped, here);
+    kernels::cast(dtype, static_cast<const char*>(gradient) + skipped, Dtype::kF32, widened, here);
+    update_wide(index, state, Dtype::kF32, master + i, widened, begin + i, here, rate);
+    kernels::cast(Dtype::kF32, master + i, dtype, static_cast<char*>(param) + skipped, here);
   }
 }
 
@@ -227,28 +271,44 @@ Status Optimizer::follow(int32_t index, const Shard::Piece& piece, cuda::Stream 
   const Follows follows = take_follows(index);
   if (follows == Follows::kNothing) return {};
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
-  char* const master = states_[static_cast<size_t>(index)].master;
   if (device_ != nullptr) {
     kernels::UpdatedTensor arrays = arrays_of(index, piece);
     arrays.gradient = arrays.param;  // there may be none now, and it is not read
     DT_TRY_VALUE(const kernels::UpdateList* const list, list_of({arrays}, dtype));
     return device_->kernels->follow(*list, follows == Follows::kSet, stream);
   }
-  if (follows == Follows::kSet) {
-    kernels::cast(dtype, piece.param, Dtype::kF32, master, piece.count);
-  } else {
-    follow_written(dtype, piece, reinterpret_cast<float*>(master));
+  if (pipe_ == nullptr) {
+    follow_on_host(index, follows, piece.param, 0, piece.count);
+    return {};
   }
-  return {};
+  const int64_t element = dtype_bytes(dtype);
+  std::vector<DevicePipe::Part> parts;
+  for (int64_t begin = 0; begin < piece.count * element; begin += DevicePipe::kPartBytes) {
+    const int64_t bytes = std::min(piece.count * element - begin, DevicePipe::kPartBytes);
+    parts.push_back({static_cast<char*>(piece.param) + begin, nullptr, bytes, true, false});
+  }
+  return pipe_->run(parts, stream, [&](size_t part, char* param, char*) {
+    const int64_t begin = static_cast<int64_t>(part) * (DevicePipe::kPartBytes / element);
+    follow_on_host(index, follows, param, begin, parts[part].bytes / element);
+    return Status();
+  });
+}
+
+void Optimizer::follow_on_host(int32_t index, Follows follows, const void* param, int64_t begin,
+                               int64_t count) {
+  const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
+  auto* const master = reinterpret_cast<float*>(states_[static_cast<size_t>(index)].master) + begin;
+  if (follows == Follows::kSet) kernels::cast(dtype, param, Dtype::kF32, master, count);
+  if (follows == Follows::kWritten) follow_written(dtype, param, master, count);
 }
 
 /// An element that is its f32 value, rounded, was not written, or to no effect.
-void Optimizer::follow_written(Dtype dtype, const Shard::Piece& piece, float* master) {
+void Optimizer::follow_written(Dtype dtype, const void* values, float* master, int64_t count) {
   uint16_t rounded[kWidened];
   float wide[kWidened];
-  const auto* const param = static_cast<const uint16_t*>(piece.param);
-  for (int64_t i = 0; i < piece.count; i += kWidened) {
-    const int64_t here = std::min(kWidened, piece.count - i);
+  const auto* const param = static_cast<const uint16_t*>(values);
+  for (int64_t i = 0; i < count; i += kWidened) {
+    const int64_t here = std::min(kWidened, count - i);
     kernels::cast(Dtype::kF32, master + i, dtype, rounded, here);
     kernels::cast(dtype, param + i, Dtype::kF32, wide, here);
     for (int64_t j = 0; j < here; ++j) {

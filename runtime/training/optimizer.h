@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "kernels/cuda/tensors.h"
+#include "training/device_pipe.h"
 #include "training/mapped_memory.h"
 #include "training/shard.h"
 
@@ -32,7 +33,9 @@ struct Sgd {
 /// cut.
 ///
 /// On GPUs the state is there, and one kernel updates all parameters that a step treats alike.
-/// Lists of these are made once, and again where other parameters have a gradient.
+/// Lists of these are made once, and again where other parameters have a gradient. Where the shard
+/// offloads, the state is with the host, which updates what passes through it; then step() waits
+/// for the GPU.
 ///
 /// Threads: those of the shard.
 class Optimizer {
@@ -105,12 +108,20 @@ class Optimizer {
   Status launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream);
   Result<const kernels::UpdateList*> list_of(const std::vector<kernels::UpdatedTensor>& tensors,
                                              Dtype dtype);
-  void update(int32_t index, const Shard::Piece& piece, double rate);
+  /// A part of a piece: `begin` is its first element, `param` and `gradient` are where the host has
+  /// it.
+  void update(int32_t index, Follows follows, void* param, const void* gradient, int64_t begin,
+              int64_t count, double rate);
+  /// What has come of the gradients of these parameters goes through the host.
+  Status update_offloaded(const std::vector<int32_t>& indices, double rate, cuda::Stream stream);
   /// It is done when the caller has.
   Follows take_follows(int32_t index);
   /// The f32 values follow a parameter that was set, and elements of a piece that were written.
   Status follow(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
-  static void follow_written(Dtype dtype, const Shard::Piece& piece, float* master);
+  static void follow_written(Dtype dtype, const void* param, float* master, int64_t count);
+  /// The f32 values `begin` and on.
+  void follow_on_host(int32_t index, Follows follows, const void* param, int64_t begin,
+                      int64_t count);
   void update_wide(int32_t index, State& state, Dtype dtype, void* param, const void* gradient,
                    int64_t begin, int64_t count, double rate);
 
@@ -118,7 +129,8 @@ class Optimizer {
   const Options options_;
   std::vector<State> states_;             ///< by parameter
   std::unique_ptr<MappedMemory> memory_;  ///< of their arrays; null: there are none, or on a GPU
-  std::unique_ptr<DeviceState> device_;   ///< null: host memory
+  std::unique_ptr<DeviceState> device_;   ///< null: the state is with the host
+  std::unique_ptr<DevicePipe> pipe_;      ///< null: all is in one memory
 };
 
 }  // namespace dt::training

@@ -20,11 +20,6 @@ constexpr size_t kLongestOrder = 1 << 16;  // of gathers in a step that are reme
 
 Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator> comm,
                                              std::vector<Param> params, Options options) {
-  if (comm->backend().device() != nullptr && !options.offload.empty()) {
-    return Status(Code::kUnsupported,
-                  "dt_shard_create on comm \"" + comm->name() +
-                      "\": options->offload is for shards over host memory; leave it out on GPUs");
-  }
   options.reducer.stage = options.stage;
   options.reducer.prefetch = options.prefetch;
   options.reducer.shard_ranks = options.shard_ranks;
@@ -79,8 +74,9 @@ Status Shard::allocate() {
 /// unusable directory is reported to all ranks here.
 Status Shard::obtain(int64_t bytes) {
   if (!options_.offload.empty()) {
-    DT_TRY_VALUE(auto file, MappedMemory::create(whole_units() ? 0 : bytes, options_.offload));
-    if (!whole_units()) {
+    const bool pieces = !whole_units() && marks_ == nullptr;
+    DT_TRY_VALUE(auto file, MappedMemory::create(pieces ? bytes : 0, options_.offload));
+    if (pieces) {
       file_ = std::move(file);
       memory_ = file_->data();
       return {};

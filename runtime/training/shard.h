@@ -46,8 +46,8 @@ class Shard {
     int32_t stage = 1;        ///< 0 to 3
     int32_t prefetch = 1;     ///< in stage 3: units that are gathered ahead of their use
     int32_t shard_ranks = 0;  ///< as in Reducer::Options
-    /// Directory of the files that have the pieces in stage 3, and an optimizer's state. May differ
-    /// between ranks. Empty: none.
+    /// Directory of the files that have an optimizer's state and, over host memory, the pieces in
+    /// stage 3. May differ between ranks. Empty: none.
     std::string offload;
     Reducer::Options reducer;
   };

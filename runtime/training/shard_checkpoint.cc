@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "base/xxh64.h"
-#include "training/device_copies.h"
+#include "training/device_pipe.h"
 #include "training/file_call.h"
 #include "training/file_io.h"
 #include "training/shard_file.h"
@@ -34,30 +34,40 @@ Result<std::vector<Shard::Piece>> all_pieces(Shard& shard, cuda::Stream stream) 
 }
 
 /// Null: the shard is in host memory. Its stream is behind what was written of pieces.
-Result<std::unique_ptr<DeviceCopies>> copies_of(const Shard& shard) {
+Result<std::unique_ptr<DevicePipe>> pipe_of(const Shard& shard) {
   const auto device = shard.device();
-  if (device == nullptr) return std::unique_ptr<DeviceCopies>();
-  DT_TRY_VALUE(auto copies, DeviceCopies::create(device));
-  DT_TRY(shard.wait_for_written(copies->stream()));
-  return copies;
+  if (device == nullptr) return std::unique_ptr<DevicePipe>();
+  DT_TRY_VALUE(auto pipe, DevicePipe::create(device));
+  DT_TRY(shard.wait_for_written(pipe->stream()));
+  return pipe;
 }
 
-cuda::Stream stream_of(const std::unique_ptr<DeviceCopies>& copies) {
-  return copies != nullptr ? copies->stream() : nullptr;
+cuda::Stream stream_of(const std::unique_ptr<DevicePipe>& pipe) {
+  return pipe != nullptr ? pipe->stream() : nullptr;
 }
 
-/// transfer(extent) for the parts of an extent that a block takes: an errno. `back`: from the block
-/// to the GPU, behind that, instead of into the block before.
+/// transfer(extent) of memory and file, or of blocks that pass to or from a GPU. `up`: it writes to
+/// memory, and else reads it.
 template <class Transfer>
-Status through_block(DeviceCopies& copies, const Extent& extent, bool back, int* error,
-                     Transfer transfer) {
-  for (int64_t at = 0; at < extent.bytes && *error == 0; at += DeviceCopies::kBlockBytes) {
-    const int64_t bytes = std::min(extent.bytes - at, DeviceCopies::kBlockBytes);
-    if (!back) DT_TRY(copies.copy(copies.block(), extent.memory + at, bytes));
-    *error = transfer({copies.block(), extent.at + at, bytes});
-    if (back && *error == 0) DT_TRY(copies.copy(extent.memory + at, copies.block(), bytes));
+Status transfer_all(DevicePipe* pipe, const std::vector<Extent>& extents, bool up,
+                    Transfer transfer) {
+  if (pipe == nullptr) {
+    for (const Extent& extent : extents) DT_TRY(transfer(extent));
+    return {};
   }
-  return {};
+  std::vector<DevicePipe::Part> parts;
+  std::vector<int64_t> places;  // of each in the file
+  for (const Extent& extent : extents) {
+    for (int64_t begin = 0; begin < extent.bytes; begin += DevicePipe::kPartBytes) {
+      const int64_t bytes = std::min(extent.bytes - begin, DevicePipe::kPartBytes);
+      parts.push_back({extent.memory + begin, nullptr, bytes, !up, up});
+      places.push_back(extent.at + begin);
+    }
+  }
+  DT_TRY(pipe->run(parts, pipe->stream(), [&](size_t part, char* data, char*) {
+    return transfer(Extent{data, places[part], parts[part].bytes});
+  }));
+  return pipe->await();  // also for what else its stream has
 }
 
 FileOptimizer names_of(const Optimizer& optimizer) {
@@ -161,8 +171,8 @@ class Saving {
     FileOptimizer names;
     if (optimizer_ != nullptr) names = names_of(*optimizer_);
     DT_TRY_VALUE(plan_, plan_file(shard_.params(), optimizer_ != nullptr ? &names : nullptr));
-    DT_TRY_VALUE(copies_, copies_of(shard_));
-    DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(copies_)));
+    DT_TRY_VALUE(pipe_, pipe_of(shard_));
+    DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(pipe_)));
     return check_limit();
   }
   Status check_limit() const {
@@ -176,7 +186,6 @@ class Saving {
   FileOutcome find(int64_t stamp);
   Status count_steps();
   Status write();
-  Status write_from_device(const std::vector<Extent>& extents);
   Status finish();
 
   Shard& shard_;
@@ -185,7 +194,7 @@ class Saving {
   const std::string path_;
   const std::string partial_;
   FileCall call_;
-  std::unique_ptr<DeviceCopies> copies_;
+  std::unique_ptr<DevicePipe> pipe_;
   FilePlan plan_;
   std::vector<Shard::Piece> pieces_;
   std::vector<int64_t> steps_;  // by parameter
@@ -251,34 +260,21 @@ Status Saving::count_steps() {
 }
 
 Status Saving::write() {
-  std::vector<Extent> extents;
+  const auto write = [&](const Extent& extent) -> Status {
+    const int error = write_all(file_.get(), extent);
+    return error == 0 ? Status() : failed_io("write", partial_, error);
+  };
   if (!shard_.reducer()->is_further_replica()) {
-    DT_TRY_VALUE(extents, extents_of(shard_, optimizer_, plan_.tensors, pieces_,
-                                     shard_.stage() == 0, stream_of(copies_)));
+    DT_TRY_VALUE(const auto extents, extents_of(shard_, optimizer_, plan_.tensors, pieces_,
+                                                shard_.stage() == 0, stream_of(pipe_)));
+    DT_TRY(transfer_all(pipe_.get(), extents, /*up=*/false, write));
   }
-  if (copies_ != nullptr) DT_TRY(write_from_device(std::exchange(extents, {})));
   if (comm_.rank() == 0) {
-    extents.push_back({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())});
-    const std::vector<Extent> steps = extents_of_steps(plan_.tensors, &steps_);
-    extents.insert(extents.end(), steps.begin(), steps.end());
-  }
-  for (const Extent& extent : extents) {
-    if (const int error = write_all(file_.get(), extent)) {
-      return failed_io("write", partial_, error);
-    }
+    DT_TRY(write({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())}));
+    for (const Extent& each : extents_of_steps(plan_.tensors, &steps_)) DT_TRY(write(each));
   }
   const int error = sync_file(file_.get());
   return error == 0 ? Status() : failed_io("write to the disk", partial_, error);
-}
-
-Status Saving::write_from_device(const std::vector<Extent>& extents) {
-  int error = 0;
-  for (const Extent& extent : extents) {
-    DT_TRY(through_block(*copies_, extent, /*back=*/false, &error,
-                         [&](const Extent& part) { return write_all(file_.get(), part); }));
-  }
-  DT_TRY(copies_->await());  // also where no extent was written
-  return error == 0 ? Status() : failed_io("write", partial_, error);
 }
 
 Status Saving::finish() {
@@ -315,7 +311,7 @@ class Loading {
                           "read different files; give the same path of the same file system on "
                           "all ranks, and an optimizer on all or on none"));
     DT_TRY(call_.agree({read()}));
-    return shard_.updated(stream_of(copies_));
+    return shard_.updated(stream_of(pipe_));
   }
 
  private:
@@ -327,7 +323,7 @@ class Loading {
   Optimizer* const optimizer_;
   const std::string path_;
   FileCall call_;
-  std::unique_ptr<DeviceCopies> copies_;
+  std::unique_ptr<DevicePipe> pipe_;
   FileDescriptor file_;
   std::vector<FileTensor> tensors_;  // with their places in the file
   std::vector<Shard::Piece> pieces_;
@@ -337,8 +333,8 @@ class Loading {
 
 /// Everything but the pieces themselves.
 Status Loading::find() {
-  DT_TRY_VALUE(copies_, copies_of(shard_));
-  DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(copies_)));
+  DT_TRY_VALUE(pipe_, pipe_of(shard_));
+  DT_TRY_VALUE(pieces_, all_pieces(shard_, stream_of(pipe_)));
   FileOptimizer names;
   if (optimizer_ != nullptr) names = names_of(*optimizer_);
   const FileOptimizer* const wanted = optimizer_ != nullptr ? &names : nullptr;
@@ -370,17 +366,13 @@ Status Loading::read_steps() {
 }
 
 Status Loading::read() {
-  int error = 0;
-  const auto extents = extents_of(shard_, optimizer_, tensors_, pieces_, false, stream_of(copies_));
-  Status copied = extents.status();
-  for (size_t i = 0; copied.ok() && error == 0 && i < extents.value().size(); ++i) {
-    const Extent& extent = extents.value()[i];
-    const auto read = [&](const Extent& part) { return read_all(file_.get(), part); };
-    if (copies_ == nullptr) {
-      error = read(extent);
-    } else {
-      copied = through_block(*copies_, extent, /*back=*/true, &error, read);
-    }
+  const auto extents = extents_of(shard_, optimizer_, tensors_, pieces_, false, stream_of(pipe_));
+  Status read = extents.status();
+  if (read.ok()) {
+    read = transfer_all(pipe_.get(), extents.value(), /*up=*/true, [&](const Extent& extent) {
+      const int error = read_all(file_.get(), extent);
+      return error == 0 ? Status() : failed_io("read", path_, error);
+    });
   }
   shard_.changed();
   if (optimizer_ != nullptr) {
@@ -394,8 +386,7 @@ Status Loading::read() {
       optimizer_->restored(static_cast<int32_t>(i), steps_[i], has_master[i]);
     }
   }
-  DT_TRY(copied);
-  return error == 0 ? Status() : failed_io("read", path_, error);
+  return read;
 }
 
 }  // namespace

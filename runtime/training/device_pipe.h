@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "cuda/runtime.h"
+
+namespace dt::training {
+
+/// Passes memory of a GPU through that of the host, part by part: down, to what the host does with
+/// it, and up again. Meanwhile the copies of the parts beside it go on.
+///
+/// A part has one of a few blocks of pinned memory. Its copies down come behind those up of the
+/// part that had the block before, on the GPU; the host waits for the copies down, and for nothing
+/// else.
+///
+/// Threads: one at a time.
+class DevicePipe {
+ public:
+  static constexpr int64_t kPartBytes = 4 << 20;  ///< at most
+
+  struct Part {
+    void* data = nullptr;          ///< in any memory
+    const void* beside = nullptr;  ///< of the same length, only goes down; null: none
+    int64_t bytes = 0;
+    bool down = false;  ///< `data` does
+    bool up = false;
+  };
+  /// What the host does with a part: its number, and where `data` and `beside` are.
+  using Work = std::function<Status(size_t part, char* data, char* beside)>;
+
+  static Result<std::unique_ptr<DevicePipe>> create(std::shared_ptr<cuda::Runtime> runtime);
+  ~DevicePipe();
+  DevicePipe(const DevicePipe&) = delete;
+  DevicePipe& operator=(const DevicePipe&) = delete;
+
+  /// A stream that the caller may give to run().
+  cuda::Stream stream() const { return up_; }
+  /// Copies are behind what `stream` has, and what it is given later is behind them. TIMEOUT where
+  /// it does not come to them.
+  Status run(std::span<const Part> parts, cuda::Stream stream, const Work& work);
+  /// Waits until the GPU has done what it was given here.
+  Status await();
+
+ private:
+  struct Block {
+    char* data = nullptr;
+    char* beside = nullptr;
+    cuda::Event down = nullptr;
+    cuda::Event up = nullptr;
+    bool goes_up = false;  // `up` was recorded in this run
+  };
+
+  explicit DevicePipe(std::shared_ptr<cuda::Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Status bring_down(const Part& part, Block* block);
+  Status bring_up(const Part& part, Block* block);
+  Status run_parts(std::span<const Part> parts, const Work& work);
+  Status await(cuda::Event event, int64_t limit_ms) const;
+  Status await_both(int64_t limit_ms);
+
+  const std::shared_ptr<cuda::Runtime> runtime_;
+  cuda::Stream down_ = nullptr;
+  cuda::Stream up_ = nullptr;
+  cuda::Event edge_ = nullptr;  // of run()
+  char* memory_ = nullptr;
+  std::array<Block, 3> blocks_;
+  bool busy_ = false;  // the GPU may still use the blocks
+};
+
+}  // namespace dt::training
