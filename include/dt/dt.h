@@ -1597,7 +1597,8 @@ typedef struct dt_reducer_statistics {
   int32_t reserved;               /**< zero */
   int64_t memory_bytes;           /**< of the buckets now, and of a shard's parameters */
   int64_t total_gather_ns;        /**< all steps, of a shard: that parameters were waited for, in
-                                       dt_shard_gather() and wherever a piece is needed */
+                                       dt_shard_gather() and wherever a piece is needed; on GPUs
+                                       only until they were enqueued */
 } dt_reducer_statistics;
 
 /** Sets struct_size and zeroes the rest. @param statistics may not be NULL. @thread any */
@@ -1892,11 +1893,12 @@ DT_API dt_status dt_reducer_finish(dt_reducer* reducer, dt_stream stream);
  *                  the stream comes to it, so that the host need not wait.
  * @return DT_OK; DT_ERR_INVALID_STATE without a finished step, or once the next has begun;
  *         DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED for other norms on GPUs; with a shard
- *         DT_ERR_MISMATCH on all ranks where arguments differ, and any communicator error.
+ *         DT_ERR_MISMATCH on all ranks where arguments differ, on GPUs as watchdog.check finds it,
+ *         and any communicator error.
  * @thread one at a time
  * @cost one pass over the gradients, and a second one to scale them; with a shard one more, and two
- *       allreduces of a few bytes. On GPUs the first call, and
- *       one after gradients lie elsewhere, may wait for the GPU.
+ *       allreduces of a few bytes. On GPUs the first call, and one after gradients lie elsewhere, may
+ *       wait for the GPU.
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_clip_norm(dt_reducer* reducer, double max_norm, double norm_type,
@@ -2042,7 +2044,7 @@ static inline void dt_piece_init(dt_piece* piece) {
  *
  * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
  * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
- * first of them. While the reducer accumulates, and with a hook, buckets keep their memory until
+ * first of them, on GPUs the stream that writes into the bucket. While the reducer accumulates, and with a hook, buckets keep their memory until
  * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
  * use its parameters, and release it behind that.
  *
@@ -2207,8 +2209,8 @@ DT_API dt_status dt_shard_release(dt_shard* shard, int32_t unit, dt_stream strea
  * "optimizer.master.<name>" for the f32 values of DT_F16 and DT_BF16, and "optimizer.step.<name>",
  * the number of steps of the parameter.
  *
- * On GPUs it waits until the stream of the last dt_shard_updated() or dt_optimizer_step() has passed
- * that call.
+ * On GPUs it waits until the streams of the last dt_shard_updated() or dt_optimizer_step(), and of
+ * each dt_shard_set() since then, have passed that call.
  * @param shard     the handle.
  * @param optimizer of this shard; NULL: parameters alone. The same on all ranks.
  * @param path      UTF-8, of one file on a file system that all ranks share.
@@ -2252,8 +2254,9 @@ DT_API dt_status dt_shard_save(dt_shard* shard, dt_optimizer* optimizer, const c
  */
 DT_API dt_status dt_shard_load(dt_shard* shard, dt_optimizer* optimizer, const char* path);
 
-/** Drops the handle; its parameters go with it. What operations still use after a second stays with
- * the communicator until that is gone. @param shard may be NULL. @thread any @since ABI 0 */
+/** Drops the handle; its parameters go with it, so work of the caller that uses them must be done.
+ * What operations still use after a second stays with the communicator until that is gone.
+ * @param shard may be NULL. @thread any @since ABI 0 */
 DT_API void dt_shard_destroy(dt_shard* shard);
 
 /* ---- Optimizer ----------------------------------------------------------------------------- */
@@ -2337,7 +2340,8 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  */
 DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);
 
-/** Drops the handle with the state. @param optimizer may be NULL. @thread any @since ABI 0 */
+/** Drops the handle with the state. What a GPU still uses after a second stays with the communicator
+ * until that is gone. @param optimizer may be NULL. @thread any @since ABI 0 */
 DT_API void dt_optimizer_destroy(dt_optimizer* optimizer);
 
 /* ---- Named submission ---------------------------------------------------------------------- */

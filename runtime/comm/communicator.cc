@@ -85,6 +85,30 @@ void Communicator::excuse(int64_t max_ms) {
   options_.backend->excuse(monotonic_ns() + (max_ms + timeout_ms) * 1'000'000);
 }
 
+Status Communicator::broken() const {
+  const Status own = options_.backend->broken();
+  if (!own.ok()) return own;
+  const Status of_part = parts_.with([](const auto& parts) {
+    for (const auto& each : parts) {
+      const auto part = each.lock();
+      const Status status = part != nullptr ? part->options_.backend->broken() : Status();
+      if (!status.ok()) return status;
+    }
+    return Status();
+  });
+  if (of_part.ok()) return of_part;
+  options_.backend->fail(of_part);
+  return options_.backend->broken();
+}
+
+void Communicator::answer_for(const std::shared_ptr<Communicator>& part) {
+  if (options_.backend->device() == nullptr) return;
+  parts_.with([&](auto& parts) {
+    std::erase_if(parts, [](const auto& each) { return each.expired(); });
+    parts.emplace_back(part);
+  });
+}
+
 Status Communicator::run(backend::Collective& collective) {
   if (host_track_ != nullptr) {  // on a device it ends later than the call
     const auto work = new_work();

@@ -103,7 +103,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     over_.store(true, std::memory_order_relaxed);
     options_.backend->interrupt(status);
   }
-  Status broken() const { return options_.backend->broken(); }
+  /// Also where one is that this one answers for, which then breaks this one on all ranks.
+  Status broken() const;
+  /// Over GPUs: `part`, split from this one, carries out operations that the caller of this one
+  /// waits for.
+  void answer_for(const std::shared_ptr<Communicator>& part);
   /// From now on its operations have the time-out of `other`, as it is when they begin, and
   /// `more_ms` besides. Before other threads use it.
   void follow(std::shared_ptr<const Communicator> other, int64_t more_ms = 0) {
@@ -138,6 +142,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<int64_t> timeout_ms_;
   std::atomic<int64_t> grace_until_ns_;           // monotonic; see Options::first_timeout_ms
   std::shared_ptr<const Communicator> followed_;  // whose time-outs it has; null: its own
+  mutable Guarded<std::vector<std::weak_ptr<Communicator>>> parts_;  // that it answers for
   int64_t more_ms_ = 0;
   std::atomic<bool> grouping_{false};  // as group_.open, without the lock
   // Operations over the communicator, and of a device those on the host beside them: each kind has

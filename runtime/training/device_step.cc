@@ -91,6 +91,7 @@ DeviceStep::~DeviceStep() {
   }
   if (scratch_ != nullptr) (void)runtime_->release(scratch_);
   if (hooks_ended_ != nullptr) (void)runtime_->destroy_event(hooks_ended_);
+  if (scaled_ != nullptr) (void)runtime_->destroy_event(scaled_);
   if (hook_stream_ != nullptr) (void)runtime_->destroy_stream(hook_stream_);
 }
 
@@ -262,6 +263,7 @@ Status DeviceStep::list_results(std::vector<Results> results) {
   if (scratch_ == nullptr) {
     DT_TRY_VALUE(void* const memory, runtime_->allocate(sizeof(Scratch)));
     scratch_ = static_cast<Scratch*>(memory);
+    DT_TRY_VALUE(scaled_, runtime_->create_event(/*timed=*/false));
   }
   if (results == results_) return {};
   std::vector<std::shared_ptr<kernels::TensorList>> lists;
@@ -269,7 +271,10 @@ Status DeviceStep::list_results(std::vector<Results> results) {
     DT_TRY_VALUE(auto list, kernels_->prepare(each.tensors));
     lists.push_back(std::move(list));
   }
-  // The GPU may still be in the old ones: they go when the reducer's memory does.
+  // The GPU may still be in the last ones.
+  if (const auto passed = runtime_->passed(scaled_); passed.ok() && passed.value()) {
+    old_results_.clear();
+  }
   for (auto& list : result_lists_) old_results_.push_back(std::move(list));
   result_lists_ = std::move(lists);
   results_ = std::move(results);
@@ -313,11 +318,11 @@ Status DeviceStep::scale(double max_norm, double tiny, float* norm, cuda::Stream
   return scale_results(stream);
 }
 
-Status DeviceStep::scale_results(cuda::Stream stream) const {
+Status DeviceStep::scale_results(cuda::Stream stream) {
   for (size_t i = 0; i < results_.size(); ++i) {
     DT_TRY(kernels_->scale(*result_lists_[i], results_[i].dtype, 1, &scratch_->factor, stream));
   }
-  return {};
+  return runtime_->record(scaled_, stream);
 }
 
 }  // namespace dt::training

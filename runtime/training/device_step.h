@@ -148,7 +148,7 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   Result<std::shared_ptr<Errand>> errand_of(size_t bucket, BucketSteps steps, Flat flat,
                                             Dtype dtype);
   Status list_results(std::vector<Results> results);
-  Status scale_results(cuda::Stream stream) const;
+  Status scale_results(cuda::Stream stream);
 
   const std::shared_ptr<cuda::Runtime> runtime_;
   const std::shared_ptr<kernels::TensorKernels> kernels_;
@@ -163,7 +163,8 @@ class DeviceStep : public std::enable_shared_from_this<DeviceStep> {
   std::vector<std::shared_ptr<kernels::TensorList>> result_lists_;
   std::vector<std::shared_ptr<kernels::TensorList>> old_results_;
   struct Scratch;
-  Scratch* scratch_ = nullptr;  // on the device
+  Scratch* scratch_ = nullptr;    // on the device
+  cuda::Event scaled_ = nullptr;  // behind the last call of clip() or scale()
   StepTimes times_;
 };
 

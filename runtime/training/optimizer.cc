@@ -16,44 +16,62 @@ constexpr int64_t kWidened = 4096;  // elements of 16 bits that are widened at a
 
 constexpr int64_t kLineBytes = 64;  // of a cache, at which the arrays of the state begin
 
-constexpr size_t kMostLists = 64;  // that stay although other parameters have gradients now
+constexpr size_t kMostLists = 64;          // that stay although other parameters have gradients now
+constexpr int64_t kListsLimitMs = 60'000;  // what a GPU was given before ends sooner, or hangs
 
 Dtype wide(Dtype dtype) { return dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
 
 }  // namespace
 
 struct Optimizer::DeviceState {
-  explicit DeviceState(std::shared_ptr<comm::Communicator> of)
-      : comm(std::move(of)), kernels(comm->backend().kernels()) {}
+  explicit DeviceState(std::shared_ptr<comm::Communicator> of, const StreamMarks& marks_of)
+      : comm(std::move(of)), kernels(comm->backend().kernels()), marks(marks_of) {}
 
   struct List {
     std::vector<kernels::UpdatedTensor> tensors;
     std::shared_ptr<kernels::UpdateList> list;
-    int64_t used_in = 0;  // a step
+    MarkPtr used;  // behind the last kernel that uses it; null: that is to come
   };
 
-  /// Which is made where it is not here. `passed`: whether the GPU is done with earlier steps.
-  template <class F>
-  Result<const kernels::UpdateList*> list_of(const std::vector<kernels::UpdatedTensor>& tensors,
-                                             Dtype dtype, F&& passed) {
+  bool passed(const List& list) const {
+    if (list.used == nullptr) return false;
+    const Result<bool> passed = marks.passed(*list.used);
+    return passed.ok() && passed.value();
+  }
+  /// Whether the GPU has done with all lists, `coming` or not.
+  bool await_all(Deadline deadline, bool coming) const {
+    const auto is_free = [&](const List& each) {
+      return (each.used == nullptr && !coming) || passed(each);
+    };
+    while (!std::all_of(lists.begin(), lists.end(), is_free)) {
+      if (deadline.passed()) return false;
+      sched_yield();
+    }
+    return true;
+  }
+  /// The list of these tensors, for kernels that the caller enqueues next.
+  Result<List*> list_of(const std::vector<kernels::UpdatedTensor>& tensors, Dtype dtype) {
     auto found = std::find_if(lists.begin(), lists.end(),
                               [&](const List& each) { return each.tensors == tensors; });
     if (found == lists.end()) {
-      if (lists.size() >= kMostLists && passed()) {
-        std::erase_if(lists, [&](const List& each) { return each.used_in < step; });
+      if (lists.size() >= 2 * kMostLists) {
+        (void)await_all(Deadline::after_ms(kListsLimitMs), /*coming=*/false);
+      }
+      if (lists.size() >= kMostLists) {
+        std::erase_if(lists, [&](const List& each) { return passed(each); });
       }
       DT_TRY_VALUE(auto list, kernels->prepare_update(tensors, dtype));
-      lists.push_back({tensors, std::move(list)});
+      lists.push_back({tensors, std::move(list), nullptr});
       found = std::prev(lists.end());
     }
-    found->used_in = step;
-    return static_cast<const kernels::UpdateList*>(found->list.get());
+    found->used = nullptr;
+    return &*found;
   }
 
   const std::shared_ptr<comm::Communicator> comm;
   const std::shared_ptr<kernels::TensorKernels> kernels;
+  const StreamMarks marks;
   std::vector<List> lists;
-  int64_t step = 0;  // that is launched, or was last
   void* memory = nullptr;
 };
 
@@ -62,16 +80,10 @@ Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
 
 Optimizer::~Optimizer() {
   if (device_ == nullptr) return;
-  const Deadline deadline = Deadline::after_ms(kLastStepMs);
-  for (;;) {
-    const Result<bool> passed = shard_->written_passed();
-    if (passed.ok() && passed.value()) break;
-    if (!passed.ok() || deadline.passed()) {  // the GPU may use all of it for ever
-      using Lists = std::vector<DeviceState::List>;
-      device_->comm->backend().keep(std::make_shared<Lists>(std::move(device_->lists)));
-      return;
-    }
-    sched_yield();
+  if (!device_->await_all(Deadline::after_ms(kLastStepMs), /*coming=*/true)) {  // or for ever
+    using Lists = std::vector<DeviceState::List>;
+    device_->comm->backend().keep(std::make_shared<Lists>(std::move(device_->lists)));
+    return;
   }
   (void)device_->comm->backend().release(device_->memory);
 }
@@ -112,7 +124,7 @@ Status Optimizer::allocate() {
     add(&state.master, dtype != wide(dtype));
   }
   if (shard_->device() != nullptr && shard_->offload().empty()) {
-    device_ = std::make_unique<DeviceState>(shard_->comm());
+    device_ = std::make_unique<DeviceState>(shard_->comm(), shard_->marks());
   } else if (shard_->device() != nullptr) {
     DT_TRY_VALUE(pipe_, DevicePipe::create(shard_->device()));
   }
@@ -155,8 +167,10 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
       update(i, take_follows(i), piece.param, piece.grad, 0, piece.count, rate);
     }
   }
-  if (device_ != nullptr) DT_TRY(launch(alike, rate, stream));
-  if (pipe_ != nullptr) DT_TRY(update_offloaded(offloaded, rate, stream));
+  Status updated;
+  if (device_ != nullptr) updated = launch(alike, rate, stream);
+  if (pipe_ != nullptr) updated = update_offloaded(offloaded, rate, stream);
+  if (!updated.ok()) return shard_->fail(updated);  // the others go on to updated()
   return shard_->updated(stream);
 }
 
@@ -178,27 +192,31 @@ void Optimizer::group(int32_t index, const Shard::Piece& piece, std::vector<Alik
   same->tensors.push_back(arrays_of(index, piece));
 }
 
+/// Lists are marked behind all kernels, also where one could not be enqueued.
 Status Optimizer::launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream) {
   kernels::TensorKernels& kernels = *device_->kernels;
-  ++device_->step;
+  std::vector<const kernels::UpdateList*> lists;
   for (const Alike& each : alike) {
-    DT_TRY_VALUE(const kernels::UpdateList* const list, list_of(each.tensors, each.dtype));
-    if (each.follows != Follows::kNothing) {
-      DT_TRY(kernels.follow(*list, each.follows == Follows::kSet, stream));
-    }
-    DT_TRY(std::holds_alternative<Sgd>(options_.kind)
-               ? kernels.sgd(*list, sgd_step(each.steps, each.decay, rate), stream)
-               : kernels.adamw(*list, adamw_step(each.steps, each.decay, rate), stream));
+    DT_TRY_VALUE(const auto* const list, device_->list_of(each.tensors, each.dtype));
+    lists.push_back(list->list.get());
   }
-  return {};
-}
-
-Result<const kernels::UpdateList*> Optimizer::list_of(
-    const std::vector<kernels::UpdatedTensor>& tensors, Dtype dtype) {
-  return device_->list_of(tensors, dtype, [&] {
-    const Result<bool> passed = shard_->written_passed();
-    return passed.ok() && passed.value();
-  });
+  Status launched;
+  for (size_t i = 0; launched.ok() && i < alike.size(); ++i) {
+    const Alike& each = alike[i];
+    if (each.follows != Follows::kNothing) {
+      launched = kernels.follow(*lists[i], each.follows == Follows::kSet, stream);
+    }
+    if (!launched.ok()) break;
+    launched = std::holds_alternative<Sgd>(options_.kind)
+                   ? kernels.sgd(*lists[i], sgd_step(each.steps, each.decay, rate), stream)
+                   : kernels.adamw(*lists[i], adamw_step(each.steps, each.decay, rate), stream);
+  }
+  DT_TRY_VALUE(const MarkPtr behind, shard_->marks().set(stream));
+  for (DeviceState::List& each : device_->lists) {
+    const bool used = std::find(lists.begin(), lists.end(), each.list.get()) != lists.end();
+    if (used) each.used = behind;
+  }
+  return launched;
 }
 
 Status Optimizer::update_offloaded(const std::vector<int32_t>& indices, double rate,
@@ -274,8 +292,10 @@ Status Optimizer::follow(int32_t index, const Shard::Piece& piece, cuda::Stream 
   if (device_ != nullptr) {
     kernels::UpdatedTensor arrays = arrays_of(index, piece);
     arrays.gradient = arrays.param;  // there may be none now, and it is not read
-    DT_TRY_VALUE(const kernels::UpdateList* const list, list_of({arrays}, dtype));
-    return device_->kernels->follow(*list, follows == Follows::kSet, stream);
+    DT_TRY_VALUE(auto* const list, device_->list_of({arrays}, dtype));
+    DT_TRY(device_->kernels->follow(*list->list, follows == Follows::kSet, stream));
+    DT_TRY_VALUE(list->used, shard_->marks().set(stream));
+    return {};
   }
   if (pipe_ == nullptr) {
     follow_on_host(index, follows, piece.param, 0, piece.count);

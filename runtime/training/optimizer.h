@@ -106,8 +106,6 @@ class Optimizer {
   kernels::UpdatedTensor arrays_of(int32_t index, const Shard::Piece& piece) const;
   void group(int32_t index, const Shard::Piece& piece, std::vector<Alike>* alike);
   Status launch(const std::vector<Alike>& alike, double rate, cuda::Stream stream);
-  Result<const kernels::UpdateList*> list_of(const std::vector<kernels::UpdatedTensor>& tensors,
-                                             Dtype dtype);
   /// A part of a piece: `begin` is its first element, `param` and `gradient` are where the host has
   /// it.
   void update(int32_t index, Follows follows, void* param, const void* gradient, int64_t begin,

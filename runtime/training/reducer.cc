@@ -65,7 +65,10 @@ Reducer::~Reducer() {
     (void)comm_->backend().release(memory_);
     return;
   }
-  if (device_ != nullptr) comm_->backend().keep(device_);
+  if (device_ != nullptr) {
+    slabs_.leave();
+    comm_->backend().keep(device_);
+  }
   if (hook_) (void)new Hook(std::move(hook_));  // its buffers may be in use for ever
 }
 
@@ -107,7 +110,9 @@ Status Reducer::make_replicas() {
   if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
   DT_TRY_VALUE(within_, comm_->split(comm_->rank() / ranks, comm_->rank()));
   within_->follow(comm_);
+  comm_->answer_for(within_);
   DT_TRY_VALUE(auto across, comm_->split(comm_->rank() % ranks, comm_->rank()));
+  comm_->answer_for(across);
   DT_TRY_VALUE(replicas_, Replicas::create(std::move(across), comm_));
   return {};
 }
@@ -170,12 +175,7 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   DT_TRY(reduce(&bucket, std::move(collective)));
   if (!options_.pooled() || !lent.ok()) return {};
   std::lock_guard lock(lending_);
-  if (device_ == nullptr) {
-    under_way_.push_back(&bucket);
-    return {};
-  }
-  last_users_[bucket.data] = bucket.last_work();
-  take_back(bucket);
+  under_way_.push_back(&bucket);
   return {};
 }
 
@@ -368,7 +368,7 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   if (!status.ok()) {
     end_step();
-    return status;
+    return device_ != nullptr && replicas_ != nullptr ? fail_everywhere(status) : status;
   }
   if (device_ != nullptr) {
     count_step_on_device();

@@ -52,9 +52,9 @@ struct Param {
 /// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
 /// launch a bucket, breaks the communicator with the reason, which the control plane tells to all.
 ///
-/// A bucket of stages 2 and 3 gives its memory away on a GPU as soon as it is launched: what the
-/// next one does there comes behind it on the communicator's stream. grad(), and ready() where it
-/// writes into the bucket, make the caller's stream wait.
+/// On a GPU a bucket of stages 2 and 3 gives its memory away while it is reduced, where two others
+/// are, too: what the next one does there comes behind it on the communicator's stream. grad(), and
+/// ready() where it writes into the bucket, make the caller's stream wait.
 ///
 /// With several replicas of a shard a bucket is reduced within each, and each rank's part of it
 /// then summed over the ranks that have the same part, as soon as it is there; on GPUs the sum is

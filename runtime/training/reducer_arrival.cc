@@ -175,7 +175,12 @@ Status Reducer::deliver_on_device(Slot& slot, const Param& param, void* grad, cu
   slot.copied_from = outside(slot, grad);
   if (slot.begun) {
     DT_TRY(device_->wait_for_parts(bucket, stream));
-    if (slot.copied_from != nullptr && unused) {
+    if (options_.by_units()) {  // nothing is written to what the caller gave
+      if (slot.copied_from != nullptr && !unused) {
+        DT_TRY(device_->add(slot.data, grad, param.dtype, param.count, stream));
+      }
+      slot.copied_from = nullptr;
+    } else if (slot.copied_from != nullptr && unused) {
       DT_TRY(device_->copy(grad, slot.data, static_cast<int64_t>(bytes_of(param)), stream));
     } else if (slot.copied_from != nullptr) {
       DT_TRY(device_->add(grad, slot.data, param.dtype, param.count, stream));

@@ -27,7 +27,7 @@ void Reducer::place(Bucket& bucket, char* memory) {
 
 /// That of a bucket whose reduction has ended; where kUnderWay go on, of the first of these, once
 /// it has; else more. Ranks launch buckets in one order, and the first that has not ended waits
-/// for no other: this wait ends. On GPUs that of one that is launched.
+/// for no other: this wait ends. On GPUs streams wait instead, for what is still under way then.
 Status Reducer::lend(Bucket& bucket) {
   if (bucket.lent.load(std::memory_order_acquire)) return {};
   std::lock_guard lock(lending_);
@@ -36,8 +36,12 @@ Status Reducer::lend(Bucket& bucket) {
     Bucket& first = *under_way_.front();
     const bool must_wait = under_way_.size() >= kUnderWay && !slabs_.has_free(bucket.bytes);
     if (!first.last_work()->done() && !must_wait) break;
-    await(first);
-    if (first.last_work()->status().ok()) keep_own(first);
+    if (device_ != nullptr) {
+      last_users_[first.data] = first.last_work();
+    } else {
+      await(first);
+      if (first.last_work()->status().ok()) keep_own(first);
+    }
     take_back(first);
     under_way_.pop_front();
   }

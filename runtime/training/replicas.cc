@@ -39,7 +39,9 @@ Replicas::Sum Replicas::sum(backend::Collective collective) {
 
 void Replicas::begin(Pending& ended, const Status& input) {
   const bool submits = state_.with([&](State& state) {
-    if (!input.ok()) {
+    if (!input.ok() && comm_->backend().device() != nullptr) {
+      ended.failed = input;  // nobody can withhold there; the caller breaks the communicator
+    } else if (!input.ok()) {
       const bool missing = input.code() == Code::kInvalidState;  // and the next step may do better
       ended.collective.withheld =
           std::make_shared<const std::string>((missing ? "" : kReplicaFailed) + input.message());
@@ -59,7 +61,8 @@ void Replicas::begin(Pending& ended, const Status& input) {
       return front;
     });
     if (next == nullptr) return;
-    const Status submitted = comm_->submit(next->collective, next->work);
+    const Status submitted =
+        next->failed.ok() ? comm_->submit(next->collective, next->work) : next->failed;
     if (submitted.ok()) continue;
     next->work->record(nullptr, nullptr);  // the recorder knows
     next->work->complete(submitted);

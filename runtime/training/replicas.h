@@ -50,6 +50,7 @@ class Replicas {
     backend::Collective collective;
     std::shared_ptr<backend::Work> work;
     bool may_begin = false;
+    Status failed;  // its input, on a GPU
   };
   struct State {
     std::deque<std::shared_ptr<Pending>> pending;  // not submitted, in order

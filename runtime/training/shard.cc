@@ -13,7 +13,13 @@ namespace {
 using backend::Collective;
 using backend::Kind;
 
-constexpr int64_t kLastGatherMs = 1'000;   // that destruction gives to what is under way
+constexpr int64_t kLastGatherMs = 1'000;  // that destruction gives to what is under way
+/// The last one of each stream stands for those before it.
+void add_mark(std::vector<MarkPtr>* marks, const MarkPtr& mark) {
+  std::erase_if(*marks, [&](const MarkPtr& each) { return each->stream() == mark->stream(); });
+  marks->push_back(mark);
+}
+
 constexpr size_t kLongestOrder = 1 << 16;  // of gathers in a step that are remembered
 
 }  // namespace
@@ -33,6 +39,7 @@ Result<std::unique_ptr<Shard>> Shard::create(std::shared_ptr<comm::Communicator>
   if (!shard->whole_units()) {
     DT_TRY_VALUE(shard->gathering_, shard->gathering_->split(0, shard->gathering_->rank()));
     shard->gathering_->follow(shard->comm_);
+    shard->comm_->answer_for(shard->gathering_);
   }
   return shard;
 }
@@ -89,8 +96,12 @@ Status Shard::obtain(int64_t bytes) {
 
 Shard::~Shard() {
   // What is under way still uses the memory, which then stays with the communicator.
-  if (last_ != nullptr &&
-      !gathering_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) {
+  const auto ended = [&] {
+    if (!gathering_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) return false;
+    return marks_ == nullptr || last_->status().ok();  // a failed one is done before the GPU is
+  };
+  if (last_ != nullptr && !ended()) {
+    slabs_.leave();
     if (file_ != nullptr) file_->leave();
     return;
   }
@@ -128,9 +139,8 @@ Status Shard::check_stream(const char* function, cuda::Stream stream) const {
 
 Status Shard::mark_written(cuda::Stream stream) {
   if (marks_ == nullptr) return {};
-  DT_TRY_VALUE(MarkPtr mark, marks_->set(stream));
-  std::erase_if(written_, [&](const MarkPtr& each) { return each->stream() == stream; });
-  written_.push_back(std::move(mark));
+  DT_TRY_VALUE(const MarkPtr mark, marks_->set(stream));
+  add_mark(&written_, mark);
   return {};
 }
 
@@ -141,16 +151,14 @@ Status Shard::wait_for_written(cuda::Stream stream) const {
   return {};
 }
 
-Result<bool> Shard::written_passed() const {
-  for (const MarkPtr& mark : written_) {
-    const Result<bool> passed = marks_->passed(*mark);
-    if (!passed.ok() || !passed.value()) return passed;
-  }
-  return true;
+Status Shard::check_whole() const {
+  DT_TRY(failed_);
+  return comm_->broken();
 }
 
 Result<Shard::Piece> Shard::piece(int32_t index, cuda::Stream stream) {
   DT_TRY(check_stream("dt_shard_piece", stream));
+  DT_TRY(wait_for_written(stream));
   DT_TRY(end_gather(static_cast<size_t>(reducer_->bucket_of(index)), stream));
   const Reducer::Part result = reducer_->result(index);
   if (result.count == 0) return Piece{};
@@ -202,6 +210,7 @@ Status Shard::copy(void* to, const void* from, int64_t bytes, cuda::Stream strea
 
 Status Shard::set(int32_t index, const void* values, cuda::Stream stream) {
   DT_TRY(check_stream("dt_shard_set", stream));
+  DT_TRY(wait_for_written(stream));
   const auto bucket = static_cast<size_t>(reducer_->bucket_of(index));
   DT_TRY(end_gather(bucket, stream));
   const Param& param_of = params()[static_cast<size_t>(index)];
@@ -222,12 +231,14 @@ Status Shard::set(int32_t index, const void* values, cuda::Stream stream) {
 Status Shard::updated(cuda::Stream stream) {
   DT_TRY(comm_->check_ungrouped("dt_shard_updated"));
   DT_TRY(check_stream("dt_shard_updated", stream));
+  MarkPtr used;
   if (marks_ != nullptr) {
-    DT_TRY_VALUE(MarkPtr mark, marks_->set(stream));
-    written_.assign(1, std::move(mark));
+    auto mark = marks_->set(stream);
+    if (!mark.ok()) return fail(mark.status());
+    used = std::move(mark).value();
+    written_.assign(1, used);
   }
   if (!whole_units()) {
-    const MarkPtr used = written_.empty() ? nullptr : written_[0];
     for (size_t b = 0; b < buckets_.size(); ++b) DT_TRY(give_back(b, used));
     if (!order_.empty())
       last_order_ = std::exchange(order_, {});  // else nothing was gathered since
@@ -264,22 +275,27 @@ Status Shard::begin_gather(size_t index, const Status& mine) {
     gather.blocks = std::move(blocks);
   }
   if (marks_ != nullptr) {
-    if (!mine.ok()) {
-      gathering_->backend().fail(mine);
-      return mine;
-    }
+    if (!mine.ok()) return fail(mine);
     std::vector<MarkPtr> behind = written_;
-    if (const auto used = unused_.find(bucket.data); used != unused_.end()) {
-      behind.push_back(used->second);
-    }
+    const auto& used = unused_[bucket.data];
+    behind.insert(behind.end(), used.begin(), used.end());
     gather.steps = steps_behind(std::move(behind));
   } else if (!mine.ok()) {
     gather.withheld = std::make_shared<const std::string>(mine.message());
   }
   const auto work = gathering_->new_work();
-  DT_TRY(gathering_->submit(gather, work));
+  const Status submitted = gathering_->submit(gather, work);
+  if (!submitted.ok()) return fail(submitted);
   bucket.gathered = last_ = work;
   return mine;
+}
+
+Status Shard::fail(const Status& status) {
+  if (failed_.ok()) failed_ = status;
+  if (marks_ == nullptr) return status;
+  gathering_->backend().fail(status);
+  comm_->backend().fail(status);
+  return status;
 }
 
 /// On GPUs several streams may wait for one gather.
@@ -361,23 +377,26 @@ Status Shard::release(int32_t unit, cuda::Stream stream) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     if (buckets_[b].unit != unit) continue;
     buckets_[b].in_use = false;
-    if (!stays) DT_TRY(give_back(b, used));
+    if (used != nullptr) add_mark(&buckets_[b].used, used);
+    if (!stays) DT_TRY(give_back(b, nullptr));
   }
   return {};
 }
 
-/// What gathers into the same memory next is behind this one on a GPU: only its failure matters.
+/// On a GPU a gather into the same memory is behind this one, and who writes the piece waits for
+/// it.
 Status Shard::give_back(size_t index, const MarkPtr& used) {
   Bucket& bucket = buckets_[index];
   bucket.in_use = false;
   if (marks_ == nullptr) {
     DT_TRY(end_gather(index, nullptr));
-  } else if (const auto work = std::exchange(bucket.gathered, nullptr); work != nullptr) {
-    if (failed_.ok()) failed_ = in_words_of_shards(work->status());
+  } else if (bucket.gathered != nullptr) {
+    if (failed_.ok()) failed_ = in_words_of_shards(bucket.gathered->status());
     DT_TRY(failed_);
   }
   if (bucket.data == nullptr) return {};
-  if (used != nullptr) unused_[bucket.data] = used;
+  if (used != nullptr) add_mark(&bucket.used, used);
+  unused_[bucket.data] = std::exchange(bucket.used, {});
   slabs_.give(std::exchange(bucket.data, nullptr));
   return {};
 }

@@ -95,8 +95,12 @@ class Shard {
   Status updated(cuda::Stream stream);
   /// On GPUs: `stream` waits for what was written last of pieces and of what belongs to them.
   Status wait_for_written(cuda::Stream stream) const;
-  /// On GPUs: whether that has passed.
-  Result<bool> written_passed() const;
+  /// On GPUs: where a stream is.
+  StreamMarks& marks() const { return *marks_; }
+  /// Fails every later call here, and on GPUs all ranks.
+  Status fail(const Status& status);
+  /// Whether no operation for it has failed, as far as is known.
+  Status check_whole() const;
   /// Waits until the unit's parameters are whole. In stage 3 collective.
   Status gather(int32_t unit, cuda::Stream stream);
   /// In stage 3: the unit's parameters are not used until the next gather().
@@ -105,9 +109,10 @@ class Shard {
  private:
   struct Bucket {
     int32_t unit = 0;
-    char* own = nullptr;                      // this rank's part
-    char* data = nullptr;                     // all of it; null: `own` is all there is
-    bool in_use = false;                      // in stage 3: between gather() and release()
+    char* own = nullptr;        // this rank's part
+    char* data = nullptr;       // all of it; null: `own` is all there is
+    bool in_use = false;        // in stage 3: between gather() and release()
+    std::vector<MarkPtr> used;  // on GPUs: where it was used no longer, since gather()
     std::shared_ptr<backend::Work> gathered;  // null: it is whole. Stays on GPUs
   };
 
@@ -145,10 +150,10 @@ class Shard {
   std::vector<int32_t> last_order_;  // units as they were gathered between updated() and updated()
   std::vector<int32_t> order_;       // likewise, since the last updated(); not all, if many
   bool as_before_ = true;            // `order_` is how `last_order_` begins
-  std::unique_ptr<StreamMarks> marks_;     // null: host memory
-  std::vector<MarkPtr> written_;           // where pieces were, since the last updated(), or there
-  std::map<const char*, MarkPtr> unused_;  // memory of slabs_: where units used it last
-  std::vector<int64_t> set_counts_;        // by parameter
+  std::unique_ptr<StreamMarks> marks_;  // null: host memory
+  std::vector<MarkPtr> written_;        // where pieces were, since the last updated(), or there
+  std::map<const char*, std::vector<MarkPtr>> unused_;  // memory of slabs_: of its last unit
+  std::vector<int64_t> set_counts_;                     // by parameter
   int64_t written_count_ = 0;
   std::shared_ptr<backend::Work> last_;
   Status failed_;  // of the first gather that did

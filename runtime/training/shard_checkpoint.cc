@@ -268,6 +268,7 @@ Status Saving::write() {
     DT_TRY_VALUE(const auto extents, extents_of(shard_, optimizer_, plan_.tensors, pieces_,
                                                 shard_.stage() == 0, stream_of(pipe_)));
     DT_TRY(transfer_all(pipe_.get(), extents, /*up=*/false, write));
+    DT_TRY(shard_.check_whole());  // a GPU goes on behind a gather that failed
   }
   if (comm_.rank() == 0) {
     DT_TRY(write({plan_.head.data(), 0, static_cast<int64_t>(plan_.head.size())}));

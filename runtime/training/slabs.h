@@ -26,6 +26,8 @@ class Slabs {
   /// At least so many bytes, aligned to 256 of them; what they hold is undefined.
   Result<char*> take(int64_t bytes);
   void give(const char* block);
+  /// Leaves all blocks with the communicator: a GPU may use them, lent or not.
+  void leave() { slabs_.clear(); }
   /// Whether take() would do without more memory.
   bool has_free(int64_t bytes) const { return best_free(bytes) < slabs_.size(); }
   /// Whether the address lies in any block, lent or not.

@@ -116,6 +116,7 @@ class DeviceBackend final : public Backend {
   }
 
   Status wait_stream(Work& work, cuda::Stream stream) override {
+    if (work.done() && work.launch() == nullptr) return work.status();  // it was not submitted
     Launch& launch = *work.launch();
     const auto settled = [&] { return launch.enqueued.load() || work.done(); };
     while (!settled()) {
@@ -192,11 +193,8 @@ class DeviceBackend final : public Backend {
     } else {
       DT_TRY_VALUE(pointer, runtime.allocate(bytes));
     }
-    if (const Status status = zero(pointer, bytes); !status.ok()) {
-      (void)give_back(pointer);
-      return status;
-    }
     allocated_.with([&](std::set<void*>& all) { all.insert(pointer); });
+    DT_TRY(zero(pointer, bytes));  // else the GPU may still write there: it stays
     return pointer;
   }
   Status release(void* pointer) override {

@@ -329,8 +329,9 @@ TEST_CASE("shard on GPUs: a rank without memory for a unit fails all") {
     } else {
       rank.expect(!status.ok(), "rank 0 hears of it");
     }
-    trainer.drop();
     (void)rank.await_broken();
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    trainer.drop();
     rank.meet();
   });
 }

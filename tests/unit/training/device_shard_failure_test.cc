@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards on GPUs that are made of threads, where ranks are lost or late.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "device_shards.h"
+
+using namespace dt;
+using namespace dt::test;
+
+namespace {
+
+ShardTrainer::Options standard(int32_t stage, int32_t shard_ranks = 0) {
+  ShardTrainer::Options options;
+  options.shard = ShardTrainer::options(stage);
+  options.shard.shard_ranks = shard_ranks;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("shard on GPUs: a lost rank is named to all, also of other replicas") {
+  for (const int32_t shard_ranks : {0, 2}) {
+    CAPTURE(shard_ranks);
+    run_on_gpus({"nccl", 4}, [&](GpuRank& rank) {
+      ShardTrainer trainer(&rank, ShardTrainer::model(), standard(2, shard_ranks));
+      const cuda::Stream stream = rank.new_stream();
+      if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
+      rank.expect_ok(trainer.set_all(stream), "set");
+      rank.expect_ok(trainer.step(0, stream), "step");
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      rank.meet();
+      if (rank.rank == 3) {  // goes without a word
+        trainer.drop();
+        rank.comm = nullptr;
+        rank.job = nullptr;
+        return;
+      }
+      Status status;
+      const Deadline deadline = Deadline::after_ms(20'000);
+      for (int64_t step = 1; status.ok() && !deadline.passed(); ++step) {
+        status = trainer.step(step, stream);
+      }
+      rank.expect(status.code() == Code::kPeerLost, status.message());
+      rank.expect(contains(status, "rank 3 ("), status.message());
+      rank.expect(rank.await_broken().code() == Code::kPeerLost, rank.comm->broken().message());
+      rank.expect(rank.cuda->finish(stream), "the stream ends");
+      trainer.drop();
+    });
+  }
+}
+
+TEST_CASE("shard on GPUs: a gather that times out later spoils no checkpoint") {
+  const auto folder = std::filesystem::temp_directory_path() / format("dt-late-%d", getpid());
+  std::filesystem::create_directory(folder);
+  run_on_gpus({"nccl", 2, 1'000}, [&](GpuRank& rank) {
+    ShardTrainer trainer(&rank, ShardTrainer::model(), standard(3));
+    const cuda::Stream stream = rank.new_stream();
+    if (!trainer.created().ok()) return rank.expect_ok(trainer.created(), "create");
+    rank.expect_ok(trainer.set_all(stream), "set");
+    if (rank.rank == 0) {  // the other one does not
+      rank.expect_ok(trainer.shard().gather(0, stream), "returns when it is enqueued");
+      rank.expect_ok(trainer.shard().release(0, stream), "release");
+    }
+    const Status broken = rank.await_broken();
+    rank.expect(broken.code() == Code::kTimeout, broken.message());
+    rank.expect(contains(broken, "allgather"), broken.message());
+    const Status saved =
+        training::save_shard(trainer.shard(), trainer.optimizer(), folder / "model");
+    rank.expect(!saved.ok(), "nothing is saved");
+    rank.expect(!std::filesystem::exists(folder / "model"), "there is no file");
+    rank.expect(rank.cuda->finish(stream), "the stream ends");
+    trainer.drop();
+    rank.meet();
+  });
+  std::filesystem::remove_all(folder);
+}
