@@ -5,6 +5,7 @@ from typing import Any, Dict, List
 
 import torch
 
+from ._comm import Comm
 from ._errors import invalid
 from ._memory import Region
 from ._raw import Buffer
@@ -92,3 +93,22 @@ def any_buffer(tensor: torch.Tensor) -> Buffer:
         return buffer(tensor)
     return Buffer.from_address(tensor.data_ptr(), tensor.numel() * tensor.element_size(), Dtype.U8, tensor,
                                tensor.is_cuda)
+
+
+def broadcast(tensors: List[torch.Tensor], comm: Comm, root: int = 0) -> None:
+    """Copies root's tensors, of any dtype, into everybody's. Collective."""
+    sent = []
+    for tensor in tensors:
+        whole = tensor.contiguous().resolve_conj().resolve_neg()  # the same tensor if it is so already
+        work = None
+        if comm.on_gpu:
+            comm.broadcast(any_buffer(whole), root, stream=stream_of(whole.device))
+        else:
+            work = comm.broadcast_async(any_buffer(whole), root)
+        sent.append((work, tensor, whole))
+    for work, tensor, whole in sent:
+        if work is not None:
+            work.wait()
+        if whole is not tensor:
+            with torch.no_grad():
+                tensor.copy_(whole)
