@@ -290,7 +290,10 @@ def train_sharded(comm, dtype, make, clip, passes=1, slow=False, **options):
             wrapped.clip_norm(clip, out=norm)
             norms.append(norm.item())
             if isinstance(optimizer, dt.Optimizer):
-                optimizer.step(RATE, stream=torch.cuda.current_stream())
+                if step % 2 == 0:
+                    wrapped.step(optimizer, RATE)
+                else:
+                    optimizer.step(RATE, stream=torch.cuda.current_stream())
             else:
                 optimizer.step()
                 wrapped.updated()
@@ -344,6 +347,34 @@ def check_sharded(job, comm):
                         same(f"{where}{how}, parameter {index} beside stage 1", one, other)
 
 
+def check_sharded_unused(job, comm):
+    """Each rank may use another branch with stage 2; stage 3 refuses that."""
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(comm.size + 1)).cuda()
+
+        def forward(self, values, used):
+            return self.layers[used](values)
+
+    try:
+        ShardedDataParallel(Branches(), comm, stage=3, find_unused_parameters=True)
+    except dt.UnsupportedError as error:
+        assert "use stage=2" in str(error), error
+    else:
+        raise AssertionError("stage 3 with find_unused_parameters was taken")
+    with contextlib.closing(ShardedDataParallel(Branches(), comm, stage=2, find_unused_parameters=True)) as wrapped:
+        for step in range(3):
+            wrapped(torch.ones(2, 5, device="cuda"), comm.rank).sum().backward()
+            for (index, piece), unit in zip(wrapped._pieces, wrapped._unit_of):
+                if unit == comm.size + 1:
+                    assert piece.grad is None, index
+                else:
+                    same(f"piece {index} of step {step}", piece.grad, torch.full_like(piece, 2 / comm.size))
+            wrapped.updated()
+
+
 def check_sharded_writing(job, comm):
     """What is written to gathered parameters stays, and between the passes stage 3 has none."""
     for stage in (1, 2, 3):
@@ -389,7 +420,8 @@ def main():
         with job.world() as comm:
             take_gpu()
             for check in (check_reductions, check_blocks, check_streams, check_memory, check_accumulation,
-                          check_unused, check_training, check_sharded, check_sharded_writing, check_copied):
+                          check_unused, check_training, check_sharded, check_sharded_unused, check_sharded_writing,
+                          check_copied):
                 begin = time.monotonic()
                 check(job, comm)
                 torch.cuda.synchronize()

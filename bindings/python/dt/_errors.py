@@ -165,4 +165,9 @@ def invalid_state(message: str) -> Error:
     return make(Status.INVALID_STATE, -1, "", 0, "", -1, message)
 
 
+def unsupported(message: str) -> Error:
+    """The same for what dt cannot do."""
+    return make(Status.UNSUPPORTED, -1, "", 0, "", -1, message)
+
+
 _raw.set_exception_maker(make)

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map
 
 from ._comm import Comm
 from ._distributed_data_parallel import DistributedDataParallel
-from ._errors import invalid, invalid_state
+from ._errors import invalid, invalid_state, unsupported
 from ._reducer import Param, Reducer, ReducerOptions
-from ._shard import Shard, ShardOptions
+from ._shard import Optimizer, Shard, ShardOptions
 from ._tensors import StreamUsers, buffer, not_compiled, stream_of, tensor_over
 
 
@@ -50,14 +50,16 @@ class ShardedDataParallel(DistributedDataParallel):
       ones in each step, as modules
     The rest is DistributedDataParallel's.
 
-    A step: loss.backward(), then dt.Optimizer.adamw(model.shard).step(rate); or an optimizer of torch.optim
-    that was given pieces(), if it updates elements by themselves, and updated() behind its step. No
-    parameter has a gradient: those of the pieces do. backward() replaces them; of several passes for one
-    step all but the last belong into no_sync(). Outside the forward and the backward pass parameters are in
-    gathered() only; with stage 3 they are NaN elsewhere.
+    A step: loss.backward(), then step(optimizer, rate) with an optimizer of dt's, as
+    dt.Optimizer.adamw(model.shard). Or an optimizer of torch.optim that was given pieces(), if it updates
+    elements by themselves, and updated() behind its step. No parameter has a gradient: those of the pieces
+    do. backward() replaces them; of several passes for one step all but the last belong into no_sync().
+    Outside the forward and the backward pass parameters are in gathered() only; with stage 3 they are NaN
+    elsewhere.
 
     Over GPUs the parameters lie in dt's memory of the GPU, and what this calls is ordered by the current streams of
-    PyTorch. An optimizer of dt's needs the stream, too: step(rate, stream=torch.cuda.current_stream()).
+    PyTorch. So is step(optimizer, rate); the optimizer's own step(rate) is not, unless it is given the stream.
+    find_unused_parameters needs stage 2 or less there.
 
     With stage 3 ranks call the same units in the same order, in the backward pass, too. So an exception in a
     pass of one rank cannot be taken back: let it end the program, and go on from a checkpoint.
@@ -71,6 +73,12 @@ class ShardedDataParallel(DistributedDataParallel):
                  units: Optional[Sequence[torch.nn.Module]] = None, prefetch: int = 1, shard_ranks: int = 0,
                  offload: Optional[Union[str, "os.PathLike[str]"]] = None, **options: Any) -> None:
         self._chosen = ShardOptions(stage, prefetch=prefetch, shard_ranks=shard_ranks, offload=offload)
+        if stage == 3 and comm.on_gpu and options.get("find_unused_parameters"):
+            raise unsupported(
+                "ShardedDataParallel: stage 3 with find_unused_parameters is not supported on GPUs: a rank reports "
+                "unused parameters at the end of its backward pass, so ranks could enqueue gathers and reductions in "
+                "different orders and wait for each other forever; use stage=2, or leave find_unused_parameters out "
+                "and use every parameter in each step")
         self._unit_modules = _listed(module) if units is None else list(units)
         for name, parameter in module.named_parameters():
             if parameter.numel() > 1 and not any(parameter.stride()):
@@ -144,6 +152,20 @@ class ShardedDataParallel(DistributedDataParallel):
         """Says that this rank has updated its pieces, as an optimizer of torch.optim does. Collective."""
         self._drop_all()
         self.shard.updated(stream=self._stream())
+
+    def step(self, optimizer: Optimizer, rate: float) -> None:
+        """Updates the pieces as optimizer.step(rate) does, on the current stream of the module's device. Collective.
+
+        optimizer: a dt.Optimizer of `shard`
+        """
+        if not isinstance(optimizer, Optimizer):
+            raise invalid(f"ShardedDataParallel.step: the optimizer is a {type(optimizer).__name__}, not a "
+                          "dt.Optimizer; call its own step(), then updated()")
+        if optimizer._shard is not self.shard:
+            raise invalid("ShardedDataParallel.step: the optimizer is of another shard, so it would update other "
+                          "parameters; make one of this wrapper's `shard`")
+        self._drop_all()
+        optimizer.step(rate, stream=self._stream())
 
     @contextlib.contextmanager
     def gathered(self, *, write: bool = False) -> Iterator[torch.nn.Module]:

@@ -21,6 +21,8 @@ try:
     import torch
 except ImportError:
     torch = None
+else:
+    import dt.torch
 
 
 class Case(unittest.TestCase):
@@ -391,7 +393,6 @@ class Tensors(Case):
             self.assertEqual(stream_of(torch.device("cpu")), 0)
 
     def test_broadcast_of_tensors_of_any_kind(self):
-        import dt.torch
         for dtype in (torch.int16, torch.complex64, torch.bool, torch.float32):
             values = torch.arange(6).reshape(2, 3).to(dtype).t()
             before = values.clone()
@@ -408,6 +409,31 @@ class Tensors(Case):
         values = torch.zeros(2, 3, dtype=torch.uint8).t()
         dt.torch.broadcast([values], Gpus(), 1)
         self.assertEqual(values.sum().item(), 6)
+
+    def test_shards_over_gpus_refuse_unused_parameters_with_stage_3(self):
+        class Reached(Exception):
+            pass
+
+        class Gpus:
+            """A communicator over GPUs, up to the first operation."""
+            on_gpu = True
+
+            def broadcast(self, buffer, root, stream):
+                raise Reached
+
+        def wrap(**options):
+            dt.torch.ShardedDataParallel(torch.nn.Linear(2, 2), Gpus(), **options)
+
+        for options in ({}, {"stage": 3}):
+            with self.assertRaises(dt.UnsupportedError) as caught:
+                wrap(find_unused_parameters=True, **options)
+            self.assertEqual(caught.exception.status, dt.Status.UNSUPPORTED)
+            for part in ("ShardedDataParallel: stage 3 with find_unused_parameters is not supported on GPUs",
+                         "different orders", "use stage=2, or leave find_unused_parameters out"):
+                self.assertIn(part, str(caught.exception))
+        for options in ({"stage": 2, "find_unused_parameters": True}, {"find_unused_parameters": False}, {}):
+            with self.assertRaises(Reached):
+                wrap(**options)
 
     def test_memory_as_a_tensor(self):
         for dtype in dt.Dtype:

@@ -61,10 +61,11 @@ class Reference(unittest.TestCase):
         self.check_function("buffer", module.buffer)
         self.check_function("broadcast", module.broadcast)
         self.check_function("check_equal", module.check_equal)
-        cls = module.DistributedDataParallel
-        self.assertTrue(cls.__doc__)
-        for name in ("forward", "no_sync", "statistics"):
-            self.check_function(name, vars(cls)[name])
+        for cls, names in ((module.DistributedDataParallel, ("forward", "no_sync", "statistics")),
+                           (module.ShardedDataParallel, ("gathered", "pieces", "step", "updated"))):
+            self.assertTrue(cls.__doc__)
+            for name in names:
+                self.check_function(name, vars(cls)[name])
 
     def test_pydoc(self):
         text = pydoc.plain(pydoc.render_doc(dt))

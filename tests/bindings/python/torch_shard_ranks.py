@@ -74,15 +74,18 @@ class Plain:
 class Sharded:
     """dt's, with an optimizer of dt's, or of PyTorch's on the pieces."""
 
-    def __init__(self, model, comm, ours=True, **options):
+    def __init__(self, model, comm, ours=True, by_wrapper=True, **options):
         self.model = dt.torch.ShardedDataParallel(model, comm, **options)
         self.ours = dt.Optimizer.adamw(self.model.shard) if ours else None
+        self.by_wrapper = by_wrapper
         self.theirs = None if ours else torch.optim.AdamW(self.model.pieces())
 
     def step(self, tokens):
         loss = loss_of(self.model, tokens)
         loss.backward()
-        if self.ours is not None:
+        if self.ours is not None and self.by_wrapper:
+            self.model.step(self.ours, 1e-3)
+        elif self.ours is not None:
             self.ours.step(1e-3)
         else:
             self.theirs.step()
@@ -107,6 +110,7 @@ def check(comm):
     results = {}
     for stage in (1, 2, 3):
         for name, options in (("theirs", {"ours": False}), ("ours", {}),
+                              ("by the optimizer's step", {"by_wrapper": False}),
                               ("small buckets", {"bucket_cap_bytes": 5000, "prefetch": 2}),
                               ("in files", {"offload": tempfile.gettempdir()}),
                               ("one unit", {"units": [], "prefetch": 0}), ("replicas", {"shard_ranks": 1})):
@@ -130,6 +134,8 @@ def check(comm):
     for make in (Nested, Recomputed, Normed, Queries, Complex, Scaled):
         check_as_ddp(comm, make)
     check_between_steps(comm)
+    check_refused_optimizers(comm)
+    check_stream_of_step(comm)
     check_writing(comm)
     check_uneven_accumulation(comm)
     print(f"rank {comm.rank}: all stages end with the same bits")
@@ -335,10 +341,38 @@ def check_between_steps(comm):
                 with torch.set_grad_enabled(with_gradients):
                     loss_of(other.model, tokens)
                 one.ours.step(1e-2)
-                other.ours.step(1e-2)
+                other.model.step(other.ours, 1e-2)
                 assert loss_of(one.model, tokens).item() == loss_of(other.model, tokens).item(), stage
             for each in (one, other):
                 each.model.close()
+
+
+def check_refused_optimizers(comm):
+    one, other = (Sharded(Model(3), comm) for _ in range(2))
+    for optimizer, wanted in ((other.ours, "is of another shard"),
+                              (torch.optim.SGD(one.model.pieces(), lr=0.1), "call its own step(), then updated()")):
+        try:
+            one.model.step(optimizer, 1e-3)
+        except dt.InvalidArgumentError as error:
+            assert wanted in str(error), error
+        else:
+            raise AssertionError(f"an optimizer was taken that {wanted}")
+    for each in (one, other):
+        each.model.close()
+
+
+def check_stream_of_step(comm):
+    """The optimizer gets the current stream of the module's device."""
+    class Recorder(dt.Optimizer):
+        def step(self, rate, *, stream=0):
+            self.given = rate, stream
+
+    model = dt.torch.ShardedDataParallel(Model(3), comm)
+    model._stream = lambda: 77  # over host memory streams are ignored
+    optimizer = Recorder.adamw(model.shard)
+    model.step(optimizer, 0.5)
+    assert optimizer.given == (0.5, 77), optimizer.given
+    model.close()
 
 
 def check_writing(comm):
