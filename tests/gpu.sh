@@ -113,7 +113,8 @@ figure() {
     gpt_zero*) awk '/ parameters, .* on / { ++runs } / of GPU memory/ { memory[runs] = $(NF - 6) }
       { for (i = 2; i <= NF; ++i) if ($i == "tokens/s") speed[runs] = $(i - 1) }
       END { for (i = 1; i <= runs; ++i) {
-        printf "%sstage %d %s tokens/s, %s MiB", (i > 1 ? "; " : ""), i - 1, speed[i], memory[i] }
+        printf "%sstage %s %s tokens/s, %s MiB", (i > 1 ? "; " : ""), \
+          (i < 5 ? i - 1 : "2, state with the host,"), speed[i], memory[i] }
         print "" }' "$log" ;;
     torch_ddp*) sed -n 's/^ratio: //p' "$log" ;;
     overlap*) sed -n 's/^goal: //p' "$log" ;;
@@ -263,12 +264,15 @@ run gpt_step_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
   "${both[@]}" "${all_gpus[@]}" "${model[@]}"
 # In shards of each stage, which end with equal parameters on all ranks.
 # shellcheck disable=SC2016  # for that shell
-stages=(sh -c 'for stage in 0 1 2 3; do "$@" --memory --zero $stage || exit; done' sh)
-run gpt_zero_2_staged bench "${no_gpu:-$no_gpt}" "${stages[@]}" "${staged[@]}" "${model[@]}"
+stages=(sh -c 'for stage in 0 1 2 3 "2 --offload /dev/shm"; do
+  "$@" --memory --zero $stage || exit; done' sh)
+large=("$gpt" --device cuda --layers 12 --channels 768 --heads 12 --length 256 --batch 8
+  --steps 30 --interval 15 "$root/tests/gpu.sh")
+run gpt_zero_2_staged bench "${no_gpu:-$no_gpt}" "${stages[@]}" "${staged[@]}" "${large[@]}"
 run gpt_zero_2_nccl_one_gpu bench "${no_gpu:-${no_nccl:-$no_gpt}}" \
-  "${stages[@]}" "${own_hosts[@]}" "${model[@]}"
+  "${stages[@]}" "${own_hosts[@]}" "${large[@]}"
 run gpt_zero_all_gpus bench "${no_gpu:-${no_nccl:-${no_second:-$no_gpt}}}" \
-  "${stages[@]}" "${all_gpus[@]}" "${model[@]}"
+  "${stages[@]}" "${all_gpus[@]}" "${large[@]}"
 
 # ---- What came of it ----
 
