@@ -1974,7 +1974,8 @@ typedef struct dt_shard_options {
                                           memory until they are reduced only, but for a rank's
                                           pieces; 3: as 2, and parameters have memory from
                                           dt_shard_gather() to dt_shard_release() only, but for a
-                                          rank's pieces. All end with the same bits on one host */
+                                          rank's pieces. All end with the same bits on one host,
+                                          on GPUs as far as NCCL adds in one order */
   const dt_reducer_options* reducer; /**< of the gradients; the plan stays as it is, and its first
                                           bucket is like the others. Borrowed during the call, like
                                           the next two; NULL: defaults */
