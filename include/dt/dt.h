@@ -2045,14 +2045,14 @@ static inline void dt_piece_init(dt_piece* piece) {
  *
  * With stage 2 a bucket has memory from its first gradient in a step to the end of its reduction.
  * Two reductions may be under way while further buckets fill; then dt_reducer_ready() waits for the
- * first of them, on GPUs the stream that writes into the bucket. While the reducer accumulates, and with a hook, buckets keep their memory until
- * dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
+ * first of them, on GPUs the stream that writes into the bucket. While the reducer accumulates, and
+ * with a hook, buckets keep their memory until dt_reducer_finish(). With stage 3 the forward and the backward pass each gather a unit before they
  * use its parameters, and release it behind that.
  *
- * On GPUs only dt_shard_save() and dt_shard_load() wait for the GPU. Reductions and gathers take
- * turns on the GPU in the order of the calls: with stage 3 all ranks must call dt_shard_gather() at
- * the same points between the gradients of a step, and dt_reducer_unused() where others give the
- * gradient.
+ * On GPUs only dt_shard_save() and dt_shard_load() wait for the GPU, and with `offload`
+ * dt_optimizer_step(). Reductions and gathers take turns on the GPU in the order of the calls: with
+ * stage 3 all ranks must call dt_shard_gather() at the same points between the gradients of a step,
+ * and dt_reducer_unused() where others give the gradient.
  *
  * With `shard_ranks` the ranks of a host, say, have all pieces among them, and each host is a replica
  * of the others (hybrid shards, HSDP): parameters are then gathered within the host, and between
@@ -2311,8 +2311,8 @@ static inline void dt_sgd_options_init(dt_sgd_options* options) {
  * @param options       NULL: defaults. The same on all ranks.
  * @param out_optimizer gives the handle; dt_optimizer_destroy().
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT; DT_ERR_UNSUPPORTED where a parameter has another dtype than
- *         DT_F16, DT_BF16, DT_F32 and DT_F64; DT_ERR_OUT_OF_MEMORY, and DT_ERR_SYSTEM where the
- *         directory of dt_shard_options.offload has no room for the state, on this rank alone.
+ *         DT_F16, DT_BF16, DT_F32 and DT_F64; on this rank alone DT_ERR_OUT_OF_MEMORY, any error of
+ *         CUDA, and DT_ERR_SYSTEM where the directory of dt_shard_options.offload has no room.
  * @thread any
  * @since ABI 0
  */
@@ -2334,9 +2334,10 @@ DT_API dt_status dt_optimizer_sgd(dt_shard* shard, const dt_sgd_options* options
  * @param stream    CUDA stream that updates them, behind that of dt_reducer_finish(); otherwise as
  *                  of dt_shard_updated().
  * @return DT_OK; DT_ERR_INVALID_STATE without gradients; DT_ERR_INVALID_ARGUMENT; as
- *         dt_shard_updated().
+ *         dt_shard_updated(). What fails on a GPU breaks the communicator.
  * @thread as the reducer's dt_reducer_finish()
- * @cost one pass over pieces and state; what dt_shard_updated() costs
+ * @cost one pass over pieces and state; what dt_shard_updated() costs; with `offload` on GPUs the
+ *       way of gradients and parameters to the host and back, under the communicator's time-out
  * @since ABI 0
  */
 DT_API dt_status dt_optimizer_step(dt_optimizer* optimizer, double rate, dt_stream stream);

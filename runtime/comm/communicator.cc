@@ -88,17 +88,17 @@ void Communicator::excuse(int64_t max_ms) {
 Status Communicator::broken() const {
   const Status own = options_.backend->broken();
   if (!own.ok()) return own;
-  const Status of_part = parts_.with([](const auto& parts) {
-    for (const auto& each : parts) {
-      const auto part = each.lock();
-      const Status status = part != nullptr ? part->options_.backend->broken() : Status();
-      if (!status.ok()) return status;
-    }
-    return Status();
+  std::vector<std::shared_ptr<Communicator>> parts;  // which may end here, so not under the lock
+  parts_.with([&](const auto& all) {
+    for (const auto& each : all) parts.push_back(each.lock());
   });
-  if (of_part.ok()) return of_part;
-  options_.backend->fail(of_part);
-  return options_.backend->broken();
+  for (const auto& part : parts) {
+    const Status status = part != nullptr ? part->options_.backend->broken() : Status();
+    if (status.ok()) continue;
+    options_.backend->fail(status);
+    return options_.backend->broken();
+  }
+  return {};
 }
 
 void Communicator::answer_for(const std::shared_ptr<Communicator>& part) {

@@ -3,18 +3,12 @@
 
 #include <sched.h>
 
-#include "base/wait.h"
 #include "training/stream_marks.h"
 
 namespace dt::training {
-namespace {
 
-constexpr int64_t kPipeLimitMs = 60'000;  // what a GPU was given before ends sooner, or hangs
-
-}  // namespace
-
-Result<std::unique_ptr<DevicePipe>> DevicePipe::create(std::shared_ptr<cuda::Runtime> runtime) {
-  std::unique_ptr<DevicePipe> made(new DevicePipe(std::move(runtime)));
+Result<std::unique_ptr<DevicePipe>> DevicePipe::create(std::shared_ptr<comm::Communicator> comm) {
+  std::unique_ptr<DevicePipe> made(new DevicePipe(std::move(comm)));
   cuda::Runtime& on = *made->runtime_;
   DT_TRY_VALUE(made->down_, on.create_stream(cuda::StreamPriority::kNormal));
   DT_TRY_VALUE(made->up_, on.create_stream(cuda::StreamPriority::kNormal));
@@ -34,7 +28,9 @@ Result<std::unique_ptr<DevicePipe>> DevicePipe::create(std::shared_ptr<cuda::Run
 }
 
 DevicePipe::~DevicePipe() {
-  if (busy_ && !await_both(kLastStepMs).ok()) return;  // what it uses stays
+  const Deadline deadline = Deadline::after_ms(kLastStepMs);
+  if (edge_ != nullptr && busy_ && !await_both(deadline, /*broken_too=*/true).ok())
+    return;  // what it uses stays
   for (const Block& block : blocks_) {
     if (block.down != nullptr) (void)runtime_->destroy_event(block.down);
     if (block.up != nullptr) (void)runtime_->destroy_event(block.up);
@@ -67,7 +63,7 @@ Status DevicePipe::run_parts(std::span<const Part> parts, const Work& work) {
     if (next < ahead) continue;
     const size_t i = next - ahead;
     Block& block = blocks_[i % blocks_.size()];
-    DT_TRY(await(block.down, kPipeLimitMs));
+    DT_TRY(await(block.down, comm_->deadline(), /*broken_too=*/false));
     DT_TRY(work(i, block.data, block.beside));
     DT_TRY(bring_up(parts[i], &block));
   }
@@ -91,27 +87,27 @@ Status DevicePipe::bring_up(const Part& part, Block* block) {
   return {};
 }
 
-Status DevicePipe::await() { return await_both(kPipeLimitMs); }
+Status DevicePipe::await() { return await_both(comm_->deadline(), /*broken_too=*/false); }
 
-Status DevicePipe::await_both(int64_t limit_ms) {
+Status DevicePipe::await_both(Deadline deadline, bool broken_too) {
   for (const cuda::Stream stream : {down_, up_}) {
     DT_TRY(runtime_->record(edge_, stream));
-    DT_TRY(await(edge_, limit_ms));
+    DT_TRY(await(edge_, deadline, broken_too));
   }
   busy_ = false;
   return {};
 }
 
-Status DevicePipe::await(cuda::Event event, int64_t limit_ms) const {
-  const Deadline deadline = Deadline::after_ms(limit_ms);
+Status DevicePipe::await(cuda::Event event, Deadline deadline, bool broken_too) const {
   for (;;) {
     DT_TRY_VALUE(const bool passed, runtime_->passed(event));
     if (passed) return {};
+    if (!broken_too) DT_TRY(comm_->broken());
     if (deadline.passed()) {
       return Status(
           Code::kTimeout,
-          format("%s is still busy after %lld s with what was enqueued before",
-                 runtime_->device().name.c_str(), static_cast<long long>(limit_ms / 1000)));
+          format("%s has not come to what was enqueued on comm \"%s\" before the time-out",
+                 runtime_->device().name.c_str(), comm_->name().c_str()));
     }
     sched_yield();
   }

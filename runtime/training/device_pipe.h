@@ -7,6 +7,8 @@
 #include <span>
 
 #include "base/status.h"
+#include "base/wait.h"
+#include "comm/communicator.h"
 #include "cuda/runtime.h"
 
 namespace dt::training {
@@ -33,7 +35,8 @@ class DevicePipe {
   /// What the host does with a part: its number, and where `data` and `beside` are.
   using Work = std::function<Status(size_t part, char* data, char* beside)>;
 
-  static Result<std::unique_ptr<DevicePipe>> create(std::shared_ptr<cuda::Runtime> runtime);
+  /// For a communicator over GPUs. Its time-out is that of waiting, which ends when it breaks.
+  static Result<std::unique_ptr<DevicePipe>> create(std::shared_ptr<comm::Communicator> comm);
   ~DevicePipe();
   DevicePipe(const DevicePipe&) = delete;
   DevicePipe& operator=(const DevicePipe&) = delete;
@@ -55,20 +58,23 @@ class DevicePipe {
     bool goes_up = false;  // `up` was recorded in this run
   };
 
-  explicit DevicePipe(std::shared_ptr<cuda::Runtime> runtime) : runtime_(std::move(runtime)) {}
+  explicit DevicePipe(std::shared_ptr<comm::Communicator> comm)
+      : comm_(std::move(comm)), runtime_(comm_->backend().device()) {}
   Status bring_down(const Part& part, Block* block);
   Status bring_up(const Part& part, Block* block);
   Status run_parts(std::span<const Part> parts, const Work& work);
-  Status await(cuda::Event event, int64_t limit_ms) const;
-  Status await_both(int64_t limit_ms);
+  /// `broken_too`: also where the communicator is broken.
+  Status await(cuda::Event event, Deadline deadline, bool broken_too) const;
+  Status await_both(Deadline deadline, bool broken_too);
 
+  const std::shared_ptr<comm::Communicator> comm_;
   const std::shared_ptr<cuda::Runtime> runtime_;
   cuda::Stream down_ = nullptr;
   cuda::Stream up_ = nullptr;
   cuda::Event edge_ = nullptr;  // of run()
   char* memory_ = nullptr;
   std::array<Block, 3> blocks_;
-  bool busy_ = false;  // the GPU may still use the blocks
+  bool busy_ = true;  // the GPU may still use the blocks, or have other work of stream()
 };
 
 }  // namespace dt::training

@@ -263,6 +263,8 @@ Status DeviceStep::list_results(std::vector<Results> results) {
   if (scratch_ == nullptr) {
     DT_TRY_VALUE(void* const memory, runtime_->allocate(sizeof(Scratch)));
     scratch_ = static_cast<Scratch*>(memory);
+  }
+  if (scaled_ == nullptr) {
     DT_TRY_VALUE(scaled_, runtime_->create_event(/*timed=*/false));
   }
   if (results == results_) return {};

@@ -126,7 +126,7 @@ Status Optimizer::allocate() {
   if (shard_->device() != nullptr && shard_->offload().empty()) {
     device_ = std::make_unique<DeviceState>(shard_->comm(), shard_->marks());
   } else if (shard_->device() != nullptr) {
-    DT_TRY_VALUE(pipe_, DevicePipe::create(shard_->device()));
+    DT_TRY_VALUE(pipe_, DevicePipe::create(shard_->comm()));
   }
   if (total == 0) return {};
   DT_TRY_VALUE(char* const memory, allocate_state(total));
@@ -154,10 +154,13 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
   }
   std::vector<Alike> alike;
   std::vector<int32_t> offloaded;
-  for (int32_t i = 0; i < reducer.param_count(); ++i) {
+  Status updated;
+  for (int32_t i = 0; updated.ok() && i < reducer.param_count(); ++i) {
     if (reducer.has_users() && !reducer.used(i).value()) continue;
-    DT_TRY_VALUE(const Shard::Piece piece, shard_->piece(i, stream));
-    if (piece.count == 0) continue;
+    const auto has = shard_->piece(i, stream);
+    updated = has.status();
+    if (!updated.ok() || has.value().count == 0) continue;
+    const Shard::Piece& piece = has.value();
     if (device_ != nullptr) {
       group(i, piece, &alike);
     } else if (pipe_ != nullptr) {
@@ -167,9 +170,11 @@ Status Optimizer::step(double rate, cuda::Stream stream) {
       update(i, take_follows(i), piece.param, piece.grad, 0, piece.count, rate);
     }
   }
-  Status updated;
-  if (device_ != nullptr) updated = launch(alike, rate, stream);
-  if (pipe_ != nullptr) updated = update_offloaded(offloaded, rate, stream);
+  if (updated.ok() && device_ != nullptr) updated = launch(alike, rate, stream);
+  if (updated.ok() && pipe_ != nullptr) {
+    updated = update_offloaded(offloaded, rate, stream);
+    if (updated.ok()) updated = shard_->check_whole();  // the GPU goes on behind what has failed
+  }
   if (!updated.ok()) return shard_->fail(updated);  // the others go on to updated()
   return shard_->updated(stream);
 }
@@ -288,6 +293,13 @@ Optimizer::Follows Optimizer::take_follows(int32_t index) {
 Status Optimizer::follow(int32_t index, const Shard::Piece& piece, cuda::Stream stream) {
   const Follows follows = take_follows(index);
   if (follows == Follows::kNothing) return {};
+  Status followed = follow(index, piece, follows, stream);
+  if (!followed.ok()) states_[static_cast<size_t>(index)].set_count = -1;  // next time, then
+  return followed;
+}
+
+Status Optimizer::follow(int32_t index, const Shard::Piece& piece, Follows follows,
+                         cuda::Stream stream) {
   const Dtype dtype = shard_->params()[static_cast<size_t>(index)].dtype;
   if (device_ != nullptr) {
     kernels::UpdatedTensor arrays = arrays_of(index, piece);

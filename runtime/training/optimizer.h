@@ -68,6 +68,8 @@ class Optimizer {
   /// Its f32 values are those of `piece`, which is that of the parameter, or were updated since; on
   /// a GPU in the order of `stream`.
   Result<Held> held(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
+  /// Although the shard is on a GPU.
+  bool keeps_on_host() const { return pipe_ != nullptr; }
   /// That a parameter took part in, as this rank counted them: 0 where it has no piece.
   int64_t steps(int32_t index) const { return states_[static_cast<size_t>(index)].steps; }
   /// What held() points at was filled in.
@@ -116,6 +118,7 @@ class Optimizer {
   Follows take_follows(int32_t index);
   /// The f32 values follow a parameter that was set, and elements of a piece that were written.
   Status follow(int32_t index, const Shard::Piece& piece, cuda::Stream stream);
+  Status follow(int32_t index, const Shard::Piece& piece, Follows follows, cuda::Stream stream);
   static void follow_written(Dtype dtype, const void* param, float* master, int64_t count);
   /// The f32 values `begin` and on.
   void follow_on_host(int32_t index, Follows follows, const void* param, int64_t begin,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/shard.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -100,13 +102,27 @@ Shard::~Shard() {
     if (!gathering_->backend().wait(*last_, Wait{Deadline::after_ms(kLastGatherMs)})) return false;
     return marks_ == nullptr || last_->status().ok();  // a failed one is done before the GPU is
   };
-  if (last_ != nullptr && !ended()) {
+  if ((last_ != nullptr && !ended()) || !await_written(Deadline::after_ms(kLastGatherMs))) {
     slabs_.leave();
     if (file_ != nullptr) file_->leave();
     return;
   }
   for (Bucket& bucket : buckets_) slabs_.give(bucket.data);
   if (file_ == nullptr) (void)comm_->backend().release(memory_);
+}
+
+/// Whether the GPU has done with what was written. After a failure nobody knows.
+bool Shard::await_written(Deadline deadline) const {
+  if (marks_ == nullptr) return true;
+  const auto passed = [&](const MarkPtr& mark) {
+    const Result<bool> is = marks_->passed(*mark);
+    return is.ok() && is.value();
+  };
+  while (failed_.ok() && !deadline.passed()) {
+    if (std::all_of(written_.begin(), written_.end(), passed)) return true;
+    sched_yield();
+  }
+  return false;
 }
 
 Result<void*> Shard::param(int32_t index) const {

@@ -34,7 +34,7 @@ namespace dt::training {
 /// Each replica, if there are several, gathers by itself: the reducer gave all of them the same
 /// gradients, so their optimizers end with the same parameters.
 ///
-/// On GPUs nothing waits for the GPU. Gathers are behind marks in the caller's streams: where
+/// On GPUs nothing here waits for the GPU. Gathers are behind marks in the caller's streams: where
 /// pieces were written last, and, for memory that other units had, where these were used no longer.
 /// All gathers and reductions share one stream, which orders what they do with one memory.
 ///
@@ -127,6 +127,7 @@ class Shard {
   int64_t own_bytes(size_t bucket) const;
   char* own_piece(int32_t index) const;
   Status check_stream(const char* function, cuda::Stream stream) const;
+  bool await_written(Deadline deadline) const;
   /// On GPUs: something was written, in the order of `stream`.
   Status mark_written(cuda::Stream stream);
   Status begin_gather(size_t bucket, const Status& mine = {});

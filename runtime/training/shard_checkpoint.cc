@@ -37,7 +37,7 @@ Result<std::vector<Shard::Piece>> all_pieces(Shard& shard, cuda::Stream stream) 
 Result<std::unique_ptr<DevicePipe>> pipe_of(const Shard& shard) {
   const auto device = shard.device();
   if (device == nullptr) return std::unique_ptr<DevicePipe>();
-  DT_TRY_VALUE(auto pipe, DevicePipe::create(device));
+  DT_TRY_VALUE(auto pipe, DevicePipe::create(shard.comm()));
   DT_TRY(shard.wait_for_written(pipe->stream()));
   return pipe;
 }
@@ -46,18 +46,21 @@ cuda::Stream stream_of(const std::unique_ptr<DevicePipe>& pipe) {
   return pipe != nullptr ? pipe->stream() : nullptr;
 }
 
+struct Extents {
+  std::vector<Extent> on_host;
+  std::vector<Extent> on_device;
+};
+
 /// transfer(extent) of memory and file, or of blocks that pass to or from a GPU. `up`: it writes to
 /// memory, and else reads it.
 template <class Transfer>
-Status transfer_all(DevicePipe* pipe, const std::vector<Extent>& extents, bool up,
-                    Transfer transfer) {
-  if (pipe == nullptr) {
-    for (const Extent& extent : extents) DT_TRY(transfer(extent));
-    return {};
-  }
+Status transfer_all(DevicePipe* pipe, const Extents& extents, bool up, Transfer transfer) {
+  if (pipe != nullptr) DT_TRY(pipe->await());  // first what its stream has
+  for (const Extent& extent : extents.on_host) DT_TRY(transfer(extent));
+  if (pipe == nullptr) return {};
   std::vector<DevicePipe::Part> parts;
   std::vector<int64_t> places;  // of each in the file
-  for (const Extent& extent : extents) {
+  for (const Extent& extent : extents.on_device) {
     for (int64_t begin = 0; begin < extent.bytes; begin += DevicePipe::kPartBytes) {
       const int64_t bytes = std::min(extent.bytes - begin, DevicePipe::kPartBytes);
       parts.push_back({extent.memory + begin, nullptr, bytes, !up, up});
@@ -67,7 +70,7 @@ Status transfer_all(DevicePipe* pipe, const std::vector<Extent>& extents, bool u
   DT_TRY(pipe->run(parts, pipe->stream(), [&](size_t part, char* data, char*) {
     return transfer(Extent{data, places[part], parts[part].bytes});
   }));
-  return pipe->await();  // also for what else its stream has
+  return pipe->await();
 }
 
 FileOptimizer names_of(const Optimizer& optimizer) {
@@ -88,12 +91,12 @@ std::pair<int64_t, int64_t> share_of(int64_t count, const comm::Communicator& co
 
 /// Where the elements of this rank's pieces are, in memory and in the file, in its order.
 /// `shared`: of parameters that every rank has all of, this rank's share.
-Result<std::vector<Extent>> extents_of(Shard& shard, Optimizer* optimizer,
-                                       const std::vector<FileTensor>& tensors,
-                                       const std::vector<Shard::Piece>& pieces, bool shared,
-                                       cuda::Stream stream) {
+Result<Extents> extents_of(Shard& shard, Optimizer* optimizer,
+                           const std::vector<FileTensor>& tensors,
+                           const std::vector<Shard::Piece>& pieces, bool shared,
+                           cuda::Stream stream) {
   using Role = FileTensor::Role;
-  std::vector<Extent> extents;
+  Extents extents;
   for (const FileTensor& tensor : tensors) {
     if (tensor.role == Role::kStep) continue;
     const Shard::Piece& piece = pieces[static_cast<size_t>(tensor.param)];
@@ -109,8 +112,11 @@ Result<std::vector<Extent>> extents_of(Shard& shard, Optimizer* optimizer,
     if (shared) std::tie(from, to) = share_of(tensor.count, *shard.comm());
     if (from == to) continue;
     const int64_t element = dtype_bytes(tensor.dtype);
-    extents.push_back({memory + (from - piece.offset) * element, tensor.begin + from * element,
-                       (to - from) * element});
+    const bool on_host =
+        shard.device() == nullptr || (tensor.role != Role::kParam && optimizer->keeps_on_host());
+    auto& all = on_host ? extents.on_host : extents.on_device;
+    all.push_back({memory + (from - piece.offset) * element, tensor.begin + from * element,
+                   (to - from) * element});
   }
   return extents;
 }
