@@ -16,8 +16,6 @@
 namespace dt::training {
 namespace {
 
-using Role = FileTensor::Role;
-
 FileOptimizer kept_with(double momentum) {
   return {"outer", momentum != 0 ? "momentum_buffer" : nullptr, nullptr,
           "give a file that dt_outer_save wrote with a momentum"};
@@ -48,8 +46,8 @@ std::vector<Extent> extents_of_outer(const std::vector<FileTensor>& tensors,
   for (const FileTensor& tensor : tensors) {
     const auto index = static_cast<size_t>(tensor.param);
     void* memory = &(*counts)[index];
-    if (tensor.role == Role::kParam) memory = global + starts[index];
-    if (tensor.role == Role::kFirst) memory = momentum + starts[index];
+    if (tensor.role == FileTensor::Role::kParam) memory = global + starts[index];
+    if (tensor.role == FileTensor::Role::kFirst) memory = momentum + starts[index];
     extents.push_back(
         {static_cast<char*>(memory), tensor.begin, tensor.count * dtype_bytes(tensor.dtype)});
   }
