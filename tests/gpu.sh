@@ -200,6 +200,8 @@ own_hosts=("${one_gpu[@]}" NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE
   NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=4
   "$dt" run -n 2 --no-prefix -- sh -c 'NCCL_HOSTID=dt-$RANK exec "$0" "$@"')
 all_gpus=("$dt" run -n "$gpus" --no-prefix --)
+run registered_2_nccl_one_gpu test "${no_gpu:-$no_nccl}" env DT_NCCL_REGISTER=on \
+  "${own_hosts[@]}" "$RANK_PROGRAM" cuda check
 # PyTorch's tensors, where there is a wheel for its Python.
 no_torch=''
 python3 -c 'import torch' 2>/dev/null || no_torch='python3 has no PyTorch'
