@@ -30,7 +30,7 @@ struct Optimizer::DeviceState {
   struct List {
     std::vector<kernels::UpdatedTensor> tensors;
     std::shared_ptr<kernels::UpdateList> list;
-    MarkPtr used;  // behind the last kernel that uses it; null: that is to come
+    MarkPtr used;  // behind the last kernel that uses it; null: not marked yet
   };
 
   bool passed(const List& list) const {
@@ -38,10 +38,11 @@ struct Optimizer::DeviceState {
     const Result<bool> passed = marks.passed(*list.used);
     return passed.ok() && passed.value();
   }
-  /// Whether the GPU has done with all lists, `coming` or not.
-  bool await_all(Deadline deadline, bool coming) const {
+  /// Waits until the GPU uses no list any more. `unmarked`: nor one whose kernels are not marked
+  /// yet.
+  bool await_all(Deadline deadline, bool unmarked) const {
     const auto is_free = [&](const List& each) {
-      return (each.used == nullptr && !coming) || passed(each);
+      return (each.used == nullptr && !unmarked) || passed(each);
     };
     while (!std::all_of(lists.begin(), lists.end(), is_free)) {
       if (deadline.passed()) return false;
@@ -55,7 +56,7 @@ struct Optimizer::DeviceState {
                               [&](const List& each) { return each.tensors == tensors; });
     if (found == lists.end()) {
       if (lists.size() >= 2 * kMostLists) {
-        (void)await_all(Deadline::after_ms(kListsLimitMs), /*coming=*/false);
+        (void)await_all(Deadline::after_ms(kListsLimitMs), /*unmarked=*/false);
       }
       if (lists.size() >= kMostLists) {
         std::erase_if(lists, [&](const List& each) { return passed(each); });
@@ -80,7 +81,8 @@ Optimizer::Optimizer(std::shared_ptr<Shard> shard, Options options)
 
 Optimizer::~Optimizer() {
   if (device_ == nullptr) return;
-  if (!device_->await_all(Deadline::after_ms(kLastStepMs), /*coming=*/true)) {  // or for ever
+  // What the GPU still uses then stays with the communicator.
+  if (!device_->await_all(Deadline::after_ms(kLastStepMs), /*unmarked=*/true)) {
     using Lists = std::vector<DeviceState::List>;
     device_->comm->backend().keep(std::make_shared<Lists>(std::move(device_->lists)));
     return;

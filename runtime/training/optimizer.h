@@ -112,7 +112,7 @@ class Optimizer {
   /// it.
   void update(int32_t index, Follows follows, void* param, const void* gradient, int64_t begin,
               int64_t count, double rate);
-  /// What has come of the gradients of these parameters goes through the host.
+  /// Passes the pieces of these parameters through the host, which updates them.
   Status update_offloaded(const std::vector<int32_t>& indices, double rate, cuda::Stream stream);
   /// It is done when the caller has.
   Follows take_follows(int32_t index);

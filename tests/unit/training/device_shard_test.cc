@@ -258,31 +258,33 @@ TEST_CASE("shard on GPUs: a checkpoint goes from and to host memory, and to any 
 TEST_CASE("shard on GPUs: an optimizer's state with the host has the same bits") {
   const auto folder = std::filesystem::temp_directory_path() / format("dt-offload-%d", getpid());
   std::filesystem::create_directory(folder);
-  run_on_gpus({"nccl", 2}, [&](GpuRank& rank) {
-    rank.cuda->set_delay_us(10);
-    const cuda::Stream stream = rank.new_stream();
-    auto params = ShardTrainer::model();
-    params[0].count = 2'500'000;  // several parts
-    params[2].count = 2'500'000;
-    for (const int32_t stage : {0, 3}) {
-      ShardTrainer::Options options = at_stage(stage);
-      const Tensors plain = trained(rank, params, options, 3, stream);
-      options.shard.offload = folder;
-      const Tensors offloaded = trained(rank, params, options, 3, stream);
-      for (size_t p = 0; p < plain.size(); ++p) {
-        rank.expect(offloaded[p] == plain[p], format("stage %d, #%zu", stage, p));
+  for (const int ranks : {1, 2}) {
+    run_on_gpus({"nccl", ranks}, [&](GpuRank& rank) {
+      rank.cuda->set_delay_us(10);
+      const cuda::Stream stream = rank.new_stream();
+      auto params = ShardTrainer::model();
+      if (ranks == 1) params[4].count = 530'000;  // of f64: two parts
+      for (const int32_t stage : {0, 3}) {
+        ShardTrainer::Options options = at_stage(stage);
+        const Tensors plain = trained(rank, params, options, 3, stream);
+        options.shard.offload = folder;
+        const Tensors offloaded = trained(rank, params, options, 3, stream);
+        for (size_t p = 0; p < plain.size(); ++p) {
+          rank.expect(offloaded[p] == plain[p], format("stage %d, #%zu", stage, p));
+        }
+        ShardTrainer first(&rank, params, options);
+        const Status trained_first = first.train(2, stream);
+        if (!trained_first.ok()) return rank.expect_ok(trained_first, "before");
+        const std::string path = folder / format("%d", stage);
+        rank.expect_ok(training::save_shard(first.shard(), first.optimizer(), path), "save");
+        ShardTrainer second(&rank, params, options);
+        rank.expect_ok(training::load_shard(second.shard(), second.optimizer(), path), "load");
+        rank.expect_ok(second.step(2, stream), "step");
+        rank.expect_ok(second.read(stream), "read");
+        rank.expect(second.values() == plain, format("a checkpoint of stage %d", stage));
       }
-      ShardTrainer first(&rank, params, options);
-      rank.expect_ok(first.train(2, stream), "before");
-      const std::string path = folder / format("%d", stage);
-      rank.expect_ok(training::save_shard(first.shard(), first.optimizer(), path), "save");
-      ShardTrainer second(&rank, params, options);
-      rank.expect_ok(training::load_shard(second.shard(), second.optimizer(), path), "load");
-      rank.expect_ok(second.step(2, stream), "step");
-      rank.expect_ok(second.read(stream), "read");
-      rank.expect(second.values() == plain, format("a checkpoint of stage %d", stage));
-    }
-  });
+    });
+  }
   std::filesystem::remove_all(folder);
 }
 
