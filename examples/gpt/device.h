@@ -47,7 +47,7 @@ class Device {
   virtual bool is_gpu() const { return false; }
   /// The CUDA stream of a GPU, on which everything below runs.
   virtual void* stream() const { return nullptr; }
-  /// Of a GPU: bytes of its memory that are taken, by all processes.
+  /// How many bytes of the GPU's memory all processes together have allocated.
   virtual int64_t taken_bytes() const { return 0; }
 
   /// Zeroed; lives as long as the device. Throws with advice when it does not fit.

@@ -191,7 +191,7 @@ void Trainer::train_step() {
   }
 }
 
-/// Of the GPU, or of this process.
+/// The memory in use: on a GPU by all processes, else by this one.
 int64_t Trainer::taken_bytes() const {
   return device_->is_gpu() ? device_->taken_bytes() : memory_bytes();
 }

@@ -13,8 +13,8 @@
 
 namespace dt::training {
 
-/// Passes memory of a GPU through that of the host, part by part: down, to what the host does with
-/// it, and up again. Meanwhile the copies of the parts beside it go on.
+/// Copies memory of a GPU to the host part by part, lets the host work on each part, and copies it
+/// back. While the host works on one part, the next and the one before are copied.
 ///
 /// A part has one of a few blocks of pinned memory. Its copies down come behind those up of the
 /// part that had the block before, on the GPU; the host waits for the copies down, and for nothing

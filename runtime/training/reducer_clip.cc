@@ -38,6 +38,20 @@ void for_each_element(Dtype dtype, const void* data, int64_t count, Function fun
   });
 }
 
+/// Of memory that the communicator is over.
+Status allreduce_in_place(comm::Communicator& comm, Dtype dtype, ReduceOp op, void* values,
+                          int64_t count, std::string name, cuda::Stream stream = nullptr) {
+  backend::Collective collective;
+  collective.kind = backend::Kind::kAllreduce;
+  collective.dtype = dtype;
+  collective.op = op;
+  collective.send = collective.recv = values;
+  collective.count = count;
+  collective.stream = stream;
+  collective.name = std::move(name);
+  return comm.run(collective);
+}
+
 /// The largest magnitude, and whether there were others than finite numbers.
 struct Largest {
   double finite = 0;
@@ -145,17 +159,10 @@ double Reducer::norm_of_results(double norm_type) const {
 /// The same bits whoever has which part of the results: what is summed are integers, the powers of
 /// the elements in units of 2^-56 of a power of two just above the largest one.
 Result<double> Reducer::norm_of_parts(double max_norm, double norm_type) {
-  auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
-                      void* values) -> Status {
+  const auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
+                            void* values) -> Status {
     if (!options_.scatter()) return {};  // this rank has all of them
-    backend::Collective collective;
-    collective.kind = backend::Kind::kAllreduce;
-    collective.dtype = dtype;
-    collective.op = op;
-    collective.send = collective.recv = values;
-    collective.count = count;
-    collective.name = "norm of gradients";
-    return comm->run_on_host(collective);
+    return allreduce_in_place(*comm, dtype, op, values, count, "norm of gradients");
   };
   auto for_each_block = [&](auto function) {
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -238,25 +245,19 @@ Status Reducer::clip_on_device(double max_norm, cuda::Stream stream, float* norm
                        static_cast<float>(kBesideNorm), norm, stream);
 }
 
-/// As norm_of_parts(). Ranks that do not mean the same max_norm call the operations otherwise.
+/// As norm_of_parts(), all of it on the GPU. Operations are named after max_norm, so that ranks
+/// which give different ones are told.
 Status Reducer::clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm) {
-  const auto over = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
-                        void* values) -> Status {
+  const auto over_all = [&](const auto& comm, Dtype dtype, ReduceOp op, int64_t count,
+                            void* values) -> Status {
     if (!options_.scatter()) return {};  // this rank has all of them
-    backend::Collective collective;
-    collective.kind = backend::Kind::kAllreduce;
-    collective.dtype = dtype;
-    collective.op = op;
-    collective.send = collective.recv = values;
-    collective.count = count;
-    collective.stream = stream;
-    collective.name = format("norm to %.17g", max_norm);
-    return comm->run(collective);
+    return allreduce_in_place(*comm, dtype, op, values, count, format("norm to %.17g", max_norm),
+                              stream);
   };
   DT_TRY_VALUE(double* const largest, device_->largest(results_on_device(), stream));
-  DT_TRY(over(comm_, Dtype::kF64, ReduceOp::kMax, 3, largest));
+  DT_TRY(over_all(comm_, Dtype::kF64, ReduceOp::kMax, 3, largest));
   DT_TRY_VALUE(int64_t* const squares, device_->squares(stream));
-  DT_TRY(over(within_, Dtype::kI64, ReduceOp::kSum, 2, squares));
+  DT_TRY(over_all(within_, Dtype::kI64, ReduceOp::kSum, 2, squares));
   return device_->scale(max_norm, kBesideNorm, norm, stream);
 }
 

@@ -5,7 +5,7 @@
 namespace dt::kernels {
 namespace {
 
-// Each rounds its result. Of a * b + c nvcc would make one instruction that rounds once.
+// Each rounds its result. nvcc would compile a * b + c to one instruction that rounds only once.
 __device__ float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ double product(double a, double b) { return __dmul_rn(a, b); }
 __device__ float sum(float a, float b) { return __fadd_rn(a, b); }
@@ -160,7 +160,7 @@ struct Part {
  private:
   template <class Element, class Void>
   static __device__ Element* at(Void* data, int64_t begin) {
-    // Of a pointer that it loads, the compiler does not know it, and would use slower instructions.
+    // The compiler cannot know this of a loaded pointer, and would use slower instructions.
     __builtin_assume(__isGlobal(data));
     return static_cast<Element*>(data) + begin;
   }
