@@ -417,8 +417,9 @@ inline void store_server_destroy(int64_t server) {
 
 #ifndef SWIG
 /** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
- * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, how many the order
- * has, and those; then of each parameter its count, dtype, uses, and name as an item. */
+ * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph, how
+ * many the order has, and those; then of each parameter its count, dtype, uses, and name as an
+ * item. */
 class Model {
  public:
   explicit Model(Unpacker& packed) {
@@ -432,6 +433,7 @@ class Model {
     options_.wire = static_cast<dt_wire>(packed.number());
     const int64_t predivide = packed.number();
     memcpy(&options_.predivide, &predivide, sizeof predivide);
+    options_.static_graph = static_cast<int32_t>(packed.number());
     order_.resize(static_cast<std::size_t>(packed.number()));
     for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
     while (packed.more()) {

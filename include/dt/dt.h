@@ -1563,7 +1563,7 @@ typedef struct dt_reducer_options {
   int32_t find_unused;        /**< 1: a parameter may have no gradient, see dt_reducer_unused(); the
                                    plan is then not rebuilt by itself */
   int32_t divide_by_users;    /**< 1: an average is over the ranks that had a gradient, and not over
-                                   all; with find_unused, without sum */
+                                   all; with find_unused or static_graph, without sum */
   dt_wire wire;               /**< what gradients of DT_F32 travel as */
   double predivide;           /**< gradients of floating-point numbers are divided by this before
                                    they are summed, and the sums by what is missing from the number
@@ -1572,6 +1572,12 @@ typedef struct dt_reducer_options {
                                    same on all ranks, so that step 1 overlaps as the others do; the
                                    plan then stays. Borrowed during the call; NULL: as
                                    dt_reducer_create() says */
+  int32_t static_graph;       /**< 1: each step has the gradients of step 1, each of them in as many
+                                   parts: dt_param.uses is learned there, and so are the parameters
+                                   that a rank never uses, of which nothing is to be said. Step 1
+                                   sends all in dt_reducer_finish(). Without find_unused, and not of
+                                   a shard */
+  int32_t reserved;           /**< zero */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1665,9 +1671,9 @@ DT_API dt_status dt_reducer_grad(dt_reducer* reducer, int32_t index, dt_stream s
  *                dt_reducer_finish() has come to it.
  * @param stream  CUDA stream that produces the gradient, any of this GPU and another each time;
  *                ignored on a host communicator.
- * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, or beside a call that must be
- *         alone; DT_ERR_INVALID_ARGUMENT, also for a stream that records a CUDA graph; any
- *         communicator error. With a shard of stage 2 or 3 also DT_ERR_INVALID_STATE for NULL
+ * @return DT_OK; DT_ERR_INVALID_STATE: ready twice in one step, with static_graph more often than in
+ *         step 1, or beside a call that must be alone; DT_ERR_INVALID_ARGUMENT, also for a stream
+ *         that records a CUDA graph; any communicator error. With a shard of stage 2 or 3 also DT_ERR_INVALID_STATE for NULL
  *         without dt_reducer_grad() in this step, and DT_ERR_OUT_OF_MEMORY, after which
  *         dt_reducer_finish() fails on all ranks.
  * @thread any, but none while dt_reducer_finish(), _rebuild() or _accumulate() runs
@@ -1793,15 +1799,17 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * of which that was never said, and that was not ready, counts as unused at dt_reducer_finish().
  *
  * Needs dt_reducer_options.find_unused; ranks then tell each other in dt_reducer_finish() what they
- * used.
+ * used. With static_graph, where that is known from step 1 on, it only says where the average goes,
+ * and may be called until dt_reducer_finish().
  * @param reducer the handle.
  * @param index   of the parameter; instead of dt_reducer_ready().
  * @param grad    [count] elements: receives the average if another rank has a gradient, and stays
  *                as it is if none has; else as of dt_reducer_ready(). NULL: the average is where
  *                dt_reducer_grad() says, or zeros.
  * @param stream  as of dt_reducer_ready().
- * @return DT_OK; DT_ERR_INVALID_STATE without find_unused, or the second time in a step;
- *         DT_ERR_INVALID_ARGUMENT; any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph, the second time in a
+ *         step, or with static_graph for a parameter that has gradients; DT_ERR_INVALID_ARGUMENT;
+ *         any communicator error.
  * @thread any; different parameters at the same time
  * @cost as dt_reducer_ready(), with its waits. In dt_reducer_finish() an allreduce of 4 bytes for
  *       each parameter, over host memory also on GPUs: there it waits for the other ranks' calls.
@@ -1811,11 +1819,13 @@ DT_API dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* gra
                                    dt_stream stream);
 
 /**
- * Whether any rank had a gradient for the parameter in the last finished step.
+ * Whether any rank had a gradient for the parameter in the last finished step, or with static_graph
+ * has one in each.
  * @param reducer  the handle.
  * @param index    of the parameter.
  * @param out_used 1 or 0; 1 before the first step.
- * @return DT_OK; DT_ERR_INVALID_STATE without find_unused; DT_ERR_INVALID_ARGUMENT.
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph;
+ *         DT_ERR_INVALID_ARGUMENT.
  * @thread one at a time
  * @since ABI 0
  */

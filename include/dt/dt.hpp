@@ -923,6 +923,7 @@ struct ReducerOptions {
   bool sum = false;
   bool keep_plan = false;
   bool find_unused = false;
+  bool static_graph = false;
   bool divide_by_users = false;
   int64_t bucket_cap_bytes = 0;
   int64_t first_bucket_bytes = 0;
@@ -1055,6 +1056,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     c_options.sum = options.sum ? 1 : 0;
     c_options.keep_plan = options.keep_plan ? 1 : 0;
     c_options.find_unused = options.find_unused ? 1 : 0;
+    c_options.static_graph = options.static_graph ? 1 : 0;
     c_options.divide_by_users = options.divide_by_users ? 1 : 0;
     c_options.wire = options.wire;
     c_options.predivide = options.predivide;

@@ -137,6 +137,11 @@ dt_status dt_shard_create(dt_comm* comm, const dt_param* params, int32_t count,
     if (asked.offload != nullptr) chosen.offload = asked.offload;
     DT_TRY_VALUE(chosen.reducer,
                  read_reducer_options(call, *on, asked.reducer, "options->reducer", read));
+    if (chosen.reducer.static_graph) {
+      return call.invalid(
+          "options->reducer->static_graph is 1; a shard learns nothing from its first step: say "
+          "dt_param.uses, and find_unused for what some steps do not use");
+    }
     auto reducer = std::make_shared<ReducerObject>();
     auto object = std::make_shared<ShardObject>();
     reducer->job = object->job = on->job;

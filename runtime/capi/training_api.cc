@@ -120,9 +120,17 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
     return call.invalid("%s->divide_by_users is %d; it must be 0 or 1", argument,
                         asked.divide_by_users);
   }
-  if (asked.divide_by_users != 0 && (asked.find_unused == 0 || asked.sum != 0)) {
-    return call.invalid("%s->divide_by_users is 1; it goes with find_unused = 1 and sum = 0",
-                        argument);
+  if (asked.static_graph != 0 && asked.static_graph != 1) {
+    return call.invalid("%s->static_graph is %d; it must be 0 or 1", argument, asked.static_graph);
+  }
+  if (asked.static_graph != 0 && asked.find_unused != 0) {
+    return call.invalid("%s has static_graph and find_unused; choose one", argument);
+  }
+  const bool knows_users = asked.find_unused != 0 || asked.static_graph != 0;
+  if (asked.divide_by_users != 0 && (!knows_users || asked.sum != 0)) {
+    return call.invalid(
+        "%s->divide_by_users is 1; it goes with find_unused = 1 or static_graph = 1, and sum = 0",
+        argument);
   }
   if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_BF16) {
     return call.invalid("%s->wire is %d, which is no dt_wire", argument,
@@ -140,6 +148,7 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
   chosen.check_steps = config.integer("reducer.check_steps");
   chosen.sum = asked.sum != 0;
   chosen.find_unused = asked.find_unused != 0;
+  chosen.static_graph = asked.static_graph != 0;
   chosen.divide_by_users = asked.divide_by_users != 0;
   chosen.predivide = asked.predivide;
   DT_TRY_VALUE(chosen.order, read_order(call, argument, asked.order, params.size()));

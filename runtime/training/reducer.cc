@@ -53,7 +53,10 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       slabs_(comm_),
       watched_(params_.size()),
       digester_(comm_) {
-  for (const Param& param : params_) step_bytes_ += param.count * dtype_bytes(param.dtype);
+  for (size_t i = 0; i < params_.size(); ++i) {
+    slots_[i].uses = params_[i].uses;
+    step_bytes_ += params_[i].count * dtype_bytes(params_[i].dtype);
+  }
   if (auto runtime = comm_->backend().device()) {
     device_ = std::make_shared<DeviceStep>(std::move(runtime), comm_->backend().kernels());
   }
@@ -147,6 +150,7 @@ bool Reducer::averages(Dtype dtype) const {
 }
 
 Status Reducer::launch_bucket(Bucket& bucket, bool full) {
+  if (full && learnt_) DT_TRY(bring_zeros(bucket));
   if (hook_) return full ? launch_hook(bucket) : missing_and_broken();
   // One that lacks all gradients has no memory yet. Without any this rank gives nothing, too.
   const Status lent = options_.pooled() ? lend(bucket) : Status();
@@ -299,13 +303,14 @@ std::string Reducer::missing_in(const Bucket& bucket) const {
   size_t named = 0;
   size_t missing = 0;
   for (const int32_t index : bucket.params) {
-    if (slots_[static_cast<size_t>(index)].arrived.load(std::memory_order_relaxed)) continue;
+    const Slot& slot = slots_[static_cast<size_t>(index)];
+    if (slot.arrived.load(std::memory_order_relaxed) || slot.uses == 0) continue;
     if (++missing > kNamedParams) continue;
     const Param& param = params_[static_cast<size_t>(index)];
     text += format("%s #%d \"%s\"", named++ == 0 ? "" : ",", index, param.name.c_str());
-    if (param.uses > 1) {
-      text += format(" (ready %d of %d times)", slots_[static_cast<size_t>(index)].times_ready,
-                     param.uses);
+    if (slot.uses > 1 || learnt_) {
+      text += format(" (ready %d of %d times%s)", slot.times_ready, slot.uses,
+                     learnt_ ? ", as in step 1" : "");
     }
   }
   if (missing > named) text += format(" and %zu more", missing - named);
@@ -346,10 +351,11 @@ Status Reducer::finish(cuda::Stream stream) {
   }
   const bool complete =
       arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
-  if (options_.find_unused) (void)take_rest_as_unused(stream);  // what cannot be is missing
+  const bool asks = options_.find_unused || learning();  // who had a gradient for what
+  if (asks) (void)take_rest_as_unused(stream);           // what cannot be is missing
   (void)launch(/*all=*/true);
   const int64_t began_waiting_ns = monotonic_ns();
-  const Status agreed = options_.find_unused ? agree_on_used() : Status();
+  const Status agreed = asks ? agree_on_used() : Status();
   Status status = hook_                ? end_hooks(stream)
                   : device_ != nullptr ? order_buckets(stream)
                                        : wait_buckets();
@@ -377,7 +383,9 @@ Status Reducer::finish(cuda::Stream stream) {
     count_step(began_waiting_ns);
   }
   if (complete) last_arrivals_ = arrivals_;
+  const Status learned = learning() ? learn() : Status();
   end_step();
+  DT_TRY(learned);
   DT_TRY(rebuild_after_first_step());
   return check_watched(stream);
 }
@@ -503,7 +511,7 @@ void Reducer::end_step() {
     if (options_.pooled()) take_back(*bucket);
     bucket->work = bucket->summed = nullptr;
     bucket->hooked = {};
-    bucket->pending.store(static_cast<int32_t>(bucket->params.size()), std::memory_order_relaxed);
+    bucket->pending.store(expected_in(*bucket), std::memory_order_relaxed);
   }
   if (device_ != nullptr) device_->times().begin_step();
   under_way_.clear();

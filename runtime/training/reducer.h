@@ -47,6 +47,10 @@ struct Param {
 /// and since all ranks issued the same operations the communicator stays whole. With find_unused it
 /// takes part with zeros instead, and finish() exchanges which parameters anybody had one for.
 ///
+/// With static_graph step 1 is learnt from: ready() only adds and counts there, and finish()
+/// launches all buckets and exchanges who used what. From then on a bucket is full once the
+/// gradients that this rank has in each step are there; launch() fills in zeros for the others.
+///
 /// On a communicator over GPUs nothing here waits for the GPU: ready() records where the caller's
 /// stream stands, what belongs to a bucket's operation is enqueued with it (DeviceStep), and
 /// finish() makes a stream wait. There a rank cannot withhold; one that lacks a gradient, or cannot
@@ -75,6 +79,7 @@ class Reducer {
     int64_t first_bucket_bytes = 0;
     bool rebuild = true;
     bool find_unused = false;      ///< a parameter may have no gradient in a step
+    bool static_graph = false;     ///< each step has the gradients of step 1; not of shards
     bool divide_by_users = false;  ///< an average is over the ranks that had a gradient
     double predivide = 0;          ///< divides gradients before they are summed; 0: nothing does
     std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
@@ -127,13 +132,14 @@ class Reducer {
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
   /// On: until it is off again, ready() adds to what the parameter has and completes nothing.
   void accumulate(bool on) { accumulating_.store(on, std::memory_order_relaxed); }
-  /// This rank has none in this step; with find_unused. The average goes to `grad` if another has.
+  /// This rank has none in this step; with find_unused or static_graph, where only `grad` is new.
+  /// The average goes there if another rank has one.
   Status unused(int32_t index, void* grad, cuda::Stream stream = nullptr);
   Status finish(cuda::Stream stream = nullptr);
   /// Whether any rank had a gradient for it in the last step.
   Result<bool> used(int32_t index) const;
   /// Whether ranks tell each other what they used.
-  bool has_users() const { return options_.find_unused; }
+  bool has_users() const { return options_.find_unused || options_.static_graph; }
   /// Between steps: scales the last step's results so that their norm over all parameters is at
   /// most `max_norm`, and writes the norm of before to `norm`, on GPUs one of the GPU; may be null.
   /// Not finite: nothing is scaled.
@@ -194,6 +200,8 @@ class Reducer {
     bool begun = false;           // `data` holds a part of this step's gradient
     bool given = false;           // pooled: grad() gave `data` in this step
     int32_t times_ready = 0;      // in this step, while not accumulating
+    int32_t uses = 1;             // of that, what completes it; 0: static_graph, and it is unused
+    int64_t last_ready = -1;      // while learning: when, among all calls
     std::atomic<bool> arrived{false};
   };
   struct Bucket : ShardBucket {
@@ -239,6 +247,7 @@ class Reducer {
   void take_back(Bucket& bucket);
   void keep_own(const Bucket& bucket);
   Status check_lent(const Slot& slot, int32_t index, const void* grad, const char* call);
+  Status too_often(int32_t index, const char* call) const;
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
   Status check_not_capturing(const char* call, int32_t index, cuda::Stream stream) const;
@@ -251,8 +260,17 @@ class Reducer {
   Status deliver(Slot& slot, const Param& param, void* grad, bool unused);
   Status deliver_on_device(Slot& slot, const Param& param, void* grad, cuda::Stream stream,
                            bool unused);
-  /// What has not arrived is unused.
+  /// What has not arrived is unused, or while learning complete.
   Status take_rest_as_unused(cuda::Stream stream);
+  /// In step 1 of a static graph.
+  bool learning() const { return options_.static_graph && !learnt_; }
+  /// Collective, at the end of that step.
+  Status learn();
+  /// The static graph's `unused`.
+  Status place_unused(int32_t index, void* grad, cuda::Stream stream);
+  /// Of a static graph: what this rank never has.
+  Status bring_zeros(const Bucket& bucket);
+  int32_t expected_in(const Bucket& bucket) const;
   /// Collective.
   Status agree_on_used();
   Status bring_unused(cuda::Stream stream);
@@ -335,6 +353,8 @@ class Reducer {
   std::vector<int32_t> last_arrivals_;  // of the last complete step
   std::atomic<int32_t> arrived_{0};     // used of arrivals_
   std::atomic<bool> accumulating_{false};
+  bool learnt_ = false;                   // static_graph: what step 1 had; between steps
+  std::atomic<int64_t> calls_{0};         // of ready() while learning
   std::atomic<bool> begun_{false};        // some slot has a part of this step
   std::atomic<bool> views_given_{false};  // grad() was called: memory stays until rebuild()
 

@@ -55,26 +55,23 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
   }
   {
     std::lock_guard lock(slot.mutex);
-    if (slot.arrived.load(std::memory_order_relaxed)) {
-      return Status(Code::kInvalidState,
-                    format("%s: parameter #%d \"%s\" became ready %s in one step on "
-                           "rank %d; call it %s per parameter, then dt_reducer_finish",
-                           call, index, param.name.c_str(),
-                           param.uses > 1 ? "more often than its uses" : "twice", comm_->rank(),
-                           param.uses > 1 ? "as often as its uses" : "once"));
+    if (slot.arrived.load(std::memory_order_relaxed) || slot.uses == 0) {
+      return too_often(index, call);
     }
     if (unused && accumulating) return {};
     if (options_.pooled()) {
       DT_TRY(lend(*buckets_[static_cast<size_t>(slot.bucket)]));
       if (!unused) DT_TRY(check_lent(slot, index, grad, call));
     }
-    const bool last = !accumulating && (unused || slot.times_ready + 1 >= param.uses);
+    const bool last =
+        !accumulating && (unused || (!learning() && slot.times_ready + 1 >= slot.uses));
     begun_.store(true, std::memory_order_relaxed);
     if (!last) {
       DT_TRY(add_part(slot, param, grad, stream));
       slot.begun = true;
       if (accumulating) return {};
       ++slot.times_ready;
+      if (learning()) slot.last_ready = calls_.fetch_add(1, std::memory_order_relaxed);
       slot.copied_from = outside(slot, grad);
       return {};
     }
@@ -93,6 +90,25 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
     return {};
   }
   return launch(/*all=*/false);
+}
+
+Status Reducer::too_often(int32_t index, const char* call) const {
+  const Param& param = params_[static_cast<size_t>(index)];
+  const int32_t uses = slots_[static_cast<size_t>(index)].uses;
+  if (learnt_) {
+    return Status(
+        Code::kInvalidState,
+        format("%s: parameter #%d \"%s\" became ready more often on rank %d than in step 1 (%d "
+               "times), and with static_graph every step is like that; make the reducer with "
+               "find_unused if steps differ",
+               call, index, param.name.c_str(), comm_->rank(), uses));
+  }
+  return Status(
+      Code::kInvalidState,
+      format("%s: parameter #%d \"%s\" became ready %s in one step on "
+             "rank %d; call it %s per parameter, then dt_reducer_finish",
+             call, index, param.name.c_str(), uses > 1 ? "more often than its uses" : "twice",
+             comm_->rank(), uses > 1 ? "as often as its uses" : "once"));
 }
 
 Status Reducer::check_on_device(const Param& param, int32_t index, const void* grad,

@@ -5,6 +5,7 @@
 namespace dt::training {
 
 Status Reducer::unused(int32_t index, void* grad, cuda::Stream stream) {
+  if (options_.static_graph) return place_unused(index, grad, stream);
   if (!options_.find_unused) {
     return Status(Code::kInvalidState,
                   format("dt_reducer_unused: parameter #%d \"%s\": the reducer was not made with "
@@ -15,10 +16,11 @@ Status Reducer::unused(int32_t index, void* grad, cuda::Stream stream) {
 }
 
 Result<bool> Reducer::used(int32_t index) const {
-  if (options_.find_unused) return users_.empty() || users_[static_cast<size_t>(index)] != 0;
-  return Status(Code::kInvalidState,
-                "dt_reducer_used: the reducer was not made with find_unused, so every parameter is "
-                "used");
+  if (has_users()) return users_.empty() || users_[static_cast<size_t>(index)] != 0;
+  return Status(
+      Code::kInvalidState,
+      "dt_reducer_used: the reducer was not made with find_unused or static_graph, so every "
+      "parameter is used");
 }
 
 Result<int32_t> Reducer::active() const {

@@ -49,6 +49,9 @@ static void check_options(const fixture* f, const dt_param* params) {
   gradients.predivide = -1;
   options.reducer = &gradients;
   REFUSES("predivide", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.predivide = 0;
+  gradients.static_graph = 1;
+  REFUSES("static_graph", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.struct_size = 0;
   REFUSES("options->reducer", dt_shard_create(f->comm, params, 2, &options, &untouched));
   EXPECT(untouched == f->open[SHARD]);

@@ -39,6 +39,12 @@ static void check_create(const fixture* f) {
   options.find_unused = 2;
   REFUSES("find_unused", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.find_unused = 0;
+  options.static_graph = 2;
+  REFUSES("static_graph", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.static_graph = 0;
+  options.find_unused = options.static_graph = 1;
+  REFUSES("choose one", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.find_unused = options.static_graph = 0;
   options.divide_by_users = 1;
   REFUSES("find_unused", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.divide_by_users = 2;

@@ -189,6 +189,7 @@ def check_training(job, comm):
             ("as it is", {}, 1e-12),
             ("small buckets", {"bucket_cap_bytes": 4096, "first_bucket_bytes": 1024}, 1e-12),
             ("find_unused_parameters", {"find_unused_parameters": True}, 1e-12),
+            ("static_graph", {"static_graph": True}, 1e-12),
             ("a hook", {"prepare": own_hook}, 1e-12)]:
         given, _ = train(comm, torch.float64, **options)
         for index, (one, other) in enumerate(zip(given, wanted)):

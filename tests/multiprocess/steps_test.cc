@@ -86,8 +86,9 @@ struct Model {
     options.bucket_cap_bytes = 4000;
     options.sum = draws.one_in(3);
     options.find_unused = draws.one_in(2);
+    options.static_graph = options.find_unused == 0 && draws.one_in(2);
     options.keep_plan = draws.one_in(4);
-    options.divide_by_users = options.find_unused != 0 && options.sum == 0 && draws.one_in(2);
+    options.divide_by_users = knows_users() && options.sum == 0 && draws.one_in(2);
     if (draws.one_in(3)) options.predivide = 4;
     options.wire = static_cast<dt_wire>(draws.below(3));
     views = draws.one_in(2);
@@ -104,7 +105,7 @@ struct Model {
       const int32_t uses = draws.one_in(4) ? 2 : draws.below(2);
       params.push_back({draws.below(700), nullptr, dtype, uses});
     }
-    stage = draws.below(5) - 1;
+    stage = options.static_graph != 0 ? -1 : draws.below(5) - 1;
     const bool whole_rows = draws.one_in(2);
     for (size_t p = 0; p < params.size(); ++p) {
       units.push_back(static_cast<int32_t>(p / 3));
@@ -113,6 +114,7 @@ struct Model {
     shard_ranks = draws.below(3);
   }
   size_t size() const { return params.size(); }
+  bool knows_users() const { return options.find_unused != 0 || options.static_graph != 0; }
   int uses(size_t param) const { return std::max(params[param].uses, 1); }
 };
 
@@ -135,8 +137,14 @@ struct Step {
       for (size_t pass = 0; pass < passes.size(); ++pass) {
         Said said;
         said.in_place = in_place;
+        // Of a static graph: in the last pass of each step.
+        const int always =
+            Draws{seed, static_cast<unsigned>(rank), static_cast<unsigned>(p)}.below(3);
         if (pass + 1 < passes.size()) {
-          said.times = draws.below(3);
+          said.times = model.options.static_graph != 0 && always == 0 ? 0 : draws.below(3);
+        } else if (model.options.static_graph != 0) {
+          said.times = always;
+          said.unused = always == 0 && draws.one_in(2);
         } else if (!model.options.find_unused) {
           said.times = model.uses(p);
         } else {
@@ -285,7 +293,7 @@ class Trainer {
       const bool rounded =
           known.dtype == DT_BF16 || (known.dtype == DT_F32 && model_.options.wire != DT_WIRE_SAME);
       int32_t used = 1;
-      if (model_.options.find_unused != 0) {
+      if (model_.knows_users()) {
         RANK_TRY(dt_reducer_used(reducer_, static_cast<int32_t>(p), &used));
       }
       if (used != (anybody ? 1 : 0)) return DT_ERR_INTERNAL;

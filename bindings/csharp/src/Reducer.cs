@@ -46,7 +46,10 @@ namespace Dt
         public bool KeepPlan { get; set; }
         /// <summary>A parameter may have no gradient in a step, see Reducer.Unused.</summary>
         public bool FindUnused { get; set; }
-        /// <summary>An average is over the ranks that had a gradient; with FindUnused.</summary>
+        /// <summary>Each step has the gradients of step 1, each of them in as many parts: those and the
+        /// parameters that a rank never uses are learned there.</summary>
+        public bool StaticGraph { get; set; }
+        /// <summary>An average is over the ranks that had a gradient; with FindUnused or StaticGraph.</summary>
         public bool DivideByUsers { get; set; }
         /// <summary>What gradients of F32 travel as.</summary>
         public Wire Wire { get; set; }
@@ -155,6 +158,7 @@ namespace Dt
             packer.AddNumber(options.DivideByUsers ? 1 : 0);
             packer.AddNumber((int)options.Wire);
             packer.AddNumber(options.Predivide);
+            packer.AddNumber(options.StaticGraph ? 1 : 0);
             int[] order = options.Order ?? new int[0];
             packer.AddNumber(order.Length);
             foreach (int each in order) packer.AddNumber(each);
@@ -257,7 +261,7 @@ namespace Dt
         /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused
         /// at <see cref="Finish"/> counts as unused. The average is where <see cref="Gradient"/> says,
-        /// or zeros.</summary>
+        /// or zeros. With <see cref="ReducerOptions.StaticGraph"/> there is no need to say it.</summary>
         public void Unused(int index, IntPtr stream = default(IntPtr)) =>
             Raw.Native.reducer_unused(this, index, 0, stream.ToInt64());
 

@@ -30,8 +30,9 @@ class DistributedDataParallel(torch.nn.Module):
     Every parameter that requires a gradient must get one in each step; backward() raises
     dt.InvalidStateError on all ranks otherwise, and names those that did not. With
     find_unused_parameters one that a rank did not use counts as zero there, and keeps its gradient where
-    no rank used it; each rank must use at least one. A step also ends with the
-    first graph that gives a gradient, so torch.utils.checkpoint needs use_reentrant=False here.
+    no rank used it; each rank must use at least one. static_graph says that every step uses the parameters
+    of the first one: what a rank does not use is learned there, and later steps exchange nothing for it. A
+    step also ends with the first graph that gives a gradient, so torch.utils.checkpoint needs use_reentrant=False here.
 
     When backward() ends with an exception on one rank, the others wait for it: its next forward pass
     ends the step, with a dt.InvalidStateError on all ranks where gradients are missing.
@@ -47,7 +48,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, comm: Comm, *, broadcast_buffers: bool = True,
                  bucket_cap_bytes: int = 0, first_bucket_bytes: int = 0,
-                 find_unused_parameters: bool = False, wire: Wire = Wire.SAME) -> None:
+                 find_unused_parameters: bool = False, static_graph: bool = False,
+                 wire: Wire = Wire.SAME) -> None:
         super().__init__()
         self.module = module
         self._comm = comm
@@ -55,6 +57,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._synchronise = True
         self._in_step = False
         self._find_unused = find_unused_parameters
+        self._static = static_graph
         self._used: Set[int] = set()  # in this step
         named: List[Tuple[str, torch.nn.Parameter]] = [
             (name, parameter) for name, parameter in module.named_parameters()
@@ -78,7 +81,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._send_buffers()
         self._reducer = self._make_reducer(params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
-            find_unused=find_unused_parameters, wire=wire))
+            find_unused=find_unused_parameters, static_graph=static_graph, wire=wire))
         self._accumulators: List[Any] = []  # a hook lives as long as its node
         hooks = [self._hook(index, parameter) for index, parameter in enumerate(self._trained)]
         hooks += self._module_hooks()
@@ -190,7 +193,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _finish(self) -> None:
         self._in_step = False
-        unused = self._tell_unused() if self._find_unused else []
+        unused = self._tell_unused() if self._find_unused or self._static else []
         self._used.clear()
         self._reducer.finish(stream=stream_of(self._device))
         for index, gradient in unused:

@@ -46,10 +46,11 @@ class ReducerOptions:
     first_bucket_bytes: int = 0  # cap of the first bucket of each dtype
     keep_plan: bool = False  # never rebuild by arrival order
     find_unused: bool = False  # a parameter may have no gradient in a step, see Reducer.unused()
-    divide_by_users: bool = False  # an average is over the ranks that had a gradient; with find_unused
+    divide_by_users: bool = False  # an average is over the ranks that had a gradient; with find_unused or static_graph
     wire: Wire = Wire.SAME
     order: Sequence[int] = ()  # Reducer.order() of an earlier run: the plan is made by it, and stays
     predivide: float = 0.0  # divides gradients before they are summed; 0: averaged as allreduce does
+    static_graph: bool = False  # each step has the gradients of step 1, in as many parts, and no others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
                         chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                         bool(chosen.divide_by_users), int(chosen.wire),
                         struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                        len(chosen.order), *map(int, chosen.order)]
+                        bool(chosen.static_graph), len(chosen.order), *map(int, chosen.order)]
     for each in params:
         parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
     return parts
@@ -198,7 +199,7 @@ class Reducer:
     def unused(self, index: int, gradient: Any = None, *, stream: Any = 0) -> None:
         """Says that this rank has no gradient for parameter `index` in this step; it takes part with
         zeros. Needs ReducerOptions.find_unused. What is neither ready nor unused at finish() counts as
-        unused.
+        unused. With static_graph this only says where the average goes.
 
         gradient: an array that receives the average if another rank has a gradient, and stays as it is
             if none has; None: the average is where grad() says, or zeros

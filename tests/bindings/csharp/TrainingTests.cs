@@ -121,19 +121,26 @@ static class TrainingTests
             Suite.Throws<DtInvalidStateException>(() => reducer.Unused(0), "Unused: parameter #0", "find_unused");
         using (Reducer reducer = new Reducer(each.world, parameters, new ReducerOptions { FindUnused = true }))
         {
-            float[] both = { 6, 6, 6, 6 }, one = { 6, 6 };
-            for (int step = 0; step < 3; ++step)
-            {
-                one[0] = one[1] = 6;
-                reducer.Ready(0, both);
-                if (each.rank == 1) reducer.Ready(1, one); else reducer.Unused(1, one);
-                reducer.Finish();  // nobody has the third
-                Suite.Equal(6f, both[3], "used by both");
-                Suite.Equal(3f, one[1], "used by one");
-                Suite.Equal(true, reducer.Used(1), "used");
-                Suite.Equal(false, reducer.Used(2), "used by nobody");
-                Suite.Equal(2, reducer.Active, "ranks with gradients");
-            }
+            UsedInEachStep(each, reducer);
+            Suite.Equal(2, reducer.Active, "ranks with gradients");
+        }
+        using (Reducer reducer = new Reducer(each.world, parameters, new ReducerOptions { StaticGraph = true }))
+            UsedInEachStep(each, reducer);
+    }
+
+    static void UsedInEachStep(Ranks each, Reducer reducer)
+    {
+        float[] both = { 6, 6, 6, 6 }, one = { 6, 6 };
+        for (int step = 0; step < 3; ++step)
+        {
+            one[0] = one[1] = 6;
+            reducer.Ready(0, both);
+            if (each.rank == 1) reducer.Ready(1, one); else reducer.Unused(1, one);
+            reducer.Finish();  // nobody has the third
+            Suite.Equal(6f, both[3], "used by both");
+            Suite.Equal(3f, one[1], "used by one");
+            Suite.Equal(true, reducer.Used(1), "used");
+            Suite.Equal(false, reducer.Used(2), "used by nobody");
         }
     }
 

@@ -336,18 +336,18 @@ class Reducers(unittest.TestCase):
             with dt.Reducer(comm, [dt.Param(4)]) as reducer:
                 with self.assertRaisesRegex(dt.InvalidStateError, "Reducer.unused: .* not made with find_unused"):
                     reducer.unused(0)
-            with dt.Reducer(comm, [dt.Param(4), dt.Param(2), dt.Param(1)],
-                            dt.ReducerOptions(find_unused=True)) as reducer:
-                both, one = array.array("f", [6] * 4), array.array("f", [comm.rank + 5] * 2)
-                for _ in range(3):
-                    reducer.ready(0, both)
-                    (reducer.ready if comm.rank == 1 else reducer.unused)(1, one)
-                    reducer.finish()  # nobody has the third
-                    self.assertEqual((list(both), list(one)), ([6] * 4, [3] * 2))
-                    self.assertEqual([reducer.used(i) for i in range(3)], [True, True, False])
-                    self.assertEqual(reducer.active(), 2)
-                    self.assertEqual(reducer.order(), [2, 1, 0])
-                    one = array.array("f", [6] * 2)
+            for options in (dt.ReducerOptions(find_unused=True), dt.ReducerOptions(static_graph=True)):
+                with dt.Reducer(comm, [dt.Param(4), dt.Param(2), dt.Param(1)], options) as reducer:
+                    both, one = array.array("f", [6] * 4), array.array("f", [comm.rank + 5] * 2)
+                    for _ in range(3):
+                        reducer.ready(0, both)
+                        (reducer.ready if comm.rank == 1 else reducer.unused)(1, one)
+                        reducer.finish()  # nobody has the third
+                        self.assertEqual((list(both), list(one)), ([6] * 4, [3] * 2))
+                        self.assertEqual([reducer.used(i) for i in range(3)], [True, True, False])
+                        one = array.array("f", [6] * 2)
+                    if options.find_unused:
+                        self.assertEqual((reducer.active(), reducer.order()), (2, [2, 1, 0]))
         run_ranks(2, body)
 
     def test_passes_and_parts_are_summed(self):

@@ -96,6 +96,7 @@ def check(comm):
     check_broken_step(comm, ours, inputs, labels)
     check_wrapped_again(comm)
     check_unused(comm)
+    check_static_graph(comm)
     check_reductions(comm)
     check_equality(comm)
     check_sync_batch_norm(comm)
@@ -153,6 +154,24 @@ def check_unused(comm):
                 assert torch.allclose(expected.grad, found.grad, atol=1e-6), (step, name)
         for optimizer in optimizers:
             optimizer.step()
+    ours.close()
+
+
+def check_static_graph(comm):
+    """Each rank uses the layers of its first step; one is used by rank 0 alone, one by nobody."""
+    theirs = torch.nn.parallel.DistributedDataParallel(Branches(), find_unused_parameters=True)
+    ours = dt.torch.DistributedDataParallel(Branches(), comm, static_graph=True)
+    torch.manual_seed(comm.rank)
+    for step in range(4):
+        values = torch.randn(5, 6)
+        for each in (theirs, ours):
+            each.zero_grad(set_to_none=step % 2 == 0)
+            each(values, [0, 1] if comm.rank == 0 else [2, 0]).square().sum().backward()
+        for (name, expected), found in zip(theirs.module.named_parameters(), ours.module.parameters()):
+            if expected.grad is None:
+                assert found.grad is None or not found.grad.any(), (step, name)
+            else:
+                assert torch.allclose(expected.grad, found.grad, atol=1e-6), (step, name)
     ours.close()
 
 

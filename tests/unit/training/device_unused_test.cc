@@ -13,14 +13,18 @@ constexpr size_t kParams = 9;
 constexpr int64_t kElements = 600;
 constexpr float kUntouched = -77;
 
-bool uses(int64_t step, int rank, size_t param) {
-  return param != 0 && (step * 7 + rank * 3 + static_cast<int64_t>(param) * 5) % 3 != 0;
+/// In how many parts, each the same.
+int uses(bool is_static, int64_t step, int rank, size_t param) {
+  if (is_static) step = 0;
+  const bool used = param != 0 && (step * 7 + rank * 3 + static_cast<int64_t>(param) * 5) % 3 != 0;
+  return !used ? 0 : is_static && param % 4 == 0 ? 2 : 1;
 }
 
-float average(int64_t step, int size, size_t param, int64_t i) {
+float average(bool is_static, int64_t step, int size, size_t param, int64_t i) {
   float sum = 0;
   for (int rank = 0; rank < size; ++rank) {
-    if (uses(step, rank, param)) sum += static_cast<float>(given(step, rank, param, i));
+    const auto parts = static_cast<float>(uses(is_static, step, rank, param));
+    sum += parts * static_cast<float>(given(step, rank, param, i));
   }
   return sum / static_cast<float>(size);
 }
@@ -28,13 +32,16 @@ float average(int64_t step, int size, size_t param, int64_t i) {
 }  // namespace
 
 TEST_CASE("reducer on GPUs: what no rank used stays as it is, what some used is averaged") {
-  for (const char* const backend : {"nccl", "staged"}) {
+  for (const auto& [backend, is_static] : {std::pair("nccl", false), std::pair("staged", false),
+                                           std::pair("nccl", true), std::pair("staged", true)}) {
     CAPTURE(backend);
-    run_on_gpus({backend, 3}, [](GpuRank& rank) {
+    CAPTURE(is_static);
+    run_on_gpus({backend, 3}, [is_static = is_static](GpuRank& rank) {
       const auto params =
           params_of(std::vector<std::pair<Dtype, int64_t>>(kParams, {Dtype::kF32, kElements}));
       training::Reducer::Options options = small_buckets(false, false);
-      options.find_unused = true;
+      options.find_unused = !is_static;
+      options.static_graph = is_static;
       auto made = training::Reducer::create(rank.comm, params, options);
       rank.expect_ok(made.status(), "create");
       if (!made.ok()) return;
@@ -47,7 +54,8 @@ TEST_CASE("reducer on GPUs: what no rank used stays as it is, what some used is 
         for (size_t p = 0; p < kParams; ++p) {
           const auto index = static_cast<int32_t>(p);
           auto* const grad = reinterpret_cast<float*>((*own)[p].data());
-          const bool used = uses(step, rank.rank, p);
+          const int parts = uses(is_static, step, rank.rank, p);
+          const bool used = parts > 0;
           const auto kernel = [=, me = rank.rank] {
             for (int64_t i = 0; i < kElements; ++i) {
               grad[i] = used ? static_cast<float>(given(step, me, p, i)) : kUntouched;
@@ -56,23 +64,24 @@ TEST_CASE("reducer on GPUs: what no rank used stays as it is, what some used is 
           rank.expect_ok(rank.cuda->launch(stream, kernel), "compute");
           said[p] = used || p % 2 == 0;
           if (!said[p]) continue;
-          rank.expect_ok(
-              used ? reducer.ready(index, grad, stream) : reducer.unused(index, grad, stream),
-              "ready");
+          for (int part = 0; part < parts; ++part) {
+            rank.expect_ok(reducer.ready(index, grad, stream), "ready");
+          }
+          if (!used) rank.expect_ok(reducer.unused(index, grad, stream), "unused");
         }
         rank.expect_ok(reducer.finish(stream), "finish");
         rank.expect(rank.cuda->finish(stream), "the stream ends");
         for (size_t p = 0; p < kParams; ++p) {
           bool anybody = false;
           for (int other = 0; other < rank.size; ++other) {
-            anybody = anybody || uses(step, other, p);
+            anybody = anybody || uses(is_static, step, other, p) > 0;
           }
           const auto found = reducer.used(static_cast<int32_t>(p));
           rank.expect(found.ok() && found.value() == anybody, "used");
           if (!said[p]) continue;
           const auto* const grad = reinterpret_cast<const float*>((*own)[p].data());
           for (int64_t i = 0; i < kElements; ++i) {
-            const float wanted = anybody ? average(step, rank.size, p, i) : kUntouched;
+            const float wanted = anybody ? average(is_static, step, rank.size, p, i) : kUntouched;
             if (std::abs(grad[i] - wanted) <= 1e-4F) continue;
             rank.expect(false, format("step %lld, #%zu: %g, not %g", static_cast<long long>(step),
                                       p, grad[i], wanted));

@@ -11,6 +11,7 @@ public final class ReducerOptions implements Cloneable {
   private boolean sum;
   private boolean keepPlan;
   private boolean findUnused;
+  private boolean staticGraph;
   private boolean divideByUsers;
   private long bucketCapBytes;
   private long firstBucketBytes;
@@ -34,7 +35,7 @@ public final class ReducerOptions implements Cloneable {
   void pack(Packing packing) {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
     packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
-    packing.add(wire.ordinal()).add(predivide).add(order.length);
+    packing.add(wire.ordinal()).add(predivide).add(staticGraph ? 1 : 0).add(order.length);
     for (int each : order) packing.add(each);
   }
 
@@ -81,12 +82,23 @@ public final class ReducerOptions implements Cloneable {
   }
 
   /**
-   * As {@link #withUnused}, with means over the ranks that had a gradient.
+   * For models whose steps all have the gradients of step 1, each of them in as many parts: those and
+   * the parameters that a rank never uses are learned there.
+   *
+   * @return a changed copy
+   */
+  public ReducerOptions withStaticGraph() {
+    return with(options -> options.staticGraph = true);
+  }
+
+  /**
+   * With means over the ranks that had a gradient; as {@link #withUnused} unless {@link
+   * #withStaticGraph} was asked for.
    *
    * @return a changed copy
    */
   public ReducerOptions withUsersOnly() {
-    return withUnused().with(options -> options.divideByUsers = true);
+    return (staticGraph ? this : withUnused()).with(options -> options.divideByUsers = true);
   }
 
   /**

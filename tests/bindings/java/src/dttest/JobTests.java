@@ -150,25 +150,32 @@ final class JobTests {
     try (Reducer reducer = new Reducer(world, params)) {
       thrown(InvalidStateException.class, () -> reducer.unused(0), "p0", "find_unused");
     }
+    try (Reducer reducer = new Reducer(world, params, ReducerOptions.DEFAULT.withUnused())) {
+      usedInEachStep(world, reducer);
+      equal(reducer.active(), 2);
+    }
+    try (Reducer reducer = new Reducer(world, params, ReducerOptions.DEFAULT.withStaticGraph())) {
+      usedInEachStep(world, reducer);
+    }
+  }
+
+  private static void usedInEachStep(Comm world, Reducer reducer) throws Exception {
     FloatBuffer both = floats(4);
     FloatBuffer one = floats(4);
-    try (Reducer reducer = new Reducer(world, params, ReducerOptions.DEFAULT.withUnused())) {
-      for (int step = 0; step < 3; step++) {
-        both.put(0, 6);
-        one.put(0, 6);
-        reducer.ready(0, Tensor.of(both));
-        if (world.rank() == 1) {
-          reducer.ready(1, Tensor.of(one));
-        } else {
-          reducer.unused(1, Tensor.of(one), 0);
-        }
-        reducer.finish(); // nobody has the third
-        equal(both.get(0), 6f);
-        equal(one.get(0), 3f);
-        that(reducer.used(1), "used by one");
-        that(!reducer.used(2), "used by nobody");
-        equal(reducer.active(), 2);
+    for (int step = 0; step < 3; step++) {
+      both.put(0, 6);
+      one.put(0, 6);
+      reducer.ready(0, Tensor.of(both));
+      if (world.rank() == 1) {
+        reducer.ready(1, Tensor.of(one));
+      } else {
+        reducer.unused(1, Tensor.of(one), 0);
       }
+      reducer.finish(); // nobody has the third
+      equal(both.get(0), 6f);
+      equal(one.get(0), 3f);
+      that(reducer.used(1), "used by one");
+      that(!reducer.used(2), "used by nobody");
     }
   }
 
