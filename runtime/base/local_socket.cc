@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/local_socket.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +20,11 @@ bool same_user(int fd, std::string* out_who) {
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
   *out_who = format("pid %d of user %u", peer.pid, peer.uid);
   return peer.uid == geteuid();
+}
+
+bool can_receive(int fd, int64_t timeout_ms) {
+  pollfd polled{fd, POLLIN, 0};
+  return poll(&polled, 1, static_cast<int>(timeout_ms)) > 0;
 }
 
 }  // namespace dt

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -35,5 +36,11 @@ class LocalSocket {
 /// Whether the other end of a Unix socket belongs to this process's user. `out_who`: "pid 7 of user
 /// 0", unchanged where the kernel does not say.
 bool same_user(int fd, std::string* out_who);
+
+/// Waits until there is something to receive, or the other end is closed; false: neither, in this
+/// time. To be called before recv() on SOCK_SEQPACKET wherever the other end sends and closes at
+/// once: between the two a recv() that has just found nothing returns 0, with the message still in
+/// the queue (Linux, unix_dgram_recvmsg()).
+bool can_receive(int fd, int64_t timeout_ms);
 
 }  // namespace dt

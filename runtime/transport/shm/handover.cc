@@ -308,12 +308,14 @@ Status await_reply(int leader, Verdict expected, int* out_fd, const HandoverTerm
                    const Wait& wait) {
   Reply reply;
   for (;;) {
-    const ssize_t length = receive(leader, &reply, out_fd);
-    if (length == sizeof reply && reply.magic == kMagic) break;
-    if (length >= 0 || !would_block(errno)) {
-      return Status(Code::kPeerLost, format("%s: local rank 0 closed the connection; look at its "
-                                            "own error",
-                                            where(terms).c_str()));
+    if (can_receive(leader, std::min(kSliceMs, wait.deadline.remaining_ms()))) {
+      const ssize_t length = receive(leader, &reply, out_fd);
+      if (length == sizeof reply && reply.magic == kMagic) break;
+      if (length >= 0 || !would_block(errno)) {
+        return Status(Code::kPeerLost, format("%s: local rank 0 closed the connection; look at "
+                                              "its own error",
+                                              where(terms).c_str()));
+      }
     }
     if (wait.interrupted()) return wait.interrupt->status();
     if (wait.deadline.passed()) {
@@ -322,8 +324,6 @@ Status await_reply(int leader, Verdict expected, int* out_fd, const HandoverTerm
                            "own error names them",
                            where(terms).c_str()));
     }
-    pollfd polled{leader, POLLIN, 0};
-    poll(&polled, 1, static_cast<int>(std::min(kSliceMs, wait.deadline.remaining_ms())));
   }
   if (reply.verdict == expected) return {};
   reply.text[sizeof reply.text - 1] = '\0';
