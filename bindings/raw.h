@@ -770,6 +770,11 @@ inline bool outer_step(int64_t outer) {
   return changed != 0;
 }
 inline void outer_sync(int64_t outer) { detail::check(dt_outer_sync(handle<dt_outer>(outer))); }
+inline int64_t outer_steps(int64_t outer) {
+  int64_t steps = 0;
+  detail::check(dt_outer_steps(handle<dt_outer>(outer), &steps));
+  return steps;
+}
 inline void outer_move(int64_t outer, int64_t comm) {
   detail::check(dt_outer_move(handle<dt_outer>(outer), handle<dt_comm>(comm)));
 }

@@ -2617,6 +2617,17 @@ DT_API dt_status dt_outer_step(dt_outer* outer, int32_t* out_changed);
 DT_API dt_status dt_outer_sync(dt_outer* outer);
 
 /**
+ * How many steps there were: dt_outer_step() adds one, dt_outer_load() sets what the file has, and
+ * dt_outer_move() what the ranks have that are ahead. So a program knows where to go on.
+ * @param outer     the handle.
+ * @param out_steps gives the number.
+ * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
+ * @thread as dt_outer_step()
+ * @since ABI 0
+ */
+DT_API dt_status dt_outer_steps(dt_outer* outer, int64_t* out_steps);
+
+/**
  * Goes on over another communicator, such as that of the survivors of dt_comm_shrink(). Ranks that
  * have had fewer means than others get the global parameters, momentum and step of these, also as
  * their own parameters; a mean that was under way is dropped. Collective over `comm`.

@@ -1380,6 +1380,8 @@ class Outer : public detail::Handle<dt_outer, dt_outer_destroy> {
   bool step() { return ask<int32_t>(dt_outer_step) != 0; }
   /** Every rank has the global parameters behind it. */
   void sync() { call(dt_outer_sync); }
+  /** How many there were, also those of the file that load() read. */
+  int64_t steps() const { return ask<int64_t>(dt_outer_steps); }
   /** Goes on over another communicator. */
   void move(const Comm& comm) { call(dt_outer_move, comm.get_handle()); }
   void save(const std::string& path) { call(dt_outer_save, path.c_str()); }

@@ -140,6 +140,15 @@ dt_status dt_outer_sync(dt_outer* outer) {
   });
 }
 
+dt_status dt_outer_steps(dt_outer* outer, int64_t* out_steps) {
+  return alone_on_outer("dt_outer_steps", outer,
+                        [&](const Call& call, const OuterObject& object) -> Status {
+                          DT_TRY(call.not_null(out_steps, "out_steps"));
+                          *out_steps = object.outer->steps();
+                          return {};
+                        });
+}
+
 dt_status dt_outer_move(dt_outer* outer, dt_comm* comm) {
   return alone_on_outer("dt_outer_move", outer,
                         [&](const Call& call, const OuterObject& object) -> Status {

@@ -68,6 +68,7 @@ class Outer {
   Status save(const std::string& path) const;
   /// Collective: takes what save() wrote, also into the caller's parameters.
   Status load(const std::string& path);
+  int64_t steps() const { return steps_; }
   const std::shared_ptr<comm::Communicator>& comm() const { return comm_; }
   const std::vector<OuterParam>& params() const { return params_; }
 

@@ -77,6 +77,10 @@ void test_outer(const fixture* f) {
   OK(dt_outer_create(f->comm, params, 2, &options, &outer));
   REFUSES_HANDLES(f, OUTER, dt_outer, "outer", dt_outer_step(h, NULL));
   REFUSES_HANDLES(f, OUTER, dt_outer, "outer", dt_outer_sync(h));
+  int64_t steps = -1;
+  REFUSES_HANDLES(f, OUTER, dt_outer, "outer", dt_outer_steps(h, &steps));
+  REFUSES("out_steps", dt_outer_steps(outer, NULL));
+  EXPECT(steps == -1);
   REFUSES_HANDLES(f, OUTER, dt_outer, "outer", dt_outer_move(h, f->comm));
   REFUSES_HANDLES(f, COMM, dt_comm, "comm", dt_outer_move(outer, h));
   REFUSES_HANDLES(f, OUTER, dt_outer, "outer", dt_outer_save(h, "x"));
@@ -97,6 +101,8 @@ void test_outer(const fixture* f) {
   weight[1] += 4;
   OK(dt_outer_sync(outer));
   EXPECT((int)weight[1] == 5 && (int)weight[0] == 2);
+  OK(dt_outer_steps(outer, &steps));
+  EXPECT(steps == 3);
   OK(dt_outer_move(outer, f->comm));
 
   DESTROY_SURVIVES(f, OUTER, dt_outer, dt_outer_destroy);

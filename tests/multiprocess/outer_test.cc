@@ -254,7 +254,8 @@ TEST_CASE("outer: saved in the middle, and gone on from there with the same bits
                              dt::Outer outer(world_of(rank), local.params(), options);
                              local.train(99, rank.rank);
                              outer.load(path);
-                             for (int step = 5; step <= 8; ++step) {
+                             for (int step = static_cast<int>(outer.steps()) + 1; step <= 8;
+                                  ++step) {
                                local.train(step, rank.rank);
                                (void)outer.step();
                              }
@@ -490,6 +491,7 @@ TEST_CASE("outer: who has had fewer means gets what the others have") {
                              }
                              ahead[static_cast<size_t>(rank.rank)] = local.values;
                              outer.move(world);
+                             if (outer.steps() != 3) throw std::logic_error("other steps");
                              ended[static_cast<size_t>(rank.rank)] = local.values;
                              outer.sync();
                            })));

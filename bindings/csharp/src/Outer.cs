@@ -167,6 +167,10 @@ namespace Dt
         /// global parameters. It counts no step. Collective.</summary>
         public void Sync() => Use(() => Raw.Native.outer_sync(this));
 
+        /// <summary>How many steps there were. <see cref="Load"/> sets what the file has, <see cref="Move"/> what
+        /// the ranks have that are ahead.</summary>
+        public long Steps => Use(() => Raw.Native.outer_steps(this));
+
         /// <summary>Goes on over another communicator, such as that of <see cref="Comm.Shrink"/>. Ranks that
         /// have had fewer means get the state of the others, also as their own parameters; a mean under way is
         /// dropped. Collective over it.</summary>

@@ -95,6 +95,11 @@ class Outer:
         parameters. It counts no step. Collective."""
         self._call(_raw.outer_sync)
 
+    @property
+    def steps(self) -> int:
+        """How many steps there were; load() sets what the file has, move() what the ranks have that are ahead."""
+        return int(self._call(_raw.outer_steps))
+
     def move(self, comm: Comm) -> None:
         """Goes on over another communicator, such as that of the survivors (Comm.shrink()). Ranks that have had
         fewer means get the state of the others, also as their own parameters; a mean under way is dropped.

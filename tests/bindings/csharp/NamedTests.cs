@@ -222,6 +222,7 @@ static class NamedTests
             one[0] = rank;
             outer.Load(path);
             Near(wanted, one[0]);
+            Suite.Equal(1L, outer.Steps, "steps");
             using (Comm part = each.world.Split(0))
             {
                 outer.Move(part);

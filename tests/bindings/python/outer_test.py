@@ -64,7 +64,10 @@ class Outers(unittest.TestCase):
                         outer.save(paths[0])
                     comm.barrier()
                     values[0] = 5 + comm.rank
+                    outer.step()
+                    self.assertEqual(outer.steps, 2)
                     outer.load(paths[0])
+                    self.assertEqual(outer.steps, 1)
                     self.assertAlmostEqual(values[0], wanted, 5)
                     train(values, comm.rank)
                     outer.step()
@@ -91,7 +94,7 @@ class Outers(unittest.TestCase):
             gc.collect()
             self.assertIsNone(alive())
             for call in (outer.step, outer.sync, lambda: outer.move(comm), lambda: outer.save("x"),
-                         lambda: outer.load("x")):
+                         lambda: outer.steps, lambda: outer.load("x")):
                 with self.assertRaisesRegex(dt.InvalidStateError, "Outer: it is closed"):
                     call()
         run_ranks(1, body)

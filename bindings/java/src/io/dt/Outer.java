@@ -118,6 +118,16 @@ public final class Outer extends Handle {
   }
 
   /**
+   * How many steps there were. {@link #load} sets what the file has, {@link #move} what the ranks
+   * have that are ahead.
+   *
+   * @return the number
+   */
+  public long steps() {
+    return use(Raw::outer_steps);
+  }
+
+  /**
    * Goes on over another communicator, such as that of {@link Comm#shrink}. Ranks that have had
    * fewer means get the state of the others, also as their own parameters; a mean under way is
    * dropped. Collective over it.

@@ -264,6 +264,7 @@ final class NamedTests {
       one.put(0, rank);
       outer.load(path);
       near(one.get(0), wanted, 1e-5);
+      equal(outer.steps(), 1L);
       try (Comm part = world.split(0, 0)) {
         outer.move(part);
         train(one, rank);
