@@ -100,6 +100,10 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
   app->add_option("--outer-format", out->outer_format, "What travels between groups")
       ->check(CLI::IsMember({"f32", "bf16", "8bit", "4bit"}))
       ->needs(outer);
+  app->add_option("--checkpoint", out->checkpoint,
+                  "File that rank 0 replaces each time groups have come together, and from which "
+                  "a job that is started again goes on; all ranks read it")
+      ->needs(outer);
   app->add_flag("--quiet", out->quiet, "Print errors only");
 }
 
@@ -154,7 +158,10 @@ std::string check_batch(int64_t batch, int64_t world_size, int64_t passes) {
 }
 
 std::string check_outer(const Options& options, bool is_gpu, int64_t world_size) {
-  if (options.outer == 0) return {};
+  if (options.outer == 0) {
+    if (options.checkpoint.empty()) return {};
+    return "--checkpoint saves when groups come together; give --outer a number of steps";
+  }
   if (is_gpu) return "--outer is for host memory only; use --device cpu, or leave it out";
   if (options.zero) return "--outer has no shards in this program; leave --zero out";
   if (world_size % options.group != 0) {
@@ -194,7 +201,7 @@ std::string describe(const Options& options, Precision precision, uint64_t text_
       "%s, layers %" PRId64 ", channels %" PRId64 ", heads %" PRId64 ", length %" PRId64
       ", %s head, batch %" PRId64 ", steps %" PRId64 ", lr %g, decay %g, seed %" PRId64
       ", interval %" PRId64 ", accumulate %" PRId64 ", wire %s, powersgd %" PRId64
-      ", clip %g, zero %s%s%s%s, outer %" PRId64 " %" PRId64 " %" PRId64 " %s, text %016" PRIx64,
+      ", clip %g, zero %s%s%s%s, outer %" PRId64 " %" PRId64 " %" PRId64 " %s%s, text %016" PRIx64,
       precision == Precision::kBf16 ? "bf16" : "f32", shape.layers, shape.channels, shape.heads,
       shape.length, shape.tied ? "tied" : "untied", options.batch, options.steps, options.rate,
       options.decay, options.seed, options.interval, options.accumulate, options.wire.c_str(),
@@ -202,7 +209,7 @@ std::string describe(const Options& options, Precision precision, uint64_t text_
       options.zero ? std::to_string(*options.zero).c_str() : "none",
       options.memory ? ", memory measured" : "", options.loss_log.empty() ? "" : " and a log",
       options.apart ? ", apart" : "", options.outer, options.group, options.outer_delay,
-      options.outer_format.c_str(), text_hash);
+      options.outer_format.c_str(), options.checkpoint.empty() ? "" : " saved", text_hash);
   return text;
 }
 

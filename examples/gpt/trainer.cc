@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <utility>
@@ -118,6 +119,29 @@ void Trainer::make_outer() {
   outer_.emplace(*across, params, outer);
 }
 
+/// Goes on where a former attempt has saved. Rank 0, which writes the file, knows whether there is
+/// one.
+void Trainer::resume() {
+  int64_t found = 0;
+  if (place_.rank == 0) found = std::filesystem::exists(options_.checkpoint) ? 1 : 0;
+  comm_.broadcast({&found, 1}, 0);
+  if (found == 0) return;
+  outer_->load(options_.checkpoint);
+  first_step_ = step_ = interval_step_ = outer_->steps();
+  say("resumed at step " + std::to_string(step_));
+}
+
+/// Where groups have come together: true if the job is to stop here, because `dt run` was told to,
+/// or because it takes back a node.
+bool Trainer::save_and_ask() {
+  if (place_.rank == 0 && step_ > first_step_) outer_->save(options_.checkpoint);
+  if (loss_log_) std::fflush(loss_log_.get());
+  if (!job_->stop_requested()) return false;
+  say("stopped after step " + std::to_string(step_) + "; started again, the job goes on from " +
+      options_.checkpoint);
+  return true;
+}
+
 Trainer::~Trainer() {
   // The GPU may still use gradients, which go with the reducer.
   try {
@@ -128,6 +152,7 @@ Trainer::~Trainer() {
 }
 
 void Trainer::run() {
+  if (!options_.checkpoint.empty()) resume();
   open_loss_log();
   char line[200];
   std::snprintf(
@@ -137,17 +162,23 @@ void Trainer::run() {
       reducer_->stats().bucket_count == 1 ? "bucket" : "buckets", text_.size());
   say(line);
   interval_begin_ = std::chrono::steady_clock::now();
+  // The first call also says to dt run that this program asks whether to stop.
+  if (!options_.checkpoint.empty() && save_and_ask()) return;
   while (step_ < options_.steps) {
     train_step();
     const bool is_shown = step_ % options_.interval == 0 || step_ == options_.steps;
     // Reading waits for the GPU; without a log it goes on undisturbed between two lines.
     if (is_shown || !options_.loss_log.empty()) read_loss();
     if (is_shown) print_interval();
+    if (met_ && !options_.checkpoint.empty() && save_and_ask()) return;
   }
   if (loss_log_ && std::fflush(loss_log_.get()) != 0) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno));
   }
-  if (outer_) outer_->sync();
+  if (outer_ && step_ > first_step_) {
+    outer_->sync();
+    if (place_.rank == 0 && !options_.checkpoint.empty()) outer_->save(options_.checkpoint);
+  }
   comm_.check();
   if (!options_.apart) compare_parameters();
   if (options_.memory) print_memory();
@@ -180,12 +211,14 @@ void Trainer::train_step() {
   if (sharded_) {
     sharded_->step(rate);
   } else {
-    network_->update({step_, rate, options_.decay}, gradient);
+    // A checkpoint has no moments of AdamW: these begin anew, and so does the correction of their
+    // first steps.
+    network_->update({step_ - first_step_, rate, options_.decay}, gradient);
   }
   ++step_;
-  if (outer_) outer_->step();
+  met_ = outer_ && outer_->step();
   // The arrival order is known after one step; later steps keep the plan, and shards their own.
-  if (step_ == 1 && !sharded_) {
+  if (step_ == first_step_ + 1 && !sharded_) {
     device_->synchronise();  // the update still reads gradients that rebuild() may move
     reducer_->rebuild();
   }
@@ -321,12 +354,12 @@ void Trainer::print_memory() {
 
 void Trainer::open_loss_log() {
   if (options_.loss_log.empty() || place_.rank != 0) return;
-  loss_log_.reset(std::fopen(options_.loss_log.c_str(), "we"));
+  loss_log_.reset(std::fopen(options_.loss_log.c_str(), step_ > 0 ? "ae" : "we"));
   if (!loss_log_) {
     throw std::runtime_error("cannot write " + options_.loss_log + ": " + std::strerror(errno) +
                              "; name a file that you may write with --loss-log");
   }
-  std::fputs("step,loss\n", loss_log_.get());
+  if (step_ == 0) std::fputs("step,loss\n", loss_log_.get());
 }
 
 }  // namespace gpt

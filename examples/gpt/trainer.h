@@ -39,6 +39,8 @@ class Trainer {
   void open_loss_log();
   void make_parameters();
   void make_outer();
+  void resume();
+  bool save_and_ask();
   void train_step();
   int64_t taken_bytes() const;
   void measure_memory(int parameter);
@@ -67,6 +69,8 @@ class Trainer {
   float* norm_ = nullptr;  // on the device: of the gradients, before they are clipped
   int64_t first_memory_ = 0, most_memory_ = 0;  // bytes: without a network, and in the last step
   int64_t step_ = 0;                            // done
+  int64_t first_step_ = 0;                      // done by a former attempt
+  bool met_ = false;                            // groups have come together in the last step
   std::vector<double> losses_;
   std::unique_ptr<std::FILE, CloseFile> loss_log_;
   std::chrono::steady_clock::time_point interval_begin_;

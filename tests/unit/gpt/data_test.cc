@@ -142,6 +142,9 @@ TEST_CASE("groups that come together must be of one size, and meet in host memor
   Options options;
   options.group = 3;
   CHECK(check_outer(options, true, 4).empty());
+  options.checkpoint = "file";
+  CHECK(check_outer(options, false, 4) ==
+        "--checkpoint saves when groups come together; give --outer a number of steps");
   options.outer = 5;
   CHECK(check_outer(options, true, 4).find("--outer is for host memory only") == 0);
   CHECK(check_outer(options, false, 4) ==
