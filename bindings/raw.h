@@ -529,6 +529,12 @@ inline void reducer_power_sgd(int64_t reducer, const char* DATA, int64_t BYTES) 
   while (packed.more()) rows.push_back(packed.number());
   detail::check(dt_reducer_power_sgd(handle<dt_reducer>(reducer), rows.data(), &options));
 }
+inline void reducer_save(int64_t reducer, const char* PATH) {
+  detail::check(dt_reducer_save(handle<dt_reducer>(reducer), PATH));
+}
+inline void reducer_load(int64_t reducer, const char* PATH) {
+  detail::check(dt_reducer_load(handle<dt_reducer>(reducer), PATH));
+}
 inline void reducer_accumulate(int64_t reducer, bool on) {
   detail::check(dt_reducer_accumulate(handle<dt_reducer>(reducer), on ? 1 : 0));
 }

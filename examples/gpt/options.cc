@@ -61,7 +61,7 @@ void add_options(CLI::App* app, Options* out, std::string* device, bool* untied)
                   "Backward passes of a step, each over a part of its batch")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
   CLI::Option* wire = app->add_option("--wire", out->wire, "What gradients of f32 travel as")
-                          ->check(CLI::IsMember({"same", "f16", "bf16"}));
+                          ->check(CLI::IsMember({"same", "f16", "bf16", "8bit"}));
   app->add_option("--powersgd", out->power_sgd,
                   "Gradients travel as matrices of this rank, over host memory; 0: not")
       ->check(CLI::Range(int64_t{0}, int64_t{64}))
@@ -178,6 +178,14 @@ std::string check_exchange(const Options& options, bool is_gpu, Precision precis
   if (options.power_sgd > 0 && is_gpu) {
     return "--powersgd compresses gradients in host memory only; use --device cpu, or --wire f16 "
            "with --dtype f32";
+  }
+  if (options.wire == "8bit" && is_gpu) {
+    return "--wire 8bit rounds gradients in host memory only; use --device cpu, or --wire bf16 "
+           "with "
+           "--dtype f32";
+  }
+  if (options.wire == "8bit" && options.zero) {
+    return "--wire 8bit does not go with --zero; use --wire bf16";
   }
   if (options.wire != "same" && precision == Precision::kBf16) {
     return "--wire " + options.wire + " is for gradients of f32; use --dtype f32, or leave it out";

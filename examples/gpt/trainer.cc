@@ -23,6 +23,7 @@ constexpr int64_t kMostBucketBytes = 25 << 20;  // as dt's default
 
 dt_wire wire_of(const std::string& name) {
   if (name == "f16") return DT_WIRE_F16;
+  if (name == "8bit") return DT_WIRE_8BIT;
   return name == "bf16" ? DT_WIRE_BF16 : DT_WIRE_SAME;
 }
 

@@ -1543,13 +1543,19 @@ typedef struct dt_param {
                          which are summed; 0: one */
 } dt_param;
 
-/** What gradients of DT_F32 travel as, where links are slow. Each is rounded on the way there, the
- * sums are in f32 and are rounded once more, between hosts once for each host, and with several
- * replicas of a shard once for each. */
+/** What gradients of DT_F32 travel as, where links are slow; others travel as they are. In 16 bits
+ * each is rounded on the way there, the sums are in f32 and are rounded once more, between hosts once
+ * for each host, and with several replicas of a shard once for each. */
 typedef enum dt_wire {
   DT_WIRE_SAME = 0, /**< as they are */
   DT_WIRE_F16 = 1,  /**< of less than 65520: what is larger becomes infinite */
   DT_WIRE_BF16 = 2,
+  DT_WIRE_8BIT = 3, /**< Blocks of 64 elements, each with a scale of f32, summed in f32 and rounded
+                         twice, whatever the number of ranks. What a rank's rounding leaves out is
+                         added to its next gradient (error feedback), which takes 4 bytes an element;
+                         that of a parameter which it does not use waits until it does. A block with
+                         a NaN or an infinity in any rank's gradient is NaN in the result, and leaves
+                         that rank's errors as they were. Over host memory, without a shard. */
   DT_WIRE_FORCE32 = 0x7fffffff
 } dt_wire;
 
@@ -1792,6 +1798,39 @@ static inline void dt_power_sgd_options_init(dt_power_sgd_options* options) {
  */
 DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
                                       const dt_power_sgd_options* options);
+
+/**
+ * Writes what the reducer carries from step to step to a file in the layout of safetensors: the
+ * errors of DT_WIRE_8BIT, "error.<name>" of each parameter of DT_F32, or of PowerSGD the errors and
+ * the matrices "q.<name>" that the next step begins with. Without such state the file has no tensors.
+ * It replaces `path` once all is on the disk.
+ *
+ * These errors are the rank's own: each rank needs a path of its own. Not collective, but all ranks
+ * save behind the same step. A job that goes on from there has the same bits as one that was never
+ * interrupted if it also has the same plan: give dt_reducer_order() to dt_reducer_options.order.
+ * @param reducer the handle.
+ * @param path    UTF-8.
+ * @return DT_OK; DT_ERR_INVALID_STATE inside a step; DT_ERR_SYSTEM with the path and the system's
+ *         reason; DT_ERR_INVALID_ARGUMENT, also where two parameters have one name.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_save(dt_reducer* reducer, const char* path);
+
+/**
+ * Reads what dt_reducer_save() wrote on this rank: call it before the first step, behind
+ * dt_reducer_power_sgd() if that is used. Collective.
+ * @param reducer the handle, made for the same model with the same options, on as many ranks.
+ * @param path    UTF-8; of this rank.
+ * @return DT_OK; on all ranks, with the text of the first rank that failed: DT_ERR_SYSTEM;
+ *         DT_ERR_INVALID_ARGUMENT where dt_reducer_save() did not write the file, or it was cut short;
+ *         DT_ERR_MISMATCH where it is of another rank, number of ranks, model or compression, or where
+ *         ranks read files of different steps; DT_ERR_VERSION; DT_ERR_INVALID_STATE inside a step; any
+ *         communicator error. Then nothing has changed.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_load(dt_reducer* reducer, const char* path);
 
 /**
  * Says that this rank has no gradient for parameter `index` in this step, as one of a branch that

@@ -994,6 +994,9 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     }
     call(dt_reducer_power_sgd, rows.data(), &c_options);
   }
+  /** Errors that steps carry on; each rank needs a path of its own. load() is collective. */
+  void save(const std::string& path) { call(dt_reducer_save, path.c_str()); }
+  void load(const std::string& path) { call(dt_reducer_load, path.c_str()); }
   /** On: until it is off again, ready() adds to what the parameter has of this step, and completes
    * nothing. */
   void accumulate(bool on) { call(dt_reducer_accumulate, on ? 1 : 0); }

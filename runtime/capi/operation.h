@@ -64,6 +64,8 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
                                                         const dt_reducer_options* options,
                                                         const char* argument,
                                                         std::span<const training::Param> params);
+/// Of a file.
+Status check_path(const Call& call, const char* path);
 Status check_param(const Call& call, const training::Reducer& reducer, int32_t index);
 
 /// Checks what a caller describes; kinds that dt.h makes of several operations stay one.

@@ -91,12 +91,6 @@ Result<training::Outer::Options> read_outer_options(const Call& call,
   return chosen;
 }
 
-Status check_outer_path(const Call& call, const char* path) {
-  DT_TRY(call.not_null(path, "path"));
-  if (*path == '\0') return call.invalid("path is empty");
-  return {};
-}
-
 }  // namespace
 }  // namespace dt::capi
 
@@ -160,7 +154,7 @@ dt_status dt_outer_move(dt_outer* outer, dt_comm* comm) {
 dt_status dt_outer_save(dt_outer* outer, const char* path) {
   return alone_on_outer("dt_outer_save", outer,
                         [&](const Call& call, const OuterObject& object) -> Status {
-                          DT_TRY(check_outer_path(call, path));
+                          DT_TRY(check_path(call, path));
                           return object.outer->save(path);
                         });
 }
@@ -168,7 +162,7 @@ dt_status dt_outer_save(dt_outer* outer, const char* path) {
 dt_status dt_outer_load(dt_outer* outer, const char* path) {
   return alone_on_outer("dt_outer_load", outer,
                         [&](const Call& call, const OuterObject& object) -> Status {
-                          DT_TRY(check_outer_path(call, path));
+                          DT_TRY(check_path(call, path));
                           return object.outer->load(path);
                         });
 }

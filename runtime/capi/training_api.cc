@@ -98,6 +98,12 @@ Result<std::vector<int32_t>> read_order(const Call& call, const char* options, c
 
 }  // namespace
 
+Status check_path(const Call& call, const char* path) {
+  DT_TRY(call.not_null(path, "path"));
+  if (*path == '\0') return call.invalid("path is empty");
+  return {};
+}
+
 Status check_param(const Call& call, const training::Reducer& reducer, int32_t index) {
   if (index >= 0 && index < reducer.param_count()) return {};
   return call.invalid("index is %d; the reducer has parameters 0 to %d", index,
@@ -132,9 +138,15 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
         "%s->divide_by_users is 1; it goes with find_unused = 1 or static_graph = 1, and sum = 0",
         argument);
   }
-  if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_BF16) {
+  if (asked.wire < DT_WIRE_SAME || asked.wire > DT_WIRE_8BIT) {
     return call.invalid("%s->wire is %d, which is no dt_wire", argument,
                         static_cast<int>(asked.wire));
+  }
+  if (asked.wire == DT_WIRE_8BIT && on.comm->backend().device() != nullptr) {
+    return Status(Code::kUnsupported,
+                  format("%s: %s->wire is DT_WIRE_8BIT, which works over host memory only; on GPUs "
+                         "use DT_WIRE_BF16",
+                         call.function(), argument));
   }
   if (!(asked.predivide >= 0 && std::isfinite(asked.predivide))) {
     return call.invalid("%s->predivide is %g; it must be positive, or 0", argument,
@@ -152,7 +164,8 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
   chosen.divide_by_users = asked.divide_by_users != 0;
   chosen.predivide = asked.predivide;
   DT_TRY_VALUE(chosen.order, read_order(call, argument, asked.order, params.size()));
-  if (asked.wire != DT_WIRE_SAME) {
+  chosen.wire_8bit = asked.wire == DT_WIRE_8BIT;
+  if (asked.wire == DT_WIRE_F16 || asked.wire == DT_WIRE_BF16) {
     chosen.wire = asked.wire == DT_WIRE_F16 ? Dtype::kF16 : Dtype::kBf16;
   }
   if (asked.bucket_cap_bytes > 0) chosen.bucket_cap_bytes = asked.bucket_cap_bytes;
@@ -254,6 +267,24 @@ dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
         return object->reducer->compress(
             std::span(rows, static_cast<size_t>(object->reducer->param_count())), chosen);
       });
+}
+
+dt_status dt_reducer_save(dt_reducer* reducer, const char* path) {
+  return on_reducer("dt_reducer_save", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(check_path(call, path));
+                      return object->reducer->save(path);
+                    });
+}
+
+dt_status dt_reducer_load(dt_reducer* reducer, const char* path) {
+  return on_reducer("dt_reducer_load", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(check_path(call, path));
+                      return object->job->seen(object->reducer->load(path));
+                    });
 }
 
 dt_status dt_reducer_unused(dt_reducer* reducer, int32_t index, void* grad, dt_stream stream) {

@@ -75,6 +75,7 @@ Status Reducer::check_model() {
   rows.push_back(option_row("divide_by_users", options_.divide_by_users));
   rows.push_back(option_row("predivide, in millionths", std::llround(options_.predivide * 1e6)));
   rows.push_back(option_row("wire", options_.wire ? static_cast<int64_t>(*options_.wire) : -1));
+  rows.push_back(option_row("wire in 8 bits", options_.wire_8bit));
   const uint64_t order =
       fnv1a(14695981039346656037u, options_.order.data(), options_.order.size() * sizeof(int32_t));
   rows.push_back(option_row("order, as a hash", static_cast<int64_t>(order)));

@@ -43,7 +43,7 @@ Status OuterMean::allocate(int64_t largest) {
   const int64_t values = round_up_to_page(largest * static_cast<int64_t>(sizeof(float)));
   int64_t wire = 0;
   if (format_ == MeanFormat::kBf16) wire = largest * dtype_bytes(Dtype::kBf16);
-  if (is_quantized()) wire = comm_->size() * part_bytes();
+  if (is_quantized()) wire = parts().bytes();
   wire = round_up_to_page(wire);
   const int64_t total = values + (is_quantized() ? 2 : 1) * wire;
   DT_TRY_VALUE(memory_, comm_->backend().allocate(std::max<int64_t>(total, 1)));
@@ -51,19 +51,6 @@ Status OuterMean::allocate(int64_t largest) {
   sent_ = static_cast<char*>(memory_) + values;
   received_ = sent_ + wire;
   return {};
-}
-
-int64_t OuterMean::part_blocks() const {
-  const int64_t blocks = (count_ + kernels::kQuantBlock - 1) / kernels::kQuantBlock;
-  return (blocks + comm_->size() - 1) / comm_->size();
-}
-
-int64_t OuterMean::part_bytes() const { return kernels::quantized_bytes(part_blocks(), bits()); }
-
-std::pair<int64_t, int64_t> OuterMean::part(int32_t rank) const {
-  const int64_t elements = part_blocks() * kernels::kQuantBlock;
-  const int64_t from = std::min(rank * elements, count_);
-  return {from, std::min(elements, count_ - from)};
 }
 
 Status OuterMean::submit(Collective collective) {
@@ -90,16 +77,8 @@ Status OuterMean::begin(int64_t count, const std::string& name, int32_t tag) {
     first.dtype = Dtype::kBf16;
     first.send = first.recv = sent_;
   } else if (is_quantized()) {
-    for (int32_t rank = 0; rank < comm_->size(); ++rank) {
-      const auto [from, elements] = part(rank);
-      kernels::quantize(bits(), values_ + from, elements, sent_ + rank * part_bytes());
-    }
-    first.kind = Kind::kAlltoall;
-    first.dtype = Dtype::kU8;
-    first.op = ReduceOp::kSum;
-    first.send = sent_;
-    first.recv = received_;
-    first.count = part_bytes();
+    kernels::quantize(bits(), values_, count_, sent_);
+    first = parts().send_parts(sent_, received_);
   }
   DT_TRY(submit(std::move(first)));
   phase_ = Phase::kFirst;
@@ -114,20 +93,14 @@ void OuterMean::advance() {
 /// This rank's part of the mean, to all.
 Status OuterMean::begin_second() {
   DT_TRY(work_->status());
-  const auto [from, elements] = part(comm_->rank());
+  const auto [from, elements] = parts().part(comm_->rank());
   const float share = 1.0F / static_cast<float>(comm_->size());
   for (int32_t rank = 0; rank < comm_->size(); ++rank) {
-    kernels::dequantize(bits(), received_ + rank * part_bytes(), elements, share, rank > 0,
+    kernels::dequantize(bits(), received_ + rank * parts().part_bytes(), elements, share, rank > 0,
                         values_ + from);
   }
   kernels::quantize(bits(), values_ + from, elements, sent_);
-  Collective second;
-  second.kind = Kind::kAllgather;
-  second.dtype = Dtype::kU8;
-  second.send = sent_;
-  second.recv = received_;
-  second.count = part_bytes();
-  DT_TRY(submit(std::move(second)));
+  DT_TRY(submit(parts().send_result(sent_, received_)));
   phase_ = Phase::kSecond;
   return {};
 }
@@ -151,11 +124,7 @@ Status OuterMean::go_on() {
     (void)comm_->backend().wait(*work_, Wait{});
     DT_TRY(work_->status());
   }
-  for (int32_t rank = 0; rank < comm_->size(); ++rank) {
-    const auto [from, elements] = part(rank);
-    kernels::dequantize(bits(), received_ + rank * part_bytes(), elements, 1, false,
-                        values_ + from);
-  }
+  kernels::dequantize(bits(), received_, count_, 1, false, values_);
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "training/quantized_parts.h"
 
 namespace dt::training {
 
@@ -16,9 +17,7 @@ enum class MeanFormat { kF32, kBf16, k8Bit, k4Bit };
 /// The mean of an array of f32 over the ranks of a communicator, one at a time, while the caller
 /// goes on. All ranks end with equal bits.
 ///
-/// In few bits (kernels/host/quantize.h) each rank gets its part of everyone's array, sums that in
-/// f32 and sends the mean of it to all, in as few bits: so an element is rounded twice, whatever
-/// the number of ranks, and a rank sends 2 (N - 1) / N of the array, as in an allreduce.
+/// In few bits as QuantizedParts says.
 ///
 /// Threads: one at a time.
 class OuterMean {
@@ -49,10 +48,7 @@ class OuterMean {
   Status allocate(int64_t largest);
   bool is_quantized() const { return format_ == MeanFormat::k8Bit || format_ == MeanFormat::k4Bit; }
   int bits() const { return format_ == MeanFormat::k8Bit ? 8 : 4; }
-  int64_t part_blocks() const;
-  int64_t part_bytes() const;
-  /// Elements of the array that belong to a rank's part: from, count.
-  std::pair<int64_t, int64_t> part(int32_t rank) const;
+  QuantizedParts parts() const { return {bits(), comm_->size(), count_}; }
   Status submit(backend::Collective collective);
   Status go_on();
   Status begin_second();

@@ -57,8 +57,9 @@ PowerSgd::PowerSgd(std::shared_ptr<comm::Communicator> comm, std::vector<Matrix>
     : comm_(std::move(comm)),
       matrices_(std::move(matrices)),
       counts_(counts_of(matrices_)),
-      options_(options),
-      states_(matrices_.size()) {}
+      options_(options) {
+  kept_.matrices.resize(matrices_.size());
+}
 
 bool PowerSgd::compresses(size_t param, Dtype dtype) const {
   const auto [n, m] = matrices_[param];
@@ -81,12 +82,12 @@ void PowerSgd::for_each_param(const HookBucket& bucket, Function function) const
 }
 
 Result<HookWork> PowerSgd::run(const HookBucket& bucket, int32_t stage) {
-  if (stage == 0 && bucket.index == 0) ++step_;
+  if (stage == 0 && bucket.index == 0) ++kept_.step;
   const auto index = static_cast<size_t>(bucket.index);
   if (steps_.size() <= index) steps_.resize(index + 1);
   Step& step = steps_[index];
   if (stage == 0) {
-    step.plain = step_ < options_.start_step ||
+    step.plain = kept_.step < options_.start_step ||
                  std::none_of(bucket.params.begin(), bucket.params.end(), [&](int32_t param) {
                    return compresses(static_cast<size_t>(param), bucket.dtype);
                  });
@@ -123,10 +124,10 @@ Result<HookWork> PowerSgd::send_left(const HookBucket& bucket, Step* step) {
   for_each_param(bucket, [&](size_t param, float* data) {
     if (!compresses(param, bucket.dtype)) return;
     const auto [n, m] = matrices_[param];
-    State& state = states_[param];
+    Matrices& state = kept_.matrices[param];
     if (!state.error.empty()) add_scaled(1, state.error.data(), data, n * m);
     if (state.q.empty() || !options_.warm_start) {
-      const int64_t drawn = options_.warm_start ? 0 : step_;
+      const int64_t drawn = options_.warm_start ? 0 : kept_.step;
       std::seed_seq seed{static_cast<uint32_t>(options_.seed),
                          static_cast<uint32_t>(options_.seed >> 32), static_cast<uint32_t>(param),
                          static_cast<uint32_t>(drawn)};
@@ -184,7 +185,7 @@ void PowerSgd::restore(const HookBucket& bucket, Step* step) {
   for_each_param(bucket, [&](size_t param, float* data) {
     if (!compresses(param, bucket.dtype)) return;
     const auto [n, m] = matrices_[param];
-    State& state = states_[param];
+    Matrices& state = kept_.matrices[param];
     std::copy(q, q + r * m, state.q.begin());
     if (options_.error_feedback) state.error.resize(static_cast<size_t>(n * m));
     row.resize(static_cast<size_t>(m));

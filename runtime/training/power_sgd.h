@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "training/hook.h"
@@ -40,12 +41,25 @@ class PowerSgd {
 
   Result<HookWork> run(const HookBucket& bucket, int32_t stage);
 
- private:
-  /// A compressed parameter.
-  struct State {
+  /// Of a compressed parameter, for the next step; empty before the first one that compresses.
+  struct Matrices {
     std::vector<float> error;  // n x m
     std::vector<float> q;      // r x m: the columns one behind the other
   };
+  /// What a step leaves for the next one.
+  struct Kept {
+    int64_t step = -1;
+    std::vector<Matrices> matrices;  // by parameter
+  };
+  /// Between steps.
+  Kept* kept() { return &kept_; }
+  bool compresses(size_t param, Dtype dtype) const;
+  /// Elements of a compressed parameter's error, which may be 0, and q.
+  std::pair<int64_t, int64_t> counts_kept(size_t param) const {
+    return {options_.error_feedback ? counts_[param] : 0, options_.rank * matrices_[param].columns};
+  }
+
+ private:
   /// Of one bucket in a step.
   struct Step {
     bool plain = false;
@@ -53,7 +67,6 @@ class PowerSgd {
     std::vector<float> second;  // every Q, r x m
   };
 
-  bool compresses(size_t param, Dtype dtype) const;
   Result<HookWork> average(void* data, int64_t count, Dtype dtype, const char* name);
   Result<HookWork> send_left(const HookBucket& bucket, Step* step);
   Result<HookWork> send_right(const HookBucket& bucket, Step* step);
@@ -66,9 +79,8 @@ class PowerSgd {
   const std::vector<Matrix> matrices_;
   const std::vector<int64_t> counts_;
   const Options options_;
-  int64_t step_ = -1;
-  std::vector<State> states_;  // by parameter
-  std::vector<Step> steps_;    // by bucket
+  Kept kept_;
+  std::vector<Step> steps_;  // by bucket
 };
 
 }  // namespace dt::training

@@ -63,7 +63,9 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
 }
 
 Reducer::~Reducer() {
-  if (idle()) {
+  const bool is_idle = idle();
+  if (replicas_ != nullptr) replicas_->shut();  // it uses what ends below
+  if (is_idle) {
     for (const auto& bucket : buckets_) take_back(*bucket);
     (void)comm_->backend().release(memory_);
     return;
@@ -86,7 +88,12 @@ bool Reducer::idle() {
     }
   }
   if (last_work_ == nullptr) return true;
-  if (device_ == nullptr) return last_work_->done();
+  if (device_ == nullptr) {
+    return last_work_->done() &&
+           std::all_of(buckets_.begin(), buckets_.end(), [](const auto& each) {
+             return each->last_work() == nullptr || each->last_work()->done();
+           });
+  }
   const Wait wait{Deadline::after_ms(kLastStepMs)};
   // After a failure operations are done before the GPU is.
   return last_backend().wait(*last_work_, wait) && last_work_->status().ok();
@@ -110,6 +117,11 @@ Result<std::unique_ptr<Reducer>> Reducer::create(std::shared_ptr<comm::Communica
 
 Status Reducer::make_replicas() {
   const int32_t ranks = options_.shard_ranks;
+  if (options_.wire_8bit) {
+    DT_TRY_VALUE(auto all, comm_->split(0, comm_->rank()));
+    DT_TRY_VALUE(replicas_, Replicas::create(std::move(all), comm_));
+    return make_errors();
+  }
   if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
   DT_TRY_VALUE(within_, comm_->split(comm_->rank() / ranks, comm_->rank()));
   within_->follow(comm_);
@@ -136,9 +148,11 @@ Status Reducer::launch_in_order(bool all) {
     ++next_bucket_;
   }
   if (broken_.ok() || replicas_ == nullptr || hook_ || device_ != nullptr) return broken_;
-  // The other replicas wait for every bucket of this one.
+  // The other replicas wait for every bucket of this one, and in 8 bits all other ranks.
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
-    sum_replicas(buckets_[next_bucket_].get(), nullptr, nullptr)(broken_);
+    Bucket* const left = buckets_[next_bucket_].get();
+    if (is_quantized(left->dtype)) gather_parts(left)(broken_);
+    if (!options_.wire_8bit) sum_replicas(left, nullptr, nullptr)(broken_);
   }
   return broken_;
 }
@@ -163,6 +177,9 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
   collective.recv = !lent.ok() ? bucket.own : has_wire(bucket) ? bucket.wire : bucket.data;
   collective.send = collective.recv;
   collective.count = bucket.count;
+  if (is_quantized(bucket.dtype)) {
+    collective = parts_of(bucket).send_parts(bucket.wire, bucket.received);
+  }
   collective.name = format("bucket %zu", next_bucket_);
   if (options_.scatter()) scatter(bucket, &collective);
   if (device_ != nullptr) {
@@ -186,7 +203,9 @@ Status Reducer::launch_bucket(Bucket& bucket, bool full) {
 /// Of several works, which end in their order and fail alike, the last stands for all.
 Status Reducer::reduce(Bucket* bucket, Collective collective) {
   std::function<void(const Status&)> next;
-  if (replicas_ != nullptr) {
+  if (is_quantized(bucket->dtype)) {
+    next = gather_parts(bucket);
+  } else if (replicas_ != nullptr && !options_.wire_8bit) {
     next = sum_replicas(bucket, collective.recv,
                         part_of(collective.steps, /*first=*/false, /*last=*/true));
     collective.divisor = comm_->size();
@@ -363,6 +382,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
   has_results_ = status.ok();
+  if (has_results_) ++state_steps_;
   for (const auto& bucket : buckets_) {
     if (status.ok() && device_ == nullptr && options_.pooled() &&
         bucket->lent.load(std::memory_order_relaxed)) {
@@ -415,7 +435,7 @@ Status Reducer::wait_buckets() {
     const bool of_others = status.ok();
     if (of_others) status = bucket->last_work()->status();
     if (status.ok()) continue;
-    if (of_others && status.code() == Code::kTimeout && replicas_ != nullptr) {
+    if (of_others && status.code() == Code::kTimeout && !options_.wire_8bit) {
       ErrorInfo late = status.info();
       late.message += "; a rank that is late here may itself wait for one of its own replica";
       status = Status(std::move(late));
@@ -433,7 +453,10 @@ Status Reducer::wait_buckets() {
   if (other_failed) {
     info.code = Code::kPeerLost;
     info.rank = -1;  // the text names it
-    info.message = missing + "; go on from a checkpoint, without that replica or with a new one";
+    info.message = missing + (options_.wire_8bit
+                                  ? "; go on with dt_comm_shrink"
+                                  : "; go on from a checkpoint, without that replica or with a new "
+                                    "one");
   } else {
     info.message =
         missing + "; every rank must call dt_reducer_ready for every parameter in each step";

@@ -22,11 +22,14 @@
 #include "training/equality.h"
 #include "training/hook.h"
 #include "training/power_sgd.h"
+#include "training/quantized_parts.h"
 #include "training/replicas.h"
 #include "training/shard_plan.h"
 #include "training/slabs.h"
 
 namespace dt::training {
+
+struct FileTable;
 
 struct Param {
   int64_t count = 0;  ///< elements
@@ -50,6 +53,9 @@ struct Param {
 /// With static_graph step 1 is learnt from: ready() only adds and counts there, and finish()
 /// launches all buckets and exchanges who used what. From then on a bucket is full once the
 /// gradients that this rank has in each step are there; launch() fills in zeros for the others.
+///
+/// In 8 bits a bucket has two operations: each rank gets its part of it from all, sums that, and
+/// gives the result to all. The second one is submitted where the first ends.
 ///
 /// On a communicator over GPUs nothing here waits for the GPU: ready() records where the caller's
 /// stream stands, what belongs to a bucket's operation is enqueued with it (DeviceStep), and
@@ -84,6 +90,7 @@ class Reducer {
     double predivide = 0;          ///< divides gradients before they are summed; 0: nothing does
     std::vector<int32_t> order;    ///< to plan by, and not to be rebuilt; empty: reverse
     std::optional<Dtype> wire;     ///< what gradients of f32 travel as
+    bool wire_8bit = false;        ///< or in blocks of 8 bits, with error feedback; no shards
     int64_t check_steps = 0;       ///< how often what is watched is compared; 0: never
     int32_t stage = -1;            ///< of a shard; -1: there is none
     int32_t prefetch = 0;          ///< of a shard; only compared between ranks
@@ -128,6 +135,10 @@ class Reducer {
   Status set_hook(Hook hook);
   /// Likewise, over host memory. `rows`: of each parameter as a matrix.
   Status compress(std::span<const int64_t> rows, const PowerSgd::Options& options);
+  /// Between steps: writes what this rank needs to go on with the next step, by itself.
+  Status save(const std::string& path);
+  /// Collective: takes what this rank's save() wrote.
+  Status load(const std::string& path);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
   /// On: until it is off again, ready() adds to what the parameter has and completes nothing.
@@ -190,6 +201,7 @@ class Reducer {
     int64_t start = 0;            // elements from the bucket's
     char* data = nullptr;         // in the bucket
     char* wire = nullptr;         // its place in what travels; null: `data` does
+    char* received = nullptr;     // in 8 bits: its place in what all ranks get
     int64_t offset = 0;           // of what this rank gets the result of, in elements
     int64_t count = 0;            // of that
     char* own = nullptr;          // by_units: where that is
@@ -207,14 +219,15 @@ class Reducer {
   struct Bucket : ShardBucket {
     char* data = nullptr;
     char* wire = nullptr;      // null: `data` travels itself
-    int64_t bytes = 0;         // of both
+    char* received = nullptr;  // in 8 bits: as much again as `wire`
+    int64_t bytes = 0;         // of all three
     char* own = nullptr;       // by_units: what this rank gets of it; pooled apart from `data`
     std::atomic<bool> lent{};  // pooled: it has memory; set with the two above under lending_
     std::shared_ptr<backend::Work> before;  // likewise: what used that memory; null: nothing
     std::atomic<int32_t> pending{0};
     // The current step's operation; written under launching_, read by finish() after it.
     std::shared_ptr<backend::Work> work;
-    std::shared_ptr<backend::Work> summed;  // of all replicas, behind that; null: there is one
+    std::shared_ptr<backend::Work> summed;  // what follows it, see `replicas_`; null: nothing
     int64_t launched_ns = 0;
 
     const std::shared_ptr<backend::Work>& last_work() const {
@@ -229,6 +242,7 @@ class Reducer {
   Status check_model();
   /// Collective.
   Status make_replicas();
+  Status make_errors();
   std::vector<ShardBucket> plan(const std::vector<int32_t>& order) const;
   /// Collective.
   Status lay_out(const std::vector<int32_t>& order);
@@ -240,6 +254,31 @@ class Reducer {
   bool has_wire(const ShardBucket& bucket) const {
     return options_.wire.has_value() && bucket.dtype == Dtype::kF32;
   }
+  bool is_quantized(Dtype dtype) const { return options_.wire_8bit && dtype == Dtype::kF32; }
+  QuantizedParts parts_of(const ShardBucket& bucket) const {
+    return {8, comm_->size(), bucket.count};
+  }
+  /// What a step leaves for the next one.
+  struct State {
+    std::vector<std::vector<float>> errors;  // as `errors_`
+    PowerSgd::Kept power_sgd;
+  };
+  struct StateTensor {
+    std::string name;
+    int32_t param = 0;
+    std::vector<float>* values = nullptr;
+    int64_t count = 0;
+    bool may_be_empty = false;  // before the first step
+  };
+  const char* kind_of_state() const;
+  /// Of these two, which have room for all parameters.
+  std::vector<StateTensor> list_state(std::vector<std::vector<float>>* errors,
+                                      PowerSgd::Kept* kept) const;
+  Status check_state(const FileTable& table) const;
+  Status read_state(const std::string& path, State* state, int64_t* steps) const;
+  void quantize(const Slot& slot, size_t index, const void* from, double factor);
+  void sum_part(const Bucket& bucket);
+  std::function<void(const Status&)> gather_parts(Bucket* bucket);
   /// Lays the bucket, and the slots of its parameters, into memory.
   void place(Bucket& bucket, char* memory);
   /// Pooled: gives the bucket memory for this step.
@@ -341,7 +380,11 @@ class Reducer {
   const std::vector<Param> params_;
   const Options options_;
   std::shared_ptr<comm::Communicator> within_;  // `comm_`, or of a replica
-  std::unique_ptr<Replicas> replicas_;          // null: there is one
+  // For the second operation of a bucket: over the replicas of a shard, or over all ranks in 8
+  // bits.
+  std::unique_ptr<Replicas> replicas_;  // null: there is none
+  // In 8 bits, by parameter: what this rank's rounding has left out, and adds to its next gradient.
+  std::vector<std::vector<float>> errors_;
 
   // Of all buckets, or pooled of what is kept of them; from the communicator.
   void* memory_ = nullptr;
@@ -371,6 +414,7 @@ class Reducer {
   std::shared_ptr<backend::Work> last_work_;  // under launching_: of this step or earlier
 
   Hook hook_;
+  std::shared_ptr<PowerSgd> power_sgd_;     // that is the hook; null: it is not
   cuda::Stream hook_stream_ = nullptr;      // of this step
   bool hooks_lost_ = false;                 // works on a GPU failed, and may still use the buckets
   std::shared_ptr<backend::Work> failing_;  // of fail_everywhere()
@@ -390,6 +434,7 @@ class Reducer {
   std::vector<Watched> watched_;  // by parameter
   bool has_results_ = false;      // the last step's, where the slots say
   int64_t finished_steps_ = 0;
+  int64_t state_steps_ = 0;  // that `errors_` and `power_sgd_` have seen, also before load()
   Digester digester_;
   mutable Guarded<Statistics> statistics_;
 };

@@ -87,6 +87,7 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
   Bucket& bucket = *buckets_[static_cast<size_t>(slot.bucket)];
   if (bucket.pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
     (void)comm_->backend().help();
+    if (options_.wire_8bit) (void)replicas_->comm().backend().help();
     return {};
   }
   return launch(/*all=*/false);
@@ -173,7 +174,9 @@ Status Reducer::deliver(Slot& slot, const Param& param, void* grad, bool unused)
     from = slot.copied_from;
   }
   const double factor = factor_before(param.dtype);
-  if (slot.wire != nullptr) {
+  if (slot.received != nullptr) {
+    quantize(slot, static_cast<size_t>(&slot - slots_.data()), from, factor);
+  } else if (slot.wire != nullptr) {
     kernels::cast(param.dtype, from, *options_.wire, slot.wire, param.count, factor);
   } else if (factor != 1) {
     kernels::cast(param.dtype, from, param.dtype, slot.data, param.count, factor);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/host/cast.h"
+#include "kernels/host/quantize.h"
 #include "kernels/host/reduce.h"
 #include "training/reducer.h"
 
@@ -33,7 +34,10 @@ void Reducer::give_results() {
     const void* const from =
         options_.pooled() ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);
     const double factor = factor_behind(i);
-    if (slot.wire != nullptr && !options_.pooled()) {
+    if (slot.received != nullptr) {
+      kernels::dequantize(8, slot.received, slot.count, static_cast<float>(factor), false,
+                          static_cast<float*>(to));
+    } else if (slot.wire != nullptr && !options_.pooled()) {
       kernels::cast(*options_.wire, slot.wire + slot.offset * dtype_bytes(*options_.wire),
                     param.dtype, to, slot.count, factor);
     } else if (factor != 1) {

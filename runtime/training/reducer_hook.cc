@@ -9,12 +9,14 @@ Status Reducer::set_hook(Hook hook) {
     return Status(Code::kInvalidState,
                   "dt_reducer_set_hook: inside a step; call it after dt_reducer_finish");
   }
-  if (hook && (options_.wire || options_.predivide > 0 || options_.divide_by_users)) {
+  if (hook &&
+      (options_.wire || options_.wire_8bit || options_.predivide > 0 || options_.divide_by_users)) {
     return Status(Code::kInvalidState,
                   "dt_reducer_set_hook: the reducer was made with wire, predivide or "
                   "divide_by_users, which a hook would have to do; make it without");
   }
   hook_ = std::move(hook);
+  power_sgd_ = nullptr;
   return {};
 }
 
@@ -45,8 +47,10 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
     matrices.push_back({n, params_[i].count / n});
   }
   const auto state = std::make_shared<PowerSgd>(comm_, std::move(matrices), options);
-  return set_hook(
-      [state](const HookBucket& bucket, int32_t stage) { return state->run(bucket, stage); });
+  DT_TRY(set_hook(
+      [state](const HookBucket& bucket, int32_t stage) { return state->run(bucket, stage); }));
+  power_sgd_ = state;
+  return {};
 }
 
 /// Under launching_.

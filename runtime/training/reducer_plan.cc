@@ -64,6 +64,9 @@ Status Reducer::lay_out(const std::vector<int32_t>& order) {
     if (has_wire(*bucket)) {
       bucket->bytes += round_up(bucket->count * dtype_bytes(*options_.wire), kGradientAlignment);
     }
+    if (is_quantized(bucket->dtype)) {
+      bucket->bytes += 2 * round_up(parts_of(*bucket).bytes(), kGradientAlignment);
+    }
     starts.push_back(total);
     total += options_.pooled() ? own_bytes(*bucket) : bucket->bytes;
     buckets.push_back(std::move(bucket));

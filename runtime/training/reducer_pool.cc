@@ -17,11 +17,24 @@ void Reducer::place(Bucket& bucket, char* memory) {
   const int64_t element = dtype_bytes(bucket.dtype);
   bucket.data = memory;
   bucket.wire = has_wire(bucket) ? memory + data_bytes(bucket) : nullptr;
+  const bool quantized = is_quantized(bucket.dtype);
+  if (quantized) {
+    const int64_t bytes = (bucket.bytes - data_bytes(bucket)) / 2;
+    bucket.wire = memory + data_bytes(bucket);
+    bucket.received = bucket.wire + bytes;
+    std::memset(bucket.wire, 0, static_cast<size_t>(2 * bytes));  // all of it travels
+  }
   for (const int32_t index : bucket.params) {
     Slot& slot = slots_[static_cast<size_t>(index)];
     slot.data = bucket.data + slot.start * element;
-    slot.wire = nullptr;
-    if (bucket.wire != nullptr) slot.wire = bucket.wire + slot.start * dtype_bytes(*options_.wire);
+    slot.wire = slot.received = nullptr;
+    if (quantized) {
+      const int64_t at = kernels::quantized_bytes(slot.start / kernels::kQuantBlock, 8);
+      slot.wire = bucket.wire + at;
+      slot.received = bucket.received + at;
+    } else if (bucket.wire != nullptr) {
+      slot.wire = bucket.wire + slot.start * dtype_bytes(*options_.wire);
+    }
   }
 }
 

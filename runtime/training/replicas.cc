@@ -21,14 +21,15 @@ Result<std::unique_ptr<Replicas>> Replicas::create(
   return std::unique_ptr<Replicas>(new Replicas(std::move(comm)));
 }
 
-Replicas::~Replicas() {
+void Replicas::shut() {
   std::lock_guard lock(door_->mutex);
   door_->behind = nullptr;
 }
 
-Replicas::Sum Replicas::sum(backend::Collective collective) {
+Replicas::Sum Replicas::sum(backend::Collective collective, std::function<void()> prepare) {
   const auto pending = std::make_shared<Pending>();
   pending->collective = std::move(collective);
+  pending->prepare = std::move(prepare);
   pending->work = comm_->new_work();
   state_.with([&](State& state) { state.pending.push_back(pending); });
   return {pending->work, [door = door_, pending](const Status& input) {
@@ -38,6 +39,7 @@ Replicas::Sum Replicas::sum(backend::Collective collective) {
 }
 
 void Replicas::begin(Pending& ended, const Status& input) {
+  if (input.ok() && ended.prepare) ended.prepare();
   const bool submits = state_.with([&](State& state) {
     if (!input.ok() && comm_->backend().device() != nullptr) {
       ended.failed = input;  // nobody can withhold there; the caller breaks the communicator

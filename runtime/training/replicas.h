@@ -16,7 +16,8 @@ namespace dt::training {
 inline constexpr const char* kReplicaFailed = "its replica has failed: ";
 
 /// The ranks that have the same pieces as this one, one in each replica of a sharded model, and the
-/// sums over them of what each replica has reduced.
+/// sums over them of what each replica has reduced. Also the second operation of each bucket in 8
+/// bits, where the first one takes the place of a replica's reduction.
 ///
 /// Operations are submitted in the order of sum(), each once its input is there and all before it
 /// were submitted: replicas reduce at their own pace, and their ranks must agree on an order.
@@ -33,7 +34,7 @@ class Replicas {
   static Result<std::unique_ptr<Replicas>> create(
       std::shared_ptr<comm::Communicator> comm,
       const std::shared_ptr<const comm::Communicator>& whole);
-  ~Replicas();
+  ~Replicas() { shut(); }
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
@@ -42,13 +43,17 @@ class Replicas {
     /// To be called once, with what became of the input: where that failed this rank withholds.
     std::function<void(const Status&)> begin;
   };
-  Sum sum(backend::Collective collective);
+  /// `prepare`: called before the operation is submitted, unless the input failed.
+  Sum sum(backend::Collective collective, std::function<void()> prepare = {});
+  /// From now on `begin` does nothing. Waits for calls of it.
+  void shut();
   comm::Communicator& comm() const { return *comm_; }
 
  private:
   struct Pending {
     backend::Collective collective;
     std::shared_ptr<backend::Work> work;
+    std::function<void()> prepare;  // empty: nothing to do
     bool may_begin = false;
     Status failed;  // its input, on a GPU
   };

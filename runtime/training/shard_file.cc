@@ -56,7 +56,7 @@ std::string shown(const std::string& name) {
 
 /// "parameter #3 "weight"", or of a tensor of the optimizer its name.
 std::string owner_of(const FileTensor& tensor, std::span<const Param> params) {
-  if (tensor.role == FileTensor::Role::kParam) {
+  if (tensor.role == FileTensor::Role::kParam || tensor.role == FileTensor::Role::kState) {
     const Param& param = params[static_cast<size_t>(tensor.param)];
     return format("parameter #%d %s", tensor.param, shown(param.name).c_str());
   }
@@ -120,15 +120,22 @@ std::string quoted_json(const std::string& text) { return nlohmann::json(text).d
 
 Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer,
                            int64_t longest_header) {
+  return plan_tensors(list_tensors(params, optimizer), params,
+                      {{"optimizer", optimizer != nullptr ? optimizer->kind : "none"}},
+                      longest_header);
+}
+
+Result<FilePlan> plan_tensors(std::vector<FileTensor> tensors, std::span<const Param> params,
+                              std::map<std::string, std::string> metadata, int64_t longest_header) {
   FilePlan plan;
-  plan.tensors = list_tensors(params, optimizer);
+  plan.tensors = std::move(tensors);
   DT_TRY(check_names(plan.tensors, params));
   std::stable_sort(plan.tensors.begin(), plan.tensors.end(),
                    [](const FileTensor& left, const FileTensor& right) {
                      return dtype_bytes(left.dtype) > dtype_bytes(right.dtype);
                    });
-  std::string json = format("{\"%s\":{\"dt\":\"%s\",\"optimizer\":\"%s\"}", kMetadata,
-                            kVersionOfFile, optimizer != nullptr ? optimizer->kind : "none");
+  metadata["dt"] = kVersionOfFile;
+  std::string json = format("{\"%s\":", kMetadata) + nlohmann::json(metadata).dump();
   int64_t at = 0;
   for (FileTensor& tensor : plan.tensors) {
     tensor.begin = at;
@@ -339,16 +346,19 @@ Result<FileTable> parse_header(std::string_view json, int64_t data_bytes) {
   return std::move(reader.table);
 }
 
+Status check_version(const FileTable& table) {
+  const auto version = table.metadata.find("dt");
+  if (version == table.metadata.end() || version->second == kVersionOfFile) return {};
+  return Status(Code::kVersion,
+                format("it has version %s of the format, this library reads %s; use the library "
+                       "that saved it",
+                       shown(version->second).c_str(), kVersionOfFile));
+}
+
 Status find_tensors(const FileTable& table, int64_t data_begin, const FileOptimizer* optimizer,
                     std::vector<FileTensor>* tensors) {
   using Role = FileTensor::Role;
-  const auto version = table.metadata.find("dt");
-  if (version != table.metadata.end() && version->second != kVersionOfFile) {
-    return Status(Code::kVersion,
-                  format("it has version %s of the format, this library reads %s; use the library "
-                         "that saved it",
-                         shown(version->second).c_str(), kVersionOfFile));
-  }
+  DT_TRY(check_version(table));
   if (optimizer != nullptr) DT_TRY(check_kind(table, *optimizer));
   for (FileTensor& wanted : *tensors) {
     const auto found = table.tensors.find(wanted.name);

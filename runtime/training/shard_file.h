@@ -34,7 +34,7 @@ struct FileOptimizer {
 };
 
 struct FileTensor {
-  enum class Role { kParam, kFirst, kSecond, kMaster, kStep };
+  enum class Role { kParam, kFirst, kSecond, kMaster, kStep, kState };
 
   Role role = Role::kParam;
   int32_t param = 0;
@@ -57,6 +57,11 @@ struct FilePlan {
 Result<FilePlan> plan_file(std::span<const Param> params, const FileOptimizer* optimizer,
                            int64_t longest_header = kLongestHeader);
 
+/// The same for any tensors, whose `begin` is not read. In the file the wider dtypes come first.
+/// @param metadata of the header, to which the version of the format is added
+Result<FilePlan> plan_tensors(std::vector<FileTensor> tensors, std::span<const Param> params,
+                              std::map<std::string, std::string> metadata, int64_t longest_header);
+
 /// What a header says.
 struct FileTable {
   struct Entry {
@@ -73,6 +78,9 @@ struct FileTable {
 /// Of untrusted bytes. INVALID_ARGUMENT unless its tensors fill `data_bytes` bytes without holes,
 /// and each has the size that its dtype and shape say.
 Result<FileTable> parse_header(std::string_view json, int64_t data_bytes);
+
+/// VERSION where this library does not read the file's format.
+Status check_version(const FileTable& table);
 
 /// Gives the tensors of a plan their places in the file of `table`, and drops f32 values of
 /// parameters that it does not have. INVALID_ARGUMENT for what is missing or of another kind.

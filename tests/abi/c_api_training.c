@@ -50,7 +50,7 @@ static void check_create(const fixture* f) {
   options.divide_by_users = 2;
   REFUSES("divide_by_users", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.divide_by_users = 0;
-  options.wire = (dt_wire)3;
+  options.wire = (dt_wire)4;
   REFUSES("wire", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.wire = DT_WIRE_SAME;
   options.predivide = -1;
@@ -158,6 +158,13 @@ static void check_power_sgd(const fixture* f) {
   REFUSES("rows[0]", dt_reducer_power_sgd(reducer, &rows, NULL));
   rows = 8;
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_power_sgd(h, &rows, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_save(h, "x"));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_load(h, "x"));
+  REFUSES("path", dt_reducer_save(reducer, NULL));
+  REFUSES("path is empty", dt_reducer_save(reducer, ""));
+  REFUSES("path", dt_reducer_load(reducer, NULL));
+  FAILS(DT_ERR_SYSTEM, dt_reducer_save(reducer, "/nowhere/reducer"));
+  FAILS(DT_ERR_SYSTEM, dt_reducer_load(reducer, "/nowhere/reducer"));
   OK(dt_reducer_power_sgd(reducer, &rows, NULL));
   for (int i = 0; i < 64; ++i) data[i] = (float)((i / 8 + 1) * (i % 8 - 3)); /* of rank 1 */
   OK(dt_reducer_ready(reducer, 0, data, NULL));

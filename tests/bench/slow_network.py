@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bf16, f16 and PowerSGD gain where hosts are joined by a slow network.
+"""What bf16, f16, 8 bits and PowerSGD gain where hosts are joined by a slow network.
 
 Two ranks, each on a host of its own: network namespaces with a token bucket in front (root only). First the step of
 a reducer without anything that computes, with slow_network.cc: one step of each way per round. Then the example
@@ -30,8 +30,9 @@ MODEL = ["--device", "cpu", "--layers", "2", "--channels", "256", "--heads", "4"
          "--lr", "0.002"]
 LAST = 10  # steps over which the loss at the end is averaged
 GPT_OPTIONS = {"plain": [], "bf16": ["--wire", "bf16"], "f16": ["--wire", "f16"],
-               "powersgd4": ["--powersgd", "4"], "powersgd1": ["--powersgd", "1"]}
-NAMES = {"plain": "f32", "bf16": "bf16", "f16": "f16", "powersgd4": "PowerSGD, rank 4", "powersgd1": "PowerSGD, rank 1"}
+               "8bit": ["--wire", "8bit"], "powersgd4": ["--powersgd", "4"], "powersgd1": ["--powersgd", "1"]}
+NAMES = {"plain": "f32", "bf16": "bf16", "f16": "f16", "8bit": "8 bits",
+         "powersgd4": "PowerSGD, rank 4", "powersgd1": "PowerSGD, rank 1"}
 TIMEOUT_S = 600
 
 

@@ -35,6 +35,8 @@ namespace Dt
         F16 = 1,
         /// <summary>With the range of F32.</summary>
         BF16 = 2,
+        /// <summary>In blocks of 64, each with a scale; what rounding leaves out is added to the next gradient.</summary>
+        Bits8 = 3,
     }
 
     /// <summary>How a reducer works. Zero and false are the defaults.</summary>
@@ -257,6 +259,14 @@ namespace Dt
             byte[] packed = packer.Take();
             Raw.Native.reducer_power_sgd(this, packed, packed.Length);
         }
+
+        /// <summary>Writes the errors that steps carry on (Wire.Bits8, PowerSGD), in the layout of
+        /// safetensors, between steps. Each rank needs a path of its own. Not collective.</summary>
+        public void Save(string path) => Raw.Native.reducer_save(this, path);
+
+        /// <summary>Reads what <see cref="Save"/> wrote on this rank, before the first step. The same bits
+        /// as without the break need the same plan as well: ReducerOptions.Order. Collective.</summary>
+        public void Load(string path) => Raw.Native.reducer_load(this, path);
 
         /// <summary>Says that this rank has no gradient for a parameter in this step; it takes part
         /// with zeros. Needs <see cref="ReducerOptions.FindUnused"/>. What is neither ready nor unused

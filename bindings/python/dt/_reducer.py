@@ -3,10 +3,11 @@
 
 import dataclasses
 import enum
+import os
 import struct
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _raw
 from ._errors import Error, invalid, invalid_state
@@ -35,6 +36,7 @@ class Wire(enum.IntEnum):
     SAME = 0
     F16 = 1  # what is larger than 65520 becomes infinite
     BF16 = 2
+    BITS8 = 3  # in blocks of 64, each with a scale; what rounding leaves out is added to the next gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +178,18 @@ class Reducer:
             _raw.reducer_power_sgd(self._handle, pack(
                 [rank, start_step, ratio, not error_feedback, not warm_start, seed, *map(int, rows)]))
             self._hook = None
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the errors that steps carry on (Wire.BITS8, PowerSGD) to a file in the layout of safetensors,
+        between steps. Each rank needs a path of its own. Not collective."""
+        with self._lock:
+            _raw.reducer_save(self._handle, os.fspath(path))
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Reads what save() wrote on this rank, before the first step. The same bits as without the break need
+        the same plan as well: ReducerOptions(order=...). Collective."""
+        with self._lock:
+            _raw.reducer_load(self._handle, os.fspath(path))
 
     def _hooked(self, call: Any, *args: Any) -> None:
         try:

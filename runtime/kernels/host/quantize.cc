@@ -11,15 +11,27 @@ namespace {
 constexpr float largest_of(int bits) { return bits == 8 ? 127.0F : 7.0F; }
 constexpr int kZeroOf4 = 8;  // what is added, so that four bits hold no sign
 
-float largest_magnitude(const float* from, int64_t count) {
-  float largest = 0;
-  bool finite = true;
-  for (int64_t i = 0; i < count; ++i) {
-    const float magnitude = std::fabs(from[i]);
-    finite = finite && magnitude <= 3.402823466e38F;
-    largest = magnitude > largest ? magnitude : largest;
+constexpr uint32_t kMagnitudeBits = 0x7fffffff;
+constexpr uint32_t kInfinityBits = 0x7f800000;
+/// Added to a float of less than 2^22, this rounds it to the nearest integer, whose bits come last.
+constexpr float kRounds = 12582912.0F;  // 1.5 * 2^23
+
+uint32_t bits_of(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+/// Of a whole block; NaN if it has one or an infinity. As integers, which compilers compare in
+/// vectors: magnitudes have the order of their bits.
+float largest_magnitude(const float* block) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < kQuantBlock; ++i) {
+    largest = std::max(largest, bits_of(block[i]) & kMagnitudeBits);
   }
-  return finite ? largest : std::nanf("");
+  float result = std::nanf("");
+  if (largest < kInfinityBits) std::memcpy(&result, &largest, sizeof result);
+  return result;
 }
 
 }  // namespace
@@ -28,7 +40,13 @@ void quantize(int bits, const float* from, int64_t count, void* to) {
   auto* out = static_cast<unsigned char*>(to);
   for (int64_t begin = 0; begin < count; begin += kQuantBlock) {
     const int64_t here = std::min(kQuantBlock, count - begin);
-    const float largest = largest_magnitude(from + begin, here);
+    const float* block = from + begin;
+    float padded[kQuantBlock] = {};
+    if (here < kQuantBlock) {
+      std::copy(block, block + here, padded);
+      block = padded;
+    }
+    const float largest = largest_magnitude(block);
     const float scale = largest / largest_of(bits);
     // Of magnitudes whose scale is too small for a float, nothing is left.
     const bool is_zero = !(scale > 0) || !(scale >= 1.17549435e-38F);
@@ -38,8 +56,8 @@ void quantize(int bits, const float* from, int64_t count, void* to) {
     out += sizeof kept;
     signed char values[kQuantBlock] = {};
     if (!is_zero) {
-      for (int64_t i = 0; i < here; ++i) {
-        values[i] = static_cast<signed char>(std::nearbyint(from[begin + i] * inverse));
+      for (int64_t i = 0; i < kQuantBlock; ++i) {
+        values[i] = static_cast<signed char>(bits_of(block[i] * inverse + kRounds));
       }
     }
     if (bits == 8) {
@@ -72,10 +90,13 @@ void dequantize(int bits, const void* from, int64_t count, float factor, bool ad
     }
     const float times = scale * factor;
     float* const out = to + begin;
-    if (add) {
-      for (int64_t i = 0; i < here; ++i) out[i] += values[i] * times;
+    for (int64_t i = 0; i < kQuantBlock; ++i) values[i] *= times;
+    if (!add) {
+      std::copy(values, values + here, out);
+    } else if (here == kQuantBlock) {
+      for (int64_t i = 0; i < kQuantBlock; ++i) out[i] += values[i];
     } else {
-      for (int64_t i = 0; i < here; ++i) out[i] = values[i] * times;
+      for (int64_t i = 0; i < here; ++i) out[i] += values[i];
     }
   }
 }

@@ -21,6 +21,7 @@ static class TrainingTests
         Suite.Add("training: the wire, users and the norm", () => Ranks.Run(2, Norm));
         Suite.Add("training: a function reduces the buckets", () => Ranks.Run(2, Hooked));
         Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
+        Suite.Add("training: errors of 8 bits", () => Ranks.Run(2, Errors));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
@@ -201,6 +202,33 @@ static class TrainingTests
                 Suite.Check(Math.Abs(matrix[i] - (i / 8 + 1) * (i % 8 - 3) * 1.5) < 1e-3, "of rank 1");
             Suite.Throws<DtInvalidArgumentException>(() => reducer.PowerSgd(new long[] { 8 }), "rows", "2 parameters");
         }
+    }
+
+    static float LastOfStep(Reducer reducer, int rank)
+    {
+        float[] gradient = new float[70];
+        for (int i = 0; i < 70; ++i) gradient[i] = 1 + i / 7f + rank;
+        reducer.Ready(0, gradient);
+        reducer.Finish();
+        return gradient[68];
+    }
+
+    static void Errors(Ranks each)
+    {
+        Param[] parameters = { new Param(70) };
+        ReducerOptions options = new ReducerOptions { Wire = Wire.Bits8 };
+        string path = Path.GetTempFileName();
+        using (Reducer reducer = new Reducer(each.world, parameters, options))
+        using (Reducer resumed = new Reducer(each.world, parameters, options))
+        using (Reducer plain = new Reducer(each.world, parameters))
+        {
+            LastOfStep(reducer, each.rank);
+            reducer.Save(path);
+            resumed.Load(path);
+            Suite.Equal(LastOfStep(reducer, each.rank), LastOfStep(resumed, each.rank), "behind Load()");
+            Suite.Throws<DtMismatchException>(() => plain.Load(path), "with compression \"8 bits\"");
+        }
+        File.Delete(path);
     }
 
     static void Hooked(Ranks each)

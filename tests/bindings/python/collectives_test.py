@@ -4,6 +4,7 @@
 import array
 import gc
 import os
+import pathlib
 import struct
 import sys
 import tempfile
@@ -434,6 +435,29 @@ class Reducers(unittest.TestCase):
                     reducer.power_sgd([8])
                 with self.assertRaisesRegex(dt.InvalidArgumentError, "rank is 65"):
                     reducer.power_sgd([8, 0], rank=65)
+        run_ranks(2, body)
+
+    def test_errors_of_8_bits_saved_and_loaded(self):
+        def body(_, comm):
+            def step(reducer):
+                gradient = array.array("f", [1 + i / 7 + comm.rank for i in range(70)])
+                reducer.ready(0, gradient)
+                reducer.finish()
+                return gradient
+
+            params, options = [dt.Param(70)], dt.ReducerOptions(wire=dt.Wire.BITS8)
+            with tempfile.TemporaryDirectory() as folder, dt.Reducer(comm, params, options) as reducer:
+                path = pathlib.Path(folder, "errors")
+                first = step(reducer)
+                reducer.save(path)
+                second = step(reducer)
+                with dt.Reducer(comm, params, options) as resumed:
+                    resumed.load(path)
+                    self.assertEqual(step(resumed), second)
+                    self.assertNotEqual(first, second)
+                with dt.Reducer(comm, params) as plain:
+                    with self.assertRaisesRegex(dt.MismatchError, 'with compression "8 bits"'):
+                        plain.load(path)
         run_ranks(2, body)
 
     def test_the_sum_in_place_and_a_new_plan(self):

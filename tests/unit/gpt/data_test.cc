@@ -123,7 +123,14 @@ TEST_CASE("what gradients cannot travel as is refused, with what can") {
   CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
         std::string::npos);
   options.power_sgd = 0;
+  options.wire = "8bit";
+  CHECK(check_exchange(options, false, Precision::kF32).empty());
+  CHECK(check_exchange(options, true, Precision::kF32).find("in host memory only") !=
+        std::string::npos);
   options.zero = 1;
+  CHECK(check_exchange(options, false, Precision::kF32).find("does not go with --zero") !=
+        std::string::npos);
+  options.wire = "same";
   for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
     CHECK(check_exchange(options, true, precision).empty());
   }

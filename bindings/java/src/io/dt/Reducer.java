@@ -4,6 +4,7 @@ package io.dt;
 import io.dt.raw.Raw;
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -166,6 +167,28 @@ public final class Reducer extends Handle {
     packing.add(options.warmStart() ? 0 : 1).add(options.seed());
     for (long each : rows) packing.add(each);
     run(number -> Raw.reducer_power_sgd(number, packing.take()));
+  }
+
+  /**
+   * Writes the errors that steps carry on, of 8 bits and of PowerSGD, in the layout of safetensors,
+   * between steps. Not collective.
+   *
+   * @param path of this rank alone; replaced once all is on the disk
+   */
+  public void save(Path path) {
+    String file = Checks.notNull("Reducer.save", "path", path).toString();
+    run(number -> Raw.reducer_save(number, file));
+  }
+
+  /**
+   * Reads what {@link #save} wrote on this rank, before the first step. The same bits as without
+   * the break need the same plan as well: {@link ReducerOptions#withOrder}. Collective.
+   *
+   * @param path of this rank
+   */
+  public void load(Path path) {
+    String file = Checks.notNull("Reducer.load", "path", path).toString();
+    run(number -> Raw.reducer_load(number, file));
   }
 
   /**

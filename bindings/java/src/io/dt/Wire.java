@@ -8,5 +8,7 @@ public enum Wire {
   /** What is larger than 65520 becomes infinite. */
   F16,
   /** With the range of F32. */
-  BF16
+  BF16,
+  /** In blocks of 64, each with a scale; what rounding leaves out is added to the next gradient. */
+  BITS8
 }

@@ -62,6 +62,7 @@ final class JobTests {
     test("the wire, users and the norm", () -> Ranks.run(2, (job, world) -> norm(world)));
     test("a function reduces the buckets", () -> Ranks.run(2, (job, world) -> hook(world)));
     test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
+    test("errors of 8 bits", () -> Ranks.run(2, (job, world) -> errors(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -250,6 +251,33 @@ final class JobTests {
       thrown(
           InvalidArgumentException.class,
           () -> reducer.powerSgd(new long[] {8}, new PowerSgd(1)), "1 numbers for 2 parameters");
+    }
+  }
+
+  private static float lastOfStep(Reducer reducer, int rank) {
+    FloatBuffer gradient = floats(70);
+    for (int i = 0; i < 70; i++) gradient.put(i, 1 + i / 7F + rank);
+    reducer.ready(0, Tensor.of(gradient));
+    reducer.finish();
+    return gradient.get(68);
+  }
+
+  private static void errors(Comm world) throws Exception {
+    List<Param> params = List.of(new Param("p0", 70, DataType.F32));
+    ReducerOptions options = ReducerOptions.DEFAULT.withWire(Wire.BITS8);
+    Path path = Files.createTempFile("dt", "errors");
+    try (Reducer reducer = new Reducer(world, params, options);
+        Reducer resumed = new Reducer(world, params, options);
+        Reducer plain = new Reducer(world, params)) {
+      lastOfStep(reducer, world.rank());
+      reducer.save(path);
+      resumed.load(path);
+      that(
+          lastOfStep(reducer, world.rank()) == lastOfStep(resumed, world.rank()),
+          "the same bits behind load()");
+      thrown(MismatchException.class, () -> plain.load(path), "with compression \"8 bits\"");
+    } finally {
+      Files.delete(path);
     }
   }
 
