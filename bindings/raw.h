@@ -418,8 +418,8 @@ inline void store_server_destroy(int64_t server) {
 #ifndef SWIG
 /** Parameters and options: the numbers sum, keep_plan, find_unused, bucket_cap_bytes,
  * first_bucket_bytes, divide_by_users, wire, predivide as the bits of a double, static_graph, how
- * many the order has, and those; then of each parameter its count, dtype, uses, and name as an
- * item. */
+ * many the order has, and those, how many have row_elements, and those; then of each parameter its
+ * count, dtype, uses, and name as an item. */
 class Model {
  public:
   explicit Model(Unpacker& packed) {
@@ -436,6 +436,8 @@ class Model {
     options_.static_graph = static_cast<int32_t>(packed.number());
     order_.resize(static_cast<std::size_t>(packed.number()));
     for (int32_t& index : order_) index = static_cast<int32_t>(packed.number());
+    row_elements_.resize(static_cast<std::size_t>(packed.number()));
+    for (int64_t& elements : row_elements_) elements = packed.number();
     while (packed.more()) {
       dt_param param = {};
       param.count = packed.number();
@@ -448,6 +450,10 @@ class Model {
       order_.assign(params_.size(), -1);  // refused
     }
     options_.order = order_.empty() ? nullptr : order_.data();
+    if (!row_elements_.empty() && row_elements_.size() != params_.size()) {
+      row_elements_.assign(params_.size(), -1);  // refused
+    }
+    options_.row_elements = row_elements_.empty() ? nullptr : row_elements_.data();
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (!names_[i].empty()) params_[i].name = names_[i].c_str();
     }
@@ -463,6 +469,7 @@ class Model {
   std::vector<dt_param> params_;
   std::vector<std::string> names_;
   std::vector<int32_t> order_;
+  std::vector<int64_t> row_elements_;
   dt_reducer_options options_;
 };
 #endif
@@ -485,6 +492,26 @@ inline int64_t reducer_grad(int64_t reducer, int32_t index, int64_t stream) {
 inline void reducer_ready(int64_t reducer, int32_t index, int64_t gradient, int64_t stream) {
   detail::check(
       dt_reducer_ready(handle<dt_reducer>(reducer), index, memory(gradient), memory(stream)));
+}
+/** `rows` and `values` are addresses. */
+inline void reducer_ready_rows(int64_t reducer, int32_t index, int64_t rows, int64_t row_count,
+                               int64_t values) {
+  detail::check(dt_reducer_ready_rows(handle<dt_reducer>(reducer), index,
+                                      static_cast<const int64_t*>(memory(rows)), row_count,
+                                      memory(values)));
+}
+/** The number of rows, their indices, and an item with their values. */
+inline Bytes reducer_rows(int64_t reducer, int32_t index, int64_t row_bytes) {
+  const int64_t* rows = nullptr;
+  void* values = nullptr;
+  int64_t count = 0;
+  detail::check(dt_reducer_rows(handle<dt_reducer>(reducer), index, &rows, &values, &count));
+  Packer packed;
+  packed.add_number(count);
+  for (int64_t i = 0; i < count; ++i) packed.add_number(rows[i]);
+  packed.add(
+      std::string(static_cast<const char*>(values), static_cast<std::size_t>(count * row_bytes)));
+  return packed.take();
 }
 /** `function` is a dt_bucket_hook, which gets `data`; 0: none. */
 inline void reducer_set_hook(int64_t reducer, int64_t function, int64_t data) {

@@ -1584,6 +1584,11 @@ typedef struct dt_reducer_options {
                                    sends all in dt_reducer_finish(). Without find_unused, and not of
                                    a shard */
   int32_t reserved;           /**< zero */
+  const int64_t* row_elements; /**< [count of parameters], borrowed during the call: > 0: the
+                                   parameter is a matrix with rows of so many elements, and its
+                                   gradient comes by dt_reducer_ready_rows(), as that of an
+                                   embedding of which a step uses some rows; 0: it is dense. Over
+                                   host memory, and not of a shard. NULL: all are dense */
 } dt_reducer_options;
 
 /** Sets struct_size and zeroes the rest. @param options may not be NULL. @thread any */
@@ -1710,6 +1715,47 @@ DT_API dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad
  * @since ABI 0
  */
 DT_API dt_status dt_reducer_accumulate(dt_reducer* reducer, int32_t on);
+
+/**
+ * Adds rows to the gradient of a parameter with dt_reducer_options.row_elements. Rows may come in
+ * any order, several times, and in several calls of a step, also while the reducer accumulates: what
+ * has the same index is summed. dt_reducer_finish() sums them over the ranks, which it does while
+ * the buckets are under way; each rank calls this at least once per step, with row_count 0 if it
+ * has none, or the reducer has find_unused or static_graph. They travel as they are, whatever
+ * `wire`, `predivide` and hooks say.
+ * @param reducer   the handle.
+ * @param index     of the parameter.
+ * @param rows      [row_count] indices of rows.
+ * @param row_count >= 0.
+ * @param values    [row_count][row_elements] elements; copied during the call, like `rows`.
+ * @return DT_OK; DT_ERR_INVALID_STATE for a dense parameter; DT_ERR_INVALID_ARGUMENT: a row that the
+ *         matrix does not have, in which case nothing is added; DT_ERR_OUT_OF_MEMORY.
+ * @thread any, as dt_reducer_ready()
+ * @cost a copy. In dt_reducer_finish(): a sort of the rows, an allgather of 8 bytes for each such
+ *       parameter, and then of the rows of all ranks; where these are more than the matrix has, an
+ *       allreduce of the whole matrix instead.
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_ready_rows(dt_reducer* reducer, int32_t index, const int64_t* rows,
+                                       int64_t row_count, const void* values);
+
+/**
+ * The rows that any rank gave in the last step, each once and in ascending order, with their average
+ * (or sum): the same bits on all ranks. Where an allreduce of the whole matrix was made, all rows.
+ * @param reducer    the handle.
+ * @param index      of a parameter with dt_reducer_options.row_elements.
+ * @param out_rows   gives [out_count] indices.
+ * @param out_values gives [out_count][row_elements] elements, which the caller may change. Both are
+ *                   valid until the next step's first dt_reducer_ready_rows() or its
+ *                   dt_reducer_finish().
+ * @param out_count  gives how many.
+ * @return DT_OK; DT_ERR_INVALID_STATE for a dense parameter, or without results;
+ *         DT_ERR_INVALID_ARGUMENT.
+ * @thread one at a time
+ * @since ABI 0
+ */
+DT_API dt_status dt_reducer_rows(dt_reducer* reducer, int32_t index, const int64_t** out_rows,
+                                 void** out_values, int64_t* out_count);
 
 /** A full bucket, as a hook sees it: borrowed during the call. */
 typedef struct dt_bucket {

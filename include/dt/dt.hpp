@@ -929,7 +929,8 @@ struct ReducerOptions {
   int64_t first_bucket_bytes = 0;
   dt_wire wire = DT_WIRE_SAME;
   double predivide = 0;
-  std::vector<int32_t> order; /**< empty: none */
+  std::vector<int32_t> order;        /**< empty: none */
+  std::vector<int64_t> row_elements; /**< empty: all are dense */
 };
 
 /** Fields as in dt_power_sgd_options; zero is the default of each. */
@@ -1005,6 +1006,21 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     with_hook([&] { call(dt_reducer_unused, index, gradient, stream); });
   }
   /** Whether any rank had a gradient for it in the last step. */
+  /** Adds rows to a gradient of ReducerOptions::row_elements; `values`: of these rows. */
+  void ready_rows(int32_t index, const std::vector<int64_t>& rows, const void* values) {
+    call(dt_reducer_ready_rows, index, rows.data(), static_cast<int64_t>(rows.size()), values);
+  }
+  /** Rows of a matrix, in the reducer's memory until the next step. */
+  struct Rows {
+    const int64_t* rows;
+    void* values;
+    int64_t count;
+  };
+  Rows rows(int32_t index) const {
+    Rows found = {};
+    call(dt_reducer_rows, index, &found.rows, &found.values, &found.count);
+    return found;
+  }
   bool used(int32_t index) const { return ask<int32_t>(dt_reducer_used, index) != 0; }
   /** Ranks that had a gradient at all in the last step; 0: all have run out of batches. */
   int32_t active() const { return ask<int32_t>(dt_reducer_active); }
@@ -1067,6 +1083,10 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
       throw std::invalid_argument("ReducerOptions::order: give each parameter once");
     }
     c_options.order = options.order.empty() ? nullptr : options.order.data();
+    if (!options.row_elements.empty() && options.row_elements.size() != param_count) {
+      throw std::invalid_argument("ReducerOptions::row_elements: give a number for each parameter");
+    }
+    c_options.row_elements = options.row_elements.empty() ? nullptr : options.row_elements.data();
     c_options.bucket_cap_bytes = options.bucket_cap_bytes;
     c_options.first_bucket_bytes = options.first_bucket_bytes;
     return c_options;

@@ -42,6 +42,35 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
 
 namespace {
 
+/// Those that options->row_elements names give rows instead of elements.
+Status read_row_elements(const Call& call, const CommObject& on, const dt_reducer_options* options,
+                         std::vector<training::Param>* params) {
+  dt_reducer_options asked;
+  DT_TRY(read_options(call, options, "options", "dt_reducer_options_init", &asked));
+  if (asked.row_elements == nullptr) return {};
+  for (size_t i = 0; i < params->size(); ++i) {
+    training::Param& param = (*params)[i];
+    const int64_t elements = asked.row_elements[i];
+    if (elements == 0) continue;
+    if (elements < 0 || param.count % elements != 0) {
+      return call.invalid(
+          "options->row_elements[%zu] is %lld, which does not divide the %lld "
+          "elements of the parameter",
+          i, static_cast<long long>(elements), static_cast<long long>(param.count));
+    }
+    if (on.comm->backend().device() != nullptr) {
+      return Status(Code::kUnsupported,
+                    format("%s: options->row_elements[%zu] is %lld; gradients come as rows over "
+                           "host memory only, so use a communicator of dt_comm_host()",
+                           call.function(), i, static_cast<long long>(elements)));
+    }
+    param.rows = param.count / elements;
+    param.row_elements = elements;
+    param.count = 0;
+  }
+  return {};
+}
+
 /// Wraps the caller's function, and takes the handle of the work that it gives.
 training::Hook hook_of(dt_bucket_hook function, void* user_data) {
   return [function, user_data](const training::HookBucket& bucket,
@@ -193,6 +222,7 @@ dt_status dt_reducer_create(dt_comm* comm, const dt_param* params, int32_t count
     DT_TRY(on->comm->check_ungrouped("dt_reducer_create"));
     DT_TRY_VALUE(auto read, read_params(call, params, count));
     DT_TRY_VALUE(const auto chosen, read_reducer_options(call, *on, options, "options", read));
+    DT_TRY(read_row_elements(call, *on, options, &read));
     auto object = std::make_shared<ReducerObject>();
     object->job = on->job;
     DT_TRY_VALUE(object->reducer, training::Reducer::create(on->comm, std::move(read), chosen));
@@ -218,6 +248,41 @@ dt_status dt_reducer_ready(dt_reducer* reducer, int32_t index, void* grad, dt_st
                       DT_TRY_VALUE(const auto turn, object->turns.shared(call));
                       DT_TRY(check_param(call, *object->reducer, index));
                       return object->reducer->ready(index, grad, stream_of(stream));
+                    });
+}
+
+dt_status dt_reducer_ready_rows(dt_reducer* reducer, int32_t index, const int64_t* rows,
+                                int64_t row_count, const void* values) {
+  return on_reducer("dt_reducer_ready_rows", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.shared(call));
+                      DT_TRY(check_param(call, *object->reducer, index));
+                      if (row_count < 0) {
+                        return call.invalid("row_count is %lld", static_cast<long long>(row_count));
+                      }
+                      if (row_count > 0) {
+                        DT_TRY(call.not_null(rows, "rows"));
+                        DT_TRY(call.not_null(values, "values"));
+                      }
+                      return object->reducer->ready_rows(
+                          index, std::span(rows, static_cast<size_t>(row_count)), values);
+                    });
+}
+
+dt_status dt_reducer_rows(dt_reducer* reducer, int32_t index, const int64_t** out_rows,
+                          void** out_values, int64_t* out_count) {
+  return on_reducer("dt_reducer_rows", reducer,
+                    [&](const Call& call, const ReducerPtr& object) -> Status {
+                      DT_TRY_VALUE(const auto turn, object->turns.alone(call));
+                      DT_TRY(call.not_null(out_rows, "out_rows"));
+                      DT_TRY(call.not_null(out_values, "out_values"));
+                      DT_TRY(call.not_null(out_count, "out_count"));
+                      DT_TRY(check_param(call, *object->reducer, index));
+                      DT_TRY_VALUE(const auto result, object->reducer->rows(index));
+                      *out_rows = result->rows().data();
+                      *out_values = result->values();
+                      *out_count = result->row_count();
+                      return {};
                     });
 }
 

@@ -42,6 +42,7 @@ std::string row_text(const Row& row) {
   if (row.dtype == -1) return format("%s = %lld", row.name, static_cast<long long>(row.count));
   std::string text = format("\"%s\" %s x %lld", row.name, dtype_name(static_cast<Dtype>(row.dtype)),
                             static_cast<long long>(row.count));
+  if (row.unit == -1) return text + format(" in rows of %lld", static_cast<long long>(row.granule));
   if (row.granule != 1) text += format(", granule %lld", static_cast<long long>(row.granule));
   if (row.unit != 0) text += format(", unit %d", row.unit);
   return text;
@@ -91,8 +92,12 @@ Status Reducer::check_model() {
     Row row;
     row.count = param.count;
     row.granule = param.granule;
+    if (param.row_elements > 0) {
+      row.count = param.rows * param.row_elements;
+      row.granule = param.row_elements;
+    }
     row.dtype = static_cast<int32_t>(param.dtype);
-    row.unit = param.unit;
+    row.unit = param.row_elements > 0 ? -1 : param.unit;
     std::strncpy(row.name, param.name.c_str(), sizeof row.name - 1);
     hash = fnv1a(hash, param.name.data(), param.name.size());
     rows.push_back(row);

@@ -55,7 +55,18 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
       digester_(comm_) {
   for (size_t i = 0; i < params_.size(); ++i) {
     slots_[i].uses = params_[i].uses;
+    if (params_[i].row_elements > 0) {
+      slots_[i].uses = 0;
+      slots_[i].rows =
+          std::make_unique<RowGradient>(params_[i].dtype, params_[i].rows, params_[i].row_elements);
+    }
     step_bytes_ += params_[i].count * dtype_bytes(params_[i].dtype);
+  }
+  dense_ = static_cast<int32_t>(std::count_if(
+      params_.begin(), params_.end(), [](const Param& each) { return each.row_elements == 0; }));
+  auto behind = arrivals_.begin() + dense_;  // the others never arrive
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (slots_[i].rows != nullptr) *behind++ = static_cast<int32_t>(i);
   }
   if (auto runtime = comm_->backend().device()) {
     device_ = std::make_shared<DeviceStep>(std::move(runtime), comm_->backend().kernels());
@@ -368,16 +379,17 @@ Status Reducer::finish(cuda::Stream stream) {
                       "\": the reducer accumulates; call dt_reducer_accumulate(reducer, 0) before "
                       "the step's last backward pass");
   }
-  const bool complete =
-      arrived_.load(std::memory_order_acquire) == static_cast<int32_t>(params_.size());
+  const bool complete = !learnt_ && arrived_.load(std::memory_order_acquire) == dense_;
   const bool asks = options_.find_unused || learning();  // who had a gradient for what
   if (asks) (void)take_rest_as_unused(stream);           // what cannot be is missing
   (void)launch(/*all=*/true);
+  const Status by_rows = reduce_rows();
   const int64_t began_waiting_ns = monotonic_ns();
   const Status agreed = asks ? agree_on_used() : Status();
   Status status = hook_                ? end_hooks(stream)
                   : device_ != nullptr ? order_buckets(stream)
                                        : wait_buckets();
+  if (status.ok()) status = by_rows;
   if (status.ok()) status = agreed;
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
@@ -390,7 +402,8 @@ Status Reducer::finish(cuda::Stream stream) {
     }
   }
   for (Slot& slot : slots_) {
-    slot.result = result_place(slot);
+    slot.result = slot.rows != nullptr ? slot.rows->values() : result_place(slot);
+    if (slot.rows != nullptr) slot.count = slot.rows->elements();
   }
   if (!status.ok()) {
     end_step();
@@ -477,15 +490,15 @@ void Reducer::count_step(int64_t began_waiting_ns) {
       std::min(std::max<int64_t>(end_ns - began_waiting_ns, 0), communication_ns);
   statistics_.with([&](Statistics& s) {
     ++s.steps;
-    s.bytes = step_bytes_;
+    s.bytes = step_bytes_ + row_bytes_;
     s.communication_ns = communication_ns;
     s.exposed_ns = exposed_ns;
-    s.total_bytes += step_bytes_;
+    s.total_bytes += s.bytes;
     s.total_communication_ns += communication_ns;
     s.total_exposed_ns += exposed_ns;
   });
   if (record::Meter* const meter = comm_->meter()) {
-    meter->stepped(step_bytes_, communication_ns, exposed_ns);
+    meter->stepped(step_bytes_ + row_bytes_, communication_ns, exposed_ns);
   }
 }
 
@@ -528,6 +541,7 @@ void Reducer::end_step() {
     slot.begun = false;
     slot.given = false;
     slot.times_ready = 0;
+    if (slot.rows != nullptr) slot.rows->begin_step();
     slot.arrived.store(false, std::memory_order_release);
   }
   for (const auto& bucket : buckets_) {

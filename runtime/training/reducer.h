@@ -24,6 +24,7 @@
 #include "training/power_sgd.h"
 #include "training/quantized_parts.h"
 #include "training/replicas.h"
+#include "training/row_gradient.h"
 #include "training/shard_plan.h"
 #include "training/slabs.h"
 
@@ -38,6 +39,9 @@ struct Param {
   int32_t uses = 1;     ///< calls of ready() that complete it in a step, each with a part
   int64_t granule = 1;  ///< as in ShardParam, like the next one; of shards only
   int32_t unit = 0;
+  /// > 0: the gradient comes as some rows of a matrix with so many columns; `count` is 0 then.
+  int64_t row_elements = 0;
+  int64_t rows = 0;  ///< of that matrix
 };
 
 /// Reduces gradients in buckets while the backward pass goes on.
@@ -141,6 +145,10 @@ class Reducer {
   Status load(const std::string& path);
   /// The streams: of a communicator over GPUs.
   Status ready(int32_t index, void* grad, cuda::Stream stream = nullptr);
+  /// Adds rows to what the parameter has of this step; of one that comes as rows.
+  Status ready_rows(int32_t index, std::span<const int64_t> rows, const void* values);
+  /// The average: each row that any rank gave, in ascending order. Valid until the next finish().
+  Result<RowGradient*> rows(int32_t index) const;
   /// On: until it is off again, ready() adds to what the parameter has and completes nothing.
   void accumulate(bool on) { accumulating_.store(on, std::memory_order_relaxed); }
   /// This rank has none in this step; with find_unused or static_graph, where only `grad` is new.
@@ -212,8 +220,10 @@ class Reducer {
     bool begun = false;           // `data` holds a part of this step's gradient
     bool given = false;           // pooled: grad() gave `data` in this step
     int32_t times_ready = 0;      // in this step, while not accumulating
-    int32_t uses = 1;             // of that, what completes it; 0: static_graph, and it is unused
-    int64_t last_ready = -1;      // while learning: when, among all calls
+    // Of that, what completes it. 0: static_graph and never used, or it comes as rows.
+    int32_t uses = 1;
+    std::unique_ptr<RowGradient> rows;  // null: it is dense
+    int64_t last_ready = -1;            // while learning: when, among all calls
     std::atomic<bool> arrived{false};
   };
   struct Bucket : ShardBucket {
@@ -286,6 +296,9 @@ class Reducer {
   void take_back(Bucket& bucket);
   void keep_own(const Bucket& bucket);
   Status check_lent(const Slot& slot, int32_t index, const void* grad, const char* call);
+  /// Collective.
+  Status reduce_rows();
+  Status not_dense(int32_t index, const char* call) const;
   Status too_often(int32_t index, const char* call) const;
   Status check_on_device(const Param& param, int32_t index, const void* grad,
                          cuda::Stream stream) const;
@@ -395,6 +408,8 @@ class Reducer {
   std::vector<int32_t> arrivals_;       // parameters as they became ready in this step
   std::vector<int32_t> last_arrivals_;  // of the last complete step
   std::atomic<int32_t> arrived_{0};     // used of arrivals_
+  int32_t dense_ = 0;                   // parameters that do not come as rows
+  int64_t row_bytes_ = 0;               // of the last step's rows
   std::atomic<bool> accumulating_{false};
   bool learnt_ = false;                   // static_graph: what step 1 had; between steps
   std::atomic<int64_t> calls_{0};         // of ready() while learning

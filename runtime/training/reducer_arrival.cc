@@ -18,6 +18,7 @@ size_t bytes_of(const Param& param) {
 Result<void*> Reducer::grad(int32_t index, cuda::Stream stream) {
   views_given_.store(true, std::memory_order_relaxed);
   Slot& slot = slots_[static_cast<size_t>(index)];
+  if (slot.rows != nullptr) return not_dense(index, "dt_reducer_grad");
   if (!options_.pooled()) return static_cast<void*>(slot.data);
   if (device_ != nullptr) DT_TRY(check_not_capturing("dt_reducer_grad", index, stream));
   std::lock_guard lock(slot.mutex);
@@ -96,6 +97,7 @@ Status Reducer::arrive(int32_t index, void* grad, cuda::Stream stream, bool unus
 Status Reducer::too_often(int32_t index, const char* call) const {
   const Param& param = params_[static_cast<size_t>(index)];
   const int32_t uses = slots_[static_cast<size_t>(index)].uses;
+  if (param.row_elements > 0) return not_dense(index, call);
   if (learnt_) {
     return Status(
         Code::kInvalidState,

@@ -29,7 +29,7 @@ void Reducer::give_results() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     const Param& param = params_[i];
-    if (slot.unused && users_[i] == 0) continue;
+    if (slot.rows != nullptr || (slot.unused && users_[i] == 0)) continue;
     void* const to = result_place(slot);
     const void* const from =
         options_.pooled() ? slot.own : slot.data + slot.offset * dtype_bytes(param.dtype);

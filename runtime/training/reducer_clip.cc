@@ -132,23 +132,23 @@ struct Powers {
 
 bool Reducer::counts_in_norm(size_t index) const {
   return is_floating(params_[index].dtype) && slots_[index].result != nullptr &&
-         (!options_.find_unused || users_[index] > 0);
+         (!has_users() || users_[index] > 0);
 }
 
 /// Where every rank has all results: each adds them in the same order, and so finds the same bits.
 double Reducer::norm_of_results(double norm_type) const {
   double total = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    const auto& [result, param] = std::tie(slots_[i].result, params_[i]);
+    const auto& [result, count, param] = std::tie(slots_[i].result, slots_[i].count, params_[i]);
     if (!counts_in_norm(i)) continue;
     if (norm_type == 2) {
-      total += kernels::squared_norm(param.dtype, result, param.count);
+      total += kernels::squared_norm(param.dtype, result, count);
     } else if (std::isinf(norm_type)) {
-      for_each_element(param.dtype, result, param.count, [&](double x) {
+      for_each_element(param.dtype, result, count, [&](double x) {
         if (!(std::fabs(x) <= total)) total = std::fabs(x);  // a NaN stays
       });
     } else {
-      for_each_element(param.dtype, result, param.count,
+      for_each_element(param.dtype, result, count,
                        [&](double x) { total += std::pow(std::fabs(x), norm_type); });
     }
   }

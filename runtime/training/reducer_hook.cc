@@ -43,7 +43,7 @@ Status Reducer::compress(std::span<const int64_t> rows, const PowerSgd::Options&
                  i, static_cast<long long>(rows[i]), static_cast<long long>(params_[i].count),
                  params_[i].name.c_str()));
     }
-    const int64_t n = std::max<int64_t>(rows[i], 1);
+    const int64_t n = params_[i].row_elements > 0 ? 1 : std::max<int64_t>(rows[i], 1);
     matrices.push_back({n, params_[i].count / n});
   }
   const auto state = std::make_shared<PowerSgd>(comm_, std::move(matrices), options);

@@ -113,10 +113,11 @@ void Reducer::lay_out(int32_t index, char* memory) {
     Slot& slot = slots_[param];
     slot.bucket = index;
     slot.start = bucket.starts[i];
+    if (slot.rows != nullptr) continue;
     slot.offset = std::clamp<int64_t>(from - slot.start, 0, params_[param].count);
     slot.count = std::clamp<int64_t>(to - slot.start, 0, params_[param].count) - slot.offset;
     slot.own = bucket.own + (slot.start + slot.offset - from) * element;
-    if (slot.result == slot.data) slot.result = nullptr;
+    if (slot.rows == nullptr && slot.result == slot.data) slot.result = nullptr;
   }
   if (!options_.pooled()) place(bucket, memory);
 }

@@ -11,7 +11,7 @@ namespace dt::training {
 Status Reducer::learn() {
   Status mine;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].unused || slots_[i].times_ready > 1) continue;
+    if (slots_[i].rows != nullptr || slots_[i].unused || slots_[i].times_ready > 1) continue;
     mine =
         Status(Code::kInvalidState,
                format("dt_reducer_finish: parameter #%zu \"%s\" had a gradient on rank %d only "
@@ -29,7 +29,9 @@ Status Reducer::learn() {
                   "accumulated, which static_graph does not allow; its own message names the "
                   "parameter");
   }
-  for (Slot& slot : slots_) slot.uses = slot.unused ? 0 : slot.times_ready - 1;
+  for (Slot& slot : slots_) {
+    if (slot.rows == nullptr) slot.uses = slot.unused ? 0 : slot.times_ready - 1;
+  }
   last_arrivals_.resize(params_.size());
   std::iota(last_arrivals_.rbegin(), last_arrivals_.rend(), 0);
   std::stable_sort(last_arrivals_.begin(), last_arrivals_.end(), [this](int32_t a, int32_t b) {
@@ -65,7 +67,7 @@ Status Reducer::place_unused(int32_t index, void* grad, cuda::Stream stream) {
 Status Reducer::bring_zeros(const Bucket& bucket) {
   for (const int32_t index : bucket.params) {
     Slot& slot = slots_[static_cast<size_t>(index)];
-    if (slot.uses > 0) continue;
+    if (slot.uses > 0 || slot.rows != nullptr) continue;
     std::lock_guard lock(slot.mutex);
     slot.unused = true;
     if (device_ != nullptr) continue;  // steps_around() says where

@@ -5,6 +5,9 @@
 namespace dt::training {
 
 Status Reducer::unused(int32_t index, void* grad, cuda::Stream stream) {
+  if (slots_[static_cast<size_t>(index)].rows != nullptr) {
+    return not_dense(index, "dt_reducer_unused");
+  }
   if (options_.static_graph) return place_unused(index, grad, stream);
   if (!options_.find_unused) {
     return Status(Code::kInvalidState,
@@ -34,10 +37,11 @@ Result<int32_t> Reducer::active() const {
 
 Status Reducer::take_rest_as_unused(cuda::Stream stream) {
   Status first;
-  if (arrived_.load(std::memory_order_acquire) == param_count()) return first;
+  if (arrived_.load(std::memory_order_acquire) == dense_) return first;
   for (const auto& bucket : buckets_) {  // in their order, so that memory of one serves the next
     for (const int32_t index : bucket->params) {
-      if (slots_[static_cast<size_t>(index)].arrived.load(std::memory_order_acquire)) continue;
+      const Slot& slot = slots_[static_cast<size_t>(index)];
+      if (slot.rows != nullptr || slot.arrived.load(std::memory_order_acquire)) continue;
       const Status status = arrive(index, nullptr, stream, /*unused=*/true, "dt_reducer_finish");
       if (first.ok()) first = status;
     }

@@ -50,6 +50,10 @@ static void check_options(const fixture* f, const dt_param* params) {
   options.reducer = &gradients;
   REFUSES("predivide", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.predivide = 0;
+  const int64_t row_elements[] = {1, 0};
+  gradients.row_elements = row_elements;
+  REFUSES("row_elements", dt_shard_create(f->comm, params, 2, &options, &untouched));
+  gradients.row_elements = NULL;
   gradients.static_graph = 1;
   REFUSES("static_graph", dt_shard_create(f->comm, params, 2, &options, &untouched));
   gradients.struct_size = 0;

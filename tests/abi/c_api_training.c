@@ -58,6 +58,12 @@ static void check_create(const fixture* f) {
   options.predivide = (double)NAN;
   REFUSES("predivide", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.predivide = 0;
+  static const int64_t bad_elements[] = {0, -1, 0};
+  options.row_elements = &bad_elements[1];
+  REFUSES("row_elements", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.row_elements = &bad_elements[0];
+  REFUSES("row_elements[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.row_elements = NULL;
   static const int32_t twice[] = {1, 1};
   options.order = twice;
   REFUSES("order[1]", dt_reducer_create(f->comm, params, 2, &options, &untouched));
@@ -82,12 +88,16 @@ static void check_create(const fixture* f) {
 static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   static const int32_t bad_indices[] = {-1, 2, INT32_MAX};
   void* pointer = f->comm;
+  const int64_t* rows = NULL;
+  int64_t row_count = 0;
   int32_t value = 77;
   for (int32_t i = 0; i < COUNT_OF(bad_indices); ++i) {
     REFUSES("index", dt_reducer_grad(reducer, bad_indices[i], NULL, &pointer));
     REFUSES("index", dt_reducer_ready(reducer, bad_indices[i], NULL, NULL));
     REFUSES("index", dt_reducer_unused(reducer, bad_indices[i], NULL, NULL));
     REFUSES("index", dt_reducer_used(reducer, bad_indices[i], &value));
+    REFUSES("index", dt_reducer_ready_rows(reducer, bad_indices[i], NULL, 0, NULL));
+    REFUSES("index", dt_reducer_rows(reducer, bad_indices[i], &rows, &pointer, &row_count));
     REFUSES("index", dt_reducer_bucket(reducer, bad_indices[i], &value));
     REFUSES("index", dt_reducer_watch(reducer, bad_indices[i], &value, 4));
   }
@@ -102,6 +112,12 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES("out_pointer", dt_reducer_grad(reducer, 0, NULL, NULL));
   REFUSES("out_bucket", dt_reducer_bucket(reducer, 0, NULL));
   REFUSES("out_used", dt_reducer_used(reducer, 0, NULL));
+  REFUSES("row_count", dt_reducer_ready_rows(reducer, 0, NULL, -1, NULL));
+  REFUSES("rows", dt_reducer_ready_rows(reducer, 0, NULL, 1, pointer));
+  REFUSES("out_rows", dt_reducer_rows(reducer, 0, NULL, &pointer, &row_count));
+  REFUSES("out_values", dt_reducer_rows(reducer, 0, &rows, NULL, &row_count));
+  REFUSES("out_count", dt_reducer_rows(reducer, 0, &rows, &pointer, NULL));
+  FAILS(DT_ERR_INVALID_STATE, dt_reducer_rows(reducer, 0, &rows, &pointer, &row_count));
   REFUSES("out_ranks", dt_reducer_active(reducer, NULL));
   FAILS(DT_ERR_INVALID_STATE, dt_reducer_active(reducer, &value));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_active(h, &value));
@@ -114,6 +130,9 @@ static void check_reducer_refusals(const fixture* f, dt_reducer* reducer) {
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_unused(h, 0, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_used(h, 0, &value));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_ready_rows(h, 0, NULL, 0, NULL));
+  REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer",
+                  dt_reducer_rows(h, 0, &rows, &pointer, &row_count));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_accumulate(h, 1));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_set_hook(h, NULL, NULL));
   REFUSES_HANDLES(f, REDUCER, dt_reducer, "reducer", dt_reducer_finish(h, NULL));

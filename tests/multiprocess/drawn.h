@@ -4,9 +4,26 @@
 #include <dt/dt.h>
 
 #include <cstring>
+#include <initializer_list>
+#include <random>
 #include <string>
 
 namespace dt_test {
+
+/// Draws that depend on nothing but the numbers given.
+class Draws {
+ public:
+  explicit Draws(std::initializer_list<unsigned> numbers) {
+    std::seed_seq sequence(numbers);
+    random_.seed(sequence);
+  }
+  int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+  bool one_in(int n) { return below(n) == 0; }
+  std::mt19937& engine() { return random_; }
+
+ private:
+  std::mt19937 random_;
+};
 
 /// Elements in [-0.5, 0.5) that bf16 has, the same in each run.
 inline float draw(int step, int32_t param, int64_t i) {

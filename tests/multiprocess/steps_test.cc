@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "drawn.h"
 #include "thread_ranks.h"
 
 using namespace dt_test;
@@ -13,21 +14,6 @@ namespace {
 using Values = std::vector<double>;
 
 constexpr double kUntouched = -77;
-
-/// Draws that depend on nothing but the numbers given.
-class Draws {
- public:
-  explicit Draws(std::initializer_list<unsigned> numbers) {
-    std::seed_seq sequence(numbers);
-    random_.seed(sequence);
-  }
-  int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
-  bool one_in(int n) { return below(n) == 0; }
-  std::mt19937& engine() { return random_; }
-
- private:
-  std::mt19937 random_;
-};
 
 /// An array of any of the dtypes that the models have.
 struct Array {

@@ -57,6 +57,9 @@ namespace Dt
         public Wire Wire { get; set; }
         /// <summary>Reducer.Order of an earlier run: the plan is made by it, and stays; null: none.</summary>
         public int[] Order { get; set; }
+        /// <summary>For each parameter how many elements a row has of whose gradient a step has some rows
+        /// only, see Reducer.ReadyRows; 0: it is dense; null: all are.</summary>
+        public long[] RowElements { get; set; }
         /// <summary>Divides gradients before they are summed; 0: averaged as AllReduce does.</summary>
         public double Predivide { get; set; }
         /// <summary>A bucket closes when it reaches this; 0: from the config.</summary>
@@ -115,6 +118,7 @@ namespace Dt
     public sealed class Reducer : DtObject
     {
         readonly Param[] parameters;
+        readonly long[] rowElements;
 
         /// <summary>Plans buckets over the parameters and checks on all ranks that the model is the
         /// same. Collective. Null options: defaults.</summary>
@@ -125,6 +129,7 @@ namespace Dt
             : base(new ReducerHandle(Created(comm, Packed(parameters, options))))
         {
             this.parameters = parameters;
+            rowElements = options.RowElements;
         }
 
         /// That of a shard.
@@ -164,6 +169,9 @@ namespace Dt
             int[] order = options.Order ?? new int[0];
             packer.AddNumber(order.Length);
             foreach (int each in order) packer.AddNumber(each);
+            long[] rowElements = options.RowElements ?? new long[0];
+            packer.AddNumber(rowElements.Length);
+            foreach (long each in rowElements) packer.AddNumber(each);
             foreach (Param each in parameters)
             {
                 packer.AddNumber(each.Count);
@@ -282,6 +290,48 @@ namespace Dt
 
         /// <summary>Whether any rank had a gradient for a parameter in the last step.</summary>
         public bool Used(int index) => Raw.Native.reducer_used(this, index);
+
+        /// <summary>Adds rows to the gradient of a parameter with <see cref="ReducerOptions.RowElements"/>, such
+        /// as an embedding of which a step uses some rows. Rows may come several times, and in several calls;
+        /// each rank calls it at least once per step, with empty arrays if it has none. They are copied.</summary>
+        public unsafe void ReadyRows(int index, long[] rows, Tensor values)
+        {
+            if (rows == null) throw DtException.InvalidArgument("ReadyRows: rows is null; give an array");
+            long width = RowWidth(index);
+            if (width > 0 && (values.Count != rows.LongLength * width || values.Dtype != parameters[index].Dtype))
+            {
+                throw DtException.InvalidArgument("ReadyRows: values has " + values.Count + " elements of " +
+                    values.Dtype + "; give " + rows.Length + " rows of " + width + " " + parameters[index].Dtype);
+            }
+            Pin pin = new Pin();
+            fixed (long* first = rows)
+            {
+                try
+                {
+                    pin.Set(values, 0);
+                    Raw.Native.reducer_ready_rows(this, index, (long)first, rows.LongLength, values.AddressIn(pin));
+                }
+                finally
+                {
+                    pin.Free();
+                }
+            }
+        }
+
+        /// <summary>The rows that any rank gave in the last step, ascending, with their means.</summary>
+        public long[] Rows<T>(int index, out T[] values) where T : struct
+        {
+            long bytes = RowWidth(index) == 0 ? 0 : RowWidth(index) * Elements.Size(parameters[index].Dtype);
+            Unpacker packed = new Unpacker(Raw.Native.reducer_rows(this, index, bytes));
+            long[] rows = new long[packed.Number()];
+            for (int i = 0; i < rows.Length; ++i) rows[i] = packed.Number();
+            byte[] item = packed.Item();
+            values = new T[item.Length / Elements.Size<T>()];
+            Buffer.BlockCopy(item, 0, values, 0, item.Length);
+            return rows;
+        }
+
+        long RowWidth(int index) => rowElements != null && index >= 0 && index < rowElements.Length ? rowElements[index] : 0;
 
         /// <summary>How many ranks had a gradient at all in the last step. A rank that has run out of
         /// batches goes on with Finish alone, and all stop at 0. Needs FindUnused.</summary>

@@ -37,6 +37,9 @@ class DistributedDataParallel(torch.nn.Module):
     When backward() ends with an exception on one rank, the others wait for it: its next forward pass
     ends the step, with a dt.InvalidStateError on all ranks where gradients are missing.
 
+    Gradients of torch.nn.Embedding and EmbeddingBag with sparse=True travel as rows, and stay sparse; over
+    host memory.
+
     Each torch.nn.SyncBatchNorm in the module becomes a dt.torch.SyncBatchNorm over comm, in place. It is
     torch.nn.SyncBatchNorm again when this is closed or forgotten.
 
@@ -72,6 +75,10 @@ class DistributedDataParallel(torch.nn.Module):
         layers = sync_layers(module)
         params = [Param(parameter.numel(), DTYPES[parameter.dtype], name)
                   for name, parameter in named]
+        rows = {id(layer.weight): layer.weight.shape[1] for layer in module.modules()
+                if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and layer.sparse}
+        row_elements = [rows.get(id(parameter), 0) for _, parameter in named] if rows else []
+        self._by_rows = {index for index, elements in enumerate(row_elements) if elements > 0}
         self._device = named[0][1].device
         self._trained = [parameter for _, parameter in named]
         # Where gradients lie in the buckets; None: dt copies to and fro.
@@ -81,7 +88,8 @@ class DistributedDataParallel(torch.nn.Module):
             self._send_buffers()
         self._reducer = self._make_reducer(params, ReducerOptions(
             bucket_cap_bytes=bucket_cap_bytes, first_bucket_bytes=first_bucket_bytes,
-            find_unused=find_unused_parameters, static_graph=static_graph, wire=wire))
+            find_unused=find_unused_parameters, static_graph=static_graph, wire=wire,
+            row_elements=row_elements))
         self._accumulators: List[Any] = []  # a hook lives as long as its node
         hooks = [self._hook(index, parameter) for index, parameter in enumerate(self._trained)]
         hooks += self._module_hooks()
@@ -91,7 +99,7 @@ class DistributedDataParallel(torch.nn.Module):
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
         reducer = Reducer(self._comm, params, options)
         for index, parameter in enumerate(self._trained):
-            if not self._comm.on_gpu and parameter.numel() > 0:
+            if not self._comm.on_gpu and parameter.numel() > 0 and index not in self._by_rows:
                 self._views[index] = torch.from_dlpack(reducer.grad(index)).view(parameter.shape)
         return reducer
 
@@ -173,9 +181,15 @@ class DistributedDataParallel(torch.nn.Module):
         gradient = parameter.grad
         if gradient is None:
             return  # finish() names it
-        if gradient.is_sparse:
-            raise invalid("DistributedDataParallel: a gradient is sparse; dt reduces dense ones")
+        if gradient.is_sparse != (index in self._by_rows):
+            raise invalid(f"DistributedDataParallel: gradient {index} is {'sparse' if gradient.is_sparse else 'dense'}; "
+                          "those of Embedding and EmbeddingBag with sparse=True must be sparse, and no others")
         self._used.add(index)
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            self._reducer.ready_rows(index, buffer(gradient.indices()[0].contiguous()),
+                                     buffer(gradient.values().contiguous()))
+            return
         view = self._views[index]
         if view is not None:
             if gradient.data_ptr() != view.data_ptr():
@@ -199,11 +213,25 @@ class DistributedDataParallel(torch.nn.Module):
         for index, gradient in unused:
             if self._reducer.used(index):
                 self._trained[index].grad = gradient
+        for index in self._by_rows:
+            if not (self._find_unused or self._static) or self._reducer.used(index):
+                self._trained[index].grad = self._sparse(index)
+
+    def _sparse(self, index: int) -> torch.Tensor:
+        """The mean of a gradient that came as rows."""
+        parameter = self._trained[index]
+        rows, values = self._reducer.rows(index)
+        if len(rows) == 0:
+            return torch.sparse_coo_tensor(parameter.shape, dtype=parameter.dtype)
+        indices = torch.frombuffer(bytearray(rows), dtype=torch.int64)
+        return torch.sparse_coo_tensor(
+            indices[None], torch.frombuffer(bytearray(values), dtype=parameter.dtype).view(len(rows), -1),
+            parameter.shape).coalesce()
 
     def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
         """What this rank did not use, and where the mean of it goes."""
         unused = []
-        for index in set(range(len(self._trained))) - self._used:
+        for index in set(range(len(self._trained))) - self._used - self._by_rows:
             parameter, view = self._trained[index], self._views[index]
             if view is None:
                 gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)

@@ -12,6 +12,7 @@ from . import _raw
 from ._config import Config
 from ._errors import Error, invalid
 from ._interruptible import Result, interruptible
+from ._reducer import row_indices
 from ._shard import _bits
 from ._store import _handle_of
 from ._types import Array, Dtype, Handle, Unpacker, milliseconds, pack
@@ -221,13 +222,7 @@ class PsVariable:
         return self._issue(_SET, "set", "values", values, rows, -1)
 
     def _rows(self, operation: str, rows: Any) -> Any:
-        what = f"PsVariable.{operation}: rows"
-        if isinstance(rows, (list, tuple, range)):
-            rows = array.array("q", rows)
-        address, count, dtype, on_gpu, keep = _raw.buffer(rows, False, what)
-        if dtype != Dtype.I64 or on_gpu:
-            raise invalid(f"{what} are of {Dtype(dtype).name}{' in GPU memory' if on_gpu else ''}; give int64 in host "
-                          "memory, or a list")
+        address, count, _, _, keep = row_indices(f"PsVariable.{operation}", rows)
         return address, count, keep
 
     def _issue(self, action: int, operation: str, argument: str, values: Any, rows: Any, rate: float) -> Work:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients reduced in buckets while the backward pass runs."""
 
+import array
 import dataclasses
 import enum
 import os
 import struct
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _raw
 from ._errors import Error, invalid, invalid_state
@@ -53,6 +54,7 @@ class ReducerOptions:
     order: Sequence[int] = ()  # Reducer.order() of an earlier run: the plan is made by it, and stays
     predivide: float = 0.0  # divides gradients before they are summed; 0: averaged as allreduce does
     static_graph: bool = False  # each step has the gradients of step 1, in as many parts, and no others
+    row_elements: Sequence[int] = ()  # of each parameter: > 0: its gradient comes by Reducer.ready_rows()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,21 @@ class ReducerStatistics:
     hidden_share: float  # all steps: 1 - exposed / communication
 
 
+_FORMATS = {Dtype.F32: "f", Dtype.F64: "d", Dtype.F16: "H", Dtype.BF16: "H", Dtype.I32: "i", Dtype.I64: "q",
+            Dtype.U8: "B", Dtype.I8: "b", Dtype.U16: "H", Dtype.I16: "h", Dtype.U32: "I", Dtype.U64: "Q"}
+
+
+def row_indices(what: str, rows: Any) -> Tuple[int, int, int, bool, Any]:
+    """What _raw.buffer() says of int64 in host memory, or of a list."""
+    if isinstance(rows, (list, tuple, range)):
+        rows = array.array("q", rows)
+    found: Tuple[int, int, int, bool, Any] = _raw.buffer(rows, False, f"{what}: rows")
+    if found[2] != Dtype.I64 or found[3]:
+        raise invalid(f"{what}: rows are of {Dtype(found[2]).name}{' in GPU memory' if found[3] else ''}; give int64 "
+                      "in host memory, or a list")
+    return found
+
+
 def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOptions]) -> List[Any]:
     """The parts that raw.h calls a Model; `what`: for the error."""
     chosen = ReducerOptions() if options is None else options
@@ -82,7 +99,8 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
                         chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                         bool(chosen.divide_by_users), int(chosen.wire),
                         struct.unpack("q", struct.pack("d", chosen.predivide))[0],
-                        bool(chosen.static_graph), len(chosen.order), *map(int, chosen.order)]
+                        bool(chosen.static_graph), len(chosen.order), *map(int, chosen.order),
+                        len(chosen.row_elements), *map(int, chosen.row_elements)]
     for each in params:
         parts += [int(each.count), int(each.dtype), int(each.uses), each.name or ""]
     return parts
@@ -99,6 +117,7 @@ class Reducer:
     def __init__(self, comm: Any, params: Sequence[Param],
                  options: Optional[ReducerOptions] = None) -> None:
         params = list(params)
+        self._row_elements = [] if options is None else list(map(int, options.row_elements))
         self._own(comm, params, _raw.reducer_create(comm._handle,
                                                     pack(pack_model("Reducer", params, options))))
 
@@ -146,6 +165,37 @@ class Reducer:
         stream: CUDA stream that produces it; ignored over host memory
         """
         self._arrive("ready", index, gradient, stream)
+
+    def ready_rows(self, index: int, rows: Any, values: Any) -> None:
+        """Adds rows to gradient `index`, whose parameter has ReducerOptions.row_elements, such as an embedding of
+        which a step uses some rows. Rows may come several times, and in several calls; each rank calls it at
+        least once per step, with empty arrays if it has none.
+
+        rows: int64 in host memory, or a list; values: an array of those rows. Both are copied.
+        """
+        place, row_count, _, _, kept = row_indices("Reducer.ready_rows", rows)
+        address, count, dtype, on_gpu, keep = _raw.buffer(values, False, "Reducer.ready_rows: values")
+        width = self._row_elements[index] if 0 <= index < len(self._row_elements) else 0
+        if width > 0 and (count != row_count * width or dtype != self._params[index].dtype or on_gpu):
+            raise invalid(f"Reducer.ready_rows: values have {count} elements of {Dtype(dtype).name}"
+                          f"{' on a GPU' if on_gpu else ''}; give {row_count} rows of {width} "
+                          f"{Dtype(self._params[index].dtype).name} in host memory")
+        with self._lock:
+            _raw.reducer_ready_rows(self._handle, index, place, row_count, address)
+        del kept, keep
+
+    def rows(self, index: int) -> Tuple[memoryview, memoryview]:
+        """The rows that any rank gave in the last step, ascending, and the mean of each, of rows and columns;
+        16-bit floats as "H"."""
+        kind = Dtype(self._params[index].dtype)
+        width = self._row_elements[index] if index < len(self._row_elements) else 0
+        with self._lock:
+            packed = memoryview(_raw.reducer_rows(self._handle, index, width * kind.itemsize))
+        count = packed[:8].cast("q")[0]
+        values = packed[8 * count + 16:]  # an item is behind its size
+        if count > 0:
+            values = values.cast(_FORMATS[kind], (count, width))
+        return packed[8:8 * count + 8].cast("q"), values
 
     def set_hook(self, hook: Optional[Hook]) -> None:
         """Has a function reduce the buckets, the same on all ranks; between steps. None: no longer.

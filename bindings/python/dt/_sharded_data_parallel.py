@@ -87,6 +87,9 @@ class ShardedDataParallel(DistributedDataParallel):
         super().__init__(module, comm, **options)
 
     def _make_reducer(self, params: List[Param], options: ReducerOptions) -> Reducer:
+        if any(options.row_elements) or options.static_graph:
+            raise invalid("ShardedDataParallel: static_graph, and Embedding with sparse=True, are for "
+                          "DistributedDataParallel; leave them out here")
         owners: Dict[int, Set[int]] = {}
         for number, each in enumerate(self._unit_modules, 1):
             for parameter in each.parameters():

@@ -23,6 +23,7 @@ static class TrainingTests
         Suite.Add("training: PowerSGD", () => Ranks.Run(2, Compressed));
         Suite.Add("training: errors of 8 bits", () => Ranks.Run(2, Errors));
         Suite.Add("training: what a rank does not use", () => Ranks.Run(2, Unused));
+        Suite.Add("training: a gradient as rows", () => Ranks.Run(2, AsRows));
         Suite.Add("training: a refused finish keeps the gradients", RefusedFinish);
         Suite.Add("training: memory lent to a reducer", LentMemory);
         Suite.Add("training: a reducer closed while it finishes", ClosedFinishing);
@@ -142,6 +143,22 @@ static class TrainingTests
             Suite.Equal(3f, one[1], "used by one");
             Suite.Equal(true, reducer.Used(1), "used");
             Suite.Equal(false, reducer.Used(2), "used by nobody");
+        }
+    }
+
+    static void AsRows(Ranks each)
+    {
+        using (Reducer reducer = new Reducer(each.world, new[] { new Param(20, name: "table") },
+            new ReducerOptions { RowElements = new long[] { 2 } }))
+        {
+            float[] values = { 1, 2, 10, 20, 3, 4 }, means;
+            reducer.ReadyRows(0, new long[] { 3, each.rank, 3 }, values);
+            reducer.Finish();
+            Suite.Equal("0 1 3", string.Join(" ", reducer.Rows(0, out means)), "rows");
+            Suite.Equal(10f, means[1], "of one rank");
+            Suite.Equal(4f, means[4], "of both");
+            Suite.Throws<DtInvalidArgumentException>(() => reducer.ReadyRows(0, new long[1], values), "6 elements",
+                "1 rows of 2");
         }
     }
 

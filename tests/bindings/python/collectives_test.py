@@ -351,6 +351,23 @@ class Reducers(unittest.TestCase):
                         self.assertEqual((reducer.active(), reducer.order()), (2, [2, 1, 0]))
         run_ranks(2, body)
 
+    def test_a_gradient_as_rows(self):
+        def body(_, comm):
+            options = dt.ReducerOptions(row_elements=[2, 0])
+            with dt.Reducer(comm, [dt.Param(20, name="table"), dt.Param(1)], options) as reducer:
+                reducer.ready_rows(0, [3, comm.rank, 3], array.array("f", [1, 2, 10, 20, 3, 4]))
+                reducer.ready(1, array.array("f", [1]))
+                reducer.finish()
+                rows, values = reducer.rows(0)
+                self.assertEqual((list(rows), values.tolist()), ([0, 1, 3], [[5, 10], [5, 10], [4, 6]]))
+                for wrong, text in ((([3], [1.0]), "1 elements of F32; give 1 rows of 2 F32"),
+                                    (([10], [1.0, 2.0]), "rows\\[0\\] is 10; parameter #0 \"table\" has rows 0 to 9")):
+                    with self.assertRaisesRegex(dt.InvalidArgumentError, text):
+                        reducer.ready_rows(0, wrong[0], array.array("f", wrong[1]))
+                with self.assertRaisesRegex(dt.InvalidStateError, "comes as rows"):
+                    reducer.ready(0, array.array("f", [0] * 20))
+        run_ranks(2, body)
+
     def test_passes_and_parts_are_summed(self):
         def body(_, comm):
             with dt.Reducer(comm, [dt.Param(2), dt.Param(3, uses=2)]) as reducer:

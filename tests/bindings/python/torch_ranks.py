@@ -97,6 +97,7 @@ def check(comm):
     check_wrapped_again(comm)
     check_unused(comm)
     check_static_graph(comm)
+    check_sparse(comm)
     check_reductions(comm)
     check_equality(comm)
     check_sync_batch_norm(comm)
@@ -173,6 +174,31 @@ def check_static_graph(comm):
             else:
                 assert torch.allclose(expected.grad, found.grad, atol=1e-6), (step, name)
     ours.close()
+
+
+def check_sparse(comm):
+    """Rows of an embedding that each rank uses, beside a dense gradient of the same model."""
+    def model(sparse):
+        torch.manual_seed(4)
+        return torch.nn.Sequential(torch.nn.Embedding(200, 6, sparse=sparse), torch.nn.Linear(6, 2))
+
+    for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
+        dense, sparse = dt.torch.DistributedDataParallel(model(False), comm), model(True)
+        wrapped = dt.torch.DistributedDataParallel(sparse, comm, **options)
+        torch.manual_seed(comm.rank)
+        for step in range(3):
+            words = torch.randint(0, 200, (300 if step == 2 else 7,))
+            for each in (dense, wrapped):
+                each.zero_grad()
+                each(words).square().sum().backward()
+            gradient = sparse[0].weight.grad
+            assert gradient.is_sparse
+            assert torch.allclose(gradient.to_dense(), dense.module[0].weight.grad, atol=1e-6), step
+            assert torch.allclose(sparse[1].weight.grad, dense.module[1].weight.grad, atol=1e-6), step
+            torch.optim.SGD(sparse.parameters(), 0.1).step()
+            torch.optim.SGD(dense.parameters(), 0.1).step()
+        for each in (dense, wrapped):
+            each.close()
 
 
 def check_reductions(comm):

@@ -27,6 +27,7 @@ public final class Reducer extends Handle {
   private final Tensor[] watched;
 
   private final boolean ofShard;
+  private long[] rowElements = {};
   private volatile HookCalls hook;
   private Leases leases = new Leases();
 
@@ -49,6 +50,7 @@ public final class Reducer extends Handle {
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
     this(create(comm, params, options), params, false);
+    rowElements = options.rowElements();
   }
 
   Reducer(long number, List<Param> params, boolean ofShard) {
@@ -118,6 +120,67 @@ public final class Reducer extends Handle {
   public void ready(int index) {
     arrive(false, index, 0, 0);
   }
+
+  /**
+   * Adds rows to the gradient of a parameter with {@link ReducerOptions#withRowElements}, such as an
+   * embedding of which a step uses some rows. Rows may come several times, and in several calls;
+   * each rank calls it at least once per step, with empty arrays if it has none.
+   *
+   * @param index of the parameter
+   * @param rows indices
+   * @param values of these rows, copied
+   */
+  public void readyRows(int index, long[] rows, Tensor values) {
+    Checks.notNull("Reducer.readyRows", "rows", rows);
+    Checks.notNull("Reducer.readyRows", "values", values);
+    long width = index >= 0 && index < rowElements.length ? rowElements[index] : 0;
+    if (width > 0
+        && (values.count() != rows.length * width || values.type() != params.get(index).type())) {
+      throw Checks.refused(
+          "Reducer.readyRows",
+          "values",
+          "has " + values.count() + " elements of " + values.type(),
+          "give " + rows.length + " rows of " + width + " " + params.get(index).type());
+    }
+    long rowBytes = 8L * rows.length;
+    long copy = 0;
+    values.acquire();
+    try {
+      copy = Raw.copy_allocate(rowBytes + values.bytes());
+      long at = copy;
+      Raw.copy_in(rows, 0, at, rowBytes);
+      if (values.onHeap()) values.copyIn(at + rowBytes);
+      long place = values.onHeap() ? at + rowBytes : values.place();
+      run(number -> Raw.reducer_ready_rows(number, index, at, rows.length, place));
+    } finally {
+      Raw.copy_free(copy);
+      Tensor.release(values);
+      Reference.reachabilityFence(values);
+    }
+  }
+
+  /**
+   * The rows that any rank gave in the last step, with their means.
+   *
+   * @param index of the parameter
+   * @return copies
+   */
+  public Rows rows(int index) {
+    long width = index >= 0 && index < rowElements.length ? rowElements[index] : 0;
+    long bytes = width == 0 ? 0 : width * params.get(index).type().bytes();
+    ByteBuffer packed = Packing.read(call(number -> Raw.reducer_rows(number, index, bytes)));
+    long[] indices = new long[Math.toIntExact(packed.getLong())];
+    for (int i = 0; i < indices.length; i++) indices[i] = packed.getLong();
+    return new Rows(indices, Packing.read(Packing.item(packed)));
+  }
+
+  /**
+   * Some rows of a matrix.
+   *
+   * @param indices ascending
+   * @param values of these rows, in native order
+   */
+  public record Rows(long[] indices, ByteBuffer values) {}
 
   /**
    * Turns accumulation on or off, for steps of several backward passes. While it is on,

@@ -18,6 +18,7 @@ public final class ReducerOptions implements Cloneable {
   private Wire wire = Wire.SAME;
   private double predivide;
   private int[] order = {};
+  private long[] rowElements = {};
 
   private ReducerOptions() {}
 
@@ -31,12 +32,18 @@ public final class ReducerOptions implements Cloneable {
     }
   }
 
+  long[] rowElements() {
+    return rowElements;
+  }
+
   /** In the order of Raw.reducer_create. */
   void pack(Packing packing) {
     packing.add(sum ? 1 : 0).add(keepPlan ? 1 : 0).add(findUnused ? 1 : 0);
     packing.add(bucketCapBytes).add(firstBucketBytes).add(divideByUsers ? 1 : 0);
     packing.add(wire.ordinal()).add(predivide).add(staticGraph ? 1 : 0).add(order.length);
     for (int each : order) packing.add(each);
+    packing.add(rowElements.length);
+    for (long each : rowElements) packing.add(each);
   }
 
   /**
@@ -120,6 +127,18 @@ public final class ReducerOptions implements Cloneable {
    */
   public ReducerOptions withPredivide(double predivide) {
     return with(options -> options.predivide = predivide);
+  }
+
+  /**
+   * For parameters of whose gradient a step has some rows only, see {@link Reducer#readyRows}.
+   *
+   * @param rowElements for each parameter how many elements a row has; 0: it is dense
+   * @return a changed copy
+   */
+  public ReducerOptions withRowElements(long[] rowElements) {
+    long[] own =
+        Checks.notNull("ReducerOptions.withRowElements", "rowElements", rowElements).clone();
+    return with(options -> options.rowElements = own);
   }
 
   /**

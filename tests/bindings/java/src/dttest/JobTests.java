@@ -63,6 +63,7 @@ final class JobTests {
     test("a function reduces the buckets", () -> Ranks.run(2, (job, world) -> hook(world)));
     test("PowerSGD", () -> Ranks.run(2, (job, world) -> powerSgd(world)));
     test("errors of 8 bits", () -> Ranks.run(2, (job, world) -> errors(world)));
+    test("a gradient as rows", () -> Ranks.run(2, (job, world) -> rows(world)));
     test("what a rank does not use", () -> Ranks.run(2, (job, world) -> unused(world)));
     test("a reducer names what is missing", () -> Ranks.run(2, (job, world) -> missing(world)));
     test("gradients are kept while garbage is collected", () ->
@@ -177,6 +178,22 @@ final class JobTests {
       equal(one.get(0), 3f);
       that(reducer.used(1), "used by one");
       that(!reducer.used(2), "used by nobody");
+    }
+  }
+
+  private static void rows(Comm world) throws Exception {
+    List<Param> params = List.of(new Param("table", 20, DataType.F32));
+    ReducerOptions options = ReducerOptions.DEFAULT.withRowElements(new long[] {2});
+    try (Reducer reducer = new Reducer(world, params, options)) {
+      float[] values = {1, 2, 10, 20, 3, 4};
+      reducer.readyRows(0, new long[] {3, world.rank(), 3}, Tensor.of(values));
+      reducer.finish();
+      Reducer.Rows found = reducer.rows(0);
+      equal(Arrays.toString(found.indices()), "[0, 1, 3]");
+      equal(found.values().getFloat(4), 10f);
+      equal(found.values().getFloat(16), 4f);
+      thrown(InvalidArgumentException.class,
+          () -> reducer.readyRows(0, new long[1], Tensor.of(values)), "6 elements", "1 rows of 2");
     }
   }
 
