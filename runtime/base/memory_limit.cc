@@ -46,13 +46,18 @@ void limit_by(MemoryLimit& limit, int64_t available, const std::string& source) 
 }
 
 void limit_by_cgroup(MemoryLimit& limit, const std::string& folder, const char* max_file,
-                     const char* current_file, const char* cache_field) {
+                     const char* current_file, const std::string& prefix) {
   const int64_t max = number(read_text(folder + max_file));
   const int64_t current = number(read_text(folder + current_file));
   if (max < 0 || current < 0) return;
-  // Clean file pages are given back under pressure.
-  const int64_t cache = field(read_text(folder + "/memory.stat"), cache_field);
-  limit_by(limit, max - current + std::max<int64_t>(cache, 0), folder + max_file);
+  // Pages of files are given back under pressure, also those in use: the kernel writes them first.
+  // Shared memory is not among them.
+  const std::string stat = read_text(folder + "/memory.stat");
+  int64_t cache = 0;
+  for (const char* const list : {"active_file ", "inactive_file "}) {
+    cache += std::max<int64_t>(field(stat, prefix + list), 0);
+  }
+  limit_by(limit, max - current + cache, folder + max_file);
 }
 
 /// The process's cgroup, which stands behind `mark` in a line of `groups`, and those above it,
@@ -60,35 +65,35 @@ void limit_by_cgroup(MemoryLimit& limit, const std::string& folder, const char* 
 /// its own.
 void limit_by_cgroups(MemoryLimit& limit, const std::string& groups, const std::string& mark,
                       const std::string& root, const char* max_file, const char* current_file,
-                      const char* cache_field) {
+                      const std::string& prefix) {
   std::string path;
   if (const size_t found = groups.find(mark); found != std::string::npos) {
     const size_t begin = found + mark.size();
     path = groups.substr(begin, groups.find('\n', begin) - begin);
   }
   while (path.size() > 1) {
-    limit_by_cgroup(limit, root + path, max_file, current_file, cache_field);
+    limit_by_cgroup(limit, root + path, max_file, current_file, prefix);
     path.resize(path.rfind('/'));
   }
-  limit_by_cgroup(limit, root, max_file, current_file, cache_field);
+  limit_by_cgroup(limit, root, max_file, current_file, prefix);
 }
 
 }  // namespace
 
-MemoryLimit memory_limit() {
+MemoryLimit memory_limit(const std::string& root) {
   constexpr int64_t kKib = 1024;
   MemoryLimit limit;
-  const std::string info = read_text("/proc/meminfo");
+  const std::string info = read_text(root + "/proc/meminfo");
   const int64_t available = field(info, "MemAvailable:");
   if (available >= 0) {
     const int64_t swap = std::max<int64_t>(field(info, "SwapFree:"), 0);
     limit_by(limit, (available + swap) * kKib, "MemAvailable of /proc/meminfo");
   }
-  const std::string groups = read_text("/proc/self/cgroup");
-  limit_by_cgroups(limit, groups, "0::", "/sys/fs/cgroup", "/memory.max", "/memory.current",
-                   "inactive_file ");
-  limit_by_cgroups(limit, groups, ":memory:", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
-                   "/memory.usage_in_bytes", "total_inactive_file ");
+  const std::string groups = read_text(root + "/proc/self/cgroup");
+  limit_by_cgroups(limit, groups, "0::", root + "/sys/fs/cgroup", "/memory.max", "/memory.current",
+                   "");
+  limit_by_cgroups(limit, groups, ":memory:", root + "/sys/fs/cgroup/memory",
+                   "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_");
   return limit;
 }
 

@@ -14,6 +14,7 @@ struct MemoryLimit {
 
 /// The smallest of the system's available memory and what the process's cgroups leave. Reads files:
 /// tens of microseconds. Unreadable sources limit nothing.
-MemoryLimit memory_limit();
+/// @param root in front of each path, for tests
+MemoryLimit memory_limit(const std::string& root = "");
 
 }  // namespace dt
