@@ -7,6 +7,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build-coverage}
+logs=$build-logs
 "$root/tests/packages.sh" gcovr
 # Counters are files of the build; without their sources' paths as they are, gcovr would not find those.
 export CCACHE_DISABLE=1
@@ -14,13 +15,14 @@ measure() { # name, meson test options...
   local name=$1
   shift
   "$root/tests/build_and_test.sh" "$build" --unity on --unity-size 40 -Dcuda=disabled -Ddocs=disabled \
-    -Db_coverage=true -Doptimization=1 -Ddebug=false -- --timeout-multiplier 4 "$@" >"$build.$name.log" 2>&1 ||
-    echo "coverage.sh: tests failed, see $build.$name.log" >&2
-  tail -n 1 "$build.$name.log" >&2
+    -Db_coverage=true -Doptimization=1 -Ddebug=false -- --timeout-multiplier 4 "$@" >"$logs/$name.log" 2>&1 ||
+    echo "coverage.sh: tests failed, see $logs/$name.log" >&2
+  tail -n 1 "$logs/$name.log" >&2
   gcovr -j "$(nproc)" --root "$root" --filter "$root/runtime/" --gcov-ignore-parse-errors \
-    --json-summary "$build/$name.json" "$build" >"$build.gcovr.log" 2>&1
+    --json-summary "$build/$name.json" "$build" >"$logs/gcovr.log" 2>&1
 }
 rm -rf "$build"
+mkdir -p "$logs"
 measure run --no-suite rivals --no-suite tidy
 measure nightly --suite rivals
 python3 - "$build/run.json" "$build/nightly.json" <<'END'

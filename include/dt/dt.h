@@ -1580,7 +1580,7 @@ typedef struct dt_reducer_options {
                                    dt_reducer_create() says */
   int32_t static_graph;       /**< 1: each step has the gradients of step 1, each of them in as many
                                    parts: dt_param.uses is learned there, and so are the parameters
-                                   that a rank never uses, of which nothing is to be said. Step 1
+                                   that a rank never uses, for which it makes no call. Step 1
                                    sends all in dt_reducer_finish(). Without find_unused, and not of
                                    a shard */
   int32_t reserved;           /**< zero */
@@ -1852,7 +1852,7 @@ DT_API dt_status dt_reducer_power_sgd(dt_reducer* reducer, const int64_t* rows,
  * It replaces `path` once all is on the disk.
  *
  * These errors are the rank's own: each rank needs a path of its own. Not collective, but all ranks
- * save behind the same step. A job that goes on from there has the same bits as one that was never
+ * save after the same step. A job that goes on from there has the same bits as one that was never
  * interrupted if it also has the same plan: give dt_reducer_order() to dt_reducer_options.order.
  * @param reducer the handle.
  * @param path    UTF-8.
@@ -1885,16 +1885,16 @@ DT_API dt_status dt_reducer_load(dt_reducer* reducer, const char* path);
  *
  * Needs dt_reducer_options.find_unused; ranks then tell each other in dt_reducer_finish() what they
  * used. With static_graph, where that is known from step 1 on, it only says where the average goes,
- * and may be called until dt_reducer_finish().
+ * as often as it is called before dt_reducer_finish(), in whose stream the average is written.
  * @param reducer the handle.
  * @param index   of the parameter; instead of dt_reducer_ready().
  * @param grad    [count] elements: receives the average if another rank has a gradient, and stays
  *                as it is if none has; else as of dt_reducer_ready(). NULL: the average is where
  *                dt_reducer_grad() says, or zeros.
  * @param stream  as of dt_reducer_ready().
- * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph, the second time in a
- *         step, or with static_graph for a parameter that has gradients; DT_ERR_INVALID_ARGUMENT;
- *         any communicator error.
+ * @return DT_OK; DT_ERR_INVALID_STATE without find_unused and static_graph, or with find_unused
+ *         the second time in a step, for a parameter that has gradients in a static graph, or that
+ *         comes as rows; DT_ERR_INVALID_ARGUMENT; any communicator error.
  * @thread any; different parameters at the same time
  * @cost as dt_reducer_ready(), with its waits. In dt_reducer_finish() an allreduce of 4 bytes for
  *       each parameter, over host memory also on GPUs: there it waits for the other ranks' calls.
@@ -1958,7 +1958,9 @@ DT_API dt_status dt_reducer_watch(dt_reducer* reducer, int32_t index, const void
  * @param stream  CUDA stream that will use the gradients; ignored on a host communicator. Other
  *                streams are to be ordered behind it.
  * @return DT_OK; DT_ERR_INVALID_STATE on all ranks when a gradient is missing anywhere, naming
- *         ranks and parameters (the reducer stays usable, this step's gradients are undefined);
+ *         ranks and parameters (the reducer stays usable, this step's gradients are undefined), and
+ *         in step 1 of static_graph when a rank had a gradient only while it accumulated;
+ *         DT_ERR_OUT_OF_MEMORY for rows, INVALID_STATE on the other ranks;
  *         DT_ERR_MISMATCH on all ranks when a parameter of dt_reducer_watch() differs, as
  *         dt_check_equal() says it (the gradients are reduced, and reducer and communicator stay
  *         usable); any communicator error. With replicas of a shard DT_ERR_PEER_LOST also where
@@ -2017,7 +2019,7 @@ DT_API dt_status dt_reducer_rebuild(dt_reducer* reducer, int32_t* out_changed);
  * In which bucket a parameter lies.
  * @param reducer    the handle.
  * @param index      of the parameter.
- * @param out_bucket in launch order.
+ * @param out_bucket in launch order; -1: in none, since its gradient comes as rows.
  * @return DT_OK; DT_ERR_INVALID_ARGUMENT.
  * @thread one at a time
  * @since ABI 0

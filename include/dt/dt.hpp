@@ -1005,7 +1005,6 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
   void unused(int32_t index, void* gradient = nullptr, dt_stream stream = nullptr) {
     with_hook([&] { call(dt_reducer_unused, index, gradient, stream); });
   }
-  /** Whether any rank had a gradient for it in the last step. */
   /** Adds rows to a gradient of ReducerOptions::row_elements; `values`: of these rows. */
   void ready_rows(int32_t index, const std::vector<int64_t>& rows, const void* values) {
     call(dt_reducer_ready_rows, index, rows.data(), static_cast<int64_t>(rows.size()), values);
@@ -1021,6 +1020,7 @@ class Reducer : public detail::Handle<dt_reducer, dt_reducer_destroy> {
     call(dt_reducer_rows, index, &found.rows, &found.values, &found.count);
     return found;
   }
+  /** Whether any rank had a gradient for it in the last step. */
   bool used(int32_t index) const { return ask<int32_t>(dt_reducer_used, index) != 0; }
   /** Ranks that had a gradient at all in the last step; 0: all have run out of batches. */
   int32_t active() const { return ask<int32_t>(dt_reducer_active); }

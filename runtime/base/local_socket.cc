@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
+
 #include "base/status.h"
 
 namespace dt {
@@ -22,9 +25,9 @@ bool same_user(int fd, std::string* out_who) {
   return peer.uid == geteuid();
 }
 
-bool can_receive(int fd, int64_t timeout_ms) {
+bool wait_readable(int fd, int64_t timeout_ms) {
   pollfd polled{fd, POLLIN, 0};
-  return poll(&polled, 1, static_cast<int>(timeout_ms)) > 0;
+  return poll(&polled, 1, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, INT_MAX))) > 0;
 }
 
 }  // namespace dt

@@ -37,10 +37,10 @@ class LocalSocket {
 /// 0", unchanged where the kernel does not say.
 bool same_user(int fd, std::string* out_who);
 
-/// Waits until there is something to receive, or the other end is closed; false: neither, in this
-/// time. To be called before recv() on SOCK_SEQPACKET wherever the other end sends and closes at
-/// once: between the two a recv() that has just found nothing returns 0, with the message still in
-/// the queue (Linux, unix_dgram_recvmsg()).
-bool can_receive(int fd, int64_t timeout_ms);
+/// Waits until a message, or the peer's end of the connection, can be received; false: neither, in
+/// this time. To be called before recv() on SOCK_SEQPACKET where the peer may send and close at
+/// once. Otherwise recv() may find the queue empty, then see the close, and return 0 although the
+/// message is queued (Linux, unix_dgram_recvmsg()).
+bool wait_readable(int fd, int64_t timeout_ms);
 
 }  // namespace dt

@@ -42,7 +42,7 @@ Result<std::vector<training::Param>> read_params(const Call& call, const dt_para
 
 namespace {
 
-/// Those that options->row_elements names give rows instead of elements.
+/// For parameters with row_elements > 0: replaces the number of elements by rows and columns.
 Status read_row_elements(const Call& call, const CommObject& on, const dt_reducer_options* options,
                          std::vector<training::Param>* params) {
   dt_reducer_options asked;
@@ -54,8 +54,9 @@ Status read_row_elements(const Call& call, const CommObject& on, const dt_reduce
     if (elements == 0) continue;
     if (elements < 0 || param.count % elements != 0) {
       return call.invalid(
-          "options->row_elements[%zu] is %lld, which does not divide the %lld "
-          "elements of the parameter",
+          "options->row_elements[%zu] is %lld; give how many of the parameter's %lld elements a "
+          "row "
+          "has, or 0 for a dense one",
           i, static_cast<long long>(elements), static_cast<long long>(param.count));
     }
     if (on.comm->backend().device() != nullptr) {
@@ -155,6 +156,8 @@ Result<training::Reducer::Options> read_reducer_options(const Call& call, const 
     return call.invalid("%s->divide_by_users is %d; it must be 0 or 1", argument,
                         asked.divide_by_users);
   }
+  if (asked.reserved != 0)
+    return call.invalid("%s->reserved is %d, not 0", argument, asked.reserved);
   if (asked.static_graph != 0 && asked.static_graph != 1) {
     return call.invalid("%s->static_graph is %d; it must be 0 or 1", argument, asked.static_graph);
   }
@@ -279,7 +282,7 @@ dt_status dt_reducer_rows(dt_reducer* reducer, int32_t index, const int64_t** ou
                       DT_TRY(call.not_null(out_count, "out_count"));
                       DT_TRY(check_param(call, *object->reducer, index));
                       DT_TRY_VALUE(const auto result, object->reducer->rows(index));
-                      *out_rows = result->rows().data();
+                      *out_rows = result->indices().data();
                       *out_values = result->values();
                       *out_count = result->row_count();
                       return {};

@@ -152,7 +152,7 @@ class Teller {
 std::string answer_of(const LocalSocket& leader, const Wait& wait) {
   char buffer[kLongestAnswer];
   while (!wait.interrupted() && !wait.deadline.passed()) {
-    if (!can_receive(leader.fd(), std::min(kSliceMs, wait.deadline.remaining_ms()))) continue;
+    if (!wait_readable(leader.fd(), std::min(kSliceMs, wait.deadline.remaining_ms()))) continue;
     const ssize_t length = recv(leader.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (length > 0) {
       std::string text(buffer, static_cast<size_t>(length));

@@ -43,7 +43,7 @@ void sum_with_errors(const void* parts, int64_t stride, int32_t ranks, int64_t c
     }
     kernels::quantize(kErrorBits, values, here, block);
     take_off(block, here, values);
-    for (int64_t i = 0; i < here && !std::isnan(values[0]); ++i) {
+    for (int64_t i = 0; i < here && errors != nullptr && !std::isnan(values[0]); ++i) {
       errors[begin + i] += values[i] / factor;
     }
     in += kernels::quantized_bytes(1, kErrorBits);

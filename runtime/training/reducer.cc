@@ -57,6 +57,7 @@ Reducer::Reducer(std::shared_ptr<comm::Communicator> comm, std::vector<Param> pa
     slots_[i].uses = params_[i].uses;
     if (params_[i].row_elements > 0) {
       slots_[i].uses = 0;
+      slots_[i].bucket = -1;
       slots_[i].rows =
           std::make_unique<RowGradient>(params_[i].dtype, params_[i].rows, params_[i].row_elements);
     }
@@ -130,7 +131,7 @@ Status Reducer::make_replicas() {
   const int32_t ranks = options_.shard_ranks;
   if (options_.wire_8bit) {
     DT_TRY_VALUE(auto all, comm_->split(0, comm_->rank()));
-    DT_TRY_VALUE(replicas_, Replicas::create(std::move(all), comm_));
+    DT_TRY_VALUE(replicas_, Replicas::create(std::move(all), comm_, "its first exchange failed: "));
     return make_errors();
   }
   if (!options_.scatter() || ranks == 0 || ranks == comm_->size()) return {};
@@ -139,7 +140,7 @@ Status Reducer::make_replicas() {
   comm_->answer_for(within_);
   DT_TRY_VALUE(auto across, comm_->split(comm_->rank() % ranks, comm_->rank()));
   comm_->answer_for(across);
-  DT_TRY_VALUE(replicas_, Replicas::create(std::move(across), comm_));
+  DT_TRY_VALUE(replicas_, Replicas::create(std::move(across), comm_, "its replica has failed: "));
   return {};
 }
 
@@ -300,7 +301,7 @@ BucketSteps Reducer::steps_around(const Bucket& bucket, bool avg) const {
     if (count == 0) continue;
     if (slot.unused) steps.zeros.emplace_back(slot.data, count * dtype_bytes(bucket.dtype));
     if (slot.wire != nullptr) {
-      void* const own = slot.copied_from != nullptr && !slot.unused ? slot.copied_from : slot.data;
+      void* const own = !slot.unused && slot.copied_from != nullptr ? slot.copied_from : slot.data;
       steps.outside.push_back({own, slot.start, count});
     } else if (slot.unused) {
       // Nobody scatters its result.
@@ -347,6 +348,13 @@ std::string Reducer::missing_in(const Bucket& bucket) const {
   return text;
 }
 
+const char* Reducer::each_step_needs() const {
+  return learnt_
+             ? "with static_graph each step has the gradients of step 1, in as many parts; make "
+               "the reducer with find_unused if steps differ"
+             : "every rank must call dt_reducer_ready for every parameter in each step";
+}
+
 Status Reducer::missing_and_broken() const {
   std::string text;
   for (const auto& bucket : buckets_) {
@@ -358,10 +366,10 @@ Status Reducer::missing_and_broken() const {
   info.rank = comm_->world_rank(comm_->rank());
   info.pid = getpid();
   info.operation = kind_name(Kind::kAllreduce);
-  info.message = format(
-      "reducer on comm \"%s\": rank %d (pid %lld): %s; every rank must call dt_reducer_ready "
-      "for every parameter in each step; go on with dt_comm_shrink",
-      comm_->name().c_str(), info.rank, static_cast<long long>(info.pid), text.c_str());
+  info.message =
+      format("reducer on comm \"%s\": rank %d (pid %lld): %s; %s; go on with dt_comm_shrink",
+             comm_->name().c_str(), info.rank, static_cast<long long>(info.pid), text.c_str(),
+             each_step_needs());
   return Status(std::move(info));
 }
 
@@ -383,8 +391,9 @@ Status Reducer::finish(cuda::Stream stream) {
   const bool asks = options_.find_unused || learning();  // who had a gradient for what
   if (asks) (void)take_rest_as_unused(stream);           // what cannot be is missing
   (void)launch(/*all=*/true);
-  const Status by_rows = reduce_rows();
   const int64_t began_waiting_ns = monotonic_ns();
+  const Status by_rows = reduce_rows();
+  const int64_t rows_done_ns = monotonic_ns();
   const Status agreed = asks ? agree_on_used() : Status();
   Status status = hook_                ? end_hooks(stream)
                   : device_ != nullptr ? order_buckets(stream)
@@ -393,6 +402,7 @@ Status Reducer::finish(cuda::Stream stream) {
   if (status.ok()) status = agreed;
   if (status.ok() && device_ != nullptr) status = bring_unused(stream);
   if (status.ok() && device_ != nullptr) status = share_by_users(stream);
+  if (status.ok() && learning()) status = learn();
   has_results_ = status.ok();
   if (has_results_) ++state_steps_;
   for (const auto& bucket : buckets_) {
@@ -413,12 +423,10 @@ Status Reducer::finish(cuda::Stream stream) {
     count_step_on_device();
   } else {
     give_results();
-    count_step(began_waiting_ns);
+    count_step(began_waiting_ns, rows_done_ns);
   }
   if (complete) last_arrivals_ = arrivals_;
-  const Status learned = learning() ? learn() : Status();
   end_step();
-  DT_TRY(learned);
   DT_TRY(rebuild_after_first_step());
   return check_watched(stream);
 }
@@ -455,7 +463,8 @@ Status Reducer::wait_buckets() {
     }
     if (first.ok()) first = status;
     if (status.code() != Code::kInvalidState) continue;
-    const bool other = status.message().find(kReplicaFailed) != std::string::npos;
+    const bool other = replicas_ != nullptr &&
+                       status.message().find(replicas_->failed_text()) != std::string::npos;
     if (other && std::exchange(other_failed, true)) continue;
     missing += (missing.empty() ? "" : "; ") + status.message();
   }
@@ -471,14 +480,14 @@ Status Reducer::wait_buckets() {
                                   : "; go on from a checkpoint, without that replica or with a new "
                                     "one");
   } else {
-    info.message =
-        missing + "; every rank must call dt_reducer_ready for every parameter in each step";
+    info.message = missing + "; " + each_step_needs();
   }
   return Status(std::move(info));
 }
 
-void Reducer::count_step(int64_t began_waiting_ns) {
-  int64_t communication_ns = 0;
+void Reducer::count_step(int64_t began_waiting_ns, int64_t rows_done_ns) {
+  const bool has_rows = dense_ != param_count();
+  int64_t communication_ns = has_rows ? rows_done_ns - began_waiting_ns : 0;
   int64_t end_ns = 0;  // of the buckets so far; works complete in launch order
   for (const auto& bucket : buckets_) {
     if (bucket->work == nullptr) continue;  // a hook's, done at once
@@ -486,6 +495,7 @@ void Reducer::count_step(int64_t began_waiting_ns) {
     communication_ns += std::max<int64_t>(done_ns - std::max(bucket->launched_ns, end_ns), 0);
     end_ns = std::max(end_ns, done_ns);
   }
+  if (has_rows) end_ns = std::max(end_ns, rows_done_ns);
   const int64_t exposed_ns =
       std::min(std::max<int64_t>(end_ns - began_waiting_ns, 0), communication_ns);
   statistics_.with([&](Statistics& s) {

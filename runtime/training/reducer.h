@@ -298,6 +298,9 @@ class Reducer {
   Status check_lent(const Slot& slot, int32_t index, const void* grad, const char* call);
   /// Collective.
   Status reduce_rows();
+  /// Likewise. `counts`: the rows of each rank.
+  Status reduce_rows(size_t index, std::span<const int64_t> counts);
+  Status no_memory_for_rows(size_t index) const;
   Status not_dense(int32_t index, const char* call) const;
   Status too_often(int32_t index, const char* call) const;
   Status check_on_device(const Param& param, int32_t index, const void* grad,
@@ -367,6 +370,7 @@ class Reducer {
   Status end_hooks(cuda::Stream stream);
   std::string missing_in(const Bucket& bucket) const;
   Status missing_and_broken() const;
+  const char* each_step_needs() const;
   Status wait_buckets();
   Status order_buckets(cuda::Stream stream);
   void give_results();
@@ -377,7 +381,8 @@ class Reducer {
   std::vector<DeviceStep::Results> results_on_device() const;
   Status clip_on_device(double max_norm, cuda::Stream stream, float* norm);
   Status clip_parts_on_device(double max_norm, cuda::Stream stream, float* norm);
-  void count_step(int64_t began_waiting_ns);
+  /// Rows are exchanged from the one time to the other.
+  void count_step(int64_t began_waiting_ns, int64_t rows_done_ns);
   void count_step_on_device();
   void take_times();
   void end_step();

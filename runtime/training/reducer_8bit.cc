@@ -36,7 +36,7 @@ Status Reducer::make_errors() {
 }
 
 /// What has arrived in the slot, from there to its place in what travels. A rank that has no
-/// gradient sends zeros, so that a result which nobody takes has none of its errors.
+/// gradient sends zeros, so that errors are not spent on a result that no rank uses.
 void Reducer::quantize(const Slot& slot, size_t index, const void* from, double factor) {
   const int64_t count = params_[index].count;
   if (slot.unused) {
@@ -59,7 +59,8 @@ void Reducer::sum_part(const Bucket& bucket) {
     const int64_t last = std::min(from + count, start + params_[index].count);
     if (first >= last) continue;
     sum_with_errors(block_at(bucket.received, first - from), parts.part_bytes(), comm_->size(),
-                    last - first, factor, errors_[index].data() + (first - start),
+                    last - first, factor,
+                    slots_[index].unused ? nullptr : errors_[index].data() + (first - start),
                     block_at(bucket.wire, first - from));
   }
 }

@@ -37,10 +37,14 @@ std::vector<ShardBucket> Reducer::plan(const std::vector<int32_t>& order) const 
                        options_.scatter() ? within_->size() : 1);
   }
   std::vector<PlanParam> plan_params;
-  for (const Param& param : params_) plan_params.push_back({param.count, param.dtype, -1, false});
+  for (const Param& param : params_) {
+    plan_params.push_back({param.count, param.dtype, -1, param.row_elements > 0});
+  }
   const int64_t caps[] = {options_.first_bucket_bytes, options_.bucket_cap_bytes};
   std::vector<ShardBucket> buckets;
   for (auto& indices : plan_buckets(plan_params, caps, order).buckets) {
+    if (params_[static_cast<size_t>(indices[0])].row_elements > 0)
+      continue;  // in a bucket of its own
     ShardBucket& bucket = buckets.emplace_back();
     bucket.dtype = params_[static_cast<size_t>(indices[0])].dtype;
     for (const int32_t index : indices) {
@@ -113,11 +117,10 @@ void Reducer::lay_out(int32_t index, char* memory) {
     Slot& slot = slots_[param];
     slot.bucket = index;
     slot.start = bucket.starts[i];
-    if (slot.rows != nullptr) continue;
     slot.offset = std::clamp<int64_t>(from - slot.start, 0, params_[param].count);
     slot.count = std::clamp<int64_t>(to - slot.start, 0, params_[param].count) - slot.offset;
     slot.own = bucket.own + (slot.start + slot.offset - from) * element;
-    if (slot.rows == nullptr && slot.result == slot.data) slot.result = nullptr;
+    if (slot.result == slot.data) slot.result = nullptr;
   }
   if (!options_.pooled()) place(bucket, memory);
 }
@@ -161,12 +164,7 @@ Status Reducer::rebuild_after_first_step() {
 }
 
 Result<std::vector<int32_t>> Reducer::agree_on_order() {
-  std::vector<int32_t> order = last_arrivals_;
-  if (order.empty()) {  // no step yet: as planned
-    for (const auto& bucket : buckets_) {
-      order.insert(order.end(), bucket->params.begin(), bucket->params.end());
-    }
-  }
+  std::vector<int32_t> order = last_arrivals_.empty() ? order_ : last_arrivals_;
   Collective collective;
   collective.kind = Kind::kBroadcast;
   collective.dtype = Dtype::kI32;

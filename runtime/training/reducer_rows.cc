@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters of whose gradient a step has some rows only.
 #include <algorithm>
+#include <new>
 
 #include "training/equality.h"
 #include "training/reducer.h"
@@ -56,10 +57,11 @@ Result<RowGradient*> Reducer::rows(int32_t index) const {
 }
 
 /// Between the launch of the buckets and the wait for them, in the order of parameters. Every rank
-/// learns here of gradients that one lacks, before any row moves.
+/// learns here of gradients that one lacks, before any row moves; likewise of one without memory.
 Status Reducer::reduce_rows() {
   if (dense_ == param_count()) return {};
   std::vector<int64_t> mine;
+  Status without_memory;
   std::string missing;
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -68,10 +70,20 @@ Status Reducer::reduce_rows() {
       missing += format("%s #%zu \"%s\"", missing.empty() ? "no rows for" : ",", i,
                         params_[i].name.c_str());
     }
-    slot.unused = !slot.rows->given();
-    slot.rows->coalesce();
+    try {
+      slot.rows->coalesce();
+    } catch (const std::bad_alloc&) {
+      without_memory = no_memory_for_rows(i);
+    }
+    slot.unused = slot.rows->row_count() == 0;
     mine.push_back(slot.rows->row_count());
   }
+  if (!missing.empty()) {
+    missing +=
+        "; call dt_reducer_ready_rows in each step, with row_count 0 if there are none, or "
+        "make the reducer with find_unused";
+  }
+  if (!without_memory.ok()) missing = without_memory.message();
   const auto size = static_cast<size_t>(comm_->size());
   std::vector<int64_t> all(mine.size() * size);
   backend::Collective tell;
@@ -82,27 +94,51 @@ Status Reducer::reduce_rows() {
   tell.count = static_cast<int64_t>(mine.size());
   tell.name = "numbers of rows";
   if (!missing.empty()) tell.withheld = std::make_shared<const std::string>(missing);
-  DT_TRY(comm_->run(tell));
+  const Status told = comm_->run(tell);
+  DT_TRY(without_memory);
+  DT_TRY(told);
   row_bytes_ = 0;
   size_t at = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.rows == nullptr) continue;
     std::vector<int64_t> counts;
-    int32_t users = 0;
-    for (size_t rank = 0; rank < size; ++rank) {
-      counts.push_back(all[rank * mine.size() + at]);
-      users += counts.back() > 0 ? 1 : 0;
-    }
+    for (size_t rank = 0; rank < size; ++rank) counts.push_back(all[rank * mine.size() + at]);
     ++at;
-    const int32_t divisor = options_.sum               ? 0
-                            : options_.divide_by_users ? std::max(users, 1)
-                                                       : comm_->size();
-    DT_TRY(slot.rows->reduce(*comm_, counts, divisor,
-                             format("gradient #%zu \"%s\"", i, params_[i].name.c_str())));
+    DT_TRY(reduce_rows(i, counts));
     row_bytes_ += slot.rows->elements() * dtype_bytes(params_[i].dtype);
   }
   return {};
+}
+
+Status Reducer::reduce_rows(size_t index, std::span<const int64_t> counts) {
+  const auto users = static_cast<int32_t>(
+      std::count_if(counts.begin(), counts.end(), [](int64_t n) { return n > 0; }));
+  if (learnt_) users_[index] = users;  // steps of a static graph may have other rows
+  const int32_t divisor = options_.sum               ? 0
+                          : options_.divide_by_users ? std::max(users, 1)
+                                                     : comm_->size();
+  RowGradient& rows = *slots_[index].rows;
+  Status without_memory;
+  try {
+    rows.prepare(counts);
+  } catch (const std::bad_alloc&) {
+    without_memory = no_memory_for_rows(index);
+  }
+  std::shared_ptr<const std::string> withheld;
+  if (!without_memory.ok()) {
+    withheld = std::make_shared<const std::string>(without_memory.message());
+  }
+  const Status reduced =
+      rows.reduce(*comm_, counts, divisor, withheld,
+                  format("gradient #%zu \"%s\"", index, params_[index].name.c_str()));
+  return without_memory.ok() ? reduced : without_memory;
+}
+
+Status Reducer::no_memory_for_rows(size_t index) const {
+  return Status(Code::kOutOfMemory,
+                format("dt_reducer_finish: no memory for the rows of parameter #%zu \"%s\"", index,
+                       params_[index].name.c_str()));
 }
 
 }  // namespace dt::training

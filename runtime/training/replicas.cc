@@ -12,13 +12,13 @@ constexpr int64_t kReplicaGraceMs = 2'000;
 /// An operation before others need it, so that those need not find their peers.
 Result<std::unique_ptr<Replicas>> Replicas::create(
     std::shared_ptr<comm::Communicator> comm,
-    const std::shared_ptr<const comm::Communicator>& whole) {
+    const std::shared_ptr<const comm::Communicator>& whole, const char* failed_text) {
   comm->follow(whole, kReplicaGraceMs);
   backend::Collective meet;
   meet.kind = backend::Kind::kBarrier;
   meet.name = "replicas";
   DT_TRY(comm->run_on_host(meet));
-  return std::unique_ptr<Replicas>(new Replicas(std::move(comm)));
+  return std::unique_ptr<Replicas>(new Replicas(std::move(comm), failed_text));
 }
 
 void Replicas::shut() {
@@ -46,7 +46,7 @@ void Replicas::begin(Pending& ended, const Status& input) {
     } else if (!input.ok()) {
       const bool missing = input.code() == Code::kInvalidState;  // and the next step may do better
       ended.collective.withheld =
-          std::make_shared<const std::string>((missing ? "" : kReplicaFailed) + input.message());
+          std::make_shared<const std::string>((missing ? "" : failed_text_) + input.message());
     }
     ended.may_begin = true;
     return !std::exchange(state.submitting, true);

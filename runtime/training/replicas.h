@@ -12,9 +12,6 @@
 
 namespace dt::training {
 
-/// Begins what a rank says to the other replicas when its own is broken.
-inline constexpr const char* kReplicaFailed = "its replica has failed: ";
-
 /// The ranks that have the same pieces as this one, one in each replica of a sharded model, and the
 /// sums over them of what each replica has reduced. Also the second operation of each bucket in 8
 /// bits, where the first one takes the place of a replica's reduction.
@@ -31,9 +28,10 @@ class Replicas {
   /// Collective over `comm`; after it submit() never blocks. Operations have the time-out of
   /// `whole` and two seconds more, so that a rank that waits within its own replica times out first
   /// and names whom it waits for.
+  /// @param failed_text  begins what a rank says where its input failed; a literal
   static Result<std::unique_ptr<Replicas>> create(
       std::shared_ptr<comm::Communicator> comm,
-      const std::shared_ptr<const comm::Communicator>& whole);
+      const std::shared_ptr<const comm::Communicator>& whole, const char* failed_text);
   ~Replicas() { shut(); }
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
@@ -48,6 +46,7 @@ class Replicas {
   /// From now on `begin` does nothing. Waits for calls of it.
   void shut();
   comm::Communicator& comm() const { return *comm_; }
+  const char* failed_text() const { return failed_text_; }
 
  private:
   struct Pending {
@@ -66,12 +65,14 @@ class Replicas {
     Replicas* behind = nullptr;  // null: shut
   };
 
-  explicit Replicas(std::shared_ptr<comm::Communicator> comm) : comm_(std::move(comm)) {
+  Replicas(std::shared_ptr<comm::Communicator> comm, const char* failed_text)
+      : comm_(std::move(comm)), failed_text_(failed_text) {
     door_->behind = this;
   }
   void begin(Pending& ended, const Status& input);
 
   const std::shared_ptr<comm::Communicator> comm_;
+  const char* const failed_text_;
   const std::shared_ptr<Door> door_ = std::make_shared<Door>();
   Guarded<State> state_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "collective/blocks.h"
 #include "kernels/host/reduce.h"
@@ -12,117 +13,143 @@ namespace dt::training {
 
 void RowGradient::begin_step() {
   given_ = false;
-  results_ = true;
+  has_results_ = true;
+}
+
+void RowGradient::drop_results() {
+  if (!std::exchange(has_results_, false)) return;
+  rows_.indices.clear();
+  rows_.values.clear();
 }
 
 void RowGradient::add(std::span<const int64_t> rows, const void* values) {
-  if (std::exchange(results_, false)) {
-    rows_.clear();
-    values_.clear();
-  }
-  given_ = true;
-  rows_.insert(rows_.end(), rows.begin(), rows.end());
+  drop_results();
+  const auto bytes = static_cast<size_t>(row_bytes()) * rows.size();
+  // Twice as much at least, so that many small calls do not copy all that is there each time.
+  const auto reserve = [](auto& vector, size_t more) {
+    const size_t wanted = vector.size() + more;
+    if (wanted > vector.capacity()) vector.reserve(std::max(wanted, 2 * vector.capacity()));
+  };
+  reserve(rows_.indices, rows.size());
+  reserve(rows_.values, bytes);
+  rows_.indices.insert(rows_.indices.end(), rows.begin(), rows.end());
   const auto* const from = static_cast<const char*>(values);
-  values_.insert(values_.end(), from, from + static_cast<int64_t>(rows.size()) * row_bytes());
+  rows_.values.insert(rows_.values.end(), from, from + bytes);
+  given_ = true;
 }
 
 void RowGradient::coalesce() {
-  if (std::exchange(results_, false)) {  // this rank has none
-    rows_.clear();
-    values_.clear();
-  }
-  sum_equal(0);
+  drop_results();
+  reserve_sums(rows_.indices.size());
+  std::swap(rows_, gathered_);
+  sum_equal(gathered_, 0);
 }
 
-void RowGradient::sum_equal(int32_t divisor) {
-  std::vector<size_t> order(rows_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [this](size_t a, size_t b) { return rows_[a] < rows_[b]; });
+void RowGradient::reserve_sums(size_t rows) {
+  sums_.indices.reserve(rows);
+  sums_.values.resize(rows * static_cast<size_t>(row_bytes()));
+  order_.reserve(rows);
+  sources_.reserve(rows);
+}
+
+void RowGradient::sum_equal(const Rows& from, int32_t divisor) {
+  order_.resize(from.indices.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](size_t a, size_t b) { return from.indices[a] < from.indices[b]; });
   kernels::Reduction reduction;
   reduction.dtype = dtype_;
   if (divisor != 0) {
     reduction.op = ReduceOp::kAvg;
     reduction.divisor = divisor;
   }
-  std::vector<int64_t> rows;
-  std::vector<char> values(values_.size());  // at most
-  std::vector<const void*> sources;
   const auto bytes = static_cast<size_t>(row_bytes());
-  for (size_t i = 0; i < order.size();) {
-    const int64_t row = rows_[order[i]];
-    sources.clear();
-    for (; i < order.size() && rows_[order[i]] == row; ++i) {
-      sources.push_back(values_.data() + order[i] * bytes);
+  sums_.indices.clear();
+  for (size_t i = 0; i < order_.size();) {
+    const int64_t row = from.indices[order_[i]];
+    sources_.clear();
+    for (; i < order_.size() && from.indices[order_[i]] == row; ++i) {
+      sources_.push_back(from.values.data() + order_[i] * bytes);
     }
-    kernels::reduce(reduction, values.data() + rows.size() * bytes, sources.data(),
-                    static_cast<int32_t>(sources.size()), row_elements_);
-    rows.push_back(row);
+    kernels::reduce(reduction, sums_.values.data() + sums_.indices.size() * bytes, sources_.data(),
+                    static_cast<int32_t>(sources_.size()), row_elements_);
+    sums_.indices.push_back(row);
   }
-  values.resize(rows.size() * bytes);
-  rows_ = std::move(rows);
-  values_ = std::move(values);
+  sums_.values.resize(sums_.indices.size() * bytes);
+  std::swap(rows_, sums_);
+}
+
+namespace {
+
+/// An allreduce of all rows moves about two matrices for each rank, a gather the rows of all ranks.
+bool is_dense(std::span<const int64_t> counts, int64_t matrix_rows) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0}) > matrix_rows;
+}
+
+}  // namespace
+
+void RowGradient::prepare(std::span<const int64_t> counts) {
+  const auto bytes = static_cast<size_t>(row_bytes());
+  if (is_dense(counts, matrix_rows_)) {
+    gathered_.indices.resize(static_cast<size_t>(matrix_rows_));
+    std::iota(gathered_.indices.begin(), gathered_.indices.end(), int64_t{0});
+    gathered_.values.assign(static_cast<size_t>(matrix_rows_) * bytes, 0);
+    for (size_t i = 0; i < rows_.indices.size(); ++i) {
+      std::memcpy(gathered_.values.data() + static_cast<size_t>(rows_.indices[i]) * bytes,
+                  rows_.values.data() + i * bytes, bytes);
+    }
+    return;
+  }
+  const auto total = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  gathered_.indices.resize(total);
+  gathered_.values.resize(total * bytes);
+  reserve_sums(total);
 }
 
 Status RowGradient::reduce(comm::Communicator& comm, std::span<const int64_t> counts,
-                           int32_t divisor, const std::string& name) {
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  // An allreduce of all rows moves about two matrices for each rank, a gather `total` rows.
-  if (total > matrix_rows_) return reduce_all_rows(comm, divisor, name);
-  std::vector<int64_t> rows(static_cast<size_t>(total));
-  std::vector<char> values(static_cast<size_t>(total * row_bytes()));
-  DT_TRY(gather(comm, counts, 1, Dtype::kI64, rows_.data(), rows.data(), name + ", row indices"));
-  DT_TRY(
-      gather(comm, counts, row_elements_, dtype_, values_.data(), values.data(), name + ", rows"));
-  rows_ = std::move(rows);
-  values_ = std::move(values);
-  sum_equal(divisor);  // in the order of ranks, so that all have the same bits
+                           int32_t divisor, const std::shared_ptr<const std::string>& withheld,
+                           const std::string& name) {
+  backend::Collective collective;
+  collective.withheld = withheld;
+  if (is_dense(counts, matrix_rows_)) {
+    collective.kind = backend::Kind::kAllreduce;
+    collective.dtype = dtype_;
+    collective.op = divisor != 0 ? ReduceOp::kAvg : ReduceOp::kSum;
+    collective.divisor = divisor;
+    collective.send = collective.recv = gathered_.values.data();
+    collective.count = matrix_rows_ * row_elements_;
+    collective.name = name + ", all rows";
+    DT_TRY(comm.run(collective));
+    std::swap(rows_, gathered_);
+    return {};
+  }
+  collective.dtype = Dtype::kI64;
+  collective.send = rows_.indices.data();
+  collective.recv = gathered_.indices.data();
+  collective.name = name + ", row indices";
+  DT_TRY(gather(comm, counts, 1, collective));
+  collective.dtype = dtype_;
+  collective.send = rows_.values.data();
+  collective.recv = gathered_.values.data();
+  collective.name = name + ", rows";
+  DT_TRY(gather(comm, counts, row_elements_, collective));
+  sum_equal(gathered_, divisor);  // in the order of ranks, so that all have the same bits
   return {};
 }
 
 Status RowGradient::gather(comm::Communicator& comm, std::span<const int64_t> counts,
-                           int64_t elements, Dtype dtype, const void* mine, void* all,
-                           const std::string& name) const {
+                           int64_t elements, backend::Collective collective) const {
   auto blocks = std::make_shared<collective::Blocks>();
   int64_t at = 0;
   for (const int64_t count : counts) {
     blocks->incoming.push_back({at, count * elements});
     at += count * elements;
   }
-  const int64_t own = row_count() * elements;
-  blocks->outgoing.assign(counts.size(), {0, own});
-  backend::Collective collective;
+  collective.count = row_count() * elements;
+  blocks->outgoing.assign(counts.size(), {0, collective.count});
   collective.kind = backend::Kind::kAllgatherv;
-  collective.dtype = dtype;
-  collective.send = mine;
-  collective.recv = all;
-  collective.count = own;
   collective.blocks = std::move(blocks);
-  collective.name = name;
   return comm.run(collective);
-}
-
-Status RowGradient::reduce_all_rows(comm::Communicator& comm, int32_t divisor,
-                                    const std::string& name) {
-  const auto bytes = static_cast<size_t>(row_bytes());
-  std::vector<char> whole(static_cast<size_t>(matrix_rows_) * bytes);
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    std::memcpy(whole.data() + static_cast<size_t>(rows_[i]) * bytes, values_.data() + i * bytes,
-                bytes);
-  }
-  backend::Collective collective;
-  collective.kind = backend::Kind::kAllreduce;
-  collective.dtype = dtype_;
-  collective.op = divisor != 0 ? ReduceOp::kAvg : ReduceOp::kSum;
-  collective.divisor = divisor;
-  collective.send = collective.recv = whole.data();
-  collective.count = matrix_rows_ * row_elements_;
-  collective.name = name + ", all rows";
-  DT_TRY(comm.run(collective));
-  rows_.resize(static_cast<size_t>(matrix_rows_));
-  std::iota(rows_.begin(), rows_.end(), int64_t{0});
-  values_ = std::move(whole);
-  return {};
 }
 
 }  // namespace dt::training

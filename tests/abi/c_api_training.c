@@ -42,6 +42,9 @@ static void check_create(const fixture* f) {
   options.static_graph = 2;
   REFUSES("static_graph", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.static_graph = 0;
+  options.reserved = 1;
+  REFUSES("reserved", dt_reducer_create(f->comm, params, 2, &options, &untouched));
+  options.reserved = 0;
   options.find_unused = options.static_graph = 1;
   REFUSES("choose one", dt_reducer_create(f->comm, params, 2, &options, &untouched));
   options.find_unused = options.static_graph = 0;

@@ -190,7 +190,7 @@ def lose(job, lost):
     job.agents[lost].kill_all()
     behind, _, match = job.line(left, r"\] resumed at step (\d+)", behind)
     again = int(match[1])
-    expect(again % plan.turn == 0 and again >= reached // plan.turn * plan.turn, job.text())
+    expect(again % plan.turn == 0 and again >= (reached - 1) // plan.turn * plan.turn, job.text())  # saved behind its line
     job.line(left, rf" {RANKS} ranks,", behind)
     _, goes_on, _ = job.step(left, behind=behind)
     behind, _, _ = job.step(left, plan.alone, behind)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 using System;
 using System.Collections.Generic;
+using System.Runtime.InteropServices;
 
 namespace Dt
 {
@@ -129,7 +130,7 @@ namespace Dt
             : base(new ReducerHandle(Created(comm, Packed(parameters, options))))
         {
             this.parameters = parameters;
-            rowElements = options.RowElements;
+            rowElements = (long[])options.RowElements?.Clone();
         }
 
         /// That of a shard.
@@ -318,16 +319,20 @@ namespace Dt
             }
         }
 
-        /// <summary>The rows that any rank gave in the last step, ascending, with their means.</summary>
-        public long[] Rows<T>(int index, out T[] values) where T : struct
+        /// <summary>The rows that any rank gave in the last step, ascending, with their means. A dtype is
+        /// wanted only for the bits of 16-bit floats in a ushort or a short.</summary>
+        public long[] Rows<T>(int index, out T[] values, Dtype? dtype = null) where T : struct
         {
+            CheckFits("Rows", "values", parameters, index, Elements.Of<T>(dtype), parameters[index].Count);
             long bytes = RowWidth(index) == 0 ? 0 : RowWidth(index) * Elements.Size(parameters[index].Dtype);
             Unpacker packed = new Unpacker(Raw.Native.reducer_rows(this, index, bytes));
             long[] rows = new long[packed.Number()];
             for (int i = 0; i < rows.Length; ++i) rows[i] = packed.Number();
             byte[] item = packed.Item();
             values = new T[item.Length / Elements.Size<T>()];
-            Buffer.BlockCopy(item, 0, values, 0, item.Length);
+            GCHandle place = GCHandle.Alloc(values, GCHandleType.Pinned);
+            Marshal.Copy(item, 0, place.AddrOfPinnedObject(), item.Length);
+            place.Free();
             return rows;
         }
 

@@ -61,6 +61,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._in_step = False
         self._find_unused = find_unused_parameters
         self._static = static_graph
+        self._never_used: Optional[Set[int]] = None  # on this rank, in a static graph; None: not known yet
         self._used: Set[int] = set()  # in this step
         named: List[Tuple[str, torch.nn.Parameter]] = [
             (name, parameter) for name, parameter in module.named_parameters()
@@ -207,9 +208,14 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _finish(self) -> None:
         self._in_step = False
-        unused = self._tell_unused() if self._find_unused or self._static else []
+        missing = set(range(len(self._trained))) - self._used - self._by_rows
         self._used.clear()
+        if self._never_used is not None:
+            missing = self._never_used  # finish() names others
+        unused = self._tell_unused(missing) if self._find_unused or self._static else []
         self._reducer.finish(stream=stream_of(self._device))
+        if self._static:
+            self._never_used = missing
         for index, gradient in unused:
             if self._reducer.used(index):
                 self._trained[index].grad = gradient
@@ -228,10 +234,10 @@ class DistributedDataParallel(torch.nn.Module):
             indices[None], torch.frombuffer(bytearray(values), dtype=parameter.dtype).view(len(rows), -1),
             parameter.shape).coalesce()
 
-    def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
+    def _tell_unused(self, indices: Set[int]) -> List[Tuple[int, torch.Tensor]]:
         """What this rank did not use, and where the mean of it goes."""
         unused = []
-        for index in set(range(len(self._trained))) - self._used - self._by_rows:
+        for index in indices:
             parameter, view = self._trained[index], self._views[index]
             if view is None:
                 gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)

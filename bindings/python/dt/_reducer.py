@@ -95,6 +95,9 @@ def pack_model(what: str, params: Sequence[Param], options: Optional[ReducerOpti
     chosen = ReducerOptions() if options is None else options
     if not params:
         raise invalid(f"{what}: params is empty; give a Param for each parameter")
+    for name, given in (("order", chosen.order), ("row_elements", chosen.row_elements)):
+        if len(given) not in (0, len(params)):
+            raise invalid(f"{what}: options.{name} has {len(given)} numbers; give one for each of {len(params)} parameters")
     parts: List[Any] = [bool(chosen.sum), bool(chosen.keep_plan), bool(chosen.find_unused),
                         chosen.bucket_cap_bytes, chosen.first_bucket_bytes,
                         bool(chosen.divide_by_users), int(chosen.wire),

@@ -363,7 +363,7 @@ class ShardedDataParallel(DistributedDataParallel):
                 "cannot go on without it; end the program, and go on from a checkpoint")
         super()._end_broken_step()
 
-    def _tell_unused(self) -> List[Tuple[int, torch.Tensor]]:
-        for index in sorted(set(range(len(self._trained))) - self._used):
+    def _tell_unused(self, indices: Set[int]) -> List[Tuple[int, torch.Tensor]]:
+        for index in sorted(indices):
             self._reducer.unused(index, stream=self._stream())
         return []

@@ -308,7 +308,7 @@ Status await_reply(int leader, Verdict expected, int* out_fd, const HandoverTerm
                    const Wait& wait) {
   Reply reply;
   for (;;) {
-    if (can_receive(leader, std::min(kSliceMs, wait.deadline.remaining_ms()))) {
+    if (wait_readable(leader, std::min(kSliceMs, wait.deadline.remaining_ms()))) {
       const ssize_t length = receive(leader, &reply, out_fd);
       if (length == sizeof reply && reply.magic == kMagic) break;
       if (length >= 0 || !would_block(errno)) {

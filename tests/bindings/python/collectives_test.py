@@ -354,6 +354,8 @@ class Reducers(unittest.TestCase):
     def test_a_gradient_as_rows(self):
         def body(_, comm):
             options = dt.ReducerOptions(row_elements=[2, 0])
+            with self.assertRaisesRegex(dt.InvalidArgumentError, "row_elements has 2 numbers; give one for each of 1"):
+                dt.Reducer(comm, [dt.Param(20)], options)
             with dt.Reducer(comm, [dt.Param(20, name="table"), dt.Param(1)], options) as reducer:
                 reducer.ready_rows(0, [3, comm.rank, 3], array.array("f", [1, 2, 10, 20, 3, 4]))
                 reducer.ready(1, array.array("f", [1]))

@@ -173,6 +173,12 @@ def check_static_graph(comm):
                 assert found.grad is None or not found.grad.any(), (step, name)
             else:
                 assert torch.allclose(expected.grad, found.grad, atol=1e-6), (step, name)
+    try:
+        ours(torch.randn(5, 6), [0] if comm.rank == 0 else [2, 0]).square().sum().backward()
+        raise AssertionError("a step that differs from the first was taken")
+    except dt.InvalidStateError as error:
+        assert "layers.1.weight" in str(error) and "(ready 0 of 1 times, as in step 1)" in str(error), error
+    ours(torch.randn(5, 6), [0, 1] if comm.rank == 0 else [2, 0]).square().sum().backward()
     ours.close()
 
 

@@ -7,8 +7,8 @@
 #include <barrier>
 #include <thread>
 
-using dt::can_receive;
 using dt::LocalSocket;
+using dt::wait_readable;
 
 namespace {
 
@@ -27,18 +27,19 @@ struct Pair {
 
 TEST_CASE("local socket: there is nothing to receive, a message, then the end") {
   Pair pair;
-  CHECK(!can_receive(pair.ours.fd(), 0));
+  CHECK(!wait_readable(pair.ours.fd(), 0));
   CHECK(send(pair.theirs.fd(), "m", 1, MSG_NOSIGNAL) == 1);
   pair.theirs = LocalSocket();
   char byte = 0;
-  CHECK(can_receive(pair.ours.fd(), 0));
+  CHECK(wait_readable(pair.ours.fd(), 0));
   CHECK(recv(pair.ours.fd(), &byte, 1, MSG_DONTWAIT) == 1);
-  CHECK(can_receive(pair.ours.fd(), 0));
+  CHECK(wait_readable(pair.ours.fd(), 0));
   CHECK(recv(pair.ours.fd(), &byte, 1, MSG_DONTWAIT) == 0);
 }
 
 TEST_CASE("local socket: a message from an end that closes at once is never missed") {
-  // Without can_receive() the kernel reports the end before the message in a few of 100,000 rounds.
+  // Without wait_readable() the kernel reports the end before the message in a few of 100,000
+  // rounds.
   constexpr int kRounds = 2'000;
   LocalSocket sending;
   std::barrier both(2);
@@ -55,7 +56,7 @@ TEST_CASE("local socket: a message from an end that closes at once is never miss
     Pair pair;
     sending = std::move(pair.theirs);
     both.arrive_and_wait();
-    while (!can_receive(pair.ours.fd(), 10)) {
+    while (!wait_readable(pair.ours.fd(), 10)) {
     }
     char byte = 0;
     if (recv(pair.ours.fd(), &byte, 1, MSG_DONTWAIT) != 1) ++missed;

@@ -27,7 +27,7 @@ public final class Reducer extends Handle {
   private final Tensor[] watched;
 
   private final boolean ofShard;
-  private long[] rowElements = {};
+  private final long[] rowElements;
   private volatile HookCalls hook;
   private Leases leases = new Leases();
 
@@ -49,12 +49,16 @@ public final class Reducer extends Handle {
    * @param options of the reducer
    */
   public Reducer(Comm comm, List<Param> params, ReducerOptions options) {
-    this(create(comm, params, options), params, false);
-    rowElements = options.rowElements();
+    this(create(comm, params, options), params, options.rowElements(), false);
   }
 
   Reducer(long number, List<Param> params, boolean ofShard) {
+    this(number, params, new long[0], ofShard);
+  }
+
+  private Reducer(long number, List<Param> params, long[] rowElements, boolean ofShard) {
     super(number, Raw::reducer_destroy);
+    this.rowElements = rowElements;
     this.params = List.copyOf(params);
     this.ofShard = ofShard;
     watched = new Tensor[params.size()];
@@ -146,7 +150,7 @@ public final class Reducer extends Handle {
     long copy = 0;
     values.acquire();
     try {
-      copy = Raw.copy_allocate(rowBytes + values.bytes());
+      copy = Raw.copy_allocate(rowBytes + (values.onHeap() ? values.bytes() : 0));
       long at = copy;
       Raw.copy_in(rows, 0, at, rowBytes);
       if (values.onHeap()) values.copyIn(at + rowBytes);
