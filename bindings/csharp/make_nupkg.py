@@ -10,8 +10,12 @@ import shutil
 import stat
 import struct
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
+import sbom  # noqa: E402
 
 NATIVE = "runtimes/linux-x64/native/"
 COMMANDS = ("dt", "dt-bench-worker")
@@ -81,7 +85,7 @@ CORE = """<?xml version="1.0" encoding="utf-8"?>
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("version", "strip", "patchelf", "out", "scratch"):
+    for name in ("version", "strip", "patchelf", "out", "scratch", "components"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--carried", type=Path, action="append", required=True,
                         help="a library of others that libdt needs, named as it is asked for")
@@ -111,6 +115,7 @@ def main():
         elif file.name in places:
             data = file.read_bytes().replace(b"@VERSION@", options.version.encode())
             entries[places[file.name] + file.name] = data
+    sbom.add(entries, "sbom/dt.spdx.json", options.components, Path(options.out).name, "[Content_Types].xml")
     entries["[Content_Types].xml"] = content_types(entries)
 
     with zipfile.ZipFile(options.out, "w") as package:

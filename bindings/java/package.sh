@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # package.sh OUT SOURCES_OUT VERSION POM LIBCRYPTO LIBSSL LIBDT LIBDTJAVA DT WORKER LICENCE OTHER_LICENCES SOURCE_ROOT
 #   GENERATED...
-# Makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR and PATCHELF name the tools.
+# Makes the jar and the jar of its sources, the same bytes each time. JAVAC, JAR, PATCHELF and SBOM name the tools,
+# COMPONENTS the list of what dt is made of.
 set -euo pipefail
 
 out=$(realpath -m "$1") sources_out=$(realpath -m "$2") version=$3 pom=$4 libcrypto=$5 libssl=$6
@@ -36,6 +37,8 @@ printf 'groupId=io.dt\nartifactId=dt\nversion=%s\n' "$version" >"$work/classes/M
 # The virtual machine reads Enable-Native-Access only in the jar that it is started with: a fat jar that keeps this line.
 printf '%s\n' "Main-Class: io.dt.raw.Command" "Implementation-Title: dt" "Implementation-Version: $version" \
   "Enable-Native-Access: ALL-UNNAMED" >"$work/manifest"
+# jar writes the manifest and the module descriptor itself.
+"$SBOM" "$COMPONENTS" "${out##*/}" "$work/classes" META-INF/sbom/dt.spdx.json META-INF/MANIFEST.MF module-info.class
 pack() { # pack FOLDER JAR [MANIFEST]
   local files
   mapfile -t files < <(cd "$1" && find . -type f | sed 's|^\./||' | LC_ALL=C sort)

@@ -3,7 +3,7 @@
 """Packs the wheel, with nothing but the standard library, patchelf and strip.
 
 make_wheel.py --out dt-VERSION-TAG.whl --libdt FILE --module FILE --commands FILES... --licences FILES...
-    --headers FILES... --torch FILES... --sources FILES...
+    --headers FILES... --torch FILES... --sources FILES... --components FILE
 
 Beside the package's sources and its module it has libdt, OpenSSL and the command `dt`, which find each other
 by $ORIGIN. The same input gives the same bytes."""
@@ -19,6 +19,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging"))
+import sbom  # noqa: E402
 
 LICENCE = "Apache-2.0"
 CARRIED = ("libcrypto.so.3", "libssl.so.3")
@@ -81,7 +85,7 @@ def metadata(version, readme, python, licences):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--out", "--libdt", "--module", "--readme"):
+    for option in ("--out", "--libdt", "--module", "--readme", "--components"):
         parser.add_argument(option, required=True)
     folders = {"headers": "dt/include/dt/", "torch": "dt/torch_source/", "sources": "dt/"}
     for option in ("commands", "licences", *folders):
@@ -112,6 +116,7 @@ def main():
                                            b"[torch.distributed.backends]\ndt = dt._process_group:register\n")
     entries[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: dt\nRoot-Is-Purelib: false\n"
                                 f"Tag: {tag}\n").encode()
+    sbom.add(entries, f"{info}/sboms/dt.spdx.json", options.components, os.path.basename(options.out), f"{info}/RECORD")
     record = "".join(record_line(name, data) for name, data in sorted(entries.items()))
     entries[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
     with zipfile.ZipFile(options.out, "w", zipfile.ZIP_DEFLATED) as wheel:
