@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# chroot.sh [quickstart|install|tests]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
+# chroot.sh [quickstart|install|tests|debian]...: proves on a bare Debian 12 (minbase, made here with debootstrap)
 # that the two commands and README's Install section need nothing else. Root only. What is tested is the
 # last commit.
 # DT_CHROOT_BASE=DIR keeps the bare system there for the next time.
@@ -12,7 +12,7 @@ die() { echo "chroot.sh: $*" >&2; exit 1; }
 command -v debootstrap >/dev/null || die "debootstrap is not here: apt-get install debootstrap"
 [ $# -gt 0 ] || set -- quickstart install tests
 for part in "$@"; do
-  [[ $part =~ ^(quickstart|install|tests)$ ]] || die "unknown part $part: quickstart, install or tests"
+  [[ $part =~ ^(quickstart|install|tests|debian)$ ]] || die "unknown part $part: quickstart, install, tests or debian"
 done
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dt-chroot.XXXXXX")
@@ -67,6 +67,9 @@ for part in "$@"; do
     # procps has the pgrep that README shows; the rest is for the check itself.
     inside "README" "tests/packages.sh procps python3 && mkdir /root/work &&
       tests/check_readme.py --install . /root/work README.md"
+  elif [ "$part" = debian ]; then
+    "$system/root/dt/packaging/debian.sh" "$system/root/debs"
+    inside "Debian packages" "tests/packages/debian.sh /root/debs README.md"
   else
     inside "tests" tests/run.sh
     inside "tests, again" tests/run.sh

@@ -3,7 +3,7 @@
 """sbom_test.py COMPONENTS PACKAGE...: checks the SPDX document in each package. It has the fields that SPDX 2.3
 requires, lists each file with its checksums, and names the build's components with versions and licences.
 
-Field names and required fields: https://github.com/spdx/spdx-spec, v2.3, schemas/spdx-schema.json and clauses 6 to 11."""
+Fields: https://github.com/spdx/spdx-spec, v2.3, schemas/spdx-schema.json and clauses 6 to 11."""
 
 import hashlib
 import json
