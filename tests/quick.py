@@ -45,6 +45,8 @@ TESTS_BY_PATH = (
     ("bindings/java/*", ("java*",)),
     ("bindings/csharp/*", ("csharp_*",)),
     ("bindings/*.[hi]", ("python_*", "java", "csharp_span_*")),
+    ("packaging/*", ("tarball", "sbom", "vcpkg", "wrap")),
+    ("tests/packages/*", ("tarball", "sbom", "vcpkg", "wrap")),
     ("tests/bindings/python/*", ("python_*",)),
     ("tests/bindings/java/*", ("java*",)),
     ("tests/bindings/csharp/*", ("csharp_*",)),
