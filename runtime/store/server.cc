@@ -386,7 +386,14 @@ void Server::Impl::deliver(const Answers& answers) {
 }
 
 void Server::Impl::note_first(const Failure& failure) {
-  if (first_failure_.load().rank < 0) first_failure_.store({failure.info.rank, failure.silent});
+  if (first_rank_.load() >= 0) return;
+  first_is_silent_.store(failure.silent);
+  first_rank_.store(failure.info.rank);
+}
+
+void Server::Impl::note_late(const Failure& failure) {
+  if (failure.scope.empty() || failure.info.code != Code::kTimeout) return;
+  if (late_rank_.load() < 0) late_rank_.store(failure.info.rank);
 }
 
 void Server::Impl::push(const Failure& failure, uint64_t except) {

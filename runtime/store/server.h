@@ -61,9 +61,10 @@ struct MemoryBudget {
   size_t guest_keys = 0;  ///< of `keys`, for those of PyTorch's clients
 };
 
-struct alignas(8) FirstFailure {  // so that it is one word
-  int32_t rank = -1;              ///< -1: there is none
-  bool silent = false;            ///< it may live, but gave no sign of that for too long
+struct FirstFailure {
+  int32_t rank = -1;    ///< -1: there is none
+  bool silent = false;  ///< it may live, but gave no sign of that for too long
+  int32_t late = -1;    ///< the rank that an operation waited for when it timed out; -1: none
 };
 
 /// Serves keys, values, the join and the liveness of one attempt of one job.
@@ -80,7 +81,8 @@ class Server {
   /// The numeric address it listens on, without the port.
   std::string bound_address() const;
   /// The rank whose death or abort came first, as its connection or its silence told. A launcher
-  /// finds ends of processes in no particular order: this is the order of the causes.
+  /// finds ends of processes in no particular order: this is the order of the causes. Next to it
+  /// the first rank that was named by an operation that timed out.
   FirstFailure first_failure() const;
   /// A rank has said that it ends when it is asked to stop.
   bool heeds_stop() const;

@@ -48,7 +48,9 @@ class Server::Impl {
  public:
   Impl(net::Loop* loop, ServerOptions options);
 
-  FirstFailure first_failure() const { return first_failure_.load(); }
+  FirstFailure first_failure() const {
+    return {first_rank_.load(), first_is_silent_.load(), late_rank_.load()};
+  }
   bool heeds_stop() const { return heeds_stop_.load(); }
   void push_stop();
   Status listen(const std::vector<net::Address>& addresses);
@@ -148,6 +150,7 @@ class Server::Impl {
   void gone(const Session& session);
   void tell_if_empty();
   void note_first(const Failure& failure);
+  void note_late(const Failure& failure);
   void push(const Failure& failure, uint64_t except);
   void tell_members(std::string frame, uint64_t except = 0);
   void push_soon(const Failure& death);
@@ -218,8 +221,11 @@ class Server::Impl {
   int64_t tell_departed_ns_ = kNeverNs;  // when they are
   int64_t join_deadline_ns_ = kNeverNs;  // of joins_; looked up only when it may have changed
   bool aborted_ = false;
-  std::atomic<FirstFailure> first_failure_{};  // written on the loop's thread, once
-  std::atomic<bool> heeds_stop_{false};        // written on the loop's thread
+  // Written on the loop's thread.
+  std::atomic<int32_t> first_rank_{-1};  // once, behind the next one
+  std::atomic<bool> first_is_silent_{false};
+  std::atomic<int32_t> late_rank_{-1};
+  std::atomic<bool> heeds_stop_{false};
   std::vector<std::shared_ptr<Event>> empty_waiters_;
 };
 

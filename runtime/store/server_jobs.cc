@@ -27,7 +27,7 @@ JoinSetup Server::Impl::join_setup() const {
 /// The first rank that comes back when all have left.
 bool Server::Impl::begins_next_job(const Hello& hello) const {
   return options_.several_jobs && hello.member.rank >= 0 && joins_.is_over() && !aborted_ &&
-         first_failure_.load().rank < 0 && joins_.check_identity(hello).ok();
+         first_rank_.load() < 0 && joins_.check_identity(hello).ok();
 }
 
 /// Nothing of the job before is left: no key, no connection of its ranks, no word of theirs. What
@@ -51,6 +51,7 @@ void Server::Impl::begin_next_job() {
   orders_ = OrderTable();
   departed_.clear();
   join_deadline_ns_ = look_at_ns_ = tell_departed_ns_ = kNeverNs;
+  late_rank_.store(-1);
   heeds_stop_.store(false);
 }
 

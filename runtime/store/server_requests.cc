@@ -138,7 +138,9 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
                     info.operation.empty() && info.host == reporter.member.host;
   if (!seen) {
     Failure told = failure;
-    if (!name_laggards(&told, reporter.member.rank, monotonic_ns())) return push(told, id);
+    const bool named = name_laggards(&told, reporter.member.rank, monotonic_ns());
+    note_late(told);
+    if (!named) return push(told, id);
     // Who reported it waits for the answer, which names more. The others need it once.
     if (late_comms_.size() < kLateMax && late_comms_.insert(told.scope).second)
       return push(told, 0);

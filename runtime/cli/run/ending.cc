@@ -311,7 +311,9 @@ NodeEnds Supervisor::node_ends() const {
 void Supervisor::signal_groups(int signal) {
   if (signal == SIGKILL) killed_ns_ = std::min(killed_ns_, monotonic_ns());
   for (size_t rank = 0; rank < ends_.size(); ++rank) {
-    if (pipes_[rank].group_exists) kill(-ends_[rank].pid, signal);
+    RankEnd& end = ends_[rank];
+    if (signal != SIGCONT && !end.has_ended() && is_stopped(end.pid)) end.stopped = true;
+    if (pipes_[rank].group_exists) kill(-end.pid, signal);
   }
 }
 

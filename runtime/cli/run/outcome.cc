@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxLineBytes = 1 << 20;
 constexpr size_t kTailsBytes = 4 << 20;  // of all nodes; a store's answer holds 32 MiB
 constexpr size_t kLengthBytes = 4;       // before each line
-constexpr size_t kEndBytes = 4 + 8 + 8 + 8 + 4;
+constexpr size_t kEndBytes = 4 + 8 + 8 + 4 + 8 + 1;
 constexpr size_t kCandidateBytes = 4 + 1 + 4;
 constexpr int kRestartBit = 1;
 constexpr int kRegroupBit = 2;
@@ -52,6 +52,12 @@ const Candidate* candidate_of(const std::vector<NodeEnds>& nodes, int rank) {
   return nullptr;
 }
 
+/// It was stopped, and not ended, when others that waited for it failed.
+bool was_stopped(const std::vector<NodeEnds>& nodes, int rank) {
+  const NodeEnds* node = rank < 0 ? nullptr : node_of(nodes, rank);
+  return node != nullptr && node->ends[static_cast<size_t>(rank - node->first_rank)].stopped;
+}
+
 /// The world rank that failed first; -1 none failed.
 int first_failure(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts) {
   int first = candidate_of(nodes, facts.first_recorded) != nullptr ? facts.first_recorded : -1;
@@ -65,6 +71,7 @@ int first_failure(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts)
     return candidate != nullptr && candidate->killed;
   };
   if (killed(first)) return first;
+  if (was_stopped(nodes, facts.told_late)) return facts.told_late;
   if (candidate_of(nodes, facts.first_told) != nullptr) first = facts.first_told;
   if (killed(first)) return first;
   for (const NodeEnds& node : nodes) {
@@ -165,6 +172,10 @@ Outcome of_failure(const std::vector<NodeEnds>& nodes, int rank, const OutcomeFa
     // How it ended in the end says nothing: dt ends the ranks that are left, also stopped ones.
     outcome.exit_code = kExitFailure;
     outcome.headline += "; before, it gave no sign of life, and the others took it for lost";
+  } else if (rank == facts.told_late && was_stopped(nodes, rank)) {
+    outcome.exit_code = kExitFailure;
+    outcome.headline +=
+        "; before, it was stopped (as by SIGSTOP), and the others timed out waiting for it";
   }
   outcome.followers = followers_line(all_ends(nodes), rank);
   if (facts.others_go_on && ended_well_without_them(nodes)) {
@@ -225,7 +236,7 @@ std::string encode(const NodeEnds& ends) {
   writer.u32(static_cast<uint32_t>(ends.ends.size()));
   for (const RankEnd& end : ends.ends) {
     writer.i32(end.pid).i64(end.started_ns).i64(end.ended_ns);
-    writer.i32(end.wait_status).i64(end.lost_ns);
+    writer.i32(end.wait_status).i64(end.lost_ns).u8(end.stopped ? 1 : 0);
   }
   writer.text(ends.start_error)
       .i32(ends.start_code)
@@ -252,6 +263,7 @@ bool decode(std::string_view bytes, NodeEnds* out) {
     end.ended_ns = reader.i64();
     end.wait_status = reader.i32();
     end.lost_ns = reader.i64();
+    end.stopped = reader.u8() != 0;
   }
   out->start_error = reader.text(kMaxLineBytes);
   out->start_code = reader.i32();

@@ -72,6 +72,7 @@ struct OutcomeFacts {
   int max_restarts = 0;
   int first_told = -1;         ///< the rank that the job's store saw fail first, -1 none
   bool told_silent = false;    ///< it lived, but gave the store no sign of that
+  int told_late = -1;          ///< the rank that an operation waited for in vain, -1 none
   int first_recorded = -1;     ///< the rank whose agent was the first to report, -1 none
   bool stopped_first = false;  ///< a signal to an agent was reported before any failure
   bool regroup_first = false;  ///< likewise that the attempt shall end for more nodes
@@ -82,13 +83,15 @@ struct OutcomeFacts {
   void note_told(const store::FirstFailure& told) {
     first_told = told.rank;
     told_silent = told.silent;
+    told_late = told.late;
   }
 };
 
 /// Which failure was the cause. Pure. Ranks that end within a moment are found in no particular
 /// order, so: the others fail because of a silent rank and before it ends, that is a cause; nobody
-/// gets a SIGKILL because a peer died, that is a cause, too; then the store knows whose connection
-/// ended first; then the first report counts.
+/// gets a SIGKILL because a peer died, that is a cause, too; so is a stopped rank that the others
+/// timed out waiting for; then the store knows whose connection ended first; then the first report
+/// counts.
 Outcome decide(const std::vector<NodeEnds>& nodes, const OutcomeFacts& facts);
 
 }  // namespace dt::cli

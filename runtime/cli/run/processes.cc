@@ -61,6 +61,8 @@ int64_t number_in(const std::string& text, const std::string& key) {
 
 bool group_exists(pid_t group) { return kill(-group, 0) == 0 || errno == EPERM; }
 
+bool is_stopped(pid_t pid) { return read_stat(pid).state == 'T'; }
+
 std::vector<pid_t> own_descendants() {
   std::multimap<pid_t, pid_t> children;
   DIR* proc = opendir("/proc");

@@ -11,6 +11,8 @@ namespace dt::cli {
 
 /// True while the group has a process, dead and not yet reaped ones too.
 bool group_exists(pid_t group);
+/// By SIGSTOP or its like; not: by a debugger.
+bool is_stopped(pid_t pid);
 
 /// Every living process below this one, by the parents in /proc; never anything above or beside it.
 std::vector<pid_t> own_descendants();

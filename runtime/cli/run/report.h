@@ -16,6 +16,7 @@ struct RankEnd {
   int64_t ended_ns = 0;    ///< 0 while it runs
   int wait_status = 0;     ///< of waitpid, once it has ended
   int64_t lost_ns = 0;     ///< when the job took it for lost, while it ran; 0: never
+  bool stopped = false;    ///< as by SIGSTOP, when the ranks were ended
 
   bool has_ended() const { return ended_ns != 0; }
   bool failed() const { return has_ended() && wait_status != 0; }

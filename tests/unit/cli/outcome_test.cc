@@ -164,6 +164,36 @@ TEST_CASE("a rank that was silent is the cause, however late it ends and in what
   CHECK(decide({node_of(0, 0, 0), node_of(1, 0, 0)}, facts).exit_code == 0);
 }
 
+TEST_CASE("a stopped rank that the others timed out waiting for is the cause") {
+  NodeEnds a = node_of(0, exited(9), exited(9));
+  NodeEnds b = node_of(1, exited(9), SIGTERM);
+  add_candidate(&a, 0);
+  add_candidate(&b, 0);
+  OutcomeFacts facts = two_nodes();
+  facts.first_recorded = facts.first_told = 0;
+  facts.told_late = 3;
+  CHECK(decide({a, b}, facts).rank == 0);  // it was late, but not stopped
+  b.ends[1].stopped = true;
+  const Outcome outcome = decide({a, b}, facts);
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.headline ==
+        "rank 3 (host n1 pid 111) killed by SIGTERM after 1.0 s; before, it was stopped (as by "
+        "SIGSTOP), and the others timed out waiting for it");
+  CHECK(outcome.followers == "3 ranks ended because of it: ranks 0-2 exited with code 9");
+  NodeEnds read;
+  REQUIRE(decode(encode(b), &read));
+  CHECK(read.ends[1].stopped);
+  CHECK_FALSE(read.ends[0].stopped);
+  for (const int other : {2, 99, -1}) {  // nobody waited for it
+    facts.told_late = other;
+    CHECK(decide({a, b}, facts).rank == 0);
+  }
+  facts.told_late = 3;
+  add_candidate(&a, 1, true);  // a SIGKILL from outside counts more
+  facts.first_recorded = 1;
+  CHECK(decide({a, b}, facts).rank == 1);
+}
+
 TEST_CASE("where others go on, the job ends well if a rank ends well after all that failed") {
   NodeEnds a = node_of(0, 0, SIGKILL);
   NodeEnds b = node_of(1, exited(9), 0);
