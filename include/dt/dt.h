@@ -397,10 +397,10 @@ static inline void dt_place_init(dt_place* place) {
  * Collective: every rank of the job calls it. Returns when all ranks are there. A process that
  * nobody launched becomes rank 0 of 1 and opens no socket. Several jobs can live in one process,
  * and threads can be ranks: give each its own config with job.rank, job.world_size,
- * job.master_addr, job.master_port (see dt_store_serve()). Under `dt run` the same ranks can make
- * one job after the other: the next dt_init() waits until all ranks have left the job before by
- * dt_finalize(), and finds none of its keys. After a death or dt_abort() it is DT_ERR_CONFIG at
- * once.
+ * job.master_addr, job.master_port (see dt_store_serve()). Under `dt run` and with dt_store_serve()
+ * the same ranks can make one job after the other: the next dt_init() waits until all ranks have
+ * left the job before by dt_finalize(), and finds none of its keys. After a death or dt_abort() it
+ * is DT_ERR_CONFIG at once.
  * @param config  borrowed during the call; NULL: dt_config_create(NULL).
  * @param out_job gives the handle; dt_finalize(), then dt_job_destroy().
  * @return DT_OK; DT_ERR_CONFIG: bad settings, or refused with both sides named (foreign job, stale
@@ -1515,7 +1515,13 @@ DT_API dt_status dt_store_barrier(dt_job* job, const char* name, int32_t count, 
  * Serves a store for a job whose ranks are threads of this process or are started by it. The ranks
  * get job.master_addr = 127.0.0.1 (or store.bind), job.master_port = the port, job.store_served =
  * true.
- * @param config     job.id, job.world_size, store.bind, job.master_port (0: the kernel chooses);
+ * One server serves any number of jobs one after the other, and up to 65 at the same time if their
+ * job.id differs; each finds only its own keys. A job follows one of the same job.id and
+ * job.attempt when all ranks have left that by dt_finalize(). After a death, dt_abort() or a failed
+ * join it needs a higher job.attempt: the ranks of the attempt before then get DT_ERR_ABORTED, and
+ * a late one gets DT_ERR_CONFIG at once.
+ * @param config     job.id, job.attempt, job.world_size of the first job; another job.id is served
+ *                   as its first rank says. store.bind, job.master_port (0: the kernel chooses);
  *                   borrowed during the call; NULL: dt_config_create(NULL).
  * @param out_server gives the handle; dt_store_server_destroy().
  * @return DT_OK; DT_ERR_SYSTEM: the address cannot be bound; DT_ERR_CONFIG.

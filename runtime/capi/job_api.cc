@@ -295,6 +295,7 @@ dt_status dt_store_serve(const dt_config* config, dt_store_server** out_server) 
     options.port = static_cast<uint16_t>(std::max<int64_t>(settings.integer("job.master_port"), 0));
     options.host = job::host_name();
     options.pid = getpid();
+    options.several_jobs = options.any_job = true;
     options.logger = std::make_shared<Logger>(job::log_level(settings), std::move(state.sink));
     DT_TRY_VALUE(const launch::Credentials credentials,
                  launch::find_credentials(settings, process_environment(), false));

@@ -84,6 +84,7 @@ Status serve(const StoreOptions& options) {
   server_options.host = job::host_name();
   server_options.pid = getpid();
   server_options.security = credentials.security;
+  server_options.several_jobs = server_options.any_job = true;
   server_options.logger = std::make_shared<Logger>();
   DT_TRY_VALUE(const std::unique_ptr<net::Loop> loop, net::Loop::start("dt-store"));
   DT_TRY_VALUE(const std::unique_ptr<store::Server> server,

@@ -23,11 +23,12 @@ constexpr int64_t kTorchAnswerMs = 5'000;  // of a store of PyTorch that is ther
 constexpr int64_t kTorchKeyMs = 10'000;    // rank 0 comes there in the same moment
 
 /// Where the processes of a job are restarted one by one, this one may come while the store still
-/// serves the attempt that is over: that of the next one follows at the same address. But dt run
-/// (`one_job`) starts new processes for the next one.
+/// serves the attempt that is over: that of the next one follows at the same address. Not where the
+/// store is `served` for all attempts, or by dt run, which starts new processes for the next one.
 Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
                                                          const store::ClientOptions& options,
-                                                         bool one_job, const Wait& wait) {
+                                                         bool served, bool by_dt_run,
+                                                         const Wait& wait) {
   Status refused;
   for (int64_t pause_ms = kFirstReturnMs;; pause_ms = std::min(2 * pause_ms, kLastReturnMs)) {
     // The last try may have no time left for an answer.
@@ -39,7 +40,8 @@ Result<std::shared_ptr<store::Client>> connect_patiently(net::Loop* loop,
       return refused.ok() || !wait.deadline.passed() ? client.status() : refused;
     }
     refused = client.status();
-    if (one_job && operation == store::kRankOver) {
+    if (served && operation == store::kRankOver) {
+      if (!by_dt_run) return refused;
       ErrorInfo info = refused.info();
       info.message +=
           "; under dt run a rank may join another job of the same attempt after all ranks have "
@@ -207,13 +209,13 @@ void Job::warn_of_dialect(const std::string& bind_address) const {
 Result<std::shared_ptr<store::Client>> Job::connect_or_meet(store::ClientOptions options,
                                                             const Wait& wait) {
   if (place_.rank == 0 || !may_meet_torch()) {
-    const bool one_job = place_.store_served && place_.launcher == "dt run";
-    return connect_patiently(loop_.get(), options, one_job, wait);
+    return connect_patiently(loop_.get(), options, place_.store_served, place_.launcher == "dt run",
+                             wait);
   }
   Status stranger;
   for (options.greeting_ms = kFirstGreetingMs;;
        options.greeting_ms = std::min(2 * options.greeting_ms, kLastGreetingMs)) {
-    auto client = connect_patiently(loop_.get(), options, false, wait);
+    auto client = connect_patiently(loop_.get(), options, false, false, wait);
     if (!client.ok() && client.status().code() == Code::kTimeout && !stranger.ok()) break;
     if (client.ok() || client.status().code() != Code::kUnsupported) return client;
     stranger = client.status();
@@ -227,7 +229,7 @@ Result<std::shared_ptr<store::Client>> Job::connect_or_meet(store::ClientOptions
         options.host = place_.master_addr = found.value().host;
         options.port = static_cast<uint16_t>(place_.master_port = found.value().port);
         options.greeting_ms = 0;
-        return connect_patiently(loop_.get(), options, false, wait);
+        return connect_patiently(loop_.get(), options, false, false, wait);
       }
       stranger = found.status();
     }

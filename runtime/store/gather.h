@@ -73,7 +73,7 @@ class GatherTable {
   bool conclude(const std::string& name, Gathering* gathering, Answers* answers);
   Status missing(const std::string& name, const Gathering& gathering, int64_t timeout_ms) const;
 
-  const Options options_;
+  Options options_;
   Gatherings gatherings_;
   uint64_t count_ = 0;  ///< of those that were concluded
   std::vector<Parting> partings_;

@@ -103,8 +103,11 @@ Status JoinTable::rank_is_over(const Slot& slot, const Member& newcomer) const {
                    setup_.attempt);
   }
   return over(kRankOver, newcomer,
-              format("%s; %s cannot take its place: start a new attempt", what.c_str(),
-                     process_text(newcomer).c_str()));
+              format("%s; %s cannot take its place: start a new attempt%s", what.c_str(),
+                     process_text(newcomer).c_str(),
+                     setup_.any_job ? " with a higher job.attempt on all ranks, or a job of "
+                                      "another job.id"
+                                    : ""));
 }
 
 Status JoinTable::admit(const Hello& hello, uint64_t client, std::optional<uint64_t>* superseded) {
@@ -185,7 +188,7 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
     status =
         Status(Code::kInvalidState, slot->member.text() + " has joined already; join only once");
   } else if (!failed_.ok()) {
-    status = failed_;
+    status = failed_before();
   }
   if (!status.ok()) {
     answers->push_back({ticket, std::move(status), {}});
@@ -201,6 +204,18 @@ void JoinTable::join(Ticket ticket, JoinRecord record, Patience patience, int64_
   decide(answers);
   // A joiner without patience is answered at once, like one whose deadline passes later.
   if (!decided_ && failed_.ok()) expire(now_ns, answers);
+}
+
+/// What the others were told, for a rank that joins after them.
+Status JoinTable::failed_before() const {
+  if (!setup_.any_job) return failed_;
+  ErrorInfo info = failed_.info();
+  info.message += format(
+      "; with that attempt %d is over: start it again with a higher job.attempt on all ranks, or "
+      "as "
+      "a job of another job.id",
+      setup_.attempt);
+  return Status(std::move(info));
 }
 
 void JoinTable::decide(Answers* answers) {

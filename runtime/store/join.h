@@ -57,6 +57,7 @@ struct JoinSetup {
   uint64_t session = 1;
   int64_t timeout_ms = -1;    ///< after the first join, whatever the joiners allow; -1 none
   bool several_jobs = false;  ///< another table may follow once this one is_over()
+  bool any_job = false;       ///< a higher attempt may follow at any time, at the same store
 };
 
 /// Who belongs to the job: from hello through the join and the verdict to goodbye or death.
@@ -87,6 +88,9 @@ class JoinTable {
 
   /// `by` go on without `gone`, whose deaths are no matter at their goodbyes.
   void forgive(const std::vector<int32_t>& by, const std::vector<int32_t>& gone);
+
+  /// All that are joining get `status`, and whoever joins later.
+  void fail_join(const Status& status, Answers* answers);
 
   void expire(int64_t now_ns, Answers* answers);
   int64_t next_deadline_ns() const;
@@ -128,7 +132,7 @@ class JoinTable {
   Status rank_is_over(const Slot& slot, const Member& newcomer) const;
   size_t count(Stage stage) const { return counts_[static_cast<size_t>(stage)]; }
   void decide(Answers* answers);
-  void fail_join(const Status& status, Answers* answers);
+  Status failed_before() const;
   Status missing_status(int64_t timeout_ms) const;
   void finish_goodbyes(Answers* answers);
   Status still_there_status(int64_t timeout_ms) const;

@@ -55,15 +55,20 @@ Status Server::Impl::listen(const std::vector<net::Address>& addresses) {
     }
     listener_ = std::move(opened).value();
     bound_ = listener_->bound();
-    timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
-    news_timer_ = std::make_unique<net::Timer>(loop_, [this] { tell_news(); });
-    uplinks_timer_ = std::make_unique<net::Timer>(loop_, [this] { flush_uplinks(); });
+    start_timers();
     return {};
   }
   return failure.within("store");
 }
 
+void Server::Impl::start_timers() {
+  timer_ = std::make_unique<net::Timer>(loop_, [this] { on_timer(); });
+  news_timer_ = std::make_unique<net::Timer>(loop_, [this] { tell_news(); });
+  uplinks_timer_ = std::make_unique<net::Timer>(loop_, [this] { flush_uplinks(); });
+}
+
 void Server::Impl::stop() {
+  for (auto& [job_id, job] : other_jobs_) job.impl->stop();
   tell_news();
   listener_.reset();
   timer_.reset();
@@ -101,10 +106,12 @@ void Server::Impl::accept(std::unique_ptr<net::Connection> connection) {
   session->one_too_many = connections() >= options_.max_connections;
   net::SecureEvents events;
   events.on_open = [this, id] { opened(id); };
-  events.on_bytes = [this, id](const char* data, size_t bytes) { received(id, data, bytes); };
-  events.on_drained = [this, id] { proceed(id); };
+  events.on_bytes = [this, id](const char* data, size_t bytes) {
+    impl_of(id)->received(id, data, bytes);
+  };
+  events.on_drained = [this, id] { impl_of(id)->proceed(id); };
   events.on_refused = [this, id](const Status& why, bool plain) { turned_away(id, why, plain); };
-  events.on_close = [this, id](int error) { drop(id, error); };
+  events.on_close = [this, id](int error) { impl_of(id)->drop(id, error); };
   std::function<bool(char)> passes;
   if (options_.torch_compat) passes = may_begin_torch;
   session->connection = std::make_unique<Wire>(
@@ -344,6 +351,7 @@ void Server::Impl::tell_if_empty() {
 }
 
 void Server::Impl::gone(const Session& session) {
+  if (front_ != nullptr) front_->handed_over_.erase(session.id);
   if (session.peer == Peer::kDt) --dt_sessions_;
   if (session.known()) --known_;
   if (session.relayed && session.welcomed) --relayed_;

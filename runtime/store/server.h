@@ -37,6 +37,9 @@ struct ServerOptions {
   /// Once all ranks have left a job by a goodbye, the same ranks may join another one, with keys of
   /// its own. False: the attempt is over with its first job.
   bool several_jobs = false;
+  /// A hello with a higher attempt ends the attempt that is served and begins its own. Jobs with
+  /// another job_id are served next to this one, each as its first hello describes it.
+  bool any_job = false;
   /// On the loop's thread, for each rank that counts as lost because it was silent. It may live.
   std::function<void(int32_t rank)> on_silent;
   std::function<void()> on_heed;  ///< once, on the loop's thread, when heeds_stop() becomes true

@@ -92,7 +92,7 @@ class Server::Impl {
   void accept(std::unique_ptr<net::Connection> connection);
   /// Makes room for it where strangers are many. Its wire is still to be set.
   Session* add_session(uint64_t id, std::string peer_host);
-  size_t connections() const { return known_ - relayed_ + uplinks_.size(); }
+  size_t connections() const { return known_ - relayed_ + uplinks_.size() + handed_over_.size(); }
   void begin_uplink(uint64_t id, const Frame& frame);
   void handle_uplink(uint64_t id);
   Status handle_channel(Uplink* uplink, const Frame& frame);
@@ -118,6 +118,14 @@ class Server::Impl {
   JoinSetup join_setup() const;
   bool begins_next_job(const Hello& hello) const;
   void begin_next_job();
+  bool begins_next_attempt(const Hello& hello) const;
+  void begin_next_attempt(const Hello& hello);
+  void start_timers();
+  Impl* impl_of(uint64_t id);
+  Result<Impl*> find_other_job(const Hello& hello);
+  void evict_ended_job();
+  void hand_over(uint64_t id, Impl* job, const Request& request);
+  void adopt(std::unique_ptr<Session> session, const Request& request);
   void reported(uint64_t id, const Session& reporter, const Failure& failure, Answers* answers);
   void ask_peer(Ticket asker, int64_t rank, Patience patience);
   void peer_answered(uint64_t question, bool answers);
@@ -172,7 +180,7 @@ class Server::Impl {
   void arm_timer();
 
   net::Loop* const loop_;
-  const ServerOptions options_;
+  ServerOptions options_;  // another attempt changes attempt and world_size
   const MemoryBudget budget_;
   net::Address bound_;
   std::unique_ptr<net::Listener> listener_;
@@ -227,6 +235,16 @@ class Server::Impl {
   std::atomic<int32_t> late_rank_{-1};
   std::atomic<bool> heeds_stop_{false};
   std::vector<std::shared_ptr<Event>> empty_waiters_;
+  // With any_job: the jobs next to this one, by job_id. They accept no connections: this one does,
+  // and hands over those whose hello belongs to them.
+  struct OtherJob {
+    uint64_t order = 0;  // of the first hello
+    std::unique_ptr<Impl> impl;
+  };
+  std::map<std::string, OtherJob> other_jobs_;
+  uint64_t last_order_ = 0;
+  std::unordered_map<uint64_t, Impl*> handed_over_;  // by session
+  Impl* front_ = nullptr;                            // of one of the other jobs: who accepts
 };
 
 }  // namespace dt::store

@@ -162,6 +162,12 @@ void Server::Impl::reported(uint64_t id, const Session& reporter, const Failure&
 }
 
 void Server::Impl::hello(uint64_t id, Session* session, const Request& request) {
+  if (options_.any_job && front_ == nullptr) {
+    const Result<Impl*> other = find_other_job(request.hello);
+    if (!other.ok()) return refuse(session, other.status());
+    if (other.value() != nullptr && !session->relayed) return hand_over(id, other.value(), request);
+  }
+  if (begins_next_attempt(request.hello)) begin_next_attempt(request.hello);
   if (begins_next_job(request.hello)) begin_next_job();
   std::optional<uint64_t> superseded;
   Status admitted;

@@ -633,34 +633,6 @@ TEST_CASE("job: after finalize every call says that the job has ended") {
   }));
 }
 
-TEST_CASE("job: a second join of a rank says at its limit that the attempt is over") {
-  const ServedStore store(2);
-  std::vector<Outcome> second(2);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      dt_job* job = nullptr;
-      dt_config* const config =
-          rank_config(r, 2, store.port(), {{"rendezvous.timeout_ms", "5000"}});
-      dt_status first = dt_init(config, &job);
-      if (first == DT_OK) first = dt_finalize(job, 20000);
-      dt_job_destroy(job);
-      (void)dt_config_set(config, "rendezvous.timeout_ms", "400");
-      second[static_cast<size_t>(r)] =
-          first == DT_OK ? outcome_of(dt_init(config, &job)) : outcome_of(first);
-      dt_config_destroy(config);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const Outcome& outcome : second) {
-    INFO(outcome.message);
-    CHECK(outcome.status == DT_ERR_CONFIG);
-    CHECK(contains(outcome.message, ") has left attempt 0; ("));
-    CHECK(contains(outcome.message, ") cannot take its place: start a new attempt"));
-    CHECK_FALSE(contains(outcome.message, "dt run"));
-  }
-}
-
 TEST_CASE("job: the store carries values between ranks") {
   for (const int world_size : {1, 3}) {
     CAPTURE(world_size);

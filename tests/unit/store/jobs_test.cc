@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of the same ranks, one after the other, at one store.
+// Several jobs at one store: of the same ranks one after the other, attempts, and other names.
+#include <set>
 #include <thread>
 
 #include "fixture.h"
@@ -109,4 +110,113 @@ TEST_CASE("store: a foreign process does not end what a job has left in the stor
   ClientOptions anybody = job.client_options(-1);
   const auto tool = std::move(Client::connect(job.loop.get(), anybody, patiently())).value();
   CHECK(tool->get("result", patiently()).value() == "7");
+}
+
+namespace {
+
+void any_job(ServerOptions* options) { options->several_jobs = options->any_job = true; }
+
+Result<std::shared_ptr<Client>> dial(const Job& job, int32_t rank, const std::string& id,
+                                     int32_t attempt = 2, int32_t world_size = 2) {
+  ClientOptions options = job.client_options(rank);
+  options.job_id = id;
+  options.attempt = attempt;
+  options.world_size = world_size;
+  return Client::connect(job.loop.get(), options, patiently());
+}
+
+std::vector<std::shared_ptr<Client>> join_both(const Job& job, const std::string& id,
+                                               int32_t attempt = 2) {
+  std::vector<std::shared_ptr<Client>> clients(2);
+  on_threads(2, [&](int32_t rank) {
+    auto client = dial(job, rank, id, attempt);
+    REQUIRE_MESSAGE(client.ok(), client.status().message());
+    clients[static_cast<size_t>(rank)] = std::move(client).value();
+    REQUIRE(clients[static_cast<size_t>(rank)]->join(job.record(rank), patiently()).ok());
+  });
+  return clients;
+}
+
+}  // namespace
+
+TEST_CASE("store: jobs of other names are served next to the first one, each for itself") {
+  Job job(2, any_job);
+  auto own = join_both(job, "a");
+  auto other = join_both(job, "b");
+  Failures own_failures, other_failures;
+  own_failures.watch(own[0].get());
+  other_failures.watch(other[0].get());
+  CHECK(own[0]->set("key", "of a", patiently()).ok());
+  CHECK(other[0]->set("key", "of b", patiently()).ok());
+  CHECK(own[1]->get("key", patiently()).value() == "of a");
+  CHECK(other[1]->get("key", patiently()).value() == "of b");
+  // A tool that names the job sees the job's keys; without a name it sees the first one's.
+  for (const char* id : {"", "b"}) {
+    const auto tool = dial(job, -1, id, -1, 0);
+    REQUIRE(tool.ok());
+    CHECK(tool.value()->get("key", patiently()).value() == (*id == 0 ? "of a" : "of b"));
+  }
+  other[1].reset();
+  CHECK(other_failures.wait_first().info.rank == 1);
+  CHECK(own[0]->ping(patiently()).ok());
+  CHECK(own_failures.count() == 0);
+  leave(own);
+  // Nobody's job.
+  const Status unknown = dial(job, -1, "c", -1, 0).status();
+  CHECK(unknown.code() == Code::kConfig);
+  CHECK(unknown.message().find("serves job \"a\" attempt 2; this process belongs to job \"c\"") !=
+        std::string::npos);
+}
+
+TEST_CASE("store: a higher attempt ends the one before, which hears of it, and leaves nothing") {
+  Job job(2, any_job);
+  for (const char* id : {"a", "b"}) {
+    CAPTURE(std::string(id));
+    auto old = join_both(job, id);
+    Failures failures;
+    failures.watch(old[0].get());
+    CHECK(old[0]->set("key", "old", patiently()).ok());
+    auto next = join_both(job, id, 3);
+    const Failure heard = failures.wait_first();
+    CHECK(heard.info.code == Code::kAborted);
+    CHECK(heard.info.message.find("attempt 2 of job \"" + std::string(id) + "\" is over: rank ") ==
+          0);
+    CHECK(heard.info.message.find(" has begun attempt 3; end this process") != std::string::npos);
+    CHECK(next[0]->list("key", patiently()).value().empty());
+    CHECK_FALSE(old[1]->set("x", "y", patiently()).ok());
+    const Status late = dial(job, 1, id).status();
+    CHECK(late.code() == Code::kConfig);
+    CHECK(late.message().find(" attempt 2 (stale)") != std::string::npos);
+    leave(next);
+  }
+}
+
+TEST_CASE("store: a rank that joins when a higher attempt begins is answered, not left waiting") {
+  Job job(2, any_job);
+  const auto early = dial(job, 0, "a").value();
+  Status joined;
+  std::thread joins([&] { joined = early->join(job.record(0), patiently()).status(); });
+  // Behind the join or before it: in both cases the rank hears of the end.
+  const auto next = join_both(job, "a", 3);
+  joins.join();
+  CHECK_FALSE(joined.ok());
+  CHECK(joined.code() != Code::kTimeout);
+  CHECK(next[0]->ping(patiently()).ok());
+}
+
+TEST_CASE("store: at its limit of jobs it says so, and the oldest that has ended makes room") {
+  Job job(2, any_job);
+  std::vector<std::shared_ptr<Client>> held;
+  for (int i = 0; i < 64; ++i) held.push_back(dial(job, 0, "job " + std::to_string(i)).value());
+  const Status full = dial(job, 0, "one more").status();
+  CHECK(full.code() == Code::kConfig);
+  CHECK(full.message() ==
+        "the store at " + job.address() +
+            " serves 65 jobs already, its limit, and ranks of all of them are connected: job \"one "
+            "more\" cannot begin; end one of them, or serve another store");
+  held[7].reset();
+  Result<std::shared_ptr<Client>> room = dial(job, 0, "one more");
+  // Its end may be read after the hello of the next one.
+  for (int tries = 0; !room.ok() && tries < 1000; ++tries) room = dial(job, 0, "one more");
+  CHECK(room.ok());
 }
