@@ -107,6 +107,12 @@ class Comm(Blocks, Objects):
         """Whether its arrays are GPU memory."""
         return self._on_gpu
 
+    @property
+    def handle(self) -> int:
+        """The dt_comm* of dt.h as a number, for code in C and C++ that is linked with the package's
+        libdt.so.0 (its headers are in dt/include). Borrowed: good until close(); 0 after it."""
+        return self._handle
+
     def world_rank(self, rank: int) -> int:
         """World rank of a rank of this communicator."""
         return int(_raw.comm_world_rank(self._handle, rank))

@@ -3,6 +3,7 @@
 
 import builtins
 import copy
+import ctypes
 import hashlib
 import json
 import os
@@ -200,6 +201,15 @@ class Closed(unittest.TestCase):
             with self.subTest(number), self.assertRaises(dt.InvalidArgumentError) as caught:
                 call()
             self.assertTrue(str(caught.exception))
+
+    def test_code_in_c_can_use_a_communicator(self):
+        library = ctypes.CDLL(os.path.join(os.path.dirname(dt.__file__), "libdt.so.0"))
+        library.dt_comm_size.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32)]
+        with dt.Job() as job:
+            comm, size = job.world(), ctypes.c_int32(-1)
+            self.assertEqual((library.dt_comm_size(comm.handle, size), size.value), (0, 1))
+            comm.close()
+            self.assertEqual(comm.handle, 0)
 
     def test_messages_name_what_python_has(self):
         config, sampler, job = dt.Config(), dt.Sampler(10), dt.Job()
